@@ -1,0 +1,33 @@
+"""What a loader returns: one dataset as compact tensors, original training rows first."""
+
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+
+class Dataset(NamedTuple):
+    """A whole dataset. Rows [0, train) are the original training split, the others its test split."""
+
+    name: str
+    x: Tensor  # [n, ...] uint8 (images, channels first) or float32 (features); converted when gathered
+    y: Tensor  # [n] int64 class of each row
+    train: int  # number of rows of the original training split
+    classes: int
+    scale: float  # x.float() * scale is then shifted by mean and divided by std
+    mean: Tensor  # broadcastable to one row of x, e.g. [3, 1, 1]
+    std: Tensor
+    checksum: str  # of x and y: part of a trial's identity
+    owner: np.ndarray | None = None  # [n] natural client of each row, where the dataset has clients of its own
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one row, as a model sees it."""
+        return tuple(self.x.shape[1:])
+
+
+class Rows(NamedTuple):
+    """A partition: for each client, the rows of the dataset that it trains on and is tested on."""
+
+    train: list[np.ndarray]  # N arrays of int64 row numbers
+    test: list[np.ndarray]
