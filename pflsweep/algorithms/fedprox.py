@@ -1,0 +1,40 @@
+"""FedProx: FedAvg whose clients are held near the model they received."""
+
+from dataclasses import dataclass
+
+from pflsweep.engine import parts
+from pflsweep.engine.lift import each
+from pflsweep.engine.protocol import Given, Method, hyper
+from pflsweep.engine.task import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProx(Method):
+    """Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks. MLSys 2020.
+    https://arxiv.org/abs/1812.06127 (Algorithm 2)
+
+    mu = 0 is FedAvg.
+    """
+
+    paper = "Li et al., MLSys 2020"
+    unsampled = "the global model"
+
+    mu: float = hyper("strength of the proximal term", low=0)
+
+    init = parts.global_server
+    init_client = parts.stateless_client
+    send = parts.broadcast
+    start = parts.start_from_down
+    fit = parts.local_epochs
+    finish = parts.upload
+    aggregate = parts.average
+    personal = parts.personal_is_global
+    global_model = parts.shared_model
+
+    @each
+    def step(self, given: Given, work: parts.Work, batch: Batch) -> parts.Work:
+        """SGD on h(w) = f_B(w) + mu/2 |w - w^t|^2 (their eq. 2)."""
+        g = self.task.grad(work.w, batch)
+        if self.mu:
+            g = g.add_(work.w - given.down.w, alpha=self.mu)
+        return parts.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))

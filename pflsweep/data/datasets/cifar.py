@@ -1,0 +1,50 @@
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), read by torchvision from <root>/cifar-10-batches-py or cifar-100-python.
+
+The files are pickles; torchvision compares their MD5s with the published ones before it opens them.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pflsweep.data.dataset import Dataset
+from pflsweep.data.datasets.files import download as run_download
+from pflsweep.data.datasets.files import unavailable
+from pflsweep.data.datasets.pack import pack
+from pflsweep.data.datasets.torchvision import datasets
+
+SOURCES = {"cifar10": ("CIFAR10", 10), "cifar100": ("CIFAR100", 100)}
+
+
+def load(root: Path, download: bool, name: str, mean: Sequence[float], std: Sequence[float]) -> Dataset:
+    """x [60000, 3, 32, 32] uint8; name: `cifar10` or `cifar100`. Raises UserError on missing or damaged files."""
+    cls, classes = SOURCES[name]
+    official = getattr(datasets(), cls)
+    if download and _problems(official, root):
+        run_download(name, root, lambda: official(str(root), train=True, download=True))
+    try:
+        splits = [official(str(root), train=train) for train in (True, False)]
+    except (RuntimeError, OSError) as error:
+        problems = ", ".join(_problems(official, root)) or str(error)
+        raise unavailable(name, root / official.base_folder, problems) from error
+    train, test = ((_channels_first(split.data), np.array(split.targets)) for split in splits)
+    return pack(name, train, test, classes=classes, scale=1 / 255, mean=mean, std=std)
+
+
+def _channels_first(images: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(images.transpose(0, 3, 1, 2))  # torchvision hands out [n, H, W, channels]
+
+
+def _problems(official: Any, root: Path) -> list[str]:
+    """Which files are missing, and which are not what they should be."""
+    from torchvision.datasets.utils import check_integrity
+
+    files = [*official.train_list, *official.test_list, (official.meta["filename"], official.meta["md5"])]
+    folder = root / official.base_folder
+    return [
+        f"{file} is {'damaged' if (folder / file).exists() else 'missing'}"
+        for file, md5 in files
+        if not check_integrity(str(folder / file), md5)
+    ]

@@ -1,0 +1,40 @@
+"""scikit-learn's digits: 1,797 real handwritten digits of 8x8 pixels, inside the package.
+
+E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI, 1998 (its test part).
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pflsweep.data.dataset import Dataset
+from pflsweep.data.datasets.pack import pack
+from pflsweep.engine.draws import generator
+from pflsweep.errors import UserError
+
+
+def load(
+    root: Path,
+    download: bool,
+    name: str,
+    mean: Sequence[float],
+    std: Sequence[float],
+    test_fraction: float,
+    split_seed: int,
+) -> Dataset:
+    """x [1797, 1, 8, 8] uint8 of 0 to 16. Nothing is read from root.
+
+    The set has no split of its own: a random share test_fraction, drawn from split_seed and so the same for every
+    trial, is its test split.
+    """
+    if not 0 < test_fraction < 1:
+        raise UserError(f"dataset.test_fraction is {test_fraction}: it must lie between 0 and 1, both excluded.")
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    x, y = data.images.astype(np.uint8)[:, None], data.target.astype(np.int64)
+    order = generator(split_seed, "digits split").permutation(len(y))
+    held = round(test_fraction * len(y))
+    train, test = np.sort(order[held:]), np.sort(order[:held])
+    return pack(name, (x[train], y[train]), (x[test], y[test]), classes=10, scale=1 / 16, mean=mean, std=std)

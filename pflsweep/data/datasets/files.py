@@ -1,0 +1,34 @@
+"""Where datasets lie, and what is said when they do not."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from pflsweep.errors import UserError
+
+
+def find_root(value: str | None) -> Path:
+    """The data folder: config's data.root, else the environment's PFLSWEEP_DATA, else the user's cache."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(value or os.environ.get("PFLSWEEP_DATA") or f"{cache}/pflsweep").expanduser().absolute()
+
+
+def unavailable(name: str, folder: Path, problem: str) -> UserError:
+    """The error of a dataset that is not there, or not as it should be."""
+    return UserError(
+        f"dataset={name}: {problem}. Looked in {folder}. Either let the program fetch what is missing "
+        "(data.download=true), or say where the data are: data.root=FOLDER, or PFLSWEEP_DATA=FOLDER in the environment."
+    )
+
+
+def download(name: str, folder: Path, fetch: Callable[[], None]) -> None:
+    """Run `fetch`, which writes below `folder`. Raises UserError where the network or the disk does not let it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        fetch()
+    except (OSError, RuntimeError, EOFError) as error:  # URLError is an OSError; torchvision raises RuntimeError
+        raise UserError(
+            f"dataset={name}: the download into {folder} failed ({type(error).__name__}: {error}). Check the network and "
+            "that the folder can be written to, or copy the files there by hand; another folder is chosen with "
+            "data.root=FOLDER or PFLSWEEP_DATA=FOLDER."
+        ) from error

@@ -1,0 +1,95 @@
+"""MNIST (LeCun, Cortes and Burges 1998) and Fashion-MNIST (Xiao, Rasul and Vollgraf 2017) from their idx files.
+
+The files are where torchvision puts them, <root>/MNIST/raw or <root>/FashionMNIST/raw. They are read here rather than
+by torchvision, which wants them unpacked and does not check what it reads; torchvision downloads.
+"""
+
+import gzip
+import hashlib
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from pflsweep.data.dataset import Dataset
+from pflsweep.data.datasets.files import download as run_download
+from pflsweep.data.datasets.files import unavailable
+from pflsweep.data.datasets.pack import pack
+from pflsweep.data.datasets.torchvision import datasets
+
+
+class Source(NamedTuple):
+    """torchvision's class, whose name is the folder's, and the files with the MD5 of their unpacked content.
+
+    torchvision states MD5s of the .gz files only; these were computed from files that agree with those.
+    """
+
+    cls: str
+    files: dict[str, str]
+
+
+SOURCES = {
+    "mnist": Source("MNIST", {}),
+    "fmnist": Source("FashionMNIST", {}),
+}
+
+
+def load(root: Path, download: bool, name: str, mean: Sequence[float], std: Sequence[float]) -> Dataset:
+    """x [70000, 1, 28, 28] uint8; name: `mnist` or `fmnist`. Raises UserError on missing or damaged files."""
+    source = SOURCES[name]
+    folder = root / source.cls / "raw"
+    found = {file: _content(folder, file, md5) for file, md5 in source.files.items()}
+    if download and any(isinstance(content, str) for content in found.values()):
+        wanted = [file for file, content in found.items() if isinstance(content, str)]
+        run_download(name, folder, lambda: _fetch(source.cls, folder, wanted))
+        found.update({file: _content(folder, file, source.files[file]) for file in wanted})
+    problems = [f"{file} is {content}" for file, content in found.items() if isinstance(content, str)]
+    if problems:
+        raise unavailable(name, folder, ", ".join(problems))
+    arrays = [_array(content) for content in found.values() if isinstance(content, bytes)]
+    train, test = (arrays[0][:, None], arrays[1]), (arrays[2][:, None], arrays[3])
+    return pack(name, train, test, classes=10, scale=1 / 255, mean=mean, std=std)
+
+
+def _content(folder: Path, file: str, md5: str) -> bytes | str:
+    """The content of <file> or <file>.gz, whichever is good; `missing` or `damaged` where neither is."""
+    problem = "missing"
+    for path in (folder / file, folder / f"{file}.gz"):
+        try:
+            content = path.read_bytes()
+            content = gzip.decompress(content) if path.suffix == ".gz" else content
+        except FileNotFoundError:
+            continue
+        except (OSError, EOFError, zlib.error):  # unreadable, not gzip, cut short, garbled
+            content = b""
+        if hashlib.md5(content, usedforsecurity=False).hexdigest() == md5:
+            return content
+        problem = "damaged"
+    return problem
+
+
+def _fetch(cls: str, folder: Path, files: list[str]) -> None:
+    """Download from the mirrors that torchvision knows, with its MD5s of the .gz files."""
+    official = getattr(datasets(), cls)
+    from torchvision.datasets.utils import download_url
+
+    for gz, md5 in official.resources:
+        if gz.removesuffix(".gz") not in files:
+            continue
+        for last, mirror in enumerate(official.mirrors, 1 - len(official.mirrors)):
+            try:
+                download_url(f"{mirror}{gz}", str(folder), filename=gz, md5=md5)
+                break
+            except (OSError, RuntimeError):
+                if last == 0:
+                    raise
+
+
+def _array(content: bytes) -> np.ndarray:
+    """An idx file of bytes: two zeros, 8 for uint8, the number of dimensions, each dimension as big-endian int32."""
+    dimensions = content[3]
+    shape = struct.unpack(f">{dimensions}i", content[4 : 4 + 4 * dimensions])
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(shape)

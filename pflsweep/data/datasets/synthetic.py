@@ -1,0 +1,64 @@
+"""Synthetic(alpha, beta): T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar and V. Smith, "Federated
+Optimization in Heterogeneous Networks", MLSys 2020, section 5.1. https://arxiv.org/abs/1812.06127
+
+Client k labels its samples by a softmax model of its own, y = argmax(softmax(W_k x + b_k)), with
+    W_k, b_k ~ N(u_k, 1),  u_k ~ N(0, alpha);   x ~ N(v_k, diag(j^-1.2)),  v_k ~ N(B_k, 1),  B_k ~ N(0, beta)
+so alpha says how much the models differ and beta how much the inputs do. As in the authors' code alpha and beta are
+standard deviations, client sizes are 50 + floor(LogNormal(4, 2)), and 90% of a client's samples are for training.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pflsweep.data.dataset import Dataset
+from pflsweep.data.datasets.pack import pack
+from pflsweep.engine.draws import generator
+from pflsweep.errors import UserError
+
+
+def load(
+    root: Path,
+    download: bool,
+    name: str,
+    mean: Sequence[float],
+    std: Sequence[float],
+    alpha: float,
+    beta: float,
+    clients: int,
+    features: int,
+    classes: int,
+    test_fraction: float,
+    data_seed: int,
+) -> Dataset:
+    """x [n, features] float32, owner [n] the client of each row. Nothing is read from root."""
+    for option, value, least in (("alpha", alpha, 0), ("beta", beta, 0), ("clients", clients, 1),
+                                 ("features", features, 1), ("classes", classes, 2)):  # fmt: skip
+        if value < least:
+            raise UserError(f"dataset.{option} is {value}: it must be at least {least}.")
+    if not 0 < test_fraction < 1:
+        raise UserError(f"dataset.test_fraction is {test_fraction}: it must lie between 0 and 1, both excluded.")
+    drawn = [_client(generator(data_seed, "synthetic", k), alpha, beta, features, classes) for k in range(clients)]
+    held = [round(test_fraction * len(y)) for _, y in drawn]
+    train = [(x[h:], y[h:]) for (x, y), h in zip(drawn, held, strict=True)]
+    test = [(x[:h], y[:h]) for (x, y), h in zip(drawn, held, strict=True)]
+    owner = np.concatenate([np.full(len(y), k) for part in (train, test) for k, (_, y) in enumerate(part)])
+    return pack(name, _joined(train), _joined(test), classes=classes, scale=1.0, mean=mean, std=std, owner=owner)
+
+
+def _client(
+    rng: np.random.Generator, alpha: float, beta: float, features: int, classes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """One client's (x [n, features], y [n])."""
+    size = 50 + int(rng.lognormal(4, 2))
+    centre = rng.normal(0, alpha)
+    weight, bias = rng.normal(centre, 1, (features, classes)), rng.normal(centre, 1, classes)
+    middle = rng.normal(rng.normal(0, beta), 1, features)
+    spread = np.arange(1, features + 1) ** -0.6  # the square root of the variances j^-1.2
+    x = middle + spread * rng.normal(size=(size, features))
+    return x.astype(np.float32), (x @ weight + bias).argmax(1)
+
+
+def _joined(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])

@@ -1,0 +1,200 @@
+"""A federation: one dataset on the training device, cut into clients; and the handle through which methods see it."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pflsweep.data.dataset import Dataset, Rows
+from pflsweep.engine import draws
+from pflsweep.engine.lift import tree_map
+from pflsweep.engine.task import Batch
+from pflsweep.errors import UserError
+
+_NONE = np.zeros(0, dtype=np.int64)
+
+
+class Federation:
+    """N clients with train, validation and test rows of one dataset.
+
+    keys: [N] the clients' keys for draws: a client keeps its key, and so its draws, wherever it stands in the list.
+    sizes: [N] training samples. labels: [N, K] class counts of the training rows.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        rows: Rows,
+        *,
+        validation: float,
+        seed: int,
+        device: str | torch.device,
+        dtype: torch.dtype = torch.float32,
+        keys: list[int] | None = None,
+    ) -> None:
+        self.dataset, self.device, self.dtype, self.seed = dataset, torch.device(device), dtype, seed
+        self.clients = len(rows.train)
+        self.classes = dataset.classes
+        self.keys = torch.tensor(range(self.clients) if keys is None else keys, dtype=torch.int64)
+        self._x, self._y = dataset.x.to(device), dataset.y.to(device)
+        self._mean = (dataset.mean.to(dtype)).to(device)
+        self._std = (dataset.std.to(dtype)).to(device)
+        self.rows = self._split(rows, validation)
+        self.sizes = torch.tensor([len(r) for r in self.rows["train"]], dtype=torch.int64)
+        self.labels = torch.stack(
+            [torch.bincount(dataset.y[torch.from_numpy(r)], minlength=self.classes) for r in self.rows["train"]]
+        )
+
+    def _split(self, rows: Rows, validation: float) -> dict[str, list[np.ndarray]]:
+        """Take each client's validation rows out of its training rows."""
+        split: dict[str, list[np.ndarray]] = {"train": [], "validation": [], "test": list(rows.test)}
+        for i, own in enumerate(rows.train):
+            if not len(own):
+                raise UserError(
+                    f"partition: client {i} of {self.clients} has no training data. Use fewer clients "
+                    "(partition.clients) or a partition that is less uneven (for Dirichlet a larger alpha)."
+                )
+            shuffled = draws.generator(self.seed, "validation", int(self.keys[i])).permutation(own)
+            held = min(int(round(validation * len(own))), len(own) - 1)
+            split["validation"].append(np.sort(shuffled[:held]))
+            split["train"].append(np.sort(shuffled[held:]))
+        return split
+
+    def gather(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows of the dataset by number [...] -> normalised x [..., *shape], y [...]."""
+        x = self._x[index].to(self.dtype)
+        if self.dataset.scale != 1:
+            x.mul_(self.dataset.scale)
+        return x.sub_(self._mean).div_(self._std), self._y[index]
+
+    def data(self, ids: list[int], round: int, *, batch: int, large: int, purpose: str = "train") -> "Data":
+        """The handle of some clients in one round."""
+        return Data(self, ids, round, batch, large, purpose, {s: [r[i] for i in ids] for s, r in self.rows.items()})
+
+
+class Data:
+    """The data of a chunk of clients in one round. Batches have the chunk in front: x [C, B, ...], mask [C, B].
+
+    Iterate it at cohort level only, never inside @each. Every stream of batches is a function of (seed, purpose,
+    stream, round, client key): asking twice gives the same batches, and all methods see the same ones.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        ids: list[int],
+        round: int,
+        batch: int,
+        large: int,
+        purpose: str,
+        rows: dict[str, list[np.ndarray]],
+    ) -> None:
+        self._federation, self._round, self._purpose = federation, round, purpose
+        self._ids, self._rows, self._batch, self._large = ids, rows, batch, large
+
+    def train(self, epochs: int, stream: str = "epochs") -> Iterator[Batch]:
+        """Mini-batches of `epochs` epochs, freshly shuffled in each, the last partial batch kept."""
+        return self._batches([self._shuffled(c, epochs, stream) for c in range(len(self._ids))], stream)
+
+    def batches(self, count: int, epochs: int, stream: str = "epochs") -> Iterator[tuple[Batch, ...]]:
+        """Like `train`, but each step gives `count` consecutive, disjoint batches of one shuffle (Per-FedAvg).
+
+        A client with too few samples for disjoint ones splits what it has; with one sample it reuses it.
+        """
+        orders = [self._grouped(c, count, epochs, stream) for c in range(len(self._ids))]
+        columns = [self._batches([[g[k] for g in o] for o in orders], f"{stream}/{k}") for k in range(count)]
+        return zip(*columns, strict=True)
+
+    def sample(self, share: float, stream: str) -> Iterator[Batch]:
+        """ceil(share * n) training rows, drawn once for the round and stream, in mini-batches of a fixed order."""
+        order = []
+        for c, own in enumerate(self._rows["train"]):
+            take = int(np.ceil(share * len(own) - 1e-9))
+            order.append(self._cut(self._generator(c, stream).permutation(own)[:take]))
+        return self._batches(order, stream)
+
+    def mean(self, fn: Callable, *args: Any, split: str = "train") -> Any:
+        """Mean over all samples of a split of fn(*args, batch), which returns means over its batch; [C, ...] each.
+
+        fn is lifted (@each); batches are large. Every client must have samples in the split.
+        """
+        order = [self._cut(own, self._large) for own in self._rows[split]]
+        sizes = torch.tensor([max(len(own), 1) for own in self._rows[split]])
+        total = None
+        for step, batch in enumerate(self._batches(order, split)):
+            count = torch.tensor([len(o[step]) if step < len(o) else 0 for o in order])
+            weight = (count / sizes).to(self._federation.device, self._federation.dtype)
+            part = tree_map(lambda v, w=weight: v * w.view(-1, *[1] * (v.dim() - 1)).to(v.dtype), fn(*args, batch))
+            total = part if total is None else tree_map(torch.add, total, part)
+        return total
+
+    def holdout(self, fraction: float) -> tuple["Data", "Data"]:
+        """A method's own split of the training data, the same in every round: (rest, ceil(fraction * n) rows).
+
+        A client with a single sample has it in both.
+        """
+        rest, held = [], []
+        for i, own in zip(self._ids, self._rows["train"], strict=True):
+            key = int(self._federation.keys[i])
+            shuffled = draws.generator(self._federation.seed, "holdout", key).permutation(own)
+            take = int(np.ceil(fraction * len(own) - 1e-9))
+            held.append(np.sort(shuffled[:take]))
+            rest.append(np.sort(shuffled[take:] if len(own) > take else shuffled))
+        return self._with(rest), self._with(held)
+
+    def _with(self, train: list[np.ndarray]) -> "Data":
+        rows = {**self._rows, "train": train}
+        return Data(self._federation, self._ids, self._round, self._batch, self._large, self._purpose, rows)
+
+    # Orders: for each client a list of index arrays, one a batch
+
+    def _generator(self, c: int, stream: str, *more: int) -> np.random.Generator:
+        key = int(self._federation.keys[self._ids[c]])
+        return draws.generator(self._federation.seed, f"{self._purpose}/{stream}", self._round, key, *more)
+
+    def _cut(self, rows: np.ndarray, size: int | None = None) -> list[np.ndarray]:
+        size = size or self._batch
+        return [rows[k : k + size] for k in range(0, len(rows), size)]
+
+    def _shuffled(self, c: int, epochs: int, stream: str) -> list[np.ndarray]:
+        own = self._rows["train"][c]
+        return [b for e in range(epochs) for b in self._cut(self._generator(c, stream, e).permutation(own))]
+
+    def _grouped(self, c: int, count: int, epochs: int, stream: str) -> list[list[np.ndarray]]:
+        groups = []
+        for epoch in range(epochs):
+            order = self._generator(c, stream, epoch).permutation(self._rows["train"][c])
+            for group in self._cut(order, count * self._batch):
+                if len(group) >= count:
+                    groups.append(np.array_split(group, count))
+                elif len(order) < count:  # fewer samples than batches: reuse them
+                    groups.append([group[k % len(group)][None] for k in range(count)])
+        return groups
+
+    def _batches(self, orders: list[list[np.ndarray]], stream: str) -> Iterator[Batch]:
+        for step in range(max(map(len, orders), default=0)):
+            yield self._batch_of([o[step] if step < len(o) else _NONE for o in orders], step, stream)
+
+    def _batch_of(self, rows: list[np.ndarray], step: int, stream: str) -> Batch:
+        device = self._federation.device
+        key = self._step_keys(step, stream)
+        if len(rows) == 1:
+            x, y = self._federation.gather(torch.from_numpy(rows[0]).to(device))
+            return Batch(x.unsqueeze(0), y.unsqueeze(0), None, None, key)
+        count = torch.tensor([len(r) for r in rows])
+        index = np.zeros((len(rows), int(count.max())), dtype=np.int64)
+        for line, r in zip(index, rows, strict=True):
+            line[: len(r)] = r
+        mask = (torch.arange(index.shape[1]) < count[:, None]).to(device)
+        x, y = self._federation.gather(torch.from_numpy(index).to(device))
+        return Batch(x, y, mask, (count > 0).to(device), key)
+
+    def _step_keys(self, step: int, stream: str) -> Tensor:
+        federation = self._federation
+        keys = [
+            draws.tensor_key(federation.seed, f"{self._purpose}/{stream}", self._round, int(federation.keys[i]), step)
+            for i in self._ids
+        ]
+        return torch.stack(keys).to(federation.device)

@@ -1,0 +1,88 @@
+"""Write for one client, lift to many: `each`, and what it needs to know about nested tuples of tensors.
+
+A *tree* is a tensor, or a (named) tuple or dict of trees; anything else in it (None, a Python number) is the
+same for all clients. At cohort level every tensor of a tree has the clients of the chunk as its first dimension, C.
+"""
+
+import threading
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_here = threading.local()
+
+
+def tree_map(fn: Callable, *trees: Any) -> Any:
+    """`fn` on every tensor of equally shaped trees; other leaves are taken from the first tree."""
+    first = trees[0]
+    if isinstance(first, Tensor):
+        return fn(*trees)
+    if isinstance(first, tuple):
+        parts = [tree_map(fn, *group) for group in zip(*trees, strict=True)]
+        return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
+    if isinstance(first, dict):
+        return {name: tree_map(fn, *(tree[name] for tree in trees)) for name in first}
+    return first
+
+
+def leaves(tree: Any) -> list[Tensor]:
+    """All tensors of a tree, in the order in which `tree_map` visits them."""
+    found: list[Tensor] = []
+    tree_map(found.append, tree)
+    return found
+
+
+def vmapped() -> bool:
+    """Whether the code that asks runs for several clients at once, under torch.func.vmap."""
+    return getattr(_here, "mode", None) == "vmap"
+
+
+def each(fn: Callable) -> Callable:
+    """Marks a method written for ONE client; callers hand it the trees of a whole chunk [C, ...].
+
+    A chunk of one client runs plainly (no vmap: on a CPU that is faster), a larger one under torch.func.vmap.
+    Raises RuntimeError where such a method calls another through its lifted name.
+    """
+
+    @wraps(fn)
+    def lifted(self: Any, *args: Any) -> Any:
+        if getattr(_here, "mode", None) is not None:
+            raise RuntimeError(f"{fn.__qualname__} is lifted with @each and was called for one client.")
+        clients = leaves(args)[0].shape[0]
+        _here.mode = "one" if clients == 1 else "vmap"
+        try:
+            return _one(partial(fn, self), args) if clients == 1 else _vmap(partial(fn, self), args)
+        finally:
+            _here.mode = None
+
+    lifted.single = fn  # type: ignore[attr-defined]
+    return lifted
+
+
+def _one(fn: Callable, args: tuple) -> Any:
+    return tree_map(_unsqueeze, fn(*tree_map(_first, args)))
+
+
+def _first(leaf: Tensor) -> Tensor:
+    return leaf[0]
+
+
+def _unsqueeze(leaf: Tensor) -> Tensor:
+    return leaf.unsqueeze(0)
+
+
+def _vmap(fn: Callable, args: tuple) -> Any:
+    """vmap takes and gives flat lists of tensors here, so that trees may hold None and numbers too."""
+    shape: list[Any] = []
+
+    def flat(*tensors: Tensor) -> tuple[Tensor, ...]:
+        supply = iter(tensors)
+        result = fn(*tree_map(lambda _: next(supply), args))
+        shape.append(result)
+        return tuple(leaves(result))
+
+    out = iter(torch.func.vmap(flat)(*leaves(args)))
+    return tree_map(lambda _: next(out), shape[0])

@@ -1,0 +1,144 @@
+"""Stock verbs: what many methods do alike. A method names them (`send = parts.broadcast`).
+
+Each is a verb of protocol.Method, so its first argument is the method. States named here serve wherever they fit.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pflsweep.engine.lift import each, tree_map
+from pflsweep.engine.protocol import Empty, Given, Method, Setup, Turn, Vector
+from pflsweep.engine.task import Batch
+
+
+class Server(NamedTuple):
+    w: Tensor  # [P] the global model
+
+
+class Down(NamedTuple):
+    w: Vector  # [C, P]
+
+
+class Up(NamedTuple):
+    w: Vector  # [C, P]
+
+
+class Own(NamedTuple):
+    w: Tensor  # [P] a client's own model
+
+
+class Work(NamedTuple):
+    w: Tensor  # [C, P]
+    opt: Tensor  # [C, P] or [C, 0]
+
+
+# Server
+
+
+def global_server(self: Method, w: Tensor, setup: Setup) -> Server:
+    return Server(w)
+
+
+def stateless_server(self: Method, w: Tensor, setup: Setup) -> Empty:
+    return Empty()
+
+
+def stateless_client(self: Method, w: Tensor, setup: Setup) -> Empty:
+    return Empty()
+
+
+def own_model(self: Method, w: Tensor, setup: Setup) -> Own:
+    return Own(w)
+
+
+def to_all(w: Tensor, turn: Turn) -> Tensor:
+    """The same [P] for every client of the turn: [C, P] without a copy."""
+    return w.expand(turn.ids.shape[0], *w.shape)
+
+
+def broadcast(self: Method, server: Any, turn: Turn) -> Down:
+    return Down(to_all(server.w, turn))
+
+
+def send_nothing(self: Method, server: Any, turn: Turn) -> Empty:
+    return Empty()
+
+
+def average(self: Method, server: Server, up: Up, turn: Turn) -> Server:
+    """McMahan et al. 2017, Algorithm 1: w = sum_k (n_k / n) w_k."""
+    return server._replace(w=turn.share @ up.w)
+
+
+def keep_server(self: Method, server: Any, up: Any, turn: Turn) -> Any:
+    return server
+
+
+def shared_model(self: Method, server: Any) -> Tensor:
+    return server.w
+
+
+def no_global_model(self: Method, server: Any) -> None:
+    return None
+
+
+# Client
+
+
+def start_from_down(self: Method, given: Given, data: Any) -> Work:
+    return Work(given.down.w, self.opt.init(given.down.w))
+
+
+def start_from_own(self: Method, given: Given, data: Any) -> Work:
+    return Work(given.client.w, self.opt.init(given.client.w))
+
+
+@each
+def sgd_step(self: Method, given: Given, work: Work, batch: Batch) -> Work:
+    """w <- w - lr grad f_B(w)"""
+    return Work(*self.opt.update(work.w, work.opt, self.task.grad(work.w, batch), given.turn.lr))
+
+
+def run(step: Callable, given: Given, work: Any, batches: Iterable[Batch]) -> Any:
+    """`step` over all batches. A client out of batches stands still while others of its chunk go on."""
+    for batch in batches:
+        new = step(given, work, batch)
+        work = new if batch.live is None else tree_map(_where(batch.live), new, work)
+    return work
+
+
+def _where(live: Tensor) -> Callable:
+    return lambda new, old: torch.where(live.view(-1, *[1] * (new.dim() - 1)), new, old)
+
+
+def local_epochs(self: Method, given: Given, data: Any, work: Any) -> Any:
+    """E epochs of mini-batches: the default `fit`."""
+    return run(self.step, given, work, data.train(self.epochs))
+
+
+def upload(self: Method, given: Given, data: Any, work: Any) -> tuple[Up, Any]:
+    """Send the trained model; the client's own state stays."""
+    return Up(work.w), given.client
+
+
+def keep_own(self: Method, given: Given, data: Any, work: Any) -> tuple[Empty, Own]:
+    """Send nothing; the trained model is the client's."""
+    return Empty(), Own(work.w)
+
+
+def upload_and_keep(self: Method, given: Given, data: Any, work: Any) -> tuple[Up, Own]:
+    """Send the trained model and keep it as the client's own."""
+    return Up(work.w), Own(work.w)
+
+
+# Evaluation
+
+
+def personal_is_global(self: Method, server: Any, client: Any, data: Any, turn: Turn) -> Tensor:
+    return to_all(server.w, turn)
+
+
+def personal_is_own(self: Method, server: Any, client: Any, data: Any, turn: Turn) -> Tensor:
+    return client.w

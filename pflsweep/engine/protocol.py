@@ -1,0 +1,97 @@
+"""What a method is: thirteen verbs over plain states.
+
+    init(w, setup) -> Server               init_client(w, setup) -> Client
+    send(server, turn) -> Down             start(given, data) -> Work
+    fit(given, data, work) -> Work         (default: E epochs of step)      step(given, work, batch) -> Work
+    finish(given, data, work) -> Up, Client
+    aggregate(server, up, turn) -> Server  (may ask back: `replies = yield Question(...)`)
+    answer(given, data, question) -> Reply
+    personal(server, client, data, turn) -> w [C, P]      global_model(server) -> w [P] or None
+    logits(w, x) -> [B, K]                 show(server) -> what to log and draw
+
+Server, Client, Down, Work, Up, Question and Reply are NamedTuples of tensors that the method defines. Only Down, Up,
+Question and Reply cross the wire, and what crosses is counted by the type of each field: Vector, Scalars or Ids.
+Verbs are pure. One exception: the engine owns what `start` returned, and the optimiser may write into it.
+"""
+
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+from torch import Tensor
+
+from pflsweep.engine.optimiser import Sgd
+from pflsweep.engine.task import Task
+
+Vector = Annotated[Tensor, "vector"]  # [C, P], or a slice of P, or several of them: counted in floats on the wire
+Scalars = Annotated[Tensor, "scalars"]  # a few numbers for each client
+Ids = Annotated[Tensor, "ids"]  # whole numbers, such as client ids or class counts
+
+
+class Setup(NamedTuple):
+    """What everybody knows before training; it costs no communication."""
+
+    clients: int  # N
+    cohort: int  # M, clients in a round
+    rounds: int  # T
+    classes: int  # K
+    sizes: Tensor  # [N] training samples of each client
+
+
+class Turn(NamedTuple):
+    """A round, as its cohort (or one chunk of it) sees it."""
+
+    ids: Tensor  # [C]
+    share: Tensor  # [C] aggregation weight, 1 in sum over the cohort
+    n: Tensor  # [C] training samples
+    last: Tensor  # [C] round of the client's previous turn, -1 never
+    key: Tensor  # [C] the client's key for draws
+    round: int  # from 1
+    lr: float
+
+
+class Given(NamedTuple):
+    """Constant for a client within one round."""
+
+    down: Any
+    client: Any
+    turn: Turn
+    labels: Tensor  # [C, K] class counts of the training data
+
+
+class Empty(NamedTuple):
+    """A state, or a message, with nothing in it."""
+
+
+def hyper(meaning: str, low: float | None = None, high: float | None = None, choices: tuple = ()) -> Any:
+    """A hyperparameter: its meaning and what is allowed. Its value stands in conf/ alone."""
+    return field(metadata={"meaning": meaning, "low": low, "high": high, "choices": choices})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A personalised federated learning method. Its hyperparameters are its fields; its verbs are on this page.
+
+    Verbs are written as methods or named stock parts (`send = parts.broadcast`); see algorithms/fedavg.py first.
+    """
+
+    task: Task
+    opt: Sgd
+    epochs: int  # E, local epochs
+
+    paper: ClassVar[str]  # authors, title, venue, year
+    version: ClassVar[int] = 1  # raised when the numbers change; part of a trial's identity
+    extends: ClassVar[bool] = True  # whether more rounds continue a finished run (nothing depends on T)
+    unsampled: ClassVar[str]  # what a client that was never sampled is evaluated with
+
+    def logits(self, w: Tensor, x: Tensor) -> Tensor:
+        return self.task.logits(w, x)
+
+    def show(self, server: Any) -> dict[str, Tensor]:
+        """Scalars [] to log every round and matrices [a, b] to draw, by name."""
+        return {}
+
+
+def hyperparameters(method: type) -> dict[str, Any]:
+    """Name -> dataclass field of each hyperparameter of a method (or plug-in)."""
+    base = {"task", "opt", "epochs"}
+    return {f.name: f for f in fields(method) if f.name not in base and f.default is MISSING}

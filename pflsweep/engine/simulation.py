@@ -1,0 +1,153 @@
+"""A simulation: the rounds of one method in one federation, as an iterator that can be stopped and continued."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pflsweep.data.federation import Data, Federation
+from pflsweep.engine import draws
+from pflsweep.engine.cohort import Clients, Traffic, Verbs, run_round
+from pflsweep.engine.evaluate import Scores, score
+from pflsweep.engine.lift import leaves, tree_map
+from pflsweep.engine.protocol import Setup, Turn
+from pflsweep.engine.task import Task
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a federation trains, whatever the method."""
+
+    rounds: int  # T
+    participation: float  # share of the clients that is sampled in a round
+    weights: str  # aggregation weights: "share" n_i / sum of the cohort's n, or "uniform"
+    epochs: int  # E; the method holds it too, here it counts images
+    batch: int
+    lr: float
+    lr_decay: float  # lr of round t is lr * lr_decay ** (t - 1)
+    eval_every: int  # rounds between evaluations; the last round is always evaluated
+    eval_batch: int  # batch size where no gradient step depends on it
+    chunk: int  # clients that run at once
+
+
+class Result(NamedTuple):
+    """What one round leaves behind."""
+
+    round: int
+    ids: Tensor  # [M] the cohort
+    lr: float
+    images: int  # samples trained on, E epochs of each client of the cohort
+    seconds: float  # of training: send, start, fit, finish, aggregate
+    eval_seconds: float
+    traffic: Traffic
+    scores: dict[str, Scores]  # by view; empty where the round is not evaluated
+    shown: dict[str, Tensor]  # the method's own scalars and matrices
+
+
+class Simulation:
+    """One method in one federation. `run` yields a Result a round; `state` and `load` are what a checkpoint holds."""
+
+    def __init__(self, verbs: Verbs, task: Task, federation: Federation, schedule: Schedule, w0: Tensor) -> None:
+        self.verbs, self.task, self.federation, self.schedule = verbs, task, federation, schedule
+        w0 = w0.to(federation.device, federation.dtype)
+        setup = Setup(federation.clients, self.cohort_size, schedule.rounds, federation.classes, federation.sizes)
+        self.server = verbs.init(w0, setup)
+        self.clients = Clients(verbs.init_client(w0, setup), federation.clients)
+        self.last = torch.full((federation.clients,), -1)  # [N] round of each client's last turn
+        self.round = 0  # rounds done
+
+    @property
+    def cohort_size(self) -> int:
+        """M = floor(N * participation), at least one (PGFed: 25 clients at 25% are 6)."""
+        return max(1, int(self.federation.clients * self.schedule.participation + 1e-9))
+
+    def run(self) -> Iterator[Result]:
+        """The rounds that are still to do."""
+        while self.round < self.schedule.rounds:
+            yield self._next()
+
+    def state(self) -> dict[str, Any]:
+        """Tensors and numbers only: what `load` needs to go on exactly here."""
+        return {
+            "round": self.round,
+            "last": self.last,
+            "server": leaves(self.server),
+            "clients": self.clients.state(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        supply = iter(state["server"])
+        self.server = tree_map(lambda _: next(supply), self.server)
+        self.clients.load(state["clients"])
+        self.round, self.last = state["round"], state["last"]
+
+    def personal_models(self) -> Iterator[Tensor]:
+        """Each client's personalised model [P], in order."""
+        for k in range(0, self.federation.clients, self.schedule.chunk):
+            ids = torch.arange(k, min(k + self.schedule.chunk, self.federation.clients))
+            models = self.verbs.personal(
+                self.server, self.clients.get(ids), self._data(ids, self.round, "evaluate"), self._turn(ids)
+            )
+            yield from models
+
+    def global_model(self) -> Tensor | None:
+        """The global model [P], where the method has one."""
+        return self.verbs.global_model(self.server)
+
+    def evaluate(self, split: str = "test") -> dict[str, Scores]:
+        """Every view's scores of all clients."""
+        views: dict[str, Scores] = {}
+        common = self.global_model()
+        arguments = (self.federation, split, self.schedule.eval_batch)
+        if common is not None:
+            same = (common for _ in range(self.federation.clients))
+            views["global"] = score(self.task, self.task.logits, same, *arguments)
+        known = None if common is None else (common, views["global"])
+        views["personal"] = score(self.task, self.verbs.logits, self.personal_models(), *arguments, known=known)
+        return views
+
+    def _next(self) -> Result:
+        began = perf_counter()
+        self.round += 1
+        turn = self._turn(self._sample())
+        done = run_round(
+            self.verbs, self.server, self.clients, turn,
+            lambda ids, round: self._data(ids, round, "train"), self.federation.labels, self.schedule.chunk,
+        )  # fmt: skip
+        self.server = done.server
+        self.last[turn.ids] = self.round
+        trained = perf_counter()
+        due = self.round % self.schedule.eval_every == 0 or self.round == self.schedule.rounds
+        scores = self.evaluate() if due else {}
+        return Result(
+            self.round, turn.ids, turn.lr, self.schedule.epochs * int(turn.n.sum()), trained - began,
+            perf_counter() - trained, done.traffic, scores, self.verbs.show(self.server),
+        )  # fmt: skip
+
+    def _sample(self) -> Tensor:
+        """This round's cohort, in the order of the clients' keys: drawn from keys, so that labels do not matter."""
+        keys, order = self.federation.keys.sort()
+        generator = draws.generator(self.federation.seed, "cohort", self.round)
+        return order[torch.from_numpy(generator.permutation(len(keys))[: self.cohort_size]).sort().values]
+
+    def _turn(self, ids: Tensor) -> Turn:
+        n = self.federation.sizes[ids]
+        weight = n.double() if self.schedule.weights == "share" else torch.ones(len(ids), dtype=torch.float64)
+        device, dtype = self.federation.device, self.federation.dtype
+        return Turn(
+            ids=ids,
+            share=(weight / weight.sum()).to(device, dtype),
+            n=n.to(device),
+            last=self.last[ids].to(device),
+            key=self.federation.keys[ids].to(device),
+            round=self.round,
+            lr=self.schedule.lr * self.schedule.lr_decay ** (self.round - 1),
+        )
+
+    def _data(self, ids: Tensor, round: int, purpose: str) -> Data:
+        return self.federation.data(
+            ids.tolist(), round, batch=self.schedule.batch, large=self.schedule.eval_batch, purpose=purpose
+        )

@@ -1,0 +1,167 @@
+"""The task alone knows layers: a model is one flat vector `w [P]`, extractor first, head last, blocks contiguous.
+
+A model is an nn.Sequential of named blocks, bottom to top; its last block, the head, is one nn.Linear. So a part of
+a model is a slice of `w`. Everything here is written for one client and runs lifted as well (see lift.py).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pflsweep.engine.lift import vmapped
+from pflsweep.models.layers import context
+
+Loss = Callable[[Tensor, "Batch"], Tensor]  # (logits [B, K], batch) -> scalar mean
+
+
+class Batch(NamedTuple):
+    """One mini-batch of one client; at cohort level every tensor has the clients C in front."""
+
+    x: Tensor  # [B, ...]
+    y: Tensor  # [B]
+    mask: Tensor | None  # [B] 1 for a sample, 0 for padding; None: nothing is padded
+    live: Tensor | None  # [] whether this client has a batch at all; None: it has
+    key: Tensor | None  # [] int64: dropout and other noise of this step
+
+
+def mean_over(values: Tensor, batch: Batch) -> Tensor:
+    """Mean of per-sample values [B, ...] over the batch's samples; 0 where it has none."""
+    if batch.mask is None:
+        return values.mean(0)
+    mask = batch.mask.to(values.dtype)
+    weight = mask / mask.sum().clamp(min=1)
+    return torch.tensordot(weight, torch.nan_to_num(values), dims=1)
+
+
+def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
+    """Mean cross-entropy: the loss of every paper here. Scalar."""
+    if batch.mask is None:
+        return F.cross_entropy(logits, batch.y)
+    return mean_over(F.cross_entropy(logits, batch.y, reduction="none"), batch)
+
+
+class Task:
+    """A model's architecture and its loss.
+
+    size: P. extractor, head: slices of w. blocks: one slice a block, bottom to top.
+    """
+
+    def __init__(self, model: nn.Sequential) -> None:
+        self.model = model
+        self.blocks: list[slice] = []
+        self._layout: list[list[tuple[str, slice, torch.Size]]] = []  # per block; names are those of `model`
+        start = 0
+        for block_name, block in model.named_children():
+            begin, entries = start, []
+            for name, parameter in block.named_parameters():
+                entries.append((f"{block_name}.{name}", slice(start, start + parameter.numel()), parameter.shape))
+                start += parameter.numel()
+            self._layout.append(entries)
+            self.blocks.append(slice(begin, start))
+        head = model[-1]
+        if not isinstance(head, nn.Linear):
+            raise TypeError(f"the last block of a model is its head, one nn.Linear; here it is {type(head).__name__}")
+        self.size = start
+        self.head = self.blocks[-1]
+        self.extractor = slice(0, self.head.start)
+        self.classes = head.out_features
+        self.calibrated = any(getattr(module, "calibrated", False) for module in model.modules())
+        self._spans = {(i, j): model[i:j] for i in range(len(model)) for j in range(i + 1, len(model) + 1)}
+
+    def top(self, blocks: int) -> slice:
+        """The slice of w that holds the top `blocks` blocks (FedALA's p). Empty for 0."""
+        return slice(self.blocks[-blocks].start, self.size) if blocks else slice(self.size, self.size)
+
+    def vector(self, model: nn.Sequential) -> Tensor:
+        """A model's parameters as one vector [P]."""
+        named = dict(model.named_parameters())
+        return torch.cat([named[name].detach().reshape(-1) for entries in self._layout for name, _, _ in entries])
+
+    def state_dict(self, w: Tensor) -> dict[str, Tensor]:
+        """The opposite of `vector`: w [P] as a state_dict of the plain model."""
+        return {
+            name: w[where].reshape(shape).clone()
+            for entries in self._layout
+            for name, where, shape in entries
+        }
+
+    # Forward passes
+
+    def logits(self, w: Tensor, x: Tensor) -> Tensor:
+        """w [P], x [B, ...] -> [B, K]."""
+        return self._forward(self._pieces(w, 0, None), x, 0, None)
+
+    def features(self, w: Tensor, x: Tensor) -> Tensor:
+        """What the head sees: w [P] (or the extractor alone), x [B, ...] -> [B, D]."""
+        return self.lower(w, x, 1)
+
+    def classify(self, head: Tensor, z: Tensor) -> Tensor:
+        """The head alone: its slice [H] of some w, features z [B, D] -> [B, K]."""
+        return self.upper(head, z, 1)
+
+    def lower(self, w: Tensor, x: Tensor, top: int) -> Tensor:
+        """Activations below the `top` topmost blocks: w [P] (or its part below them), x [B, ...] -> [B, ...]."""
+        last = len(self.blocks) - top
+        return self._forward(self._pieces(w, 0, last), x, 0, last) if last else x
+
+    def upper(self, part: Tensor, a: Tensor, top: int) -> Tensor:
+        """The `top` topmost blocks alone: their part of w, the activations a below them -> logits [B, K]."""
+        first = len(self.blocks) - top
+        return self._forward(self._pieces(part, first, None), a, first, None)
+
+    def loss(self, w: Tensor, batch: Batch) -> Tensor:
+        """Mean cross-entropy of a batch. Scalar."""
+        return cross_entropy(self._noisy(self._pieces(w, 0, None), batch), batch)
+
+    # Gradients
+
+    def grad(self, w: Tensor, batch: Batch, loss: Loss = cross_entropy, part: slice | None = None) -> Tensor:
+        """Gradient of `loss` at w [P], or of its `part` alone. Pure."""
+        return self.value_and_grad(w, batch, loss, part)[1]
+
+    def value_and_grad(
+        self, w: Tensor, batch: Batch, loss: Loss = cross_entropy, part: slice | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The loss, a scalar, and its gradient [P] (or [len(part)], a union of blocks)."""
+        pieces = self._pieces(w, 0, None)
+        names = [name for name in pieces if part is None or self._inside(name, part)]
+
+        def value(*free: Tensor) -> Tensor:
+            return loss(self._noisy({**pieces, **dict(zip(names, free, strict=True))}, batch), batch)
+
+        free = [pieces[name] for name in names]
+        if vmapped():
+            grads, result = torch.func.grad_and_value(value, argnums=tuple(range(len(free))))(*free)
+        else:
+            free = [piece.detach().requires_grad_() for piece in free]
+            with torch.enable_grad():
+                result = value(*free)
+            grads = torch.autograd.grad(result, free)
+        return result.detach(), torch.cat([grad.reshape(-1) for grad in grads])
+
+    # Inside
+
+    def _inside(self, name: str, part: slice) -> bool:
+        where = next(where for entries in self._layout for n, where, _ in entries if n == name)
+        return part.start <= where.start and where.stop <= part.stop
+
+    def _pieces(self, part: Tensor, first: int, last: int | None) -> dict[str, Tensor]:
+        """Views of a flat part that begins with block `first`, by parameter name."""
+        offset = self.blocks[first].start
+        return {
+            name: part[where.start - offset : where.stop - offset].view(shape)
+            for entries in self._layout[first:last]
+            for name, where, shape in entries
+        }
+
+    def _forward(self, pieces: dict[str, Tensor], x: Tensor, first: int, last: int | None) -> Tensor:
+        span = self._spans[first, len(self.blocks) if last is None else last]
+        return torch.func.functional_call(span, pieces, (x,))
+
+    def _noisy(self, pieces: dict[str, Tensor], batch: Batch) -> Tensor:
+        """A training pass: dropout draws from the batch's key, batch norm reads the batch's mask."""
+        with context(key=batch.key, mask=batch.mask):
+            return self._forward(pieces, batch.x, 0, None)

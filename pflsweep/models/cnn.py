@@ -1,0 +1,25 @@
+"""The CNN of McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS.
+
+https://arxiv.org/abs/1602.05629. Without padding, as PGFed, FedALA and FedFomo use it (the original pads): 582,026
+parameters on MNIST, 878,538 on CIFAR-10.
+"""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from pflsweep.models.blocks import convolved, model_of
+
+
+def build(shape: Sequence[int], classes: int) -> nn.Sequential:
+    """Blocks conv1, conv2, fc1, head. x [B, channels, H, W] -> [B, classes]; H, W at least 16.
+
+    Weights come from torch's global generator. Raises UserError on a shape that does not fit.
+    """
+    height, width = convolved("cnn", tuple(shape))
+    return model_of(
+        conv1=nn.Sequential(nn.Conv2d(shape[0], 32, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        conv2=nn.Sequential(nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        fc1=nn.Sequential(nn.Flatten(), nn.Linear(64 * height * width, 512), nn.ReLU()),
+        head=nn.Linear(512, classes),
+    )

@@ -1,0 +1,163 @@
+"""Layers that need to know something of the federated machine, and the context through which they are told.
+
+    with context(key=key, mask=mask):          # training: dropout draws from the key, batch norm reads the batch
+        model(x)
+    with context(mask=mask, collect=moments):  # calibration: the same, and the batch's statistics are collected
+        model(x)
+    with context(stats=moments):               # evaluation: those statistics
+        model(x)
+    model(x)                                   # evaluation of a model without batch norm
+
+The layers keep no state at all, so a model is its parameters and nothing else; everything here runs under
+torch.func.functional_call, grad and vmap, and in several threads at once.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from pflsweep.engine import draws
+
+
+class Moments(NamedTuple):
+    """Statistics of one batch-norm layer over the batches seen so far."""
+
+    count: Tensor  # [] samples
+    mean: Tensor  # [channels]
+    var: Tensor  # [channels] biased, as batch norm itself uses it
+
+
+Stats = dict[int, Moments]  # by the layer's number
+
+
+class Context(NamedTuple):
+    key: Tensor | None
+    mask: Tensor | None
+    stats: Stats | None
+    collect: Stats | None
+
+
+_context: ContextVar[Context | None] = ContextVar("pflsweep_layers", default=None)  # a thread has its own
+
+
+@contextmanager
+def context(
+    *,
+    key: Tensor | None = None,
+    mask: Tensor | None = None,
+    stats: Stats | None = None,
+    collect: Stats | None = None,
+) -> Iterator[None]:
+    """What the layers see in the forward passes inside. Entering it without `stats` means training.
+
+    key: [] int64, of this step; None: no dropout. Two passes with one key drop the same units.
+    mask: [B] bool or float, 0 for padding; None: nothing is padded.
+    stats: for evaluation, what `collect` gathered. collect: a dict that gathers; under vmap make it inside.
+    """
+    token = _context.set(Context(key, mask, stats, collect))
+    try:
+        yield
+    finally:
+        _context.reset(token)
+
+
+class Numbered(nn.Module):
+    """A layer that tells its draws or statistics from those of its siblings by a number; see `blocks.model_of`."""
+
+    number: int = 0
+
+
+class Dropout(Numbered):
+    """Inverted dropout (Srivastava et al. 2014) whose draws depend on the context's key alone. x [B, ...]."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        now = _context.get()
+        if now is None or now.key is None or self.p == 0:
+            return x
+        kept = draws.uniform(draws.fold(now.key, self.number), x.shape) >= self.p
+        return torch.where(kept, x / (1 - self.p), torch.zeros((), dtype=x.dtype, device=x.device))
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class BatchNorm2d(Numbered):
+    """Batch normalisation (Ioffe and Szegedy 2015) without running statistics. x [B, channels, H, W].
+
+    Training normalises with the batch itself, padding left out; evaluation with statistics recomputed for the very
+    weights that are evaluated. So there is nothing to carry, average or resume.
+    """
+
+    calibrated = True  # evaluation needs a calibration pass first
+
+    def __init__(self, channels: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Raises RuntimeError in evaluation without statistics."""
+        now = _context.get()
+        if now is None or (now.stats is not None and self.number not in now.stats):
+            raise RuntimeError(
+                f"batch norm (layer {self.number}) keeps no running statistics: to evaluate, collect them first with "
+                "context(collect=...) on training batches and pass them as context(stats=...); "
+                "to train, use context(key=..., mask=...)"
+            )
+        if now.stats is not None:
+            moments = now.stats[self.number]
+        else:
+            moments = batch_moments(x, now.mask)
+            x = _without_padding(x, now.mask)
+            if now.collect is not None:
+                seen, new = now.collect.get(self.number), Moments(*(value.detach() for value in moments))
+                now.collect[self.number] = new if seen is None else merged(seen, new)
+        scale = self.weight * torch.rsqrt(moments.var + self.eps)
+        return x * scale[:, None, None] + (self.bias - moments.mean * scale)[:, None, None]
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.numel()}, eps={self.eps}"
+
+
+def batch_moments(x: Tensor, mask: Tensor | None) -> Moments:
+    """Mean and biased variance of each channel over the samples of a batch x [B, channels, H, W], padding left out.
+
+    A batch of padding alone has count, mean and variance 0.
+    """
+    weight = torch.ones_like(x[:, 0, 0, 0]) if mask is None else mask.to(x.dtype)
+    count = weight.sum()
+    share = weight / (count.clamp(min=1) * x.shape[2] * x.shape[3])
+    x = _without_padding(x, mask)
+    mean = torch.einsum("bchw,b->c", x, share)
+    var = torch.einsum("bchw,b->c", (x - mean[:, None, None]).square(), share)
+    return Moments(count, mean, var)
+
+
+def merged(a: Moments, b: Moments) -> Moments:
+    """The moments of both sets of samples together (Chan, Golub and LeVeque 1983)."""
+    count = a.count + b.count
+    share = b.count / count.clamp(min=1)
+    apart = b.mean - a.mean
+    var = a.var + share * (b.var - a.var) + share * (1 - share) * apart.square()
+    return Moments(count, a.mean + share * apart, var)
+
+
+def _without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Padding set to 0, so that whatever stands there, NaN too, has no influence."""
+    if mask is None:
+        return x
+    return torch.where(mask.bool()[:, None, None, None], x, torch.zeros((), dtype=x.dtype, device=x.device))
+
+
+def norm_layer(norm: str, channels: int, groups: int) -> nn.Module:
+    """`group`: GroupNorm (Wu and He 2018), each sample on its own; `batch`: BatchNorm2d above."""
+    return nn.GroupNorm(groups, channels) if norm == "group" else BatchNorm2d(channels)
