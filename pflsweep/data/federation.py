@@ -118,12 +118,12 @@ class Data:
     def mean(self, fn: Callable, *args: Any, split: str = "train") -> Any:
         """Mean over all samples of a split of fn(*args, batch), which returns means over its batch; [C, ...] each.
 
-        fn is lifted (@each); batches are large. Every client must have samples in the split.
+        fn is lifted (@each); batches are large and without key (no dropout). Every client must have samples in the split.
         """
         order = [self._cut(own, self._large) for own in self._rows[split]]
         sizes = torch.tensor([max(len(own), 1) for own in self._rows[split]])
         total = None
-        for step, batch in enumerate(self._batches(order, split)):
+        for step, batch in enumerate(self._batches(order, None)):
             count = torch.tensor([len(o[step]) if step < len(o) else 0 for o in order])
             weight = (count / sizes).to(self._federation.device, self._federation.dtype)
             part = tree_map(lambda v, w=weight: v * w.view(-1, *[1] * (v.dim() - 1)).to(v.dtype), fn(*args, batch))
@@ -173,13 +173,13 @@ class Data:
                     groups.append([group[k % len(group)][None] for k in range(count)])
         return groups
 
-    def _batches(self, orders: list[list[np.ndarray]], stream: str) -> Iterator[Batch]:
+    def _batches(self, orders: list[list[np.ndarray]], stream: str | None) -> Iterator[Batch]:
         for step in range(max(map(len, orders), default=0)):
             yield self._batch_of([o[step] if step < len(o) else _NONE for o in orders], step, stream)
 
-    def _batch_of(self, rows: list[np.ndarray], step: int, stream: str) -> Batch:
+    def _batch_of(self, rows: list[np.ndarray], step: int, stream: str | None) -> Batch:
         device = self._federation.device
-        key = self._step_keys(step, stream)
+        key = None if stream is None else self._step_keys(step, stream)
         if len(rows) == 1:
             x, y = self._federation.gather(torch.from_numpy(rows[0]).to(device))
             return Batch(x.unsqueeze(0), y.unsqueeze(0), None, None, key)

@@ -1,6 +1,8 @@
 """Evaluation: an instrument. It reads models as vectors and changes nothing."""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +12,9 @@ from torch import Tensor
 
 from pflsweep.data.federation import Federation
 from pflsweep.engine.task import Task
+from pflsweep.models.layers import Stats, context
+
+CALIBRATION_BATCHES = 4  # large batches of a client's training data from which batch norm's statistics come
 
 
 class Scores(NamedTuple):
@@ -47,7 +52,7 @@ def score(
         rows = torch.from_numpy(federation.rows[split][i]).to(federation.device)
         hits = w.new_zeros((), dtype=torch.int64)
         total = w.new_zeros((), dtype=torch.float64)
-        with evaluation(task, w, federation, i, large):
+        with context(stats=_calibrate(task, w, federation, i, large)) if task.calibrated else nullcontext():
             for part in rows.split(large):
                 x, y = federation.gather(part)
                 out = logits(w, x)
@@ -56,3 +61,13 @@ def score(
         n[i], correct[i] = len(rows), int(hits)
         loss[i] = float(total) / len(rows) if len(rows) else np.nan
     return Scores(n, correct, loss)
+
+
+def _calibrate(task: Task, w: Tensor, federation: Federation, client: int, large: int) -> Stats:
+    """Batch norm's statistics for one model on one client's training data; nothing of it is kept."""
+    stats: Stats = {}
+    rows = torch.from_numpy(federation.rows["train"][client]).to(federation.device)
+    for part in islice(rows.split(large), CALIBRATION_BATCHES):
+        with context(collect=stats):
+            task.logits(w, federation.gather(part)[0])
+    return stats

@@ -28,7 +28,9 @@ def convolved(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
     Raises UserError where the data are no images, or images too small for it.
     """
     if len(shape) != 3:
-        raise UserError(f"model={name} needs images [channels, height, width]; one row here has shape {list(shape)}. Use model=mlp.")
+        raise UserError(
+            f"model={name} needs images [channels, height, width]; one row here has shape {list(shape)}. Use model=mlp."
+        )
     height, width = (((side - 4) // 2 - 4) // 2 for side in shape[1:])
     if height < 1 or width < 1:
         raise UserError(

@@ -16,7 +16,9 @@ def build(shape: Sequence[int], classes: int, norm: str, groups: int) -> nn.Sequ
     global generator. Raises UserError on a shape that does not fit or an unknown norm.
     """
     if norm not in ("group", "batch"):
-        raise UserError(f"model.norm is '{norm}': it must be group or batch.{nearest(str(norm), ['group', 'batch'])}")
+        raise UserError(
+            f"model.norm is '{norm}': it must be group or batch.{nearest(str(norm), ['group', 'batch'])}"
+        )
     if groups < 1 or 32 % groups:
         raise UserError(f"model.groups is {groups}: it must divide the 32 channels of the first convolution.")
     height, width = convolved("cnn_norm", tuple(shape))

@@ -13,7 +13,7 @@ from pflsweep.data.dataset import Dataset
 from pflsweep.data.datasets.files import download as run_download
 from pflsweep.data.datasets.files import unavailable
 from pflsweep.data.datasets.pack import pack
-from pflsweep.data.datasets.torchvision import datasets
+from pflsweep.data.datasets.vision import datasets
 
 SOURCES = {"cifar10": ("CIFAR10", 10), "cifar100": ("CIFAR100", 100)}
 

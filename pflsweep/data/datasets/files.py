@@ -26,7 +26,11 @@ def download(name: str, folder: Path, fetch: Callable[[], None]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         fetch()
-    except (OSError, RuntimeError, EOFError) as error:  # URLError is an OSError; torchvision raises RuntimeError
+    except (
+        OSError,
+        RuntimeError,
+        EOFError,
+    ) as error:  # URLError is an OSError; torchvision raises RuntimeError
         raise UserError(
             f"dataset={name}: the download into {folder} failed ({type(error).__name__}: {error}). Check the network and "
             "that the folder can be written to, or copy the files there by hand; another folder is chosen with "

@@ -9,6 +9,7 @@ import hashlib
 import struct
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from pflsweep.data.dataset import Dataset
 from pflsweep.data.datasets.files import download as run_download
 from pflsweep.data.datasets.files import unavailable
 from pflsweep.data.datasets.pack import pack
-from pflsweep.data.datasets.torchvision import datasets
+from pflsweep.data.datasets.vision import datasets
 
 
 class Source(NamedTuple):
@@ -32,8 +33,24 @@ class Source(NamedTuple):
 
 
 SOURCES = {
-    "mnist": Source("MNIST", {}),
-    "fmnist": Source("FashionMNIST", {}),
+    "mnist": Source(
+        "MNIST",
+        {
+            "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+            "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+            "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+            "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+        },
+    ),
+    "fmnist": Source(
+        "FashionMNIST",
+        {
+            "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+            "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
+            "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
+            "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
+        },
+    ),
 }
 
 
@@ -74,18 +91,18 @@ def _content(folder: Path, file: str, md5: str) -> bytes | str:
 def _fetch(cls: str, folder: Path, files: list[str]) -> None:
     """Download from the mirrors that torchvision knows, with its MD5s of the .gz files."""
     official = getattr(datasets(), cls)
+    for gz, md5 in official.resources:
+        if gz.removesuffix(".gz") in files:
+            _fetch_one(official.mirrors, folder, gz, md5)
+
+
+def _fetch_one(mirrors: list[str], folder: Path, gz: str, md5: str) -> None:
     from torchvision.datasets.utils import download_url
 
-    for gz, md5 in official.resources:
-        if gz.removesuffix(".gz") not in files:
-            continue
-        for last, mirror in enumerate(official.mirrors, 1 - len(official.mirrors)):
-            try:
-                download_url(f"{mirror}{gz}", str(folder), filename=gz, md5=md5)
-                break
-            except (OSError, RuntimeError):
-                if last == 0:
-                    raise
+    for mirror in mirrors[:-1]:
+        with suppress(OSError, RuntimeError):
+            return download_url(f"{mirror}{gz}", str(folder), filename=gz, md5=md5)
+    return download_url(f"{mirrors[-1]}{gz}", str(folder), filename=gz, md5=md5)
 
 
 def _array(content: bytes) -> np.ndarray:

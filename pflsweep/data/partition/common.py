@@ -1,0 +1,71 @@
+"""What the partitions share: checks of their options, and cutting pooled rows into training and test rows."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pflsweep.data.dataset import Dataset, Rows
+from pflsweep.engine.draws import generator
+from pflsweep.errors import UserError
+
+
+def require(right: bool, option: str, value: Any, rule: str) -> None:
+    """Raise UserError, with the option's full name and value, unless it is right."""
+    if not right:
+        raise UserError(f"partition.{option} is {value!r}: {rule}.")
+
+
+def check_clients(clients: int, samples: int, of: str) -> None:
+    """At least one client, and at least one sample for each."""
+    require(clients >= 1, "clients", clients, "it must be at least 1")
+    require(
+        clients <= samples, "clients", clients, f"there are only {samples} {of}, and each client needs one"
+    )
+
+
+def check_alpha(alpha: float) -> None:
+    right = 0 < alpha < math.inf
+    require(right, "alpha", alpha, "it must be greater than 0 (small: uneven; large: all alike)")
+
+
+def labels(dataset: Dataset) -> np.ndarray:
+    """Class of each row. [n] int64."""
+    return dataset.y.numpy()
+
+
+def rows_of_classes(dataset: Dataset, split: slice, rng: np.random.Generator) -> list[np.ndarray]:
+    """The row numbers of each class within a split, in random order. K arrays."""
+    y = labels(dataset)[split]
+    start = split.start or 0
+    return [start + rng.permutation(np.flatnonzero(y == k)) for k in range(dataset.classes)]
+
+
+def pooled(parts: Sequence[np.ndarray], test_fraction: float, seed: int) -> Rows:
+    """Each client's rows, training and test split together, cut anew at random (not stratified).
+
+    A client of n samples is tested on ceil(n * test_fraction). Raises UserError where one is left without training data.
+    """
+    require(
+        0 < test_fraction < 1, "test_fraction", test_fraction, "it must lie between 0 and 1, both excluded"
+    )
+    train, test = [], []
+    for client, own in enumerate(parts):
+        shuffled = generator(seed, "partition test", client).permutation(own)
+        held = math.ceil(len(own) * test_fraction - 0.01)  # with some slack, so that 0.166667 means one sixth
+        train.append(shuffled[held:])
+        test.append(shuffled[:held])
+    return finished(train, test)
+
+
+def finished(train: Sequence[np.ndarray], test: Sequence[np.ndarray]) -> Rows:
+    """Rows with each array sorted. Raises UserError where a client has no training or no test data."""
+    for name, parts in (("training", train), ("test", test)):
+        empty = [client for client, own in enumerate(parts) if not len(own)]
+        if empty:
+            raise UserError(
+                f"partition: client {empty[0]} of {len(parts)} is left without {name} data ({len(empty)} in all). Use "
+                "fewer clients (partition.clients) or a less uneven partition."
+            )
+    return Rows(*([np.sort(own).astype(np.int64) for own in parts] for parts in (train, test)))

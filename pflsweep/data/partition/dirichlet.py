@@ -1,0 +1,106 @@
+"""Label skew from a Dirichlet distribution, in the two readings that the literature has."""
+
+import numpy as np
+
+from pflsweep.data.dataset import Dataset, Rows
+from pflsweep.data.partition.common import (
+    check_alpha,
+    check_clients,
+    finished,
+    pooled,
+    require,
+    rows_of_classes,
+)
+from pflsweep.engine.draws import generator
+from pflsweep.errors import UserError
+
+
+def by_class(
+    dataset: Dataset, seed: int, clients: int, alpha: float, least: int, tries: int, test_fraction: float
+) -> Rows:
+    """Each class is cut among the clients in proportions q ~ Dir(alpha); sizes differ. Exhaustive.
+
+    The reading of PFLlib, pgfed and FedLF. Training and test split are pooled; a client that already holds its even
+    share, samples / clients, gets nothing of further classes; and all is drawn again, up to `tries` times, until each
+    client has `least` samples, training and test together. Raises UserError where that is not reached.
+    """
+    samples = len(dataset.y)
+    check_clients(clients, samples, "samples")
+    check_alpha(alpha)
+    even = samples / clients
+    require(
+        1 <= least <= even,
+        "least",
+        least,
+        f"it must be 1 to {int(even)} ({samples} samples, {clients} clients)",
+    )
+    require(tries >= 1, "tries", tries, "it must be at least 1")
+    rng = generator(seed, "partition dirichlet by class")
+    rows = rows_of_classes(dataset, slice(None), rng)
+    best = 0
+    for _ in range(tries):
+        parts = _cut_classes(rows, clients, alpha, even, rng)
+        smallest = min(map(len, parts))
+        if smallest >= least:
+            return pooled(parts, test_fraction, seed)
+        best = max(best, smallest)
+    raise UserError(
+        f"partition.least is {least}, but in {tries} draws (partition.tries) with {clients} clients of {samples} samples "
+        f"and alpha {alpha} the smallest client never had more than {best}. Use fewer clients (partition.clients), a "
+        "larger partition.alpha or a smaller partition.least."
+    )
+
+
+def _cut_classes(
+    by_class: list[np.ndarray], clients: int, alpha: float, even: float, rng: np.random.Generator
+) -> list[np.ndarray]:
+    """One draw: the rows of each client."""
+    parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
+    sizes = np.zeros(clients)
+    for rows in by_class:
+        room = sizes < even  # never empty: not all clients can be above the mean before the last row is dealt
+        q = rng.dirichlet(np.full(clients, alpha)) * room
+        q = (
+            q / q.sum() if q.sum() > 0 else room / max(room.sum(), 1)
+        )  # a tiny alpha may leave nobody with room
+        pieces = np.split(rows, (np.cumsum(q)[:-1] * len(rows)).astype(int))
+        for client, piece in enumerate(pieces):
+            parts[client].append(piece)
+            sizes[client] += len(piece)
+    return [np.concatenate(part) for part in parts]
+
+
+def by_client(dataset: Dataset, seed: int, clients: int, alpha: float) -> Rows:
+    """Each client draws its class proportions q ~ Dir(alpha) and fills its equal share by them, without replacement.
+
+    T.-M. H. Hsu, H. Qi and M. Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+    Classification", 2019, https://arxiv.org/abs/1909.06335; PGFed's text refers to it. The dataset's own split is kept:
+    training rows are dealt from the training split, test rows from the test split by the same q. Clients draw sample
+    by sample in random order, so that running out of a class meets all alike; a client whose classes are all gone
+    draws evenly from those left. What does not divide by the number of clients is not dealt. Raises UserError on
+    options that do not fit.
+    """
+    splits = slice(0, dataset.train), slice(dataset.train, len(dataset.y))
+    check_alpha(alpha)
+    for part, name in zip(splits, ("training samples", "test samples"), strict=True):
+        check_clients(clients, part.stop - part.start, name)
+    rng = generator(seed, "partition dirichlet by client")
+    q = rng.dirichlet(np.full(dataset.classes, alpha), clients)
+    train, test = (_deal(rows_of_classes(dataset, part, rng), q, rng) for part in splits)
+    return finished(train, test)
+
+
+def _deal(by_class: list[np.ndarray], q: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+    """Equal parts of the rows, one sample at a time. q [N, K]."""
+    left = np.array([len(rows) for rows in by_class])
+    clients = len(q)
+    order = rng.permutation(np.repeat(np.arange(clients), left.sum() // clients))
+    parts: list[list[int]] = [[] for _ in range(clients)]
+    for client, u in zip(order.tolist(), rng.random(len(order)).tolist(), strict=True):
+        cumulative = (q[client] * (left > 0)).cumsum()
+        if cumulative[-1] <= 0:
+            cumulative = (left > 0).cumsum()
+        k = int(cumulative.searchsorted(u * cumulative[-1], side="right"))
+        left[k] -= 1
+        parts[client].append(by_class[k][left[k]])
+    return [np.array(part) for part in parts]

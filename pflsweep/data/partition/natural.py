@@ -1,0 +1,31 @@
+"""Clients that the dataset has of its own, such as the writers of FEMNIST."""
+
+import numpy as np
+
+from pflsweep.data.dataset import Dataset, Rows
+from pflsweep.data.partition.common import pooled, require
+from pflsweep.engine.draws import generator
+from pflsweep.errors import UserError
+
+
+def split(dataset: Dataset, seed: int, clients: int | None, least: int, test_fraction: float) -> Rows:
+    """The rows of each owner, training and test split together, cut anew.
+
+    Owners with fewer than `least` samples are left out; of the others `clients` are drawn at random, or all are taken
+    where it is null. Raises UserError on a dataset without owners and on options that do not fit.
+    """
+    if dataset.owner is None:
+        raise UserError(
+            f"partition=natural needs a dataset with clients of its own, which {dataset.name} has not. Use "
+            "dataset=synthetic, or another partition (dirichlet, dirichlet_client, iid, pathological, shards)."
+        )
+    require(least >= 1, "least", least, "it must be at least 1")
+    owners, index, sizes = np.unique(dataset.owner, return_inverse=True, return_counts=True)
+    able = np.flatnonzero(sizes >= least)
+    rule = f"{dataset.name} has {len(owners)} clients, the largest of {sizes.max()} samples"
+    require(len(able) > 0, "least", least, rule)
+    if clients is not None:
+        rule = f"it must be 1 to {len(able)}, the clients with at least {least} samples, or null for all"
+        require(1 <= clients <= len(able), "clients", clients, rule)
+        able = np.sort(generator(seed, "partition natural").permutation(able)[:clients])
+    return pooled([np.flatnonzero(index == owner) for owner in able], test_fraction, seed)

@@ -1,0 +1,73 @@
+"""Each client sees a few classes only, and clients with the same classes form groups."""
+
+import logging
+import math
+
+import numpy as np
+
+from pflsweep.data.dataset import Dataset, Rows
+from pflsweep.data.partition.common import check_clients, pooled, require, rows_of_classes
+from pflsweep.engine.draws import generator
+
+log = logging.getLogger(__name__)
+
+
+def split(
+    dataset: Dataset,
+    seed: int,
+    clients: int,
+    classes_per_client: int,
+    balanced: bool,
+    least: int,
+    test_fraction: float,
+) -> Rows:
+    """Classes, in order, go to the first ceil(clients * classes_per_client / classes) clients with quota left.
+
+    PFLlib's scheme (FedALA), and with balanced=true Pat-2 of FedPG's platform. Training and test split are pooled. A
+    class of which every holder would have n samples evenly is cut evenly, or (balanced=false) in sizes drawn from
+    max(n / 10, least / classes) to n, the last holder taking the rest. Quotas that run out before the last class leave
+    its rows unused (said in the log). Raises UserError on options that do not fit.
+    """
+    classes = dataset.classes
+    check_clients(clients, len(dataset.y), "samples")
+    require(1 <= classes_per_client, "classes_per_client", classes_per_client, "it must be at least 1")
+    rule = f"it cannot exceed the {classes} classes of {dataset.name}"
+    require(classes_per_client <= classes, "classes_per_client", classes_per_client, rule)
+    require(least >= 1, "least", least, "it must be at least 1")
+    rng = generator(seed, "partition pathological")
+    parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
+    quota = np.full(clients, classes_per_client)
+    unused = []
+    for k, rows in enumerate(rows_of_classes(dataset, slice(None), rng)):
+        holders = np.flatnonzero(quota)[: math.ceil(clients * classes_per_client / classes)]
+        if not len(holders):
+            unused.append(k)
+            continue
+        quota[holders] -= 1
+        cuts = np.cumsum(_sizes(len(rows), len(holders), balanced, least, classes, rng))[:-1]
+        for holder, piece in zip(holders, np.split(rows, cuts), strict=True):
+            parts[holder].append(piece)
+    if unused:
+        log.warning(
+            "partition: %d clients of %d classes leave classes %s unused", clients, classes_per_client, unused
+        )
+    empty = np.zeros(0, dtype=np.int64)
+    return pooled([np.concatenate([empty, *part]) for part in parts], test_fraction, seed)
+
+
+def _sizes(
+    total: int, holders: int, balanced: bool, least: int, classes: int, rng: np.random.Generator
+) -> list[int]:
+    """How many samples of a class each of its holders gets."""
+    even = total / holders
+    if balanced or holders == 1:
+        sizes = [int(even)] * (holders - 1)
+    else:
+        low, high = int(max(even / 10, least / classes)), int(even)
+        rule = (
+            f"least / {classes} must be below the {even:g} samples that each of a class's {holders} clients has evenly; "
+            "use a smaller least, fewer clients, or balanced=true"
+        )
+        require(low < high, "least", least, rule)
+        sizes = rng.integers(low, high, holders - 1).tolist()
+    return [*sizes, total - sum(sizes)]

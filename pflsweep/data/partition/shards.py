@@ -1,0 +1,42 @@
+"""Sort by label, cut into shards, deal shards: McMahan et al. 2017, https://arxiv.org/abs/1602.05629, section 3."""
+
+import numpy as np
+
+from pflsweep.data.dataset import Dataset, Rows
+from pflsweep.data.partition.common import check_clients, finished, labels, require, rows_of_classes
+from pflsweep.data.partition.stats import label_counts
+from pflsweep.engine.draws import generator
+
+
+def split(dataset: Dataset, seed: int, clients: int, shards_per_client: int) -> Rows:
+    """The training split in clients * shards_per_client shards of (almost) equal size, dealt at random. Exhaustive.
+
+    The dataset's own split is kept: each class of the test split is cut among the clients in proportion to their
+    training samples of it, so a client is tested on the classes that it trains on. Raises UserError on options that
+    do not fit.
+    """
+    check_clients(clients, dataset.train, "training samples")
+    require(shards_per_client >= 1, "shards_per_client", shards_per_client, "it must be at least 1")
+    shards = clients * shards_per_client
+    rule = f"{clients} clients make {shards} shards of only {dataset.train} training samples"
+    require(shards <= dataset.train, "shards_per_client", shards_per_client, rule)
+    rng = generator(seed, "partition shards")
+    in_order = np.concatenate(rows_of_classes(dataset, slice(0, dataset.train), rng))
+    dealt = rng.permutation(shards).reshape(clients, shards_per_client)
+    cut = np.array_split(in_order, shards)
+    train = [np.concatenate([cut[shard] for shard in own]) for own in dealt]
+    by_class = rows_of_classes(dataset, slice(dataset.train, len(dataset.y)), rng)
+    return finished(train, _alike(by_class, label_counts(train, labels(dataset), dataset.classes)))
+
+
+def _alike(by_class: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
+    """The rows of each class cut in proportion to counts [N, K]: one array a client."""
+    parts: list[list[np.ndarray]] = [[] for _ in counts]
+    for rows, column in zip(by_class, counts.T, strict=True):
+        shares = np.cumsum(column) / max(column.sum(), 1)
+        pieces = np.split(rows, np.round(shares * len(rows)).astype(int)[:-1])
+        for client, piece in enumerate(pieces):
+            if column[client]:  # a class that nobody trains on is not tested
+                parts[client].append(piece)
+    empty = np.zeros(0, dtype=np.int64)
+    return [np.concatenate([empty, *part]) for part in parts]
