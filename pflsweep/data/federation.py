@@ -20,6 +20,7 @@ class Federation:
     """N clients with train, validation and test rows of one dataset.
 
     keys: [N] the clients' keys for draws: a client keeps its key, and so its draws, wherever it stands in the list.
+    draw_keys: [N] int64, the same mixed with the seed, for draws inside lifted code.
     sizes: [N] training samples. labels: [N, K] class counts of the training rows.
     """
 
@@ -38,6 +39,8 @@ class Federation:
         self.clients = len(rows.train)
         self.classes = dataset.classes
         self.keys = torch.tensor(range(self.clients) if keys is None else keys, dtype=torch.int64)
+        self.draw_keys = torch.stack([draws.tensor_key(seed, "client", int(key)) for key in self.keys])
+        self.padding = 0  # the row of the dataset that fills up short batches; masked, so any will do
         self._x, self._y = dataset.x.to(device), dataset.y.to(device)
         self._mean = (dataset.mean.to(dtype)).to(device)
         self._std = (dataset.std.to(dtype)).to(device)
@@ -184,7 +187,7 @@ class Data:
             x, y = self._federation.gather(torch.from_numpy(rows[0]).to(device))
             return Batch(x.unsqueeze(0), y.unsqueeze(0), None, None, key)
         count = torch.tensor([len(r) for r in rows])
-        index = np.zeros((len(rows), int(count.max())), dtype=np.int64)
+        index = np.full((len(rows), int(count.max())), self._federation.padding, dtype=np.int64)
         for line, r in zip(index, rows, strict=True):
             line[: len(r)] = r
         mask = (torch.arange(index.shape[1]) < count[:, None]).to(device)

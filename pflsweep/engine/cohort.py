@@ -9,35 +9,7 @@ from torch import Tensor
 
 from pflsweep.data.federation import Data
 from pflsweep.engine.lift import leaves, tree_map
-from pflsweep.engine.protocol import Given, Method, Turn
-
-
-class Verbs(NamedTuple):
-    """A method's verbs as plain functions, so that a plug-in can replace a few of them."""
-
-    init: Callable
-    init_client: Callable
-    send: Callable
-    start: Callable
-    fit: Callable
-    finish: Callable
-    aggregate: Callable
-    answer: Callable
-    personal: Callable
-    global_model: Callable
-    logits: Callable
-    show: Callable
-
-    @classmethod
-    def of(cls, method: Method) -> "Verbs":
-        return cls(*(getattr(method, verb, _absent(verb)) for verb in cls._fields))
-
-
-def _absent(verb: str) -> Callable:
-    def absent(*args: Any) -> Any:
-        raise NotImplementedError(f"the method was asked to {verb}, but does not define it")
-
-    return absent
+from pflsweep.engine.protocol import Given, Turn, Verbs
 
 
 class Clients:

@@ -1,9 +1,10 @@
 """Every random number is a function of its key: nothing depends on the order in which things are computed.
 
-Index-sized draws (partitions, shuffles, cohorts) come from `generator`. Inside lifted code (dropout, DP noise, Gumbel)
-numbers come from `uniform`, a counter-based hash in integer tensor operations: the same on a CPU, a GPU, under
-torch.func.vmap and compiled. The hash is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable
-pseudorandom number generators", OOPSLA 2014), whose multiplications wrap around modulo 2^64 as int64 ones do.
+Index-sized draws (partitions, shuffles, cohorts) come from `generator`. Inside lifted code (dropout, DP
+noise, Gumbel) numbers come from `uniform`, a counter-based hash in integer tensor operations: the same on a
+CPU, a GPU, under torch.func.vmap and compiled. The hash is the finaliser of SplitMix64 (Steele, Lea and
+Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), whose multiplications wrap around
+modulo 2^64 as int64 ones do.
 """
 
 import hashlib
@@ -37,9 +38,8 @@ def tensor_key(seed: int, purpose: str, *numbers: int) -> Tensor:
 
 def fold(key: Tensor, number: int | Tensor) -> Tensor:
     """A child of a key: another key for each number. Shapes broadcast, so int64 [C] numbers give [C] keys."""
-    if isinstance(number, int):
-        number = _signed(number)
-    return _mix(_mix(key ^ _FOLD) + number * _STEP)
+    step = _signed(number * _STEP) if isinstance(number, int) else number * _STEP
+    return _mix(_mix(key ^ _FOLD) + step)
 
 
 def uniform(key: Tensor, shape: Sequence[int]) -> Tensor:
@@ -53,7 +53,7 @@ def uniform(key: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def _mix(z: Tensor) -> Tensor:
-    """SplitMix64's finaliser: a bijection of 64 bits in which each input bit flips about half of the output."""
+    """SplitMix64's finaliser: a bijection in which each input bit flips about half of the output."""
     z = (z ^ _shift(z, 30)) * _FIRST
     z = (z ^ _shift(z, 27)) * _SECOND
     return z ^ _shift(z, 31)
@@ -65,6 +65,6 @@ def _shift(z: Tensor, bits: int) -> Tensor:
 
 
 def _digest(seed: int, purpose: str, numbers: Sequence[int], size: int) -> bytes:
-    """A stable hash of text: no two different lists of numbers read alike, as they may in a list of 32-bit words."""
+    """A stable hash of text, in which no two lists read alike, as they may in 32-bit words."""
     text = "|".join([purpose, *(str(int(number)) for number in (seed, *numbers))])
     return hashlib.blake2b(text.encode(), digest_size=size).digest()

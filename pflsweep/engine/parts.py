@@ -1,6 +1,6 @@
 """Stock verbs: what many methods do alike. A method names them (`send = parts.broadcast`).
 
-Each is a verb of protocol.Method, so its first argument is the method. States named here serve wherever they fit.
+Each is a verb of protocol.Method, so its first argument is the method. States named here serve many.
 """
 
 from collections.abc import Callable, Iterable
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflsweep.engine.lift import each, tree_map
+from pflsweep.engine.lift import each, tree_map, vmapped
 from pflsweep.engine.protocol import Empty, Given, Method, Setup, Turn, Vector
 from pflsweep.engine.task import Batch
 
@@ -28,6 +28,10 @@ class Up(NamedTuple):
 
 class Own(NamedTuple):
     w: Tensor  # [P] a client's own model
+
+
+class OwnHead(NamedTuple):
+    head: Tensor  # [H] a client's own head
 
 
 class Work(NamedTuple):
@@ -52,6 +56,10 @@ def stateless_client(self: Method, w: Tensor, setup: Setup) -> Empty:
 
 def own_model(self: Method, w: Tensor, setup: Setup) -> Own:
     return Own(w)
+
+
+def own_head(self: Method, w: Tensor, setup: Setup) -> OwnHead:
+    return OwnHead(w[self.task.head])
 
 
 def to_all(w: Tensor, turn: Turn) -> Tensor:
@@ -101,11 +109,22 @@ def sgd_step(self: Method, given: Given, work: Work, batch: Batch) -> Work:
     return Work(*self.opt.update(work.w, work.opt, self.task.grad(work.w, batch), given.turn.lr))
 
 
-def run(step: Callable, given: Given, work: Any, batches: Iterable[Batch]) -> Any:
+def part_step(
+    self: Method, w: Tensor, opt: Tensor, batch: Batch, part: slice, lr: float
+) -> tuple[Tensor, Tensor]:
+    """One client's step on a part of its w alone: (w, opt). Momentum and weight decay too spare the rest."""
+    new, opt = self.opt.update(w[part], opt, self.task.grad(w, batch, part=part), lr)
+    if not vmapped() and new.data_ptr() == w[part].data_ptr():
+        return w, opt  # the update wrote into w itself
+    return torch.cat([w[: part.start], new, w[part.stop :]]), opt
+
+
+def run(step: Callable, given: Any, work: Any, batches: Iterable[Batch | tuple[Batch, ...]]) -> Any:
     """`step` over all batches. A client out of batches stands still while others of its chunk go on."""
     for batch in batches:
         new = step(given, work, batch)
-        work = new if batch.live is None else tree_map(_where(batch.live), new, work)
+        live = (batch if isinstance(batch, Batch) else batch[0]).live  # a tuple's batches end together
+        work = new if live is None else tree_map(_where(live), new, work)
     return work
 
 

@@ -14,8 +14,9 @@ Question and Reply cross the wire, and what crosses is counted by the type of ea
 Verbs are pure. One exception: the engine owns what `start` returned, and the optimiser may write into it.
 """
 
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -44,7 +45,7 @@ class Turn(NamedTuple):
     share: Tensor  # [C] aggregation weight, 1 in sum over the cohort
     n: Tensor  # [C] training samples
     last: Tensor  # [C] round of the client's previous turn, -1 never
-    key: Tensor  # [C] the client's key for draws
+    key: Tensor  # [C] int64, the client's key for draws.fold and draws.uniform: seed and client, not the round
     round: int  # from 1
     lr: float
 
@@ -89,6 +90,48 @@ class Method:
     def show(self, server: Any) -> dict[str, Tensor]:
         """Scalars [] to log every round and matrices [a, b] to draw, by name."""
         return {}
+
+    def plugins(self) -> tuple["Plugin", ...]:
+        """Plug-ins that are a part of the method itself (FedALA is FedAvg with ALA)."""
+        return ()
+
+
+class Plugin(Protocol):
+    """Something that composes with methods by replacing a few of their verbs: ALA, an attack, DP-SGD."""
+
+    def plug(self, verbs: "Verbs") -> "Verbs": ...
+
+
+class Verbs(NamedTuple):
+    """A method's verbs as plain functions, so that a plug-in can replace a few of them."""
+
+    init: Callable
+    init_client: Callable
+    send: Callable
+    start: Callable
+    fit: Callable
+    finish: Callable
+    aggregate: Callable
+    answer: Callable
+    personal: Callable
+    global_model: Callable
+    logits: Callable
+    show: Callable
+
+    @classmethod
+    def of(cls, method: Method, *plugins: "Plugin") -> "Verbs":
+        """The method's own verbs, changed by its own plug-ins first and then by these."""
+        verbs = cls(*(getattr(method, verb, _absent(verb)) for verb in cls._fields))
+        for plugin in (*method.plugins(), *plugins):
+            verbs = plugin.plug(verbs)
+        return verbs
+
+
+def _absent(verb: str) -> Callable:
+    def absent(*args: Any) -> Any:
+        raise NotImplementedError(f"the method was asked to {verb}, but does not define it")
+
+    return absent
 
 
 def hyperparameters(method: type) -> dict[str, Any]:

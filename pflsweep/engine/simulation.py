@@ -10,10 +10,10 @@ from torch import Tensor
 
 from pflsweep.data.federation import Data, Federation
 from pflsweep.engine import draws
-from pflsweep.engine.cohort import Clients, Traffic, Verbs, run_round
+from pflsweep.engine.cohort import Clients, Traffic, run_round
 from pflsweep.engine.evaluate import Scores, score
 from pflsweep.engine.lift import leaves, tree_map
-from pflsweep.engine.protocol import Setup, Turn
+from pflsweep.engine.protocol import Setup, Turn, Verbs
 from pflsweep.engine.task import Task
 
 
@@ -73,7 +73,7 @@ class Simulation:
         """Tensors and numbers only: what `load` needs to go on exactly here."""
         return {
             "round": self.round,
-            "last": self.last,
+            "last": self.last.clone(),
             "server": leaves(self.server),
             "clients": self.clients.state(),
         }
@@ -82,7 +82,7 @@ class Simulation:
         supply = iter(state["server"])
         self.server = tree_map(lambda _: next(supply), self.server)
         self.clients.load(state["clients"])
-        self.round, self.last = state["round"], state["last"]
+        self.round, self.last = state["round"], state["last"].clone()
 
     def personal_models(self) -> Iterator[Tensor]:
         """Each client's personalised model [P], in order."""
@@ -142,7 +142,7 @@ class Simulation:
             share=(weight / weight.sum()).to(device, dtype),
             n=n.to(device),
             last=self.last[ids].to(device),
-            key=self.federation.keys[ids].to(device),
+            key=self.federation.draw_keys[ids].to(device),
             round=self.round,
             lr=self.schedule.lr * self.schedule.lr_decay ** (self.round - 1),
         )

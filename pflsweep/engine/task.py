@@ -116,6 +116,11 @@ class Task:
         """Mean cross-entropy of a batch. Scalar."""
         return cross_entropy(self._noisy(self._pieces(w, 0, None), batch), batch)
 
+    def below(self, w: Tensor, batch: Batch, top: int) -> Batch:
+        """The batch as the `top` topmost blocks see it, without dropout: for training them alone, repeatedly."""
+        with context(mask=batch.mask):
+            return batch._replace(x=self.lower(w, batch.x, top), key=None)
+
     # Gradients
 
     def grad(self, w: Tensor, batch: Batch, loss: Loss = cross_entropy, part: slice | None = None) -> Tensor:
@@ -123,14 +128,18 @@ class Task:
         return self.value_and_grad(w, batch, loss, part)[1]
 
     def value_and_grad(
-        self, w: Tensor, batch: Batch, loss: Loss = cross_entropy, part: slice | None = None
+        self, w: Tensor, batch: Batch, loss: Loss = cross_entropy, part: slice | None = None, top: int | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The loss, a scalar, and its gradient [P] (or [len(part)], a union of blocks)."""
-        pieces = self._pieces(w, 0, None)
+        """The loss, a scalar, and its gradient [P] (or [len(part)], a union of blocks). Pure.
+
+        top: w is the part of the `top` topmost blocks alone, and batch.x the activations below them.
+        """
+        first = 0 if top is None else len(self.blocks) - top
+        pieces = self._pieces(w, first, None)
         names = [name for name in pieces if part is None or self._inside(name, part)]
 
         def value(*free: Tensor) -> Tensor:
-            return loss(self._noisy({**pieces, **dict(zip(names, free, strict=True))}, batch), batch)
+            return loss(self._noisy({**pieces, **dict(zip(names, free, strict=True))}, batch, first), batch)
 
         free = [pieces[name] for name in names]
         if vmapped():
@@ -161,7 +170,7 @@ class Task:
         span = self._spans[first, len(self.blocks) if last is None else last]
         return torch.func.functional_call(span, pieces, (x,))
 
-    def _noisy(self, pieces: dict[str, Tensor], batch: Batch) -> Tensor:
+    def _noisy(self, pieces: dict[str, Tensor], batch: Batch, first: int = 0) -> Tensor:
         """A training pass: dropout draws from the batch's key, batch norm reads the batch's mask."""
         with context(key=batch.key, mask=batch.mask):
-            return self._forward(pieces, batch.x, 0, None)
+            return self._forward(pieces, batch.x, first, None)

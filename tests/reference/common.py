@@ -1,8 +1,10 @@
-"""What the three reference implementations share: a gradient, plain local SGD, the server's average, a tiny model.
+"""What the three references share: a gradient, plain local SGD, the server's average, a tiny model.
 
 Everywhere: a model is a flat float64 vector `w [P]`; `loss(w, x, y)` is the mean loss over the rows given.
 A client's data are `(x [n, ...], y [n])`; a mini-batch is a tensor of row numbers.
 """
+
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +17,7 @@ def gradient(loss, w, x, y):
 
 
 def local_training(loss, w, x, y, batches, lr, momentum):
-    """FedAvg's client: SGD with heavy-ball momentum (buffer fresh, so zero) over all the batches of one round."""
+    """FedAvg's client: SGD with heavy-ball momentum (buffer fresh, so zero) over one round's batches."""
     velocity = torch.zeros_like(w)
     for rows in batches:
         velocity = momentum * velocity + gradient(loss, w, x[rows], y[rows])
@@ -35,9 +37,9 @@ def copy_of(vectors):
 
 
 def layer_slices(widths):
-    """Where each layer of the tiny perceptron lies in the flat vector: weight [out, in] row by row, then bias."""
+    """Where each layer lies in the perceptron's flat vector: weight [out, in] row by row, then bias."""
     slices, start = [], 0
-    for n_in, n_out in zip(widths[:-1], widths[1:], strict=True):
+    for n_in, n_out in pairwise(widths):
         stop = start + n_out * n_in + n_out
         slices.append(slice(start, stop))
         start = stop

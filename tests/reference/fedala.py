@@ -1,18 +1,19 @@
 """FedALA, transcribed from the paper's Algorithm 1.
 
-Zhang, Hua, Wang, Song, Xue, Ma, Guan: "FedALA: Adaptive Local Aggregation for Personalized Federated Learning",
-AAAI 2023. W_i covers the p top layers only, which lie at `top` in the flat vector.
+Zhang, Hua, Wang, Song, Xue, Ma, Guan: "FedALA: Adaptive Local Aggregation for Personalized Federated
+Learning", AAAI 2023. W_i covers the p top layers only, which lie at `top` in the flat vector.
 
 What the box leaves open, or where the transcription departs from it:
-- the box's "t = 2" (initial stage) and "t > 2" count global rounds; here they are counted per client: ALA is off in a
-  client's first participation (it owns no trained model yet), learns until convergence in its second, and for one
-  epoch in every later one. With all clients in every round this is the box;
-- "converge" (line 9): more than `window` epochs recorded and the population standard deviation of the last `window`
-  records below `tol`, at most `cap` epochs; recorded is each epoch's last mini-batch loss, before its update of W;
+- the box's "t = 2" (initial stage) and "t > 2" count global rounds; here they are counted per client: ALA is
+  off in a client's first participation (it owns no trained model yet), learns until convergence in its
+  second, and for one epoch in every later one. With all clients in every round this is the box;
+- "converge" (line 9): more than `window` epochs recorded and the population standard deviation of the last
+  `window` records below `tol`, at most `cap` epochs; recorded is each epoch's last mini-batch loss, before
+  its update of W;
 - eq. 5 is taken mini-batch by mini-batch, theta-hat being rebuilt from the newest W for each;
 - k_i is normalised over the sampled clients (as line 18 says);
-- evaluated is theta-hat_i, *before* local training; an absent client keeps its last theta-hat_i, a never-sampled one
-  has the newest global model, that is, the one aggregated at the end of the round.
+- evaluated is theta-hat_i, *before* local training; an absent client keeps its last theta-hat_i, a
+  never-sampled one has the newest global model, that is, the one aggregated at the end of the round.
 """
 
 import statistics
@@ -30,7 +31,7 @@ def mix(theta, theta_i, W, top):
 
 
 def weight_epoch(loss, theta, theta_i, W, top, x, y, epoch_batches, eta):
-    """Lines 10-11 (12-13): one epoch of eq. 5 with sigma(.); returns W and the last batch's loss before its update."""
+    """Lines 10-11 (12-13): one epoch of eq. 5 with sigma(.); W, and the last batch's loss before it."""
     last_loss = None
     for rows in epoch_batches:
         theta_hat = mix(theta, theta_i, W, top)
@@ -47,11 +48,12 @@ def converged(losses, window, tol):
 
 
 def learn_weights(loss, theta, theta_i, W, top, x, y, ala_batches, t, i, initial, eta, window, tol, cap):
-    """Lines 8-13: W_i and the loss recorded in each epoch. `initial`: the client's first round with ALA on."""
+    """Lines 8-13: W_i and each epoch's recorded loss. `initial`: the client's first round with ALA on."""
     losses = []
     if initial:  # lines 8-11
         while len(losses) < cap and not converged(losses, window, tol):
-            W, last = weight_epoch(loss, theta, theta_i, W, top, x, y, ala_batches(t, i, len(losses) + 1), eta)
+            epoch = len(losses) + 1
+            W, last = weight_epoch(loss, theta, theta_i, W, top, x, y, ala_batches(t, i, epoch), eta)
             losses.append(last)
     else:  # lines 12-13
         W, last = weight_epoch(loss, theta, theta_i, W, top, x, y, ala_batches(t, i, 1), eta)
@@ -76,7 +78,7 @@ def run(
     cap=100,
     w_start=1.0,
 ):
-    """All rounds; one dictionary per round. `ala_batches(t, i, epoch)`: epochs are counted from 1 in each round.
+    """All rounds; one dictionary per round. `ala_batches(t, i, epoch)` counts epochs from 1 in each round.
 
     theta: server's model after the round; models: {i in S_t: theta_i after local training};
     personal: {every i: the model evaluated}; theta_hat: {i in S_t}; W: {every i: [size of top]};
@@ -87,7 +89,7 @@ def run(
     theta = w0.clone()  # line 1
     W = {i: torch.full_like(w0[top], w_start) for i in everyone}  # line 2
     trained = {}  # Theta_i^{t-1}: a client's model after its last local training
-    turns_with_ala = {i: 0 for i in everyone}
+    turns_with_ala = dict.fromkeys(everyone, 0)
     theta_hat = {}
     rounds = []
     for t, cohort in enumerate(cohorts, start=1):  # lines 3-5

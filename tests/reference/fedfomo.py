@@ -1,16 +1,17 @@
-"""FedFomo, transcribed from the paper, which has no algorithm box: section 3.1, eq. 3 and 13; MA variant: eq. 14.
+"""FedFomo, transcribed from the paper's section 3.1, eq. 3 and 13 (it has no algorithm box); MA: eq. 14.
 
 Zhang, Sapra, Fidler, Yeung, Alvarez: "Personalized Federated Learning with First Order Model Optimization",
 ICLR 2021.
 
 What the paper leaves open:
-- theta_i^(t-1) is client i's model *before* its last local training (its last theta-hat_i; theta^0 at the start), so
-  that its own trained model is itself a candidate (appendix, eq. 5). The own model, once there is one, always is;
-- available are the models uploaded in earlier rounds, the newest of each client; while there are none (round 1),
-  clients only train. A later first-timer federates from theta^0, without a model of its own;
+- theta_i^(t-1) is client i's model *before* its last local training (its last theta-hat_i; theta^0 at the
+  start), so that its own trained model is itself a candidate (appendix, eq. 5): always, once there is one;
+- available are the models uploaded in earlier rounds, the newest of each client; while there are none
+  (round 1), clients only train. A later first-timer federates from theta^0, without a model of its own;
 - w_n = 0 where |theta_n - theta_i^(t-1)| <= 1e-5 |theta_i^(t-1)| (eq. 3 divides by that distance);
 - the norm is L2, the loss of eq. 3 the mean over D_val;
-- evaluated is theta-hat_i, before local training; an absent client keeps its last one, a never-sampled one theta^0.
+- evaluated is theta-hat_i, before local training; an absent client keeps its last one, a never-sampled one
+  theta^0.
 Which models a client downloads (top M of P_i, epsilon-greedy) is an input.
 """
 
@@ -32,7 +33,7 @@ def normalise(w):
     positive = {n: max(w[n], 0.0) for n in w}
     total = sum(positive.values())
     if total == 0.0:
-        return {n: 0.0 for n in w}
+        return dict.fromkeys(w, 0.0)
     return {n: positive[n] / total for n in w}
 
 
@@ -52,7 +53,7 @@ def plain_mean(models):
 
 
 def ma_weights(val_loss, models):
-    """Eq. 14: w_n = L_i(average of the others) - L_i(average of all), no distance. Needs two models or more."""
+    """Eq. 14: w_n = L_i(average of the others) - L_i(average of all), no distance. Two models or more."""
     of_all = val_loss(plain_mean(models))
     w = {}
     for n in models:
@@ -62,7 +63,7 @@ def ma_weights(val_loss, models):
 
 
 def ma_federate(val_loss, models):
-    """The MA variant's update (not in the paper): theta-hat = mean of all + sum of w*_n (theta_n - mean of all)."""
+    """MA update (not in the paper): theta-hat = mean of all + sum of w*_n (theta_n - mean of all)."""
     w = ma_weights(val_loss, models)
     w_star = normalise(w)
     mean_all = plain_mean(models)
@@ -83,9 +84,10 @@ def check_rows(rows_of_batches, train, val):
 def run(*, loss, w0, clients, cohorts, batches, lr, momentum, train_rows, val_rows, chosen):
     """All rounds; one dictionary per round.
 
-    `chosen(t, i, P_row, available)` is asked only where something is available; naming i itself makes no difference.
-    models: {i in S_t: uploaded model}; personal: {every i: the model evaluated}; anchor: {i in S_t: theta_i^(t-1)};
-    w, w_star: {i in S_t: {n: weight}}, empty where nothing was available; P: [N, N]; uploads: {n: newest upload};
+    `chosen(t, i, P_row, available)` is asked only where something is available; it may name i itself or not.
+    models: {i in S_t: uploaded model}; personal: {every i: the model evaluated};
+    anchor: {i in S_t: theta_i^(t-1)}; uploads: {n: newest upload}; P: [N, N];
+    w, w_star: {i in S_t: {n: weight}}, empty where nothing was available;
     mean_cohort, mean_uploaded: plain averages (FedFomo has no global model, so theta is None).
     """
     everyone = range(len(clients))
@@ -110,8 +112,9 @@ def run(*, loss, w0, clients, cohorts, batches, lr, momentum, train_rows, val_ro
                 w[i], w_star[i], theta_hat[i] = federate(val_loss, anchor[i], candidates)
                 for n in w[i]:
                     P[i, n] += w[i][n]  # "p <- p + w from Eq. 3, where w can now be negative"
-            check_rows(batches(t, i), train_rows(i), val_rows(i))
-            models[i] = local_training(loss, theta_hat[i], x, y, batches(t, i), lr, momentum)
+            rows_of_batches = batches(t, i)
+            check_rows(rows_of_batches, train_rows(i), val_rows(i))
+            models[i] = local_training(loss, theta_hat[i], x, y, rows_of_batches, lr, momentum)
         uploads.update(models)  # seen by the others from the next round on
         rounds.append(
             {

@@ -1,7 +1,7 @@
 """PGFed, PGFedMo and PGFed-CE, transcribed from the paper's Algorithm 1.
 
-Luo, Mendieta, Chen, Wu: "PGFed: Personalize Each Client's Global Objective for Federated Learning", ICCV 2023.
-"server line k" is line k of ServerExecute, "client line k" line k of ClientUpdate.
+Luo, Mendieta, Chen, Wu: "PGFed: Personalize Each Client's Global Objective for Federated Learning", ICCV
+2023. "server line k" is line k of ServerExecute, "client line k" line k of ClientUpdate.
 
 When is alpha updated? In the loop over batches, client line 8 moves theta_i and only then lines 9-10 use it:
 g2 = g-bar^T theta_i is taken *after* the step on the same batch.
@@ -11,7 +11,7 @@ What the box leaves open:
 - f is a mean over the rows (the paper's eq. 2 says a sum);
 - alpha > 0 (below eq. 5) is kept by clipping at 0 after every step;
 - M is |S_1| in alpha's start and |S_{t-1}| in g-bar;
-- momentum of the optimiser acts on the whole of client line 8's gradient, grad f + g-tilde, buffer fresh each round;
+- momentum acts on the whole gradient of client line 8, grad f + g-tilde; its buffer is fresh each round;
 - PGFedMo: a client without a previous g-tilde (client line 6) takes the downloaded one as it is;
 - a never-sampled client's personal model is theta^0.
 """
@@ -29,7 +29,7 @@ def taylor_terms(loss, w, x, y, mu):
 
 
 def auxiliary_gradient(alpha_i, grads, mu):
-    """Server line 10 (eq. 13): g-tilde = mu * sum over j in S_{t-1} of alpha_ij grad_j. Holds j = i as well."""
+    """Server line 10 (eq. 13): g-tilde = mu * sum over j in S_{t-1} (j = i too) of alpha_ij grad_j."""
     total = 0.0
     for j in grads:
         total = total + alpha_i[j] * grads[j]
@@ -45,7 +45,7 @@ def mean_gradient(grads, mu):
 
 
 def ce_scalars(g1, grads, theta, mu):
-    """PGFed-CE (eq. 16): c_j = g1_j + mu grad_j^T theta_glob, computed by the server once for the whole round."""
+    """PGFed-CE (eq. 16): c_j = g1_j + mu grad_j^T theta_glob, computed by the server once a round."""
     return {j: g1[j] + mu * float(torch.dot(grads[j], theta)) for j in grads}
 
 
@@ -59,7 +59,7 @@ def client_update(loss, theta, g_tilde, g1, g_bar, c, alpha_i, x, y, batches, lr
         theta_i = theta_i - lr * velocity  # line 8
         for j in g1:
             if c is None:
-                g2 = float(torch.dot(g_bar, theta_i))  # line 9 (eq. 12), at the theta_i that line 8 has just made
+                g2 = float(torch.dot(g_bar, theta_i))  # line 9 (eq. 12), at line 8's new theta_i
                 step = g1[j] + g2
             else:
                 step = c[j]
@@ -68,10 +68,10 @@ def client_update(loss, theta, g_tilde, g1, g_bar, c, alpha_i, x, y, batches, lr
 
 
 def run(*, loss, w0, clients, cohorts, batches, lr, momentum, mu, eta2, beta=0.0, ce=False):
-    """All rounds; one dictionary per round. `beta=0` is PGFed, `beta>0` PGFedMo, `ce=True` the CE variant of either.
+    """All rounds; one dictionary per round. `beta=0`: PGFed; `beta>0`: PGFedMo; `ce=True`: CE, of either.
 
     theta: server's model after the round; models: {i in S_t: theta_i}; personal: {every i: theta_i};
-    A: [N, N]; grads, g1: {j in S_t} what is kept for round t+1; g_tilde: {i that has one: client i's stored g-tilde};
+    A: [N, N]; grads, g1: {j in S_t} what is kept for round t+1; g_tilde: {i that has one: client's};
     g_tilde_down: {i in S_t: server line 10}; g_bar: server line 11 or None; c: {j in S_{t-1}} (CE) or None.
     """
     everyone = range(len(clients))
@@ -100,7 +100,7 @@ def run(*, loss, w0, clients, cohorts, batches, lr, momentum, mu, eta2, beta=0.0
                 models[i], alpha[i] = client_update(  # server line 15: A[i] <- alpha_i
                     loss, theta, g_tilde[i], g1, g_bar, c, alpha[i], x, y, batches(t, i), lr, momentum, eta2
                 )
-            new_grads[i], new_g1[i] = taylor_terms(loss, models[i], x, y, mu)  # client line 13, server line 15
+            new_grads[i], new_g1[i] = taylor_terms(loss, models[i], x, y, mu)  # client line 13
         theta = share_average(models, sizes)  # server line 16
         personal.update(models)  # server lines 18-20: the others keep theta_i, and g-tilde_i too
         grads, g1 = new_grads, new_g1

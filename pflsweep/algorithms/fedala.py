@@ -1,0 +1,168 @@
+"""FedALA, and ALA as a plug-in: a client starts from its own mix of the global model and its last local one."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pflsweep.engine import parts
+from pflsweep.engine.lift import each
+from pflsweep.engine.protocol import Given, Method, Plugin, Setup, Turn, Verbs, hyper
+from pflsweep.engine.task import Batch, Task
+from pflsweep.errors import UserError
+
+WINDOW, SPREAD, CAP = 10, 0.1, 100  # converged when the last WINDOW epochs' losses spread less (the authors' code)
+
+
+class Client(NamedTuple):
+    inner: Any  # state of the method underneath
+    own: Tensor  # [D] Theta_i^{t-1}, its mixed part: trained in the client's last turn
+    weight: Tensor  # [D] W_i^p in [0, 1]
+    converged: Tensor  # [] whether the initial stage is over
+    start: Tensor  # [P] Theta-hat_i, where the client's last local training began
+
+
+class Work(NamedTuple):
+    inner: Any
+    weight: Tensor  # [C, D]
+    converged: Tensor  # [C]
+    start: Tensor  # [C, P]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixing:
+    layers: int = hyper("p: the top blocks that are mixed; those below are overwritten", low=0)
+    share: float = hyper("s: share of the local data on which the weights learn", low=0, high=1)
+    rate: float = hyper("eta: learning rate of the weights", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ala(Mixing):
+    """Adaptive local aggregation, Algorithm 1 lines 6 to 14, in front of any method that sends a shared model.
+
+    Only `start` sees the mix: anchors and regularisers keep the model that was sent. Clients are evaluated with their
+    mix, before local training; a client that is absent keeps its last one. What the paper leaves open:
+    - the initial stage is a client's first turn after it owns a trained model (the box says round 2 for everybody);
+    - it has converged as in the authors' code (WINDOW, SPREAD), at the latest after CAP epochs;
+    - the weights learn on the plain loss without dropout, on a sample drawn once a round and used to its last row;
+    - of a model that is sent in part (FedRep's extractor) the top blocks of that part are mixed.
+    layers = 0 or rate = 0 leaves the method's trajectory as it is.
+    """
+
+    task: Task
+
+    def plug(self, verbs: Verbs) -> Verbs:
+        def below(given: Given) -> Given:
+            return given._replace(client=given.client.inner)
+
+        def init_client(w: Tensor, setup: Setup) -> Client:
+            server = verbs.init(w, setup)
+            if not hasattr(server, "w"):
+                raise UserError("ala=on needs a method that sends a shared model, which this one does not: use ala=none.")
+            own = w[self._mixed(len(server.w))]
+            return Client(verbs.init_client(w, setup), own, torch.ones_like(own), torch.zeros((), dtype=torch.bool), w)
+
+        def start(given: Given, data: Any) -> Work:
+            overwritten = verbs.start(below(given), data).w
+            weight, mix = self._adapt(given, overwritten, data)
+            sent = given.down._replace(w=mix)
+            inner = verbs.start(below(given)._replace(down=sent), data)
+            return Work(inner, weight, given.client.converged | (given.turn.last >= 0), inner.w)
+
+        def fit(given: Given, data: Any, work: Work) -> Work:
+            return work._replace(inner=verbs.fit(below(given), data, work.inner))
+
+        def finish(given: Given, data: Any, work: Work) -> tuple[Any, Client]:
+            up, inner = verbs.finish(below(given), data, work.inner)
+            own = up.w[:, self._mixed(up.w.shape[1])]
+            return up, Client(inner, own, work.weight, work.converged, work.start)
+
+        def answer(given: Given, data: Any, question: Any) -> Any:
+            return verbs.answer(below(given), data, question)
+
+        def personal(server: Any, client: Client, data: Any, turn: Turn) -> Tensor:
+            never = (turn.last < 0)[:, None]
+            return torch.where(never, verbs.personal(server, client.inner, data, turn), client.start)
+
+        return verbs._replace(
+            init_client=init_client, start=start, fit=fit, finish=finish, answer=answer, personal=personal
+        )
+
+    def _mixed(self, sent: int) -> slice:
+        """The top `layers` blocks of the first `sent` parameters."""
+        starts = [block.start for block in self.task.blocks if block.stop <= sent]
+        if self.layers > len(starts):
+            raise UserError(f"layers is {self.layers}, but what is sent has {len(starts)} blocks: use at most as many.")
+        return slice(starts[-self.layers], sent) if self.layers else slice(sent, sent)
+
+    def _adapt(self, given: Given, model: Tensor, data: Any) -> tuple[Tensor, Tensor]:
+        """Learned W_i [C, D] and Theta-hat of what was sent. model [C, P]: what overwriting would train from."""
+        client, sent = given.client, given.down.w
+        part, active = self._mixed(sent.shape[1]), given.turn.last >= 0
+        weight, theta = client.weight, sent[:, part]
+        if active.any() and theta.shape[1] and self.rate and self.share:
+            weight = self._learn(client, theta, model, part, active, data)
+        mix = client.own + (theta - client.own) * weight  # eq. 4
+        return weight, torch.cat([sent[:, : part.start], torch.where(active[:, None], mix, theta)], 1)
+
+    def _learn(
+        self, client: Client, theta: Tensor, model: Tensor, part: slice, active: Tensor, data: Any
+    ) -> Tensor:
+        """Lines 8 to 14: to convergence in a client's initial stage, for one epoch later. Lower blocks run once."""
+        top = sum(block.start >= part.start for block in self.task.blocks)
+        sample = [self._seen_by_top(model, batch, top) for batch in data.sample(self.share, "ala")]
+        weight, running, losses = client.weight, active, []
+        loss = theta.new_zeros(len(theta))
+        for epoch in range(1, CAP + 1):
+            for batch in sample:
+                new, before = self._step(weight, client.own, theta, model, batch, part, top)
+                live = running if batch.live is None else running & batch.live
+                weight, loss = torch.where(live[:, None], new, weight), torch.where(live, before, loss)
+            losses.append(loss)
+            flat = epoch > WINDOW and torch.stack(losses[-WINDOW:]).std(0, correction=0) < SPREAD
+            running = running & ~(client.converged | flat)
+            if not running.any():
+                break
+        return weight
+
+    @each
+    def _seen_by_top(self, model: Tensor, batch: Batch, top: int) -> Batch:
+        return self.task.below(model, batch, top)
+
+    @each
+    def _step(
+        self, weight: Tensor, own: Tensor, theta: Tensor, model: Tensor, batch: Batch, part: slice, top: int
+    ) -> tuple[Tensor, Tensor]:
+        """Eq. 5, clipped: W <- clip(W - eta (Theta - Theta_i) * grad L(Theta-hat), 0, 1)."""
+        mix = own + (theta - own) * weight
+        whole = torch.cat([mix, model[part.stop :]])
+        loss, grad = self.task.value_and_grad(whole, batch, part=part, top=top)
+        return (weight - self.rate * (theta - own) * grad).clamp(0, 1), loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedALA(Method, Mixing):
+    """Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedALA: Adaptive Local Aggregation for Personalized Federated Learning.
+    AAAI 2023. https://arxiv.org/abs/2212.01197 (Algorithm 1)
+
+    FedAvg with ALA in front; see Ala for what the paper leaves open. The server's trajectory is FedAvg's, to rounding,
+    for layers = 0 or rate = 0.
+    """
+
+    paper = "Zhang et al., AAAI 2023"
+    unsampled = "the global model"
+
+    init = parts.global_server
+    init_client = parts.stateless_client
+    send = parts.broadcast
+    start = parts.start_from_down
+    step = parts.sgd_step
+    fit = parts.local_epochs
+    finish = parts.upload
+    aggregate = parts.average
+    personal = parts.personal_is_global
+    global_model = parts.shared_model
+
+    def plugins(self) -> tuple[Plugin, ...]:
+        return (Ala(task=self.task, layers=self.layers, share=self.share, rate=self.rate),)

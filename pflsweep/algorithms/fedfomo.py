@@ -1,0 +1,158 @@
+"""FedFomo: each client mixes the models that help on its own validation data."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pflsweep.engine import draws, parts
+from pflsweep.engine.lift import each
+from pflsweep.engine.protocol import Given, Ids, Method, Scalars, Setup, Turn, Vector, hyper
+from pflsweep.engine.task import Batch
+
+SAME = 1e-5  # models closer than this, relative to their norm, are one: the weight would be noise over noise
+
+
+class Server(NamedTuple):
+    models: Tensor  # [N, P] each client's latest upload
+    known: Tensor  # [N] whether it has uploaded yet
+    keys: Tensor  # [N] draw keys of the clients that have
+    p: Tensor  # [N, N] P, how much each client has gained from each other
+
+
+class Down(NamedTuple):
+    models: Vector  # [C, m, P] the other clients' models
+    ids: Ids  # [C, m] whose they are; -1: nobody's
+
+
+class Client(NamedTuple):
+    before: Tensor  # [P] theta_i^{t-1}: where its last local training began
+    trained: Tensor  # [P] and where it ended
+
+
+class Work(NamedTuple):
+    w: Tensor  # [P]
+    opt: Tensor
+    start: Tensor  # [P] theta-hat
+    gains: Tensor  # [1 + m] raw weights w_n, the client's own model first
+
+
+class Up(NamedTuple):
+    w: Vector  # [C, P]
+    gains: Scalars  # [C, 1 + m]
+    ids: Ids  # [C, m]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedFomo(Method):
+    """Zhang, Sapra, Fidler, Yeung, Alvarez: Personalized Federated Learning with First Order Model Optimization.
+    ICLR 2021. https://arxiv.org/abs/2012.08565
+
+    A client is evaluated with its mix theta-hat, before local training. What the paper leaves open:
+    - `models` counts the client's own model, which always has a place and does not travel;
+    - before anybody has uploaded everyone trains alone, and a later first-timer mixes from the initial model;
+    - ties in P, and the epsilon-greedy replacements (one draw a place, without repetition), are keyed draws;
+    - epsilon falls by `decay` a round, from round 1 on, to no less than 0;
+    - a model within SAME of the client's own has weight 0.
+    """
+
+    paper = "Zhang et al., ICLR 2021"
+    unsampled = "the common initial model"
+
+    models: int = hyper("M: models mixed a round, the client's own among them", low=1)
+    epsilon: float = hyper("share of the downloads that explores", low=0, high=1)
+    decay: float = hyper("what epsilon loses each round", low=0, high=1)
+    validation: float = hyper("share of the training data that rates models and is not trained on", low=0, high=1)
+
+    step = parts.sgd_step
+    global_model = parts.no_global_model
+
+    def init(self, w: Tensor, setup: Setup) -> Server:
+        n = setup.clients
+        return Server(
+            w.new_zeros(n, len(w)),
+            torch.zeros(n, dtype=torch.bool, device=w.device),
+            torch.zeros(n, dtype=torch.int64, device=w.device),
+            torch.eye(n, dtype=w.dtype, device=w.device),
+        )
+
+    def init_client(self, w: Tensor, setup: Setup) -> Client:
+        return Client(w, w)
+
+    def send(self, server: Server, turn: Turn) -> Down:
+        """The best others by P, each replaced with probability epsilon by a random one (section 3)."""
+        count = min(self.models - 1, int(server.known.sum()))
+        if not count:
+            ids = turn.ids.new_zeros(len(turn.ids), 0)
+            return Down(server.models[ids], ids)
+        round_key = draws.fold(turn.key, turn.round)
+        rank = server.p[turn.ids].masked_fill(~server.known, -torch.inf)
+        rank.scatter_(1, turn.ids[:, None], -torch.inf)  # its own model does not travel
+        chance = draws.fold(round_key[:, None], server.keys)  # [C, N] a random order of its own for each client
+        by_chance = chance.argsort(1)
+        order = by_chance.gather(1, rank.gather(1, by_chance).argsort(1, descending=True, stable=True))
+        ids = self._explore(order, rank, chance, round_key, count, turn.round)
+        ids = torch.where(rank.gather(1, ids) == -torch.inf, -1, ids)
+        return Down(server.models[ids.clamp(min=0)], ids)
+
+    def _explore(
+        self, order: Tensor, rank: Tensor, chance: Tensor, round_key: Tensor, count: int, round: int
+    ) -> Tensor:
+        """Replace places of order[:, :count] by random available clients that have none: [C, count]."""
+        epsilon = max(0.0, self.epsilon - self.decay * (round - 1))
+        chosen, rest = order[:, :count], order[:, count:]
+        if not epsilon or not rest.shape[1]:
+            return chosen
+        luck = draws.fold(chance.gather(1, rest), 1)
+        luck = luck.masked_fill(rank.gather(1, rest) == -torch.inf, torch.iinfo(torch.int64).max)  # nobody's last
+        rest = rest.gather(1, luck.argsort(1))
+        flips = torch.stack([draws.uniform(draws.fold(key, 2), (count,)) for key in round_key]) < epsilon
+        place = (flips.cumsum(1) - 1).clamp(min=0)  # the k-th replacement takes the k-th of the rest
+        possible = flips & (place < rest.shape[1])
+        other = rest.gather(1, place.clamp(max=rest.shape[1] - 1))
+        possible &= rank.gather(1, other) > -torch.inf
+        return torch.where(possible, other, chosen)
+
+    def start(self, given: Given, data: Any) -> Work:
+        """Eq. 3 and the update below it: theta-hat = theta + sum_n w*_n (theta_n - theta), w* = max(w, 0) / its sum."""
+        down, client = given.down, given.client
+        _, validation = data.holdout(self.validation)
+        models = torch.cat([client.trained[:, None], down.models], 1)
+        losses = validation.mean(self.losses, torch.cat([client.before[:, None], models], 1))
+        apart = models - client.before[:, None]
+        distance = apart.norm(dim=2)
+        valid = torch.nn.functional.pad(down.ids >= 0, (1, 0), value=True)
+        valid &= distance > SAME * client.before.norm(dim=1, keepdim=True)
+        gains = torch.where(valid, (losses[:, :1] - losses[:, 1:]) / torch.where(valid, distance, 1), 0)
+        weight = gains.clamp(min=0)
+        total = weight.sum(1, keepdim=True)
+        weight = weight / torch.where(total > 0, total, 1)
+        mix = client.before + (weight[:, None] @ apart)[:, 0]
+        return Work(mix, self.opt.init(mix), mix, gains)
+
+    @each
+    def losses(self, models: Tensor, batch: Batch) -> Tensor:
+        return torch.stack([self.task.loss(w, batch) for w in models.unbind()])
+
+    def fit(self, given: Given, data: Any, work: Work) -> Work:
+        rest, _ = data.holdout(self.validation)
+        return parts.run(self.step, given, work, rest.train(self.epochs))
+
+    def finish(self, given: Given, data: Any, work: Work) -> tuple[Up, Client]:
+        return Up(work.w, work.gains, given.down.ids), Client(work.start, work.w)
+
+    def aggregate(self, server: Server, up: Up, turn: Turn) -> Server:
+        """P_in <- P_in + w_n."""
+        everyone = torch.cat([turn.ids[:, None], up.ids], 1)
+        gained = torch.where(everyone >= 0, up.gains, 0)
+        p = server.p.index_put((turn.ids[:, None], everyone.clamp(min=0)), gained, accumulate=True)
+        models, known, keys = server.models.clone(), server.known.clone(), server.keys.clone()
+        models[turn.ids], known[turn.ids], keys[turn.ids] = up.w, True, turn.key
+        return Server(models, known, keys, p)
+
+    def personal(self, server: Server, client: Client, data: Any, turn: Turn) -> Tensor:
+        return client.before
+
+    def show(self, server: Server) -> dict[str, Tensor]:
+        return {"P": server.p}
