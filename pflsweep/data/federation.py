@@ -60,7 +60,7 @@ class Federation:
                     "(partition.clients) or a partition that is less uneven (for Dirichlet a larger alpha)."
                 )
             shuffled = draws.generator(self.seed, "validation", int(self.keys[i])).permutation(own)
-            held = min(int(round(validation * len(own))), len(own) - 1)
+            held = min(round(validation * len(own)), len(own) - 1)
             split["validation"].append(np.sort(shuffled[:held]))
             split["train"].append(np.sort(shuffled[held:]))
         return split

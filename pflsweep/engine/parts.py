@@ -104,9 +104,10 @@ def start_from_own(self: Method, given: Given, data: Any) -> Work:
 
 
 @each
-def sgd_step(self: Method, given: Given, work: Work, batch: Batch) -> Work:
+def sgd_step(self: Method, given: Given, work: Any, batch: Batch) -> Any:
     """w <- w - lr grad f_B(w)"""
-    return Work(*self.opt.update(work.w, work.opt, self.task.grad(work.w, batch), given.turn.lr))
+    w, opt = self.opt.update(work.w, work.opt, self.task.grad(work.w, batch), given.turn.lr)
+    return work._replace(w=w, opt=opt)
 
 
 def part_step(

@@ -1,5 +1,7 @@
 """The engine's PGFed, FedALA and FedFomo against the literal transcriptions beside this file."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -36,7 +38,7 @@ class Run:
     def __init__(self, method: type, chunk: int, participation: float = 0.6, **hyper: object) -> None:
         torch.manual_seed(0)
         model = nn.Sequential()
-        for k, (wide, narrow) in enumerate(zip(WIDTHS, WIDTHS[1:], strict=False)):
+        for k, (wide, narrow) in enumerate(pairwise(WIDTHS)):
             layer = nn.Linear(wide, narrow)
             model.append(layer if k == len(WIDTHS) - 2 else nn.Sequential(layer, nn.ReLU()))
         self.task, self.federation = Task(model), federation()
@@ -77,10 +79,8 @@ class Run:
         size, _, loss = perceptron(WIDTHS)
         assert size == self.task.size
         clients = [self.federation.gather(torch.from_numpy(self.rows(i))) for i in range(len(SIZES))]
-        return dict(
-            loss=loss, w0=self.w0, clients=clients, cohorts=self.cohorts, batches=self.batches, lr=LR,
-            momentum=MOMENTUM,
-        )  # fmt: skip
+        given = {"loss": loss, "w0": self.w0, "clients": clients, "lr": LR, "momentum": MOMENTUM}
+        return {**given, "cohorts": self.cohorts, "batches": self.batches}
 
     def check_personal(self, expected: list[dict]) -> None:
         for ours, theirs in zip(self.personal, expected, strict=True):
@@ -101,7 +101,7 @@ def test_pgfed(chunk: int, beta: float, estimate: str) -> None:
         for k, j in enumerate(server.last.tolist()):
             torch.testing.assert_close(server.grads[k], theirs["grads"][j], rtol=0, atol=1e-10)
             torch.testing.assert_close(server.g1[k], torch.as_tensor(theirs["g1"][j], dtype=torch.float64), rtol=0, atol=1e-10)
-    assert any(len(set(a) & set(b)) < len(b) for a, b in zip(run.cohorts, run.cohorts[1:], strict=False))
+    assert any(len(set(a) & set(b)) < len(b) for a, b in pairwise(run.cohorts))
 
 
 @pytest.mark.parametrize("chunk", [1, 5])
