@@ -12,7 +12,11 @@ from pflsweep.engine.protocol import Given, Method, Plugin, Setup, Turn, Verbs, 
 from pflsweep.engine.task import Batch, Task
 from pflsweep.errors import UserError
 
-WINDOW, SPREAD, CAP = 10, 0.1, 100  # converged when the last WINDOW epochs' losses spread less (the authors' code)
+WINDOW, SPREAD, CAP = (
+    10,
+    0.1,
+    100,
+)  # converged when the last WINDOW epochs' losses spread less (the authors' code)
 
 
 class Client(NamedTuple):
@@ -59,9 +63,13 @@ class Ala(Mixing):
         def init_client(w: Tensor, setup: Setup) -> Client:
             server = verbs.init(w, setup)
             if not hasattr(server, "w"):
-                raise UserError("ala=on needs a method that sends a shared model, which this one does not: use ala=none.")
+                raise UserError(
+                    "ala=on needs a method that sends a shared model, which this one does not: use ala=none."
+                )
             own = w[self._mixed(len(server.w))]
-            return Client(verbs.init_client(w, setup), own, torch.ones_like(own), torch.zeros((), dtype=torch.bool), w)
+            return Client(
+                verbs.init_client(w, setup), own, torch.ones_like(own), torch.zeros((), dtype=torch.bool), w
+            )
 
         def start(given: Given, data: Any) -> Work:
             overwritten = verbs.start(below(given), data).w
@@ -93,7 +101,9 @@ class Ala(Mixing):
         """The top `layers` blocks of the first `sent` parameters."""
         starts = [block.start for block in self.task.blocks if block.stop <= sent]
         if self.layers > len(starts):
-            raise UserError(f"layers is {self.layers}, but what is sent has {len(starts)} blocks: use at most as many.")
+            raise UserError(
+                f"layers is {self.layers}, but what is sent has {len(starts)} blocks: use at most as many."
+            )
         return slice(starts[-self.layers], sent) if self.layers else slice(sent, sent)
 
     def _adapt(self, given: Given, model: Tensor, data: Any) -> tuple[Tensor, Tensor]:

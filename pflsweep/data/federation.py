@@ -47,7 +47,10 @@ class Federation:
         self.rows = self._split(rows, validation)
         self.sizes = torch.tensor([len(r) for r in self.rows["train"]], dtype=torch.int64)
         self.labels = torch.stack(
-            [torch.bincount(dataset.y[torch.from_numpy(r)], minlength=self.classes) for r in self.rows["train"]]
+            [
+                torch.bincount(dataset.y[torch.from_numpy(r)], minlength=self.classes)
+                for r in self.rows["train"]
+            ]
         )
 
     def _split(self, rows: Rows, validation: float) -> dict[str, list[np.ndarray]]:
@@ -74,7 +77,9 @@ class Federation:
 
     def data(self, ids: list[int], round: int, *, batch: int, large: int, purpose: str = "train") -> "Data":
         """The handle of some clients in one round."""
-        return Data(self, ids, round, batch, large, purpose, {s: [r[i] for i in ids] for s, r in self.rows.items()})
+        return Data(
+            self, ids, round, batch, large, purpose, {s: [r[i] for i in ids] for s, r in self.rows.items()}
+        )
 
 
 class Data:
@@ -129,7 +134,9 @@ class Data:
         for step, batch in enumerate(self._batches(order, None)):
             count = torch.tensor([len(o[step]) if step < len(o) else 0 for o in order])
             weight = (count / sizes).to(self._federation.device, self._federation.dtype)
-            part = tree_map(lambda v, w=weight: v * w.view(-1, *[1] * (v.dim() - 1)).to(v.dtype), fn(*args, batch))
+            part = tree_map(
+                lambda v, w=weight: v * w.view(-1, *[1] * (v.dim() - 1)).to(v.dtype), fn(*args, batch)
+            )
             total = part if total is None else tree_map(torch.add, total, part)
         return total
 
@@ -197,7 +204,9 @@ class Data:
     def _step_keys(self, step: int, stream: str) -> Tensor:
         federation = self._federation
         keys = [
-            draws.tensor_key(federation.seed, f"{self._purpose}/{stream}", self._round, int(federation.keys[i]), step)
+            draws.tensor_key(
+                federation.seed, f"{self._purpose}/{stream}", self._round, int(federation.keys[i]), step
+            )
             for i in self._ids
         ]
         return torch.stack(keys).to(federation.device)

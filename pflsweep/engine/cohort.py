@@ -20,7 +20,9 @@ class Clients:
 
     def __init__(self, initial: Any, clients: int) -> None:
         self._initial = initial
-        self._rows = tree_map(lambda v: torch.zeros((clients, *v.shape), dtype=v.dtype, device=v.device), initial)
+        self._rows = tree_map(
+            lambda v: torch.zeros((clients, *v.shape), dtype=v.dtype, device=v.device), initial
+        )
         self.seen = torch.zeros(clients, dtype=torch.bool)
 
     def get(self, ids: Tensor) -> Any:
@@ -74,7 +76,9 @@ def message_size(message: Any) -> tuple[float, float]:
             continue
         annotated = [a for a in (hints[name], *get_args(hints[name])) if hasattr(a, "__metadata__")]
         if not annotated:
-            raise TypeError(f"{type(message).__name__}.{name} has to be a Vector, Scalars or Ids: it crosses the wire")
+            raise TypeError(
+                f"{type(message).__name__}.{name} has to be a Vector, Scalars or Ids: it crosses the wire"
+            )
         size = value.numel() / max(value.shape[0], 1)
         if annotated[0].__metadata__[0] == "vector":
             floats += size
@@ -105,8 +109,13 @@ class Round(NamedTuple):
 
 
 def run_round(
-    verbs: Verbs, server: Any, clients: Clients, turn: Turn, data_of: Callable[[Tensor, int], Data],
-    labels: Tensor, chunk: int,
+    verbs: Verbs,
+    server: Any,
+    clients: Clients,
+    turn: Turn,
+    data_of: Callable[[Tensor, int], Data],
+    labels: Tensor,
+    chunk: int,
 ) -> Round:
     """One round. Writes the rows of the cohort's clients; returns the new server."""
     down = verbs.send(server, turn)
@@ -114,7 +123,9 @@ def run_round(
 
     def given_for(cut: slice) -> Given:
         ids = turn.ids[cut]
-        return Given(select(down, cut), clients.get(ids), select(turn, cut), labels[ids].to(turn.share.device))
+        return Given(
+            select(down, cut), clients.get(ids), select(turn, cut), labels[ids].to(turn.share.device)
+        )
 
     ups = []
     for cut in cuts:

@@ -50,10 +50,14 @@ class Result(NamedTuple):
 class Simulation:
     """One method in one federation. `run` yields a Result a round; `state` and `load` are what a checkpoint holds."""
 
-    def __init__(self, verbs: Verbs, task: Task, federation: Federation, schedule: Schedule, w0: Tensor) -> None:
+    def __init__(
+        self, verbs: Verbs, task: Task, federation: Federation, schedule: Schedule, w0: Tensor
+    ) -> None:
         self.verbs, self.task, self.federation, self.schedule = verbs, task, federation, schedule
         w0 = w0.to(federation.device, federation.dtype)
-        setup = Setup(federation.clients, self.cohort_size, schedule.rounds, federation.classes, federation.sizes)
+        setup = Setup(
+            federation.clients, self.cohort_size, schedule.rounds, federation.classes, federation.sizes
+        )
         self.server = verbs.init(w0, setup)
         self.clients = Clients(verbs.init_client(w0, setup), federation.clients)
         self.last = torch.full((federation.clients,), -1)  # [N] round of each client's last turn
@@ -106,7 +110,9 @@ class Simulation:
             same = (common for _ in range(self.federation.clients))
             views["global"] = score(self.task, self.task.logits, same, *arguments)
         known = None if common is None else (common, views["global"])
-        views["personal"] = score(self.task, self.verbs.logits, self.personal_models(), *arguments, known=known)
+        views["personal"] = score(
+            self.task, self.verbs.logits, self.personal_models(), *arguments, known=known
+        )
         return views
 
     def _next(self) -> Result:

@@ -57,13 +57,17 @@ class Task:
         for block_name, block in model.named_children():
             begin, entries = start, []
             for name, parameter in block.named_parameters():
-                entries.append((f"{block_name}.{name}", slice(start, start + parameter.numel()), parameter.shape))
+                entries.append(
+                    (f"{block_name}.{name}", slice(start, start + parameter.numel()), parameter.shape)
+                )
                 start += parameter.numel()
             self._layout.append(entries)
             self.blocks.append(slice(begin, start))
         head = model[-1]
         if not isinstance(head, nn.Linear):
-            raise TypeError(f"the last block of a model is its head, one nn.Linear; here it is {type(head).__name__}")
+            raise TypeError(
+                f"the last block of a model is its head, one nn.Linear; here it is {type(head).__name__}"
+            )
         self.size = start
         self.head = self.blocks[-1]
         self.extractor = slice(0, self.head.start)
@@ -78,7 +82,9 @@ class Task:
     def vector(self, model: nn.Sequential) -> Tensor:
         """A model's parameters as one vector [P]."""
         named = dict(model.named_parameters())
-        return torch.cat([named[name].detach().reshape(-1) for entries in self._layout for name, _, _ in entries])
+        return torch.cat(
+            [named[name].detach().reshape(-1) for entries in self._layout for name, _, _ in entries]
+        )
 
     def state_dict(self, w: Tensor) -> dict[str, Tensor]:
         """The opposite of `vector`: w [P] as a state_dict of the plain model."""
@@ -128,7 +134,12 @@ class Task:
         return self.value_and_grad(w, batch, loss, part)[1]
 
     def value_and_grad(
-        self, w: Tensor, batch: Batch, loss: Loss = cross_entropy, part: slice | None = None, top: int | None = None
+        self,
+        w: Tensor,
+        batch: Batch,
+        loss: Loss = cross_entropy,
+        part: slice | None = None,
+        top: int | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The loss, a scalar, and its gradient [P] (or [len(part)], a union of blocks). Pure.
 

@@ -5,36 +5,36 @@ from collections import OrderedDict
 from torch import nn
 
 from pflsweep.errors import UserError
-from pflsweep.models.layers import Numbered
+from pflsweep.models.layers import number_layers
 
 
 def model_of(**blocks: nn.Module) -> nn.Sequential:
-    """A model of named blocks. Its `head` is one nn.Linear, its extractor all before: parts are contiguous slices.
+    """A model of named blocks: its `head` is one nn.Linear, its extractor all before.
 
-    Numbers the layers that draw or collect, so that each does so in a way of its own.
+    So parts of it are contiguous slices. Raises TypeError where the last block is something else.
     """
     name, head = list(blocks.items())[-1]
     if name != "head" or not isinstance(head, nn.Linear):
         raise TypeError(f"the last block of a model is `head`, one nn.Linear; here it is `{name}`, {head}")
     model = nn.Sequential(OrderedDict(blocks))
-    for number, layer in enumerate(module for module in model.modules() if isinstance(module, Numbered)):
-        layer.number = number
+    number_layers(model)
     return model
 
 
 def convolved(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
-    """Height and width after twice (convolution of 5x5 without padding, pooling by 2). shape: (channels, H, W).
+    """Height and width after twice (convolution of 5x5 without padding, pooling by 2).
 
-    Raises UserError where the data are no images, or images too small for it.
+    shape: (channels, H, W). Raises UserError where the data are no images, or images too small for it.
     """
     if len(shape) != 3:
         raise UserError(
-            f"model={name} needs images [channels, height, width]; one row here has shape {list(shape)}. Use model=mlp."
+            f"model={name} needs images [channels, height, width]; one row here has shape {list(shape)}. Use "
+            "model=mlp."
         )
     height, width = (((side - 4) // 2 - 4) // 2 for side in shape[1:])
     if height < 1 or width < 1:
         raise UserError(
-            f"model={name} needs images of at least 16x16 pixels (it does not pad); these are {shape[1]}x{shape[2]}. "
-            "Use model=mlp."
+            f"model={name} needs images of at least 16x16 pixels (it does not pad); these are "
+            f"{shape[1]}x{shape[2]}. Use model=mlp."
         )
     return height, width

@@ -1,7 +1,8 @@
-"""The CNN of McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS.
+"""The CNN of McMahan et al. (AISTATS 2017).
 
-https://arxiv.org/abs/1602.05629. Without padding, as PGFed, FedALA and FedFomo use it (the original pads): 582,026
-parameters on MNIST, 878,538 on CIFAR-10.
+"Communication-Efficient Learning of Deep Networks from Decentralized Data", https://arxiv.org/abs/1602.05629.
+Without padding, as PGFed, FedALA and FedFomo use it (the original pads):
+582,026 parameters on MNIST, 878,538 on CIFAR-10.
 """
 
 from collections.abc import Sequence

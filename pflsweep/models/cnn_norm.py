@@ -12,8 +12,8 @@ from pflsweep.models.layers import norm_layer
 def build(shape: Sequence[int], classes: int, norm: str, groups: int) -> nn.Sequential:
     """Blocks conv1, conv2, fc1, head. x [B, channels, H, W] -> [B, classes]; H, W at least 16.
 
-    norm: `group` (GroupNorm of `groups` groups) or `batch` (see layers.BatchNorm2d). Weights come from torch's
-    global generator. Raises UserError on a shape that does not fit or an unknown norm.
+    norm: `group` (GroupNorm of `groups` groups) or `batch` (see layers.BatchNorm2d). Weights come from
+    torch's global generator. Raises UserError on a shape that does not fit or an unknown norm.
     """
     if norm not in ("group", "batch"):
         raise UserError(

@@ -1,8 +1,8 @@
 """Layers that need to know something of the federated machine, and the context through which they are told.
 
-    with context(key=key, mask=mask):          # training: dropout draws from the key, batch norm reads the batch
+    with context(key=key, mask=mask):          # training: dropout draws by the key, batch norm reads the batch
         model(x)
-    with context(mask=mask, collect=moments):  # calibration: the same, and the batch's statistics are collected
+    with context(mask=mask, collect=moments):  # calibration: the batch's statistics are collected
         model(x)
     with context(stats=moments):               # evaluation: those statistics
         model(x)
@@ -26,7 +26,7 @@ from pflsweep.engine import draws
 class Moments(NamedTuple):
     """Statistics of one batch-norm layer over the batches seen so far."""
 
-    count: Tensor  # [] samples
+    total: Tensor  # [] samples
     mean: Tensor  # [channels]
     var: Tensor  # [channels] biased, as batch norm itself uses it
 
@@ -66,9 +66,15 @@ def context(
 
 
 class Numbered(nn.Module):
-    """A layer that tells its draws or statistics from those of its siblings by a number; see `blocks.model_of`."""
+    """A layer whose number tells its draws or statistics from those of its siblings."""
 
     number: int = 0
+
+
+def number_layers(model: nn.Module) -> None:
+    """Number the layers of a model that draw or collect. Doing so twice changes nothing."""
+    for number, layer in enumerate(module for module in model.modules() if isinstance(module, Numbered)):
+        layer.number = number
 
 
 class Dropout(Numbered):
@@ -92,8 +98,8 @@ class Dropout(Numbered):
 class BatchNorm2d(Numbered):
     """Batch normalisation (Ioffe and Szegedy 2015) without running statistics. x [B, channels, H, W].
 
-    Training normalises with the batch itself, padding left out; evaluation with statistics recomputed for the very
-    weights that are evaluated. So there is nothing to carry, average or resume.
+    Training normalises with the batch itself, padding left out; evaluation with statistics recomputed for the
+    very weights that are evaluated. So there is nothing to carry, average or resume.
     """
 
     calibrated = True  # evaluation needs a calibration pass first
@@ -109,8 +115,8 @@ class BatchNorm2d(Numbered):
         now = _context.get()
         if now is None or (now.stats is not None and self.number not in now.stats):
             raise RuntimeError(
-                f"batch norm (layer {self.number}) keeps no running statistics: to evaluate, collect them first with "
-                "context(collect=...) on training batches and pass them as context(stats=...); "
+                f"batch norm (layer {self.number}) keeps no running statistics: to evaluate, collect them "
+                "first with context(collect=...) on training batches and pass them as context(stats=...); "
                 "to train, use context(key=..., mask=...)"
             )
         if now.stats is not None:
@@ -129,9 +135,9 @@ class BatchNorm2d(Numbered):
 
 
 def batch_moments(x: Tensor, mask: Tensor | None) -> Moments:
-    """Mean and biased variance of each channel over the samples of a batch x [B, channels, H, W], padding left out.
+    """Moments of each channel over the samples of a batch x [B, channels, H, W], padding left out.
 
-    A batch of padding alone has count, mean and variance 0.
+    A batch of padding alone has total, mean and variance 0.
     """
     weight = torch.ones_like(x[:, 0, 0, 0]) if mask is None else mask.to(x.dtype)
     count = weight.sum()
@@ -144,8 +150,8 @@ def batch_moments(x: Tensor, mask: Tensor | None) -> Moments:
 
 def merged(a: Moments, b: Moments) -> Moments:
     """The moments of both sets of samples together (Chan, Golub and LeVeque 1983)."""
-    count = a.count + b.count
-    share = b.count / count.clamp(min=1)
+    count = a.total + b.total
+    share = b.total / count.clamp(min=1)
     apart = b.mean - a.mean
     var = a.var + share * (b.var - a.var) + share * (1 - share) * apart.square()
     return Moments(count, a.mean + share * apart, var)

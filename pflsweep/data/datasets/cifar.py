@@ -1,6 +1,7 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), read by torchvision from <root>/cifar-10-batches-py or cifar-100-python.
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), read by torchvision.
 
-The files are pickles; torchvision compares their MD5s with the published ones before it opens them.
+From <root>/cifar-10-batches-py and <root>/cifar-100-python. The files are pickles; torchvision compares their
+MD5s with the published ones before it opens them.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ SOURCES = {"cifar10": ("CIFAR10", 10), "cifar100": ("CIFAR100", 100)}
 
 
 def load(root: Path, download: bool, name: str, mean: Sequence[float], std: Sequence[float]) -> Dataset:
-    """x [60000, 3, 32, 32] uint8; name: `cifar10` or `cifar100`. Raises UserError on missing or damaged files."""
+    """name: `cifar10` or `cifar100`. x [60000, 3, 32, 32] uint8. Raises UserError on bad files."""
     cls, classes = SOURCES[name]
     official = getattr(datasets(), cls)
     if download and _problems(official, root):

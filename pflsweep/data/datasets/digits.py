@@ -25,8 +25,8 @@ def load(
 ) -> Dataset:
     """x [1797, 1, 8, 8] uint8 of 0 to 16. Nothing is read from root.
 
-    The set has no split of its own: a random share test_fraction, drawn from split_seed and so the same for every
-    trial, is its test split.
+    The set has no split of its own: a random share test_fraction, drawn from split_seed and so the same for
+    every trial, is its test split.
     """
     if not 0 < test_fraction < 1:
         raise UserError(

@@ -17,22 +17,19 @@ def unavailable(name: str, folder: Path, problem: str) -> UserError:
     """The error of a dataset that is not there, or not as it should be."""
     return UserError(
         f"dataset={name}: {problem}. Looked in {folder}. Either let the program fetch what is missing "
-        "(data.download=true), or say where the data are: data.root=FOLDER, or PFLSWEEP_DATA=FOLDER in the environment."
+        "(data.download=true), or say where the data are: data.root=FOLDER, or PFLSWEEP_DATA=FOLDER in the "
+        "environment."
     )
 
 
 def download(name: str, folder: Path, fetch: Callable[[], None]) -> None:
-    """Run `fetch`, which writes below `folder`. Raises UserError where the network or the disk does not let it."""
+    """Run `fetch`, which writes below `folder`. Raises UserError where network or disk do not let it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         fetch()
-    except (
-        OSError,
-        RuntimeError,
-        EOFError,
-    ) as error:  # URLError is an OSError; torchvision raises RuntimeError
+    except (OSError, RuntimeError, EOFError) as error:  # as raised by urllib, torchvision, tarfile
         raise UserError(
-            f"dataset={name}: the download into {folder} failed ({type(error).__name__}: {error}). Check the network and "
-            "that the folder can be written to, or copy the files there by hand; another folder is chosen with "
-            "data.root=FOLDER or PFLSWEEP_DATA=FOLDER."
+            f"dataset={name}: the download into {folder} failed ({type(error).__name__}: {error}). Check the "
+            "network and that the folder can be written to, or copy the files there by hand; another folder "
+            "is chosen with data.root=FOLDER or PFLSWEEP_DATA=FOLDER."
         ) from error

@@ -1,7 +1,7 @@
-"""MNIST (LeCun, Cortes and Burges 1998) and Fashion-MNIST (Xiao, Rasul and Vollgraf 2017) from their idx files.
+"""MNIST (LeCun, Cortes and Burges 1998) and Fashion-MNIST (Xiao, Rasul and Vollgraf 2017), from idx files.
 
-The files are where torchvision puts them, <root>/MNIST/raw or <root>/FashionMNIST/raw. They are read here rather than
-by torchvision, which wants them unpacked and does not check what it reads; torchvision downloads.
+The files are where torchvision puts them, <root>/MNIST/raw or <root>/FashionMNIST/raw. They are read here
+rather than by torchvision, which wants them unpacked and does not check what it reads; torchvision downloads.
 """
 
 import gzip
@@ -106,7 +106,7 @@ def _fetch_one(mirrors: list[str], folder: Path, gz: str, md5: str) -> None:
 
 
 def _array(content: bytes) -> np.ndarray:
-    """An idx file of bytes: two zeros, 8 for uint8, the number of dimensions, each dimension as big-endian int32."""
+    """An idx file: two zeros, 8 for uint8, the number of dimensions, each as big-endian int32, the bytes."""
     dimensions = content[3]
     shape = struct.unpack(f">{dimensions}i", content[4 : 4 + 4 * dimensions])
     return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(shape)

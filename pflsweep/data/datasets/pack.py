@@ -23,8 +23,8 @@ def pack(
 ) -> Dataset:
     """(x [n, ...], y [n]) of the training and of the test split -> a Dataset.
 
-    Images are [n, channels, H, W]; mean and std have one value a channel. owner: [n] of all rows. Raises UserError
-    where mean and std do not fit the data.
+    Images are [n, channels, H, W]; mean and std have one value a channel. owner: [n] of all rows. Raises
+    UserError where mean and std do not fit the data.
     """
     x = torch.from_numpy(np.concatenate([train[0], test[0]]))
     y = torch.from_numpy(np.concatenate([train[1], test[1]]).astype(np.int64))

@@ -3,8 +3,9 @@ Optimization in Heterogeneous Networks", MLSys 2020, section 5.1. https://arxiv.
 
 Client k labels its samples by a softmax model of its own, y = argmax(softmax(W_k x + b_k)), with
     W_k, b_k ~ N(u_k, 1),  u_k ~ N(0, alpha);   x ~ N(v_k, diag(j^-1.2)),  v_k ~ N(B_k, 1),  B_k ~ N(0, beta)
-so alpha says how much the models differ and beta how much the inputs do. As in the authors' code alpha and beta are
-standard deviations, client sizes are 50 + floor(LogNormal(4, 2)), and 90% of a client's samples are for training.
+so alpha says how much the models differ and beta how much the inputs do. As in the authors' code alpha and
+beta are standard deviations, client sizes are 50 + floor(LogNormal(4, 2)), and 90% of a client's samples are
+for training.
 """
 
 from collections.abc import Sequence

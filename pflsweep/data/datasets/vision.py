@@ -10,8 +10,9 @@ _schemas: list[torch.library.Library] = []  # must stay referenced
 def datasets() -> ModuleType:
     """torchvision.datasets.
 
-    torchvision registers shapes for two compiled operators, nms and qnms, at import; a build without them (torchvision
-    0.28 beside a CPU torch) fails there, though its datasets are plain Python. Declaring the two is enough.
+    torchvision registers shapes for two compiled operators, nms and qnms, at import; a build without them
+    (torchvision 0.28 beside a CPU torch) fails there, though its datasets are plain Python. Declaring the two
+    is enough.
     """
     try:
         import torchvision.datasets

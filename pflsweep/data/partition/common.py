@@ -45,7 +45,8 @@ def rows_of_classes(dataset: Dataset, split: slice, rng: np.random.Generator) ->
 def pooled(parts: Sequence[np.ndarray], test_fraction: float, seed: int) -> Rows:
     """Each client's rows, training and test split together, cut anew at random (not stratified).
 
-    A client of n samples is tested on ceil(n * test_fraction). Raises UserError where one is left without training data.
+    A client of n samples is tested on ceil(n * test_fraction). Raises UserError where one is left without
+    training data.
     """
     require(
         0 < test_fraction < 1, "test_fraction", test_fraction, "it must lie between 0 and 1, both excluded"
@@ -65,7 +66,7 @@ def finished(train: Sequence[np.ndarray], test: Sequence[np.ndarray]) -> Rows:
         empty = [client for client, own in enumerate(parts) if not len(own)]
         if empty:
             raise UserError(
-                f"partition: client {empty[0]} of {len(parts)} is left without {name} data ({len(empty)} in all). Use "
-                "fewer clients (partition.clients) or a less uneven partition."
+                f"partition: client {empty[0]} of {len(parts)} is left without {name} data ({len(empty)} in "
+                "all). Use fewer clients (partition.clients) or a less uneven partition."
             )
     return Rows(*([np.sort(own).astype(np.int64) for own in parts] for parts in (train, test)))

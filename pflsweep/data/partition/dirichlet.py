@@ -20,9 +20,10 @@ def by_class(
 ) -> Rows:
     """Each class is cut among the clients in proportions q ~ Dir(alpha); sizes differ. Exhaustive.
 
-    The reading of PFLlib, pgfed and FedLF. Training and test split are pooled; a client that already holds its even
-    share, samples / clients, gets nothing of further classes; and all is drawn again, up to `tries` times, until each
-    client has `least` samples, training and test together. Raises UserError where that is not reached.
+    The reading of PFLlib, pgfed and FedLF. Training and test split are pooled; a client that already holds
+    its even share, samples / clients, gets nothing of further classes; and all is drawn again, up to `tries`
+    times, until each client has `least` samples, training and test together. Raises UserError where that is
+    not reached.
     """
     samples = len(dataset.y)
     check_clients(clients, samples, "samples")
@@ -45,9 +46,9 @@ def by_class(
             return pooled(parts, test_fraction, seed)
         best = max(best, smallest)
     raise UserError(
-        f"partition.least is {least}, but in {tries} draws (partition.tries) with {clients} clients of {samples} samples "
-        f"and alpha {alpha} the smallest client never had more than {best}. Use fewer clients (partition.clients), a "
-        "larger partition.alpha or a smaller partition.least."
+        f"partition.least is {least}, but in {tries} draws (partition.tries) with {clients} clients of "
+        f"{samples} samples and alpha {alpha} the smallest client never had more than {best}. Use fewer "
+        "clients (partition.clients), a larger partition.alpha or a smaller partition.least."
     )
 
 
@@ -71,14 +72,14 @@ def _cut_classes(
 
 
 def by_client(dataset: Dataset, seed: int, clients: int, alpha: float) -> Rows:
-    """Each client draws its class proportions q ~ Dir(alpha) and fills its equal share by them, without replacement.
+    """Each client fills an equal share by its own class proportions q ~ Dir(alpha), without replacement.
 
-    T.-M. H. Hsu, H. Qi and M. Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
-    Classification", 2019, https://arxiv.org/abs/1909.06335; PGFed's text refers to it. The dataset's own split is kept:
-    training rows are dealt from the training split, test rows from the test split by the same q. Clients draw sample
-    by sample in random order, so that running out of a class meets all alike; a client whose classes are all gone
-    draws evenly from those left. What does not divide by the number of clients is not dealt. Raises UserError on
-    options that do not fit.
+    T.-M. H. Hsu, H. Qi and M. Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated
+    Visual Classification", 2019, https://arxiv.org/abs/1909.06335; PGFed's text refers to it. The dataset's
+    own split is kept: training rows are dealt from the training split, test rows from the test split by the
+    same q. Clients draw sample by sample in random order, so that running out of a class meets all alike; a
+    client whose classes are all gone draws evenly from those left. What does not divide by the number of
+    clients is not dealt. Raises UserError on options that do not fit.
     """
     splits = slice(0, dataset.train), slice(dataset.train, len(dataset.y))
     check_alpha(alpha)

@@ -11,13 +11,14 @@ from pflsweep.errors import UserError
 def split(dataset: Dataset, seed: int, clients: int | None, least: int, test_fraction: float) -> Rows:
     """The rows of each owner, training and test split together, cut anew.
 
-    Owners with fewer than `least` samples are left out; of the others `clients` are drawn at random, or all are taken
-    where it is null. Raises UserError on a dataset without owners and on options that do not fit.
+    Owners with fewer than `least` samples are left out; of the others `clients` are drawn at random, or all
+    are taken where it is null. Raises UserError on a dataset without owners and on options that do not fit.
     """
     if dataset.owner is None:
         raise UserError(
             f"partition=natural needs a dataset with clients of its own, which {dataset.name} has not. Use "
-            "dataset=synthetic, or another partition (dirichlet, dirichlet_client, iid, pathological, shards)."
+            "dataset=synthetic, or another partition (dirichlet, dirichlet_client, iid, pathological, "
+            "shards)."
         )
     require(least >= 1, "least", least, "it must be at least 1")
     owners, index, sizes = np.unique(dataset.owner, return_inverse=True, return_counts=True)

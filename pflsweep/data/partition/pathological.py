@@ -21,16 +21,17 @@ def split(
     least: int,
     test_fraction: float,
 ) -> Rows:
-    """Classes, in order, go to the first ceil(clients * classes_per_client / classes) clients with quota left.
+    """Classes, in order, go to the first ceil(clients * classes_per_client / classes) clients with room.
 
-    PFLlib's scheme (FedALA), and with balanced=true Pat-2 of FedPG's platform. Training and test split are pooled. A
-    class of which every holder would have n samples evenly is cut evenly, or (balanced=false) in sizes drawn from
-    max(n / 10, least / classes) to n, the last holder taking the rest. Quotas that run out before the last class leave
-    its rows unused (said in the log). Raises UserError on options that do not fit.
+    PFLlib's scheme (FedALA), and with balanced=true Pat-2 of FedPG's platform. Training and test split are
+    pooled. A class of which every holder would have n samples evenly is cut evenly, or (balanced=false) in
+    sizes drawn from max(n / 10, least / classes) to n, the last holder taking the rest. Where the groups do
+    not come out even, the last classes stay unused or the last clients have fewer: the log says so. Raises
+    UserError on options that do not fit.
     """
     classes = dataset.classes
     check_clients(clients, len(dataset.y), "samples")
-    require(1 <= classes_per_client, "classes_per_client", classes_per_client, "it must be at least 1")
+    require(classes_per_client >= 1, "classes_per_client", classes_per_client, "it must be at least 1")
     rule = f"it cannot exceed the {classes} classes of {dataset.name}"
     require(classes_per_client <= classes, "classes_per_client", classes_per_client, rule)
     require(least >= 1, "least", least, "it must be at least 1")
@@ -48,8 +49,14 @@ def split(
         for holder, piece in zip(holders, np.split(rows, cuts), strict=True):
             parts[holder].append(piece)
     if unused:
+        log.warning("partition.clients=%d leaves classes %s unused", clients, unused)
+    if quota.any():
+        short = np.flatnonzero(quota).tolist()
         log.warning(
-            "partition: %d clients of %d classes leave classes %s unused", clients, classes_per_client, unused
+            "partition.clients=%d leaves clients %s with fewer than %d classes",
+            clients,
+            short,
+            classes_per_client,
         )
     empty = np.zeros(0, dtype=np.int64)
     return pooled([np.concatenate([empty, *part]) for part in parts], test_fraction, seed)
@@ -65,8 +72,8 @@ def _sizes(
     else:
         low, high = int(max(even / 10, least / classes)), int(even)
         rule = (
-            f"least / {classes} must be below the {even:g} samples that each of a class's {holders} clients has evenly; "
-            "use a smaller least, fewer clients, or balanced=true"
+            f"least / {classes} must be below the {even:g} samples that each of a class's {holders} clients "
+            "has evenly; use a smaller least, fewer clients, or balanced=true"
         )
         require(low < high, "least", least, rule)
         sizes = rng.integers(low, high, holders - 1).tolist()

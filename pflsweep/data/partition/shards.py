@@ -1,4 +1,4 @@
-"""Sort by label, cut into shards, deal shards: McMahan et al. 2017, https://arxiv.org/abs/1602.05629, section 3."""
+"""Sort by label, cut, deal: McMahan et al. 2017, https://arxiv.org/abs/1602.05629, section 3."""
 
 import numpy as np
 
@@ -9,11 +9,11 @@ from pflsweep.engine.draws import generator
 
 
 def split(dataset: Dataset, seed: int, clients: int, shards_per_client: int) -> Rows:
-    """The training split in clients * shards_per_client shards of (almost) equal size, dealt at random. Exhaustive.
+    """The training split in clients * shards_per_client even shards, dealt at random. Exhaustive.
 
-    The dataset's own split is kept: each class of the test split is cut among the clients in proportion to their
-    training samples of it, so a client is tested on the classes that it trains on. Raises UserError on options that
-    do not fit.
+    The dataset's own split is kept: each class of the test split is cut among the clients in proportion to
+    their training samples of it, so a client is tested on the classes that it trains on. Raises UserError on
+    options that do not fit.
     """
     check_clients(clients, dataset.train, "training samples")
     require(shards_per_client >= 1, "shards_per_client", shards_per_client, "it must be at least 1")
