@@ -1,3 +1,22 @@
 """pflsweep: declarative experiment sweeps for personalised federated learning."""
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pflsweep.trial import Result
+
 __version__ = "0.1.0"
+
+
+def run(overrides: list[str] | None = None, config_dir: str | Path | None = None) -> "Result":
+    """One trial, as `pflsweep <overrides>` would run it, for notebooks: run(["algorithm=pgfed", "train.rounds=5"]).
+
+    Without MLflow, unless an override names `tracking`. Raises pflsweep.errors.UserError on bad input.
+    """
+    from pflsweep.compose import compose
+    from pflsweep.trial import run_trial
+
+    overrides = list(overrides or [])
+    asked = any(override.startswith("tracking") for override in overrides)
+    return run_trial(compose(overrides if asked else [*overrides, "tracking=none"], config_dir))

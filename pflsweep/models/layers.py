@@ -1,6 +1,6 @@
 """Layers that need to know something of the federated machine, and the context through which they are told.
 
-    with context(key=key, mask=mask):          # training: dropout draws by the key, batch norm reads the batch
+    with context(key=key, mask=mask):          # training: dropout draws, batch norm reads the batch
         model(x)
     with context(mask=mask, collect=moments):  # calibration: the batch's statistics are collected
         model(x)
