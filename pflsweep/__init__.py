@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 
 def run(overrides: list[str] | None = None, config_dir: str | Path | None = None) -> "Result":
-    """One trial, as `pflsweep <overrides>` would run it, for notebooks: run(["algorithm=pgfed", "train.rounds=5"]).
+    """One trial, as the command would run it, for notebooks: run(["algorithm=pgfed", "train.rounds=5"]).
 
     Without MLflow, unless an override names `tracking`. Raises pflsweep.errors.UserError on bad input.
     """

@@ -1,6 +1,7 @@
 """A federation: one dataset on the training device, cut into clients; and the handle through which methods see it."""
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -126,7 +127,7 @@ class Data:
     def mean(self, fn: Callable, *args: Any, split: str = "train") -> Any:
         """Mean over all samples of a split of fn(*args, batch), which returns means over its batch; [C, ...] each.
 
-        fn is lifted (@each); batches are large and without key (no dropout). Every client must have samples in the split.
+        fn is lifted (@each); batches are large and without key: no dropout. Every client needs samples in the split.
         """
         order = [self._cut(own, self._large) for own in self._rows[split]]
         sizes = torch.tensor([max(len(own), 1) for own in self._rows[split]])
@@ -184,15 +185,29 @@ class Data:
         return groups
 
     def _batches(self, orders: list[list[np.ndarray]], stream: str | None) -> Iterator[Batch]:
+        keys = None if stream is None else self._keys(stream)
         for step in range(max(map(len, orders), default=0)):
-            yield self._batch_of([o[step] if step < len(o) else _NONE for o in orders], step, stream)
+            key = None if keys is None else draws.fold(keys, step)
+            if len(orders) == 1:
+                x, y = self._of_one(orders[0][step], stream)
+                yield Batch(x.unsqueeze(0), y.unsqueeze(0), None, None, key)
+            else:
+                yield self._padded([o[step] if step < len(o) else _NONE for o in orders], key)
 
-    def _batch_of(self, rows: list[np.ndarray], step: int, stream: str | None) -> Batch:
+    def _of_one(self, rows: np.ndarray, stream: str | None) -> tuple[Tensor, Tensor]:
+        """Rows of a chunk's only client. Small batches are cut from its data converted once, large ones converted."""
+        if stream is None:
+            return self._federation.gather(torch.from_numpy(rows).to(self._federation.device))
+        x, y = self._converted
+        place = torch.from_numpy(np.searchsorted(self._rows["train"][0], rows)).to(self._federation.device)
+        return x[place], y[place]
+
+    @cached_property
+    def _converted(self) -> tuple[Tensor, Tensor]:
+        return self._federation.gather(torch.from_numpy(self._rows["train"][0]).to(self._federation.device))
+
+    def _padded(self, rows: list[np.ndarray], key: Tensor | None) -> Batch:
         device = self._federation.device
-        key = None if stream is None else self._step_keys(step, stream)
-        if len(rows) == 1:
-            x, y = self._federation.gather(torch.from_numpy(rows[0]).to(device))
-            return Batch(x.unsqueeze(0), y.unsqueeze(0), None, None, key)
         count = torch.tensor([len(r) for r in rows])
         index = np.full((len(rows), int(count.max())), self._federation.padding, dtype=np.int64)
         for line, r in zip(index, rows, strict=True):
@@ -201,12 +216,8 @@ class Data:
         x, y = self._federation.gather(torch.from_numpy(index).to(device))
         return Batch(x, y, mask, (count > 0).to(device), key)
 
-    def _step_keys(self, step: int, stream: str) -> Tensor:
-        federation = self._federation
-        keys = [
-            draws.tensor_key(
-                federation.seed, f"{self._purpose}/{stream}", self._round, int(federation.keys[i]), step
-            )
-            for i in self._ids
-        ]
+    def _keys(self, stream: str) -> Tensor:
+        """[C] int64: the keys from which the steps of a stream fold theirs."""
+        federation, name = self._federation, f"{self._purpose}/{stream}"
+        keys = [draws.tensor_key(federation.seed, name, self._round, int(federation.keys[i])) for i in self._ids]
         return torch.stack(keys).to(federation.device)

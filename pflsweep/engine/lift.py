@@ -21,8 +21,8 @@ def tree_map(fn: Callable, *trees: Any) -> Any:
     if isinstance(first, Tensor):
         return fn(*trees)
     if isinstance(first, tuple):
-        parts = [tree_map(fn, *group) for group in zip(*trees, strict=True)]
-        return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
+        parts = (tree_map(fn, *group) for group in zip(*trees, strict=True))
+        return type(first)._make(parts) if hasattr(first, "_make") else tuple(parts)
     if isinstance(first, dict):
         return {name: tree_map(fn, *(tree[name] for tree in trees)) for name in first}
     return first
@@ -63,11 +63,11 @@ def each(fn: Callable) -> Callable:
 
 
 def _one(fn: Callable, args: tuple) -> Any:
-    return tree_map(_unsqueeze, fn(*tree_map(_first, args)))
+    return tree_map(_unsqueeze, fn(*tree_map(_only, args)))
 
 
-def _first(leaf: Tensor) -> Tensor:
-    return leaf[0]
+def _only(leaf: Tensor) -> Tensor:
+    return leaf.squeeze(0)
 
 
 def _unsqueeze(leaf: Tensor) -> Tensor:

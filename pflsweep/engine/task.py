@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pflsweep.engine.lift import vmapped
-from pflsweep.models.layers import context
+from pflsweep.models.layers import context, number_layers
 
 Loss = Callable[[Tensor, "Batch"], Tensor]  # (logits [B, K], batch) -> scalar mean
 
@@ -63,6 +63,8 @@ class Task:
                 start += parameter.numel()
             self._layout.append(entries)
             self.blocks.append(slice(begin, start))
+        self._where = {name: where for entries in self._layout for name, where, _ in entries}
+        number_layers(model)  # a user's own nn.Sequential too: each dropout layer draws in a way of its own
         head = model[-1]
         if not isinstance(head, nn.Linear):
             raise TypeError(
@@ -147,7 +149,7 @@ class Task:
         """
         first = 0 if top is None else len(self.blocks) - top
         pieces = self._pieces(w, first, None)
-        names = [name for name in pieces if part is None or self._inside(name, part)]
+        names = list(pieces) if part is None else [name for name in pieces if self._inside(name, part)]
 
         def value(*free: Tensor) -> Tensor:
             return loss(self._noisy({**pieces, **dict(zip(names, free, strict=True))}, batch, first), batch)
@@ -165,7 +167,7 @@ class Task:
     # Inside
 
     def _inside(self, name: str, part: slice) -> bool:
-        where = next(where for entries in self._layout for n, where, _ in entries if n == name)
+        where = self._where[name]
         return part.start <= where.start and where.stop <= part.stop
 
     def _pieces(self, part: Tensor, first: int, last: int | None) -> dict[str, Tensor]:

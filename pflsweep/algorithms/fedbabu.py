@@ -1,0 +1,71 @@
+"""FedBABU: only the extractor is learnt together, under a fixed head; clients then fine-tune the whole."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pflsweep.engine import parts
+from pflsweep.engine.lift import each
+from pflsweep.engine.protocol import Given, Method, Setup, Turn, hyper
+from pflsweep.engine.task import Batch
+
+
+class Server(NamedTuple):
+    w: Tensor  # [F] phi, the shared extractor
+    head: Tensor  # [H] h^0, the common initial head
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedBABU(Method):
+    """Oh, Kim, Yun: FedBABU: Toward Enhanced Representation for Federated Image Classification. ICLR 2022.
+    https://arxiv.org/abs/2106.06042 (Algorithm 1)
+
+    Clients know h^0 from the common seed, so it never travels. Where we differ:
+    - extractors are averaged with the run's weights (the authors' code: a plain mean);
+    - clients fine-tune at every evaluation (the paper: after the last round), from the newest extractor, with
+      the run's momentum and weight decay; nothing of it is kept.
+    """
+
+    paper = "Oh et al., ICLR 2022"
+    unsampled = "the newest global model, fine-tuned on its own data as every client's"
+
+    finetune_epochs: int = hyper(
+        "epochs in which a client fine-tunes the whole model before evaluation", low=0
+    )
+    finetune_lr: float = hyper("learning rate of the fine-tuning", low=0)
+
+    init_client = parts.own_head
+    send = parts.broadcast
+    fit = parts.local_epochs
+    aggregate = parts.average
+
+    def init(self, w: Tensor, setup: Setup) -> Server:
+        return Server(w[self.task.extractor], w[self.task.head])
+
+    def start(self, given: Given, data: Any) -> parts.Work:
+        phi = given.down.w
+        return parts.Work(torch.cat([phi, given.client.head], 1), self.opt.init(phi))
+
+    @each
+    def step(self, given: Given, work: parts.Work, batch: Batch) -> parts.Work:
+        """ClientBodyUpdate: the head's learning rate is 0."""
+        return parts.Work(*parts.part_step(self, work.w, work.opt, batch, self.task.extractor, given.turn.lr))
+
+    def finish(self, given: Given, data: Any, work: parts.Work) -> tuple[parts.Up, parts.OwnHead]:
+        return parts.Up(work.w[:, self.task.extractor]), given.client
+
+    def global_model(self, server: Server) -> Tensor:
+        return torch.cat([server.w, server.head])
+
+    def personal(self, server: Server, client: parts.OwnHead, data: Any, turn: Turn) -> Tensor:
+        """Section 5: fine-tune the whole model, head included, on the client's training data."""
+        w = torch.cat([parts.to_all(server.w, turn), client.head], 1)
+        batches = data.train(self.finetune_epochs, "finetune")
+        return parts.run(self.tune, turn, parts.Work(w, self.opt.init(w)), batches).w
+
+    @each
+    def tune(self, turn: Turn, work: parts.Work, batch: Batch) -> parts.Work:
+        g = self.task.grad(work.w, batch)
+        return parts.Work(*self.opt.update(work.w, work.opt, g, self.finetune_lr))

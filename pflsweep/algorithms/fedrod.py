@@ -1,0 +1,84 @@
+"""FedRoD: a generic head that all share and a private one that adds what is special to the client."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pflsweep.engine import parts
+from pflsweep.engine.lift import each
+from pflsweep.engine.protocol import Given, Method, Setup, Turn, hyper
+from pflsweep.engine.task import Batch, cross_entropy
+
+
+class Work(NamedTuple):
+    w: Tensor  # [C, P] phi and h, generic
+    opt: Tensor  # [C, P] or [C, 0]
+    head: Tensor  # [C, H] h_i^p, private
+    head_opt: Tensor  # [C, H] or [C, 0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedRoD(Method):
+    """Chen, Chao: On Bridging Generic and Personalized Federated Learning for Image Classification.
+    ICLR 2022. https://arxiv.org/abs/2107.00778 (Algorithm 1 with linear private heads)
+
+    Both heads are linear, so a client's model, with the logits h(z) + h_i^p(z), is a plain model whose head
+    is h + h_i^p. The variant whose private heads come from a hypernetwork is not here. Where we differ:
+    - pi_i counts all training data of a client (public code: a pass that drops the last batch), and a class
+      that it lacks has the smallest positive prior instead of 0;
+    - both heads learn from the same batch, the private one from z and h(z) before the generic step;
+    - models are averaged with the run's weights.
+    """
+
+    paper = "Chen and Chao, ICLR 2022"
+    unsampled = "the newest generic model plus the initial private head"
+
+    init_personal: str = hyper(
+        "a private head starts as a copy of the generic one, or zero", choices=("copy", "zero")
+    )
+
+    init = parts.global_server
+    send = parts.broadcast
+    fit = parts.local_epochs
+    aggregate = parts.average
+    global_model = parts.shared_model
+
+    def init_client(self, w: Tensor, setup: Setup) -> parts.OwnHead:
+        head = w[self.task.head]
+        return parts.OwnHead(head if self.init_personal == "copy" else torch.zeros_like(head))
+
+    def start(self, given: Given, data: Any) -> Work:
+        w, head = given.down.w, given.client.head
+        return Work(w, self.opt.init(w), head, self.opt.init(head))
+
+    @each
+    def step(self, given: Given, work: Work, batch: Batch) -> Work:
+        log_prior = self.log_prior(given.labels, work.w.dtype)
+
+        def balanced(logits: Tensor, batch: Batch) -> Tensor:  # balanced softmax, Ren et al. 2020
+            return cross_entropy(logits + log_prior, batch)
+
+        g = self.task.grad(work.w, batch, balanced)
+        # CE(h(z) + h^p(z)) with z and h constant: its gradient in h^p is that in the summed head
+        g_head = self.task.grad(self.combined(work.w, work.head), batch, part=self.task.head)
+        return Work(
+            *self.opt.update(work.w, work.opt, g, given.turn.lr),
+            *self.opt.update(work.head, work.head_opt, g_head, given.turn.lr),
+        )
+
+    def log_prior(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
+        """log pi_i of class counts [K]; finite for a missing class too, of which padded samples may be."""
+        counts = labels.to(dtype)
+        return (counts / counts.sum(-1, keepdim=True)).clamp(min=torch.finfo(dtype).tiny).log()
+
+    def combined(self, w: Tensor, head: Tensor) -> Tensor:
+        """The model [..., P] with the head h + h^p."""
+        return torch.cat([w[..., self.task.extractor], w[..., self.task.head] + head], -1)
+
+    def finish(self, given: Given, data: Any, work: Work) -> tuple[parts.Up, parts.OwnHead]:
+        return parts.Up(work.w), parts.OwnHead(work.head)
+
+    def personal(self, server: parts.Server, client: parts.OwnHead, data: Any, turn: Turn) -> Tensor:
+        return self.combined(parts.to_all(server.w, turn), client.head)

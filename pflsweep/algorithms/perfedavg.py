@@ -1,0 +1,63 @@
+"""Per-FedAvg: MAML over clients: a shared model that one gradient step makes personal."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from pflsweep.engine import parts
+from pflsweep.engine.lift import each
+from pflsweep.engine.protocol import Given, Method, Turn, hyper
+from pflsweep.engine.task import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerFedAvg(Method):
+    """Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A
+    Model-Agnostic Meta-Learning Approach. NeurIPS 2020. https://arxiv.org/abs/2002.07948 (Algorithm 1)
+
+    The outer rate beta is the run's learning rate. A step takes two ("hf": three) consecutive batches of one
+    shuffle, so an epoch has half (a third) of FedAvg's steps; "fo" with alpha = 0 is FedAvg on every second
+    batch. Where we differ from the paper:
+    - models are averaged with the run's weights (the paper: a plain mean);
+    - the run's momentum and weight decay act on the outer step alone;
+    - the step before evaluation may have a rate of its own (public code uses beta, or alpha and then beta).
+    """
+
+    paper = "Fallah et al., NeurIPS 2020"
+    unsampled = "the global model after one step on its own data, as every client"
+
+    form: str = hyper("first order, or Hessian-free (its product by differences)", choices=("fo", "hf"))
+    alpha: float = hyper("learning rate of the inner step", low=0)
+    delta: float = hyper("how far along g the Hessian's product looks (hf)", low=0)
+    eval_lr: float | None = hyper("learning rate of the step before evaluation; null: alpha", low=0)
+
+    init = parts.global_server
+    init_client = parts.stateless_client
+    send = parts.broadcast
+    start = parts.start_from_down
+    finish = parts.upload
+    aggregate = parts.average
+    global_model = parts.shared_model
+
+    def fit(self, given: Given, data: Any, work: parts.Work) -> parts.Work:
+        return parts.run(self.step, given, work, data.batches(2 if self.form == "fo" else 3, self.epochs))
+
+    @each
+    def step(self, given: Given, work: parts.Work, batches: tuple[Batch, ...]) -> parts.Work:
+        """w <- w - beta (I - alpha H(w; D'')) grad f(w - alpha grad f(w; D); D'); "fo" drops H."""
+        w, grad = work.w, self.task.grad
+        g = grad(w - self.alpha * grad(w, batches[0]), batches[1])
+        if self.form == "hf":
+            # H g = (grad f(w + delta g; D'') - grad f(w - delta g; D'')) / (2 delta)
+            ahead, behind = grad(w + self.delta * g, batches[2]), grad(w - self.delta * g, batches[2])
+            g = g - self.alpha * (ahead - behind) / (2 * self.delta)
+        return parts.Work(*self.opt.update(w, work.opt, g, given.turn.lr))
+
+    def personal(self, server: parts.Server, client: Any, data: Any, turn: Turn) -> Tensor:
+        """One step from the global model on one batch of the client's training data (eq. 3)."""
+        return self.adapt(parts.to_all(server.w, turn), next(data.train(1, "adapt")))
+
+    @each
+    def adapt(self, w: Tensor, batch: Batch) -> Tensor:
+        return w - (self.alpha if self.eval_lr is None else self.eval_lr) * self.task.grad(w, batch)

@@ -1,0 +1,5 @@
+"""The conformance suite: what every method owes to those who run it, tried on tiny federations."""
+
+from pflsweep.check.command import main
+
+__all__ = ["main"]

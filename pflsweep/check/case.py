@@ -1,0 +1,126 @@
+"""A case: one method with its hyperparameters, and the simulations that properties run it in."""
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pflsweep.check.world import task_of, world
+from pflsweep.engine.cohort import Verbs
+from pflsweep.engine.lift import leaves
+from pflsweep.engine.optimiser import Sgd
+from pflsweep.engine.simulation import Schedule, Simulation
+from pflsweep.engine.task import Task
+
+EPOCHS = 2
+SCHEDULE = Schedule(
+    rounds=1000, participation=0.5, weights="share", epochs=EPOCHS, batch=4, lr=0.1, lr_decay=0.99,
+    eval_every=1000, eval_batch=8, chunk=1,
+)  # fmt: skip
+
+
+class Sizes(NamedTuple):
+    """What a formula for the floats on the wire may speak of."""
+
+    P: int
+    extractor: int
+    head: int
+    M: int
+    N: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """make: (task, opt, epochs) -> verbs. plain: whether the method refuses momentum and weight decay.
+
+    tolerance: relative, where only the order of sums differs. wire: floats up and down per client and round,
+    after warm-up; None: not known.
+    """
+
+    make: Callable[[Task, Sgd, int], Verbs]
+    plain: bool = False
+    tolerance: float = 1e-10
+    wire: Callable[[Sizes], float] | None = None
+
+    def simulation(
+        self,
+        *,
+        optimiser: type[Sgd] = Sgd,
+        watch: Callable[[Verbs], Verbs] = lambda verbs: verbs,
+        where: dict[str, Any] | None = None,
+        **schedule: Any,
+    ) -> Simulation:
+        """A fresh one. where: arguments of `world`; schedule: what differs from SCHEDULE."""
+        federation, model = world(**(where or {}))
+        task = task_of(model)
+        opt = optimiser(0.0, 0.0) if self.plain else optimiser(momentum=0.9, weight_decay=1e-3)
+        verbs = watch(self.make(task, opt, EPOCHS))
+        return Simulation(verbs, task, federation, replace(SCHEDULE, **schedule), task.vector(model))
+
+
+def advance(sim: Simulation, rounds: int) -> Simulation:
+    """The same simulation, some rounds later."""
+    steps = sim.run()
+    for _ in range(rounds):
+        next(steps)
+    return sim
+
+
+def sizes(sim: Simulation) -> Sizes:
+    task = sim.task
+    head = task.head.stop - task.head.start
+    return Sizes(task.size, task.size - head, head, sim.cohort_size, sim.federation.clients)
+
+
+def packed(sim: Simulation) -> bytes:
+    """A simulation's state as a checkpoint has it."""
+    file = io.BytesIO()
+    torch.save(sim.state(), file)
+    return file.getvalue()
+
+
+def unpacked(sim: Simulation, state: bytes) -> Simulation:
+    """A fresh simulation, brought to a state."""
+    sim.load(torch.load(io.BytesIO(state), weights_only=True))
+    return sim
+
+
+def known(sim: Simulation) -> dict[str, Tensor]:
+    """All that a simulation keeps, by name."""
+    everybody = sim.clients.get(torch.arange(sim.federation.clients))
+    return {
+        **{f"server state {k}": leaf.clone() for k, leaf in enumerate(leaves(sim.server))},
+        **{f"client state {k}": leaf for k, leaf in enumerate(leaves(everybody))},
+        "round of the last turn": sim.last.clone(),
+    }
+
+
+def models(sim: Simulation) -> dict[str, Tensor]:
+    """All that is evaluated, by name."""
+    common = sim.global_model()
+    found = {"personal models": torch.stack(list(sim.personal_models()))}
+    return found if common is None else {**found, "global model": common.clone()}
+
+
+def assert_same(got: dict[str, Tensor], wanted: dict[str, Tensor], when: str, tolerance: float = 0.0) -> None:
+    """The same tensors by the same names: bitwise, or within a tolerance relative to the largest entry."""
+    assert got.keys() == wanted.keys(), f"{when}: {sorted(got)} instead of {sorted(wanted)}"
+    for name, value in got.items():
+        reason = difference(value, wanted[name], tolerance)
+        assert not reason, f"{when}: {name} {reason}"
+
+
+def difference(a: Tensor, b: Tensor, tolerance: float = 0.0) -> str:
+    """Why two tensors are not the same; empty where they are."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return f"is {a.dtype} {list(a.shape)} instead of {b.dtype} {list(b.shape)}"
+    if torch.allclose(a, b, rtol=0, atol=0, equal_nan=True):
+        return ""
+    if bool((a.isnan() != b.isnan()).any()):
+        return "has NaN in other places"
+    scale = max(float(b.nan_to_num().abs().max()), 1e-3)
+    gap = float((a - b).nan_to_num().abs().max())  # equal infinities differ by NaN, which counts as 0
+    return "" if gap <= tolerance * scale else f"differs by {gap / scale:.1e} of its largest entry"

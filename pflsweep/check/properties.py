@@ -1,0 +1,222 @@
+"""What every method owes to those who run it. A property is a function of a case that raises AssertionError.
+
+The first line of its docstring is what `pflsweep check` prints.
+"""
+
+import inspect
+import pickle
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pflsweep.check.case import Case, advance, assert_same, known, models, packed, sizes, unpacked
+from pflsweep.check.watch import Poisoning, Pure, guard, guarded, poisoned, steps_through
+from pflsweep.check.world import CLIENTS
+from pflsweep.engine.lift import tree_map
+from pflsweep.engine.optimiser import Sgd
+from pflsweep.engine.simulation import Simulation
+
+Property = Callable[[Case], None]
+
+BEFORE = 2  # rounds until the state from which a property looks at one round
+MOST = 5 / CLIENTS  # a participation that leaves one client out and makes chunks of 2 uneven
+LONG = 30
+WARM_UP = 8  # by then everybody has been sampled
+
+
+def any_chunking(case: Case) -> None:
+    """any chunking of a cohort gives the same round"""
+    _assert_any_chunking(case, {})
+
+
+def any_chunking_with_noise(case: Case) -> None:
+    """any chunking gives the same round of a model with dropout and batch norm"""
+    _assert_any_chunking(replace(case, tolerance=max(case.tolerance, 1e-8)), {"images": True})
+
+
+def _assert_any_chunking(case: Case, where: dict[str, Any]) -> None:
+    state = packed(advance(case.simulation(where=where, participation=MOST), BEFORE))
+    rounds = {}
+    for chunk in (1, 2, CLIENTS):
+        sim = unpacked(case.simulation(where=where, participation=MOST, chunk=chunk), state)
+        rounds[chunk] = {**models(advance(sim, 1)), **known(sim)}
+    for chunk in (2, CLIENTS):
+        when = f"a round in chunks of {chunk} beside the same round client by client"
+        assert_same(rounds[chunk], rounds[1], when, case.tolerance)
+
+
+def padding_is_ignored(case: Case) -> None:
+    """what stands in padded rows changes nothing"""
+    runs = []
+    for garbage in (False, True):
+        sim = advance(case.simulation(where={"garbage": garbage}, participation=MOST, chunk=CLIENTS), BEFORE)
+        runs.append({**models(sim), **known(sim)})
+    assert_same(runs[1], runs[0], "with huge numbers in the padded rows (does a loss ignore batch.mask?)")
+
+
+def verbs_are_pure(case: Case) -> None:
+    """no verb writes into what it is given"""
+    plain = advance(case.simulation(participation=MOST), BEFORE)
+    wanted = {**models(plain), **known(plain)}
+    for optimiser, donated in ((Sgd, True), (Pure, False)):  # only the optimiser may write into the work
+        watch = partial(guarded, donated=donated)
+        with steps_through(partial(guard, "step", donated)):
+            sim = advance(case.simulation(watch=watch, optimiser=optimiser, participation=MOST), BEFORE)
+            got = {**models(sim), **known(sim)}
+        assert_same(got, wanted, f"under the optimiser {optimiser.__name__}")
+
+
+def old_work_is_dead(case: Case) -> None:
+    """nothing reads the work of before a step"""
+    plain = advance(case.simulation(participation=MOST), BEFORE)
+    with steps_through(poisoned):
+        sim = advance(case.simulation(optimiser=Poisoning, participation=MOST), BEFORE)
+        got = {**models(sim), **known(sim)}
+    assert_same(got, {**models(plain), **known(plain)}, "with NaN left where the old work stood")
+
+
+def absent_clients_stay(case: Case) -> None:
+    """the rows of clients that are not sampled stay bitwise as they are"""
+    sim = case.simulation()
+    steps = sim.run()
+    for _ in range(BEFORE + 2):
+        before = known(sim)
+        sampled = next(steps).ids
+        absent = torch.tensor([i for i in range(CLIENTS) if i not in sampled.tolist()])
+        for name in (n for n in before if not n.startswith("server")):
+            after, when = known(sim)[name][absent], f"clients {absent.tolist()}, absent in round {sim.round}"
+            assert_same({name: after}, {name: before[name][absent]}, when)
+
+
+def evaluation_changes_nothing(case: Case) -> None:
+    """evaluation changes nothing: no state, no generator, no later round"""
+    quiet = advance(case.simulation(), BEFORE)
+    before, generators = known(quiet), _generators()
+    first, again = models(quiet), models(quiet)
+    scores = quiet.evaluate("test")
+    assert_same(known(quiet), before, "after evaluation")
+    assert_same(again, first, "evaluated twice")
+    assert generators == _generators(), "evaluation has drawn from a global random generator"
+    for view, score in quiet.evaluate("test").items():
+        same = np.array_equal(score.loss, scores[view].loss, equal_nan=True)
+        assert same, f"the {view} scores differ when they are asked for again"
+    busy = advance(case.simulation(eval_every=1), BEFORE + 1)
+    undisturbed = advance(case.simulation(), BEFORE + 1)
+    assert_same(known(busy), known(undisturbed), "with an evaluation after each round")
+    assert_same(known(advance(quiet, 1)), known(undisturbed), "a round after some evaluations")
+
+
+def labels_do_not_matter(case: Case) -> None:
+    """relabelling the clients permutes the results"""
+    order = [3, 0, 5, 1, 4, 2]
+    plain, moved = case.simulation(), case.simulation(where={"order": order})
+    for _ in range(BEFORE + 2):
+        advance(plain, 1)
+        advance(moved, 1)
+        wanted = models(plain)
+        wanted["personal models"] = wanted["personal models"][order]
+        assert_same(models(moved), wanted, f"round {plain.round} of relabelled clients", case.tolerance)
+
+
+def wire_is_exact(case: Case) -> None:
+    """the floats on the wire are those that were promised, or at least the same in each round"""
+    sim = case.simulation()
+    if case.wire is None and inspect.isgeneratorfunction(sim.verbs.aggregate):
+        return  # how often it asks back depends on the answers
+    advance(sim, WARM_UP)
+    sent = [r.traffic.floats_down + r.traffic.floats_up for r, _ in zip(sim.run(), range(2), strict=False)]
+    wanted = sent[0] if case.wire is None else case.wire(sizes(sim))
+    assert sent == [wanted] * 2, f"{sent} floats a round for each client instead of {wanted:g}"
+
+
+def state_is_complete(case: Case) -> None:
+    """a checkpoint holds all that the next rounds need"""
+    sim = case.simulation()
+    shape = _structure(sim.server)
+    advance(sim, BEFORE)
+    assert _structure(sim.server) == shape, (
+        f"the server's state was {shape} at first and is {_structure(sim.server)} in round {sim.round}: what "
+        "changes in it has to be a tensor that is there from the beginning"
+    )
+    assert _structure(tree_map(torch.clone, sim.server)) == shape, "tree_map does not rebuild the server"
+    other = unpacked(case.simulation(), packed(sim))
+    assert_same(known(other), known(sim), "after loading a checkpoint")
+    assert_same(models(other), models(sim), "evaluated after loading a checkpoint")
+    for _ in range(2):
+        advance(sim, 1)
+        advance(other, 1)
+    got, wanted = ({**known(s), **models(s)} for s in (other, sim))
+    assert_same(got, wanted, "two rounds after loading a checkpoint")
+
+
+def hard_clients_are_survived(case: Case) -> None:
+    """thirty rounds with awkward clients bring no NaN and a lower training loss"""
+    for participation in (0.5, 1.0):
+        sim = case.simulation(participation=participation)
+        before = _losses(sim)
+        advance(sim, LONG)
+        for name, value in {**models(sim), **known(sim)}.items():
+            if "state" not in name:  # a state may mark what is missing with an infinity
+                assert bool(value.isfinite().all()), f"{name}: NaN or infinite after {LONG} rounds"
+            assert not bool(value.isnan().any()), f"{name}: NaN after {LONG} rounds"
+        for view, loss in _losses(sim).items():
+            change = f"went from {before[view]:.3f} to {loss:.3f} at participation {participation}"
+            assert loss < before[view], f"the {view} training loss {change}"
+
+
+def numbers_follow_the_seed(case: Case) -> None:
+    """the same seed gives the same numbers, another seed others"""
+    generators = _generators()
+    first, again, other = (_seeded(case, seed) for seed in (0, 0, 1))
+    assert generators == _generators(), "training has drawn from (or seeded) a global random generator"
+    assert_same(again, first, "the same seed again")
+    assert not torch.equal(other["personal models"], first["personal models"]), "another seed changes nothing"
+
+
+def _seeded(case: Case, seed: int) -> dict[str, Tensor]:
+    sim = advance(case.simulation(where={"seed": seed}), BEFORE + 1)
+    return {**models(sim), **known(sim)}
+
+
+def _losses(sim: Simulation) -> dict[str, float]:
+    """Mean training loss over all samples, by view."""
+    return {view: float(np.average(s.loss, weights=s.n)) for view, s in sim.evaluate("train").items()}
+
+
+def _generators() -> tuple[Any, ...]:
+    """The state of everybody's global generators."""
+    numpys = pickle.dumps(np.random.get_state(legacy=False))  # noqa: NPY002 (others may use it)
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), numpys
+
+
+def _structure(tree: Any) -> Any:
+    """A tree's outline: types of its tuples and tensors, and what is no tensor itself."""
+    if isinstance(tree, Tensor):
+        return str(tree.dtype)
+    if isinstance(tree, tuple):
+        return type(tree).__name__, [_structure(part) for part in tree]
+    if isinstance(tree, dict):
+        return {name: _structure(part) for name, part in tree.items()}
+    return tree
+
+
+PROPERTIES: tuple[Property, ...] = (
+    any_chunking,
+    any_chunking_with_noise,
+    padding_is_ignored,
+    verbs_are_pure,
+    old_work_is_dead,
+    absent_clients_stay,
+    evaluation_changes_nothing,
+    labels_do_not_matter,
+    wire_is_exact,
+    state_is_complete,
+    hard_clients_are_survived,
+    numbers_follow_the_seed,
+)

@@ -1,0 +1,117 @@
+"""Instruments: they see who writes into what he was given, and spoil what must not be read again."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from pflsweep.check.case import difference
+from pflsweep.engine import parts
+from pflsweep.engine.cohort import Verbs
+from pflsweep.engine.lift import leaves, vmapped
+from pflsweep.engine.optimiser import Sgd
+
+_WORK = {"fit": 2, "step": 1}  # which argument the engine has donated
+
+
+@dataclass(frozen=True)
+class Pure(Sgd):
+    """Writes into nothing: under it, not even the donated work may change."""
+
+    def update(self, w: Tensor, state: Tensor, g: Tensor, lr: float | Tensor) -> tuple[Tensor, Tensor]:
+        return super().update(w.clone(), state.clone(), g, lr)
+
+
+@dataclass(frozen=True)
+class Poisoning(Sgd):
+    """Leaves NaN where the old model and momentum stood: whoever reads them after the update shows it."""
+
+    def update(self, w: Tensor, state: Tensor, g: Tensor, lr: float | Tensor) -> tuple[Tensor, Tensor]:
+        new = super().update(w.clone(), state.clone(), g, lr)
+        if not vmapped():
+            w.fill_(float("nan"))
+            state.fill_(float("nan"))
+        return new
+
+
+def guarded(verbs: Verbs, *, donated: bool) -> Verbs:
+    """The same verbs, but each raises AssertionError where it has written into an argument.
+
+    donated: whether `fit` may write into its work.
+    """
+    return Verbs(*(guard(name, donated, verb) for name, verb in zip(Verbs._fields, verbs, strict=True)))
+
+
+def guard(name: str, donated: bool, verb: Callable) -> Callable:
+    """One verb (or step) that raises AssertionError where it has written into an argument."""
+    spared = _WORK.get(name) if donated else None
+
+    def watched(*args: Any) -> Any:
+        inputs = [arg for k, arg in enumerate(args) if k != spared]
+        before = [leaf.clone() for leaf in leaves(tuple(inputs))]
+        result = verb(*args)
+        if inspect.isgenerator(result):
+            return _to_its_end(name, result, before, inputs)
+        _assert_untouched(name, before, inputs)
+        return result
+
+    return watched
+
+
+def _to_its_end(name: str, conversation: Any, before: list[Tensor], inputs: list[Any]) -> Any:
+    """An `aggregate` that asks back: watched until it has returned."""
+    result = yield from conversation
+    _assert_untouched(name, before, inputs)
+    return result
+
+
+def _assert_untouched(name: str, before: list[Tensor], inputs: list[Any]) -> None:
+    for old, (where, leaf) in zip(before, _named(inputs), strict=True):
+        reason = difference(leaf, old)
+        assert not reason, f"{name} writes into what it was given: {where} {reason}"
+
+
+def _named(tree: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """The leaves of a tree in the order of `leaves`, each with the names of the fields that lead to it."""
+    if isinstance(tree, Tensor):
+        yield name, tree
+    elif isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from _named(value, f"{name}.{key}")
+    elif isinstance(tree, tuple | list):
+        fields = getattr(tree, "_fields", range(len(tree)))
+        for field, value in zip(fields, tree, strict=True):
+            yield from _named(
+                value, f"{name or type(tree).__name__}.{field}" if hasattr(tree, "_fields") else name
+            )
+
+
+@contextmanager
+def steps_through(wrap: Callable[[Callable], Callable]) -> Iterator[None]:
+    """While inside, `parts.run` calls each step through `wrap`. A loop of a method's own is not seen."""
+    original = parts.run
+    parts.run = lambda step, given, work, batches: original(wrap(step), given, work, batches)
+    try:
+        yield
+    finally:
+        parts.run = original
+
+
+def poisoned(step: Callable) -> Callable:
+    """The same step for a chunk of one client; afterwards NaN stands where the old work was, if not the new.
+
+    Larger chunks still need the old work: for clients that are out of batches.
+    """
+
+    def spoiling(given: Any, work: Any, batch: Any) -> Any:
+        new = step(given, work, batch)
+        kept = {leaf.untyped_storage().data_ptr() for leaf in leaves(new)}
+        for leaf in leaves(work):
+            if leaf.is_floating_point() and leaf.untyped_storage().data_ptr() not in kept:
+                leaf.fill_(float("nan"))
+        return new
+
+    return spoiling

@@ -1,0 +1,120 @@
+"""The command. Words come first (list, report, ui, check); everything else is Hydra's.
+
+Nothing heavy is imported here, so that --help is quick.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from pflsweep.errors import UserError, nearest
+
+WORDS = {
+    "list": "pflsweep.listing:main",
+    "report": "pflsweep.report.cli:main",
+    "ui": "pflsweep.tracking:ui",
+    "check": "pflsweep.check:main",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command. Its exit code: 0 done, 1 a bug or a failed trial, 2 bad input, 130 Ctrl-C."""
+    argv = sys.argv[1:] if argv is None else argv
+    sys.path.append(os.getcwd())  # where a method of one's own may lie
+    try:
+        if argv and "=" not in argv[0] and not argv[0].startswith(("-", "+", "~")):
+            return _word(argv[0], argv[1:])
+        return _hydra(argv)
+    except UserError as error:
+        print(f"pflsweep: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as stop:
+        print(str(stop) or "stopped; the same command continues", file=sys.stderr)
+        return 130
+    except SystemExit as end:  # argparse, and a sweep that names its failed trials itself
+        return end.code if isinstance(end.code, int) else 0
+
+
+def _word(word: str, rest: list[str]) -> int:
+    if word not in WORDS:
+        from pflsweep.compose import GROUPS, conf_dir
+
+        option = next((f"{g}={word}" for g in GROUPS if (conf_dir() / g / f"{word}.yaml").exists()), None)
+        if option:
+            raise UserError(f"Unknown word '{word}'. Did you mean {option}?")
+        raise UserError(
+            f"Unknown word '{word}'.{nearest(word, list(WORDS))} Known are: {', '.join(WORDS)}; "
+            "or key=value to train, such as `pflsweep algorithm=fedavg` (see `pflsweep --help`)."
+        )
+    module, _, function = WORDS[word].partition(":")
+    return getattr(importlib.import_module(module), function)(rest) or 0
+
+
+def _hydra(argv: list[str]) -> int:
+    import hydra
+
+    from pflsweep.compose import conf_dir, hydra_errors
+
+    _check_flags(argv)
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises then, instead of printing and leaving
+    outcomes: list[Any] = []
+    before, sys.argv = sys.argv, ["pflsweep", *argv]
+    try:
+        with hydra_errors([a for a in argv if "=" in a], _config_dir(argv)):
+            hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(
+                _task(outcomes)
+            )()
+    finally:
+        sys.argv = before
+    for outcome in outcomes:  # of a single run; a sweep has ended with its own table
+        if isinstance(outcome, UserError):
+            raise outcome
+        from pflsweep.sweep.summary import conclusion
+
+        print(conclusion([outcome]))
+    return 0
+
+
+def _check_flags(argv: list[str]) -> None:
+    """Raises UserError on a misspelt flag; argparse would print all it knows."""
+    from hydra._internal.utils import get_args_parser
+
+    known = list(get_args_parser()._option_string_actions)
+    for argument in argv:
+        flag = argument.partition("=")[0]
+        if flag.startswith("--") and not any(each.startswith(flag) for each in known):
+            raise UserError(f"Unknown flag '{flag}'.{nearest(flag, known)} See `pflsweep --help`.")
+
+
+def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
+    """What Hydra runs for each trial. Bad input is returned: raised, Hydra would print more than that."""
+
+    def task(composed: Any) -> Any:
+        from hydra.core.hydra_config import HydraConfig
+        from hydra.types import RunMode
+
+        from pflsweep.compose import config_of
+        from pflsweep.trial import run_trial
+
+        hydra = HydraConfig.get()
+        try:
+            outcome: Any = run_trial(config_of(composed, hydra))  # type: ignore[arg-type]
+        except UserError as error:
+            outcome = error
+        if hydra.mode == RunMode.RUN:
+            outcomes.append(outcome)
+        return outcome
+
+    return task
+
+
+def _config_dir(argv: list[str]) -> str | None:
+    """The user's own config folder, for the words of an error message."""
+    for argument, following in zip(argv, [*argv[1:], ""], strict=True):
+        if argument in ("--config-dir", "-cd"):
+            return following
+        if argument.startswith("--config-dir="):
+            return argument.partition("=")[2]
+    return None

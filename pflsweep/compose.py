@@ -1,0 +1,148 @@
+"""Hydra's side: where conf/ lies, how overrides become a Config, and Hydra's errors in words of ours."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from pflsweep.errors import UserError, nearest
+from pflsweep.keys import flat
+
+GROUPS = ("algorithm", "ala", "model", "dataset", "partition", "train", "tracking")
+
+
+class Config(NamedTuple):
+    """One resolved config, and what it is checked against."""
+
+    values: dict[str, Any]
+    choices: dict[str, str]  # config group -> chosen option
+    reference: dict[str, Any]  # the same options without the user's values: its keys and types are allowed
+
+
+def conf_dir() -> Path:
+    """conf/ inside the package (a wheel) or beside it (an editable install)."""
+    inside = Path(__file__).parent / "conf"
+    return inside if inside.is_dir() else inside.parent.parent / "conf"
+
+
+def compose(overrides: list[str], config_dir: str | Path | None = None) -> Config:
+    """A Config as the command line would make it, from any working directory. Raises UserError."""
+    sources = _sources(config_dir)
+    with hydra_errors(overrides, config_dir):
+        composed = _compose(overrides, sources)
+        return config_of(composed, composed.hydra)
+
+
+def config_of(composed: DictConfig, hydra: DictConfig) -> Config:
+    """What Hydra composed, with its `hydra` node, as a Config. Raises UserError."""
+    sources = [f"{source.schema}://{source.path}" for source in hydra.runtime.config_sources]
+    choices = {group: str(hydra.runtime.choices.get(group)) for group in GROUPS}
+    try:
+        values = _plain(composed, resolve=True)
+    except OmegaConfBaseException as error:
+        raise UserError(f"The config cannot be resolved: {_line(error)}") from error
+    options = [f"{group}={option}" for group, option in choices.items()]
+    return Config(values, choices, _plain(_compose(options, sources)))
+
+
+def _plain(composed: DictConfig, resolve: bool = False) -> dict[str, Any]:
+    """The composed config without Hydra's own node."""
+    copy = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    return OmegaConf.to_container(copy, resolve=resolve)  # type: ignore[return-value]
+
+
+def _sources(config_dir: str | Path | None) -> list[str]:
+    own = [f"file://{Path(config_dir).absolute()}"] if config_dir else []
+    return ["pkg://hydra.conf", f"file://{conf_dir()}", *own, "structured://"]
+
+
+def _compose(overrides: list[str], sources: list[str]) -> DictConfig:
+    """Hydra's own loader, without the global state of its compose API: a notebook's Hydra stays as it is."""
+    from hydra import version
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
+    from hydra.core.plugins import Plugins
+    from hydra.types import RunMode
+
+    Plugins.instance()  # registers the kinds of sources
+    version.setbase("1.3")
+    path = ConfigSearchPathImpl()
+    for source in sources:
+        path.append("schema" if source == "structured://" else "pflsweep", source)
+    return ConfigLoaderImpl(path).load_configuration(
+        "config", overrides=list(overrides), run_mode=RunMode.RUN
+    )
+
+
+@contextmanager
+def hydra_errors(overrides: list[str], config_dir: str | Path | None = None) -> Iterator[None]:
+    """Turns Hydra's own errors into UserErrors of one paragraph."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(_rephrased(error, overrides, _sources(config_dir))) from error
+    except ValueError as error:
+        if not str(error).startswith("Config group override"):
+            raise
+        raise UserError(
+            f"A config group is set to an option's name, as in dataset=digits ({error})."
+        ) from error
+
+
+def _rephrased(error: Exception, overrides: list[str], sources: list[str]) -> str:
+    if isinstance(error, MissingConfigException) and error.options is not None:
+        group, _, option = str(error.missing_cfg_file).rpartition("/")
+        known = sorted(error.options)
+        guess = nearest(option, known)
+        return f"{group}={option}: there is no {group} '{option}'.{guess} Known are: {', '.join(known)}."
+    if isinstance(error, OverrideParseException):
+        return (
+            f"'{error.override}' cannot be read as key=value ({_line(error)}). A list is written "
+            "key=[1,2]; text with special characters is quoted twice: 'key=\"a b\"'."
+        )
+    if "Ambiguous value" in str(error) or "requires --multirun" in str(error):
+        override = re.search(r"'([^']*=[^']*)'", str(error))
+        return (
+            f"{override[1] if override else 'An override'} has several values: add -m to train each of them."
+        )
+    cause = str(error.__cause__ or error)
+    missing = re.search(r"Could not override '([^']*)'", str(error)) or re.search(r"full_key: (\S+)", cause)
+    if missing and ("Could not override" in str(error) or "is not in struct" in cause):
+        return unknown_key(missing[1], _known_keys(overrides, sources))
+    detail = (
+        f" ({_line(error.__cause__)})" if error.__cause__ and str(error.__cause__) not in str(error) else ""
+    )
+    return f"The config cannot be composed: {_line(error)}{detail}"
+
+
+def unknown_key(key: str, known: list[str]) -> str:
+    """The message for a config key that does not exist. known: all full keys."""
+    if any(other.startswith(f"{key}.") for other in known):
+        return f"'{key}' is a group of keys, not a value: set one of them, as in {key}.<key>=<value>."
+    head = key.rpartition(".")[0]
+    siblings = [other for other in known if other.rpartition(".")[0] == head]
+    guess = nearest(key, siblings if head else [*known, *GROUPS]) or nearest(key, known)
+    names = ", ".join(other.rpartition(".")[2] for other in siblings)
+    has = f" '{head}' has: {names}." if names else f" '{head}' has no keys to set."
+    return f"Unknown config key '{key}'.{guess}{has if head else ''} See `pflsweep --help`."
+
+
+def _known_keys(overrides: list[str], sources: list[str]) -> list[str]:
+    """All keys under the groups that the overrides choose (the first option, where there are several)."""
+    named = [override.partition("=") for override in overrides]
+    chosen = [f"{group}={option.split(',')[0]}" for group, _, option in named if group in GROUPS]
+    try:
+        values = _plain(_compose(chosen, sources))
+    except HydraException:
+        values = _plain(_compose([], sources))
+    return [key for key in flat(values) if not key.endswith("._target_")]
+
+
+def _line(error: BaseException) -> str:
+    """An exception's message as one line."""
+    return " ".join(str(error).split()) or type(error).__name__

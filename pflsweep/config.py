@@ -1,0 +1,248 @@
+"""From a config to objects: everything is checked first, with messages that help; then built."""
+
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+from pflsweep.compose import Config, unknown_key
+from pflsweep.errors import UserError, nearest
+from pflsweep.keys import flat, under
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a value may be. `low` and `high` are allowed, `above` and `below` are not."""
+
+    kinds: tuple[type, ...]
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    below: float | None = None
+    choices: tuple = ()  # allowed beside the kinds, or instead of any where there are no kinds
+    null: bool = False
+
+    def allows(self, value: Any) -> bool:
+        if value is None:
+            return self.null
+        if value in self.choices and not isinstance(value, bool):
+            return True
+        kinds = (*self.kinds, int) if float in self.kinds else self.kinds
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            return False
+        return self._inside(value) if isinstance(value, int | float) else True
+
+    def _inside(self, value: float) -> bool:
+        return (
+            value == value
+            and (self.low is None or value >= self.low)
+            and (self.high is None or value <= self.high)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        names = {
+            int: "a whole number",
+            float: "a number",
+            bool: "true or false",
+            str: "text",
+            list: "a list [a, b]",
+        }
+        bounds = (
+            ("at least", self.low),
+            ("above", self.above),
+            ("at most", self.high),
+            ("below", self.below),
+        )
+        limits = " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
+        kinds = " or ".join(names.get(kind, kind.__name__) for kind in self.kinds)
+        text = [f"{kinds} {limits}".strip()] if kinds else []
+        text += (
+            ["one of " + ", ".join(map(str, self.choices))]
+            if len(self.choices) > 1
+            else map(str, self.choices)
+        )
+        return " or ".join([*text, *(["null"] if self.null else [])])
+
+
+RULES = {
+    "seed": Rule((int,), low=0),
+    "device": Rule((), choices=("auto", "cpu", "cuda")),
+    "data.root": Rule((str,), null=True),
+    "data.validation": Rule((float,), low=0, below=1),
+    "checkpoint.every": Rule((float,), low=0),
+    "train.rounds": Rule((int,), low=1),
+    "train.participation": Rule((float,), above=0, high=1),
+    "train.weights": Rule((), choices=("share", "uniform")),
+    "train.epochs": Rule((int,), low=1),
+    "train.batch": Rule((int,), low=1),
+    "train.lr": Rule((float,), above=0),
+    "train.lr_decay": Rule((float,), above=0),
+    "train.momentum": Rule((float,), low=0, below=1),
+    "train.weight_decay": Rule((float,), low=0),
+    "train.eval_every": Rule((int,), low=1),
+    "train.eval_batch": Rule((int,), low=1),
+    "train.chunk": Rule((int,), low=1, choices=("auto",)),
+    "train.threads": Rule((int,), low=1, choices=("auto",)),
+}
+PLUGGED = ("algorithm", "ala")  # groups whose node is described by a class rather than by its own file
+
+
+class Parts(NamedTuple):
+    """What a trial is made of."""
+
+    federation: Any
+    model: Any
+    task: Any
+    method: Any
+    verbs: Any
+    schedule: Any
+
+
+def check(config: Config) -> None:
+    """Raises UserError on the first value that is unknown, missing, of a wrong type or out of range."""
+    given, allowed = flat(config.values), flat(config.reference)
+    for key in given:
+        if key not in allowed and not under(key, PLUGGED):
+            raise UserError(unknown_key(key, list(allowed)))
+    for key, example in allowed.items():
+        if under(key, PLUGGED) or key.endswith("._target_"):
+            continue
+        if key not in given:
+            raise UserError(f"{key} is missing. Its default is {example!r}.")
+        _require(key, given[key], RULES.get(key) or _rule_like(example))
+    for group in PLUGGED:
+        node = config.values.get(group) or {}
+        if "_target_" in node:
+            _check_fields(group, config.choices[group], node)
+        elif group == "algorithm" or node:
+            raise UserError(f"{group}={config.choices[group]}: its YAML file names no class as `_target_`.")
+
+
+def _require(key: str, value: Any, rule: Rule) -> None:
+    if not rule.allows(value):
+        guess = nearest(value, [str(c) for c in rule.choices]) if isinstance(value, str) else ""
+        raise UserError(f"{key} is {value!r}: it must be {rule}.{guess}")
+
+
+def _rule_like(example: Any) -> Rule:
+    """The rule of a key of which only its default is known."""
+    if example is None or example == {}:
+        return Rule((object,), null=True)
+    return Rule((type(example),))
+
+
+def _check_fields(group: str, option: str, node: dict[str, Any]) -> None:
+    """A method's or plug-in's node against the fields of its class."""
+    from pflsweep.engine.protocol import hyperparameters
+
+    cls = target(group, option, node)
+    fields, hints = hyperparameters(cls), get_type_hints(cls)
+    values = {key: value for key, value in node.items() if key != "_target_"}
+    for key in values:
+        if key not in fields:
+            raise UserError(unknown_key(f"{group}.{key}", [f"{group}.{name}" for name in fields]))
+    for name, field in fields.items():
+        if name not in values:
+            meaning = field.metadata.get("meaning", "")
+            raise UserError(f"{group}.{name} is missing ({meaning}): add it to {group}/{option}.yaml.")
+        _require(f"{group}.{name}", values[name], field_rule(hints[name], field))
+
+
+def field_rule(hint: Any, field: Any) -> Rule:
+    """The rule of a dataclass field, from its type and `hyper` metadata."""
+    kinds = tuple(
+        kind for kind in (get_args(hint) or (hint,)) if isinstance(kind, type) and kind is not type(None)
+    )
+    choices = tuple(field.metadata.get("choices") or ())
+    low, high = field.metadata.get("low"), field.metadata.get("high")
+    null = type(None) in get_args(hint)
+    return Rule(() if choices else kinds, low=low, high=high, choices=choices, null=null)
+
+
+def target(group: str, option: str, node: dict[str, Any]) -> Any:
+    """The object that a node's `_target_` names. Raises UserError where there is none."""
+    path = str(node["_target_"])
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ModuleNotFoundError, AttributeError, ValueError) as error:
+        if isinstance(error, ModuleNotFoundError) and not module.startswith(str(error.name)):
+            raise  # the module is there and imports something that is not
+        raise UserError(
+            f"{group}={option}: its _target_ '{path}' cannot be imported ({error}). Is the package "
+            "installed, or its folder in PYTHONPATH?"
+        ) from error
+
+
+def build(config: Config) -> Parts:
+    """Everything that a trial needs, in the order in which it depends on each other. Raises UserError."""
+    from pflsweep.data.datasets.files import find_root
+    from pflsweep.data.federation import Federation
+    from pflsweep.engine.optimiser import Sgd
+    from pflsweep.engine.protocol import Verbs
+    from pflsweep.engine.task import Task
+
+    values, seed = config.values, config.values["seed"]
+    device = _device(values["device"])
+    data, train = values["data"], values["train"]
+    dataset = _call(config, "dataset", find_root(data["root"]), data["download"])
+    rows = _call(config, "partition", dataset, seed)
+    federation = Federation(dataset, rows, validation=data["validation"], seed=seed, device=device)
+    model = build_model(config, dataset.shape, dataset.classes)
+    task = Task(model)
+    shared = {"task": task, "opt": Sgd(train["momentum"], train["weight_decay"]), "epochs": train["epochs"]}
+    method = _construct(config, "algorithm", shared)
+    plugins = [_construct(config, "ala", shared)] if values["ala"] else []
+    verbs = Verbs.of(method, *plugins)
+    return Parts(federation, model, task, method, verbs, _schedule(train, federation, device))
+
+
+def build_model(config: Config, shape: tuple[int, ...], classes: int) -> Any:
+    """The initial model: a draw of its own, the same for all methods under one seed."""
+    import torch
+
+    from pflsweep.engine import draws
+
+    with torch.random.fork_rng():
+        torch.manual_seed(int(draws.generator(config.values["seed"], "model").integers(2**63)))
+        return _call(config, "model", shape, classes)
+
+
+def _call(config: Config, group: str, *args: Any) -> Any:
+    """Calls the function that a group's node names, with the node's other keys."""
+    node, option = config.values[group], config.choices[group]
+    function: Callable = target(group, option, node)
+    options = {key: value for key, value in node.items() if key != "_target_"}
+    try:
+        inspect.signature(function).bind(*args, **options)
+    except TypeError as error:
+        raise UserError(f"{group}={option}: its keys do not fit {node['_target_']} ({error}).") from error
+    return function(*args, **options)
+
+
+def _construct(config: Config, group: str, shared: dict[str, Any]) -> Any:
+    node = config.values[group]
+    cls = target(group, config.choices[group], node)
+    fields = {name: value for name, value in shared.items() if name in cls.__dataclass_fields__}
+    return cls(**fields, **{key: value for key, value in node.items() if key != "_target_"})
+
+
+def _schedule(train: dict[str, Any], federation: Any, device: str) -> Any:
+    from pflsweep.engine.simulation import Schedule
+
+    chunk = train["chunk"]
+    if chunk == "auto":
+        chunk = 1 if device == "cpu" else max(1, int(federation.clients * train["participation"]))
+    names = [name for name in Schedule.__dataclass_fields__ if name != "chunk"]
+    return Schedule(**{name: train[name] for name in names}, chunk=chunk)
+
+
+def _device(name: str) -> str:
+    import torch
+
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("device is 'cuda', but PyTorch sees no GPU here. Use device=cpu or device=auto.")
+    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name

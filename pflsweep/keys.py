@@ -1,0 +1,17 @@
+"""Configs as full keys, such as train.lr."""
+
+from typing import Any
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Full key -> value of nested dicts; an empty dict is a value."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        nested = flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {}
+        found.update(nested or {f"{prefix}{key}": value})
+    return found
+
+
+def under(key: str, heads: tuple[str, ...]) -> bool:
+    """Whether a key is one of the heads or lies below one."""
+    return any(key == head or key.startswith(f"{head}.") for head in heads)

@@ -1,0 +1,93 @@
+"""What a person sees while a trial trains: a bar on a terminal, a line now and then in a log."""
+
+import math
+import sys
+from time import perf_counter
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from pflsweep.engine.lift import tree_map
+from pflsweep.engine.simulation import Simulation
+
+QUIET = 60.0  # seconds between two lines in a log
+
+
+def say(text: str) -> None:
+    """One line on stderr, above the bar where there is one."""
+    tqdm.write(text, file=sys.stderr)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+class Progress:
+    """The rounds of one trial, from `done` to `total`."""
+
+    def __init__(self, name: str, done: int, total: int) -> None:
+        self._name, self._start, self._total = name, done, total
+        self._began = self._said = perf_counter()
+        self._terminal = sys.stderr.isatty()
+        self._bar = tqdm(
+            total=total, initial=done, desc=name, unit="round", disable=not self._terminal, leave=False
+        )
+
+    def round(self, row: dict[str, Any]) -> None:
+        """Called after each round with its row of the record."""
+        now, done = perf_counter(), row["round"]
+        accuracy = row.get("personal_accuracy")
+        text = f"accuracy {accuracy:.1%}" if accuracy is not None else ""
+        self._bar.set_postfix_str(text, refresh=False)
+        self._bar.update()
+        first = done == self._start + 1
+        if first or (now - self._said >= QUIET and not self._terminal):
+            self._said = now
+            left = (now - self._began) / (done - self._start) * (self._total - done)
+            line = [
+                f"round {done} of {self._total}",
+                *([text] if text else []),
+                f"about {duration(left)} left",
+            ]
+            say(f"{self._name}: {', '.join(line)}")
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+def announce(name: str, simulation: Simulation) -> None:
+    """Say what will be trained, and how long it takes if one gradient step is anything to go by."""
+    federation, schedule = simulation.federation, simulation.schedule
+    left = schedule.rounds - simulation.round
+    if not left:
+        return
+    share = simulation.cohort_size / federation.clients
+    batches = sum(math.ceil(n / schedule.batch) for n in federation.sizes.tolist())
+    tested = sum(map(len, federation.rows["test"])) / schedule.batch / schedule.eval_every
+    # a forward pass is a third of a gradient step
+    seconds = _seconds_a_step(simulation) * left * (share * schedule.epochs * batches + tested / 3)
+    begin = f"goes on after round {simulation.round}, " if simulation.round else ""
+    say(
+        f"{name}: {begin}{left} rounds, {simulation.cohort_size} of {federation.clients} clients in each, "
+        f"{int(federation.sizes.sum()):,} training images, {simulation.task.size:,} parameters on "
+        f"{federation.device}; about {duration(seconds)}, going by one gradient step"
+    )
+
+
+def _seconds_a_step(simulation: Simulation) -> float:
+    """A timed gradient step on a batch of its own draws: nothing of it is kept or counted."""
+    federation, task = simulation.federation, simulation.task
+    client = int(federation.sizes.argmax())
+    data = federation.data([client], 0, batch=simulation.schedule.batch, large=1, purpose="warm-up")
+    w = torch.zeros(1, task.size, device=federation.device, dtype=federation.dtype)
+    took = []
+    for _ in range(3):  # the first is cold
+        began = perf_counter()
+        batch = tree_map(lambda v: v[0], next(iter(data.train(1))))
+        w.sub_(task.grad(w[0], batch), alpha=0.1).sum().item()
+        took.append(perf_counter() - began)
+    return min(took)

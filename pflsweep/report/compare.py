@@ -1,0 +1,222 @@
+"""Runs side by side: grouped by setting, a row a method, seeds averaged, clients paired with a baseline."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pflsweep.compose import flat
+from pflsweep.errors import UserError, nearest
+from pflsweep.record import RUNTIME, Record
+from pflsweep.report.figures import Curve
+from pflsweep.report.stats import Interval, interval, over_seeds
+
+Array = NDArray[np.float64]
+
+# Rows of one table may differ in the method, what is plugged into it, the seed, and in what changes no number
+APART = ("algorithm", "ala", "seed", *RUNTIME)
+
+
+class Summary(NamedTuple):
+    """One run in a line. Accuracies are unweighted means over the clients that have test data, in [0, 1]."""
+
+    last: float  # of the personal models, in the last evaluated round
+    best: float  # of any evaluated round: chosen on test data
+    best_round: int
+    std: float  # over clients, last evaluated round
+    worst10: float  # mean of the worst 10% of the clients, last evaluated round
+    global_last: float  # of the global model; NaN where there is none
+    rounds: int
+    seconds: float
+    images_per_second: float  # of training
+    floats_down: float  # per client and round, mean over the rounds
+    floats_up: float
+
+
+def summary(record: Record) -> Summary:
+    """Needs one evaluated round at least."""
+    rounds = record.rounds
+    evaluated = rounds[rounds["personal_accuracy"].notna()]
+    last = evaluated.iloc[-1]
+    best = evaluated.iloc[int(evaluated["personal_accuracy"].argmax())]
+    return Summary(
+        last=float(last["personal_accuracy"]),
+        best=float(best["personal_accuracy"]),
+        best_round=int(best["round"]),
+        std=float(last["personal_std"]),
+        worst10=float(last["personal_worst10"]),
+        global_last=float(last.get("global_accuracy", np.nan)),
+        rounds=int(record.status["rounds"]),
+        seconds=float(record.status["seconds"]),
+        images_per_second=float(rounds["images"].sum() / max(rounds["seconds"].sum(), 1e-9)),
+        floats_down=float(rounds["floats_down"].mean()),
+        floats_up=float(rounds["floats_up"].mean()),
+    )
+
+
+def client_accuracy(record: Record, view: str = "personal") -> pd.Series:
+    """By client, in the last evaluated round; clients without test data are left out."""
+    clients = record.clients
+    shown = clients[(clients["view"] == view) & (clients["n"] > 0)]
+    shown = shown[shown["round"] == shown["round"].max()].set_index("client").sort_index()
+    return shown["correct"] / shown["n"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method with one set of hyperparameters, under one or several seeds."""
+
+    label: str
+    records: list[Record]  # finished, by seed
+    missing: list[Record] = field(
+        default_factory=list
+    )  # failed, interrupted or still running: named, not averaged
+
+    @cached_property
+    def accuracies(self) -> dict[int, pd.Series]:
+        """Seed -> accuracy by client."""
+        return {record.meta["seed"]: client_accuracy(record) for record in self.records}
+
+    @cached_property
+    def summaries(self) -> list[Summary]:
+        return [summary(record) for record in self.records]
+
+    @cached_property
+    def interval(self) -> Interval:
+        return interval([accuracy.to_numpy() for accuracy in self.accuracies.values()])
+
+    def mean(self, name: str) -> float:
+        """A field of Summary, averaged over the seeds."""
+        return float(np.mean([getattr(each, name) for each in self.summaries]))
+
+    def curve(self) -> Curve:
+        """Mean over seeds of the rounds that all of them evaluated; the band is the t-interval over seeds."""
+        tables = [r.rounds.dropna(subset="personal_accuracy").set_index("round") for r in self.records]
+        wide = pd.concat([t["personal_accuracy"] for t in tables], axis=1, join="inner").sort_index()
+        values, rounds = wide.to_numpy(dtype=float), wide.index.to_numpy(dtype=float)
+        if len(tables) == 1:
+            return Curve(self.label, rounds, *[values[:, 0]] * 3)
+        bands = [over_seeds(each) for each in values]
+        low, high = np.array([b.low for b in bands]), np.array([b.high for b in bands])
+        return Curve(self.label, rounds, values.mean(axis=1), low, high)
+
+    def gains(self, baseline: "Row") -> list[Array]:
+        """Per-client differences to the baseline, one array for each seed that both have."""
+        common = [seed for seed in self.accuracies if seed in baseline.accuracies]
+        pairs = [(self.accuracies[seed], baseline.accuracies[seed]) for seed in common]
+        return [(ours - theirs).dropna().to_numpy(dtype=float) for ours, theirs in pairs]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Runs that may stand in one table: equal in all but method, hyperparameters and seed."""
+
+    config: dict[str, Any]  # flat: what they share
+    apart: list[str]  # the keys in which it differs from other settings of the same report
+    records: list[Record]  # finished or not
+    rows: list[Row]  # with a finished run each
+
+    @property
+    def name(self) -> str:
+        """Dataset, partition, model, and the first three keys by which others differ."""
+        meta = self.records[0].meta
+        own = {key: self.config.get(key) for key in self.apart if not key.endswith("_target_")}
+        shown = [f"{key.rpartition('.')[2]}={value}" for key, value in list(own.items())[:3]]
+        return ", ".join([meta["dataset"], meta["partition"], meta["model"], *shown])
+
+    def baseline(self, method: str | None) -> Row | None:
+        """The row called so (by its label, else by its method); without a name the first row."""
+        if method is None:
+            return self.rows[0] if self.rows else None
+        named = [row for row in self.rows if row.label == method]
+        named += [row for row in self.rows if method == method_of(row.records[0])]
+        return named[0] if named else None
+
+
+def settings(records: Iterable[Record]) -> list[Setting]:
+    """The runs by setting, in the order in which they come."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(json.dumps(setting_of(record), sort_keys=True), []).append(record)
+    rows = {key: _rows(group) for key, group in groups.items()}
+    shown = [json.loads(key) for key in groups if rows[key]]
+    keys = sorted({key for config in shown for key in config})
+    apart = [key for key in keys if len({str(config.get(key)) for config in shown}) > 1]
+    return [Setting(json.loads(key), apart, group, rows[key]) for key, group in groups.items()]
+
+
+def check_baseline(found: list[Setting], method: str | None) -> None:
+    """Raises UserError where no setting knows the baseline."""
+    if method is None or any(setting.baseline(method) for setting in found):
+        return
+    known = sorted({row.label for setting in found for row in setting.rows})
+    raise UserError(
+        f"--baseline {method}: no chosen run has this method.{nearest(method, known)} "
+        f"There are: {', '.join(known)}."
+    )
+
+
+def setting_of(record: Record) -> dict[str, Any]:
+    """The flat config without what rows may differ in; rounds as trained (a run may have been extended)."""
+    kept = {k: v for k, v in flat(record.config).items() if not _under(k, APART)}
+    checksum = {"data_checksum": record.meta.get("data_checksum")}
+    return {**kept, **checksum, "train.rounds": record.status.get("target", kept.get("train.rounds"))}
+
+
+def method_of(record: Record) -> str:
+    """The method's name, with what is plugged into it."""
+    ala = record.meta.get("ala") or "none"
+    return str(record.meta["method"]) + ("+ala" if ala not in ("none", "off", False) else "")
+
+
+def _rows(records: list[Record]) -> list[Row]:
+    """A row for each method and its hyperparameters, where at least one run has finished."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(json.dumps([method_of(record), _hyper(record)], sort_keys=True), []).append(record)
+    rows = []
+    for group in groups.values():
+        done = sorted((r for r in group if finished(r)), key=lambda r: r.meta["seed"])
+        siblings = [other[0] for other in groups.values() if method_of(other[0]) == method_of(group[0])]
+        if done:
+            rows.append(Row(_label(group[0], siblings), done, [r for r in group if not finished(r)]))
+    return rows
+
+
+def _label(record: Record, siblings: list[Record]) -> str:
+    """The method, with the hyperparameters in which its rows differ."""
+    mine, others = _hyper(record), [_hyper(each) for each in siblings]
+    apart = [key for key in mine if any(other.get(key) != mine[key] for other in others)]
+    detail = ", ".join(f"{key.removeprefix('algorithm.')}={mine[key]}" for key in apart)
+    return method_of(record) + (f" ({detail})" if detail else "")
+
+
+def _hyper(record: Record) -> dict[str, Any]:
+    """What makes a row: the method's hyperparameters, its plug-in's, and the version of its code."""
+    own = {k: v for k, v in flat(record.config).items() if _under(k, ("algorithm", "ala"))}
+    return {**own, "version": record.meta.get("method_version")}
+
+
+def _under(key: str, heads: tuple[str, ...]) -> bool:
+    return any(key == head or key.startswith(f"{head}.") for head in heads)
+
+
+def finished(record: Record) -> bool:
+    return bool(record.status["status"] == "finished")
+
+
+def record_curves(record: Record) -> list[Curve]:
+    """One run's views by round."""
+    curves = []
+    for view in ("personal", "global"):
+        column = f"{view}_accuracy"
+        if column in record.rounds:
+            table = record.rounds.dropna(subset=column)
+            values = table[column].to_numpy(dtype=float)
+            curves.append(Curve(view, table["round"].to_numpy(dtype=float), values, values, values))
+    return [curve for curve in curves if len(curve.rounds)]

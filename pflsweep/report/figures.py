@@ -1,0 +1,140 @@
+"""The pictures: accuracy by round, gains of clients, who holds which labels, the matrices a method learns."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pflsweep.report import style
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+Array = NDArray[np.float64]
+
+
+class Curve(NamedTuple):
+    """Accuracy in [0, 1] by round; low and high are the band, equal to the mean where there is none."""
+
+    label: str
+    rounds: Array
+    mean: Array
+    low: Array
+    high: Array
+
+
+def accuracy(curves: Iterable[Curve], title: str = "", band: str = "") -> "Figure":
+    """Accuracy by round, the best ending on top of the legend. `band` says what the shaded band is."""
+    looked = list(zip(curves, style.looks(), strict=False))
+    looked.sort(key=lambda pair: -pair[0].mean[-1])
+    with style.figure(7.2, 3.9) as (made, axes):
+        for curve, look in looked:
+            few = {"marker": look["marker"], "markersize": 4} if len(curve.rounds) <= 25 else {"marker": ""}
+            line = {**look, **few, "label": f"{curve.label}  {100 * curve.mean[-1]:.1f}%"}
+            axes.plot(curve.rounds, 100 * curve.mean, gid=f"curve {curve.label}", **line)
+            if np.any(curve.high > curve.low):
+                low, high = 100 * curve.low, 100 * curve.high
+                axes.fill_between(curve.rounds, low, high, color=look["color"], alpha=0.15, linewidth=0)
+        axes.set(xlabel="round", ylabel="mean accuracy over clients (%)", title=title)
+        axes.xaxis.set_major_locator(_whole())
+        axes.margins(x=0.02)
+        heading = "mean, last round" + (f"\n({band})" if band else "")
+        legend = made.legend(loc="outside right upper", title=heading, alignment="left", handlelength=3.2)
+        legend.get_title().set_fontsize(9)
+    return made
+
+
+def gains(by_method: Mapping[str, Array], baseline: str, order: Sequence[str], title: str = "") -> "Figure":
+    """Each client's accuracy minus the same client's under the baseline.
+
+    `order`: all methods as in `accuracy`, so that each keeps its colour.
+    """
+    names, look = list(by_method), dict(zip(order, style.looks(), strict=False))
+    with style.figure(7.2, 1.7 + 0.62 * len(names)) as (made, axes):
+        axes.axvline(0, color="#444444", linewidth=1)
+        for row, name in enumerate(names):
+            points = 100 * by_method[name]
+            _strip(axes, points, row, look[name]["color"], name)
+            better = np.mean(points > 0)
+            axes.annotate(
+                f"{points.mean():+.1f} points, better for {better:.0%}",
+                (1.0, row),
+                (6, 0),
+                xycoords=("axes fraction", "data"),
+                textcoords="offset points",
+                va="center",
+                fontsize=9,
+                annotation_clip=False,
+            )
+        axes.set_yticks(range(len(names)), names)
+        what = f"accuracy of a client minus its accuracy under {baseline} (points)"
+        axes.set(
+            xlabel=f"{what}\ndot: a client; bar: the middle half of them; diamond: their mean", title=title
+        )
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.grid(False, axis="y")
+    return made
+
+
+def labels(partition: "pd.DataFrame", title: str = "") -> "Figure":
+    """Clients by classes: the darker a tile, the more training samples; white is none. Above, their sum."""
+    from matplotlib.colors import PowerNorm
+
+    counts = partition.pivot_table("train", "client", "class", aggfunc="sum", fill_value=0).to_numpy()
+    clients, classes = counts.shape
+    width = float(np.clip(0.075 * clients + 2.2, 6, 11))
+    height = float(np.clip(0.2 * classes + 2.3, 3.8, 8))
+    layout = {"height_ratios": [1, 3.4], "width_ratios": [40, 1]}
+    with style.figure(width, height, nrows=2, ncols=2, gridspec_kw=layout) as (made, axes):
+        (totals, corner), (tiles, scale) = axes
+        corner.axis("off")
+        totals.bar(range(clients), counts.sum(axis=1), color="#8c8c8c", width=0.8)
+        totals.set(ylabel="samples", title=title, xlim=(-0.5, clients - 0.5))
+        totals.tick_params(labelbottom=False)
+        gap = 0.4 if clients * classes <= 2500 else 0
+        norm = PowerNorm(0.5, vmin=0, vmax=max(counts.max(), 1))  # a root: ten samples can still be seen
+        grid = (np.arange(clients + 1) - 0.5, np.arange(classes + 1) - 0.5)
+        held = np.ma.masked_equal(counts.T, 0)
+        mesh = tiles.pcolormesh(*grid, held, cmap=style.tints(), norm=norm, edgecolor="white", linewidth=gap)
+        tiles.grid(False)
+        tiles.set(xlabel="client", ylabel="class")
+        tiles.yaxis.set_major_locator(_whole())
+        for part in (totals, tiles):
+            part.xaxis.set_major_locator(_whole())
+        made.colorbar(mesh, cax=scale, label="training samples")
+    return made
+
+
+def heatmap(matrix: Array, name: str) -> "Figure":
+    """A matrix with a row a client (what it takes) and a column a client (from whom)."""
+    matrix = np.atleast_2d(np.asarray(matrix, dtype=np.float64))
+    with style.figure(5.6, 4.7) as (made, axes):
+        axes.grid(False)
+        low = min(0.0, float(np.nanmin(matrix, initial=0.0)))
+        image = axes.imshow(matrix, cmap=style.MAP, interpolation="nearest", aspect="auto", vmin=low)
+        made.colorbar(image, ax=axes, label=f"entry of {name}", shrink=0.9)
+        square = matrix.shape[0] == matrix.shape[1]
+        axes.set(title=name, ylabel="client", xlabel="from client" if square else "column")
+        axes.xaxis.set_major_locator(_whole())
+        axes.yaxis.set_major_locator(_whole())
+        axes.spines[:].set_visible(False)
+    return made
+
+
+def _strip(axes: "Axes", points: Array, row: int, colour: str, name: str) -> None:
+    """Dots with a fixed jitter; below them the quartiles as a bar and the mean as a diamond."""
+    jitter = np.random.default_rng(0).uniform(-0.16, 0.16, len(points)) - 0.12
+    axes.scatter(points, row + jitter, s=13, color=colour, alpha=0.5, linewidth=0, gid=f"gains {name}")
+    low, high = np.quantile(points, [0.25, 0.75])
+    axes.plot([low, high], [row + 0.24] * 2, color="#222222", linewidth=3, solid_capstyle="butt")
+    axes.plot(points.mean(), row + 0.24, "D", color=colour, markeredgecolor="#222222", markersize=5.5)
+
+
+def _whole() -> "MaxNLocator":
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(integer=True, nbins=11)

@@ -1,0 +1,138 @@
+"""The page of `pflsweep report runs`: tables, figures, and all that a reader needs to trust or doubt them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pflsweep.record import Record
+from pflsweep.report import figures, style, tables
+from pflsweep.report.compare import Row, Setting, check_baseline, finished, settings
+from pflsweep.report.select import Chosen
+
+ORIGIN = ("commit", "version", "python", "torch", "platform", "processor", "device", "threads")
+
+NOTES = """\
+Accuracies are percent, of the personal models on each client's own test data, clients weighted equally. "CI
+over" says what the 95% interval is over: *clients (bootstrap)* is the percentile bootstrap over the clients of
+one seed (10,000 resamples, seeded), *seeds (t)* Student's t interval over the means of several seeds. The best
+round is chosen on test data, so that it flatters; the last round is not chosen. The difference to the baseline
+is taken client by client under the same seed. Std over clients and worst 10% are of the last round. Floats are
+for one client and round, mean over the rounds; seconds are training and evaluation, images/s training alone.
+"""
+
+
+def write(chosen: Chosen, out: Path, baseline: str | None) -> Path:
+    """Writes runs.md and its figures into the folder `out`."""
+    found = [setting for setting in settings(chosen.records) if setting.rows]
+    check_baseline(found, baseline)
+    out.mkdir(parents=True, exist_ok=True)
+    text = [f"# Comparison of {sum(len(row.records) for s in found for row in s.rows)} finished runs\n"]
+    text += _apart(found)
+    for number, setting in enumerate(found, start=1):
+        heading = (f"Setting {number}: " if len(found) > 1 else "") + setting.name
+        suffix = f"-{number}" if len(found) > 1 else ""
+        text += [f"## {heading}\n", *_section(setting, setting.baseline(baseline), baseline, out, suffix)]
+    if found:
+        text += ["## How to read this\n", NOTES]
+    text += _left_out(chosen)
+    path = out / "runs.md"
+    path.write_text("\n".join(text))
+    return path
+
+
+def _section(setting: Setting, base: Row | None, wanted: str | None, out: Path, suffix: str) -> list[str]:
+    """One setting: accuracy, cost, figures, shared settings, origin."""
+    text = [tables.markdown(tables.accuracy(setting, base))]
+    if base is None:
+        text.append(f"No finished run of the baseline {wanted} in this setting: no differences.\n")
+    text += ["Cost:\n"]
+    text += [tables.markdown(tables.cost(setting))]
+    text += [f"![{alt}]({name}.png)\n" for name, alt in draw(setting, base, out, suffix).items()]
+    text += ["Shared settings:\n", _listing(setting.config), *_hyperparameters(setting.rows)]
+    return [*text, "Made by:\n", _origin(setting.rows)]
+
+
+def draw(setting: Setting, base: Row | None, out: Path, suffix: str = "") -> dict[str, str]:
+    """Saves the figures of a setting as PNG and SVG; file stem -> what it shows."""
+    band = "band: 95% CI over seeds" if any(len(row.records) > 1 for row in setting.rows) else ""
+    curves = figures.accuracy([row.curve() for row in setting.rows], f"Personal models, {setting.name}", band)
+    style.save(curves, out / f"accuracy{suffix}")
+    made = {f"accuracy{suffix}": "accuracy by round"}
+    pairs = {row.label: row.gains(base) for row in setting.rows if row is not base} if base else {}
+    by_method = {label: np.concatenate(gains) for label, gains in pairs.items() if gains}
+    if base and by_method:
+        title, order = f"Gains in the last round, {setting.name}", [row.label for row in setting.rows]
+        style.save(figures.gains(by_method, base.label, order, title), out / f"gains{suffix}")
+        made[f"gains{suffix}"] = f"gain of each client over {base.label}"
+    return made
+
+
+def _apart(found: list[Setting]) -> list[str]:
+    """Where the settings differ, when there are several."""
+    if len(found) < 2:
+        return []
+    head = "| | " + " | ".join(f"setting {n}" for n in range(1, len(found) + 1)) + " |"
+    lines = [
+        f"| `{k}` | " + " | ".join(str(s.config.get(k, tables.NONE)) for s in found) + " |"
+        for k in found[0].apart
+    ]
+    text = "Runs of different settings are never averaged or ranked together. The settings differ in:\n"
+    return [text, "\n".join([head, "|:--" * (len(found) + 1) + "|", *lines]) + "\n"]
+
+
+def _hyperparameters(rows: list[Row]) -> list[str]:
+    text = []
+    for row in rows:
+        config = row.records[0].config
+        own = {k: v for group in ("algorithm", "ala") for k, v in (config.get(group) or {}).items()}
+        text.append(
+            f"- {row.label}: {_pairs({k: v for k, v in own.items() if k != '_target_'}) or 'nothing to set'}"
+        )
+    return ["Hyperparameters:\n", "\n".join(text) + "\n"]
+
+
+def _origin(rows: list[Row]) -> str:
+    """Commit, versions and machine: once where all runs share them, else by run."""
+    lines = []
+    for key in ORIGIN:
+        values: dict[str, list[str]] = {}
+        for record in (record for row in rows for record in row.records):
+            values.setdefault(_origin_of(record, key), []).append(record.meta["name"])
+        shown = "; ".join(
+            v if len(values) == 1 else f"{v} ({', '.join(names)})" for v, names in values.items()
+        )
+        lines.append(f"- {key}: {shown}")
+    identities = ", ".join(f"{r.meta['name']} `{r.meta['identity']}`" for row in rows for r in row.records)
+    return "\n".join([*lines, f"- records: {identities}"]) + "\n"
+
+
+def _origin_of(record: Record, key: str) -> str:
+    value = record.meta.get(key, record.meta.get("environment", {}).get(key))
+    return "unknown" if value is None else str(value)
+
+
+def _left_out(chosen: Chosen) -> list[str]:
+    """The runs in no table: named with the reason, so that nothing disappears."""
+    lines = [_unfinished(record) for record in chosen.records if not finished(record)]
+    lines += [f"- {problem}" for problem in chosen.damaged]
+    return ["## In no table\n", "\n".join(lines) + "\n"] if lines else []
+
+
+def _unfinished(record: Record) -> str:
+    status, meta = record.status, record.meta
+    why = f": {' '.join(str(status['error']).split())}" if status.get("error") else ""
+    done = f"{status['rounds']} of {status['target']} rounds"
+    return f"- {meta['name']} `{meta['identity']}`: {status['status']} after {done}{why}"
+
+
+def _listing(values: dict[str, Any]) -> str:
+    """The flat config, a line a group."""
+    groups: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        groups.setdefault(key.rpartition(".")[0] or "other", {})[key] = value
+    return "\n".join(f"- {head}: {_pairs(group)}" for head, group in groups.items()) + "\n"
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    return ", ".join(f"`{k}={'null' if v is None else v}`" for k, v in values.items())

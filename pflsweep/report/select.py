@@ -1,0 +1,60 @@
+"""Which runs a report is about: folders, identities or their beginnings, patterns of run names."""
+
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+from pflsweep.errors import UserError, nearest
+from pflsweep.record import Record
+
+
+class Chosen(NamedTuple):
+    records: list[Record]  # oldest first, finished or not
+    damaged: list[str]  # what is wrong with each folder that cannot be read
+
+
+def choose(runs: Path, words: list[str]) -> Chosen:
+    """The runs that `words` name, or all in the folder `runs`. Raises UserError on a word that names none."""
+    if not words:
+        return _all(runs)
+    known = _all(runs).records if runs.is_dir() else []
+    found: dict[Path, Record] = {}
+    for word in words:
+        matches = [Record(word)] if (Path(word) / "meta.json").exists() else _matching(word, known)
+        if not matches:
+            raise UserError(_unknown(word, runs, known))
+        found |= {record.folder.resolve(): record for record in matches}
+    return Chosen(_by_age(list(found.values())), [])
+
+
+def _all(runs: Path) -> Chosen:
+    if not runs.is_dir():
+        raise UserError(
+            f"There is no folder of runs '{runs}' here. Train something first (`pflsweep algorithm=fedavg`), "
+            "or name another folder: --runs DIR."
+        )
+    records, damaged = [], []
+    for meta in sorted(runs.glob("*/meta.json")):
+        try:
+            records.append(Record(meta.parent))
+        except UserError as error:
+            damaged.append(str(error))
+    return Chosen(_by_age(records), damaged)
+
+
+def _matching(word: str, known: list[Record]) -> list[Record]:
+    by_identity = [record for record in known if record.meta["identity"].startswith(word)]
+    return by_identity or [record for record in known if fnmatchcase(record.meta["name"], word)]
+
+
+def _unknown(word: str, runs: Path, known: list[Record]) -> str:
+    names = sorted({record.meta["name"] for record in known})
+    some = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    return (
+        f"No run '{word}': it is neither the folder of a record, nor an identity or the name of a run in "
+        f"'{runs}' (patterns like 'pgfed-*' are fine).{nearest(word, names)} There are: {some or 'none'}."
+    )
+
+
+def _by_age(records: list[Record]) -> list[Record]:
+    return sorted(records, key=lambda record: record.meta["created"])

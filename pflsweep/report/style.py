@@ -1,0 +1,81 @@
+"""How every figure of pflsweep looks: one palette, one size, one way to save."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.colors import Colormap
+    from matplotlib.figure import Figure
+
+# Okabe and Ito (2008), told apart with any colour vision; without their yellow, which vanishes on white paper
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+DASHES = (
+    "-",
+    (0, (5, 1.5)),
+    (0, (1.2, 1.2)),
+    (0, (5, 1.5, 1.2, 1.5)),
+)  # so that a grey print can be read too
+MARKERS = "osD^vP*"
+MAP = "cividis"  # dark to bright without red against green
+
+_RC: Any = {
+    "figure.dpi": 100,
+    "savefig.dpi": 160,
+    "font.size": 10,
+    "axes.titlesize": 10.5,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e3e3e3",
+    "grid.linewidth": 0.7,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "lines.linewidth": 1.7,
+    "svg.fonttype": "none",  # text stays text: searchable, and readable by a test
+    "svg.hashsalt": "pflsweep",  # the same figure is the same file
+}
+
+
+@contextmanager
+def figure(width: float = 6.4, height: float = 4.0, **subplots: Any) -> Iterator[tuple["Figure", Any]]:
+    """A new figure and its axes in our style, without pyplot (nothing global, no window, no backend)."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_RC):
+        made = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(made)
+        yield made, made.subplots(**subplots)
+
+
+def tints() -> "Colormap":
+    """White paper's own sequential map: from a blue that is visible beside white to a dark one."""
+    import matplotlib
+    from matplotlib.colors import ListedColormap
+
+    blues = matplotlib.colormaps["Blues"]
+    return ListedColormap([blues(0.15 + 0.85 * i / 255) for i in range(256)])
+
+
+def save(made: "Figure", stem: Path, kinds: tuple[str, ...] = ("png", "svg")) -> list[Path]:
+    """Write `stem`.png and `stem`.svg."""
+    import matplotlib
+
+    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in kinds]
+    with matplotlib.rc_context(_RC):
+        for path in paths:
+            made.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    return paths
+
+
+def looks() -> Iterator[dict[str, Any]]:
+    """Colour, dash and marker of the first series, the second, ...: no two alike before the 28th."""
+    for i in count():
+        lap, k = divmod(i, len(PALETTE))
+        yield {"color": PALETTE[k], "linestyle": DASHES[(k + lap) % len(DASHES)], "marker": MARKERS[k]}

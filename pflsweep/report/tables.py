@@ -1,0 +1,118 @@
+"""A setting as tables of text: what stands in the report, on the terminal and in MLflow."""
+
+import math
+from collections.abc import Sequence
+
+import pandas as pd
+
+from pflsweep.record import Record
+from pflsweep.report.compare import Row, Setting, settings
+from pflsweep.report.stats import interval
+
+NONE = "-"
+
+
+def accuracy(setting: Setting, baseline: Row | None) -> pd.DataFrame:
+    """Percent; a row a method."""
+    against = f"minus {baseline.label}" if baseline else "minus baseline"
+    lines = []
+    for row in setting.rows:
+        ci = row.interval
+        lines.append({
+            "method": row.label,
+            "seeds": _seeds(row),
+            "last round": _percent(ci.mean),
+            "95% CI": f"[{_percent(ci.low)}, {_percent(ci.high)}]",
+            "CI over": f"{ci.over} ({'bootstrap' if ci.over == 'clients' else 't'})",
+            "std over seeds": _percent(_std([s.last for s in row.summaries])),
+            "best round": _best(row),
+            "std over clients": _percent(row.mean("std")),
+            "worst 10%": _percent(row.mean("worst10")),
+            "global model": _percent(row.mean("global_last")),
+            f"{against} [95% CI]": _gain(row, baseline),
+        })  # fmt: skip
+    return pd.DataFrame(lines)
+
+
+def cost(setting: Setting) -> pd.DataFrame:
+    """What the runs of a setting took; a row a method, means over its seeds."""
+    return pd.DataFrame([
+        {
+            "method": row.label,
+            "rounds": _span([s.rounds for s in row.summaries]),
+            "seconds": f"{row.mean('seconds'):,.1f}",
+            "images/s": f"{row.mean('images_per_second'):,.0f}",
+            "floats down": f"{row.mean('floats_down'):,.0f}",
+            "floats up": f"{row.mean('floats_up'):,.0f}",
+        }
+        for row in setting.rows
+    ])  # fmt: skip
+
+
+def brief(records: Sequence[Record]) -> pd.DataFrame:
+    """The table that ends a multirun: a line a method and setting. Floats are for one client and round."""
+    found = settings(records)
+    lines = []
+    for setting in found:
+        where = {"setting": setting.name} if len(found) > 1 else {}
+        for row in setting.rows:
+            sent = row.mean("floats_down") + row.mean("floats_up")
+            lines.append({
+                **where,
+                "method": row.label,
+                "seeds": _seeds(row),
+                "accuracy %": _percent(row.interval.mean),
+                "95% CI": f"[{_percent(row.interval.low)}, {_percent(row.interval.high)}]",
+                "std over clients": _percent(row.mean("std")),
+                "rounds": _span([s.rounds for s in row.summaries]),
+                "seconds": f"{row.mean('seconds'):,.1f}",
+                "images/s": f"{row.mean('images_per_second'):,.0f}",
+                "floats sent": f"{sent:,.0f}",
+            })  # fmt: skip
+    return pd.DataFrame(lines)
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """A pipe table: the first column left, the others right."""
+    columns = [str(column) for column in table.columns]
+    rule = [":--", *["--:"] * (len(columns) - 1)]
+    body = [[_cell(value) for value in line] for line in table.itertuples(index=False)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [columns, rule, *body]) + "\n"
+
+
+def _seeds(row: Row) -> str:
+    """How many seeds the numbers rest on, and out of how many where some are missing."""
+    done, lost = len(row.records), len(row.missing)
+    return f"{done} of {done + lost}" if lost else str(done)
+
+
+def _best(row: Row) -> str:
+    return f"{_percent(row.mean('best'))} (round {_span([s.best_round for s in row.summaries])})"
+
+
+def _gain(row: Row, baseline: Row | None) -> str:
+    if baseline is None or row is baseline:
+        return NONE
+    pairs = row.gains(baseline)
+    if not pairs:
+        return "no seed in common"
+    ci = interval(pairs)
+    return f"{100 * ci.mean:+.2f} [{100 * ci.low:+.2f}, {100 * ci.high:+.2f}]"
+
+
+def _percent(value: float) -> str:
+    return NONE if math.isnan(value) else f"{100 * value:.2f}"
+
+
+def _std(values: list[float]) -> float:
+    """Sample standard deviation, NaN for one value."""
+    return float(pd.Series(values).std(ddof=1))
+
+
+def _span(values: list[int]) -> str:
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def _cell(value: object) -> str:
+    return str(value).replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,81 @@
+"""What the engine yields, as rows of the record's tables."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from pflsweep.data.federation import Federation
+from pflsweep.engine.evaluate import Scores
+from pflsweep.engine.simulation import Result
+
+
+def round_row(result: Result) -> dict[str, Any]:
+    """The round's row in rounds.parquet."""
+    row: dict[str, Any] = {
+        "round": result.round,
+        "lr": result.lr,
+        "cohort": len(result.ids),
+        "images": result.images,
+        "seconds": result.seconds,
+        "eval_seconds": result.eval_seconds,
+        **result.traffic._asdict(),
+    }
+    for view, scores in result.scores.items():
+        row.update({f"{view}_{name}": value for name, value in summary(scores).items()})
+    row.update({f"show_{name}": float(value) for name, value in result.shown.items() if value.dim() == 0})
+    return row
+
+
+def summary(scores: Scores) -> dict[str, float]:
+    """A view's numbers over the clients that have samples."""
+    has = scores.n > 0
+    accuracy = np.sort(scores.accuracy[has])
+    return {
+        "accuracy": float(accuracy.mean()),
+        "accuracy_weighted": float(scores.correct.sum() / scores.n.sum()),
+        "std": float(accuracy.std()),
+        "worst10": float(accuracy[: max(1, len(accuracy) // 10)].mean()),
+        "loss": float(scores.loss[has].mean()),
+    }
+
+
+def client_rows(result: Result) -> pd.DataFrame | None:
+    """The round's rows in clients.parquet; None where it was not evaluated."""
+    tables = [
+        pd.DataFrame(
+            {
+                "round": result.round,
+                "view": view,
+                "client": np.arange(len(scores.n)),
+                "n": scores.n.astype(np.int64),
+                "correct": scores.correct.astype(np.int64),
+                "loss": scores.loss,
+            }
+        )
+        for view, scores in result.scores.items()
+    ]
+    return pd.concat(tables, ignore_index=True) if tables else None
+
+
+def matrices(result: Result) -> dict[str, np.ndarray]:
+    """The method's own matrices."""
+    return {name: value.cpu().numpy() for name, value in result.shown.items() if value.dim() == 2}
+
+
+def partition_table(federation: Federation) -> pd.DataFrame:
+    """One row a client and class: how many training, validation and test samples."""
+    y = federation.dataset.y
+    counts = {
+        split: torch.stack(
+            [torch.bincount(y[torch.from_numpy(own)], minlength=federation.classes) for own in rows]
+        )
+        for split, rows in federation.rows.items()
+    }
+    columns = {split: counts[split].flatten().numpy() for split in ("train", "validation", "test")}
+    index = {
+        "client": torch.arange(federation.clients).repeat_interleave(federation.classes).numpy(),
+        "class": torch.arange(federation.classes).repeat(federation.clients).numpy(),
+    }
+    return pd.DataFrame({**index, **columns})

@@ -1,0 +1,254 @@
+"""One trial: a config becomes objects, the objects a simulation, the simulation a record.
+
+Stopped, it is continued by the same command; finished, it is not trained again.
+"""
+
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+from torch import nn
+
+from pflsweep.compose import Config
+from pflsweep.config import build, build_model, check
+from pflsweep.engine import simulation as engine
+from pflsweep.errors import UserError
+from pflsweep.progress import Progress, announce, say
+from pflsweep.record import Record, claimed
+from pflsweep.rows import client_rows, matrices, partition_table, round_row
+from pflsweep.setting import describe
+from pflsweep.tracking import Listener, open_run
+
+SMALL = 250_000  # parameters under which one thread is the fastest
+
+
+class Accuracy(NamedTuple):
+    """Mean personalised accuracy over clients, in [0, 1]."""
+
+    last: float
+    best: float
+
+
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C, after the record was brought to a round's end."""
+
+
+class Result:
+    """A trial, read from its record as of the round that was asked for."""
+
+    def __init__(self, folder: Path, rounds: int) -> None:
+        self.record = Record(folder)
+        self.record.truncate(rounds)
+        self.record.status["target"] = rounds
+        self.config: dict[str, Any] = self.record.config
+
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """One row a round."""
+        return self.record.rounds
+
+    @cached_property
+    def clients(self) -> pd.DataFrame:
+        """One row a client, view and evaluated round."""
+        return self.record.clients
+
+    @property
+    def personal_accuracy(self) -> Accuracy:
+        accuracy = self.rounds["personal_accuracy"].dropna()
+        return Accuracy(float(accuracy.iloc[-1]), float(accuracy.max()))
+
+    def load_global(self) -> nn.Module:
+        """The global model after the record's last round. Raises UserError where there is none."""
+        state = self.record.models()["global"]
+        if state is None:
+            raise UserError(f"{self.record.meta['method']} has no global model.")
+        return self._load(state)
+
+    def load_personal(self, client: int) -> nn.Module:
+        """A client's personalised model after the record's last round. Raises UserError without one."""
+        personal = self.record.models()["personal"]
+        if client not in personal:
+            raise UserError(f"There is no client {client}: the clients are 0 to {len(personal) - 1}.")
+        return self._load(personal[client])
+
+    def _load(self, state: dict[str, torch.Tensor]) -> nn.Module:
+        model = build_model(
+            Config(self.config, self.record.meta, {}),
+            tuple(self.record.meta["shape"]),
+            self.record.meta["classes"],
+        )
+        model.load_state_dict(state)
+        return model
+
+
+def run_trial(config: Config, listen: Callable[[dict[str, Any], Record], Listener] = open_run) -> Result:
+    """Train what is not trained yet. listen: opens what hears of each round; it is tracking's.
+
+    Raises UserError on bad input, before anything is written, and Stopped on Ctrl-C.
+    """
+    check(config)
+    parts = build(config)
+    with _threads(config.values["train"]["threads"], parts.task.size):
+        meta = describe(config, parts)
+        folder = Path(config.values["paths"]["runs"]).absolute() / meta["identity"]
+        w0 = parts.task.vector(parts.model)
+        simulation = engine.Simulation(parts.verbs, parts.task, parts.federation, parts.schedule, w0)
+        with claimed(folder):
+            record = _open(folder, meta, config, simulation)
+            if not _done(record, config):
+                _catch_up(record, simulation)
+                record.set_target(config.values)
+                _run(record, simulation, config, listen)
+    return Result(folder, config.values["train"]["rounds"])
+
+
+def _open(folder: Path, meta: dict[str, Any], config: Config, simulation: engine.Simulation) -> Record:
+    """The trial's record, made where there is none. Raises UserError where the folder holds another's."""
+    if not (folder / "meta.json").exists():
+        return Record.create(folder, meta, config.values, partition_table(simulation.federation))
+    record = Record(folder)
+    if record.meta["identity"] != meta["identity"]:
+        raise UserError(
+            f"{folder} holds the record of another config ({record.meta['identity']}): move it away."
+        )
+    return record
+
+
+def _done(record: Record, config: Config) -> bool:
+    """Whether nothing is left to train."""
+    rounds = config.values["train"]["rounds"]
+    if record.done < rounds or (record.done == rounds and record.status["status"] != "finished"):
+        return False
+    if record.done > rounds:
+        _require_evaluated(record, rounds)
+    more = f", reported as of round {rounds}" if record.done > rounds else ""
+    say(f"{record.meta['name']}: trained already, {record.done} rounds{more} ({record.folder})")
+    return True
+
+
+def _catch_up(record: Record, simulation: engine.Simulation) -> None:
+    """Bring both to the checkpoint's round. Raises UserError where the tables end before it."""
+    state = record.checkpoint()
+    if state is not None:
+        simulation.load(state)
+    elif record.done:
+        name = record.meta["name"]
+        say(f"{name}: its record of {record.done} rounds has no checkpoint to go on from, so it begins anew")
+    if record.done < simulation.round:
+        raise UserError(
+            f"{record.folder}: the tables end before the checkpoint. Delete the folder to begin anew."
+        )
+    record.truncate(simulation.round)
+
+
+def _require_evaluated(record: Record, rounds: int) -> None:
+    """Raises UserError where a record of more rounds was not evaluated up to the one that is asked for."""
+    seen = record.rounds.dropna(subset=["personal_accuracy"])["round"]
+    if seen.min() > rounds:
+        raise UserError(
+            f"train.rounds is {rounds}, but this trial's record ({record.folder}) was first evaluated after "
+            f"round {seen.min()}. Ask for that many at least, or for another train.eval_every."
+        )
+
+
+def _run(record: Record, simulation: engine.Simulation, config: Config, listen: Callable) -> None:
+    """The rounds that are left, with everybody who listens."""
+    name, status = record.meta["name"], "failed"
+    try:
+        opened = listen(config.values, record)
+    except UserError:
+        if not record.done:
+            shutil.rmtree(record.folder)  # nothing half-written
+        raise
+    with opened as hears:
+        try:
+            announce(name, simulation)
+            _train(record, simulation, config.values["checkpoint"]["every"], hears)
+            _finish(record, simulation, config.values["checkpoint"])
+            status = "finished"
+        except KeyboardInterrupt as stop:
+            status = "interrupted"
+            record.set_status(status=status)
+            total = simulation.schedule.rounds
+            done = record.status["rounds"]
+            raise Stopped(
+                f"{name}: stopped after round {done} of {total}; the same command continues"
+            ) from stop
+        except Exception as error:
+            record.set_status(status=status, error=f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            hears.finish(record, status)
+
+
+def _train(record: Record, simulation: engine.Simulation, every: float, hears: Listener) -> None:
+    """Round by round; a checkpoint by time. On Ctrl-C the round is brought to its end first."""
+    total = simulation.schedule.rounds
+    progress = Progress(record.meta["name"], simulation.round, total)
+    written = perf_counter()
+    try:
+        with _interruptible() as stop:
+            for result in simulation.run():
+                row = round_row(result)
+                record.append(row, client_rows(result), matrices(result))
+                progress.round(row)
+                hears.rows(record)
+                if stop() or (perf_counter() - written >= every and result.round < total):
+                    record.write(simulation.state())
+                    written = perf_counter()
+                if stop() and result.round < total:
+                    raise KeyboardInterrupt
+    finally:
+        progress.close()
+
+
+def _finish(record: Record, simulation: engine.Simulation, checkpoint: dict[str, Any]) -> None:
+    record.write(simulation.state())
+    if checkpoint["models"]:
+        state_dict, common = simulation.task.state_dict, simulation.global_model()
+        personal = {i: state_dict(w) for i, w in enumerate(simulation.personal_models())}
+        record.save_models({"global": None if common is None else state_dict(common), "personal": personal})
+    record.set_status(status="finished")
+    if not checkpoint["keep"]:
+        record.drop_checkpoint()
+
+
+@contextmanager
+def _threads(count: int | str, size: int) -> Iterator[None]:
+    """auto: a small model's step is over before a second thread has woken up."""
+    before = torch.get_num_threads()
+    if count == "auto":
+        count = 1 if size < SMALL else before
+    torch.set_num_threads(int(count))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """Gives a function that says whether Ctrl-C was pressed. A second Ctrl-C stops at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    pressed = threading.Event()
+
+    def remember(*_: object) -> None:
+        pressed.set()
+        signal.signal(signal.SIGINT, before)
+        say("Stopping after this round; Ctrl-C again stops at once.")
+
+    before = signal.signal(signal.SIGINT, remember)
+    try:
+        yield pressed.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)

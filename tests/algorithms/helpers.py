@@ -1,0 +1,191 @@
+"""A tiny federation in float64 and a way to run a method in it: `simulate(FedProx, {"mu": 0.1}, rounds=3)`.
+
+`FEDERATION` has unequal clients, each without one of the classes. For numbers worked out on paper: `by_hand`
+makes a federation of given samples, `Quadratic` is a task whose gradient is a matrix product.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pflsweep.data.dataset import Dataset, Rows
+from pflsweep.data.federation import Data, Federation
+from pflsweep.engine.cohort import Clients, own, select
+from pflsweep.engine.lift import leaves
+from pflsweep.engine.optimiser import Sgd
+from pflsweep.engine.protocol import Given, Method, Verbs
+from pflsweep.engine.simulation import Result, Schedule, Simulation
+from pflsweep.engine.task import Batch, Loss, Task, cross_entropy, mean_over
+from pflsweep.models import mlp
+
+SIZES = (7, 12, 1, 20, 5)  # training samples of each client: with batch 4, 2 to 5 steps an epoch, or one
+CLASSES, FEATURES = 3, 4
+EVERYBODY = len(SIZES)
+
+
+def by_hand(
+    clients: list[list[tuple[list[float], int]]],
+    classes: int = 1,
+    keys: list[int] | None = None,
+    seed: int = 0,
+) -> Federation:
+    """A federation of written-out clients, each a list of samples (x, y): for training and for test."""
+    samples = [sample for client in clients for sample in client]
+    ends = np.cumsum([len(client) for client in clients])
+    rows = [np.arange(end - len(client), end) for client, end in zip(clients, ends, strict=True)]
+    x, y = torch.tensor([x for x, _ in samples], dtype=torch.float64), torch.tensor([y for _, y in samples])
+    dataset = Dataset(
+        "by hand", x, y, len(y), classes, scale=1, mean=torch.zeros(1), std=torch.ones(1), checksum=""
+    )
+    return Federation(
+        dataset, Rows(rows, rows), validation=0.0, seed=seed, device="cpu", dtype=torch.float64, keys=keys
+    )
+
+
+def federation(
+    sizes: tuple[int, ...] = SIZES, keys: list[int] | None = None, classes: int = CLASSES
+) -> Federation:
+    """Clients of Gaussian samples. Their classes follow their keys: with three classes, each lacks one."""
+    clients = []
+    for n, key in zip(sizes, keys or range(len(sizes)), strict=True):
+        rng = np.random.default_rng(key)
+        labels = [(key + k % max(1, classes - 1)) % classes for k in range(n)]
+        clients.append([((rng.normal(size=FEATURES) + y).tolist(), y) for y in labels])
+    return by_hand(clients, classes, keys)
+
+
+FEDERATION = federation()
+
+
+def network(hidden: tuple[int, ...] = (5,), classes: int = CLASSES, seed: int = 0) -> tuple[Task, Tensor]:
+    """A small perceptron as a task, and its initial weights."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = mlp.build((FEATURES,), classes, hidden).double()
+    task = Task(model)
+    return task, task.vector(model)
+
+
+NETWORK = network()
+
+
+class Quadratic(Task):
+    """f(w) = 1/2 (w - m)^T H (w - m), m the mean of the batch's x [B, P]: its gradient is H (w - m).
+
+    The extractor is w[:bodies], the head the rest.
+    """
+
+    def __init__(self, curvature: list[list[float]], bodies: int = 1) -> None:
+        self.h = torch.tensor(curvature, dtype=torch.float64)
+        body, head = nn.Linear(1, bodies, bias=False), nn.Linear(1, len(curvature) - bodies, bias=False)
+        super().__init__(nn.Sequential(body, head))
+
+    def value_and_grad(
+        self,
+        w: Tensor,
+        batch: Batch,
+        loss: Loss = cross_entropy,
+        part: slice | None = None,
+        top: int | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        apart = w - mean_over(batch.x, batch)
+        g = self.h @ apart
+        return apart @ g / 2, g.clone() if part is None else g[part].clone()
+
+    def logits(self, w: Tensor, x: Tensor) -> Tensor:
+        return x.new_zeros(len(x), 1)  # evaluation wants something; samples of a quadratic are of class 0
+
+
+class Run(NamedTuple):
+    """A finished simulation."""
+
+    method: Any
+    simulation: Simulation
+    results: list[Result]
+
+    @property
+    def server(self) -> Any:
+        return self.simulation.server
+
+    @property
+    def w(self) -> Tensor:
+        """The server's model, or the part of it that is shared."""
+        return self.simulation.server.w
+
+    @property
+    def clients(self) -> Any:
+        """All clients' state, [N, ...] each."""
+        store: Clients = self.simulation.clients
+        return store.get(torch.arange(len(store.seen)))
+
+    @property
+    def personal(self) -> Tensor:
+        """[N, P]"""
+        return torch.stack(list(self.simulation.personal_models()))
+
+    @property
+    def wire(self) -> tuple[float, float]:
+        """Floats (down, up) of the last round, for one client."""
+        traffic = self.results[-1].traffic
+        return traffic.floats_down, traffic.floats_up
+
+
+def make(
+    method: type[Method], hyper: dict[str, Any] | None = None, *, task: Task = NETWORK[0], epochs: int = 2,
+    momentum: float = 0.0, weight_decay: float = 0.0,
+) -> Any:  # fmt: skip
+    """A method with its hyperparameters and a short run's settings."""
+    return method(task=task, opt=Sgd(momentum, weight_decay), epochs=epochs, **(hyper or {}))
+
+
+def simulate(
+    method: type[Method], hyper: dict[str, Any] | None = None, *, rounds: int = 2, chunk: int = 1,
+    participation: float = 1.0, weights: str = "share", epochs: int = 2, batch: int = 4, lr: float = 0.1,
+    lr_decay: float = 1.0, momentum: float = 0.0, weight_decay: float = 0.0,
+    federation: Federation = FEDERATION, network: tuple[Task, Tensor] = NETWORK,
+) -> Run:  # fmt: skip
+    """Train a method; every round is evaluated. chunk: clients that run at once (EVERYBODY: all)."""
+    task, w0 = network
+    made = make(method, hyper, task=task, epochs=epochs, momentum=momentum, weight_decay=weight_decay)
+    schedule = Schedule(
+        rounds, participation, weights, epochs, batch, lr, lr_decay, eval_every=1, eval_batch=16, chunk=chunk
+    )
+    simulation = Simulation(Verbs.of(made), task, federation, schedule, w0)
+    return Run(made, simulation, list(simulation.run()))
+
+
+class Opened(NamedTuple):
+    """A chunk of clients right before they train: for tests that look inside `fit`."""
+
+    given: Given
+    data: Data
+    work: Any
+
+
+def opened(run: Run, ids: list[int]) -> Opened:
+    """These clients at the start of one more round of a finished run, as one chunk."""
+    simulation, chosen = run.simulation, torch.tensor(ids)
+    turn = simulation._turn(chosen)
+    down, labels = run.method.send(simulation.server, turn), simulation.federation.labels[chosen]
+    given = Given(down, select(run.clients, chosen), turn, labels)
+    data = simulation._data(chosen, simulation.round, "train")
+    return Opened(given, data, own(run.method.start(given, data)))
+
+
+def close(got: Any, expected: Any, tolerance: float = 1e-10) -> None:
+    """Equal to 1e-10: tensors, trees of them, or lists of numbers."""
+    if isinstance(expected, list):
+        expected = torch.tensor(expected, dtype=torch.float64)
+    for a, b in zip(leaves(got), leaves(expected), strict=True):
+        torch.testing.assert_close(a, b, rtol=0.0, atol=tolerance)
+
+
+def same_in_chunks(method: type[Method], hyper: dict[str, Any] | None = None, **settings: Any) -> None:
+    """One round run client by client, in pairs and all at once gives the same state and personal models."""
+    one, two, all_ = (simulate(method, hyper, rounds=1, chunk=k, **settings) for k in (1, 2, EVERYBODY))
+    for other in (two, all_):
+        close(other.server, one.server)
+        close(other.clients, one.clients)
+        close(other.personal, one.personal)

@@ -1,0 +1,140 @@
+import pytest
+import torch
+
+from pflsweep.algorithms.fedala import Ala, FedALA
+from pflsweep.algorithms.fedavg import FedAvg
+from pflsweep.algorithms.fedprox import FedProx
+from pflsweep.algorithms.fedrep import FedRep
+from pflsweep.algorithms.local import Local
+from pflsweep.engine.protocol import Verbs
+from pflsweep.engine.simulation import Schedule, Simulation
+from pflsweep.errors import UserError
+
+from .helpers import EVERYBODY, FEDERATION, NETWORK, close, make, same_in_chunks, simulate
+
+TASK, W0 = NETWORK
+HYPER = {"layers": 1, "share": 0.8, "rate": 1.0}
+
+
+def plugged(method, hyper=None, ala=HYPER, *, rounds=4, chunk=1, participation=1.0) -> Simulation:
+    verbs = Verbs.of(make(method, hyper), Ala(task=TASK, **ala))
+    schedule = Schedule(rounds, participation, "share", 2, 4, 0.1, 1.0, 1, 16, chunk)
+    simulation = Simulation(verbs, TASK, FEDERATION, schedule, W0)
+    for _ in simulation.run():
+        pass
+    return simulation
+
+
+def rows(simulation: Simulation):
+    return simulation.clients.get(torch.arange(EVERYBODY))
+
+
+@pytest.mark.parametrize("hyper", [{"layers": 0}, {"rate": 0.0}, {"share": 0.0}])
+def test_without_learning_the_server_goes_fedavgs_way(hyper):
+    ours = simulate(FedALA, {**HYPER, **hyper}, rounds=4, participation=0.6)
+    close(ours.w, simulate(FedAvg, rounds=4, participation=0.6).w)
+
+
+def test_weights_are_learned_and_stay_between_0_and_1():
+    weight = simulate(FedALA, HYPER, rounds=4).clients.weight
+    assert (weight >= 0).all()
+    assert (weight <= 1).all()
+    assert (weight < 1).any()
+
+
+def test_weight_0_keeps_the_clients_own_top():
+    """W = 0: the mixed part of the start is what the client trained last; below it is the server's."""
+    run = simulate(FedALA, {**HYPER, "rate": 0.0}, rounds=2)
+    simulation = run.simulation
+    simulation.clients._rows.weight.zero_()
+    own, sent = run.clients.own.clone(), run.w.clone()
+    simulation._next()
+    start = rows(simulation).start
+    close(start[:, TASK.head], own)
+    close(start[:, TASK.extractor], sent[TASK.extractor].expand(EVERYBODY, -1))
+
+
+def test_the_step_is_the_gradient_of_the_weights():
+    """Eq. 5 against autograd through eq. 4."""
+    method = make(FedALA, HYPER)
+    (ala,) = method.plugins()
+    data = FEDERATION.data([3], 1, batch=4, large=16)
+    batch = next(data.sample(0.8, "ala"))
+    torch.manual_seed(1)
+    own, model = torch.randn_like(W0)[TASK.head], torch.randn_like(W0)
+    weight = torch.rand_like(own).requires_grad_()
+    start = torch.cat([model[TASK.extractor], own + (model[TASK.head] - own) * weight])
+    (slope,) = torch.autograd.grad(TASK.loss(start, type(batch)(*(v if v is None else v[0] for v in batch))), weight)
+    seen = ala._seen_by_top(model[None], batch, 1)
+    got, _ = ala._step(weight.detach()[None], own[None], model[None, TASK.head], model[None], seen, TASK.head, 1)
+    close(got[0], (weight.detach() - slope).clamp(0, 1))
+
+
+def test_initial_stage_belongs_to_each_clients_first_turn_with_a_model():
+    run = simulate(FedALA, HYPER, rounds=4, participation=0.4)
+    turns = torch.zeros(EVERYBODY, dtype=torch.int64)
+    for result in run.results:
+        turns[result.ids] += 1
+    assert torch.equal(run.clients.converged, turns >= 2)
+    never = turns == 0
+    close(run.personal[never], run.w.expand(int(never.sum()), -1))
+
+
+def test_the_first_turn_starts_from_the_global_model():
+    run = simulate(FedALA, HYPER, rounds=1)
+    close(run.clients.start, W0.expand(EVERYBODY, -1))
+    assert (run.clients.weight == 1).all()
+
+
+def test_plugin_on_fedavg_is_fedala():
+    ours, plug = simulate(FedALA, HYPER, rounds=4, participation=0.6), plugged(FedAvg, participation=0.6)
+    assert torch.equal(ours.w, plug.server.w)
+    assert torch.equal(ours.personal, torch.stack(list(plug.personal_models())))
+
+
+def test_fedprox_is_held_to_what_was_sent_not_to_the_mix():
+    strong = plugged(FedProx, {"mu": 8.0})
+    close(plugged(FedProx, {"mu": 0.0}).server.w, plugged(FedAvg).server.w)
+    seen = []
+    verbs = strong.verbs
+    strong.verbs = verbs._replace(fit=lambda given, *rest: seen.append(given.down.w) or verbs.fit(given, *rest))
+    sent = strong.server.w
+    strong._next()
+    for down in seen:
+        assert torch.equal(down[0], sent)
+
+
+def test_fedrep_mixes_the_top_of_its_extractor_alone():
+    simulation = plugged(FedRep, {"head_epochs": 1})
+    state, extractor = rows(simulation), TASK.extractor
+    assert state.weight.shape[1] == TASK.blocks[-2].stop - TASK.blocks[-2].start
+    assert (state.weight < 1).any()
+    assert state.start.shape[1] == TASK.size
+    assert simulation.server.w.shape == (extractor.stop,)
+
+
+@pytest.mark.parametrize(("method", "hyper"), [(FedProx, {"mu": 0.1}), (FedRep, {"head_epochs": 1})])
+def test_any_chunking_of_a_plugged_method_is_the_same(method, hyper):
+    one, all_ = (plugged(method, hyper, chunk=k, participation=0.6) for k in (1, EVERYBODY))
+    close(all_.server, one.server)
+    close(rows(all_), rows(one))
+
+
+def test_any_chunking_is_the_same_round():
+    same_in_chunks(FedALA, HYPER, momentum=0.9)
+    one, all_ = (simulate(FedALA, HYPER, rounds=4, chunk=k, participation=0.6) for k in (1, EVERYBODY))
+    close(all_.clients, one.clients)
+
+
+def test_nothing_more_than_fedavg_on_the_wire():
+    assert simulate(FedALA, HYPER, rounds=3).wire == (TASK.size, TASK.size)
+
+
+def test_a_method_without_a_shared_model_is_refused():
+    with pytest.raises(UserError, match="ala=on needs a method that sends a shared model"):
+        plugged(Local)
+
+
+def test_more_layers_than_blocks_are_refused():
+    with pytest.raises(UserError, match="layers is 9"):
+        simulate(FedALA, {**HYPER, "layers": 9})

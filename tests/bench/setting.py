@@ -1,0 +1,112 @@
+"""What all benchmarks share: a federation of CIFAR-10's shapes, the engine's rounds, and the plain loop beside them."""
+
+import copy
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter, process_time
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pflsweep.algorithms.fedala import FedALA
+from pflsweep.algorithms.fedavg import FedAvg
+from pflsweep.algorithms.pgfed import PGFed
+from pflsweep.data.dataset import Dataset, Rows
+from pflsweep.data.federation import Federation
+from pflsweep.engine.optimiser import Sgd
+from pflsweep.engine.protocol import Verbs
+from pflsweep.engine.simulation import Schedule, Simulation
+from pflsweep.engine.task import Task
+from pflsweep.models import cnn
+
+SHAPE, CLASSES, LR = (3, 32, 32), 10, 0.01
+METHODS = {
+    "fedavg": (FedAvg, {}),
+    "pgfed": (PGFed, {"mu": 0.05, "alpha_lr": 0.01, "beta": 0.0, "estimate": "full"}),
+    "fedala": (FedALA, {"layers": 1, "share": 0.8, "rate": 1.0}),
+}
+
+
+def federation(clients: int, samples: int, test: int, device: str = "cpu") -> Federation:
+    """Random images of CIFAR-10's shape, so that nothing has to be downloaded; speed does not depend on content."""
+    n = clients * (samples + test)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (n, *SHAPE), dtype=torch.uint8, generator=generator)
+    y = torch.randint(0, CLASSES, (n,), generator=generator)
+    half = torch.full((3, 1, 1), 0.5)
+    data = Dataset("random", x, y, clients * samples, CLASSES, 1 / 255, half, half, "random")
+    cut = np.arange(n).reshape(clients, samples + test)
+    return Federation(
+        data, Rows(list(cut[:, :samples]), list(cut[:, samples:])), validation=0.0, seed=0, device=device
+    )
+
+
+def simulation(
+    method: str, federation: Federation, *, epochs: int, batch: int, participation: float = 1.0, chunk: int = 1,
+    eval_every: int = 10**9,
+) -> Simulation:
+    """An engine ready to run round after round."""
+    torch.manual_seed(0)
+    model = cnn.build(SHAPE, CLASSES)
+    task = Task(model)
+    cls, hyper = METHODS[method]
+    built = cls(task=task, opt=Sgd(0.0, 0.0), epochs=epochs, **hyper)
+    schedule = Schedule(10**9, participation, "share", epochs, batch, LR, 1.0, eval_every, 256, chunk)
+    return Simulation(Verbs.of(built), task, federation, schedule, task.vector(model))
+
+
+class PlainLoop:
+    """FedAvg as one would write it by hand: float tensors in memory, clients one after the other, eager torch.optim."""
+
+    def __init__(self, federation: Federation, *, epochs: int, batch: int) -> None:
+        torch.manual_seed(0)
+        self.model = cnn.build(SHAPE, CLASSES).to(federation.device)
+        self.epochs, self.batch = epochs, batch
+        self.train = [federation.gather(torch.from_numpy(rows)) for rows in federation.rows["train"]]
+        self.test = [federation.gather(torch.from_numpy(rows)) for rows in federation.rows["test"]]
+
+    def client(self, x: Tensor, y: Tensor) -> nn.Module:
+        model = copy.deepcopy(self.model)
+        optimiser = torch.optim.SGD(model.parameters(), lr=LR)
+        for _ in range(self.epochs):
+            for rows in torch.randperm(len(y)).split(self.batch):
+                optimiser.zero_grad()
+                F.cross_entropy(model(x[rows]), y[rows]).backward()
+                optimiser.step()
+        return model
+
+    def round(self) -> None:
+        models = [self.client(x, y) for x, y in self.train]
+        total = sum(len(y) for _, y in self.train)
+        with torch.no_grad():
+            for mean, *own in zip(self.model.parameters(), *(m.parameters() for m in models), strict=True):
+                mean.copy_(sum(w * (len(y) / total) for w, (_, y) in zip(own, self.train, strict=True)))
+
+    @torch.no_grad()
+    def evaluate(self, batch: int = 256) -> list[float]:
+        return [
+            sum(int((self.model(a).argmax(1) == b).sum()) for a, b in zip(x.split(batch), y.split(batch), strict=True))
+            / len(y)
+            for x, y in self.test
+        ]
+
+
+def compare(runs: dict[str, Callable[[], None]], repeat: int) -> dict[str, tuple[list[float], list[float]]]:
+    """(wall, cpu) seconds of each, taken in turn so that a machine's moods meet all of them alike."""
+    times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in runs}
+    for run in runs.values():  # warm up
+        run()
+    for _ in range(repeat):
+        for name, run in runs.items():
+            wall, cpu = perf_counter(), process_time()
+            run()
+            times[name][0].append(perf_counter() - wall)
+            times[name][1].append(process_time() - cpu)
+    return times
+
+
+def ratio(of: list[float], to: list[float]) -> float:
+    """Median of the pairwise ratios: how many times as fast `of` is as `to`."""
+    return median(b / a for a, b in zip(of, to, strict=True))

@@ -1,0 +1,318 @@
+"""Loaders: original layouts, damaged and missing files, where data are looked for."""
+
+import gzip
+import hashlib
+import pickle
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from hydra.utils import get_method
+
+from pflsweep.data.dataset import Dataset
+from pflsweep.data.datasets import cifar, files, mnist
+from pflsweep.data.datasets.pack import checksum
+from pflsweep.data.datasets.vision import datasets
+from pflsweep.errors import UserError
+
+CONF = Path(__file__).parents[2] / "conf/dataset"
+NOWHERE = Path("nowhere")
+
+
+def from_yaml(name: str, root: Path = NOWHERE, download: bool = False, **changes) -> Dataset:
+    config = yaml.safe_load((CONF / f"{name}.yaml").read_text())
+    config.pop("defaults", None)
+    return get_method(config.pop("_target_"))(root=root, download=download, **{**config, **changes})
+
+
+# Where data are looked for
+
+
+def test_root_is_the_config_then_the_environment_then_the_cache(monkeypatch):
+    monkeypatch.setenv("PFLSWEEP_DATA", "/environment")
+    assert files.find_root("/config") == Path("/config")
+    assert files.find_root(None) == Path("/environment")
+    monkeypatch.delenv("PFLSWEEP_DATA")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert files.find_root(None) == Path("/cache/pflsweep")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert files.find_root(None) == Path("/home/me/.cache/pflsweep")
+    assert files.find_root("~/data") == Path("/home/me/data")
+
+
+def test_every_yaml_says_what_it_is():
+    for path in CONF.glob("*.yaml"):
+        assert path.read_text().startswith("# ")
+        assert yaml.safe_load(path.read_text())["name"] == path.stem
+
+
+# Data that need no files
+
+
+def test_digits():
+    data = from_yaml("digits")
+    assert data.x.shape == (1797, 1, 8, 8)
+    assert data.x.dtype == torch.uint8
+    assert data.train == 1797 - 359
+    assert data.x.max() * data.scale == 1
+    assert data.y.bincount().tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert data.shape == (1, 8, 8)
+    assert data.checksum == from_yaml("digits").checksum
+    assert data.checksum != from_yaml("digits", split_seed=1).checksum
+
+
+def test_synthetic_clients():
+    data = from_yaml("synthetic")
+    assert data.owner is not None
+    sizes = np.bincount(data.owner)
+    assert len(sizes) == 30
+    assert sizes.min() >= 50
+    assert data.x.shape == (sizes.sum(), 60)
+    assert data.x.dtype == torch.float32
+    train = np.bincount(data.owner[: data.train])
+    assert np.array_equal(sizes - train, np.round(0.1 * sizes))
+    assert torch.equal(data.x, from_yaml("synthetic").x)
+    more = from_yaml("synthetic", clients=31)  # a client's data are its own
+    assert torch.equal(data.x[data.owner == 3], more.x[more.owner == 3])
+
+
+def test_synthetic_beta_moves_the_inputs_apart():
+    def spread(beta: float) -> float:
+        data = from_yaml("synthetic", beta=beta)
+        centres = [data.x[data.owner == k].mean() for k in range(30)]
+        return float(torch.stack(centres).std())
+
+    assert spread(3.0) > 4 * spread(0.0)
+
+
+# Files in the original layout, small
+
+
+def idx(array: np.ndarray) -> bytes:
+    return struct.pack(f">BBBB{array.ndim}i", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
+
+
+@pytest.fixture
+def small_mnist(tmp_path, monkeypatch):
+    """A folder with 6 + 4 images as MNIST; the loader is told their MD5s. Two files unpacked, two packed."""
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (10, 28, 28), np.uint8), rng.integers(0, 10, 10, np.uint8)
+    contents = dict(
+        zip(
+            mnist.SOURCES["mnist"].files,
+            map(idx, (images[:6], labels[:6], images[6:], labels[6:])),
+            strict=True,
+        )
+    )
+    raw = tmp_path / "MNIST/raw"
+    raw.mkdir(parents=True)
+    for number, (name, content) in enumerate(contents.items()):
+        if number % 2:
+            (raw / name).write_bytes(content)
+        else:
+            (raw / f"{name}.gz").write_bytes(gzip.compress(content))
+    md5s = {name: hashlib.md5(content).hexdigest() for name, content in contents.items()}
+    monkeypatch.setitem(mnist.SOURCES, "mnist", mnist.Source("MNIST", md5s))
+    return tmp_path, raw, images, labels
+
+
+def test_mnist_packed_or_not(small_mnist):
+    root, _, images, labels = small_mnist
+    data = from_yaml("mnist", root)
+    assert np.array_equal(data.x.numpy()[:, 0], images)
+    assert np.array_equal(data.y.numpy(), labels)
+    assert data.train == 6
+    assert data.mean.shape == (1, 1, 1)
+
+
+@pytest.mark.parametrize("how", ["cut", "garbled", "wrong", "empty"])
+def test_a_damaged_file_is_named(small_mnist, how):
+    root, raw, *_ = small_mnist
+    path = raw / "train-images-idx3-ubyte.gz"
+    good = path.read_bytes()
+    middle = len(good) // 2
+    bad = {
+        "cut": good[:middle],
+        "garbled": good[:middle] + bytes(20) + good[middle + 20 :],
+        "wrong": gzip.compress(b"something else"),
+        "empty": b"",
+    }
+    path.write_bytes(bad[how])
+    with pytest.raises(UserError, match="train-images-idx3-ubyte is damaged") as error:
+        from_yaml("mnist", root)
+    assert str(raw) in str(error.value)
+    assert "data.download=true" in str(error.value)
+    assert "PFLSWEEP_DATA" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_good_packed_file_beside_a_damaged_one_is_enough(small_mnist):
+    root, raw, images, _ = small_mnist
+    (raw / "train-images-idx3-ubyte").write_bytes(b"cut short")
+    assert np.array_equal(from_yaml("mnist", root).x.numpy()[:, 0], images)
+
+
+def test_missing_files_are_named(small_mnist, tmp_path):
+    root, raw, *_ = small_mnist
+    (raw / "t10k-labels-idx1-ubyte").unlink()
+    with pytest.raises(UserError, match=r"t10k-labels-idx1-ubyte is missing.* Looked in"):
+        from_yaml("mnist", root)
+    with pytest.raises(
+        UserError, match=r"dataset=fmnist: train-images-idx3-ubyte is missing, .*FashionMNIST"
+    ):
+        from_yaml("fmnist", tmp_path)
+
+
+def test_only_what_is_missing_is_downloaded(small_mnist, monkeypatch):
+    root, raw, images, _ = small_mnist
+    path = raw / "train-images-idx3-ubyte.gz"
+    content = path.read_bytes()
+    path.unlink()
+    official, asked = datasets().MNIST, []
+
+    def download_url(url, root, filename, md5):
+        asked.append(url)
+        if official.mirrors[0] in url:
+            raise OSError("this mirror is down")
+        (Path(root) / filename).write_bytes(content)
+
+    monkeypatch.setattr("torchvision.datasets.utils.download_url", download_url)
+    assert np.array_equal(from_yaml("mnist", root, download=True).x.numpy()[:, 0], images)
+    assert asked == [mirror + path.name for mirror in official.mirrors]
+
+
+def test_a_failed_download_is_said(tmp_path, monkeypatch):
+    def no_network(*args, **kwargs):
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr("urllib.request.urlopen", no_network)
+    for name in ("mnist", "cifar100"):
+        with pytest.raises(UserError, match=rf"dataset={name}: the download into .* failed.*data\.root"):
+            from_yaml(name, tmp_path, download=True)
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path):
+    (tmp_path / "MNIST").write_text("a file where a folder should be")
+    with pytest.raises(UserError, match=r"the download into .* failed"):
+        from_yaml("mnist", tmp_path, download=True)
+
+
+@pytest.fixture(params=["cifar10", "cifar100"])
+def small_cifar(request, tmp_path, monkeypatch):
+    """A folder with 5 images a file, in CIFAR's own layout; torchvision is told their MD5s."""
+    name = request.param
+    official = getattr(datasets(), cifar.SOURCES[name][0])
+    rng, images, labels = np.random.default_rng(0), [], []
+    folder = tmp_path / official.base_folder
+    folder.mkdir()
+
+    def write(file: str, content: object) -> list[str]:
+        (folder / file).write_bytes(pickle.dumps(content))
+        return [file, hashlib.md5((folder / file).read_bytes()).hexdigest()]
+
+    def batch(file: str) -> list[str]:
+        images.append(rng.integers(0, 256, (5, 3072), np.uint8))
+        labels.append(rng.integers(0, 10, 5))
+        return write(file, {"data": images[-1], official_labels: labels[-1].tolist()})
+
+    official_labels = "labels" if name == "cifar10" else "fine_labels"
+    monkeypatch.setattr(official, "train_list", [batch(file) for file, _ in official.train_list])
+    monkeypatch.setattr(official, "test_list", [batch(file) for file, _ in official.test_list])
+    meta, md5 = write(official.meta["filename"], {official.meta["key"]: [str(k) for k in range(10)]})
+    monkeypatch.setattr(official, "meta", {**official.meta, "filename": meta, "md5": md5})
+    return name, tmp_path, folder, np.concatenate(images), np.concatenate(labels)
+
+
+def test_cifar(small_cifar):
+    name, root, _, images, labels = small_cifar
+    data = from_yaml(name, root)
+    assert np.array_equal(data.x.numpy(), images.reshape(-1, 3, 32, 32))
+    assert data.x.is_contiguous()
+    assert np.array_equal(data.y.numpy(), labels)
+    assert data.train == len(labels) - 5
+    assert data.mean.shape == (3, 1, 1)
+    assert data.classes == int(name.removeprefix("cifar"))
+
+
+def test_a_damaged_or_missing_cifar_file_is_named_and_never_unpickled(small_cifar):
+    name, root, folder, *_ = small_cifar
+    file = next(path for path in sorted(folder.iterdir()) if path.name.startswith(("test", "data_batch_1")))
+    content = bytearray(file.read_bytes())
+    content[100] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=f"dataset={name}: {file.name} is damaged. Looked in {folder}"):
+        from_yaml(name, root)
+    file.unlink()
+    with pytest.raises(UserError, match=f"dataset={name}: {file.name} is missing"):
+        from_yaml(name, root)
+    with pytest.raises(UserError, match="meta is missing"):
+        from_yaml(name, root / "elsewhere")
+
+
+# Normalisation and checksum
+
+
+def test_normalisation_must_fit():
+    with pytest.raises(UserError, match=r"dataset.mean is \[0.5, 0.5\]: digits needs 1 value"):
+        from_yaml("digits", mean=[0.5, 0.5])
+    with pytest.raises(UserError, match=r"dataset.std is \[0.0\]"):
+        from_yaml("digits", std=[0.0])
+    with pytest.raises(UserError, match=r"dataset.test_fraction is 1.0"):
+        from_yaml("digits", test_fraction=1.0)
+    with pytest.raises(UserError, match=r"dataset.alpha is -1"):
+        from_yaml("synthetic", alpha=-1)
+
+
+def test_checksum_sees_values_types_and_shapes():
+    array = np.arange(6, dtype=np.uint8)
+    changed = array.copy()
+    changed[5] = 0
+    others = [array.reshape(2, 3), array.astype(np.int64), changed]
+    assert len({checksum(a) for a in [array, *others]}) == 4
+    assert checksum(array, None) == checksum(array)
+
+
+# The real files
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("name", "shape", "classes"),
+    [
+        ("mnist", (1, 28, 28), 10),
+        ("fmnist", (1, 28, 28), 10),
+        ("cifar10", (3, 32, 32), 10),
+        ("cifar100", (3, 32, 32), 100),
+    ],
+)
+def test_real(name, shape, classes, real_root):
+    folder = {"mnist": "MNIST", "fmnist": "FashionMNIST", "cifar10": "cifar-10-batches-py"}.get(
+        name, "cifar-100-python"
+    )
+    if not (real_root / folder).exists():
+        pytest.skip(f"{folder} is not in PFLSWEEP_DATA")
+    data = from_yaml(name, real_root)
+    rows = {"m": 70_000, "f": 70_000, "c": 60_000}[name[0]]
+    assert data.x.shape == (rows, *shape)
+    assert data.train == rows - 10_000
+    counts = data.y[: data.train].bincount()
+    assert len(counts) == classes
+    if name != "mnist":
+        assert counts.unique().tolist() == [data.train // classes]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["mnist", "fmnist"])
+def test_our_checksums_are_of_the_files_that_torchvision_knows(name, real_root):
+    source = mnist.SOURCES[name]
+    for gz, md5 in getattr(datasets(), source.cls).resources:
+        path = real_root / source.cls / "raw" / gz
+        if not path.exists():
+            pytest.skip(f"{gz} is not in PFLSWEEP_DATA")
+        assert hashlib.md5(path.read_bytes()).hexdigest() == md5
+        content = gzip.decompress(path.read_bytes())
+        assert hashlib.md5(content).hexdigest() == source.files[gz.removesuffix(".gz")]

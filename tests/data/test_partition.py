@@ -1,0 +1,325 @@
+"""Partitions: disjoint, exhaustive, reproducible, of the right classes and sizes; bad options are named."""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from hydra.utils import get_method
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from pflsweep.data.dataset import Dataset, Rows
+from pflsweep.data.datasets import digits
+from pflsweep.data.partition import dirichlet, iid, natural, pathological, shards
+from pflsweep.data.partition.stats import classes_per_client, label_counts, sizes
+from pflsweep.errors import UserError
+
+CONF = Path(__file__).parents[2] / "conf/partition"
+fast = settings(max_examples=25, deadline=None, derandomize=True)
+
+
+def fake(samples: int = 1000, classes: int = 10, owners: int | None = None, balanced: bool = True) -> Dataset:
+    """Labels without images; four fifths are the training split."""
+    rng = np.random.default_rng(0)
+    y = np.arange(samples) % classes if balanced else rng.integers(0, classes, samples)
+    owner = None if owners is None else rng.integers(0, owners, samples)
+    one = torch.ones(1)
+    y = torch.from_numpy(y).long()
+    return Dataset("fake", torch.zeros(samples, 1), y, samples * 4 // 5, classes, 1.0, one, one, "", owner)
+
+
+DATA = fake()
+Y = DATA.y.numpy()
+
+
+def dealt(rows: Rows) -> np.ndarray:
+    return np.concatenate([*rows.train, *rows.test])
+
+
+def check(rows: Rows, clients: int) -> None:
+    """What holds for every partition."""
+    assert len(rows.train) == len(rows.test) == clients
+    for own in (*rows.train, *rows.test):
+        assert own.dtype == np.int64
+        assert len(own) >= 1
+        assert np.all(np.diff(own) > 0)
+    everything = dealt(rows)
+    assert len(np.unique(everything)) == len(everything)
+
+
+SCHEMES = {
+    "iid": partial(iid.split, clients=20, test_fraction=0.25),
+    "by_class": partial(dirichlet.by_class, clients=20, alpha=0.3, least=10, tries=1000, test_fraction=0.25),
+    "by_client": partial(dirichlet.by_client, clients=20, alpha=0.3),
+    "pathological": partial(
+        pathological.split, clients=20, classes_per_client=2, balanced=False, least=10, test_fraction=0.25
+    ),
+    "balanced": partial(
+        pathological.split, clients=20, classes_per_client=2, balanced=True, least=10, test_fraction=0.25
+    ),
+    "shards": partial(shards.split, clients=20, shards_per_client=2),
+    "natural": partial(natural.split, clients=None, least=10, test_fraction=0.25),
+}
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+@fast
+@given(seed=st.integers(0, 2**32))
+def test_a_partition_is_a_function_of_its_seed(name, seed):
+    data = fake(owners=20)
+    rows, again, other = (SCHEMES[name](data, s) for s in (seed, seed, seed + 1))
+    check(rows, 20)
+    assert all(np.array_equal(a, b) for a, b in zip([*rows.train, *rows.test], [*again.train, *again.test]))  # noqa: B905
+    assert not all(np.array_equal(a, b) for a, b in zip(rows.train, other.train, strict=True))
+    assert len(dealt(rows)) == 1000
+    if name in ("by_client", "shards"):  # keep the dataset's own split
+        assert max(own.max() for own in rows.train) < data.train <= min(own.min() for own in rows.test)
+    else:
+        for train, test in zip(rows.train, rows.test, strict=True):
+            assert len(train) == (len(train) + len(test)) * 3 // 4
+
+
+def test_a_partition_touches_no_global_generator():
+    np.random.seed(0)  # noqa: NPY002
+    torch.manual_seed(0)
+    before = np.random.get_state()[1].tolist(), torch.get_rng_state()  # noqa: NPY002
+    for scheme in SCHEMES.values():
+        scheme(fake(owners=20), 0)
+    assert before[0] == np.random.get_state()[1].tolist()  # noqa: NPY002
+    assert torch.equal(before[1], torch.get_rng_state())
+
+
+@fast
+@given(clients=st.integers(1, 60), seed=st.integers(0, 99))
+def test_iid_deals_equal_parts(clients, seed):
+    rows = iid.split(DATA, seed, clients, 0.25)
+    check(rows, clients)
+    assert len(dealt(rows)) == 1000
+    assert np.ptp(sizes(rows.train) + sizes(rows.test)) <= 1
+
+
+@fast
+@given(
+    clients=st.integers(1, 12),
+    alpha=st.sampled_from([0.3, 1.0, 100.0]),
+    least=st.integers(1, 15),
+    seed=st.integers(0, 99),
+)
+def test_by_class_respects_the_minimum(clients, alpha, least, seed):
+    rows = dirichlet.by_class(DATA, seed, clients, alpha, least, 1000, 0.25)
+    check(rows, clients)
+    assert len(dealt(rows)) == 1000
+    both = sizes(rows.train) + sizes(rows.test)
+    assert both.min() >= least
+    # nobody above its even share is dealt a further class, so nobody exceeds it by more than a class
+    assert both.max() < 1000 / clients + 100
+
+
+def test_alpha_says_how_uneven():
+    def classes(split, alpha):
+        rows = split(fake(4000), 0, clients=10, alpha=alpha)
+        counts = label_counts(rows.train, fake(4000).y.numpy(), 10)
+        return (counts / counts.sum(1, keepdims=True)).max(1).mean()
+
+    by_class = partial(dirichlet.by_class, least=1, tries=1000, test_fraction=0.25)
+    for split in (by_class, dirichlet.by_client):
+        assert classes(split, 0.05) > 0.5 > 0.4 > classes(split, 0.5) > 0.2 > classes(split, 1000.0)
+
+
+def test_a_tiny_alpha_still_deals_everything():
+    rows = dirichlet.by_class(DATA, 0, 3, 1e-4, 1, 1000, 0.25)
+    check(rows, 3)
+    assert len(dealt(rows)) == 1000
+    check(dirichlet.by_client(DATA, 0, 20, 1e-4), 20)
+
+
+@fast
+@given(clients=st.integers(1, 100), alpha=st.sampled_from([0.01, 0.3, 10.0]), seed=st.integers(0, 99))
+def test_by_client_deals_equal_sizes(clients, alpha, seed):
+    rows = dirichlet.by_client(DATA, seed, clients, alpha)
+    check(rows, clients)
+    assert set(sizes(rows.train)) == {800 // clients}
+    assert set(sizes(rows.test)) == {200 // clients}
+
+
+def test_by_client_tests_on_what_it_trains_on():
+    data = fake(20_000)
+    rows = dirichlet.by_client(data, 0, 10, 0.3)
+    train, test = (label_counts(part, data.y.numpy(), 10) for part in rows)
+    gap = np.abs(train / train.sum(1, keepdims=True) - test / test.sum(1, keepdims=True)).sum(1)
+    assert gap.mean() < 0.25  # two unrelated draws of Dir(.3) are about 1.4 apart
+
+
+@fast
+@given(
+    clients=st.sampled_from([5, 10, 20, 50]),
+    k=st.sampled_from([2, 4, 10]),
+    balanced=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_pathological_gives_each_client_its_classes(clients, k, balanced, seed):
+    assume(clients % (clients * k // 10) == 0)  # groups of clients that come out even
+    rows = pathological.split(DATA, seed, clients, k, balanced, 10, 0.25)
+    check(rows, clients)
+    assert len(dealt(rows)) == 1000
+    both = [np.concatenate(pair) for pair in zip(*rows, strict=True)]
+    assert set(classes_per_client(both, Y, 10)) == {k}
+    per_class = label_counts(both, Y, 10)
+    held = per_class[per_class > 0]
+    if balanced:
+        assert np.ptp(sizes(both)) <= k * (clients * k // 10)  # the last holder takes what does not divide
+        assert held.min() >= 100 // (clients * k // 10)
+    else:
+        assert held.min() >= max(1, int(100 / (clients * k / 10) / 10))
+
+
+def test_pathological_groups_share_their_classes():
+    rows = pathological.split(fake(7000), 0, 100, 2, True, 40, 0.142857)
+    counts = label_counts(rows.train, fake(7000).y.numpy(), 10) > 0
+    for group in range(5):
+        own = counts[20 * group : 20 * group + 20]
+        assert np.array_equal(own, np.tile([k // 2 == group for k in range(10)], (20, 1)))
+    assert set(sizes(rows.train)) == {60}  # 6 : 1
+    assert set(sizes(rows.test)) == {10}
+
+
+def test_pathological_says_which_classes_it_cannot_place(caplog):
+    rows = pathological.split(DATA, 0, 3, 2, True, 10, 0.25)
+    check(rows, 3)
+    assert len(dealt(rows)) == 600
+    assert "leaves classes [6, 7, 8, 9] unused" in caplog.text
+
+
+def test_pathological_says_who_has_fewer_classes(caplog):
+    check(pathological.split(DATA, 0, 5, 4, True, 10, 0.25), 5)
+    assert "leaves clients [4] with fewer than 4 classes" in caplog.text
+
+
+@fast
+@given(clients=st.integers(1, 40), shards_per_client=st.integers(1, 4), seed=st.integers(0, 99))
+def test_shards(clients, shards_per_client, seed):
+    assume(clients * shards_per_client <= 100)
+    rows = shards.split(DATA, seed, clients, shards_per_client)
+    check(rows, clients)
+    assert np.array_equal(np.sort(np.concatenate(rows.train)), np.arange(800))
+    assert np.ptp(sizes(rows.train)) <= shards_per_client
+    if clients * shards_per_client >= 10:
+        # a shard is at most as large as a class, so it touches two of them at most
+        assert classes_per_client(rows.train, Y, 10).max() <= 2 * shards_per_client
+    tested, trained = (label_counts(part, Y, 10) > 0 for part in (rows.test, rows.train))
+    assert not np.any(tested & ~trained)
+    assert len(np.concatenate(rows.test)) == 200
+
+
+def test_shards_of_pure_classes_give_at_most_that_many():
+    data = fake(samples=1250)  # 100 training samples a class ...
+    data = data._replace(y=torch.cat([torch.arange(1000) % 10, torch.arange(250) % 10]))
+    rows = shards.split(data, 0, 50, 2)  # ... in 10 shards each
+    assert classes_per_client(rows.train, data.y.numpy(), 10).max() <= 2
+    assert set(sizes(rows.train)) == {20}
+
+
+@fast
+@given(clients=st.integers(1, 12), seed=st.integers(0, 99))
+def test_natural_clients_are_owners(clients, seed):
+    data = fake(owners=12)
+    rows = natural.split(data, seed, clients, 10, 0.25)
+    check(rows, clients)
+    both = [np.concatenate(pair) for pair in zip(*rows, strict=True)]
+    owners = [np.unique(data.owner[own]) for own in both]
+    assert all(len(owner) == 1 for owner in owners)
+    assert len(np.unique(owners)) == clients
+    assert all(len(own) == (data.owner == owner).sum() for own, owner in zip(both, owners, strict=True))
+
+
+def test_natural_leaves_small_owners_out():
+    owner = np.repeat([7, 8, 9], [500, 495, 5])
+    rows = natural.split(DATA._replace(owner=owner), 0, None, 10, 0.25)
+    check(rows, 2)
+    assert len(dealt(rows)) == 995
+
+
+def test_statistics_by_hand():
+    parts, y = [np.array([0, 1, 2]), np.array([4])], np.array([0, 1, 1, 0, 2])
+    assert sizes(parts).tolist() == [3, 1]
+    assert label_counts(parts, y, 3).tolist() == [[1, 2, 0], [0, 0, 1]]
+    assert classes_per_client(parts, y, 3).tolist() == [2, 1]
+
+
+def test_an_uneven_dataset_is_fine():
+    data = fake(997, 7, owners=5, balanced=False)
+    for name, scheme in SCHEMES.items():
+        rows = scheme(data, 0)
+        check(rows, 5 if name == "natural" else 20)
+
+
+BAD = [
+    ("dirichlet", {"alpha": 0}, r"partition.alpha is 0: it must be greater than 0"),
+    ("dirichlet", {"alpha": -1.0}, r"partition.alpha is -1.0"),
+    ("dirichlet", {"alpha": float("nan")}, r"partition.alpha is nan"),
+    ("dirichlet", {"clients": 0}, r"partition.clients is 0: it must be at least 1"),
+    ("dirichlet", {"clients": 1001}, r"partition.clients is 1001: there are only 1000 samples"),
+    ("dirichlet", {"least": 51}, r"partition.least is 51: it must be 1 to 50"),
+    (
+        "dirichlet",
+        {"alpha": 0.01, "tries": 20},
+        r"partition.least is 40, but in 20 draws .* Use fewer clients",
+    ),
+    ("dirichlet", {"least": 1, "test_fraction": 1.0}, r"partition.test_fraction is 1.0"),
+    ("dirichlet_client", {"alpha": 0}, r"partition.alpha is 0"),
+    ("dirichlet_client", {"clients": 201}, r"partition.clients is 201: there are only 200 test samples"),
+    ("iid", {"clients": -3}, r"partition.clients is -3"),
+    ("iid", {"clients": 1000}, r"client 0 of 1000 is left without training data"),
+    (
+        "pathological",
+        {"classes_per_client": 11},
+        r"partition.classes_per_client is 11: .* 10 classes of fake",
+    ),
+    ("pathological", {"classes_per_client": 0}, r"partition.classes_per_client is 0"),
+    ("pathological", {"least": 900}, r"partition.least is 900: .*smaller least"),
+    ("pathological", {"clients": 300, "least": 1}, r"partition.least is 1|without training data"),
+    ("shards", {"shards_per_client": 0}, r"partition.shards_per_client is 0"),
+    ("shards", {"shards_per_client": 41}, r"820 shards of only 800 training samples"),
+    ("shards", {"clients": 400}, r"without test data"),
+    ("natural", {}, r"partition=natural needs a dataset with clients of its own, which fake has not"),
+]
+
+
+def from_yaml(name: str, dataset: Dataset, **changes) -> Rows:
+    config = {"seed": 0, **yaml.safe_load((CONF / f"{name}.yaml").read_text()), **changes}
+    return get_method(config.pop("_target_"))(dataset, **config)
+
+
+@pytest.mark.parametrize(("name", "changes", "message"), BAD)
+def test_bad_options_are_named(name, changes, message):
+    with pytest.raises(UserError, match=message):
+        from_yaml(name, DATA, **changes)
+
+
+@pytest.mark.parametrize("clients", [0, 13])
+def test_natural_clients_out_of_range(clients):
+    with pytest.raises(UserError, match=rf"partition.clients is {clients}: it must be 1 to 12"):
+        from_yaml("natural", fake(owners=12), clients=clients)
+    with pytest.raises(UserError, match=r"partition.least is 999: fake has 12 clients"):
+        from_yaml("natural", fake(owners=12), least=999)
+
+
+def test_every_yaml_says_what_it_is_and_has_clients():
+    for path in CONF.glob("*.yaml"):
+        assert path.read_text().startswith("# ")
+        assert "clients" in yaml.safe_load(path.read_text())
+        rows = from_yaml(path.stem, fake(2000, owners=20))
+        check(rows, 20)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_default_partition_works_on_digits(seed):
+    config = yaml.safe_load((CONF.parent / "dataset/digits.yaml").read_text())
+    config.pop("_target_")
+    data = digits.load(root=Path(), download=False, **config)
+    rows = from_yaml("dirichlet", data, seed=seed)
+    check(rows, 20)
+    assert (sizes(rows.train) + sizes(rows.test)).min() >= 40

@@ -1,0 +1,91 @@
+"""Draws depend on their key alone, and look random."""
+
+import numpy as np
+import pytest
+import torch
+
+from pflsweep.engine.draws import fold, generator, tensor_key, uniform
+
+
+def test_generator_depends_on_everything_and_nothing_else():
+    first = generator(0, "shuffle", 1, 2).random(4)
+    assert np.array_equal(first, generator(0, "shuffle", 1, 2).random(4))
+    others = [
+        (1, "shuffle", 1, 2),
+        (0, "cohort", 1, 2),
+        (0, "shuffle", 2, 1),
+        (0, "shuffle", 12),
+        (0, "shuffle"),
+    ]
+    for seed, purpose, *numbers in others:
+        assert not np.array_equal(first, generator(seed, purpose, *numbers).random(4))
+
+
+def test_keys_and_numbers_never_change():
+    """Records made today must be reproduced tomorrow: these values are pinned."""
+    assert tensor_key(0, "pinned", 1).item() == 1832699482804323715
+    assert uniform(torch.tensor(42), (3,)).tolist() == [
+        0.5961188673973083,
+        0.16036534309387207,
+        0.16639775037765503,
+    ]
+    assert generator(0, "pinned", 1).integers(2**32) == 1382686850
+
+
+def test_uniform_is_flat_and_uncorrelated():
+    u = uniform(tensor_key(0, "test"), (1000, 1000)).double()
+    assert u.shape == (1000, 1000)
+    assert 0 <= u.min() < 1e-5
+    assert 1 - 1e-5 < u.max() < 1
+    assert abs(u.mean() - 1 / 2) < 5 * (1 / 12 / 1e6) ** 0.5
+    assert abs(u.var() - 1 / 12) < 5 * (1 / 180 / 1e6) ** 0.5
+    flat = u.flatten() - 0.5
+    for lag in (1, 2, 7, 64, 1000):
+        assert abs((flat[lag:] * flat[:-lag]).mean() * 12) < 5e-3
+    counts = torch.histc(u, 256, 0, 1)
+    chi2 = ((counts - 1e6 / 256) ** 2 / (1e6 / 256)).sum()
+    assert abs(chi2 - 255) < 5 * (2 * 255) ** 0.5
+
+
+def test_neighbouring_keys_give_unrelated_streams():
+    key = tensor_key(0, "test")
+    for keys in (
+        torch.arange(300),
+        fold(key, torch.arange(300)),
+        fold(torch.arange(300), 0),
+        2 ** torch.arange(62),
+    ):
+        streams = torch.stack([uniform(k, (4096,)) for k in keys]).double() - 0.5
+        correlation = torch.corrcoef(streams) - torch.eye(len(keys))
+        assert correlation.abs().max() < 6 / 4096**0.5
+        across = streams[:, 0]  # the first number of each key is random too
+        assert abs(across.mean()) < 5 * (1 / 12 / len(keys)) ** 0.5
+
+
+def test_fold_gives_distinct_keys():
+    key = tensor_key(0, "test")
+    children = fold(key, torch.arange(100_000))
+    assert children.unique().numel() == 100_000
+    assert fold(key, 5) == children[5]
+    assert fold(fold(key, 1), 2) != fold(fold(key, 2), 1)
+    assert fold(key, 2**63 + 1).dtype == torch.int64  # any int will do
+
+
+def test_vmap_changes_nothing():
+    keys = fold(tensor_key(3, "test"), torch.arange(5))
+    lifted = torch.func.vmap(lambda k: uniform(fold(k, 7), (2, 3)))(keys)
+    assert torch.equal(lifted, torch.stack([uniform(fold(k, 7), (2, 3)) for k in keys]))
+
+
+def test_padding_changes_no_other_row():
+    key = tensor_key(0, "test")
+    assert torch.equal(uniform(key, (9, 4))[:5], uniform(key, (5, 4)))
+    assert uniform(key, (0, 4)).shape == (0, 4)
+    assert uniform(key, ()).shape == ()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_gpu_draws_the_same():
+    keys = fold(tensor_key(0, "test"), torch.arange(8))
+    draw = torch.func.vmap(lambda key: uniform(key, (1000,)))
+    assert torch.equal(draw(keys.cuda()).cpu(), draw(keys))

@@ -1,0 +1,136 @@
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+from pflsweep.errors import UserError
+from pflsweep.report import figures, style
+from pflsweep.report.cli import main
+
+from .records import create, finished, partition, train
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A working directory with two finished runs and a failed one."""
+    monkeypatch.chdir(tmp_path)
+    runs = tmp_path / "runs"
+    finished(runs, "fedavg", [2, 4, 6, 8])
+    finished(runs, "pgfed", [4, 6, 6, 8])
+    train(create(runs, "fedala"), [[1, 1, 1, 1]]).set_status(
+        status="failed", error="ValueError: the loss is nan"
+    )
+    return tmp_path
+
+
+def test_a_report_of_all_runs(here, capsys):
+    assert main(["runs"]) == 0
+    text = (here / "report/runs.md").read_text()
+    assert "| fedavg | 1 | 50.00 | [" in text
+    assert "clients (bootstrap)" in text
+    assert "60.00 (round 2)" in text
+    assert "+10.00 [+0.00, +20.00] |" in text
+    assert "fedala-digits-dirichlet-0" in text.split("## In no table")[1]
+    assert "failed after 1 of 3 rounds: ValueError: the loss is nan" in text
+    assert "`train.lr=0.05`" in text
+    assert "commit: 0123456789abcdef" in text
+    assert "- pgfed: `mu=0.1`" in text
+    assert "1 not finished" in capsys.readouterr().out
+    for name in ("accuracy", "gains"):
+        assert f"({name}.png)" in text
+        assert (here / f"report/{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_figures_series_are_the_numbers(here):
+    main(["runs", "--out", "out"])
+    root = ET.parse(here / "out/accuracy.svg").getroot()
+    low, high = (_heights(root, f"curve {name}") for name in ("fedavg", "pgfed"))
+    # accuracies 25, 60, 50 and 30, 70, 60 percent: SVG's y grows downwards, and is linear in them
+    scale = (low[0] - low[1]) / 35
+    assert np.allclose(low[0] - np.array(low), scale * np.array([0, 35, 25]), atol=0.01)
+    assert np.allclose(low[0] - np.array(high), scale * np.array([5, 45, 35]), atol=0.01)
+    text = "".join(root.itertext())
+    assert "pgfed  60.0%" in text
+    assert "fedavg  50.0%" in text
+    gains = ET.parse(here / "out/gains.svg").getroot()
+    dots = gains.find(f".//{SVG}g[@id='gains pgfed']")
+    assert dots is not None
+    assert len(list(dots.iter(f"{SVG}use"))) == 4
+
+
+def test_settings_have_sections_of_their_own(here):
+    finished(here / "runs", "fedavg", [1, 1, 1, 1], train__lr=0.5)
+    main(["runs", "--baseline", "pgfed"])
+    text = (here / "report/runs.md").read_text()
+    assert "| `train.lr` | 0.05 | 0.5 |" in text
+    assert "No finished run of the baseline pgfed in this setting" in text
+    assert (here / "report/accuracy-1.svg").exists()
+    assert (here / "report/accuracy-2.svg").exists()
+
+
+@pytest.mark.parametrize("word", ["pgfed-*", "pgfed-digits-dirichlet-0", "IDENTITY", "FOLDER"])
+def test_runs_are_chosen_by(word, here, capsys):
+    folder = next(f for f in (here / "runs").iterdir() if "pgfed" in (f / "meta.json").read_text())
+    main(["runs", {"IDENTITY": folder.name[:6], "FOLDER": str(folder)}.get(word, word)])
+    out = capsys.readouterr().out
+    assert "pgfed" in out
+    assert "fedavg" not in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["runs", "pgfd-digits-dirichlet-0"], "Did you mean 'pgfed-digits-dirichlet-0'"),
+        (["rnus"], "Did you mean 'runs'"),
+        (["runs", "fedala-*"], "No finished run.*fedala-digits-dirichlet-0 failed"),
+        (["runs", "--runs", "nowhere"], "no folder of runs 'nowhere'"),
+        (["runs", "--out", "runs/file"], "--out runs/file cannot be written"),
+    ],
+)
+def test_bad_input(argv, message, here):
+    (here / "runs/file").touch()
+    with pytest.raises(UserError, match=message):
+        main(argv)
+    assert not (here / "report").exists()
+
+
+def test_a_damaged_record_is_named(here):
+    folder = finished(here / "runs", "local", [1, 1, 1, 1]).folder
+    (folder / "rounds.parquet").write_bytes(b"PAR1 and no more")
+    main(["runs"])
+    text = (here / "report/runs.md").read_text()
+    assert "rounds.parquet cannot be read" in text.split("## In no table")[1]
+    assert "| local |" not in text
+
+
+def test_many_series_can_be_told_apart():
+    looks = [
+        (look["color"], str(look["linestyle"])) for look, _ in zip(style.looks(), range(28), strict=False)
+    ]
+    assert len(set(looks)) == 28
+
+
+@pytest.mark.parametrize("clients", [1, 4, 100])
+def test_pictures_of_any_number_of_clients(clients, tmp_path):
+    style.save(figures.labels(partition(clients)), tmp_path / "labels")
+    style.save(figures.heatmap(np.eye(clients), "A"), tmp_path / "A")
+    assert {p.name for p in tmp_path.iterdir()} == {"labels.png", "labels.svg", "A.png", "A.svg"}
+
+
+def test_a_report_imports_neither_torch_nor_mlflow(here):
+    code = (
+        "import sys; from pflsweep.report.cli import main; main(['runs']);"
+        "sys.exit(bool({'torch', 'mlflow', 'scipy.stats'} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def _heights(root: ET.Element, gid: str) -> list[float]:
+    """The y of a curve's points."""
+    path = root.find(f".//{SVG}g[@id='{gid}']/{SVG}path")
+    assert path is not None
+    return [float(y) for y in path.attrib["d"].replace("M", "L").split()[2::3]]

@@ -1,0 +1,96 @@
+import numpy as np
+import pytest
+
+from pflsweep.errors import UserError
+from pflsweep.report.compare import check_baseline, settings, summary
+from pflsweep.report.tables import accuracy, brief
+
+from .records import create, finished, train
+
+
+def test_summary_by_hand(tmp_path):
+    found = summary(finished(tmp_path, "fedavg", [2, 4, 6, 8]))
+    assert found.last == pytest.approx(0.5)
+    assert (found.best, found.best_round) == (pytest.approx(0.6), 2)
+    assert found.std == pytest.approx(np.sqrt(0.05))
+    assert found.worst10 == pytest.approx(0.2)
+    assert found.global_last == pytest.approx(0.25)
+    assert found.images_per_second == pytest.approx(400)
+    assert (found.floats_down, found.floats_up, found.rounds) == (1000, 1000, 3)
+    assert found.seconds == pytest.approx(1.8)
+
+
+def test_seeds_are_averaged_and_clients_paired(tmp_path):
+    runs = [
+        finished(tmp_path, "fedavg", [2, 4, 6, 8], seed=0),
+        finished(tmp_path, "fedavg", [2, 2, 6, 6], seed=1),
+        finished(tmp_path, "pgfed", [4, 6, 6, 8], seed=0),
+        finished(tmp_path, "pgfed", [4, 4, 6, 10], seed=1),
+    ]
+    (setting,) = settings(runs)
+    fedavg, pgfed = setting.rows
+    assert fedavg.interval.mean == pytest.approx(0.45)
+    assert fedavg.interval.half == pytest.approx(12.7062 * np.std([0.5, 0.4], ddof=1) / np.sqrt(2), rel=1e-5)
+    assert np.allclose(pgfed.gains(fedavg), [[0.2, 0.2, 0, 0], [0.2, 0.2, 0, 0.4]])
+    table = accuracy(setting, setting.baseline("fedavg")).set_index("method")
+    assert table.loc["fedavg", "last round"] == "45.00"
+    assert table.loc["fedavg", "CI over"] == "seeds (t)"
+    assert table.loc["fedavg", "std over seeds"] == "7.07"
+    assert table.loc["pgfed", "minus fedavg [95% CI]"].startswith("+15.00 [")  # of 10 and 20 points
+    assert table.loc["fedavg", "minus fedavg [95% CI]"] == "-"
+
+
+def test_gains_pair_only_common_seeds(tmp_path):
+    runs = [
+        finished(tmp_path, "fedavg", [5, 5, 5, 5], seed=0),
+        finished(tmp_path, "pgfed", [6, 6, 6, 6], seed=1),
+    ]
+    (setting,) = settings(runs)
+    assert accuracy(setting, setting.rows[0]).iloc[1, -1] == "no seed in common"
+
+
+def test_settings_are_not_mixed(tmp_path):
+    same = {"tracking__every": 9.0, "train__chunk": 2, "device": "cpu", "paths__runs": "elsewhere"}
+    finished(tmp_path / "a", "fedavg", [5, 5, 5, 5])
+    runs = [
+        finished(tmp_path, "fedavg", [5, 5, 5, 5]),
+        finished(tmp_path, "pgfed", [6, 6, 6, 6], **same),
+        finished(tmp_path, "fedavg", [2, 2, 2, 2], train__lr=0.1),
+        finished(tmp_path, "fedavg", [2, 2, 2, 2], partition__alpha=0.1),
+    ]
+    found = settings(runs)
+    assert [[row.label for row in setting.rows] for setting in found] == [
+        ["fedavg", "pgfed"],
+        ["fedavg"],
+        ["fedavg"],
+    ]
+
+
+def test_hyperparameters_make_rows_named_by_where_they_differ(tmp_path):
+    runs = [finished(tmp_path, "pgfed", [5, 5, 5, 5], algorithm__mu=mu) for mu in (0.1, 0.5)]
+    (setting,) = settings(runs)
+    assert [row.label for row in setting.rows] == ["pgfed (mu=0.1)", "pgfed (mu=0.5)"]
+
+
+def test_unfinished_runs_are_counted_never_averaged(tmp_path):
+    done = finished(tmp_path, "fedavg", [5, 5, 5, 5], seed=0)
+    failed = train(create(tmp_path, "fedavg", seed=1), [[1, 1, 1, 1]])
+    failed.set_status(status="failed", error="ValueError: nan")
+    table = brief([done, failed, create(tmp_path, "pgfed")])
+    assert list(table["method"]) == ["fedavg"]
+    assert table.loc[0, "accuracy %"] == "50.00"
+    assert table.loc[0, "seeds"] == "1 of 2"
+
+
+def test_unknown_baseline_names_the_nearest(tmp_path):
+    found = settings([finished(tmp_path, "fedavg", [5, 5, 5, 5])])
+    with pytest.raises(UserError, match=r"--baseline fedavgg.*Did you mean 'fedavg'"):
+        check_baseline(found, "fedavgg")
+
+
+def test_curve_of_seeds_has_the_t_interval_as_band(tmp_path):
+    (setting,) = settings([finished(tmp_path, "fedavg", [n] * 4, seed=n) for n in (4, 6)])
+    curve = setting.rows[0].curve()
+    assert curve.rounds.tolist() == [1, 2, 3]
+    assert curve.mean.tolist() == pytest.approx([0.25, 0.6, 0.5])
+    assert (curve.high - curve.mean)[2] == pytest.approx(12.7062 * 0.1, rel=1e-5)

@@ -1,0 +1,125 @@
+"""The conformance suite catches what it is for, and `pflsweep check` says so."""
+
+from pathlib import Path
+
+import pytest
+
+from pflsweep.algorithms.fedavg import FedAvg
+from pflsweep.check import command, main
+from pflsweep.check import properties as p
+from pflsweep.check.command import case_of, verdict
+from pflsweep.engine.protocol import Method
+from pflsweep.errors import UserError
+from tests import broken
+
+CAUGHT: list[tuple[type[Method], p.Property, str]] = [
+    (broken.WritesIntoDown, p.verbs_are_pure, "step writes into what it was given: Given.down.w"),
+    (broken.TrainsWhatItWasSent, p.verbs_are_pure, "writes into what it was given: Given.down.w"),
+    (broken.WritesIntoWork, p.verbs_are_pure, "step writes into what it was given: Work.w"),
+    (broken.PersonalMovesTheServer, p.verbs_are_pure, "personal writes into what it was given: Server.w"),
+    (broken.PersonalMovesTheServer, p.evaluation_changes_nothing, "after evaluation: server state 0"),
+    (broken.OverwritesTheServer, p.verbs_are_pure, "aggregate writes into what it was given: Server.w"),
+    (broken.OverwritesTheServer, p.absent_clients_stay, "client state 0 differs"),
+    (broken.ReadsOldWork, p.old_work_is_dead, "NaN"),
+    (broken.ReadsOldWork, p.any_chunking, "differs"),
+    (broken.PersonalDraws, p.evaluation_changes_nothing, "evaluated twice"),
+    (broken.IgnoresTheMask, p.padding_is_ignored, "batch.mask"),
+    (broken.IgnoresTheMask, p.any_chunking, "differs"),
+    (broken.IgnoresTheMask, p.any_chunking_with_noise, "differs"),
+    (broken.LooksAtItsNeighbours, p.any_chunking, "in chunks of 2"),
+    (broken.DrawsFromTheGlobalGenerator, p.numbers_follow_the_seed, "global random generator"),
+    (broken.SeedsTheGlobalGenerator, p.numbers_follow_the_seed, "global random generator"),
+    (broken.KnowsClientZero, p.labels_do_not_matter, "relabelled clients"),
+    (broken.KeepsAMemoryOfItsOwn, p.state_is_complete, "two rounds after loading a checkpoint"),
+    (broken.CountsInANumber, p.state_is_complete, "has to be a tensor"),
+    (broken.SendsMoreThanItSays, p.wire_is_exact, "floats a round"),
+    (broken.SendsWhatCannotBeCounted, p.wire_is_exact, "SaysNothing.w has to be a Vector"),
+    (broken.Ascends, p.hard_clients_are_survived, "training loss went from"),
+    (broken.DividesByZero, p.hard_clients_are_survived, "NaN"),
+]
+
+
+@pytest.mark.parametrize(("cls", "property_", "words"), CAUGHT, ids=lambda v: getattr(v, "__name__", None))
+def test_a_broken_method_is_caught(cls: type[Method], property_: p.Property, words: str) -> None:
+    assert words in verdict(property_, case_of(cls, {}))
+
+
+def test_every_property_catches_something() -> None:
+    assert {property_ for _, property_, _ in CAUGHT} == set(p.PROPERTIES)
+
+
+def test_a_promise_about_the_wire_is_held_against_the_method() -> None:
+    assert "instead of 89" in verdict(p.wire_is_exact, case_of(FedAvg, {}, wire=lambda sizes: sizes.P))
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two properties, for tests of the command itself."""
+    monkeypatch.setattr(command, "PROPERTIES", (p.verbs_are_pure, p.any_chunking))
+
+
+def test_check_prints_a_line_for_each_property(few: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pflsweep.algorithms.fedavg.FedAvg"]) == 0
+    title, *lines, last = capsys.readouterr().out.splitlines()
+    assert title == "FedAvg: McMahan et al., AISTATS 2017"
+    assert lines == ["ok      no verb writes into what it is given", "ok      " + str(p.any_chunking.__doc__)]
+    assert last == "All 2 properties hold. A client exchanges 2 models (178 floats of 89) a round."
+
+
+def test_check_fails_with_the_reason(few: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tests.broken.WritesIntoDown"]) == 1
+    out = capsys.readouterr().out
+    assert "FAILED  no verb writes into what it is given\n        step writes into" in out
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["fedprox"],
+        ["fedprox", "mu=0.3"],
+        ["pflsweep.algorithms.fedprox.FedProx"],  # its values are those of the YAML file that names it
+        ["scaffold"],  # refuses momentum, so it is tried without
+        ["tests.broken.NeedsAValue", "strength=1"],
+    ],
+    ids=" ".join,
+)
+def test_check_finds_hyperparameters(few: None, argv: list[str]) -> None:
+    assert main(argv) == 0
+
+
+def test_check_reads_a_folder_of_ones_own(few: None, tmp_path: Path) -> None:
+    (tmp_path / "algorithm").mkdir()
+    file = tmp_path / "algorithm" / "mine.yaml"
+    file.write_text("_target_: tests.broken.NeedsAValue\nstrength: 0.5\n")
+    assert main(["mine", "--config-dir", str(tmp_path)]) == 0
+    assert main(["tests.broken.NeedsAValue", "--config-dir", str(tmp_path)]) == 0
+    file.write_text("_target_: tests.broken.NeedsAValue\nstrength: 2.5\n")
+    with pytest.raises(UserError, match=r"strength is 2\.5: it must be a number at least 0 and at most 1"):
+        main(["mine", "--config-dir", str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["nowhere.at_all.Method"], r"module 'nowhere\.at_all' cannot be imported: ModuleNotFoundError.*'nowhere'"),
+        (["tests.broken.WritesIntoUp"], r"'tests\.broken' has no 'WritesIntoUp'.*Did you mean"),
+        (["tests.broken.SaysNothing"], "is no method"),
+        (["fedavgg"], "no algorithm 'fedavgg'. Did you mean 'fedavg'"),
+        (["tests.broken.NeedsAValue"], r"needs strength \(how strongly it does nothing\): add strength=VALUE"),
+        (["tests.broken.NeedsAValue", "strenght=1"], "no hyperparameter 'strenght'.*Did you mean 'strength'"),
+        (["tests.broken.NeedsAValue", "strength=much"], "strength is 'much': it must be a number"),
+        (["fedprox", "mu"], "'mu' is not a hyperparameter of the form key=value"),
+        (["fedavg", "--config-dir", "not_there"], "'not_there', which has no folder 'algorithm'"),
+    ],
+    ids=lambda v: " ".join(v) if isinstance(v, list) else "",
+)
+def test_bad_input_is_named(argv: list[str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        main(argv)
+
+
+def test_a_module_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "halfdone.py").write_text("import torch\n1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match="module 'halfdone' cannot be imported: ZeroDivisionError"):
+        main(["halfdone.Mine"])

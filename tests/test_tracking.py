@@ -1,0 +1,272 @@
+"""Against a real MLflow store. Making one takes seconds, so each test gets a copy of one."""
+
+import json
+import logging
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pflsweep import tracking
+from pflsweep.errors import UserError
+
+from .report.records import config, create, finished, train
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's own
+
+
+@pytest.fixture(scope="session")
+def empty(tmp_path_factory):
+    """A store with nothing in it."""
+    folder = tmp_path_factory.mktemp("store")
+    with tracking._opened({"uri": f"sqlite:///{folder / 'mlflow.db'}", "experiment": "unused"}):
+        pass
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def store(tmp_path, empty, monkeypatch):
+    """A store of the working directory."""
+    shutil.copy(empty, tmp_path / "mlflow.db")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(tracking.SWEEP, raising=False)
+    return Store()
+
+
+class Store:
+    def __init__(self):
+        self.options = {"backend": "mlflow", "uri": None, "experiment": "pflsweep", "every": 0.0}
+
+    @property
+    def client(self):
+        from mlflow import MlflowClient
+
+        return MlflowClient(tracking._uri(self.options))
+
+    def runs(self):
+        found = self.client.get_experiment_by_name("pflsweep")
+        return self.client.search_runs([found.experiment_id], order_by=["attributes.start_time"])
+
+    def steps(self, run, metric):
+        return sorted(point.step for point in self.client.get_metric_history(run.info.run_id, metric))
+
+    def table(self, run, file):
+        path = self.client.download_artifacts(run.info.run_id, file)
+        content = json.loads(Path(path).read_text())
+        return pd.DataFrame(content["data"], columns=content["columns"])
+
+
+def test_a_run_from_beginning_to_end(store, tmp_path):
+    record = create(tmp_path / "runs", "pgfed")
+    with tracking.open_run(record.config, record) as run:
+        train(record, [[1, 2, 3, 4]])
+        run.rows(record)
+        (shown,) = store.runs()
+        assert shown.info.status == "RUNNING"
+        assert shown.data.metrics["personal/accuracy"] == pytest.approx(0.25)  # while it runs
+        train(record, [[3, 4, 5, 6], [2, 4, 4, 6]])
+        record.set_status(status="finished")
+        run.finish(record, "finished")
+    (shown,) = store.runs()
+    assert shown.info.status == "FINISHED"
+    assert shown.info.run_name == "pgfed-digits-dirichlet-0"
+    assert store.steps(shown, "personal/accuracy") == store.steps(shown, "train/seconds") == [1, 2, 3]
+    metrics = shown.data.metrics
+    assert metrics["global/worst10"] == pytest.approx(0.1)
+    assert metrics["method/norm"] == pytest.approx(1 / 3)
+    assert metrics["summary/accuracy"] == pytest.approx(0.4)
+    assert (metrics["summary/best_accuracy"], metrics["summary/best_round"]) == (pytest.approx(0.45), 2)
+    assert metrics["summary/floats_per_client_and_round"] == 2000
+    tags, params = shown.data.tags, shown.data.params
+    assert (tags["method"], tags["seed"], tags["commit"]) == ("pgfed", "0", "0123456789abcdef")
+    assert tags["identity"] == record.meta["identity"]
+    assert tags["record"] == str(record.folder.resolve())
+    assert (params["algorithm.mu"], params["train.lr"], params["model.hidden"]) == ("0.1", "0.05", "[200]")
+    assert tags["train.rounds"] == "3"
+    clients = store.table(shown, "clients.json").set_index("client")
+    assert list(clients["personal accuracy"]) == [0.2, 0.4, 0.4, 0.6]
+    assert list(clients["train"]) == [20, 40, 20, 40]
+    files = {f.path for f in store.client.list_artifacts(shown.info.run_id, "figures")}
+    assert files == {f"figures/{name}.png" for name in ("labels", "accuracy", "A")}
+    journal = sqlite3.connect(tmp_path / "mlflow.db").execute("pragma journal_mode").fetchone()
+    assert journal == ("wal",)
+
+
+def test_killed_and_continued_no_step_is_doubled(store, tmp_path):
+    """Killed after round 3 was sent, with the checkpoint at round 1."""
+    record = create(tmp_path / "runs", rounds=4)
+    train(record, [[1, 1, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3]])
+    killed = tracking.open_run(record.config, record)
+    killed.rows(record)  # and never heard of again: its status stays RUNNING
+    record.truncate(1)
+    with tracking.open_run(record.config, record) as run:
+        train(record, [[2, 2, 2, 2]])
+        run.rows(record)
+        train(record, [[3, 3, 3, 3], [4, 4, 4, 4]])
+        run.finish(record, "finished")
+    (shown,) = store.runs()
+    assert store.steps(shown, "personal/accuracy") == [1, 2, 3, 4]
+    assert shown.info.status == "FINISHED"
+
+
+def test_an_extension_goes_on_in_the_same_run(store, tmp_path):
+    record = finished(tmp_path / "runs", "fedavg", [2, 4, 6, 8])
+    for _ in range(2):  # finishing twice adds nothing
+        with tracking.open_run(record.config, record) as run:
+            run.finish(record, "finished")
+    longer = config("fedavg", 0, 5, device="cpu")
+    record.set_target(longer)
+    with tracking.open_run(longer, record) as run:
+        (shown,) = store.runs()
+        assert (shown.info.status, shown.data.tags["train.rounds"]) == ("RUNNING", "5")
+        assert (shown.data.params["device"], shown.data.tags["device"]) == ("auto", "cpu")
+        train(record, [[4, 4, 4, 4], [6, 6, 6, 6]])
+        run.finish(record, "finished")
+    (shown,) = store.runs()
+    assert store.steps(shown, "train/seconds") == [1, 2, 3, 4, 5]
+    assert store.steps(shown, "summary/accuracy") == [3, 5]
+    assert len(store.table(shown, "clients.json")) == 4
+
+
+@pytest.mark.parametrize(("how", "status"), [("failed", "FAILED"), ("interrupted", "KILLED")])
+def test_how_a_run_ended(how, status, store, tmp_path):
+    record = train(create(tmp_path / "runs"), [[1, 1, 1, 1]])
+    with tracking.open_run(record.config, record) as run:
+        run.finish(record, how)
+    with tracking.open_run(record.config, record):
+        assert store.runs()[0].info.status == "RUNNING"
+    with pytest.raises(KeyboardInterrupt), tracking.open_run(record.config, record):
+        raise KeyboardInterrupt
+    assert store.runs()[0].info.status == "KILLED"
+    with tracking.open_run(record.config, record) as run:
+        run.finish(record, how)
+    assert store.runs()[0].info.status == status
+
+
+def test_batches_wait_for_their_time(store, tmp_path):
+    record = create(tmp_path / "runs", tracking__every=60.0)
+    with tracking.open_run(record.config, record) as run:
+        train(record, [[1, 1, 1, 1]])
+        run.rows(record)
+        assert "train/seconds" not in store.runs()[0].data.metrics
+        run.finish(record, "interrupted")
+    assert store.runs()[0].data.metrics["train/seconds"] == 0.5
+
+
+def test_what_mlflow_cannot_hold(store, tmp_path):
+    record = create(tmp_path / "runs", partition__path="x" * 7000)
+    with tracking.open_run(record.config, record) as run:
+        train(record, [[1, 1, 1, 1]])
+        record._rounds[0]["personal_loss"] = float("inf")
+        run.finish(record, "finished")
+    (shown,) = store.runs()
+    assert shown.data.params["partition.path"].endswith("xxx... (whole in config.yaml)")
+    (point,) = store.client.get_metric_history(shown.info.run_id, "personal/loss")
+    assert point.value != point.value  # NaN, not 1.8e308
+
+
+def test_a_sweep_is_a_parent(store, tmp_path, monkeypatch):
+    before = finished(tmp_path / "runs", "local", [1, 1, 1, 1])  # never tracked
+    cfg = before.config
+    tracking.open_sweep(cfg, "abc", "algorithm=local,fedavg,pgfed")
+    monkeypatch.setenv(tracking.SWEEP, "abc")
+    records = [before]
+    for method in ("fedavg", "pgfed"):
+        record = finished(tmp_path / "runs", method, [2, 4, 6, 8])
+        with tracking.open_run(cfg, record) as run:
+            run.finish(record, "finished")
+        records.append(record)
+    tracking.finish_sweep(cfg, "abc", records)
+    runs = {run.info.run_name: run for run in store.runs()}
+    assert len(runs) == 4
+    parent = runs.pop("algorithm=local,fedavg,pgfed")
+    assert parent.info.status == "FINISHED"
+    assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {parent.info.run_id}
+    assert list(store.table(parent, "comparison.json")["accuracy %"]) == ["10.00", "50.00", "50.00"]
+    files = {f.path for f in store.client.list_artifacts(parent.info.run_id, "comparison")}
+    assert {"comparison/runs.md", "comparison/accuracy.png", "comparison/gains.svg"} <= files
+    tracking.open_sweep(cfg, "abc", "again")
+    assert len(store.runs()) == 4
+
+
+def test_none_imports_nothing(tmp_path):
+    code = (
+        "import sys; from pflsweep import tracking\n"
+        "with tracking.open_run({'tracking': {'backend': 'none'}}, None) as run: run.rows(None)\n"
+        "sys.exit(bool({'mlflow', 'torch', 'matplotlib'} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+def _text(file):
+    file.write_text("this is a diary\n" * 100)
+
+
+def _other_program(file):
+    with sqlite3.connect(file) as connection:
+        connection.execute("create table contacts (name)")
+
+
+def _other_version(file):
+    shutil.copy("mlflow.db", file)
+    with sqlite3.connect(file) as connection:
+        connection.execute("update alembic_version set version_num = '0000'")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (_text, "not a database.*move it away"),
+        (_other_program, "not MLflow's.*contacts"),
+        (_other_version, "Another version of MLflow made it.*mlflow db upgrade"),
+        (os.mkdir, "Its place must be there, reachable and writable"),
+    ],
+)
+def test_a_store_that_cannot_be_used(spoil, message, store, tmp_path):
+    spoil(tmp_path / "bad.db")
+    record = create(tmp_path / "runs", tracking__uri="sqlite:///bad.db")
+    with pytest.raises(UserError, match=message) as raised:
+        tracking.open_run(record.config, record)
+    assert "tracking=none" in str(raised.value)
+    assert "bad.db" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_store_that_fails_later_costs_a_warning(store, tmp_path, caplog):
+    record = create(tmp_path / "runs")
+    with caplog.at_level(logging.WARNING), tracking.open_run(record.config, record) as run:
+        log_batch = run.client.log_batch
+        run.client.log_batch = lambda *_, **__: 1 / 0
+        train(record, [[1, 1, 1, 1]])
+        run.rows(record)
+        assert "MLflow did not take fedavg-digits-dirichlet-0: division by zero" in caplog.text
+        run.client.log_batch = log_batch
+        train(record, [[2, 2, 2, 2]])
+        run.finish(record, "finished")
+    assert store.steps(store.runs()[0], "personal/accuracy") == [1, 2]
+
+
+def test_two_processes_may_make_the_store_at_once(tmp_path):
+    code = (
+        "from pflsweep import tracking\n"
+        "with tracking._opened({'uri': None, 'experiment': 'pflsweep'}) as (client, experiment):\n"
+        "    print(experiment)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    both = [
+        subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=environment, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    assert [process.communicate()[0] for process in both] == [b"1\n", b"1\n"]
+
+
+def test_ui_without_a_store_says_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="no trial was tracked in this folder"):
+        tracking.ui([])
