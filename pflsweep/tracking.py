@@ -39,6 +39,7 @@ PAGES = {
     "mlflow.experimentKind": "custom_model_development"
 }  # else MLflow shows its pages for language models
 SOURCE = {"mlflow.source.name": "pflsweep", "mlflow.source.type": "LOCAL"}
+ELSE = "choose another store with tracking.uri=sqlite:///other.db, or train without: tracking=none."
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +91,6 @@ def finish_sweep(cfg: Mapping[str, Any], sweep: str, records: Sequence[Record]) 
 def ui(argv: list[str]) -> int:
     """`pflsweep ui`: MLflow's own pages on the store of this folder, until Ctrl-C."""
     import argparse
-    import subprocess
 
     parser = argparse.ArgumentParser(
         prog="pflsweep ui", description="Browse the runs of this folder in MLflow."
@@ -109,13 +109,12 @@ def ui(argv: list[str]) -> int:
         if file is not None:
             _check_file(file)
     print(f"MLflow on {uri}: http://{options.host}:{options.port}  (Ctrl-C ends it)", flush=True)
-    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
+    quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--workers", "1"]
     command += ["--host", options.host, "--port", str(options.port)]
-    try:
-        return subprocess.run(command, env=environment, check=False).returncode
-    except KeyboardInterrupt:
-        return 0
+    os.execve(
+        sys.executable, command, {**os.environ, **quiet}
+    )  # signals go to MLflow itself, nothing is orphaned
 
 
 class Silent:
@@ -448,8 +447,8 @@ def _check_file(file: Path) -> None:
         file.unlink()  # sqlite left it empty
     elif tables and "alembic_version" not in tables:
         raise UserError(
-            f"{file} is a database, but not MLflow's (tables: {', '.join(sorted(tables)[:5])}). Move "
-            "it away, choose another store with tracking.uri=sqlite:///other.db, or train without: tracking=none."
+            f"{file} is a database, but not MLflow's (tables: {', '.join(sorted(tables)[:5])}). Move it away, "
+            f"{ELSE}"
         )
 
 
@@ -463,8 +462,7 @@ def _explained(uri: str) -> Iterator[None]:
     except Exception as error:  # sqlite3, SQLAlchemy, MLflow, requests: each has its own
         said = " ".join(str(error).split())[:300]
         raise UserError(
-            f"The MLflow store {uri} cannot be used ({said}). {_advice(said)} Or choose another store with "
-            "tracking.uri=sqlite:///other.db, or train without: tracking=none."
+            f"The MLflow store {uri} cannot be used ({said}). {_advice(said)} Or {ELSE}"
         ) from error
 
 

@@ -51,7 +51,8 @@ class FedBABU(Method):
     @each
     def step(self, given: Given, work: parts.Work, batch: Batch) -> parts.Work:
         """ClientBodyUpdate: the head's learning rate is 0."""
-        return parts.Work(*parts.part_step(self, work.w, work.opt, batch, self.task.extractor, given.turn.lr))
+        g = self.task.grad(work.w, batch, part=self.task.extractor)
+        return parts.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr, self.task.extractor))
 
     def finish(self, given: Given, data: Any, work: parts.Work) -> tuple[parts.Up, parts.OwnHead]:
         return parts.Up(work.w[:, self.task.extractor]), given.client

@@ -58,13 +58,15 @@ class FedRep(Method):
     @each
     def head_step(self, given: Given, work: Work, batch: Batch) -> Work:
         """Client update of h_i: GRD(f_i(h, phi^t), h, alpha), tau times."""
-        w, opt = parts.part_step(self, work.w, work.head_opt, batch, self.task.head, given.turn.lr)
+        g = self.task.grad(work.w, batch, part=self.task.head)
+        w, opt = self.opt.update(work.w, work.head_opt, g, given.turn.lr, self.task.head)
         return work._replace(w=w, head_opt=opt)
 
     @each
     def body_step(self, given: Given, work: Work, batch: Batch) -> Work:
         """Client update of phi_i: GRD(f_i(h_i^{t,tau}, phi), phi, alpha)."""
-        w, opt = parts.part_step(self, work.w, work.body_opt, batch, self.task.extractor, given.turn.lr)
+        g = self.task.grad(work.w, batch, part=self.task.extractor)
+        w, opt = self.opt.update(work.w, work.body_opt, g, given.turn.lr, self.task.extractor)
         return work._replace(w=w, body_opt=opt)
 
     def finish(self, given: Given, data: Any, work: Work) -> tuple[parts.Up, parts.OwnHead]:

@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from pflsweep.engine.lift import vmapped
+
+WHOLE = slice(None)
 
 
 @dataclass(frozen=True)
@@ -21,16 +24,22 @@ class Sgd:
         """A fresh state for w [C, P]."""
         return w.new_zeros(w.shape if self.momentum else (w.shape[0], 0))
 
-    def update(self, w: Tensor, state: Tensor, g: Tensor, lr: float | Tensor) -> tuple[Tensor, Tensor]:
-        """One step along gradient g: new (w, state). Writes into w and state, which the engine owns, where it can.
+    def update(
+        self, w: Tensor, state: Tensor, g: Tensor, lr: float | Tensor, part: slice = WHOLE
+    ) -> tuple[Tensor, Tensor]:
+        """One step of w, or of a part of it alone, along gradient g (of the part): new (w, state).
 
+        Writes into w and state, which the engine owns, where it can. Momentum and weight decay spare the rest of w.
         Starting from zero, momentum * 0 + g is g: the first step needs no case of its own.
         """
+        here = w[part]
         if self.weight_decay:
-            g = g + self.weight_decay * w
+            g = g + self.weight_decay * here
         if vmapped():  # a client out of batches must be able to keep its old values
             state = self.momentum * state + g if self.momentum else state
-            return w - lr * (state if self.momentum else g), state
+            here = here - lr * (state if self.momentum else g)
+            return here if part is WHOLE else torch.cat([w[: part.start], here, w[part.stop :]]), state
         if self.momentum:
             g = state.mul_(self.momentum).add_(g)
-        return w.sub_(g, alpha=lr) if isinstance(lr, float) else w.sub_(lr * g), state
+        here.sub_(g, alpha=lr) if isinstance(lr, float) else here.sub_(lr * g)
+        return w, state

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflsweep.engine.lift import each, tree_map, vmapped
+from pflsweep.engine.lift import each, tree_map
 from pflsweep.engine.protocol import Empty, Given, Method, Setup, Turn, Vector
 from pflsweep.engine.task import Batch
 
@@ -108,16 +108,6 @@ def sgd_step(self: Method, given: Given, work: Any, batch: Batch) -> Any:
     """w <- w - lr grad f_B(w)"""
     w, opt = self.opt.update(work.w, work.opt, self.task.grad(work.w, batch), given.turn.lr)
     return work._replace(w=w, opt=opt)
-
-
-def part_step(
-    self: Method, w: Tensor, opt: Tensor, batch: Batch, part: slice, lr: float
-) -> tuple[Tensor, Tensor]:
-    """One client's step on a part of its w alone: (w, opt). Momentum and weight decay too spare the rest."""
-    new, opt = self.opt.update(w[part], opt, self.task.grad(w, batch, part=part), lr)
-    if not vmapped() and new.data_ptr() == w[part].data_ptr():
-        return w, opt  # the update wrote into w itself
-    return torch.cat([w[: part.start], new, w[part.stop :]]), opt
 
 
 def run(step: Callable, given: Any, work: Any, batches: Iterable[Batch | tuple[Batch, ...]]) -> Any:

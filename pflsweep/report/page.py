@@ -14,11 +14,12 @@ ORIGIN = ("commit", "version", "python", "torch", "platform", "processor", "devi
 
 NOTES = """\
 Accuracies are percent, of the personal models on each client's own test data, clients weighted equally. "CI
-over" says what the 95% interval is over: *clients (bootstrap)* is the percentile bootstrap over the clients of
-one seed (10,000 resamples, seeded), *seeds (t)* Student's t interval over the means of several seeds. The best
-round is chosen on test data, so that it flatters; the last round is not chosen. The difference to the baseline
-is taken client by client under the same seed. Std over clients and worst 10% are of the last round. Floats are
-for one client and round, mean over the rounds; seconds are training and evaluation, images/s training alone.
+over" says what the 95% interval is over: *clients (bootstrap)* is the percentile bootstrap over the clients
+of one seed (10,000 resamples, seeded), *seeds (t)* Student's t interval over the means of several seeds.
+The best round is chosen on test data, so that it flatters; the last round is not chosen. The difference to
+the baseline is taken client by client under the same seed. Std over clients and worst 10% are of the last
+round. Floats are for one client and round, mean over the rounds; seconds are training and evaluation,
+images/s training alone.
 """
 
 

@@ -1,0 +1,163 @@
+"""A model as one flat vector is the plain model: same logits, same gradients, parts are slices."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pflsweep.check.world import CLASSES, world
+from pflsweep.engine.lift import each
+from pflsweep.engine.task import Batch, Task, cross_entropy, mean_over
+from pflsweep.models.layers import context
+
+TOP = (1, 2, 3)
+
+
+@pytest.fixture
+def model() -> nn.Sequential:
+    return world().model.double()
+
+
+@pytest.fixture
+def task(model: nn.Sequential) -> Task:
+    return Task(model)
+
+
+def batch(size: int = 7, mask: Tensor | None = None) -> Batch:
+    draw = torch.Generator().manual_seed(2)
+    x = torch.randn(size, 5, generator=draw, dtype=torch.float64)
+    return Batch(x, torch.arange(size) % CLASSES, mask, None, None)
+
+
+def plain_gradient(model: nn.Sequential, rows: Batch) -> dict[str, Tensor]:
+    loss = F.cross_entropy(model(rows.x), rows.y)
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
+
+
+def test_vector_and_state_dict_are_opposites(model: nn.Sequential, task: Task) -> None:
+    w = torch.randn(task.size, dtype=torch.float64)
+    model.load_state_dict(task.state_dict(w))
+    assert torch.equal(task.vector(model), w)
+    assert list(task.state_dict(w)) == list(model.state_dict())
+    torch.testing.assert_close(task.logits(w, batch().x), model(batch().x), rtol=1e-13, atol=1e-13)
+
+
+def test_a_state_dict_shares_no_memory(task: Task) -> None:
+    w = torch.zeros(task.size, dtype=torch.float64)
+    for value in task.state_dict(w).values():
+        value.fill_(1)
+    assert not w.any()
+
+
+def test_blocks_are_contiguous_and_the_head_is_last(task: Task) -> None:
+    assert task.blocks[0].start == 0
+    assert [b.start for b in task.blocks[1:]] == [b.stop for b in task.blocks[:-1]]
+    assert (task.blocks[-1].stop, task.head) == (task.size, task.blocks[-1])
+    assert (task.extractor, task.classes) == (slice(0, task.head.start), CLASSES)
+    assert task.head.stop - task.head.start == 5 * CLASSES + CLASSES
+    assert task.top(1) == task.head
+    assert task.top(3) == slice(0, task.size)
+    assert task.top(0) == slice(task.size, task.size)
+
+
+def test_a_model_ends_in_one_linear_layer() -> None:
+    with pytest.raises(TypeError, match="its head, one nn.Linear; here it is ReLU"):
+        Task(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+
+
+def test_the_gradient_is_that_of_the_plain_model(model: nn.Sequential, task: Task) -> None:
+    w = task.vector(model)
+    wanted = torch.cat([g.reshape(-1) for g in plain_gradient(model, batch()).values()])
+    value, grad = task.value_and_grad(w, batch())
+    torch.testing.assert_close(grad, wanted, rtol=1e-13, atol=1e-15)
+    torch.testing.assert_close(task.grad(w, batch()), wanted, rtol=1e-13, atol=1e-15)
+    torch.testing.assert_close(value, F.cross_entropy(model(batch().x), batch().y).detach())
+    torch.testing.assert_close(task.loss(w, batch()), value)
+    assert not grad.requires_grad
+    assert torch.equal(w, task.vector(model)), "pure"
+
+
+def test_the_gradient_of_a_part_is_its_slice(model: nn.Sequential, task: Task) -> None:
+    w = task.vector(model)
+    whole = task.grad(w, batch())
+    for part in (task.head, task.extractor, task.top(2), task.blocks[1], slice(0, task.size)):
+        torch.testing.assert_close(task.grad(w, batch(), part=part), whole[part], rtol=1e-13, atol=1e-15)
+
+
+def test_the_gradient_of_another_loss(model: nn.Sequential, task: Task) -> None:
+    w = task.vector(model)
+    double = task.grad(w, batch(), lambda logits, b: 2 * cross_entropy(logits, b))
+    torch.testing.assert_close(double, 2 * task.grad(w, batch()), rtol=1e-13, atol=1e-15)
+
+
+def test_lifted_gradients_are_those_of_each_client(model: nn.Sequential, task: Task) -> None:
+    class Holder:
+        @each
+        def grad(self, w: Tensor, rows: Batch) -> Tensor:
+            return task.grad(w, rows, part=task.head)
+
+    models = torch.stack([task.vector(model) + k for k in range(3)])
+    one = batch()
+    rows = Batch(torch.stack([one.x, one.x + 1, one.x - 1]), torch.stack([one.y] * 3), None, None, None)
+    for k, grad in enumerate(Holder().grad(models, rows)):
+        alone = task.grad(models[k], Batch(rows.x[k], one.y, None, None, None))[task.head]
+        torch.testing.assert_close(grad, alone, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("top", TOP)
+def test_lower_and_upper_make_the_whole(model: nn.Sequential, task: Task, top: int) -> None:
+    w, x = task.vector(model), batch().x
+    below = task.lower(w, x, top)
+    torch.testing.assert_close(task.upper(w[task.top(top)], below, top), task.logits(w, x), rtol=0, atol=0)
+    torch.testing.assert_close(task.lower(w[: task.top(top).start], x, top), below, rtol=0, atol=0)
+
+
+def test_features_and_classify_make_the_whole(model: nn.Sequential, task: Task) -> None:
+    w, x = task.vector(model), batch().x
+    z = task.features(w, x)
+    assert z.shape == (7, 5)
+    assert torch.equal(task.features(w[task.extractor], x), z)
+    assert torch.equal(task.classify(w[task.head], z), task.logits(w, x))
+
+
+@pytest.mark.parametrize("top", TOP)
+def test_training_the_top_alone_sees_the_same_loss(model: nn.Sequential, task: Task, top: int) -> None:
+    w, part = task.vector(model), task.top(top)
+    value, grad = task.value_and_grad(w[part], task.below(w, batch(), top), top=top)
+    torch.testing.assert_close(value, task.loss(w, batch()))
+    torch.testing.assert_close(grad, task.grad(w, batch())[part], rtol=1e-12, atol=1e-14)
+
+
+def test_a_masked_loss_is_that_of_the_samples(model: nn.Sequential, task: Task) -> None:
+    w, few = task.vector(model), batch(4)
+    padded = batch(7, torch.tensor([1, 1, 1, 1, 0, 0, 0]).bool())
+    padded.x[4:] = 1e6
+    torch.testing.assert_close(padded.x[:4], few.x, rtol=0, atol=0)
+    torch.testing.assert_close(task.loss(w, padded), task.loss(w, few))
+    torch.testing.assert_close(task.grad(w, padded), task.grad(w, few), rtol=1e-12, atol=1e-14)
+
+
+def test_a_batch_of_padding_alone_has_no_loss_and_no_gradient(model: nn.Sequential, task: Task) -> None:
+    value, grad = task.value_and_grad(task.vector(model), batch(3, torch.zeros(3, dtype=torch.bool)))
+    assert float(value) == 0
+    assert not grad.any()
+
+
+def test_mean_over_leaves_out_the_padding() -> None:
+    values = torch.tensor([[1.0, 2.0], [3.0, 6.0], [float("nan"), 9.0]])
+    assert mean_over(values, batch(3, torch.tensor([1, 1, 0]).bool())).tolist() == [2.0, 4.0]
+    assert mean_over(values[:2], batch(2)).tolist() == [2.0, 4.0]
+
+
+def test_dropout_is_noise_of_the_key_and_of_training_alone() -> None:
+    model = world(images=True).model.double()
+    task = Task(model)
+    w, x = task.vector(model), torch.randn(6, 1, 6, 6, dtype=torch.float64)
+    rows = Batch(x, torch.zeros(6, dtype=torch.int64), None, None, torch.tensor(5))
+    assert task.calibrated
+    assert torch.equal(task.loss(w, rows), task.loss(w, rows))
+    assert not torch.equal(task.loss(w, rows), task.loss(w, rows._replace(key=torch.tensor(6))))
+    with context():  # no key, no dropout
+        quiet = cross_entropy(task.logits(w, x), rows)
+    assert torch.equal(task.loss(w, rows._replace(key=None)), quiet)
