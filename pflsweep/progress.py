@@ -72,8 +72,8 @@ def announce(name: str, simulation: Simulation) -> None:
     seconds = _seconds_a_step(simulation) * left * (share * schedule.epochs * batches + tested / 3)
     begin = f"goes on after round {simulation.round}, " if simulation.round else ""
     say(
-        f"{name}: {begin}{left} rounds, {simulation.cohort_size} of {federation.clients} clients in each, "
-        f"{int(federation.sizes.sum()):,} training images, {simulation.task.size:,} parameters on "
+        f"{name}: {begin}{left} round{'s' * (left > 1)} of {simulation.cohort_size} of {federation.clients} "
+        f"clients, {int(federation.sizes.sum()):,} training images, {simulation.task.size:,} parameters on "
         f"{federation.device}; about {duration(seconds)}, going by one gradient step"
     )
 

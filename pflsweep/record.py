@@ -263,7 +263,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path) as arrays:
+    with open(path, "rb") as file, np.load(file) as arrays:
         return dict(arrays)
 
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import pandas as pd
 
 from pflsweep import __version__
-from pflsweep.compose import flat
 from pflsweep.errors import UserError
+from pflsweep.keys import flat
 from pflsweep.record import Record
 
 if TYPE_CHECKING:
@@ -108,7 +108,10 @@ def ui(argv: list[str]) -> int:
     with _explained(uri):
         if file is not None:
             _check_file(file)
-    print(f"MLflow on {uri}: http://{options.host}:{options.port}  (Ctrl-C ends it)", flush=True)
+    address = f"http://{options.host}:{options.port}/#/experiments?workflowType=machine_learning"
+    print(
+        f"MLflow on {uri}: {address}  (Ctrl-C ends it; a sweep's trials are behind its plus sign)", flush=True
+    )
     quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--workers", "1"]
     command += ["--host", options.host, "--port", str(options.port)]
@@ -233,13 +236,13 @@ def _metrics(row: dict[Any, Any], stamp: int) -> "list[Metric]":
         MARK: row["seconds"],
         "train/images_per_second": row["images"] / max(row["seconds"], 1e-9),
         "train/lr": row["lr"],
-        "communication/floats_down": row["floats_down"],
-        "communication/floats_up": row["floats_up"],
+        "wire/floats_down": row["floats_down"],
+        "wire/floats_up": row["floats_up"],
     }
     for view in ("personal", "global"):
         if not math.isnan(row.get(f"{view}_accuracy", math.nan)):
             values |= {f"{view}/{k}": row[f"{view}_{k}"] for k in _VIEW}
-            values["evaluate/seconds"] = row["eval_seconds"]
+            values["train/eval_seconds"] = row["eval_seconds"]
     shown = {f"method/{k.removeprefix('show_')}": v for k, v in row.items() if k.startswith("show_")}
     values |= {k: v for k, v in shown.items() if v is not None and not math.isnan(v)}
     return [Metric(k, _finite(v), stamp, int(row["round"])) for k, v in values.items()]
@@ -447,8 +450,8 @@ def _check_file(file: Path) -> None:
         file.unlink()  # sqlite left it empty
     elif tables and "alembic_version" not in tables:
         raise UserError(
-            f"{file} is a database, but not MLflow's (tables: {', '.join(sorted(tables)[:5])}). Move it away, "
-            f"{ELSE}"
+            f"{file} is a database, but not MLflow's (tables: {', '.join(sorted(tables)[:5])}). "
+            f"Move it away, {ELSE}"
         )
 
 

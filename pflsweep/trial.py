@@ -47,7 +47,7 @@ class Result:
     def __init__(self, folder: Path, rounds: int) -> None:
         self.record = Record(folder)
         self.record.truncate(rounds)
-        self.record.status["target"] = rounds
+        self.record.status |= {"status": "finished", "target": rounds}  # more rounds may be under way
         self.config: dict[str, Any] = self.record.config
 
     @cached_property

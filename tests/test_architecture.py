@@ -114,7 +114,10 @@ def test_libraries_stand_where_they_belong(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("modules", "absent"),
-    [("pflsweep.trial, pflsweep.record", "mlflow optuna"), ("pflsweep.report.cli, pflsweep.report.page", "torch")],
+    [
+        ("pflsweep.trial, pflsweep.record", "mlflow optuna"),
+        ("pflsweep.report.cli, pflsweep.report.page", "torch"),
+    ],
 )
 def test_not_even_by_a_detour(modules: str, absent: str) -> None:
     program = f"import sys, {modules}; print(*sorted(set('{absent}'.split()) & set(sys.modules)))"

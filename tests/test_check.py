@@ -101,11 +101,17 @@ def test_check_reads_a_folder_of_ones_own(few: None, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["nowhere.at_all.Method"], r"module 'nowhere\.at_all' cannot be imported: ModuleNotFoundError.*'nowhere'"),
+        (
+            ["nowhere.at_all.Method"],
+            r"module 'nowhere\.at_all' cannot be imported: ModuleNotFoundError.*'nowhere'",
+        ),
         (["tests.broken.WritesIntoUp"], r"'tests\.broken' has no 'WritesIntoUp'.*Did you mean"),
         (["tests.broken.SaysNothing"], "is no method"),
         (["fedavgg"], "no algorithm 'fedavgg'. Did you mean 'fedavg'"),
-        (["tests.broken.NeedsAValue"], r"needs strength \(how strongly it does nothing\): add strength=VALUE"),
+        (
+            ["tests.broken.NeedsAValue"],
+            r"needs strength \(how strongly it does nothing\): add strength=VALUE",
+        ),
         (["tests.broken.NeedsAValue", "strenght=1"], "no hyperparameter 'strenght'.*Did you mean 'strength'"),
         (["tests.broken.NeedsAValue", "strength=much"], "strength is 'much': it must be a number"),
         (["fedprox", "mu"], "'mu' is not a hyperparameter of the form key=value"),

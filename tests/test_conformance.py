@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from pflsweep.algorithms.fedala import Ala
 from pflsweep.algorithms.fedavg import FedAvg
-from pflsweep.check.case import Case, Sizes, advance, assert_same, models
+from pflsweep.check.case import Case, Sizes, advance, assert_same, difference, models
 from pflsweep.check.command import case_of, checked, imported
 from pflsweep.check.properties import PROPERTIES, Property
 from pflsweep.compose import conf_dir
@@ -175,6 +176,16 @@ def test_reduction(name: str, reduction: Reduction) -> None:
         assert_same({"model": a}, {"model": b}, when, reduction.tolerance)
 
 
+@pytest.mark.parametrize(
+    ("name", "reduction"),
+    [(name, r) for name, r in REDUCTIONS if r.values and r.to != name],
+    ids=lambda v: getattr(v, "to", v),
+)
+def test_a_reduction_is_due_to_its_values(name: str, reduction: Reduction) -> None:
+    ours, theirs = path(case(name), reduction)[-1], path(case(reduction.to), reduction)[-1]
+    assert difference(ours, theirs, 1e-6)
+
+
 def path(case: Case, reduction: Reduction) -> list[Tensor]:
     """The shared model (the first that a server keeps) or the personal models after each round."""
     sim, found = case.simulation(where=reduction.where, **reduction.schedule), []
@@ -190,7 +201,7 @@ def test_all_methods_see_the_same_cohorts(name: str) -> None:
 
 
 def cohorts(case: Case) -> list[list[int]]:
-    return [result.ids.tolist() for result, _ in zip(case.simulation().run(), range(4), strict=False)]
+    return [result.ids.tolist() for result in islice(case.simulation().run(), 4)]
 
 
 def test_fedbabu_never_moves_its_head() -> None:

@@ -95,7 +95,9 @@ class FedFomo(Method):
             round_key[:, None], server.keys
         )  # [C, N] a random order of its own for each client
         by_chance = chance.argsort(1)
-        order = by_chance.gather(1, rank.gather(1, by_chance).sort(dim=1, descending=True, stable=True).indices)
+        order = by_chance.gather(
+            1, rank.gather(1, by_chance).sort(dim=1, descending=True, stable=True).indices
+        )
         ids = self._explore(order, rank, chance, round_key, count, turn.round)
         ids = torch.where(rank.gather(1, ids) == -torch.inf, -1, ids)
         return Down(server.models[ids.clamp(min=0)], ids)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import torch
 import yaml
 
 from pflsweep.check.case import Case, Sizes, advance, sizes
@@ -24,6 +25,7 @@ from pflsweep.errors import UserError, nearest
 def main(argv: list[str]) -> int:
     """Prints a line for each property; 0 where all hold, 1 where not. Raises UserError on bad input."""
     options = _parser().parse_args(argv)
+    torch.set_num_threads(1)  # models this small only wait for each other's threads
     node = _node(options.method, options.config_dir)
     cls = imported(node.pop("_target_", options.method))
     case = case_of(cls, checked(cls, {**node, **_overrides(options.overrides)}))

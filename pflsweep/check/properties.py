@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -130,7 +131,7 @@ def wire_is_exact(case: Case) -> None:
     if case.wire is None and inspect.isgeneratorfunction(sim.verbs.aggregate):
         return  # how often it asks back depends on the answers
     advance(sim, WARM_UP)
-    sent = [r.traffic.floats_down + r.traffic.floats_up for r, _ in zip(sim.run(), range(2), strict=False)]
+    sent = [r.traffic.floats_down + r.traffic.floats_up for r in islice(sim.run(), 2)]
     wanted = sent[0] if case.wire is None else case.wire(sizes(sim))
     assert sent == [wanted] * 2, f"{sent} floats a round for each client instead of {wanted:g}"
 

@@ -12,7 +12,7 @@ from pflsweep.check.case import difference
 from pflsweep.engine import parts
 from pflsweep.engine.cohort import Verbs
 from pflsweep.engine.lift import leaves, vmapped
-from pflsweep.engine.optimiser import Sgd
+from pflsweep.engine.optimiser import WHOLE, Sgd
 
 _WORK = {"fit": 2, "step": 1}  # which argument the engine has donated
 
@@ -21,16 +21,20 @@ _WORK = {"fit": 2, "step": 1}  # which argument the engine has donated
 class Pure(Sgd):
     """Writes into nothing: under it, not even the donated work may change."""
 
-    def update(self, w: Tensor, state: Tensor, g: Tensor, lr: float | Tensor) -> tuple[Tensor, Tensor]:
-        return super().update(w.clone(), state.clone(), g, lr)
+    def update(
+        self, w: Tensor, state: Tensor, g: Tensor, lr: float | Tensor, part: slice = WHOLE
+    ) -> tuple[Tensor, Tensor]:
+        return super().update(w.clone(), state.clone(), g, lr, part)
 
 
 @dataclass(frozen=True)
 class Poisoning(Sgd):
     """Leaves NaN where the old model and momentum stood: whoever reads them after the update shows it."""
 
-    def update(self, w: Tensor, state: Tensor, g: Tensor, lr: float | Tensor) -> tuple[Tensor, Tensor]:
-        new = super().update(w.clone(), state.clone(), g, lr)
+    def update(
+        self, w: Tensor, state: Tensor, g: Tensor, lr: float | Tensor, part: slice = WHOLE
+    ) -> tuple[Tensor, Tensor]:
+        new = super().update(w.clone(), state.clone(), g, lr, part)
         if not vmapped():
             w.fill_(float("nan"))
             state.fill_(float("nan"))

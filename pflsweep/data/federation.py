@@ -219,5 +219,7 @@ class Data:
     def _keys(self, stream: str) -> Tensor:
         """[C] int64: the keys from which the steps of a stream fold theirs."""
         federation, name = self._federation, f"{self._purpose}/{stream}"
-        keys = [draws.tensor_key(federation.seed, name, self._round, int(federation.keys[i])) for i in self._ids]
+        keys = [
+            draws.tensor_key(federation.seed, name, self._round, int(federation.keys[i])) for i in self._ids
+        ]
         return torch.stack(keys).to(federation.device)

@@ -48,6 +48,7 @@ class Clients:
         return {"ids": ids, "rows": leaves(self.get(ids)) if len(ids) else []}
 
     def load(self, state: dict[str, Any]) -> None:
+        self.seen[:] = False
         if len(state["ids"]):
             supply = iter(state["rows"])
             self.put(state["ids"], tree_map(lambda _: next(supply), self._rows))

@@ -86,6 +86,7 @@ class Method:
     paper: ClassVar[str]  # authors, title, venue, year
     version: ClassVar[int] = 1  # raised when the numbers change; part of a trial's identity
     extends: ClassVar[bool] = True  # whether more rounds continue a finished run (nothing depends on T)
+    mixes: ClassVar[bool] = True  # whether training may start elsewhere than from what was sent, as ALA does
     unsampled: ClassVar[str]  # what a client that was never sampled is evaluated with
 
     def logits(self, w: Tensor, x: Tensor) -> Tensor:

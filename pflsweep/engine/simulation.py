@@ -13,7 +13,7 @@ from pflsweep.engine import draws
 from pflsweep.engine.cohort import Clients, Traffic, run_round
 from pflsweep.engine.evaluate import Scores, score
 from pflsweep.engine.lift import leaves, tree_map
-from pflsweep.engine.protocol import Setup, Turn, Verbs
+from pflsweep.engine.protocol import Method, Setup, Turn, Verbs
 from pflsweep.engine.task import Task
 
 
@@ -109,7 +109,8 @@ class Simulation:
         if common is not None:
             same = (common for _ in range(self.federation.clients))
             views["global"] = score(self.task, self.task.logits, same, *arguments)
-        known = None if common is None else (common, views["global"])
+        plain = getattr(self.verbs.logits, "__func__", None) is Method.logits  # as `global` is scored
+        known = (common, views["global"]) if plain and common is not None else None
         views["personal"] = score(
             self.task, self.verbs.logits, self.personal_models(), *arguments, known=known
         )

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pflsweep.compose import flat
 from pflsweep.errors import UserError, nearest
+from pflsweep.keys import flat, under
 from pflsweep.record import RUNTIME, Record
 from pflsweep.report.figures import Curve
 from pflsweep.report.stats import Interval, interval, over_seeds
@@ -163,7 +163,7 @@ def check_baseline(found: list[Setting], method: str | None) -> None:
 
 def setting_of(record: Record) -> dict[str, Any]:
     """The flat config without what rows may differ in; rounds as trained (a run may have been extended)."""
-    kept = {k: v for k, v in flat(record.config).items() if not _under(k, APART)}
+    kept = {k: v for k, v in flat(record.config).items() if not under(k, APART)}
     checksum = {"data_checksum": record.meta.get("data_checksum")}
     return {**kept, **checksum, "train.rounds": record.status.get("target", kept.get("train.rounds"))}
 
@@ -198,12 +198,8 @@ def _label(record: Record, siblings: list[Record]) -> str:
 
 def _hyper(record: Record) -> dict[str, Any]:
     """What makes a row: the method's hyperparameters, its plug-in's, and the version of its code."""
-    own = {k: v for k, v in flat(record.config).items() if _under(k, ("algorithm", "ala"))}
+    own = {k: v for k, v in flat(record.config).items() if under(k, ("algorithm", "ala"))}
     return {**own, "version": record.meta.get("method_version")}
-
-
-def _under(key: str, heads: tuple[str, ...]) -> bool:
-    return any(key == head or key.startswith(f"{head}.") for head in heads)
 
 
 def finished(record: Record) -> bool:

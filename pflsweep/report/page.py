@@ -13,13 +13,13 @@ from pflsweep.report.select import Chosen
 ORIGIN = ("commit", "version", "python", "torch", "platform", "processor", "device", "threads")
 
 NOTES = """\
-Accuracies are percent, of the personal models on each client's own test data, clients weighted equally. "CI
-over" says what the 95% interval is over: *clients (bootstrap)* is the percentile bootstrap over the clients
-of one seed (10,000 resamples, seeded), *seeds (t)* Student's t interval over the means of several seeds.
-The best round is chosen on test data, so that it flatters; the last round is not chosen. The difference to
-the baseline is taken client by client under the same seed. Std over clients and worst 10% are of the last
-round. Floats are for one client and round, mean over the rounds; seconds are training and evaluation,
-images/s training alone.
+Accuracies are percent, of the personal models on each client's own test data, clients weighted equally. A
+95% CI over *clients* is the percentile bootstrap over the clients of a single seed (10,000 resamples,
+seeded: which clients there are); one over *seeds* is Student's t interval over the means of several seeds.
+The difference to the baseline is taken client by client under the same seed, its CI likewise. The best
+round is chosen on test data, so that it flatters; the last round is not chosen. Std over clients and worst
+10% are of the last round. Floats are for one client and round, mean over the rounds; seconds are training
+and evaluation, images/s training alone.
 """
 
 

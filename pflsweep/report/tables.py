@@ -22,14 +22,13 @@ def accuracy(setting: Setting, baseline: Row | None) -> pd.DataFrame:
             "method": row.label,
             "seeds": _seeds(row),
             "last round": _percent(ci.mean),
-            "95% CI": f"[{_percent(ci.low)}, {_percent(ci.high)}]",
-            "CI over": f"{ci.over} ({'bootstrap' if ci.over == 'clients' else 't'})",
-            "std over seeds": _percent(_std([s.last for s in row.summaries])),
+            "95% CI": f"[{_percent(ci.low)}, {_percent(ci.high)}] over {ci.over}",
+            f"{against} [95% CI]": _gain(row, baseline),
             "best round": _best(row),
             "std over clients": _percent(row.mean("std")),
             "worst 10%": _percent(row.mean("worst10")),
+            "std over seeds": _percent(_std([s.last for s in row.summaries])),
             "global model": _percent(row.mean("global_last")),
-            f"{against} [95% CI]": _gain(row, baseline),
         })  # fmt: skip
     return pd.DataFrame(lines)
 

@@ -44,7 +44,13 @@ def federation(clients: int, samples: int, test: int, device: str = "cpu") -> Fe
 
 
 def simulation(
-    method: str, federation: Federation, *, epochs: int, batch: int, participation: float = 1.0, chunk: int = 1,
+    method: str,
+    federation: Federation,
+    *,
+    epochs: int,
+    batch: int,
+    participation: float = 1.0,
+    chunk: int = 1,
     eval_every: int = 10**9,
 ) -> Simulation:
     """An engine ready to run round after round."""
@@ -87,7 +93,10 @@ class PlainLoop:
     @torch.no_grad()
     def evaluate(self, batch: int = 256) -> list[float]:
         return [
-            sum(int((self.model(a).argmax(1) == b).sum()) for a, b in zip(x.split(batch), y.split(batch), strict=True))
+            sum(
+                int((self.model(a).argmax(1) == b).sum())
+                for a, b in zip(x.split(batch), y.split(batch), strict=True)
+            )
             / len(y)
             for x, y in self.test
         ]

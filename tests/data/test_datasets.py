@@ -289,13 +289,11 @@ def test_checksum_sees_values_types_and_shapes():
         ("cifar100", (3, 32, 32), 100),
     ],
 )
-def test_real(name, shape, classes, real_root):
+def test_real(name, shape, classes, real_data):
     folder = {"mnist": "MNIST", "fmnist": "FashionMNIST", "cifar10": "cifar-10-batches-py"}.get(
         name, "cifar-100-python"
     )
-    if not (real_root / folder).exists():
-        pytest.skip(f"{folder} is not in PFLSWEEP_DATA")
-    data = from_yaml(name, real_root)
+    data = from_yaml(name, real_data(folder))
     rows = {"m": 70_000, "f": 70_000, "c": 60_000}[name[0]]
     assert data.x.shape == (rows, *shape)
     assert data.train == rows - 10_000
@@ -307,12 +305,11 @@ def test_real(name, shape, classes, real_root):
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", ["mnist", "fmnist"])
-def test_our_checksums_are_of_the_files_that_torchvision_knows(name, real_root):
+def test_our_checksums_are_of_the_files_that_torchvision_knows(name, real_data):
     source = mnist.SOURCES[name]
+    folder = real_data(source.cls) / source.cls / "raw"
     for gz, md5 in getattr(datasets(), source.cls).resources:
-        path = real_root / source.cls / "raw" / gz
-        if not path.exists():
-            pytest.skip(f"{gz} is not in PFLSWEEP_DATA")
+        path = folder / gz
         assert hashlib.md5(path.read_bytes()).hexdigest() == md5
         content = gzip.decompress(path.read_bytes())
         assert hashlib.md5(content).hexdigest() == source.files[gz.removesuffix(".gz")]

@@ -92,7 +92,8 @@ def test_several_clients_at_once_are_several_clients_in_turn(clients: int) -> No
 
 
 def test_a_method_sees_one_client_without_the_first_dimension() -> None:
-    assert Thing.twist.single(Thing(), tree_map(lambda v: v[0], outer(2)), 1.0).b.shape == (3,)
+    one = tree_map(lambda v: v[0], outer(2))
+    assert Thing.twist.single(Thing(), one, 1.0).b.shape == (3,)  # type: ignore[attr-defined]
 
 
 def test_only_several_clients_run_under_vmap() -> None:

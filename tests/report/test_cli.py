@@ -31,7 +31,7 @@ def test_a_report_of_all_runs(here, capsys):
     assert main(["runs"]) == 0
     text = (here / "report/runs.md").read_text()
     assert "| fedavg | 1 | 50.00 | [" in text
-    assert "clients (bootstrap)" in text
+    assert "] over clients |" in text
     assert "60.00 (round 2)" in text
     assert "+10.00 [+0.00, +20.00] |" in text
     assert "fedala-digits-dirichlet-0" in text.split("## In no table")[1]

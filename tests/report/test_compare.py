@@ -34,7 +34,7 @@ def test_seeds_are_averaged_and_clients_paired(tmp_path):
     assert np.allclose(pgfed.gains(fedavg), [[0.2, 0.2, 0, 0], [0.2, 0.2, 0, 0.4]])
     table = accuracy(setting, setting.baseline("fedavg")).set_index("method")
     assert table.loc["fedavg", "last round"] == "45.00"
-    assert table.loc["fedavg", "CI over"] == "seeds (t)"
+    assert table.loc["fedavg", "95% CI"].endswith("] over seeds")
     assert table.loc["fedavg", "std over seeds"] == "7.07"
     assert table.loc["pgfed", "minus fedavg [95% CI]"].startswith("+15.00 [")  # of 10 and 20 points
     assert table.loc["fedavg", "minus fedavg [95% CI]"] == "-"
@@ -46,7 +46,7 @@ def test_gains_pair_only_common_seeds(tmp_path):
         finished(tmp_path, "pgfed", [6, 6, 6, 6], seed=1),
     ]
     (setting,) = settings(runs)
-    assert accuracy(setting, setting.rows[0]).iloc[1, -1] == "no seed in common"
+    assert accuracy(setting, setting.rows[0]).loc[1, "minus fedavg [95% CI]"] == "no seed in common"
 
 
 def test_settings_are_not_mixed(tmp_path):

@@ -1,0 +1,167 @@
+"""Speed beside a plain loop: `python -m tests.bench.training [--repeat R] [--device cpu|cuda]` prints a table.
+
+Every row is a median of ratios of runs taken in turn within this process, so that a busy or slow machine meets both
+sides alike. "step" rows are CPU time at one thread and wall time at more; a ratio above 1 means that we are faster.
+"""
+
+import argparse
+import os
+import platform
+import resource
+from collections.abc import Callable, Iterator
+from datetime import date
+from typing import NamedTuple
+
+import torch
+
+from tests.bench.setting import PlainLoop, compare, federation, ratio, simulation
+
+EPOCHS = 5  # of the PGFed rows: its extra pass over the data weighs 1 / E
+
+
+class Row(NamedTuple):
+    what: str
+    setting: str
+    measured: float
+    target: str
+    met: bool
+
+
+def speed(batch: int, samples: int, threads: int, repeat: int, device: str) -> Row:
+    """FedAvg's training beside the plain loop."""
+    fed = federation(3, samples, 1, device)
+    engine = simulation("fedavg", fed, epochs=1, batch=batch)
+    plain = PlainLoop(fed, epochs=1, batch=batch)
+    times = compare({"engine": next_round(engine), "plain": plain.round}, repeat)
+    kind = 1 if threads == 1 and device == "cpu" else 0  # CPU time, or wall time
+    value, least = ratio(times["engine"][kind], times["plain"][kind]), 0.93 if batch == 10 else 0.95
+    name = f"batch {batch}, {threads} thread{'s' * (threads > 1)}"
+    return Row("FedAvg, images/s to the plain loop's", name, value, f">= {least}", value >= least)
+
+
+def evaluated(repeat: int, device: str) -> Row:
+    """A round of which every client is evaluated."""
+    fed = federation(6, 200, 70, device)
+    engine = simulation("fedavg", fed, epochs=1, batch=10, eval_every=1)
+    plain = PlainLoop(fed, epochs=1, batch=10)
+
+    def both() -> None:
+        plain.round()
+        plain.evaluate()
+
+    times = compare({"engine": next_round(engine), "plain": both}, repeat)
+    value = ratio(times["engine"][0], times["plain"][0])
+    return Row(
+        "round and evaluation of every client, to the plain loop's", "batch 10", value, ">= 0.9", value >= 0.9
+    )
+
+
+def pgfed(repeat: int, device: str) -> Iterator[Row]:
+    """PGFed beside FedAvg: its steps, and its round with one more pass over the data."""
+    fed = federation(3, 200, 1, device)
+    both = {name: simulation(name, fed, epochs=EPOCHS, batch=10) for name in ("fedavg", "pgfed")}
+    next(both["pgfed"].run())  # from round 2 on it has everything to do
+    times = compare({name: next_round(engine) for name, engine in both.items()}, repeat)
+    value, least = ratio(times["pgfed"][0], times["fedavg"][0]), 0.95 * EPOCHS / (EPOCHS + 1)
+    yield Row(
+        "PGFed's round, images/s to FedAvg's",
+        f"batch 10, E={EPOCHS}",
+        value,
+        f">= {least:.2f}",
+        value >= least,
+    )
+    fits = compare({name: only_fit(engine) for name, engine in both.items()}, repeat)
+    value = ratio(fits["pgfed"][0], fits["fedavg"][0])
+    yield Row(
+        "PGFed's local steps, images/s to FedAvg's", f"batch 10, E={EPOCHS}", value, ">= 0.9", value >= 0.9
+    )
+
+
+def fedala(repeat: int, device: str) -> Iterator[Row]:
+    """FedALA beside FedAvg: a usual round, and the converging first stage."""
+    fed = federation(3, 200, 200, device)
+    both = {name: simulation(name, fed, epochs=1, batch=10) for name in ("fedavg", "fedala")}
+    forward = simulation("fedavg", fed, epochs=1, batch=10)
+    next(both["fedala"].run())
+    state = both["fedala"].state()
+    state = {**state, "clients": {**state["clients"], "rows": [r.clone() for r in state["clients"]["rows"]]}}
+
+    def first_stage() -> None:
+        both["fedala"].load(state)
+        next(both["fedala"].run())
+
+    runs = {"fedavg": next_round(both["fedavg"]), "first": first_stage}
+    stage = compare(runs, repeat)
+    cost = 1 / ratio(stage["first"][0], stage["fedavg"][0]) - 1  # rounds' worth, beyond the round itself
+    yield Row("FedALA's first, converging stage, in FedAvg rounds", "batch 10, s=.8", cost, "<= 2", cost <= 2)
+    next(both["fedala"].run())
+    runs = {name: next_round(engine) for name, engine in both.items()}
+    times = compare({**runs, "forward": lambda: forward.evaluate()}, repeat)
+    trained = ratio(
+        times["forward"][0], times["fedavg"][0]
+    )  # a pass of training to a forward pass of as many images
+    most = 1.05 * (1 + 0.8 / trained)
+    cost = 1 / ratio(times["fedala"][0], times["fedavg"][0])
+    yield Row("FedALA's round to FedAvg's, seconds", "batch 10, s=.8", cost, f"<= {most:.2f}", cost <= most)
+
+
+def next_round(engine) -> Callable[[], None]:
+    return lambda: next(engine.run()) and None
+
+
+def only_fit(engine) -> Callable[[], None]:
+    """The local steps of one client, in the state that the engine is in."""
+    from pflsweep.engine.cohort import own, select
+    from pflsweep.engine.protocol import Given
+
+    ids = torch.tensor([0])
+    turn = engine._turn(ids)
+    down = select(engine.verbs.send(engine.server, turn), slice(0, 1))
+    given = Given(down, engine.clients.get(ids), turn, engine.federation.labels[ids])
+
+    def fit() -> None:
+        data = engine._data(ids, engine.round, "train")
+        engine.verbs.fit(given, data, own(engine.verbs.start(given, data)))
+
+    return fit
+
+
+def memory(device: str) -> Row:
+    """100 clients of the CNN that all took part: every one has a row of its own."""
+    fed = federation(100, 20, 2, device)
+    engine = simulation("fedala", fed, epochs=1, batch=10)
+    for _ in range(2):
+        next(engine.run())
+    if device == "cpu":
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    else:
+        peak = torch.cuda.max_memory_allocated() / 2**30
+    return Row("peak memory, FedALA, 100 clients of the CNN, GB", "2 rounds", peak, "< 3", peak < 3)
+
+
+def rows(repeat: int, device: str) -> Iterator[Row]:
+    for threads in (1, 2) if device == "cpu" else (1,):
+        torch.set_num_threads(threads)
+        yield speed(10, 300, threads, repeat, device)
+        yield speed(128, 768, threads, repeat, device)
+    yield evaluated(repeat, device)
+    yield from pgfed(repeat, device)
+    yield from fedala(repeat, device)
+    yield memory(device)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeat", type=int, default=9)
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    where = platform.machine() if options.device == "cpu" else torch.cuda.get_device_name()
+    print(f"{date.today()}, {where}, {os.cpu_count()} cores, torch {torch.__version__}\n")
+    print("| what | setting | measured | target | |\n|-|-|-|-|-|", flush=True)
+    for row in rows(options.repeat, options.device):
+        met = "met" if row.met else "missed"
+        print(f"| {row.what} | {row.setting} | {row.measured:.2f} | {row.target} | {met} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

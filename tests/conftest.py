@@ -1,0 +1,27 @@
+"""For all tests."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+# Tests are small: threads that wait for each other only take longer, on a busy machine ten times. torch reads
+# this when it is first imported, here and in the processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture
+def real_data() -> Callable[[str], Path]:
+    """Asks for real data: the data folder that holds `folder`, or a skip; with PFLSWEEP_REQUIRE_DATA=1 a failure."""
+
+    def ask(folder: str) -> Path:
+        root = os.environ.get("PFLSWEEP_DATA")
+        if root and (Path(root) / folder).exists():
+            return Path(root)
+        why = f"{folder} is not in PFLSWEEP_DATA ({root or 'unset'})"
+        if os.environ.get("PFLSWEEP_REQUIRE_DATA"):
+            pytest.fail(why)
+        pytest.skip(why)
+
+    return ask

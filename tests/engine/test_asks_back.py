@@ -1,0 +1,83 @@
+"""A method that asks back: every client of the cohort answers, and each question is counted."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from pflsweep.algorithms.fedavg import FedAvg
+from pflsweep.check.case import Case, advance, sizes
+from pflsweep.engine.cohort import Traffic
+from pflsweep.engine.protocol import Verbs
+from pflsweep.engine.simulation import Simulation
+from tests.engine.asks_back import LineSearch
+
+ASKED: list[list[int]] = []
+
+
+class Recording(LineSearch):
+    """Notes whom it asks."""
+
+    def answer(self, given, data, question):  # type: ignore[no-untyped-def]
+        ASKED[-1].extend(given.turn.ids.tolist())
+        return super().answer(given, data, question)
+
+    def aggregate(self, server, up, turn):  # type: ignore[no-untyped-def]
+        conversation = super().aggregate(server, up, turn)
+        replies: Any = None
+        while True:
+            ASKED.append([])
+            try:
+                question = conversation.send(replies)
+            except StopIteration as end:
+                return end.value
+            replies = yield question
+
+
+def simulation(lr: float, trials: int, chunk: int = 2, cls: type[LineSearch] = LineSearch) -> Simulation:
+    def make(task, opt, epochs):  # type: ignore[no-untyped-def]
+        return Verbs.of(cls(task=task, opt=opt, epochs=epochs, trials=trials))
+
+    return Case(make).simulation(lr=lr, participation=1.0, chunk=chunk)
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 6])
+def test_the_whole_cohort_answers_each_question(chunk: int) -> None:
+    ASKED.clear()
+    result = next(simulation(lr=20.0, trials=5, chunk=chunk, cls=Recording).run())
+    questions = ASKED[:-1]  # the last entry is the end of the conversation
+    assert len(questions) > 1
+    assert all(asked == result.ids.tolist() for asked in questions)
+
+
+@pytest.mark.parametrize(("lr", "asked"), [(0.05, 1), (1e9, 5)])
+def test_questions_and_replies_are_counted(lr: float, asked: int) -> None:
+    """A small step is good at once; of steps this large, none is."""
+    sim = simulation(lr, trials=5)
+    model = sizes(sim).P
+    assert next(sim.run()).traffic == Traffic(model + asked * model, model, 0, 1 + asked)
+
+
+def test_a_step_that_nobody_likes_is_not_taken() -> None:
+    sim = simulation(1e9, trials=3)
+    before = sim.server.w.clone()
+    assert torch.equal(advance(sim, 1).server.w, before)
+
+
+def test_a_step_that_is_good_at_once_is_fedavgs() -> None:
+    sim = advance(simulation(0.05, trials=3), 1)
+    plain = Case(lambda task, opt, epochs: Verbs.of(FedAvg(task=task, opt=opt, epochs=epochs)))
+    other = advance(plain.simulation(lr=0.05, participation=1.0), 1)
+    torch.testing.assert_close(sim.server.w, other.server.w, rtol=1e-12, atol=1e-14)
+
+
+def test_a_step_that_is_too_long_is_halved() -> None:
+    ASKED.clear()
+    sim = simulation(20.0, trials=8, cls=Recording)
+    start = sim.server.w.clone()
+    losses = [sim.evaluate("train")["global"].loss @ sim.federation.sizes.numpy()]
+    advance(sim, 1)
+    losses.append(sim.evaluate("train")["global"].loss @ sim.federation.sizes.numpy())
+    assert 1 < len(ASKED) - 1 < 8
+    assert losses[1] < losses[0]
+    assert not torch.equal(sim.server.w, start)

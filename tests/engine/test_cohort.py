@@ -1,0 +1,136 @@
+"""What crosses the wire is counted by type; clients' rows are kept as they were put."""
+
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from pflsweep.engine.cohort import Clients, Traffic, join, message_size, own, select
+from pflsweep.engine.lift import leaves
+from pflsweep.engine.protocol import Empty, Ids, Scalars, Vector
+
+
+class Message(NamedTuple):
+    w: Vector
+    many: Vector
+    loss: Scalars
+    scores: Scalars
+    ids: Ids
+    extra: Vector | None
+
+
+def message(clients: int = 3) -> Message:
+    ids = torch.zeros(clients, 4, dtype=torch.int64)
+    w, many = torch.zeros(clients, 10), torch.zeros(clients, 2, 10)
+    return Message(w, many, torch.zeros(clients), torch.zeros(clients, 5), ids, None)
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+def test_a_message_is_counted_for_one_client(clients: int) -> None:
+    assert message_size(message(clients)) == (10 + 20, 1 + 5 + 4)
+    assert message_size(message(clients)._replace(extra=torch.zeros(clients, 7))) == (37, 10)
+
+
+def test_an_expanded_tensor_counts_as_what_it_stands_for() -> None:
+    assert message_size(message()._replace(w=torch.zeros(10).expand(3, 10))) == (30, 10)
+
+
+def test_a_message_with_nothing_in_it_is_free() -> None:
+    assert message_size(Empty()) == (0, 0)
+    nothing = torch.zeros(3, 0)
+    assert message_size(message()._replace(w=nothing, many=nothing)) == (0, 10)
+
+
+class Untyped(NamedTuple):
+    w: Tensor
+
+
+@pytest.mark.parametrize("bad", [Untyped(torch.zeros(2, 3)), torch.zeros(2, 3), (torch.zeros(2, 3),), None])
+def test_what_cannot_be_counted_is_refused(bad: Any) -> None:
+    with pytest.raises(TypeError, match="Vector"):
+        message_size(bad)
+
+
+def test_traffic_adds_up() -> None:
+    assert Traffic(1, 2, 3, 4) + Traffic(10, 20, 30, 40) == Traffic(11, 22, 33, 44)
+
+
+class Row(NamedTuple):
+    w: Tensor  # [2]
+    number: Tensor  # []
+    nothing: None
+
+
+def store() -> Clients:
+    return Clients(Row(torch.tensor([1.0, 2.0]), torch.tensor(7), None), 5)
+
+
+def rows(*values: float) -> Row:
+    w = torch.tensor([float(v) for v in values])[:, None].expand(-1, 2)
+    return Row(w, torch.tensor([int(v) for v in values]), None)
+
+
+def test_clients_that_were_never_sampled_have_the_initial_row() -> None:
+    got = store().get(torch.tensor([4, 0]))
+    assert got.w.tolist() == [[1, 2], [1, 2]]
+    assert got.number.tolist() == [7, 7]
+    assert got.nothing is None
+
+
+def test_rows_come_back_as_they_were_put() -> None:
+    clients = store()
+    clients.put(torch.tensor([3, 1]), rows(30, 10))
+    got = clients.get(torch.tensor([0, 1, 2, 3]))
+    assert got.number.tolist() == [7, 10, 7, 30]
+    assert got.w.tolist() == [[1, 2], [10, 10], [1, 2], [30, 30]]
+    clients.put(torch.tensor([1]), rows(11))
+    assert clients.get(torch.tensor([3, 1])).number.tolist() == [30, 11]
+
+
+def test_rows_are_copies() -> None:
+    clients = store()
+    clients.put(torch.tensor([1]), rows(10))
+    for ids in ([1], [0, 1], [0]):
+        for leaf in leaves(clients.get(torch.tensor(ids))):
+            leaf.fill_(99)
+    assert clients.get(torch.tensor([0, 1])).number.tolist() == [7, 10]
+    assert clients.get(torch.tensor([0])).w.tolist() == [[1, 2]]
+
+
+def test_a_stores_state_is_its_seen_rows() -> None:
+    clients = store()
+    assert clients.state()["rows"] == []
+    clients.put(torch.tensor([3, 1]), rows(30, 10))
+    state = clients.state()
+    assert state["ids"].tolist() == [1, 3]
+    assert [len(leaf) for leaf in state["rows"]] == [2, 2]
+    other = store()
+    other.load(state)
+    everybody = torch.arange(5)
+    for a, b in zip(leaves(other.get(everybody)), leaves(clients.get(everybody)), strict=True):
+        assert torch.equal(a, b)
+    assert torch.equal(other.seen, clients.seen)
+
+
+def test_loading_forgets_what_was_there() -> None:
+    clients = store()
+    clients.put(torch.tensor([2]), rows(20))
+    clients.load(store().state())
+    assert not clients.seen.any()
+    assert clients.get(torch.tensor([2])).number.tolist() == [7]
+
+
+def test_work_that_the_engine_owns_shares_no_memory() -> None:
+    w = torch.zeros(3)
+    work = own(Row(w.expand(2, 3), torch.zeros(2), None))
+    work.w[0] += 1
+    assert not w.any()
+    assert work.w.tolist() == [[1, 1, 1], [0, 0, 0]]
+
+
+def test_a_cohort_is_cut_and_joined() -> None:
+    whole = rows(1, 2, 3)
+    parts = [select(whole, slice(0, 2)), select(whole, slice(2, 3))]
+    assert parts[1].number.tolist() == [3]
+    assert all(torch.equal(a, b) for a, b in zip(leaves(join(parts)), leaves(whole), strict=True))

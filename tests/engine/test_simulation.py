@@ -1,0 +1,133 @@
+"""Rounds: who is sampled, what a result says, and that a run can be stopped and continued."""
+
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pflsweep.algorithms.fedavg import FedAvg
+from pflsweep.algorithms.local import Local
+from pflsweep.check.case import Case, advance, assert_same, known, models, packed, unpacked
+from pflsweep.engine.protocol import Method, Verbs
+
+
+def case(cls: type[Method] = FedAvg) -> Case:
+    return Case(lambda task, opt, epochs: Verbs.of(cls(task=task, opt=opt, epochs=epochs)))
+
+
+def cohorts(cls: type[Method] = FedAvg, seed: int = 0, **schedule: Any) -> list[list[int]]:
+    sim = case(cls).simulation(where={"seed": seed}, **schedule)
+    return [result.ids.tolist() for result in islice(sim.run(), 5)]
+
+
+@pytest.mark.parametrize(
+    ("participation", "size"), [(0.01, 1), (0.34, 2), (0.5, 3), (0.99, 5), (1.0, 6), (1 / 3, 2), (2 / 3, 4)]
+)
+def test_a_cohort_is_rounded_down_to_at_least_one(participation: float, size: int) -> None:
+    assert case().simulation(participation=participation).cohort_size == size
+    found = cohorts(participation=participation)
+    assert all(len(set(ids)) == size for ids in found)
+
+
+def test_cohorts_depend_on_the_seed_and_not_on_the_method() -> None:
+    assert cohorts() == cohorts(Local)
+    assert cohorts() != cohorts(seed=1)
+    assert cohorts() == cohorts(chunk=6)
+    assert len({tuple(ids) for ids in cohorts()}) > 1
+
+
+def test_cohorts_follow_the_keys() -> None:
+    order = [3, 0, 5, 1, 4, 2]
+    moved = [
+        [order[i] for i in result.ids.tolist()]
+        for result in islice(case().simulation(where={"order": order}).run(), 5)
+    ]
+    assert moved == cohorts()
+
+
+def test_a_result_says_what_happened() -> None:
+    sim = case().simulation(participation=1.0, eval_every=2, rounds=3, lr=0.5, lr_decay=0.5)
+    results = list(sim.run())
+    assert [r.round for r in results] == [1, 2, 3]
+    assert [r.lr for r in results] == [0.5, 0.25, 0.125]
+    assert {r.images for r in results} == {2 * (11 + 1 + 7 + 6 + 10 + 5)}
+    assert [sorted(r.scores) for r in results] == [[], ["global", "personal"], ["global", "personal"]]
+    assert list(sim.run()) == []
+
+
+def test_aggregation_weights_are_shares_or_uniform() -> None:
+    for weights, wanted in (("share", [11 / 40, 1 / 40, 7 / 40]), ("uniform", [1 / 3] * 3)):
+        turn = case().simulation(weights=weights)._turn(torch.tensor([0, 1, 2]))
+        total = 1 if weights == "uniform" else 40 / 19
+        assert turn.share.tolist() == pytest.approx([share * total for share in wanted])
+        assert float(turn.share.sum()) == pytest.approx(1)
+
+
+def test_a_turn_knows_when_the_last_one_was() -> None:
+    sim = case().simulation()
+    first, second = (set(result.ids.tolist()) for result in islice(sim.run(), 2))
+    wanted = [2 if i in second else 1 if i in first else -1 for i in range(6)]
+    assert sim.last.tolist() == wanted
+    assert sim._turn(torch.arange(6)).last.tolist() == wanted
+
+
+@pytest.mark.parametrize("cls", [FedAvg, Local])
+def test_a_run_can_be_stopped_and_continued(cls: type[Method]) -> None:
+    whole = advance(case(cls).simulation(), 5)
+    first = advance(case(cls).simulation(), 2)
+    second = advance(unpacked(case(cls).simulation(), packed(first)), 3)
+    assert_same({**known(second), **models(second)}, {**known(whole), **models(whole)}, "continued")
+    assert second.round == whole.round == 5
+
+
+def test_a_state_in_memory_does_not_move_on() -> None:
+    sim = advance(case(Local).simulation(), 2)
+    state = sim.state()
+    wanted = {**known(sim), **models(sim)}
+    advance(sim, 2)
+    other = case(Local).simulation()
+    other.load(state)
+    assert_same({**known(other), **models(other)}, wanted, "a state that was kept")
+    advance(other, 1)
+    again = case(Local).simulation()
+    again.load(state)
+    assert_same({**known(again), **models(again)}, wanted, "a state that was loaded before")
+
+
+def test_scores_are_those_of_the_models() -> None:
+    sim = advance(case(Local).simulation(), 2)
+    scores = sim.evaluate("test")
+    assert list(scores) == ["personal"], "Local has no global model"
+    personal = scores["personal"]
+    assert personal.n.tolist() == [4, 4, 4, 4, 0, 4]
+    assert np.isnan(personal.accuracy[4])
+    assert np.isnan(personal.loss[4])
+    for i, w in enumerate(sim.personal_models()):
+        rows = torch.from_numpy(sim.federation.rows["test"][i])
+        if len(rows):
+            x, y = sim.federation.gather(rows)
+            logits = sim.task.logits(w, x)
+            assert personal.correct[i] == int((logits.argmax(1) == y).sum())
+            assert personal.loss[i] == pytest.approx(float(torch.nn.functional.cross_entropy(logits, y)))
+
+
+class Contrary(FedAvg):
+    """The global model for everybody, but read the other way."""
+
+    def logits(self, w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return -self.task.logits(w, x)
+
+
+def test_a_method_with_logits_of_its_own_is_scored_with_them() -> None:
+    scores = advance(case(Contrary).simulation(), 2).evaluate("train")
+    assert not np.isclose(scores["personal"].loss, scores["global"].loss).any()
+
+
+def test_every_client_is_scored_with_the_global_model_on_its_own_rows() -> None:
+    sim = advance(case().simulation(), 2)
+    scores = sim.evaluate("train")
+    assert scores["global"].n.tolist() == sim.federation.sizes.tolist()
+    assert np.array_equal(scores["personal"].loss, scores["global"].loss), "FedAvg's personal model is global"
+    assert len(set(scores["global"].loss)) == 6

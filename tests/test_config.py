@@ -1,0 +1,186 @@
+"""What may stand in a config, and what is said where something else does."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from pflsweep.compose import Config, compose, conf_dir
+from pflsweep.config import Rule, build, check, field_rule
+from pflsweep.engine.protocol import hyper, hyperparameters
+from pflsweep.errors import UserError
+
+
+def options(group: str) -> list[str]:
+    return sorted(file.stem for file in (conf_dir() / group).glob("*.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("group", "option"),
+    [(g, o) for g in ("algorithm", "dataset", "partition", "model", "tracking", "ala") for o in options(g)],
+)
+def test_every_option_passes_its_own_check(group: str, option: str) -> None:
+    config = compose([f"{group}={option}"])
+    check(config)
+    assert config.choices[group] == option
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["+foo=1"], ["foo"]),
+        (["+train.raunds=3"], ["train.raunds", "Did you mean 'train.rounds'"]),
+        (["train.rouns=3"], ["train.rouns", "Did you mean 'train.rounds'"]),
+        (["++algorithm.nu=3", "algorithm=fedprox"], ["algorithm.nu", "Did you mean 'algorithm.mu'"]),
+        (["algorithm=fedprx"], ["algorithm=fedprx", "Did you mean 'fedprox'", "fedavg"]),
+        (["algoritm=fedavg"], ["algoritm", "Did you mean 'algorithm'"]),
+        (["algorithm=fedavg,local"], ["algorithm=fedavg,local", "add -m"]),
+        (["train=3"], ["option's name", "dataset=digits"]),
+        (["data=3"], ["'data' is a group of keys"]),
+        (["train.lr"], ["'train.lr' cannot be read as key=value"]),
+        (["train.lr=${nothing}"], ["cannot be resolved", "nothing"]),
+        (["~train.lr"], ["train.lr is missing", "0.05"]),
+        (["train.lr=fast"], ["train.lr is 'fast'", "a number above 0"]),
+        (["train.lr=0"], ["train.lr is 0", "above 0"]),
+        (["train.lr=nan"], ["train.lr is nan"]),
+        (["train.rounds=1.5"], ["train.rounds is 1.5", "a whole number at least 1"]),
+        (["train.rounds=true"], ["train.rounds is True", "a whole number"]),
+        (["train.participation=1.5"], ["train.participation is 1.5", "above 0 and at most 1"]),
+        (["train.participation=0"], ["train.participation is 0", "above 0"]),
+        (["train.chunk=0"], ["train.chunk is 0", "at least 1 or auto"]),
+        (["train.chunk=atuo"], ["train.chunk is 'atuo'", "Did you mean 'auto'"]),
+        (["train.weights=unifrm"], ["train.weights is 'unifrm'", "share, uniform", "Did you mean 'uniform'"]),
+        (["data.validation=1"], ["data.validation is 1", "below 1"]),
+        (["data.root=5"], ["data.root is 5", "text or null"]),
+        (["data.download=5"], ["data.download is 5", "true or false"]),
+        (["device=gpu"], ["device is 'gpu'", "auto, cpu, cuda"]),
+        (["model.hidden=5"], ["model.hidden is 5", "a list"]),
+        (["partition.clients=many"], ["partition.clients is 'many'", "a whole number"]),
+        (["algorithm=fedprox", "algorithm.mu=-1"], ["algorithm.mu is -1", "at least 0"]),
+        (["algorithm=fedprox", "~algorithm.mu"], ["algorithm.mu is missing", "proximal"]),
+        (
+            ["algorithm=fedprox", "algorithm._target_=no.such.Method"],
+            ["no.such.Method", "cannot be imported"],
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_would_be_right(overrides: list[str], words: list[str]) -> None:
+    with pytest.raises(UserError) as caught:
+        check(compose(overrides))
+    assert [word for word in words if word not in str(caught.value)] == []
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["partition.alpha=0"], ["partition.alpha is 0"]),
+        (["partition.alpha=-1"], ["partition.alpha is -1"]),
+        (["partition.clients=5000"], ["partition.clients is 5000", "1797"]),
+        (["algorithm=scaffold", "train.momentum=0.9"], ["train.momentum is 0.9", "train.momentum=0"]),
+        (["model=cnn"], ["cnn"]),
+    ],
+)
+def test_what_only_building_finds(overrides: list[str], words: list[str]) -> None:
+    config = compose(overrides)
+    check(config)
+    with pytest.raises(UserError) as caught:
+        build(config)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_whole_numbers_serve_as_numbers_and_all_methods_get_the_same_schedule() -> None:
+    config = compose(["partition.alpha=1", "train.lr=1", "train.participation=1"])
+    check(config)
+    assert build(config).schedule.participation == 1
+
+
+def test_the_initial_model_depends_on_the_seed_alone_and_draws_from_no_global_generator() -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    one, other, third = (
+        build(compose([a, s]))
+        for a, s in (("algorithm=local", "seed=1"), ("algorithm=fedavg", "seed=1"), ("ala=on", "seed=2"))
+    )
+    assert torch.equal(torch.get_rng_state(), before)
+    w = [parts.task.vector(parts.model) for parts in (one, other, third)]
+    assert torch.equal(w[0], w[1])
+    assert not torch.equal(w[0], w[2])
+
+
+def test_a_method_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_method.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from pflsweep.algorithms.fedavg import FedAvg\n"
+        "from pflsweep.engine.protocol import hyper\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class Mine(FedAvg):\n"
+        "    kind: str = hyper('which', choices=('a', 'b'))\n"
+    )
+    folder = tmp_path / "mine"
+    (folder / "algorithm").mkdir(parents=True)
+    file = folder / "algorithm" / "mine.yaml"
+    monkeypatch.syspath_prepend(tmp_path)
+    file.write_text("_target_: own_method.Mine\nkind: a\n")
+    config = compose(["algorithm=mine"], folder)
+    check(config)
+    assert build(config).method.kind == "a"
+    with pytest.raises(UserError, match=r"algorithm\.kind is 'c': it must be one of a, b"):
+        check(compose(["algorithm=mine", "algorithm.kind=c"], folder))
+    with pytest.raises(UserError, match="Did you mean 'mine'"):
+        compose(["algorithm=mne"], folder)
+    file.write_text("kind: a\n")
+    with pytest.raises(UserError, match="names no class as `_target_`"):
+        check(compose(["algorithm=mine"], folder))
+
+
+def test_the_working_directory_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = compose(["seed=3"])
+    monkeypatch.chdir(tmp_path)
+    assert compose(["seed=3"]) == here
+
+
+def test_conf_inside_the_package_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a wheel, where conf/ lies in the package."""
+    import pflsweep.compose
+
+    shutil.copytree(conf_dir(), tmp_path / "conf")
+    monkeypatch.setattr(pflsweep.compose, "__file__", str(tmp_path / "compose.py"))
+    assert conf_dir() == tmp_path / "conf"
+    check(compose([]))
+
+
+@dataclass
+class Hinted:
+    rate: float = hyper("rate", low=0, high=1)
+    maybe: float | None = hyper("maybe", low=0)
+    kind: str = hyper("kind", choices=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("rate", [0, 0.5, 1], [-0.1, 1.1, None, "a", True]),
+        ("maybe", [None, 2, 0.5], [-1, "a"]),
+        ("kind", ["a", "b"], ["c", None, 1]),
+    ],
+)
+def test_rules_from_a_dataclass(name: str, good: list, bad: list) -> None:
+    hints = {"rate": float, "maybe": float | None, "kind": str}
+    rule = field_rule(hints[name], hyperparameters(Hinted)[name])
+    assert all(rule.allows(value) for value in good)
+    assert not any(rule.allows(value) for value in bad)
+
+
+def test_a_rule_says_what_it_allows() -> None:
+    assert str(Rule((int,), low=1, choices=("auto",))) == "a whole number at least 1 or auto"
+    assert str(Rule((float,), above=0, high=1, null=True)) == "a number above 0 and at most 1 or null"
+
+
+def test_config_values_are_plain() -> None:
+    config = compose(["train.lr=${train.lr_decay}"])
+    assert isinstance(config, Config)
+    assert type(config.values["model"]["hidden"]) is list
+    assert config.values["train"]["lr"] == 1.0

@@ -1,0 +1,171 @@
+"""The record folder: identity, tables, checkpoint, lock, and what is said of a damaged file."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from pflsweep.compose import compose
+from pflsweep.errors import UserError
+from pflsweep.record import Record, claimed, identity
+
+
+def identity_of(*overrides: str, extends: bool = True, version: int = 1, checksum: str = "x") -> str:
+    values = compose(list(overrides)).values
+    return identity(values, data_checksum=checksum, version=version, extends=extends)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "device=cpu",
+        "train.chunk=3",
+        "train.threads=1",
+        "data.root=/elsewhere",
+        "data.download=true",
+        "paths.runs=elsewhere",
+        "checkpoint.every=1",
+        "tracking=none",
+        "train.rounds=7",
+    ],
+)
+def test_identity_leaves_out_what_changes_no_number(override: str) -> None:
+    assert identity_of(override) == identity_of()
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "seed=1",
+        "train.lr=0.1",
+        "train.eval_batch=8",
+        "partition.alpha=1",
+        "algorithm=local",
+        "data.validation=0.1",
+    ],
+)
+def test_identity_holds_what_does(override: str) -> None:
+    assert identity_of(override) != identity_of()
+
+
+def test_identity_of_data_version_and_of_methods_that_do_not_extend() -> None:
+    assert (
+        len({identity_of(), identity_of(version=2), identity_of(checksum="y"), identity_of(extends=False)})
+        == 4
+    )
+    assert identity_of("train.rounds=7", extends=False) != identity_of(extends=False)
+    assert len(identity_of()) == 16
+
+
+def made(folder: Path, rounds: int = 3) -> Record:
+    """A written record of a few rounds, evaluated in every other one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {"train": {"rounds": rounds}, "seed": 0}
+    record = Record.create(folder, {"identity": "0" * 16, "name": "n"}, config, pd.DataFrame({"client": [0]}))
+    for t in range(1, rounds + 1):
+        row: dict[str, Any] = {"round": t, "seconds": 0.5, "eval_seconds": 0.25}
+        clients = None
+        if t % 2:
+            row["personal_accuracy"] = t / 10
+            clients = pd.DataFrame(
+                {"round": t, "view": "personal", "client": [0, 1], "n": 2, "correct": [1, 2]}
+            )
+        record.append(row, clients, {"A": np.full((2, 2), t)})
+    record.write({"round": rounds, "server": [torch.ones(2)]})
+    return record
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    record = made(tmp_path)
+    again = Record(tmp_path)
+    pd.testing.assert_frame_equal(again.rounds, record.rounds)
+    pd.testing.assert_frame_equal(again.clients, record.clients)
+    assert again.matrices["A"].tolist() == [[3, 3], [3, 3]]
+    assert again.done == 3
+    assert again.status["rounds"] == 3
+    assert again.status["seconds"] == pytest.approx(2.25)
+    state = again.checkpoint()
+    assert state is not None
+    assert torch.equal(state["server"][0], torch.ones(2))
+    assert not list(tmp_path.glob(".*")), "temporary files are left"
+
+
+def test_truncate_forgets_later_rounds(tmp_path: Path) -> None:
+    record = made(tmp_path)
+    record.truncate(2)
+    assert record.rounds["round"].tolist() == [1, 2]
+    assert record.clients["round"].unique().tolist() == [1]
+    assert record.status["seconds"] == pytest.approx(1.5)
+
+
+FILES = (
+    "meta.json",
+    "config.yaml",
+    "status.json",
+    "rounds.parquet",
+    "clients.parquet",
+    "matrices.npz",
+    "checkpoint.pt",
+)
+DAMAGES = ("truncated", "foreign", "empty")
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        (f, d) for f in FILES for d in DAMAGES if (f, d) != ("config.yaml", "truncated")
+    ],  # half a YAML may be YAML
+)
+def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, name: str, damage: str) -> None:
+    made(tmp_path)
+    file = tmp_path / name
+    content = file.read_bytes()
+    file.write_bytes({"truncated": content[: len(content) // 2], "foreign": b"[1, 2", "empty": b""}[damage])
+    with pytest.raises(UserError) as caught:
+        Record(tmp_path).checkpoint()
+    assert str(file) in str(caught.value)
+    assert f"delete the folder {tmp_path}" in str(caught.value)
+
+
+def test_a_checkpoint_of_another_config(tmp_path: Path) -> None:
+    made(tmp_path)
+    content = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    torch.save({**content, "identity": "f" * 16}, tmp_path / "checkpoint.pt")
+    with pytest.raises(
+        UserError, match=r"checkpoint\.pt is a checkpoint of another config \(f{16}, not 0{16}\)"
+    ):
+        Record(tmp_path).checkpoint()
+
+
+def test_a_folder_that_is_no_record(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"is not a record of a trial: it has no meta\.json"):
+        Record(tmp_path)
+
+
+def test_models_that_were_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"checkpoint\.models=true"):
+        made(tmp_path).models()
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "x"
+    with (
+        claimed(folder),
+        pytest.raises(UserError, match="Another process is training this trial"),
+        claimed(folder),
+    ):
+        pass
+    with claimed(folder):
+        pass
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(UserError, match=r"cannot be written to.*paths\.runs"),
+        claimed(tmp_path / "file" / "x"),
+    ):
+        pass

@@ -1,0 +1,256 @@
+"""A trial from config to record: trained once, stopped and continued, extended, loaded again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+import pflsweep
+from pflsweep.compose import compose
+from pflsweep.config import build
+from pflsweep.engine.simulation import Simulation
+from pflsweep.errors import UserError
+from pflsweep.record import Record
+from pflsweep.trial import Result, Stopped, run_trial
+
+SMALL = ["tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.threads=1"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*overrides: str) -> Result:
+    return pflsweep.run([*SMALL, *overrides])
+
+
+class Ear:
+    """A listener that does something after a round."""
+
+    def __init__(self, round: int = 0, act: Any = None) -> None:
+        self.round, self.act = round, act
+        self.heard: list[int] = []
+        self.status = ""
+
+    def __enter__(self) -> "Ear":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def rows(self, record: Record) -> None:
+        self.heard.append(record.done)
+        if self.act and record.done == self.round:
+            self.act()
+
+    def finish(self, record: Record, status: str) -> None:
+        self.status = status
+
+
+def assert_same(one: Result, other: Result) -> None:
+    """Bitwise, but for times."""
+    times = ["seconds", "eval_seconds"]
+    pd.testing.assert_frame_equal(
+        one.rounds.drop(columns=times), other.rounds.drop(columns=times), check_exact=True
+    )
+    pd.testing.assert_frame_equal(one.clients, other.clients, check_exact=True)
+    a, b = one.record.models(), other.record.models()
+    for left, right in [
+        (a["global"], b["global"]),
+        *((a["personal"][i], b["personal"][i]) for i in a["personal"]),
+    ]:
+        assert (left is None) == (right is None)
+        assert all(torch.equal(left[name], right[name]) for name in left or ())
+
+
+def test_the_record_of_a_trial() -> None:
+    result = run("train.rounds=3", "train.eval_every=2", "checkpoint.every=0")
+    assert result.rounds["round"].tolist() == [1, 2, 3]
+    assert result.rounds["personal_accuracy"].isna().tolist() == [True, False, False]
+    assert set(result.clients["round"]) == {2, 3}
+    assert set(result.clients["view"]) == {"personal", "global"}
+    assert result.rounds["cohort"].tolist() == [3, 3, 3]
+    last = result.clients[(result.clients["round"] == 3) & (result.clients["view"] == "personal")]
+    assert result.personal_accuracy.last == pytest.approx((last["correct"] / last["n"]).mean())
+    assert result.personal_accuracy.best >= result.personal_accuracy.last
+    record = result.record
+    assert record.status["status"] == "finished"
+    assert record.meta["name"] == "fedavg-digits-dirichlet-0"
+    assert record.folder == Path("runs").absolute() / record.meta["identity"]
+    assert record.config == result.config
+    assert record.partition.groupby("client")["train"].sum().min() > 0
+    sent = result.rounds.iloc[-1]
+    model_size = 64 * 16 + 16 + 16 * 10 + 10
+    assert (sent["floats_down"], sent["floats_up"]) == (model_size, model_size)
+
+
+def test_summary_numbers_by_hand() -> None:
+    import numpy as np
+
+    from pflsweep.engine.evaluate import Scores
+    from pflsweep.rows import summary
+
+    scores = Scores(np.array([4, 0, 8.0]), np.array([1, 0, 6.0]), np.array([2.0, np.nan, 1.0]))
+    found = summary(scores)
+    assert found["accuracy"] == pytest.approx(0.5)  # of 0.25 and 0.75; the client without data counts nowhere
+    assert found["accuracy_weighted"] == pytest.approx(7 / 12)
+    assert found["std"] == pytest.approx(0.25)
+    assert found["worst10"] == pytest.approx(0.25)
+    assert found["loss"] == pytest.approx(1.5)
+
+
+def test_a_finished_trial_is_not_trained_again(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    first = run("train.rounds=3")
+    capfd.readouterr()
+
+    def never(self: Simulation) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(Simulation, "_next", never)
+    assert_same(run("train.rounds=3", "train.chunk=2"), first)
+    assert "trained already, 3 rounds" in capfd.readouterr().err
+    fewer = run("train.rounds=2")
+    assert fewer.rounds["round"].tolist() == [1, 2]
+    assert fewer.personal_accuracy.last == first.rounds["personal_accuracy"][1]
+
+
+def test_an_interrupted_extension_still_has_its_earlier_rounds() -> None:
+    first = run("train.rounds=3")
+    ear = Ear(5, lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(Stopped):
+        run_trial(compose([*SMALL, "train.rounds=9"]), lambda config, record: ear)
+    again = run("train.rounds=3")
+    pd.testing.assert_frame_equal(again.rounds, first.rounds, check_exact=True)
+    assert again.record.status["status"] == "finished"
+
+
+def test_more_rounds_extend_a_finished_trial() -> None:
+    run("train.rounds=2")
+    extended = run("train.rounds=5")
+    assert_same(extended, run("train.rounds=5", "paths.runs=other"))
+    assert extended.record.status["target"] == 5
+    assert extended.config["train"]["rounds"] == 5
+
+
+@pytest.mark.parametrize("algorithm", ["local", "fedavg", "pgfed", "fedala"])
+def test_ctrl_c_stops_after_the_round_and_the_same_command_continues(algorithm: str) -> None:
+    overrides = [*SMALL, "train.rounds=6", f"algorithm={algorithm}"]
+    ear = Ear(3, lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(Stopped, match="stopped after round 3 of 6; the same command continues"):
+        run_trial(compose(overrides), lambda config, record: ear)
+    assert ear.status == "interrupted"
+    (folder,) = Path("runs").iterdir()
+    assert Record(folder).status["status"] == "interrupted"
+    again = Ear()
+    result = run_trial(compose(overrides), lambda config, record: again)
+    assert again.heard == [4, 5, 6]
+    assert again.status == "finished"
+    assert_same(result, pflsweep.run([*overrides, "paths.runs=other"]))
+
+
+def test_kill_9_loses_at_most_the_time_since_the_checkpoint() -> None:
+    overrides = [*SMALL, "train.rounds=80", "checkpoint.every=0", "algorithm=pgfed"]
+    process = subprocess.Popen([sys.executable, "-c", "from pflsweep.cli import main; main()", *overrides])
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        checkpoints = list(Path("runs").glob("*/checkpoint.pt"))
+        if checkpoints and pd.read_parquet(checkpoints[0].parent / "rounds.parquet")["round"].max() >= 3:
+            break
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, "it was over before it could be killed"
+    (folder,) = Path("runs").iterdir()
+    done = Record(folder).done
+    assert 3 <= done < 80
+    ear = Ear()
+    result = run_trial(compose(overrides), lambda config, record: ear)
+    assert ear.heard[0] in (done, done + 1)  # the tables may be one write ahead of the checkpoint
+    assert_same(result, pflsweep.run([*overrides, "paths.runs=other"]))
+
+
+def test_a_bug_is_raised_and_the_record_says_so() -> None:
+    def bug() -> None:
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        run_trial(compose([*SMALL, "train.rounds=3"]), lambda config, record: Ear(2, bug))
+    (folder,) = Path("runs").iterdir()
+    assert Record(folder).status["status"] == "failed"
+    assert Record(folder).status["error"] == "RuntimeError: a bug"
+
+
+@pytest.mark.parametrize(
+    "overrides", [["train.participation=2"], ["partition.clients=5000"], ["algorithm=local", "ala=on"]]
+)
+def test_bad_input_leaves_nothing_behind(overrides: list[str]) -> None:
+    with pytest.raises(UserError):
+        run(*overrides)
+    assert list(Path().iterdir()) == []
+
+
+def test_a_tracker_that_refuses_leaves_no_record() -> None:
+    def refuse(config: dict[str, Any], record: Record) -> Ear:
+        raise UserError("no store")
+
+    with pytest.raises(UserError, match="no store"):
+        run_trial(compose([*SMALL, "train.rounds=2"]), refuse)
+    assert list(Path("runs").iterdir()) == []
+
+
+def test_a_record_without_checkpoint_begins_anew(capfd: pytest.CaptureFixture) -> None:
+    run("train.rounds=2", "checkpoint.keep=false")
+    assert not list(Path("runs").glob("*/checkpoint.pt"))
+    extended = run("train.rounds=3", "checkpoint.keep=false")
+    assert "begins anew" in capfd.readouterr().err
+    assert_same(extended, run("train.rounds=3", "paths.runs=other"))
+
+
+def test_a_folder_of_another_config() -> None:
+    folder = run("train.rounds=2").record.folder
+    folder.rename(folder.with_name("kept"))
+    other = run("train.rounds=2", "seed=1").record.folder
+    (folder.with_name("kept")).rename(folder)
+    for file in other.iterdir():
+        file.replace(folder / file.name)
+    with pytest.raises(UserError, match=f"{folder} holds the record of another config"):
+        run("train.rounds=2")
+
+
+def test_rounds_before_the_first_evaluation_cannot_be_reported() -> None:
+    run("train.rounds=4", "train.eval_every=4")
+    with pytest.raises(UserError, match="first evaluated after round 4"):
+        run("train.rounds=2", "train.eval_every=4")
+
+
+@pytest.mark.parametrize("algorithm", ["local", "fedavg"])
+def test_saved_models_are_those_that_were_evaluated(algorithm: str) -> None:
+    result = run("train.rounds=2", f"algorithm={algorithm}")
+    federation = build(compose([*SMALL, f"algorithm={algorithm}"])).federation
+    last = result.clients[(result.clients["round"] == 2) & (result.clients["view"] == "personal")]
+    for row in last.itertuples():
+        x, y = federation.gather(torch.from_numpy(federation.rows["test"][row.client]))
+        assert int((result.load_personal(row.client)(x).argmax(1) == y).sum()) == row.correct
+    with pytest.raises(UserError, match="no client 6"):
+        result.load_personal(6)
+    if algorithm == "fedavg":
+        state = result.load_global().state_dict()
+        assert all(torch.equal(state[k], v) for k, v in result.load_personal(0).state_dict().items())
+    else:
+        with pytest.raises(UserError, match="local has no global model"):
+            result.load_global()
+
+
+def test_the_listener_hears_every_round() -> None:
+    ear = Ear()
+    run_trial(compose([*SMALL, "train.rounds=3"]), lambda config, record: ear)
+    assert ear.heard == [1, 2, 3]
+    assert ear.status == "finished"
