@@ -63,9 +63,7 @@ def _hydra(argv: list[str]) -> int:
     before, sys.argv = sys.argv, ["pflsweep", *argv]
     try:
         with hydra_errors([a for a in argv if "=" in a], _config_dir(argv)):
-            hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(
-                _task(outcomes)
-            )()
+            hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(_task(outcomes))()
     finally:
         sys.argv = before
     for outcome in outcomes:  # of a single run; a sweep has ended with its own table

@@ -74,9 +74,7 @@ def _compose(overrides: list[str], sources: list[str]) -> DictConfig:
     path = ConfigSearchPathImpl()
     for source in sources:
         path.append("schema" if source == "structured://" else "pflsweep", source)
-    return ConfigLoaderImpl(path).load_configuration(
-        "config", overrides=list(overrides), run_mode=RunMode.RUN
-    )
+    return ConfigLoaderImpl(path).load_configuration("config", overrides=list(overrides), run_mode=RunMode.RUN)
 
 
 @contextmanager
@@ -89,9 +87,7 @@ def hydra_errors(overrides: list[str], config_dir: str | Path | None = None) -> 
     except ValueError as error:
         if not str(error).startswith("Config group override"):
             raise
-        raise UserError(
-            f"A config group is set to an option's name, as in dataset=digits ({error})."
-        ) from error
+        raise UserError(f"A config group is set to an option's name, as in dataset=digits ({error}).") from error
 
 
 def _rephrased(error: Exception, overrides: list[str], sources: list[str]) -> str:
@@ -107,16 +103,12 @@ def _rephrased(error: Exception, overrides: list[str], sources: list[str]) -> st
         )
     if "Ambiguous value" in str(error) or "requires --multirun" in str(error):
         override = re.search(r"'([^']*=[^']*)'", str(error))
-        return (
-            f"{override[1] if override else 'An override'} has several values: add -m to train each of them."
-        )
+        return f"{override[1] if override else 'An override'} has several values: add -m to train each of them."
     cause = str(error.__cause__ or error)
     missing = re.search(r"Could not override '([^']*)'", str(error)) or re.search(r"full_key: (\S+)", cause)
     if missing and ("Could not override" in str(error) or "is not in struct" in cause):
         return unknown_key(missing[1], _known_keys(overrides, sources))
-    detail = (
-        f" ({_line(error.__cause__)})" if error.__cause__ and str(error.__cause__) not in str(error) else ""
-    )
+    detail = f" ({_line(error.__cause__)})" if error.__cause__ and str(error.__cause__) not in str(error) else ""
     return f"The config cannot be composed: {_line(error)}{detail}"
 
 

@@ -59,11 +59,7 @@ class Rule:
         limits = " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
         kinds = " or ".join(names.get(kind, kind.__name__) for kind in self.kinds)
         text = [f"{kinds} {limits}".strip()] if kinds else []
-        text += (
-            ["one of " + ", ".join(map(str, self.choices))]
-            if len(self.choices) > 1
-            else map(str, self.choices)
-        )
+        text += ["one of " + ", ".join(map(str, self.choices))] if len(self.choices) > 1 else map(str, self.choices)
         return " or ".join([*text, *(["null"] if self.null else [])])
 
 
@@ -153,9 +149,7 @@ def _check_fields(group: str, option: str, node: dict[str, Any]) -> None:
 
 def field_rule(hint: Any, field: Any) -> Rule:
     """The rule of a dataclass field, from its type and `hyper` metadata."""
-    kinds = tuple(
-        kind for kind in (get_args(hint) or (hint,)) if isinstance(kind, type) and kind is not type(None)
-    )
+    kinds = tuple(kind for kind in (get_args(hint) or (hint,)) if isinstance(kind, type) and kind is not type(None))
     choices = tuple(field.metadata.get("choices") or ())
     low, high = field.metadata.get("low"), field.metadata.get("high")
     null = type(None) in get_args(hint)
@@ -196,6 +190,9 @@ def build(config: Config) -> Parts:
     shared = {"task": task, "opt": Sgd(train["momentum"], train["weight_decay"]), "epochs": train["epochs"]}
     method = _construct(config, "algorithm", shared)
     plugins = [_construct(config, "ala", shared)] if values["ala"] else []
+    if plugins and not method.mixes:
+        chosen = config.choices["algorithm"]
+        raise UserError(f"ala=on does not go with algorithm={chosen}: it has to train from what it was sent.")
     verbs = Verbs.of(method, *plugins)
     return Parts(federation, model, task, method, verbs, _schedule(train, federation, device))
 

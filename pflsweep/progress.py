@@ -33,9 +33,7 @@ class Progress:
         self._name, self._start, self._total = name, done, total
         self._began = self._said = perf_counter()
         self._terminal = sys.stderr.isatty()
-        self._bar = tqdm(
-            total=total, initial=done, desc=name, unit="round", disable=not self._terminal, leave=False
-        )
+        self._bar = tqdm(total=total, initial=done, desc=name, unit="round", disable=not self._terminal, leave=False)
 
     def round(self, row: dict[str, Any]) -> None:
         """Called after each round with its row of the record."""

@@ -62,9 +62,7 @@ class Record:
         self.matrices: dict[str, np.ndarray] = self._read("matrices.npz", _read_npz, {})
 
     @classmethod
-    def create(
-        cls, folder: Path, meta: dict[str, Any], config: dict[str, Any], partition: pd.DataFrame
-    ) -> "Record":
+    def create(cls, folder: Path, meta: dict[str, Any], config: dict[str, Any], partition: pd.DataFrame) -> "Record":
         """Makes the folder of a new record; meta.json comes last, so that half a record is none."""
         for name in ("rounds.parquet", "clients.parquet", "matrices.npz", "checkpoint.pt", "models.pt"):
             (folder / name).unlink(missing_ok=True)
@@ -101,9 +99,7 @@ class Record:
         """The last round in the tables."""
         return int(self._rounds[-1]["round"]) if self._rounds else 0
 
-    def append(
-        self, row: dict[str, Any], clients: pd.DataFrame | None, matrices: dict[str, np.ndarray]
-    ) -> None:
+    def append(self, row: dict[str, Any], clients: pd.DataFrame | None, matrices: dict[str, np.ndarray]) -> None:
         """One more round."""
         self._rounds.append(row)
         if clients is not None:
@@ -166,9 +162,7 @@ class Record:
         """{"global": state_dict or None, "personal": {client: state_dict}}. Raises UserError without."""
         found = self._read("models.pt", _load_torch, None)
         if found is None:
-            raise UserError(
-                f"{self.folder} holds no models: they are saved at the end, with checkpoint.models=true."
-            )
+            raise UserError(f"{self.folder} holds no models: they are saved at the end, with checkpoint.models=true.")
         return found
 
     def _table(self, name: str) -> pd.DataFrame:
@@ -180,9 +174,7 @@ class Record:
             return missing
         try:
             return reader(path)
-        except (
-            Exception
-        ) as error:  # each reader has its own ways to say that a file is cut short or something else
+        except Exception as error:  # each reader has its own ways to say that a file is cut short or something else
             raise UserError(
                 f"{path} cannot be read: it is truncated, or no file of pflsweep's ({type(error).__name__}). "
                 f"Put the right file back, or delete the folder {self.folder} to train this trial anew."

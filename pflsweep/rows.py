@@ -68,9 +68,7 @@ def partition_table(federation: Federation) -> pd.DataFrame:
     """One row a client and class: how many training, validation and test samples."""
     y = federation.dataset.y
     counts = {
-        split: torch.stack(
-            [torch.bincount(y[torch.from_numpy(own)], minlength=federation.classes) for own in rows]
-        )
+        split: torch.stack([torch.bincount(y[torch.from_numpy(own)], minlength=federation.classes) for own in rows])
         for split, rows in federation.rows.items()
     }
     columns = {split: counts[split].flatten().numpy() for split in ("train", "validation", "test")}

@@ -35,9 +35,7 @@ BATCH = 1000  # metrics that one log_batch takes
 MARK = "train/seconds"  # a metric of every round: its last step says how far a run has come
 STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "running": "RUNNING"}
 
-PAGES = {
-    "mlflow.experimentKind": "custom_model_development"
-}  # else MLflow shows its pages for language models
+PAGES = {"mlflow.experimentKind": "custom_model_development"}  # else MLflow shows its pages for language models
 SOURCE = {"mlflow.source.name": "pflsweep", "mlflow.source.type": "LOCAL"}
 ELSE = "choose another store with tracking.uri=sqlite:///other.db, or train without: tracking=none."
 
@@ -92,9 +90,7 @@ def ui(argv: list[str]) -> int:
     """`pflsweep ui`: MLflow's own pages on the store of this folder, until Ctrl-C."""
     import argparse
 
-    parser = argparse.ArgumentParser(
-        prog="pflsweep ui", description="Browse the runs of this folder in MLflow."
-    )
+    parser = argparse.ArgumentParser(prog="pflsweep ui", description="Browse the runs of this folder in MLflow.")
     parser.add_argument("--port", type=int, default=5000)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--uri", default=None, help="the store, as in tracking.uri (sqlite:///mlflow.db)")
@@ -102,22 +98,16 @@ def ui(argv: list[str]) -> int:
     uri = options.uri or "sqlite:///mlflow.db"
     file = _sqlite_file(uri)
     if file is not None and not file.exists():
-        raise UserError(
-            f"There is no store '{file}': no trial was tracked in this folder. Go to the one that has it."
-        )
+        raise UserError(f"There is no store '{file}': no trial was tracked in this folder. Go to the one that has it.")
     with _explained(uri):
         if file is not None:
             _check_file(file)
     address = f"http://{options.host}:{options.port}/#/experiments?workflowType=machine_learning"
-    print(
-        f"MLflow on {uri}: {address}  (Ctrl-C ends it; a sweep's trials are behind its plus sign)", flush=True
-    )
+    print(f"MLflow on {uri}: {address}  (Ctrl-C ends it; a sweep's trials are behind its plus sign)", flush=True)
     quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--workers", "1"]
     command += ["--host", options.host, "--port", str(options.port)]
-    os.execve(
-        sys.executable, command, {**os.environ, **quiet}
-    )  # signals go to MLflow itself, nothing is orphaned
+    os.execve(sys.executable, command, {**os.environ, **quiet})  # signals go to MLflow itself, nothing is orphaned
 
 
 class Silent:
@@ -207,10 +197,7 @@ def _describe(client: "MlflowClient", run: "Run", record: Record, parent: str | 
 
 def _tags(record: Record) -> dict[str, str]:
     meta = record.meta
-    tags = {
-        key: _text(meta.get(key))
-        for key in ("method", "dataset", "partition", "model", "ala", "seed", "identity")
-    }
+    tags = {key: _text(meta.get(key)) for key in ("method", "dataset", "partition", "model", "ala", "seed", "identity")}
     folder = record.folder.resolve()
     note = (
         f"**{meta['name']}**, record folder [{folder}]({folder.as_uri()})\n\n"
@@ -271,9 +258,7 @@ def _log_summary(client: "MlflowClient", run_id: str, record: Record) -> None:
         "seconds": found.seconds,
     }
     now = int(time.time() * 1000)
-    client.log_batch(
-        run_id, [Metric(f"summary/{k}", _finite(v), now, record.done) for k, v in values.items()]
-    )
+    client.log_batch(run_id, [Metric(f"summary/{k}", _finite(v), now, record.done) for k, v in values.items()])
 
 
 def _log_artifacts(client: "MlflowClient", run_id: str, record: Record) -> None:
@@ -283,9 +268,7 @@ def _log_artifacts(client: "MlflowClient", run_id: str, record: Record) -> None:
 
     client.log_text(run_id, (record.folder / "config.yaml").read_text(), "config.yaml")
     name = record.meta["name"]
-    client.log_figure(
-        run_id, figures.labels(record.partition, f"Training labels, {name}"), "figures/labels.png"
-    )
+    client.log_figure(run_id, figures.labels(record.partition, f"Training labels, {name}"), "figures/labels.png")
     if _evaluated(record):
         _log_table(client, run_id, _client_table(record), "clients.json")
         client.log_figure(run_id, figures.accuracy(record_curves(record), name), "figures/accuracy.png")
@@ -297,9 +280,7 @@ def _log_artifacts(client: "MlflowClient", run_id: str, record: Record) -> None:
 def _client_table(record: Record) -> pd.DataFrame:
     """A line a client: what it holds and what its models reach in the last evaluated round."""
     sizes = record.partition.groupby("client")[["train", "validation", "test"]].sum()
-    held = (
-        record.partition[record.partition["train"] > 0].groupby("client")["class"].nunique().rename("classes")
-    )
+    held = record.partition[record.partition["train"] > 0].groupby("client")["class"].nunique().rename("classes")
     last = record.clients[record.clients["round"] == record.clients["round"].max()]
     columns = []
     for view, table in last.set_index("client").groupby("view", sort=False):
@@ -361,9 +342,7 @@ def _find(client: "MlflowClient", experiment: str, tag: str, value: str) -> "Run
     return found[0] if found else None
 
 
-def _sweep_run(
-    client: "MlflowClient", experiment: str, sweep: str | None, name: str | None = None
-) -> str | None:
+def _sweep_run(client: "MlflowClient", experiment: str, sweep: str | None, name: str | None = None) -> str | None:
     """The parent run of a sweep, created where it is missing; None for a trial of its own."""
     if not sweep:
         return None
@@ -373,9 +352,7 @@ def _sweep_run(
     return run.info.run_id
 
 
-def _adopt(
-    cfg: Mapping[str, Any], client: "MlflowClient", experiment: str, record: Record, parent: str
-) -> None:
+def _adopt(cfg: Mapping[str, Any], client: "MlflowClient", experiment: str, record: Record, parent: str) -> None:
     """A record's run under its parent; a record that was never tracked is sent whole."""
     run = _find(client, experiment, "identity", record.meta["identity"])
     if run is None:
@@ -407,9 +384,7 @@ def _opened(options: Mapping[str, Any]) -> "Iterator[tuple[MlflowClient, str]]":
         _quiet()
         client = MlflowClient(tracking_uri=uri)
         if file is not None:
-            with closing(
-                sqlite3.connect(file)
-            ) as connection:  # readers and one writer at once, much shorter waits
+            with closing(sqlite3.connect(file)) as connection:  # readers and one writer at once, much shorter waits
                 connection.execute("pragma journal_mode=wal")
         known = client.get_experiment_by_name(options["experiment"])
         if known is not None:
@@ -442,16 +417,13 @@ def _check_file(file: Path) -> None:
     new = not file.exists() or file.stat().st_size == 0
     with closing(sqlite3.connect(file, timeout=30)) as connection:
         connection.execute("begin immediate")
-        tables = {
-            name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")
-        }
+        tables = {name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")}
         connection.rollback()
     if new:
         file.unlink()  # sqlite left it empty
     elif tables and "alembic_version" not in tables:
         raise UserError(
-            f"{file} is a database, but not MLflow's (tables: {', '.join(sorted(tables)[:5])}). "
-            f"Move it away, {ELSE}"
+            f"{file} is a database, but not MLflow's (tables: {', '.join(sorted(tables)[:5])}). Move it away, {ELSE}"
         )
 
 
@@ -464,9 +436,7 @@ def _explained(uri: str) -> Iterator[None]:
         raise
     except Exception as error:  # sqlite3, SQLAlchemy, MLflow, requests: each has its own
         said = " ".join(str(error).split())[:300]
-        raise UserError(
-            f"The MLflow store {uri} cannot be used ({said}). {_advice(said)} Or {ELSE}"
-        ) from error
+        raise UserError(f"The MLflow store {uri} cannot be used ({said}). {_advice(said)} Or {ELSE}") from error
 
 
 def _advice(said: str) -> str:
@@ -486,9 +456,7 @@ def _forgiven(what: str) -> Iterator[None]:
         yield
     except Exception as error:
         said = " ".join(str(error).split())[:200]
-        log.warning(
-            "MLflow did not take %s: %s. The record has it all; the same command sends it again.", what, said
-        )
+        log.warning("MLflow did not take %s: %s. The record has it all; the same command sends it again.", what, said)
 
 
 def _uri(options: Mapping[str, Any]) -> str:

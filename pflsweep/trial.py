@@ -116,9 +116,7 @@ def _open(folder: Path, meta: dict[str, Any], config: Config, simulation: engine
         return Record.create(folder, meta, config.values, partition_table(simulation.federation))
     record = Record(folder)
     if record.meta["identity"] != meta["identity"]:
-        raise UserError(
-            f"{folder} holds the record of another config ({record.meta['identity']}): move it away."
-        )
+        raise UserError(f"{folder} holds the record of another config ({record.meta['identity']}): move it away.")
     return record
 
 
@@ -143,9 +141,7 @@ def _catch_up(record: Record, simulation: engine.Simulation) -> None:
         name = record.meta["name"]
         say(f"{name}: its record of {record.done} rounds has no checkpoint to go on from, so it begins anew")
     if record.done < simulation.round:
-        raise UserError(
-            f"{record.folder}: the tables end before the checkpoint. Delete the folder to begin anew."
-        )
+        raise UserError(f"{record.folder}: the tables end before the checkpoint. Delete the folder to begin anew.")
     record.truncate(simulation.round)
 
 
@@ -179,9 +175,7 @@ def _run(record: Record, simulation: engine.Simulation, config: Config, listen: 
             record.set_status(status=status)
             total = simulation.schedule.rounds
             done = record.status["rounds"]
-            raise Stopped(
-                f"{name}: stopped after round {done} of {total}; the same command continues"
-            ) from stop
+            raise Stopped(f"{name}: stopped after round {done} of {total}; the same command continues") from stop
         except Exception as error:
             record.set_status(status=status, error=f"{type(error).__name__}: {error}")
             raise

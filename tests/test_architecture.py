@@ -13,7 +13,7 @@ ROOT = Path(pflsweep.__file__).parent
 # README's layout, bottom to top. What stands on one line does not know of each other.
 LAYERS = (
     ("errors", "keys"),
-    ("engine.draws", "engine.lift"),
+    ("engine.draws", "engine.lift", "engine.memory"),
     ("models",),
     ("engine.task",),
     ("engine.optimiser",),

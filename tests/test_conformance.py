@@ -90,9 +90,7 @@ TABLE = {
             Reduction("fedrod", {"init_personal": "zero"}),  # private heads have no say in what is shared
         ),
     ),
-    "perfedavg": Row(
-        two, values={"alpha": 0.05}, reductions=(Reduction("second batch of 2", {"alpha": 0.0}),)
-    ),
+    "perfedavg": Row(two, values={"alpha": 0.05}, reductions=(Reduction("second batch of 2", {"alpha": 0.0}),)),
     "perfedavg hf": Row(
         two,
         "perfedavg",
@@ -107,12 +105,8 @@ TABLE = {
             Reduction("fedavg", {"rate": 0.0}, ROUNDING),
         ),
     ),
-    "fedavg ala": Row(
-        two, "fedavg", ala=ALA, reductions=(Reduction("fedala", personal=True), Reduction("fedala"))
-    ),
-    "fedprox ala": Row(
-        two, "fedprox", {"mu": 0.5}, ala=ALA, reductions=(Reduction("fedavg ala", {"mu": 0.0}),)
-    ),
+    "fedavg ala": Row(two, "fedavg", ala=ALA, reductions=(Reduction("fedala", personal=True), Reduction("fedala"))),
+    "fedprox ala": Row(two, "fedprox", {"mu": 0.5}, ala=ALA, reductions=(Reduction("fedavg ala", {"mu": 0.0}),)),
     "fedprox ala still": Row(
         two,
         "fedprox",
@@ -125,9 +119,7 @@ TABLE = {
         extractor_twice, "fedrep", ala={**ALA, "rate": 0.0}, reductions=(Reduction("fedrep", {}, ROUNDING),)
     ),
     "pgfed": Row(lambda s: 5 * s.P, reductions=(Reduction("fedavg", {"mu": 0.0}),)),
-    "pgfedmo": Row(
-        lambda s: 5 * s.P, reductions=(Reduction("fedavg", {"mu": 0.0}), Reduction("pgfed", {"beta": 0.0}))
-    ),
+    "pgfedmo": Row(lambda s: 5 * s.P, reductions=(Reduction("fedavg", {"mu": 0.0}), Reduction("pgfed", {"beta": 0.0}))),
     "pgfed_ce": Row(lambda s: 4 * s.P, reductions=(Reduction("fedavg", {"mu": 0.0}),)),
     "fedfomo": Row(lambda s: 4 * s.P, values={"models": 4}),
     "asks back": Row(lambda s: 3 * s.P),

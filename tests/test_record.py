@@ -52,10 +52,7 @@ def test_identity_holds_what_does(override: str) -> None:
 
 
 def test_identity_of_data_version_and_of_methods_that_do_not_extend() -> None:
-    assert (
-        len({identity_of(), identity_of(version=2), identity_of(checksum="y"), identity_of(extends=False)})
-        == 4
-    )
+    assert len({identity_of(), identity_of(version=2), identity_of(checksum="y"), identity_of(extends=False)}) == 4
     assert identity_of("train.rounds=7", extends=False) != identity_of(extends=False)
     assert len(identity_of()) == 16
 
@@ -70,9 +67,7 @@ def made(folder: Path, rounds: int = 3) -> Record:
         clients = None
         if t % 2:
             row["personal_accuracy"] = t / 10
-            clients = pd.DataFrame(
-                {"round": t, "view": "personal", "client": [0, 1], "n": 2, "correct": [1, 2]}
-            )
+            clients = pd.DataFrame({"round": t, "view": "personal", "client": [0, 1], "n": 2, "correct": [1, 2]})
         record.append(row, clients, {"A": np.full((2, 2), t)})
     record.write({"round": rounds, "server": [torch.ones(2)]})
     return record
@@ -115,9 +110,7 @@ DAMAGES = ("truncated", "foreign", "empty")
 
 @pytest.mark.parametrize(
     ("name", "damage"),
-    [
-        (f, d) for f in FILES for d in DAMAGES if (f, d) != ("config.yaml", "truncated")
-    ],  # half a YAML may be YAML
+    [(f, d) for f in FILES for d in DAMAGES if (f, d) != ("config.yaml", "truncated")],  # half a YAML may be YAML
 )
 def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, name: str, damage: str) -> None:
     made(tmp_path)
@@ -134,9 +127,7 @@ def test_a_checkpoint_of_another_config(tmp_path: Path) -> None:
     made(tmp_path)
     content = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     torch.save({**content, "identity": "f" * 16}, tmp_path / "checkpoint.pt")
-    with pytest.raises(
-        UserError, match=r"checkpoint\.pt is a checkpoint of another config \(f{16}, not 0{16}\)"
-    ):
+    with pytest.raises(UserError, match=r"checkpoint\.pt is a checkpoint of another config \(f{16}, not 0{16}\)"):
         Record(tmp_path).checkpoint()
 
 

@@ -57,9 +57,7 @@ class Ear:
 def assert_same(one: Result, other: Result) -> None:
     """Bitwise, but for times."""
     times = ["seconds", "eval_seconds"]
-    pd.testing.assert_frame_equal(
-        one.rounds.drop(columns=times), other.rounds.drop(columns=times), check_exact=True
-    )
+    pd.testing.assert_frame_equal(one.rounds.drop(columns=times), other.rounds.drop(columns=times), check_exact=True)
     pd.testing.assert_frame_equal(one.clients, other.clients, check_exact=True)
     a, b = one.record.models(), other.record.models()
     for left, right in [
@@ -106,9 +104,7 @@ def test_summary_numbers_by_hand() -> None:
     assert found["loss"] == pytest.approx(1.5)
 
 
-def test_a_finished_trial_is_not_trained_again(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
-) -> None:
+def test_a_finished_trial_is_not_trained_again(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture) -> None:
     first = run("train.rounds=3")
     capfd.readouterr()
 

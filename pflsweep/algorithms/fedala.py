@@ -67,9 +67,7 @@ class Ala(Mixing):
                     "ala=on needs a method that sends a shared model, which this one does not: use ala=none."
                 )
             own = w[self._mixed(len(server.w))]
-            return Client(
-                verbs.init_client(w, setup), own, torch.ones_like(own), torch.zeros((), dtype=torch.bool), w
-            )
+            return Client(verbs.init_client(w, setup), own, torch.ones_like(own), torch.zeros((), dtype=torch.bool), w)
 
         def start(given: Given, data: Any) -> Work:
             overwritten = verbs.start(below(given), data).w
@@ -101,9 +99,7 @@ class Ala(Mixing):
         """The top `layers` blocks of the first `sent` parameters."""
         starts = [block.start for block in self.task.blocks if block.stop <= sent]
         if self.layers > len(starts):
-            raise UserError(
-                f"layers is {self.layers}, but what is sent has {len(starts)} blocks: use at most as many."
-            )
+            raise UserError(f"layers is {self.layers}, but what is sent has {len(starts)} blocks: use at most as many.")
         return slice(starts[-self.layers], sent) if self.layers else slice(sent, sent)
 
     def _adapt(self, given: Given, model: Tensor, data: Any) -> tuple[Tensor, Tensor]:
@@ -116,9 +112,7 @@ class Ala(Mixing):
         mix = client.own + (theta - client.own) * weight  # eq. 4
         return weight, torch.cat([sent[:, : part.start], torch.where(active[:, None], mix, theta)], 1)
 
-    def _learn(
-        self, client: Client, theta: Tensor, model: Tensor, part: slice, active: Tensor, data: Any
-    ) -> Tensor:
+    def _learn(self, client: Client, theta: Tensor, model: Tensor, part: slice, active: Tensor, data: Any) -> Tensor:
         """Lines 8 to 14: to convergence in a client's initial stage, for one epoch later. Lower blocks run once."""
         top = sum(block.start >= part.start for block in self.task.blocks)
         sample = [self._seen_by_top(model, batch, top) for batch in data.sample(self.share, "ala")]

@@ -31,9 +31,7 @@ class FedBABU(Method):
     paper = "Oh et al., ICLR 2022"
     unsampled = "the newest global model, fine-tuned on its own data as every client's"
 
-    finetune_epochs: int = hyper(
-        "epochs in which a client fine-tunes the whole model before evaluation", low=0
-    )
+    finetune_epochs: int = hyper("epochs in which a client fine-tunes the whole model before evaluation", low=0)
     finetune_lr: float = hyper("learning rate of the fine-tuning", low=0)
 
     init_client = parts.own_head

@@ -63,9 +63,7 @@ class FedFomo(Method):
     models: int = hyper("M: models mixed a round, the client's own among them", low=1)
     epsilon: float = hyper("share of the downloads that explores", low=0, high=1)
     decay: float = hyper("what epsilon loses each round", low=0, high=1)
-    validation: float = hyper(
-        "share of the training data that rates models and is not trained on", low=0, high=1
-    )
+    validation: float = hyper("share of the training data that rates models and is not trained on", low=0, high=1)
 
     step = parts.sgd_step
     global_model = parts.no_global_model
@@ -91,13 +89,9 @@ class FedFomo(Method):
         round_key = draws.fold(turn.key, turn.round)
         rank = server.p[turn.ids].masked_fill(~server.known, -torch.inf)
         rank.scatter_(1, turn.ids[:, None], -torch.inf)  # its own model does not travel
-        chance = draws.fold(
-            round_key[:, None], server.keys
-        )  # [C, N] a random order of its own for each client
+        chance = draws.fold(round_key[:, None], server.keys)  # [C, N] a random order of its own for each client
         by_chance = chance.argsort(1)
-        order = by_chance.gather(
-            1, rank.gather(1, by_chance).sort(dim=1, descending=True, stable=True).indices
-        )
+        order = by_chance.gather(1, rank.gather(1, by_chance).sort(dim=1, descending=True, stable=True).indices)
         ids = self._explore(order, rank, chance, round_key, count, turn.round)
         ids = torch.where(rank.gather(1, ids) == -torch.inf, -1, ids)
         return Down(server.models[ids.clamp(min=0)], ids)
@@ -111,9 +105,7 @@ class FedFomo(Method):
         if not epsilon or not rest.shape[1]:
             return chosen
         luck = draws.fold(chance.gather(1, rest), 1)
-        luck = luck.masked_fill(
-            rank.gather(1, rest) == -torch.inf, torch.iinfo(torch.int64).max
-        )  # nobody's last
+        luck = luck.masked_fill(rank.gather(1, rest) == -torch.inf, torch.iinfo(torch.int64).max)  # nobody's last
         rest = rest.gather(1, luck.argsort(1))
         flips = torch.stack([draws.uniform(draws.fold(key, 2), (count,)) for key in round_key]) < epsilon
         place = (flips.cumsum(1) - 1).clamp(min=0)  # the k-th replacement takes the k-th of the rest

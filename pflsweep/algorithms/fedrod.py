@@ -35,9 +35,7 @@ class FedRoD(Method):
     paper = "Chen and Chao, ICLR 2022"
     unsampled = "the newest generic model plus the initial private head"
 
-    init_personal: str = hyper(
-        "a private head starts as a copy of the generic one, or zero", choices=("copy", "zero")
-    )
+    init_personal: str = hyper("a private head starts as a copy of the generic one, or zero", choices=("copy", "zero"))
 
     init = parts.global_server
     send = parts.broadcast

@@ -69,9 +69,7 @@ class PGFed(Method):
     mu: float = hyper("weight of the auxiliary risk", low=0)
     alpha_lr: float = hyper("learning rate of alpha (eta_2)", low=0)
     beta: float = hyper("momentum of the auxiliary gradient (PGFedMo)", low=0, high=1)
-    estimate: str = hyper(
-        "where the others' risks are estimated: theta_i, or theta_glob", choices=("full", "ce")
-    )
+    estimate: str = hyper("where the others' risks are estimated: theta_i, or theta_glob", choices=("full", "ce"))
 
     fit = parts.local_epochs
     personal = parts.personal_is_own
@@ -82,16 +80,15 @@ class PGFed(Method):
         return Server(w, a, torch.zeros(0, dtype=torch.int64), w.new_zeros(0, len(w)), w.new_zeros(0))
 
     def init_client(self, w: Tensor, setup: Setup) -> Client:
-        return Client(
-            w, torch.zeros_like(w) if self.beta else w.new_zeros(0), torch.zeros((), dtype=torch.bool)
-        )
+        return Client(w, torch.zeros_like(w) if self.beta else w.new_zeros(0), torch.zeros((), dtype=torch.bool))
 
     def send(self, server: Server, turn: Turn) -> Down:
         """Server, lines 4 to 8."""
         alpha = server.a[turn.ids][:, server.last]
         g1, nothing = server.g1, server.w.new_zeros(0)
         if not len(server.last):
-            return Down(parts.to_all(server.w, turn), *[parts.to_all(nothing, turn)] * 3, alpha)
+            empty = parts.to_all(nothing, turn)
+            return Down(parts.to_all(server.w, turn), empty, empty, empty, alpha)
         mean = self.mu * server.grads.mean(0)
         if self.estimate == "ce":  # g1_j + mu grad_j^T theta_glob, the same for every client
             g1, mean = g1 + self.mu * server.grads @ server.w, nothing

@@ -42,9 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("pflsweep check", description="The conformance suite on one method.")
     parser.add_argument("method", help="my_package.MyMethod, or the name of an algorithm")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="hyperparameters")
-    parser.add_argument(
-        "--config-dir", type=Path, help="folder that has algorithm/NAME.yaml files of your own"
-    )
+    parser.add_argument("--config-dir", type=Path, help="folder that has algorithm/NAME.yaml files of your own")
     return parser
 
 
@@ -101,9 +99,7 @@ def imported(path: str) -> type[Method]:
     if not module:
         known = sorted(file.stem for file in (conf_dir() / "algorithm").glob("*.yaml"))
         guess = nearest(path, known)
-        raise UserError(
-            f"check: there is no algorithm '{path}'.{guess} A class is written my_package.MyMethod."
-        )
+        raise UserError(f"check: there is no algorithm '{path}'.{guess} A class is written my_package.MyMethod.")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `python -m` does: a method is written in the folder one works in
     try:

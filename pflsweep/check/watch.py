@@ -88,9 +88,7 @@ def _named(tree: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
     elif isinstance(tree, tuple | list):
         fields = getattr(tree, "_fields", range(len(tree)))
         for field, value in zip(fields, tree, strict=True):
-            yield from _named(
-                value, f"{name or type(tree).__name__}.{field}" if hasattr(tree, "_fields") else name
-            )
+            yield from _named(value, f"{name or type(tree).__name__}.{field}" if hasattr(tree, "_fields") else name)
 
 
 @contextmanager

@@ -18,9 +18,7 @@ class Dataset(NamedTuple):
     mean: Tensor  # broadcastable to one row of x, e.g. [3, 1, 1]
     std: Tensor
     checksum: str  # of x and y: part of a trial's identity
-    owner: np.ndarray | None = (
-        None  # [n] natural client of each row, where the dataset has clients of its own
-    )
+    owner: np.ndarray | None = None  # [n] natural client of each row, where the dataset has clients of its own
 
     @property
     def shape(self) -> tuple[int, ...]:

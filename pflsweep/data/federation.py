@@ -48,10 +48,7 @@ class Federation:
         self.rows = self._split(rows, validation)
         self.sizes = torch.tensor([len(r) for r in self.rows["train"]], dtype=torch.int64)
         self.labels = torch.stack(
-            [
-                torch.bincount(dataset.y[torch.from_numpy(r)], minlength=self.classes)
-                for r in self.rows["train"]
-            ]
+            [torch.bincount(dataset.y[torch.from_numpy(r)], minlength=self.classes) for r in self.rows["train"]]
         )
 
     def _split(self, rows: Rows, validation: float) -> dict[str, list[np.ndarray]]:
@@ -78,9 +75,7 @@ class Federation:
 
     def data(self, ids: list[int], round: int, *, batch: int, large: int, purpose: str = "train") -> "Data":
         """The handle of some clients in one round."""
-        return Data(
-            self, ids, round, batch, large, purpose, {s: [r[i] for i in ids] for s, r in self.rows.items()}
-        )
+        return Data(self, ids, round, batch, large, purpose, {s: [r[i] for i in ids] for s, r in self.rows.items()})
 
 
 class Data:
@@ -110,7 +105,8 @@ class Data:
     def batches(self, count: int, epochs: int, stream: str = "epochs") -> Iterator[tuple[Batch, ...]]:
         """Like `train`, but each step gives `count` consecutive, disjoint batches of one shuffle (Per-FedAvg).
 
-        A client with too few samples for disjoint ones splits what it has; with one sample it reuses it.
+        A client with too few samples for disjoint ones splits what it has; with one sample it reuses it. A last group
+        of fewer than `count` samples is dropped.
         """
         orders = [self._grouped(c, count, epochs, stream) for c in range(len(self._ids))]
         columns = [self._batches([[g[k] for g in o] for o in orders], f"{stream}/{k}") for k in range(count)]
@@ -129,15 +125,15 @@ class Data:
 
         fn is lifted (@each); batches are large and without key: no dropout. Every client needs samples in the split.
         """
+        if not all(len(own) for own in self._rows[split]):
+            raise ValueError(f"a client has no samples in '{split}': there is no mean")
         order = [self._cut(own, self._large) for own in self._rows[split]]
-        sizes = torch.tensor([max(len(own), 1) for own in self._rows[split]])
+        sizes = torch.tensor([len(own) for own in self._rows[split]])
         total = None
         for step, batch in enumerate(self._batches(order, None)):
             count = torch.tensor([len(o[step]) if step < len(o) else 0 for o in order])
             weight = (count / sizes).to(self._federation.device, self._federation.dtype)
-            part = tree_map(
-                lambda v, w=weight: v * w.view(-1, *[1] * (v.dim() - 1)).to(v.dtype), fn(*args, batch)
-            )
+            part = tree_map(lambda v, w=weight: v * w.view(-1, *[1] * (v.dim() - 1)).to(v.dtype), fn(*args, batch))
             total = part if total is None else tree_map(torch.add, total, part)
         return total
 
@@ -185,9 +181,9 @@ class Data:
         return groups
 
     def _batches(self, orders: list[list[np.ndarray]], stream: str | None) -> Iterator[Batch]:
-        keys = None if stream is None else self._keys(stream)
-        for step in range(max(map(len, orders), default=0)):
-            key = None if keys is None else draws.fold(keys, step)
+        steps = max(map(len, orders), default=0)
+        keys = [None] * steps if stream is None else self._keys(stream, steps)
+        for step, key in enumerate(keys):
             if len(orders) == 1:
                 x, y = self._of_one(orders[0][step], stream)
                 yield Batch(x.unsqueeze(0), y.unsqueeze(0), None, None, key)
@@ -216,10 +212,8 @@ class Data:
         x, y = self._federation.gather(torch.from_numpy(index).to(device))
         return Batch(x, y, mask, (count > 0).to(device), key)
 
-    def _keys(self, stream: str) -> Tensor:
-        """[C] int64: the keys from which the steps of a stream fold theirs."""
+    def _keys(self, stream: str, steps: int) -> Tensor:
+        """[steps, C] int64: a key for each step of a stream and each client."""
         federation, name = self._federation, f"{self._purpose}/{stream}"
-        keys = [
-            draws.tensor_key(federation.seed, name, self._round, int(federation.keys[i])) for i in self._ids
-        ]
-        return torch.stack(keys).to(federation.device)
+        keys = [draws.tensor_key(federation.seed, name, self._round, int(federation.keys[i])) for i in self._ids]
+        return draws.fold(torch.stack(keys), torch.arange(steps)[:, None]).to(federation.device)

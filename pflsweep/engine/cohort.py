@@ -20,9 +20,7 @@ class Clients:
 
     def __init__(self, initial: Any, clients: int) -> None:
         self._initial = initial
-        self._rows = tree_map(
-            lambda v: torch.zeros((clients, *v.shape), dtype=v.dtype, device=v.device), initial
-        )
+        self._rows = tree_map(lambda v: torch.zeros((clients, *v.shape), dtype=v.dtype, device=v.device), initial)
         self.seen = torch.zeros(clients, dtype=torch.bool)
 
     def get(self, ids: Tensor) -> Any:
@@ -77,9 +75,7 @@ def message_size(message: Any) -> tuple[float, float]:
             continue
         annotated = [a for a in (hints[name], *get_args(hints[name])) if hasattr(a, "__metadata__")]
         if not annotated:
-            raise TypeError(
-                f"{type(message).__name__}.{name} has to be a Vector, Scalars or Ids: it crosses the wire"
-            )
+            raise TypeError(f"{type(message).__name__}.{name} has to be a Vector, Scalars or Ids: it crosses the wire")
         size = value.numel() / max(value.shape[0], 1)
         if annotated[0].__metadata__[0] == "vector":
             floats += size
@@ -124,9 +120,7 @@ def run_round(
 
     def given_for(cut: slice) -> Given:
         ids = turn.ids[cut]
-        return Given(
-            select(down, cut), clients.get(ids), select(turn, cut), labels[ids].to(turn.share.device)
-        )
+        return Given(select(down, cut), clients.get(ids), select(turn, cut), labels[ids].to(turn.share.device))
 
     ups = []
     for cut in cuts:

@@ -15,16 +15,18 @@ from torch import Tensor
 _here = threading.local()
 
 
-def tree_map(fn: Callable, *trees: Any) -> Any:
+def tree_map(fn: Callable, first: Any, *rest: Any) -> Any:
     """`fn` on every tensor of equally shaped trees; other leaves are taken from the first tree."""
-    first = trees[0]
     if isinstance(first, Tensor):
-        return fn(*trees)
+        return fn(first, *rest)
     if isinstance(first, tuple):
-        parts = (tree_map(fn, *group) for group in zip(*trees, strict=True))
-        return type(first)._make(parts) if hasattr(first, "_make") else tuple(parts)
+        if rest:
+            mapped = [tree_map(fn, *group) for group in zip(first, *rest, strict=True)]
+        else:  # in every step of every client: worth the second line
+            mapped = [fn(part) if isinstance(part, Tensor) else tree_map(fn, part) for part in first]
+        return type(first)._make(mapped) if hasattr(first, "_make") else tuple(mapped)
     if isinstance(first, dict):
-        return {name: tree_map(fn, *(tree[name] for tree in trees)) for name in first}
+        return {name: tree_map(fn, part, *(tree[name] for tree in rest)) for name, part in first.items()}
     return first
 
 

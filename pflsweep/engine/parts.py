@@ -123,7 +123,7 @@ def _where(live: Tensor) -> Callable:
     return lambda new, old: torch.where(live.view(-1, *[1] * (new.dim() - 1)), new, old)
 
 
-def local_epochs(self: Method, given: Given, data: Any, work: Any) -> Any:
+def local_epochs(self: Any, given: Given, data: Any, work: Any) -> Any:
     """E epochs of mini-batches: the default `fit`."""
     return run(self.step, given, work, data.train(self.epochs))
 

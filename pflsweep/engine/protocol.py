@@ -23,9 +23,7 @@ from torch import Tensor
 from pflsweep.engine.optimiser import Sgd
 from pflsweep.engine.task import Task
 
-Vector = Annotated[
-    Tensor, "vector"
-]  # [C, P], or a slice of P, or several of them: counted in floats on the wire
+Vector = Annotated[Tensor, "vector"]  # [C, P], or a slice of P, or several of them: counted in floats on the wire
 Scalars = Annotated[Tensor, "scalars"]  # a few numbers for each client
 Ids = Annotated[Tensor, "ids"]  # whole numbers, such as client ids or class counts
 
@@ -41,21 +39,21 @@ class Setup(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A round, as its cohort (or one chunk of it) sees it."""
+    """A round, as its cohort (or one chunk of it) sees it. In `personal` the ids are clients to evaluate, no cohort:
+    share means nothing there, and round is the last one done.
+    """
 
     ids: Tensor  # [C]
     share: Tensor  # [C] aggregation weight, 1 in sum over the cohort
     n: Tensor  # [C] training samples
     last: Tensor  # [C] round of the client's previous turn, -1 never
-    key: (
-        Tensor  # [C] int64, the client's key for draws.fold and draws.uniform: seed and client, not the round
-    )
+    key: Tensor  # [C] int64, the client's key for draws.fold and draws.uniform: seed and client, not the round
     round: int  # from 1
     lr: float
 
 
 class Given(NamedTuple):
-    """Constant for a client within one round."""
+    """Constant for a client from `start` to `finish`. In `answer`, client is already what `finish` returned."""
 
     down: Any
     client: Any

@@ -13,6 +13,7 @@ from pflsweep.engine import draws
 from pflsweep.engine.cohort import Clients, Traffic, run_round
 from pflsweep.engine.evaluate import Scores, score
 from pflsweep.engine.lift import leaves, tree_map
+from pflsweep.engine.memory import keep_freed
 from pflsweep.engine.protocol import Method, Setup, Turn, Verbs
 from pflsweep.engine.task import Task
 
@@ -50,14 +51,11 @@ class Result(NamedTuple):
 class Simulation:
     """One method in one federation. `run` yields a Result a round; `state` and `load` are what a checkpoint holds."""
 
-    def __init__(
-        self, verbs: Verbs, task: Task, federation: Federation, schedule: Schedule, w0: Tensor
-    ) -> None:
+    def __init__(self, verbs: Verbs, task: Task, federation: Federation, schedule: Schedule, w0: Tensor) -> None:
+        keep_freed()
         self.verbs, self.task, self.federation, self.schedule = verbs, task, federation, schedule
         w0 = w0.to(federation.device, federation.dtype)
-        setup = Setup(
-            federation.clients, self.cohort_size, schedule.rounds, federation.classes, federation.sizes
-        )
+        setup = Setup(federation.clients, self.cohort_size, schedule.rounds, federation.classes, federation.sizes)
         self.server = verbs.init(w0, setup)
         self.clients = Clients(verbs.init_client(w0, setup), federation.clients)
         self.last = torch.full((federation.clients,), -1)  # [N] round of each client's last turn
@@ -111,9 +109,7 @@ class Simulation:
             views["global"] = score(self.task, self.task.logits, same, *arguments)
         plain = getattr(self.verbs.logits, "__func__", None) is Method.logits  # as `global` is scored
         known = (common, views["global"]) if plain and common is not None else None
-        views["personal"] = score(
-            self.task, self.verbs.logits, self.personal_models(), *arguments, known=known
-        )
+        views["personal"] = score(self.task, self.verbs.logits, self.personal_models(), *arguments, known=known)
         return views
 
     def _next(self) -> Result:
@@ -151,7 +147,7 @@ class Simulation:
             last=self.last[ids].to(device),
             key=self.federation.draw_keys[ids].to(device),
             round=self.round,
-            lr=self.schedule.lr * self.schedule.lr_decay ** (self.round - 1),
+            lr=self.schedule.lr * self.schedule.lr_decay ** max(self.round - 1, 0),
         )
 
     def _data(self, ids: Tensor, round: int, purpose: str) -> Data:

@@ -28,8 +28,7 @@ def convolved(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
     """
     if len(shape) != 3:
         raise UserError(
-            f"model={name} needs images [channels, height, width]; one row here has shape {list(shape)}. Use "
-            "model=mlp."
+            f"model={name} needs images [channels, height, width]; one row here has shape {list(shape)}. Use model=mlp."
         )
     height, width = (((side - 4) // 2 - 4) // 2 for side in shape[1:])
     if height < 1 or width < 1:

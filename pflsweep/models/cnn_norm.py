@@ -16,16 +16,12 @@ def build(shape: Sequence[int], classes: int, norm: str, groups: int) -> nn.Sequ
     torch's global generator. Raises UserError on a shape that does not fit or an unknown norm.
     """
     if norm not in ("group", "batch"):
-        raise UserError(
-            f"model.norm is '{norm}': it must be group or batch.{nearest(str(norm), ['group', 'batch'])}"
-        )
+        raise UserError(f"model.norm is '{norm}': it must be group or batch.{nearest(str(norm), ['group', 'batch'])}")
     if groups < 1 or 32 % groups:
         raise UserError(f"model.groups is {groups}: it must divide the 32 channels of the first convolution.")
     height, width = convolved("cnn_norm", tuple(shape))
     return model_of(
-        conv1=nn.Sequential(
-            nn.Conv2d(shape[0], 32, 5), norm_layer(norm, 32, groups), nn.ReLU(), nn.MaxPool2d(2)
-        ),
+        conv1=nn.Sequential(nn.Conv2d(shape[0], 32, 5), norm_layer(norm, 32, groups), nn.ReLU(), nn.MaxPool2d(2)),
         conv2=nn.Sequential(nn.Conv2d(32, 64, 5), norm_layer(norm, 64, groups), nn.ReLU(), nn.MaxPool2d(2)),
         fc1=nn.Sequential(nn.Flatten(), nn.Linear(64 * height * width, 512), nn.ReLU()),
         head=nn.Linear(512, classes),

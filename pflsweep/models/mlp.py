@@ -15,9 +15,7 @@ def build(shape: Sequence[int], classes: int, hidden: Sequence[int]) -> nn.Seque
     hidden: width of each hidden layer. Raises UserError on a width below 1.
     """
     if any(width < 1 for width in hidden):
-        raise UserError(
-            f"model.hidden is {list(hidden)}: each width must be at least 1 ([] for no hidden layer)."
-        )
+        raise UserError(f"model.hidden is {list(hidden)}: each width must be at least 1 ([] for no hidden layer).")
     width = math.prod(shape)
     blocks: dict[str, nn.Module] = {} if hidden else {"flatten": nn.Flatten()}
     for number, wider in enumerate(hidden, 1):

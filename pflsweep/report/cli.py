@@ -25,42 +25,29 @@ def _runs(options: argparse.Namespace) -> int:
     chosen = choose(options.runs, options.run)
     done = [record for record in chosen.records if finished(record)]
     if not done:
-        states = (
-            ", ".join(f"{r.meta['name']} {r.status['status']}" for r in chosen.records) or "there are no runs"
-        )
+        states = ", ".join(f"{r.meta['name']} {r.status['status']}" for r in chosen.records) or "there are no runs"
         raise UserError(
             f"No finished run to report on in '{options.runs}': {states}. A report is made of finished runs."
         )
     try:
         path = page.write(chosen, options.out, options.baseline)
     except OSError as error:
-        raise UserError(
-            f"--out {options.out} cannot be written to ({error.strerror}). Name another folder."
-        ) from error
+        raise UserError(f"--out {options.out} cannot be written to ({error.strerror}). Name another folder.") from error
     print(tables.brief(chosen.records).to_string(index=False))
     left = len(chosen.records) - len(done) + len(chosen.damaged)
-    print(
-        f"\n{path}: {len(done)} runs"
-        + (f"; {left} not finished or damaged, named at its end" if left else "")
-    )
+    print(f"\n{path}: {len(done)} runs" + (f"; {left} not finished or damaged, named at its end" if left else ""))
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="pflsweep report", description="Reports made from records.")
     pages = parser.add_subparsers(required=True, metavar="runs")
-    runs = pages.add_parser(
-        "runs", help="compare chosen runs", description="Compare runs: tables and figures."
-    )
+    runs = pages.add_parser("runs", help="compare chosen runs", description="Compare runs: tables and figures.")
     runs.add_argument(
         "run", nargs="*", metavar="RUN",
         help="folder of a record, identity or its beginning, or names like 'pgfed-*'; default: all runs",
     )  # fmt: skip
-    runs.add_argument(
-        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where records are (runs)"
-    )
-    runs.add_argument(
-        "--out", type=Path, default=Path("report"), metavar="DIR", help="where to write (report)"
-    )
+    runs.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where records are (runs)")
+    runs.add_argument("--out", type=Path, default=Path("report"), metavar="DIR", help="where to write (report)")
     runs.add_argument("--baseline", metavar="METHOD", help="method to compare the others with (the first)")
     return parser

@@ -73,9 +73,7 @@ class Row:
 
     label: str
     records: list[Record]  # finished, by seed
-    missing: list[Record] = field(
-        default_factory=list
-    )  # failed, interrupted or still running: named, not averaged
+    missing: list[Record] = field(default_factory=list)  # failed, interrupted or still running: named, not averaged
 
     @cached_property
     def accuracies(self) -> dict[int, pd.Series]:
@@ -156,8 +154,7 @@ def check_baseline(found: list[Setting], method: str | None) -> None:
         return
     known = sorted({row.label for setting in found for row in setting.rows})
     raise UserError(
-        f"--baseline {method}: no chosen run has this method.{nearest(method, known)} "
-        f"There are: {', '.join(known)}."
+        f"--baseline {method}: no chosen run has this method.{nearest(method, known)} There are: {', '.join(known)}."
     )
 
 

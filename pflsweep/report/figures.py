@@ -72,9 +72,7 @@ def gains(by_method: Mapping[str, Array], baseline: str, order: Sequence[str], t
             )
         axes.set_yticks(range(len(names)), names)
         what = f"accuracy of a client minus its accuracy under {baseline} (points)"
-        axes.set(
-            xlabel=f"{what}\ndot: a client; bar: the middle half of them; diamond: their mean", title=title
-        )
+        axes.set(xlabel=f"{what}\ndot: a client; bar: the middle half of them; diamond: their mean", title=title)
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.grid(False, axis="y")
     return made

@@ -75,8 +75,7 @@ def _apart(found: list[Setting]) -> list[str]:
         return []
     head = "| | " + " | ".join(f"setting {n}" for n in range(1, len(found) + 1)) + " |"
     lines = [
-        f"| `{k}` | " + " | ".join(str(s.config.get(k, tables.NONE)) for s in found) + " |"
-        for k in found[0].apart
+        f"| `{k}` | " + " | ".join(str(s.config.get(k, tables.NONE)) for s in found) + " |" for k in found[0].apart
     ]
     text = "Runs of different settings are never averaged or ranked together. The settings differ in:\n"
     return [text, "\n".join([head, "|:--" * (len(found) + 1) + "|", *lines]) + "\n"]
@@ -87,9 +86,7 @@ def _hyperparameters(rows: list[Row]) -> list[str]:
     for row in rows:
         config = row.records[0].config
         own = {k: v for group in ("algorithm", "ala") for k, v in (config.get(group) or {}).items()}
-        text.append(
-            f"- {row.label}: {_pairs({k: v for k, v in own.items() if k != '_target_'}) or 'nothing to set'}"
-        )
+        text.append(f"- {row.label}: {_pairs({k: v for k, v in own.items() if k != '_target_'}) or 'nothing to set'}")
     return ["Hyperparameters:\n", "\n".join(text) + "\n"]
 
 
@@ -100,9 +97,7 @@ def _origin(rows: list[Row]) -> str:
         values: dict[str, list[str]] = {}
         for record in (record for row in rows for record in row.records):
             values.setdefault(_origin_of(record, key), []).append(record.meta["name"])
-        shown = "; ".join(
-            v if len(values) == 1 else f"{v} ({', '.join(names)})" for v, names in values.items()
-        )
+        shown = "; ".join(v if len(values) == 1 else f"{v} ({', '.join(names)})" for v, names in values.items())
         lines.append(f"- {key}: {shown}")
     identities = ", ".join(f"{r.meta['name']} `{r.meta['identity']}`" for row in rows for r in row.records)
     return "\n".join([*lines, f"- records: {identities}"]) + "\n"

@@ -71,9 +71,7 @@ def _conclude(jobs: list[list[str]], returns: Sequence[JobReturn], sweep: str) -
         print(f"pflsweep: the trial {' '.join(job)} failed:", file=sys.stderr)
         print(error, file=sys.stderr) if isinstance(error, UserError) else traceback.print_exception(error)
     if failed:
-        print(
-            f"{len(failed)} of {len(jobs)} trials failed; the same command tries them again.", file=sys.stderr
-        )
+        print(f"{len(failed)} of {len(jobs)} trials failed; the same command tries them again.", file=sys.stderr)
         raise SystemExit(2 if all(isinstance(error, UserError) for error, _ in failed) else 1)
 
 

@@ -36,17 +36,13 @@ def by_hand(
     ends = np.cumsum([len(client) for client in clients])
     rows = [np.arange(end - len(client), end) for client, end in zip(clients, ends, strict=True)]
     x, y = torch.tensor([x for x, _ in samples], dtype=torch.float64), torch.tensor([y for _, y in samples])
-    dataset = Dataset(
-        "by hand", x, y, len(y), classes, scale=1, mean=torch.zeros(1), std=torch.ones(1), checksum=""
-    )
+    dataset = Dataset("by hand", x, y, len(y), classes, scale=1, mean=torch.zeros(1), std=torch.ones(1), checksum="")
     return Federation(
         dataset, Rows(rows, rows), validation=0.0, seed=seed, device="cpu", dtype=torch.float64, keys=keys
     )
 
 
-def federation(
-    sizes: tuple[int, ...] = SIZES, keys: list[int] | None = None, classes: int = CLASSES
-) -> Federation:
+def federation(sizes: tuple[int, ...] = SIZES, keys: list[int] | None = None, classes: int = CLASSES) -> Federation:
     """Clients of Gaussian samples. Their classes follow their keys: with three classes, each lacks one."""
     clients = []
     for n, key in zip(sizes, keys or range(len(sizes)), strict=True):

@@ -64,13 +64,9 @@ def test_the_step_is_the_gradient_of_the_weights():
     own, model = torch.randn_like(W0)[TASK.head], torch.randn_like(W0)
     weight = torch.rand_like(own).requires_grad_()
     start = torch.cat([model[TASK.extractor], own + (model[TASK.head] - own) * weight])
-    (slope,) = torch.autograd.grad(
-        TASK.loss(start, type(batch)(*(v if v is None else v[0] for v in batch))), weight
-    )
+    (slope,) = torch.autograd.grad(TASK.loss(start, type(batch)(*(v if v is None else v[0] for v in batch))), weight)
     seen = ala._seen_by_top(model[None], batch, 1)
-    got, _ = ala._step(
-        weight.detach()[None], own[None], model[None, TASK.head], model[None], seen, TASK.head, 1
-    )
+    got, _ = ala._step(weight.detach()[None], own[None], model[None, TASK.head], model[None], seen, TASK.head, 1)
     close(got[0], (weight.detach() - slope).clamp(0, 1))
 
 
@@ -101,9 +97,7 @@ def test_fedprox_is_held_to_what_was_sent_not_to_the_mix():
     close(plugged(FedProx, {"mu": 0.0}).server.w, plugged(FedAvg).server.w)
     seen = []
     verbs = strong.verbs
-    strong.verbs = verbs._replace(
-        fit=lambda given, *rest: seen.append(given.down.w) or verbs.fit(given, *rest)
-    )
+    strong.verbs = verbs._replace(fit=lambda given, *rest: seen.append(given.down.w) or verbs.fit(given, *rest))
     sent = strong.server.w
     strong._next()
     for down in seen:

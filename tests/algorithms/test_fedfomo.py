@@ -97,7 +97,7 @@ def test_exploration_repeats_nobody_and_reaches_everybody():
     assert len(seen) == EVERYBODY * (EVERYBODY - 1)
 
 
-@pytest.mark.parametrize("round, share", [(1, 0.3), (4, 0.15), (7, 0.0), (9, 0.0)])
+@pytest.mark.parametrize(("round", "share"), [(1, 0.3), (4, 0.15), (7, 0.0), (9, 0.0)])
 def test_epsilon_decays_to_0(round, share):
     """Of many keyed draws, about epsilon - decay * (round - 1) replace their place."""
     method = make(FedFomo, {**HYPER, "models": 2})

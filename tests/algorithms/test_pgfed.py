@@ -27,12 +27,10 @@ def test_momentum_0_is_pgfed_and_more_is_not():
 
 
 def test_ce_begins_at_the_mean_of_full():
-    """CE's slope of alpha is g1_j + mu grad_j^T theta_glob; its mean over j is that of `full` at theta_i = theta_glob."""
+    """CE's slope of alpha is g1_j + mu grad_j^T theta_glob: on average over j that of `full` at theta_glob."""
     run = simulate(PGFed, FULL, rounds=1)
     turn = run.simulation._turn(torch.arange(EVERYBODY))
-    full, ce = (
-        type(run.method).send(m, run.server, turn) for m in (run.method, simulate(PGFed, CE, rounds=1).method)
-    )
+    full, ce = (type(run.method).send(m, run.server, turn) for m in (run.method, simulate(PGFed, CE, rounds=1).method))
     close(ce.g1.mean(1), (full.g1 + full.mean @ run.w[:, None]).mean(1))
     assert ce.mean.shape[1] == 0
 

@@ -38,9 +38,7 @@ def federation(clients: int, samples: int, test: int, device: str = "cpu") -> Fe
     half = torch.full((3, 1, 1), 0.5)
     data = Dataset("random", x, y, clients * samples, CLASSES, 1 / 255, half, half, "random")
     cut = np.arange(n).reshape(clients, samples + test)
-    return Federation(
-        data, Rows(list(cut[:, :samples]), list(cut[:, samples:])), validation=0.0, seed=0, device=device
-    )
+    return Federation(data, Rows(list(cut[:, :samples]), list(cut[:, samples:])), validation=0.0, seed=0, device=device)
 
 
 def simulation(
@@ -93,10 +91,7 @@ class PlainLoop:
     @torch.no_grad()
     def evaluate(self, batch: int = 256) -> list[float]:
         return [
-            sum(
-                int((self.model(a).argmax(1) == b).sum())
-                for a, b in zip(x.split(batch), y.split(batch), strict=True)
-            )
+            sum(int((self.model(a).argmax(1) == b).sum()) for a, b in zip(x.split(batch), y.split(batch), strict=True))
             / len(y)
             for x, y in self.test
         ]

@@ -51,9 +51,7 @@ def evaluated(repeat: int, device: str) -> Row:
 
     times = compare({"engine": next_round(engine), "plain": both}, repeat)
     value = ratio(times["engine"][0], times["plain"][0])
-    return Row(
-        "round and evaluation of every client, to the plain loop's", "batch 10", value, ">= 0.9", value >= 0.9
-    )
+    return Row("round and evaluation of every client, to the plain loop's", "batch 10", value, ">= 0.9", value >= 0.9)
 
 
 def pgfed(repeat: int, device: str) -> Iterator[Row]:
@@ -72,9 +70,7 @@ def pgfed(repeat: int, device: str) -> Iterator[Row]:
     )
     fits = compare({name: only_fit(engine) for name, engine in both.items()}, repeat)
     value = ratio(fits["pgfed"][0], fits["fedavg"][0])
-    yield Row(
-        "PGFed's local steps, images/s to FedAvg's", f"batch 10, E={EPOCHS}", value, ">= 0.9", value >= 0.9
-    )
+    yield Row("PGFed's local steps, images/s to FedAvg's", f"batch 10, E={EPOCHS}", value, ">= 0.9", value >= 0.9)
 
 
 def fedala(repeat: int, device: str) -> Iterator[Row]:
@@ -97,9 +93,7 @@ def fedala(repeat: int, device: str) -> Iterator[Row]:
     next(both["fedala"].run())
     runs = {name: next_round(engine) for name, engine in both.items()}
     times = compare({**runs, "forward": lambda: forward.evaluate()}, repeat)
-    trained = ratio(
-        times["forward"][0], times["fedavg"][0]
-    )  # a pass of training to a forward pass of as many images
+    trained = ratio(times["forward"][0], times["fedavg"][0])  # a pass of training to a forward pass of as many images
     most = 1.05 * (1 + 0.8 / trained)
     cost = 1 / ratio(times["fedala"][0], times["fedavg"][0])
     yield Row("FedALA's round to FedAvg's, seconds", "batch 10, s=.8", cost, f"<= {most:.2f}", cost <= most)

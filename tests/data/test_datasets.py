@@ -161,9 +161,7 @@ def test_missing_files_are_named(small_mnist, tmp_path):
     (raw / "t10k-labels-idx1-ubyte").unlink()
     with pytest.raises(UserError, match=r"t10k-labels-idx1-ubyte is missing.* Looked in"):
         from_yaml("mnist", root)
-    with pytest.raises(
-        UserError, match=r"dataset=fmnist: train-images-idx3-ubyte is missing, .*FashionMNIST"
-    ):
+    with pytest.raises(UserError, match=r"dataset=fmnist: train-images-idx3-ubyte is missing, .*FashionMNIST"):
         from_yaml("fmnist", tmp_path)
 
 

@@ -58,9 +58,7 @@ def flat(momentum: float, weight_decay: float, rounds: int, participation: float
 @pytest.mark.parametrize("chunk", [1, 6])
 @pytest.mark.parametrize("participation", [0.5, 1.0])
 @pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.1), (0.9, 0.1)])
-def test_fedavg_is_the_plain_loop(
-    momentum: float, weight_decay: float, participation: float, chunk: int
-) -> None:
+def test_fedavg_is_the_plain_loop(momentum: float, weight_decay: float, participation: float, chunk: int) -> None:
     ours = flat(momentum, weight_decay, 3, participation, chunk)
     theirs = literal(momentum, weight_decay, 3, participation)
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-13)

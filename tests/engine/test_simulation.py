@@ -41,8 +41,7 @@ def test_cohorts_depend_on_the_seed_and_not_on_the_method() -> None:
 def test_cohorts_follow_the_keys() -> None:
     order = [3, 0, 5, 1, 4, 2]
     moved = [
-        [order[i] for i in result.ids.tolist()]
-        for result in islice(case().simulation(where={"order": order}).run(), 5)
+        [order[i] for i in result.ids.tolist()] for result in islice(case().simulation(where={"order": order}).run(), 5)
     ]
     assert moved == cohorts()
 

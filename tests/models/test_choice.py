@@ -14,9 +14,7 @@ def conf(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("conf")
     for group in ("model", "dataset", "partition"):
         shutil.copytree(CONF / group, folder / group)
-    (folder / "config.yaml").write_text(
-        "defaults: [model: mlp, dataset: digits, partition: dirichlet, _self_]"
-    )
+    (folder / "config.yaml").write_text("defaults: [model: mlp, dataset: digits, partition: dirichlet, _self_]")
     return folder
 
 

@@ -60,9 +60,7 @@ def test_dropout_is_the_same_lifted():
         with context(key=key):
             return layer(x)
 
-    assert torch.equal(
-        vmap(drop)(keys, x), torch.stack([drop(k, row) for k, row in zip(keys, x, strict=True)])
-    )
+    assert torch.equal(vmap(drop)(keys, x), torch.stack([drop(k, row) for k, row in zip(keys, x, strict=True)]))
 
 
 def test_batch_norm_is_torchs_in_training():
@@ -150,9 +148,7 @@ def test_training_calibration_and_evaluation_are_the_same_lifted(norm):
     def everything(parameters, x, y, key, mask):
         def loss(parameters):
             with context(key=key, mask=mask):
-                losses = nn.functional.cross_entropy(
-                    functional_call(model, parameters, (x,)), y, reduction="none"
-                )
+                losses = nn.functional.cross_entropy(functional_call(model, parameters, (x,)), y, reduction="none")
             return (losses * mask).sum() / mask.sum()
 
         stats = {}

@@ -76,7 +76,8 @@ def test_pgfed_two_rounds():
     same(first["theta"], [-2.75])
     same(first["personal"], {0: [7.0], 1: [-6.0], 2: [0.0]})
     same(first["A"], [[0.5] * 3] * 3)  # 1/M, M = 2
-    assert first["g_tilde"] == {} and first["g_bar"] is None
+    assert first["g_tilde"] == {}
+    assert first["g_bar"] is None
 
     # Round 2, S = {1, 2}, S_{t-1} = {0, 1}.
     # g-tilde = 1/2 (1/2 * -1 + 1/2 * 2) = 1/4 for both;  g-bar = (1/2)/2 * (-1 + 2) = 1/4.

@@ -97,9 +97,7 @@ def test_pgfed(chunk: int, beta: float, estimate: str) -> None:
     run.check_personal(expected)
     for server, theirs in zip(run.servers, expected, strict=True):
         torch.testing.assert_close(server.w, theirs["theta"], rtol=0, atol=1e-10)
-        torch.testing.assert_close(
-            server.a, torch.as_tensor(theirs["A"], dtype=torch.float64), rtol=0, atol=1e-10
-        )
+        torch.testing.assert_close(server.a, torch.as_tensor(theirs["A"], dtype=torch.float64), rtol=0, atol=1e-10)
         for k, j in enumerate(server.last.tolist()):
             torch.testing.assert_close(server.grads[k], theirs["grads"][j], rtol=0, atol=1e-10)
             torch.testing.assert_close(
@@ -149,7 +147,5 @@ def test_fedfomo(chunk: int) -> None:
     )
     run.check_personal(expected)
     for server, theirs in zip(run.servers, expected, strict=True):
-        torch.testing.assert_close(
-            server.p, torch.as_tensor(theirs["P"], dtype=torch.float64), rtol=0, atol=1e-9
-        )
+        torch.testing.assert_close(server.p, torch.as_tensor(theirs["P"], dtype=torch.float64), rtol=0, atol=1e-9)
     assert any(len(theirs["w"][i]) > 1 for theirs in expected for i in theirs["w"]), "nobody downloaded"

@@ -64,9 +64,7 @@ def create(runs: Path, method: str = "fedavg", seed: int = 0, rounds: int = 3, *
     return Record.create(runs / identity, meta, values, partition(values["partition"]["clients"]))
 
 
-def train(
-    record: Record, correct: list[list[int]], *, views: tuple[str, ...] = ("personal", "global")
-) -> Record:
+def train(record: Record, correct: list[list[int]], *, views: tuple[str, ...] = ("personal", "global")) -> Record:
     """Rounds after the last one; `correct` has a line a round, a number a client, each of SIZE samples."""
     for numbers in correct:
         done = record.done + 1

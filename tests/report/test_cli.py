@@ -21,9 +21,7 @@ def here(tmp_path, monkeypatch):
     runs = tmp_path / "runs"
     finished(runs, "fedavg", [2, 4, 6, 8])
     finished(runs, "pgfed", [4, 6, 6, 8])
-    train(create(runs, "fedala"), [[1, 1, 1, 1]]).set_status(
-        status="failed", error="ValueError: the loss is nan"
-    )
+    train(create(runs, "fedala"), [[1, 1, 1, 1]]).set_status(status="failed", error="ValueError: the loss is nan")
     return tmp_path
 
 
@@ -108,9 +106,7 @@ def test_a_damaged_record_is_named(here):
 
 
 def test_many_series_can_be_told_apart():
-    looks = [
-        (look["color"], str(look["linestyle"])) for look, _ in zip(style.looks(), range(28), strict=False)
-    ]
+    looks = [(look["color"], str(look["linestyle"])) for look, _ in zip(style.looks(), range(28), strict=False)]
     assert len(set(looks)) == 28
 
 

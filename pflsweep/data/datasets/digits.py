@@ -29,9 +29,7 @@ def load(
     every trial, is its test split.
     """
     if not 0 < test_fraction < 1:
-        raise UserError(
-            f"dataset.test_fraction is {test_fraction}: it must lie between 0 and 1, both excluded."
-        )
+        raise UserError(f"dataset.test_fraction is {test_fraction}: it must lie between 0 and 1, both excluded.")
     from sklearn.datasets import load_digits
 
     data = load_digits()

@@ -31,9 +31,7 @@ def pack(
     channels = x.shape[1] if x.dim() == 4 else 1
     for option, values in (("mean", mean), ("std", std)):
         if len(values) != channels:
-            raise UserError(
-                f"dataset.{option} is {list(values)}: {name} needs {channels} value(s), one a channel."
-            )
+            raise UserError(f"dataset.{option} is {list(values)}: {name} needs {channels} value(s), one a channel.")
     if min(std) <= 0:
         raise UserError(f"dataset.std is {list(std)}: each value must be greater than 0.")
     broadcast = (channels, *[1] * (x.dim() - 2))

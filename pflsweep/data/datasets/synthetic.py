@@ -39,19 +39,13 @@ def load(
         if value < lowest:
             raise UserError(f"dataset.{option} is {value}: it must be at least {lowest}.")
     if not 0 < test_fraction < 1:
-        raise UserError(
-            f"dataset.test_fraction is {test_fraction}: it must lie between 0 and 1, both excluded."
-        )
-    drawn = [
-        _client(generator(data_seed, "synthetic", k), alpha, beta, features, classes) for k in range(clients)
-    ]
+        raise UserError(f"dataset.test_fraction is {test_fraction}: it must lie between 0 and 1, both excluded.")
+    drawn = [_client(generator(data_seed, "synthetic", k), alpha, beta, features, classes) for k in range(clients)]
     held = [round(test_fraction * len(y)) for _, y in drawn]
     train = [(x[h:], y[h:]) for (x, y), h in zip(drawn, held, strict=True)]
     test = [(x[:h], y[:h]) for (x, y), h in zip(drawn, held, strict=True)]
     owner = np.concatenate([np.full(len(y), k) for part in (train, test) for k, (_, y) in enumerate(part)])
-    return pack(
-        name, _joined(train), _joined(test), classes=classes, scale=1.0, mean=mean, std=std, owner=owner
-    )
+    return pack(name, _joined(train), _joined(test), classes=classes, scale=1.0, mean=mean, std=std, owner=owner)
 
 
 def _client(

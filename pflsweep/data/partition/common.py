@@ -20,9 +20,7 @@ def require(right: bool, option: str, value: Any, rule: str) -> None:
 def check_clients(clients: int, samples: int, of: str) -> None:
     """At least one client, and at least one sample for each."""
     require(clients >= 1, "clients", clients, "it must be at least 1")
-    require(
-        clients <= samples, "clients", clients, f"there are only {samples} {of}, and each client needs one"
-    )
+    require(clients <= samples, "clients", clients, f"there are only {samples} {of}, and each client needs one")
 
 
 def check_alpha(alpha: float) -> None:
@@ -48,9 +46,7 @@ def pooled(parts: Sequence[np.ndarray], test_fraction: float, seed: int) -> Rows
     A client of n samples is tested on ceil(n * test_fraction). Raises UserError where one is left without
     training data.
     """
-    require(
-        0 < test_fraction < 1, "test_fraction", test_fraction, "it must lie between 0 and 1, both excluded"
-    )
+    require(0 < test_fraction < 1, "test_fraction", test_fraction, "it must lie between 0 and 1, both excluded")
     train, test = [], []
     for client, own in enumerate(parts):
         shuffled = generator(seed, "partition test", client).permutation(own)

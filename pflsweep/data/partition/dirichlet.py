@@ -61,9 +61,7 @@ def _cut_classes(
     for rows in by_class:
         room = sizes < even  # never empty: not all clients can be above the mean before the last row is dealt
         q = rng.dirichlet(np.full(clients, alpha)) * room
-        q = (
-            q / q.sum() if q.sum() > 0 else room / max(room.sum(), 1)
-        )  # a tiny alpha may leave nobody with room
+        q = q / q.sum() if q.sum() > 0 else room / max(room.sum(), 1)  # a tiny alpha may leave nobody with room
         pieces = np.split(rows, (np.cumsum(q)[:-1] * len(rows)).astype(int))
         for client, piece in enumerate(pieces):
             parts[client].append(piece)

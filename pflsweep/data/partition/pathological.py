@@ -62,9 +62,7 @@ def split(
     return pooled([np.concatenate([empty, *part]) for part in parts], test_fraction, seed)
 
 
-def _sizes(
-    total: int, holders: int, balanced: bool, least: int, classes: int, rng: np.random.Generator
-) -> list[int]:
+def _sizes(total: int, holders: int, balanced: bool, least: int, classes: int, rng: np.random.Generator) -> list[int]:
     """How many samples of a class each of its holders gets."""
     even = total / holders
     if balanced or holders == 1:
