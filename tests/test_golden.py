@@ -1,0 +1,43 @@
+"""One recorded trajectory a method: when its numbers move, its `version` has to.
+
+Records are shared by identity, and the version is a part of it: without a new one, old results would stand for new code.
+After raising `version`, or for a new method: `python -m tests.test_golden` writes the recorded numbers anew.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from pflsweep.check.case import advance
+from tests.test_conformance import OWN, REFERENCES, TABLE, YAMLS, case, imported
+
+FILE = Path(__file__).parent / "golden.json"
+ROWS = [name for name in TABLE if name not in REFERENCES and name not in OWN]
+
+
+def version(name: str) -> int:
+    return imported(YAMLS[TABLE[name].algorithm or name]["_target_"]).version
+
+
+def trajectory(name: str) -> list[float]:
+    """A few numbers that everything of four rounds goes into: of the personal models, and of the global one."""
+    sim = advance(case(name).simulation(), 4)
+    personal = torch.stack(list(sim.personal_models()))
+    common = sim.global_model()
+    models = [personal] if common is None else [personal, common[None]]
+    weights = torch.linspace(-1, 1, personal.shape[1], dtype=personal.dtype).cos()
+    return [float(number) for w in models for number in ((w @ weights).sum(), w.abs().sum(), w.square().sum())]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_numbers_move_only_with_the_version(name: str) -> None:
+    recorded = json.loads(FILE.read_text())
+    key = f"{name} v{version(name)}"
+    assert key in recorded, f"no trajectory is recorded for {key}: run `python -m tests.test_golden`"
+    assert trajectory(name) == pytest.approx(recorded[key], rel=1e-9), f"{key} moved: raise its version"
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps({f"{name} v{version(name)}": trajectory(name) for name in ROWS}, indent=1) + "\n")

@@ -1,0 +1,56 @@
+"""README's worked example of a method of one's own, run as it stands there."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+BLOCKS = dict(re.findall(r"^```(python|yaml)\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A user's folder with README's two files."""
+    (tmp_path / "fedavgm.py").write_text(BLOCKS["python"])
+    (tmp_path / "my_conf" / "algorithm").mkdir(parents=True)
+    (tmp_path / "my_conf" / "algorithm" / "fedavgm.yaml").write_text(BLOCKS["yaml"])
+    return tmp_path
+
+
+def pflsweep(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "import sys; from pflsweep.cli import main; sys.exit(main())", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+
+
+def test_the_example_is_an_option_like_all_others(folder: Path) -> None:
+    done = pflsweep(
+        folder, "--config-dir", "my_conf", "-m", "algorithm=fedavg,fedavgm", "train.rounds=3", "tracking=none"
+    )
+    assert done.returncode == 0, done.stderr
+    table = [line.split() for line in done.stdout.splitlines()]
+    rows = {line[0]: line for line in table if line and line[0] in ("fedavg", "fedavgm")}
+    assert set(rows) == {"fedavg", "fedavgm"}
+    assert rows["fedavg"][-1] == rows["fedavgm"][-1] == "110,420"  # floats on the wire
+    assert rows["fedavg"][2] != rows["fedavgm"][2], "server momentum changes the accuracy"
+
+
+def test_the_example_passes_the_conformance_suite(folder: Path) -> None:
+    beta = yaml.safe_load(BLOCKS["yaml"])["beta"]
+    done = pflsweep(folder, "check", "fedavgm.FedAvgM", f"beta={beta}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "properties hold" in done.stdout
+
+
+def test_commands_name_what_exists(folder: Path) -> None:
+    """Every option that README's commands choose is there."""
+    conf = Path(__file__).parent.parent / "conf"
+    chosen = re.findall(r"\b(algorithm|dataset|partition|model|ala|tracking)=([\w,]+)", README)
+    assert chosen
+    for group, options in chosen:
+        for option in options.split(","):
+            own = folder / "my_conf" / group / f"{option}.yaml"
+            assert (conf / group / f"{option}.yaml").exists() or own.exists(), f"{group}={option}"
