@@ -33,6 +33,9 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         print(str(stop) or "stopped; the same command continues", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # `pflsweep --help | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except SystemExit as end:  # argparse, and a sweep that names its failed trials itself
         return end.code if isinstance(end.code, int) else 0
 

@@ -1,6 +1,6 @@
 """One recorded trajectory a method: when its numbers move, its `version` has to.
 
-Records are shared by identity, and the version is a part of it: without a new one, old results would stand for new code.
+Records are shared by identity, of which the version is a part: without a new one, old results would pass for new ones.
 After raising `version`, or for a new method: `python -m tests.test_golden` writes the recorded numbers anew.
 """
 

@@ -14,6 +14,7 @@ import pytest
 
 from pflsweep import tracking
 from pflsweep.errors import UserError
+from pflsweep.tracking.store import opened, uri_of
 
 from .report.records import config, create, finished, train
 
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's o
 def empty(tmp_path_factory):
     """A store with nothing in it."""
     folder = tmp_path_factory.mktemp("store")
-    with tracking._opened({"uri": f"sqlite:///{folder / 'mlflow.db'}", "experiment": "unused"}):
+    with opened({"uri": f"sqlite:///{folder / 'mlflow.db'}", "experiment": "unused"}):
         pass
     return folder / "mlflow.db"
 
@@ -46,7 +47,7 @@ class Store:
     def client(self):
         from mlflow import MlflowClient
 
-        return MlflowClient(tracking._uri(self.options))
+        return MlflowClient(uri_of(self.options))
 
     def runs(self):
         found = self.client.get_experiment_by_name("pflsweep")
@@ -254,8 +255,8 @@ def test_a_store_that_fails_later_costs_a_warning(store, tmp_path, caplog):
 
 def test_two_processes_may_make_the_store_at_once(tmp_path):
     code = (
-        "from pflsweep import tracking\n"
-        "with tracking._opened({'uri': None, 'experiment': 'pflsweep'}) as (client, experiment):\n"
+        "from pflsweep.tracking.store import opened\n"
+        "with opened({'uri': None, 'experiment': 'pflsweep'}) as (client, experiment):\n"
         "    print(experiment)"
     )
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}

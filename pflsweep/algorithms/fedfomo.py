@@ -10,6 +10,7 @@ from pflsweep.engine import draws, parts
 from pflsweep.engine.lift import each
 from pflsweep.engine.protocol import Given, Ids, Method, Scalars, Setup, Turn, Vector, hyper
 from pflsweep.engine.task import Batch
+from pflsweep.errors import UserError
 
 SAME = 1e-5  # models closer than this, relative to their norm, are one: the weight would be noise over noise
 
@@ -70,6 +71,8 @@ class FedFomo(Method):
 
     def init(self, w: Tensor, setup: Setup) -> Server:
         n = setup.clients
+        if self.models > n:
+            raise UserError(f"algorithm.models is {self.models}, but there are {n} clients: it must be at most {n}.")
         return Server(
             w.new_zeros(n, len(w)),
             torch.zeros(n, dtype=torch.bool, device=w.device),

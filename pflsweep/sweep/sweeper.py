@@ -16,15 +16,13 @@ from pflsweep.compose import Config, config_of, hydra_errors
 from pflsweep.config import check
 from pflsweep.errors import UserError
 
-SWEEP = "PFLSWEEP_SWEEP"  # environment variable by which a trial knows the sweep it is part of
-
 
 class TrialSweeper(BasicSweeper):
     """The cartesian product of the overrides, trial after trial, with one table at the end."""
 
     def sweep(self, arguments: list[str]) -> None:
         """Trains all, then prints the table. Exits with 1 where a trial failed, with 2 on bad input alone."""
-        from pflsweep.tracking import open_sweep
+        from pflsweep.tracking import SWEEP, open_sweep  # late: Hydra imports this module for --help too
 
         assert self.launcher is not None
         assert self.hydra_context is not None

@@ -3,6 +3,7 @@ import torch
 
 from pflsweep.algorithms.fedfomo import Client, Down, FedFomo
 from pflsweep.engine.lift import tree_map
+from pflsweep.errors import UserError
 
 from .helpers import EVERYBODY, FEDERATION, NETWORK, close, make, same_in_chunks, simulate
 
@@ -123,3 +124,8 @@ def test_any_chunking_is_the_same_round():
     same_in_chunks(FedFomo, HYPER, momentum=0.9)
     one, all_ = (simulate(FedFomo, HYPER, rounds=4, chunk=k) for k in (1, EVERYBODY))
     close(all_.server, one.server)
+
+
+def test_more_models_than_clients_are_refused():
+    with pytest.raises(UserError, match=r"algorithm.models is 9, but there are 5 clients"):
+        simulate(FedFomo, {**HYPER, "models": 9}, rounds=1)

@@ -1,0 +1,186 @@
+"""Runs in MLflow, for browsing: the only package that imports it.
+
+The record stays the truth; what MLflow holds is read from it and can be sent again. A trial is one MLflow
+run, found again by the tag `identity`. Rounds go out in synchronous batches; how far a run has come is asked
+of the store, so that no step is ever logged twice. A sweep is a parent run, found by `pflsweep.sweep`.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from pflsweep.errors import UserError
+from pflsweep.record import Record
+from pflsweep.tracking.shows import (
+    MARK,
+    describe,
+    log_artifacts,
+    log_comparison,
+    log_summary,
+    metrics_of,
+    stamps,
+)
+from pflsweep.tracking.store import (
+    check_file,
+    explained,
+    find,
+    forgiven,
+    last_step,
+    opened,
+    sqlite_file,
+    sweep_run,
+    uri_of,
+)
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric
+
+SWEEP = "PFLSWEEP_SWEEP"  # environment variable: the hash of the multirun that a trial belongs to
+BATCH = 1000  # metrics that one log_batch takes
+STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "running": "RUNNING"}
+
+
+class Listener(Protocol):
+    """What a trial tells while it runs."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None: ...
+    def rows(self, record: Record) -> None: ...
+    def finish(self, record: Record, status: str) -> None: ...
+
+
+def open_run(cfg: Mapping[str, Any], record: Record) -> Listener:
+    """The listener of a trial, its run found or created. Raises UserError before anything is trained."""
+    options = cfg["tracking"]
+    if options["backend"] == "none":
+        return Silent()
+    with explained(uri_of(options)), opened(options) as (client, experiment):
+        parent = sweep_run(client, experiment, os.environ.get(SWEEP))
+        run = find(client, experiment, "identity", record.meta["identity"])
+        run = run or client.create_run(experiment, run_name=record.meta["name"])
+        describe(client, run, record, parent)
+        return MlflowRun(client, run.info.run_id, options["every"])
+
+
+def open_sweep(cfg: Mapping[str, Any], sweep: str, name: str) -> None:
+    """Make the store and the parent run of a multirun, once, before its trials open them in parallel."""
+    if cfg["tracking"]["backend"] != "none":
+        with explained(uri_of(cfg["tracking"])), opened(cfg["tracking"]) as (client, experiment):
+            run_id = sweep_run(client, experiment, sweep, name)
+            client.update_run(str(run_id), status="RUNNING", name=name)
+
+
+def finish_sweep(cfg: Mapping[str, Any], sweep: str, records: Sequence[Record]) -> None:
+    """Put every trial of a multirun under its parent, those finished before too; log the comparison on it."""
+    if cfg["tracking"]["backend"] == "none":
+        return
+    with opened(cfg["tracking"]) as (client, experiment):
+        parent = str(sweep_run(client, experiment, sweep))
+    with forgiven(f"the sweep {sweep}"):
+        for record in records:
+            _adopt(cfg, client, experiment, record, parent)
+        log_comparison(client, parent, records)
+        good = all(record.status["status"] == "finished" for record in records)
+        client.set_terminated(parent, "FINISHED" if good else "FAILED")
+
+
+def ui(argv: list[str]) -> int:
+    """`pflsweep ui`: MLflow's own pages on the store of this folder, until Ctrl-C."""
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="pflsweep ui", description="Browse the runs of this folder in MLflow.")
+    parser.add_argument("--port", type=int, default=5000)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--uri", default=None, help="the store, as in tracking.uri (sqlite:///mlflow.db)")
+    options = parser.parse_args(argv)
+    uri = options.uri or "sqlite:///mlflow.db"
+    file = sqlite_file(uri)
+    if file is not None and not file.exists():
+        raise UserError(f"There is no store '{file}': no trial was tracked in this folder. Go to the one that has it.")
+    with explained(uri):
+        if file is not None:
+            check_file(file)
+    address = f"http://{options.host}:{options.port}/#/experiments?workflowType=machine_learning"
+    print(f"MLflow on {uri}: {address}  (Ctrl-C ends it; a sweep's trials are behind its plus sign)", flush=True)
+    quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--workers", "1"]
+    command += ["--host", options.host, "--port", str(options.port)]
+    os.execve(sys.executable, command, {**os.environ, **quiet})  # signals go to MLflow itself, nothing is orphaned
+
+
+def _adopt(cfg: Mapping[str, Any], client: "MlflowClient", experiment: str, record: Record, parent: str) -> None:
+    """A record's run under its parent; a record that was never tracked is sent whole."""
+    run = find(client, experiment, "identity", record.meta["identity"])
+    if run is None:
+        with open_run(cfg, record) as listener:
+            listener.finish(record, record.status["status"])
+        run = find(client, experiment, "identity", record.meta["identity"])
+    if run is not None:
+        client.set_tag(run.info.run_id, "mlflow.parentRunId", parent)
+
+
+class Silent:
+    """tracking=none: nothing is said and nothing imported."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None: ...
+    def rows(self, record: Record) -> None: ...
+    def finish(self, record: Record, status: str) -> None: ...
+
+
+class MlflowRun:
+    """One trial's run. A store that fails later than at the start costs a warning, never the training."""
+
+    def __init__(self, client: "MlflowClient", run_id: str, every: float) -> None:
+        self.client, self.run_id, self.every = client, run_id, every
+        self.logged = last_step(client, run_id, MARK)
+        self.sent = time.monotonic()
+        self.ended = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if not self.ended:  # nobody said how it ended
+            status = "FINISHED" if kind is None else "FAILED" if issubclass(kind, Exception) else "KILLED"
+            with forgiven(f"run {self.run_id}"):
+                self.client.set_terminated(self.run_id, status)
+
+    def rows(self, record: Record) -> None:
+        """After each round; sends at most every `every` seconds."""
+        if time.monotonic() - self.sent >= self.every:
+            with forgiven(record.meta["name"]):
+                self._send(record)
+            self.sent = time.monotonic()
+
+    def finish(self, record: Record, status: str) -> None:
+        """What is left, the summary, tables and pictures. `status` as in status.json."""
+        with forgiven(record.meta["name"]):
+            self._send(record)
+            log_summary(self.client, self.run_id, record)
+            log_artifacts(self.client, self.run_id, record)
+            self.client.set_terminated(self.run_id, STATUS[status])
+        self.ended = True
+
+    def _send(self, record: Record) -> None:
+        """The rounds that the store lacks; a batch cuts no round and is logged whole or not at all."""
+        table = record.rounds
+        new = table[table["round"] > self.logged] if len(table) else table
+        batch: list[Metric] = []
+        for stamp, row in zip(stamps(new), new.to_dict("records"), strict=True):
+            metrics = metrics_of(row, stamp)
+            if len(batch) + len(metrics) > BATCH:
+                self._log(batch)
+                batch = []
+            batch += metrics
+        self._log(batch)
+
+    def _log(self, batch: "list[Metric]") -> None:
+        if batch:
+            self.client.log_batch(self.run_id, metrics=batch)
+            self.logged = batch[-1].step

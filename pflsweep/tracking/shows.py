@@ -1,0 +1,180 @@
+"""What a run shows in MLflow, all read from the record: params and tags, metrics by round, tables and pictures."""
+
+import json
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from pflsweep import __version__
+from pflsweep.keys import flat
+from pflsweep.record import Record
+from pflsweep.tracking.store import SOURCE, last_step
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Run
+
+CHANGING = ("train.rounds",)  # a param can never be changed, so what an extension changes is a tag
+LONGEST = 6000  # characters of a param or tag that MLflow keeps
+MARK = "train/seconds"  # a metric of every round: its last step says how far a run has come
+
+
+def describe(client: "MlflowClient", run: "Run", record: Record, parent: str | None) -> None:
+    """Params that are not there yet, tags as they are now, and the state RUNNING whatever it was."""
+    from mlflow.entities import Param, RunTag
+
+    tags = _tags(record) | ({"mlflow.parentRunId": parent} if parent else {})
+    params: list[Param] = []
+    for key, value in flat(record.config).items():
+        shown = _text(value)
+        if key in CHANGING or run.data.params.get(key, shown) != shown:
+            tags[key] = shown
+        elif key not in run.data.params:
+            params.append(Param(key, shown))
+    client.update_run(run.info.run_id, status="RUNNING", name=record.meta["name"])
+    for start in range(0, max(len(params), 1), 100):  # as many as one call takes
+        some = [RunTag(key, value) for key, value in tags.items()] if start == 0 else []
+        client.log_batch(run.info.run_id, params=params[start : start + 100], tags=some)
+
+
+def _tags(record: Record) -> dict[str, str]:
+    meta = record.meta
+    tags = {key: _text(meta.get(key)) for key in ("method", "dataset", "partition", "model", "ala", "seed", "identity")}
+    folder = record.folder.resolve()
+    note = (
+        f"**{meta['name']}**, record folder [{folder}]({folder.as_uri()})\n\n"
+        "`personal/`: each client's own model on its own test data, mean over clients. `global/`: the "
+        "common model. `summary/accuracy` is of the last round, `summary/best_accuracy` of the round "
+        "that is best *on test data*."
+    )
+    return {
+        **SOURCE,
+        **tags,
+        "commit": _text(meta.get("commit")),
+        "pflsweep": str(meta.get("version") or __version__),
+        "record": str(folder),
+        "mlflow.note.content": note,
+    }
+
+
+def metrics_of(row: dict[Any, Any], stamp: int) -> "list[Metric]":
+    """One round as metrics, grouped by what stands before the slash. MARK is always among them."""
+    from mlflow.entities import Metric
+
+    values = {
+        MARK: row["seconds"],
+        "train/images_per_second": row["images"] / max(row["seconds"], 1e-9),
+        "train/lr": row["lr"],
+        "wire/floats_down": row["floats_down"],
+        "wire/floats_up": row["floats_up"],
+    }
+    for view in ("personal", "global"):
+        if not math.isnan(row.get(f"{view}_accuracy", math.nan)):
+            values |= {f"{view}/{k}": row[f"{view}_{k}"] for k in _VIEW}
+            values["train/eval_seconds"] = row["eval_seconds"]
+    shown = {f"method/{k.removeprefix('show_')}": v for k, v in row.items() if k.startswith("show_")}
+    values |= {k: v for k, v in shown.items() if v is not None and not math.isnan(v)}
+    return [Metric(k, _finite(v), stamp, int(row["round"])) for k, v in values.items()]
+
+
+_VIEW = ("accuracy", "accuracy_weighted", "std", "worst10", "loss")
+
+
+def log_summary(client: "MlflowClient", run_id: str, record: Record) -> None:
+    """The run in a few numbers; after an extension they get a second step, never the same one again."""
+    from mlflow.entities import Metric
+
+    from pflsweep.report.compare import summary
+
+    if not _evaluated(record) or last_step(client, run_id, "summary/accuracy") >= record.done:
+        return
+    found = summary(record)
+    values = {
+        "accuracy": found.last,
+        "best_accuracy": found.best,
+        "best_round": found.best_round,
+        "std_over_clients": found.std,
+        "worst10": found.worst10,
+        "images_per_second": found.images_per_second,
+        "floats_per_client_and_round": found.floats_down + found.floats_up,
+        "seconds": found.seconds,
+    }
+    now = int(time.time() * 1000)
+    client.log_batch(run_id, [Metric(f"summary/{k}", _finite(v), now, record.done) for k, v in values.items()])
+
+
+def log_artifacts(client: "MlflowClient", run_id: str, record: Record) -> None:
+    """Config, per-client table, pictures; each replaces the one from before."""
+    from pflsweep.report import figures
+    from pflsweep.report.compare import record_curves
+
+    client.log_text(run_id, (record.folder / "config.yaml").read_text(), "config.yaml")
+    name = record.meta["name"]
+    client.log_figure(run_id, figures.labels(record.partition, f"Training labels, {name}"), "figures/labels.png")
+    if _evaluated(record):
+        _log_table(client, run_id, _client_table(record), "clients.json")
+        client.log_figure(run_id, figures.accuracy(record_curves(record), name), "figures/accuracy.png")
+    for key, matrix in record.matrices.items():
+        if matrix.ndim == 2:
+            client.log_figure(run_id, figures.heatmap(matrix, key), f"figures/{key}.png")
+
+
+def _client_table(record: Record) -> pd.DataFrame:
+    """A line a client: what it holds and what its models reach in the last evaluated round."""
+    sizes = record.partition.groupby("client")[["train", "validation", "test"]].sum()
+    held = record.partition[record.partition["train"] > 0].groupby("client")["class"].nunique().rename("classes")
+    last = record.clients[record.clients["round"] == record.clients["round"].max()]
+    columns = []
+    for view, table in last.set_index("client").groupby("view", sort=False):
+        columns.append((table["correct"] / table["n"]).round(4).rename(f"{view} accuracy"))
+        columns.append(table["loss"].astype(float).round(4).rename(f"{view} loss"))
+    return pd.concat([*columns, sizes, held], axis=1).sort_index().reset_index(names="client")
+
+
+def log_comparison(client: "MlflowClient", parent: str, records: Sequence[Record]) -> None:
+    """On a parent run: a table of its trials, and the page of `pflsweep report runs` with its figures."""
+    import tempfile
+
+    from pflsweep.report import page, tables
+    from pflsweep.report.select import Chosen
+
+    if not any(record.status["status"] == "finished" for record in records):
+        return
+    _log_table(client, parent, tables.brief(records), "comparison.json")
+    with tempfile.TemporaryDirectory() as folder:
+        page.write(Chosen(list(records), []), Path(folder), None)
+        client.log_artifacts(parent, folder, "comparison")
+
+
+def _log_table(client: "MlflowClient", run_id: str, table: pd.DataFrame, file: str) -> None:
+    """As MLflow's log_table, whose tables its pages show; but that appends to a table already there."""
+    client.log_text(run_id, table.to_json(orient="split", index=False), file)
+    client.set_tag(run_id, "mlflow.loggedArtifacts", json.dumps([{"path": file, "type": "table"}]))
+
+
+def _evaluated(record: Record) -> bool:
+    table = record.rounds
+    return "personal_accuracy" in table and bool(table["personal_accuracy"].notna().any())
+
+
+def stamps(rows: pd.DataFrame) -> list[int]:
+    """When each round ended, in milliseconds, counted back from now: a batch is no single instant."""
+    if not len(rows):
+        return []
+    took = (rows["seconds"] + rows["eval_seconds"].fillna(0)).to_numpy(dtype=float)
+    return [int(stamp) for stamp in (time.time() - (took.sum() - took.cumsum())) * 1000]
+
+
+def _finite(value: float) -> float:
+    """Infinity as NaN: MLflow stores it as 1.8e308, which ruins a chart's axis."""
+    return float(value) if math.isfinite(value) else math.nan
+
+
+def _text(value: Any) -> str:
+    """A config value as its YAML would show it."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 30]}... (whole in config.yaml)"

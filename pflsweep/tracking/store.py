@@ -1,0 +1,149 @@
+"""The MLflow store: opened by one process at a time, checked first, its runs found by tag. mlflow comes late (2 s)."""
+
+import logging
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pflsweep import __version__
+from pflsweep.errors import UserError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+PAGES = {"mlflow.experimentKind": "custom_model_development"}  # else MLflow shows its pages for language models
+SOURCE = {"mlflow.source.name": "pflsweep", "mlflow.source.type": "LOCAL"}
+ELSE = "choose another store with tracking.uri=sqlite:///other.db, or train without: tracking=none."
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def opened(options: Mapping[str, Any]) -> "Iterator[tuple[MlflowClient, str]]":
+    """Client and experiment id. One process at a time: two that create a store or a sweep collide."""
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    uri = uri_of(options)
+    file = sqlite_file(uri)
+    with _alone(file):
+        if file is not None:
+            check_file(file)
+        from mlflow import MlflowClient
+
+        _quiet()
+        client = MlflowClient(tracking_uri=uri)
+        if file is not None:
+            with closing(sqlite3.connect(file)) as connection:  # readers and one writer at once, much shorter waits
+                connection.execute("pragma journal_mode=wal")
+        known = client.get_experiment_by_name(options["experiment"])
+        if known is not None:
+            yield client, known.experiment_id
+        else:
+            # beside the store: by itself MLflow takes the working directory
+            place = (file.parent / "mlruns" / options["experiment"]).as_uri() if file is not None else None
+            yield client, client.create_experiment(options["experiment"], place, PAGES)
+
+
+@contextmanager
+def _alone(file: Path | None) -> Iterator[None]:
+    """Holds the store's folder while a store is made or opened."""
+    if file is None:
+        yield
+        return
+    import fcntl
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(file.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)  # and with it the lock
+
+
+def check_file(file: Path) -> None:
+    """Raises where the file cannot be written or is no database of MLflow's."""
+    new = not file.exists() or file.stat().st_size == 0
+    with closing(sqlite3.connect(file, timeout=30)) as connection:
+        connection.execute("begin immediate")
+        tables = {name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")}
+        connection.rollback()
+    if new:
+        file.unlink()  # sqlite left it empty
+    elif tables and "alembic_version" not in tables:
+        raise UserError(
+            f"{file} is a database, but not MLflow's (tables: {', '.join(sorted(tables)[:5])}). Move it away, {ELSE}"
+        )
+
+
+@contextmanager
+def explained(uri: str) -> Iterator[None]:
+    """Turns whatever a store says at its opening into a UserError."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # sqlite3, SQLAlchemy, MLflow, requests: each has its own
+        said = " ".join(str(error).split())[:300]
+        raise UserError(f"The MLflow store {uri} cannot be used ({said}). {_advice(said)} Or {ELSE}") from error
+
+
+def _advice(said: str) -> str:
+    if "schema" in said or "revision" in said:
+        return "Another version of MLflow made it: take a copy of the file, then `mlflow db upgrade` it."
+    if "not a database" in said or "malformed" in said:
+        return "The file is not a database, or a damaged one: move it away."
+    if "locked" in said:
+        return "Another program holds it: wait for it or end it."
+    return "Its place must be there, reachable and writable."
+
+
+@contextmanager
+def forgiven(what: str) -> Iterator[None]:
+    """While training, a store that fails is worth a warning: the record has it all and can be sent again."""
+    try:
+        yield
+    except Exception as error:
+        said = " ".join(str(error).split())[:200]
+        log.warning("MLflow did not take %s: %s. The record has it all; the same command sends it again.", what, said)
+
+
+def uri_of(options: Mapping[str, Any]) -> str:
+    file = sqlite_file(options["uri"] or "sqlite:///mlflow.db")
+    return f"sqlite:///{file}" if file is not None else str(options["uri"])
+
+
+def sqlite_file(uri: str) -> Path | None:
+    """The file of a sqlite uri as an absolute path: a relative one would follow a later change of folder."""
+    return Path(uri.removeprefix("sqlite:///")).absolute() if uri.startswith("sqlite:///") else None
+
+
+def _quiet() -> None:
+    """MLflow and alembic tell about every table they create; a trial's lines are its own."""
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+# Its runs
+
+
+def find(client: "MlflowClient", experiment: str, tag: str, value: str) -> "Run | None":
+    found = client.search_runs([experiment], f"tags.`{tag}` = '{value}'", order_by=["attributes.start_time"])
+    return found[0] if found else None
+
+
+def sweep_run(client: "MlflowClient", experiment: str, sweep: str | None, name: str | None = None) -> str | None:
+    """The parent run of a sweep, created where it is missing; None for a trial of its own."""
+    if not sweep:
+        return None
+    run = find(client, experiment, "pflsweep.sweep", sweep)
+    tags = {**SOURCE, "pflsweep.sweep": sweep, "pflsweep": __version__}
+    run = run or client.create_run(experiment, run_name=name or f"sweep-{sweep}", tags=tags)
+    return run.info.run_id
+
+
+def last_step(client: "MlflowClient", run_id: str, metric: str) -> int:
+    return max((point.step for point in client.get_metric_history(run_id, metric)), default=0)
