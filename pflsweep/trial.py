@@ -25,7 +25,7 @@ from pflsweep.progress import Progress, announce, say
 from pflsweep.record import Record, claimed
 from pflsweep.rows import client_rows, matrices, partition_table, round_row
 from pflsweep.setting import describe
-from pflsweep.tracking import Listener, open_run
+from pflsweep.tracking import Listener, open_run, send
 
 SMALL = 250_000  # parameters under which one thread is the fastest
 
@@ -103,7 +103,9 @@ def run_trial(config: Config, listen: Callable[[dict[str, Any], Record], Listene
         simulation = engine.Simulation(parts.verbs, parts.task, parts.federation, parts.schedule, w0)
         with claimed(folder):
             record = _open(folder, meta, config, simulation)
-            if not _done(record, config):
+            if _done(record, config):
+                send(config.values, record)
+            else:
                 _catch_up(record, simulation)
                 record.set_target(config.values)
                 _run(record, simulation, config, listen)

@@ -195,6 +195,22 @@ def test_a_sweep_is_a_parent(store, tmp_path, monkeypatch):
     assert len(store.runs()) == 4
 
 
+def test_a_stopped_sweep_is_not_running(store, tmp_path):
+    cfg = finished(tmp_path / "runs", "local", [1, 1, 1, 1]).config
+    tracking.open_sweep(cfg, "abc", "algorithm=local")
+    tracking.stop_sweep(cfg, "abc")
+    assert store.runs()[0].info.status == "KILLED"
+
+
+def test_a_record_that_was_never_tracked_is_sent_once(store, tmp_path):
+    record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
+    for _ in range(2):
+        tracking.send(record.config, record)
+        (run,) = store.runs()
+        assert run.info.status == "FINISHED"
+        assert run.data.metrics["summary/accuracy"] == 0.1
+
+
 def test_none_imports_nothing(tmp_path):
     code = (
         "import sys; from pflsweep import tracking\n"

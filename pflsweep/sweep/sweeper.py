@@ -22,7 +22,7 @@ class TrialSweeper(BasicSweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Trains all, then prints the table. Exits with 1 where a trial failed, with 2 on bad input alone."""
-        from pflsweep.tracking import SWEEP, open_sweep  # late: Hydra imports this module for --help too
+        from pflsweep.tracking import SWEEP, open_sweep, stop_sweep  # late: Hydra imports this module for --help too
 
         assert self.launcher is not None
         assert self.hydra_context is not None
@@ -34,6 +34,9 @@ class TrialSweeper(BasicSweeper):
         os.environ[SWEEP] = sweep
         try:
             returns = self.launcher.launch(jobs, initial_job_idx=0)
+        except KeyboardInterrupt:
+            stop_sweep(configs[0].values, sweep)
+            raise
         finally:
             del os.environ[SWEEP]
         _conclude(jobs, returns, sweep)

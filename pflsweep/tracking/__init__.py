@@ -65,6 +65,17 @@ def open_run(cfg: Mapping[str, Any], record: Record) -> Listener:
         return MlflowRun(client, run.info.run_id, options["every"])
 
 
+def send(cfg: Mapping[str, Any], record: Record) -> None:
+    """A whole record at once, where the store does not have it. Raises UserError as open_run does."""
+    if cfg["tracking"]["backend"] == "none":
+        return
+    with explained(uri_of(cfg["tracking"])), opened(cfg["tracking"]) as (client, experiment):
+        known = find(client, experiment, "identity", record.meta["identity"])
+    if known is None:
+        with open_run(cfg, record) as listener:
+            listener.finish(record, record.status["status"])
+
+
 def open_sweep(cfg: Mapping[str, Any], sweep: str, name: str) -> None:
     """Make the store and the parent run of a multirun, once, before its trials open them in parallel."""
     if cfg["tracking"]["backend"] != "none":
@@ -85,6 +96,13 @@ def finish_sweep(cfg: Mapping[str, Any], sweep: str, records: Sequence[Record]) 
         log_comparison(client, parent, records)
         good = all(record.status["status"] == "finished" for record in records)
         client.set_terminated(parent, "FINISHED" if good else "FAILED")
+
+
+def stop_sweep(cfg: Mapping[str, Any], sweep: str) -> None:
+    """Ctrl-C in a multirun: its parent run is not running any more."""
+    if cfg["tracking"]["backend"] != "none":
+        with forgiven(f"the sweep {sweep}"), opened(cfg["tracking"]) as (client, experiment):
+            client.set_terminated(str(sweep_run(client, experiment, sweep)), "KILLED")
 
 
 def ui(argv: list[str]) -> int:
@@ -112,12 +130,9 @@ def ui(argv: list[str]) -> int:
 
 
 def _adopt(cfg: Mapping[str, Any], client: "MlflowClient", experiment: str, record: Record, parent: str) -> None:
-    """A record's run under its parent; a record that was never tracked is sent whole."""
+    """A record's run under its parent."""
+    send(cfg, record)
     run = find(client, experiment, "identity", record.meta["identity"])
-    if run is None:
-        with open_run(cfg, record) as listener:
-            listener.finish(record, record.status["status"])
-        run = find(client, experiment, "identity", record.meta["identity"])
     if run is not None:
         client.set_tag(run.info.run_id, "mlflow.parentRunId", parent)
 

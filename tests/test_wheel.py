@@ -1,0 +1,48 @@
+"""The wheel: conf/ and Hydra's plug-in travel with it, and it works in any folder."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the wheel holds."""
+    out = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = out.glob("pflsweep-*-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as content:
+        content.extractall(out / "site")
+    return out / "site"
+
+
+def pflsweep(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    code = "import sys, pflsweep; print(pflsweep.__file__); from pflsweep.cli import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_a_trial_and_a_sweep_from_another_folder(site: Path, tmp_path: Path) -> None:
+    done = pflsweep(site, tmp_path, "-m", "algorithm=local,fedavg", "train.rounds=1", "tracking=none")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(site)), "the wheel's own package ran"
+    assert len(list((tmp_path / "runs").glob("*/meta.json"))) == 2
+
+
+def test_listing(site: Path, tmp_path: Path) -> None:
+    done = pflsweep(site, tmp_path, "list", "datasets")
+    assert "cifar10" in done.stdout
+    assert done.returncode == 0
