@@ -151,9 +151,9 @@ def field_rule(hint: Any, field: Any) -> Rule:
     """The rule of a dataclass field, from its type and `hyper` metadata."""
     kinds = tuple(kind for kind in (get_args(hint) or (hint,)) if isinstance(kind, type) and kind is not type(None))
     choices = tuple(field.metadata.get("choices") or ())
-    low, high = field.metadata.get("low"), field.metadata.get("high")
+    bounds = field.metadata.get("bounds", {})
     null = type(None) in get_args(hint)
-    return Rule(() if choices else kinds, low=low, high=high, choices=choices, null=null)
+    return Rule(() if choices else kinds, choices=choices, null=null, **bounds)
 
 
 def target(group: str, option: str, node: dict[str, Any]) -> Any:
@@ -192,7 +192,10 @@ def build(config: Config) -> Parts:
     plugins = [_construct(config, "ala", shared)] if values["ala"] else []
     if plugins and not method.mixes:
         chosen = config.choices["algorithm"]
-        raise UserError(f"ala=on does not go with algorithm={chosen}: it has to train from what it was sent.")
+        raise UserError(
+            f"ala=on does not go with algorithm={chosen}: what ALA mixes is not what it trains or is evaluated from. "
+            "It goes with fedavg, fedprox and fedrep; fedala has it built in."
+        )
     verbs = Verbs.of(method, *plugins)
     return Parts(federation, model, task, method, verbs, _schedule(train, federation, device))
 
@@ -232,7 +235,7 @@ def _schedule(train: dict[str, Any], federation: Any, device: str) -> Any:
 
     chunk = train["chunk"]
     if chunk == "auto":
-        chunk = 1 if device == "cpu" else max(1, int(federation.clients * train["participation"]))
+        chunk = 1 if device == "cpu" else federation.clients
     names = [name for name in Schedule.__dataclass_fields__ if name != "chunk"]
     return Schedule(**{name: train[name] for name in names}, chunk=chunk)
 

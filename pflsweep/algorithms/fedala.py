@@ -51,7 +51,7 @@ class Ala(Mixing):
     - it has converged as in the authors' code (WINDOW, SPREAD), at the latest after CAP epochs;
     - the weights learn on the plain loss without dropout, on a sample drawn once a round and used to its last row;
     - of a model that is sent in part (FedRep's extractor) the top blocks of that part are mixed.
-    layers = 0 or rate = 0 leaves the method's trajectory as it is.
+    With layers = 0 the method's trajectory stays as it is, with rate = 0 to rounding.
     """
 
     task: Task
@@ -67,7 +67,13 @@ class Ala(Mixing):
                     "ala=on needs a method that sends a shared model, which this one does not: use ala=none."
                 )
             own = w[self._mixed(len(server.w))]
-            return Client(verbs.init_client(w, setup), own, torch.ones_like(own), torch.zeros((), dtype=torch.bool), w)
+            return Client(
+                verbs.init_client(w, setup),
+                own,
+                torch.ones_like(own),
+                torch.zeros((), dtype=torch.bool, device=w.device),
+                w,
+            )
 
         def start(given: Given, data: Any) -> Work:
             overwritten = verbs.start(below(given), data).w

@@ -13,6 +13,7 @@ class FedAvg(Method):
     """
 
     paper = "McMahan et al., AISTATS 2017"
+    mixes = True
     unsampled = "the global model"
 
     init = parts.global_server

@@ -55,7 +55,8 @@ class FedFomo(Method):
     - before anybody has uploaded everyone trains alone, and a later first-timer mixes from the initial model;
     - ties in P, and the epsilon-greedy replacements (one draw a place, without repetition), are keyed draws;
     - epsilon falls by `decay` a round, from round 1 on, to no less than 0;
-    - a model within SAME of the client's own has weight 0.
+    - a model within SAME of the client's own, or whose loss is not finite, has weight 0.
+    Until all have uploaded, a client may be sent an empty place (id -1), which counts on the wire as if it were full.
     """
 
     paper = "Zhang et al., ICLR 2021"
@@ -64,7 +65,7 @@ class FedFomo(Method):
     models: int = hyper("M: models mixed a round, the client's own among them", low=1)
     epsilon: float = hyper("share of the downloads that explores", low=0, high=1)
     decay: float = hyper("what epsilon loses each round", low=0, high=1)
-    validation: float = hyper("share of the training data that rates models and is not trained on", low=0, high=1)
+    validation: float = hyper("share of the training data that rates models and is not trained on", above=0, below=1)
 
     step = parts.sgd_step
     global_model = parts.no_global_model
@@ -126,7 +127,8 @@ class FedFomo(Method):
         apart = models - client.before[:, None]
         distance = apart.norm(dim=2)
         valid = torch.nn.functional.pad(down.ids >= 0, (1, 0), value=True)
-        valid &= distance > SAME * client.before.norm(dim=1, keepdim=True)
+        valid &= (distance > SAME * client.before.norm(dim=1, keepdim=True)) & losses[:, 1:].isfinite()
+        apart = torch.where(valid[:, :, None], apart, 0)  # a diverged model has no say at all
         gains = torch.where(valid, (losses[:, :1] - losses[:, 1:]) / torch.where(valid, distance, 1), 0)
         weight = gains.clamp(min=0)
         total = weight.sum(1, keepdim=True)

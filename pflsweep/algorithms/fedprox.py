@@ -13,10 +13,12 @@ class FedProx(Method):
     """Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks. MLSys 2020.
     https://arxiv.org/abs/1812.06127 (Algorithm 2)
 
-    mu = 0 is FedAvg.
+    mu = 0 is FedAvg. Where we differ: clients are sampled uniformly and averaged with the run's weights (the paper
+    samples by size and takes a plain mean), and local work is E epochs for all, not an inexact solution.
     """
 
     paper = "Li et al., MLSys 2020"
+    mixes = True
     unsampled = "the global model"
 
     mu: float = hyper("strength of the proximal term", low=0)

@@ -12,10 +12,6 @@ from pflsweep.engine.protocol import Given, Method, Setup, Turn, hyper
 from pflsweep.engine.task import Batch
 
 
-class Server(NamedTuple):
-    w: Tensor  # [F] phi, the shared extractor
-
-
 class Work(NamedTuple):
     w: Tensor  # [C, P] phi_i and h_i
     head_opt: Tensor  # [C, H] or [C, 0]
@@ -35,6 +31,7 @@ class FedRep(Method):
     """
 
     paper = "Collins et al., ICML 2021"
+    mixes = True
     unsampled = "the newest extractor with the common initial head"
 
     head_epochs: int = hyper("epochs on the head (tau), before the epochs on the extractor", low=0)
@@ -44,8 +41,8 @@ class FedRep(Method):
     aggregate = parts.average  # Server update: phi = sum_i p_i phi_i
     global_model = parts.no_global_model
 
-    def init(self, w: Tensor, setup: Setup) -> Server:
-        return Server(w[self.task.extractor])
+    def init(self, w: Tensor, setup: Setup) -> parts.Server:
+        return parts.Server(w[self.task.extractor])
 
     def start(self, given: Given, data: Any) -> Work:
         phi, head = given.down.w, given.client.head
@@ -72,5 +69,5 @@ class FedRep(Method):
     def finish(self, given: Given, data: Any, work: Work) -> tuple[parts.Up, parts.OwnHead]:
         return parts.Up(work.w[:, self.task.extractor]), parts.OwnHead(work.w[:, self.task.head])
 
-    def personal(self, server: Server, client: parts.OwnHead, data: Any, turn: Turn) -> Tensor:
+    def personal(self, server: parts.Server, client: parts.OwnHead, data: Any, turn: Turn) -> Tensor:
         return torch.cat([parts.to_all(server.w, turn), client.head], 1)

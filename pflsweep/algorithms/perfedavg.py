@@ -29,7 +29,7 @@ class PerFedAvg(Method):
 
     form: str = hyper("first order, or Hessian-free (its product by differences)", choices=("fo", "hf"))
     alpha: float = hyper("learning rate of the inner step", low=0)
-    delta: float = hyper("how far along g the Hessian's product looks (hf)", low=0)
+    delta: float = hyper("how far along g the Hessian's product looks (hf)", above=0)
     eval_lr: float | None = hyper("learning rate of the step before evaluation; null: alpha", low=0)
 
     init = parts.global_server

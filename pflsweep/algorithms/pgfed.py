@@ -77,10 +77,12 @@ class PGFed(Method):
 
     def init(self, w: Tensor, setup: Setup) -> Server:
         a = w.new_full((setup.clients, setup.clients), 1 / setup.cohort)
-        return Server(w, a, torch.zeros(0, dtype=torch.int64), w.new_zeros(0, len(w)), w.new_zeros(0))
+        return Server(w, a, torch.zeros(0, dtype=torch.int64, device=w.device), w.new_zeros(0, len(w)), w.new_zeros(0))
 
     def init_client(self, w: Tensor, setup: Setup) -> Client:
-        return Client(w, torch.zeros_like(w) if self.beta else w.new_zeros(0), torch.zeros((), dtype=torch.bool))
+        return Client(
+            w, torch.zeros_like(w) if self.beta else w.new_zeros(0), torch.zeros((), dtype=torch.bool, device=w.device)
+        )
 
     def send(self, server: Server, turn: Turn) -> Down:
         """Server, lines 4 to 8."""

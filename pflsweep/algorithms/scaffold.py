@@ -53,7 +53,6 @@ class Scaffold(Method):
 
     paper = "Karimireddy et al., ICML 2020"
     unsampled = "the global model"
-    mixes = False  # line 12 measures the distance from what was sent
 
     global_lr: float = hyper("the server's step on the mean update (eta_g)", low=0)
 

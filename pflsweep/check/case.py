@@ -119,6 +119,8 @@ def difference(a: Tensor, b: Tensor, tolerance: float = 0.0) -> str:
         return f"is {a.dtype} {list(a.shape)} instead of {b.dtype} {list(b.shape)}"
     if torch.allclose(a, b, rtol=0, atol=0, equal_nan=True):
         return ""
+    if not a.is_floating_point():
+        return "has other values"
     if bool((a.isnan() != b.isnan()).any()):
         return "has NaN in other places"
     scale = max(float(b.nan_to_num().abs().max()), 1e-3)

@@ -33,11 +33,13 @@ def world(
     order: list[int] | None = None,
     garbage: bool = False,
     even: bool = False,
+    device: str = "cpu",
 ) -> World:
     """Six clients; data and first model are always the same, what training draws depends on `seed`.
 
     images: a convolution with batch norm and dropout; otherwise an MLP. order: the clients in another order,
     with their keys. garbage: padded rows hold huge numbers. even: all clients alike in size and classes.
+    device: where the federation lies.
     """
     sizes = (2 * CLASSES,) * CLIENTS if even else _TRAIN
     dataset = _dataset((1, 6, 6) if images else (5,), sum(sizes) + CLIENTS * _TEST)
@@ -48,7 +50,7 @@ def world(
         Rows([rows.train[i] for i in order], [rows.test[i] for i in order]),
         validation=0.0,
         seed=seed,
-        device="cpu",
+        device=device,
         dtype=torch.float64,
         keys=[100 + 7 * i for i in order],
     )

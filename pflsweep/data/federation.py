@@ -95,12 +95,21 @@ class Data:
         purpose: str,
         rows: dict[str, list[np.ndarray]],
     ) -> None:
+        self._served = [0]  # shared with its holdouts
+        self._held: dict[float, tuple[Data, Data]] = {}
         self._federation, self._round, self._purpose = federation, round, purpose
         self._ids, self._rows, self._batch, self._large = ids, rows, batch, large
 
+    @property
+    def trained(self) -> int:
+        """Samples in the batches of `train` and `batches` so far: what images/s counts."""
+        return self._served[0]
+
     def train(self, epochs: int, stream: str = "epochs") -> Iterator[Batch]:
         """Mini-batches of `epochs` epochs, freshly shuffled in each, the last partial batch kept."""
-        return self._batches([self._shuffled(c, epochs, stream) for c in range(len(self._ids))], stream)
+        orders = [self._shuffled(c, epochs, stream) for c in range(len(self._ids))]
+        self._served[0] += sum(len(rows) for order in orders for rows in order)
+        return self._batches(orders, stream)
 
     def batches(self, count: int, epochs: int, stream: str = "epochs") -> Iterator[tuple[Batch, ...]]:
         """Like `train`, but each step gives `count` consecutive, disjoint batches of one shuffle (Per-FedAvg).
@@ -109,6 +118,7 @@ class Data:
         of fewer than `count` samples is dropped.
         """
         orders = [self._grouped(c, count, epochs, stream) for c in range(len(self._ids))]
+        self._served[0] += sum(len(rows) for order in orders for group in order for rows in group)
         columns = [self._batches([[g[k] for g in o] for o in orders], f"{stream}/{k}") for k in range(count)]
         return zip(*columns, strict=True)
 
@@ -128,7 +138,7 @@ class Data:
         if not all(len(own) for own in self._rows[split]):
             raise ValueError(f"a client has no samples in '{split}': there is no mean")
         order = [self._cut(own, self._large) for own in self._rows[split]]
-        sizes = torch.tensor([len(own) for own in self._rows[split]])
+        sizes = torch.tensor([len(own) for own in self._rows[split]], dtype=torch.float64)
         total = None
         for step, batch in enumerate(self._batches(order, None)):
             count = torch.tensor([len(o[step]) if step < len(o) else 0 for o in order])
@@ -140,20 +150,25 @@ class Data:
     def holdout(self, fraction: float) -> tuple["Data", "Data"]:
         """A method's own split of the training data, the same in every round: (rest, ceil(fraction * n) rows).
 
-        A client with a single sample has it in both.
+        At least one sample is left; a client with a single one has it in both.
         """
+        if fraction in self._held:
+            return self._held[fraction]
         rest, held = [], []
         for i, own in zip(self._ids, self._rows["train"], strict=True):
             key = int(self._federation.keys[i])
             shuffled = draws.generator(self._federation.seed, "holdout", key).permutation(own)
-            take = int(np.ceil(fraction * len(own) - 1e-9))
+            take = min(int(np.ceil(fraction * len(own) - 1e-9)), max(1, len(own) - 1))
             held.append(np.sort(shuffled[:take]))
             rest.append(np.sort(shuffled[take:] if len(own) > take else shuffled))
-        return self._with(rest), self._with(held)
+        self._held[fraction] = self._with(rest), self._with(held)
+        return self._held[fraction]
 
     def _with(self, train: list[np.ndarray]) -> "Data":
         rows = {**self._rows, "train": train}
-        return Data(self._federation, self._ids, self._round, self._batch, self._large, self._purpose, rows)
+        data = Data(self._federation, self._ids, self._round, self._batch, self._large, self._purpose, rows)
+        data._served = self._served
+        return data
 
     # Orders: for each client a list of index arrays, one a batch
 

@@ -1,7 +1,8 @@
-"""One round of a cohort: chunks of clients run start, fit and finish to the end; send and aggregate see all."""
+"""One round of a cohort: a chunk of clients runs from send to finish before the next begins; aggregate sees all."""
 
 import inspect
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 from pflsweep.data.federation import Data
 from pflsweep.engine.lift import leaves, tree_map
 from pflsweep.engine.protocol import Given, Turn, Verbs
+
+DataOf = Callable[[Tensor, int], Data]  # the data of some clients in a round
 
 
 class Clients:
@@ -60,28 +63,33 @@ class Traffic(NamedTuple):
     others_down: float  # scalars and ids
     others_up: float
 
-    def __add__(self, other: "Traffic") -> "Traffic":  # type: ignore[override]
-        return Traffic(*(a + b for a, b in zip(self, other, strict=True)))
 
+def message_size(message: Any) -> tuple[int, int]:
+    """(floats, scalars and ids) of a message, all its clients together, by the types of its fields.
 
-def message_size(message: Any) -> tuple[float, float]:
-    """(floats, scalars and ids) of a message for one client, by the types of its fields."""
-    floats = others = 0.0
-    if not hasattr(message, "_fields"):
-        raise TypeError(f"a message is a NamedTuple of Vector, Scalars and Ids, not {type(message).__name__}")
-    hints = get_type_hints(type(message), include_extras=True)
-    for name, value in zip(message._fields, message, strict=True):
-        if value is None:
-            continue
-        annotated = [a for a in (hints[name], *get_args(hints[name])) if hasattr(a, "__metadata__")]
-        if not annotated:
-            raise TypeError(f"{type(message).__name__}.{name} has to be a Vector, Scalars or Ids: it crosses the wire")
-        size = value.numel() / max(value.shape[0], 1)
-        if annotated[0].__metadata__[0] == "vector":
-            floats += size
-        else:
-            others += size
+    Raises TypeError where a field is none of Vector, Scalars and Ids.
+    """
+    floats = others = 0
+    for value, kind in zip(message, _kinds(message.__class__), strict=True):
+        if value is not None and kind == "vector":
+            floats += value.numel()
+        elif value is not None:
+            others += value.numel()
     return floats, others
+
+
+@cache
+def _kinds(message: Any) -> list[str]:
+    """What each field of a message is: vector, scalars or ids."""
+    if not hasattr(message, "_fields"):
+        raise TypeError(f"a message is a NamedTuple of Vector, Scalars and Ids, not {message.__name__}")
+    kinds = []
+    for name, hint in get_type_hints(message, include_extras=True).items():
+        annotated = [a for a in (hint, *get_args(hint)) if hasattr(a, "__metadata__")]
+        if not annotated:
+            raise TypeError(f"{message.__name__}.{name} has to be a Vector, Scalars or Ids: it crosses the wire")
+        kinds.append(annotated[0].__metadata__[0])
+    return kinds
 
 
 def select(tree: Any, where: Any) -> Any:
@@ -94,56 +102,100 @@ def own(work: Any) -> Any:
     return tree_map(lambda v: v.clone(memory_format=torch.contiguous_format), work)
 
 
-def join(pieces: list[Any]) -> Any:
-    """The chunks' trees as one of the whole cohort."""
-    return pieces[0] if len(pieces) == 1 else tree_map(lambda *v: torch.cat(v), *pieces)
+class Gathered:
+    """The chunks' trees as one of the whole cohort, each copied into its place as it comes."""
+
+    def __init__(self, clients: int) -> None:
+        self.clients, self.tree = clients, None
+
+    def put(self, where: slice, piece: Any) -> None:
+        if where.stop - where.start == self.clients:
+            self.tree = piece
+            return
+        if self.tree is None:
+            self.tree = tree_map(lambda v: v.new_empty((self.clients, *v.shape[1:])), piece)
+        tree_map(lambda whole, v: whole[where].copy_(v), self.tree, piece)
 
 
 class Round(NamedTuple):
     server: Any
     traffic: Traffic
-    up: Any  # of the whole cohort, before aggregation
+    images: int  # samples trained on
+
+
+class Cohort:
+    """The clients of one round and what they are asked to do, chunk by chunk."""
+
+    def __init__(
+        self, verbs: Verbs, server: Any, clients: Clients, turn: Turn, data_of: DataOf, labels: Tensor, chunk: int
+    ) -> None:
+        self.verbs, self.server, self.clients, self.turn = verbs, server, clients, turn
+        self.ids = turn.ids.cpu()  # store and data are indexed there
+        self.data_of, self.labels, self.chunk = data_of, labels.to(turn.share.device), chunk
+        self.images = 0
+        self._wire = [0, 0, 0, 0]  # as Traffic, all clients together
+
+    @property
+    def traffic(self) -> Traffic:
+        return Traffic(*(count / len(self.ids) for count in self._wire))
+
+    def train(self) -> Any:
+        """start, fit and finish of every client; what they send, as one tree. Writes their rows."""
+
+        def one(cut: slice) -> tuple[Any, Any]:
+            given, data = self._given(cut), self.data_of(self.ids[cut], self.turn.round)
+            work = own(self.verbs.start(given, data))
+            up, row = self.verbs.finish(given, data, self.verbs.fit(given, data, work))
+            self.clients.put(self.ids[cut], row)
+            self.images += data.trained
+            return given.down, up
+
+        return self._in_chunks(one)
+
+    def ask(self, question: Any) -> Any:
+        """Every client's reply."""
+
+        def one(cut: slice) -> tuple[Any, Any]:
+            asked, data = select(question, cut), self.data_of(self.ids[cut], self.turn.round)
+            return asked, self.verbs.answer(self._given(cut), data, asked)
+
+        return self._in_chunks(one)
+
+    def _given(self, cut: slice) -> Given:
+        turn = select(self.turn, cut)
+        down, rows = self.verbs.send(self.server, turn), self.clients.get(self.ids[cut])
+        return Given(down, rows, turn, self.labels[turn.ids])
+
+    def _in_chunks(self, one: Callable[[slice], tuple[Any, Any]]) -> Any:
+        """The answers of `one`, which gives (message down, message up), chunk by chunk.
+
+        A chunk that does not fit into memory is cut in two, and those after it: it has written nothing yet.
+        """
+        gathered, start = Gathered(len(self.ids)), 0
+        while start < len(self.ids):
+            cut = slice(start, min(start + self.chunk, len(self.ids)))
+            try:
+                down, up = one(cut)
+            except torch.OutOfMemoryError:
+                if cut.stop - start == 1:
+                    raise
+                self.chunk = (cut.stop - start + 1) // 2
+                continue
+            (down_floats, down_others), (up_floats, up_others) = message_size(down), message_size(up)
+            counts = (down_floats, up_floats, down_others, up_others)
+            self._wire = [total + count for total, count in zip(self._wire, counts, strict=True)]
+            gathered.put(cut, up)
+            start = cut.stop
+        return gathered.tree
 
 
 def run_round(
-    verbs: Verbs,
-    server: Any,
-    clients: Clients,
-    turn: Turn,
-    data_of: Callable[[Tensor, int], Data],
-    labels: Tensor,
-    chunk: int,
+    verbs: Verbs, server: Any, clients: Clients, turn: Turn, data_of: DataOf, labels: Tensor, chunk: int
 ) -> Round:
     """One round. Writes the rows of the cohort's clients; returns the new server."""
-    down = verbs.send(server, turn)
-    cuts = [slice(k, k + chunk) for k in range(0, len(turn.ids), chunk)]
-
-    def given_for(cut: slice) -> Given:
-        ids = turn.ids[cut]
-        return Given(select(down, cut), clients.get(ids), select(turn, cut), labels[ids].to(turn.share.device))
-
-    ups = []
-    for cut in cuts:
-        given, data = given_for(cut), data_of(turn.ids[cut], turn.round)
-        work = own(verbs.start(given, data))
-        up, row = verbs.finish(given, data, verbs.fit(given, data, work))
-        clients.put(turn.ids[cut], row)
-        ups.append(up)
-        del given, work, row
-    up = join(ups)
-    (floats_down, others_down), (floats_up, others_up) = message_size(down), message_size(up)
-    traffic = Traffic(floats_down, floats_up, others_down, others_up)
-
-    def ask(question: Any) -> Any:
-        nonlocal traffic
-        replies = join(
-            [verbs.answer(given_for(c), data_of(turn.ids[c], turn.round), select(question, c)) for c in cuts]
-        )
-        (fd, od), (fu, ou) = message_size(question), message_size(replies)
-        traffic = traffic + Traffic(fd, fu, od, ou)
-        return replies
-
-    return Round(_converse(verbs.aggregate(server, up, turn), ask), traffic, up)
+    cohort = Cohort(verbs, server, clients, turn, data_of, labels, chunk)
+    new = _converse(verbs.aggregate(server, cohort.train(), turn), cohort.ask)
+    return Round(new, cohort.traffic, cohort.images)
 
 
 def _converse(result: Any, ask: Callable) -> Any:

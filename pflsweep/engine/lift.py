@@ -60,7 +60,6 @@ def each(fn: Callable) -> Callable:
         finally:
             _here.mode = None
 
-    lifted.single = fn  # type: ignore[attr-defined]
     return lifted
 
 

@@ -124,7 +124,7 @@ def _where(live: Tensor) -> Callable:
 
 
 def local_epochs(self: Any, given: Given, data: Any, work: Any) -> Any:
-    """E epochs of mini-batches: the default `fit`."""
+    """E epochs of mini-batches."""
     return run(self.step, given, work, data.train(self.epochs))
 
 
@@ -136,11 +136,6 @@ def upload(self: Method, given: Given, data: Any, work: Any) -> tuple[Up, Any]:
 def keep_own(self: Method, given: Given, data: Any, work: Any) -> tuple[Empty, Own]:
     """Send nothing; the trained model is the client's."""
     return Empty(), Own(work.w)
-
-
-def upload_and_keep(self: Method, given: Given, data: Any, work: Any) -> tuple[Up, Own]:
-    """Send the trained model and keep it as the client's own."""
-    return Up(work.w), Own(work.w)
 
 
 # Evaluation

@@ -2,7 +2,7 @@
 
     init(w, setup) -> Server               init_client(w, setup) -> Client
     send(server, turn) -> Down             start(given, data) -> Work
-    fit(given, data, work) -> Work         (default: E epochs of step)      step(given, work, batch) -> Work
+    fit(given, data, work) -> Work         (stock: E epochs of step)        step(given, work, batch) -> Work
     finish(given, data, work) -> Up, Client
     aggregate(server, up, turn) -> Server  (may ask back: `replies = yield Question(...)`)
     answer(given, data, question) -> Reply
@@ -65,9 +65,12 @@ class Empty(NamedTuple):
     """A state, or a message, with nothing in it."""
 
 
-def hyper(meaning: str, low: float | None = None, high: float | None = None, choices: tuple = ()) -> Any:
-    """A hyperparameter: its meaning and what is allowed. Its value stands in conf/ alone."""
-    return field(metadata={"meaning": meaning, "low": low, "high": high, "choices": choices})
+def hyper(meaning: str, *, choices: tuple = (), **bounds: float) -> Any:
+    """A hyperparameter: its meaning and what is allowed. Its value stands in conf/ alone.
+
+    bounds: `low` and `high` are allowed, `above` and `below` are not.
+    """
+    return field(metadata={"meaning": meaning, "choices": choices, "bounds": bounds})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +87,7 @@ class Method:
     paper: ClassVar[str]  # authors, title, venue, year
     version: ClassVar[int] = 1  # raised when the numbers change; part of a trial's identity
     extends: ClassVar[bool] = True  # whether more rounds continue a finished run (nothing depends on T)
-    mixes: ClassVar[bool] = True  # whether training may start elsewhere than from what was sent, as ALA does
+    mixes: ClassVar[bool] = False  # whether ALA may go in front: training and evaluation start from what was sent
     unsampled: ClassVar[str]  # what a client that was never sampled is evaluated with
 
     def logits(self, w: Tensor, x: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ class Result(NamedTuple):
     round: int
     ids: Tensor  # [M] the cohort
     lr: float
-    images: int  # samples trained on, E epochs of each client of the cohort
+    images: int  # samples in the batches that were trained on
     seconds: float  # of training: send, start, fit, finish, aggregate
     eval_seconds: float
     traffic: Traffic
@@ -115,19 +115,22 @@ class Simulation:
     def _next(self) -> Result:
         began = perf_counter()
         self.round += 1
-        turn = self._turn(self._sample())
+        ids = self._sample()
+        turn = self._turn(ids)
         done = run_round(
             self.verbs, self.server, self.clients, turn,
             lambda ids, round: self._data(ids, round, "train"), self.federation.labels, self.schedule.chunk,
         )  # fmt: skip
         self.server = done.server
-        self.last[turn.ids] = self.round
+        self.last[ids] = self.round
+        if self.federation.device.type == "cuda":
+            torch.cuda.synchronize()  # else the clock is read before the work is done
         trained = perf_counter()
         due = self.round % self.schedule.eval_every == 0 or self.round == self.schedule.rounds
         scores = self.evaluate() if due else {}
         return Result(
-            self.round, turn.ids, turn.lr, self.schedule.epochs * int(turn.n.sum()), trained - began,
-            perf_counter() - trained, done.traffic, scores, self.verbs.show(self.server),
+            self.round, ids, turn.lr, done.images, trained - began, perf_counter() - trained, done.traffic, scores,
+            self.verbs.show(self.server),
         )  # fmt: skip
 
     def _sample(self) -> Tensor:
@@ -141,7 +144,7 @@ class Simulation:
         weight = n.double() if self.schedule.weights == "share" else torch.ones(len(ids), dtype=torch.float64)
         device, dtype = self.federation.device, self.federation.dtype
         return Turn(
-            ids=ids,
+            ids=ids.to(device),
             share=(weight / weight.sum()).to(device, dtype),
             n=n.to(device),
             last=self.last[ids].to(device),

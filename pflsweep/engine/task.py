@@ -5,7 +5,6 @@ a model is a slice of `w`. Everything here is written for one client and runs li
 """
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -33,8 +32,8 @@ def mean_over(values: Tensor, batch: Batch) -> Tensor:
     if batch.mask is None:
         return values.mean(0)
     mask = batch.mask.to(values.dtype)
-    weight = mask / mask.sum().clamp(min=1)
-    return torch.tensordot(weight, torch.nan_to_num(values), dims=1)
+    values = torch.where(batch.mask.view(-1, *[1] * (values.dim() - 1)), values, 0)  # not times 0: it may be infinite
+    return torch.tensordot(mask / mask.sum().clamp(min=1), values, dims=1)
 
 
 def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
@@ -47,7 +46,8 @@ def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
 class Task:
     """A model's architecture and its loss.
 
-    size: P. extractor, head: slices of w. blocks: one slice a block, bottom to top.
+    size: P. extractor, head: slices of w. blocks: one slice a block, bottom to top. A task is one thread's: a forward
+    pass puts its parameters into the one model.
     """
 
     def __init__(self, model: nn.Sequential) -> None:
@@ -62,6 +62,7 @@ class Task:
                 start += parameter.numel()
             self._layout.append(entries)
             self.blocks.append(slice(begin, start))
+        self._parts: dict[tuple[int, int], list[str]] = {}
         self._homes: dict[str, tuple[dict[str, Any], str]] = {
             f"{at}.{name}": (module._parameters, name)
             for at, module in model.named_modules()
@@ -162,12 +163,14 @@ class Task:
 
     # Inside
 
-    @cache  # noqa: B019 (a task lives as long as its trial)
     def _names(self, start: int, stop: int) -> list[str]:
         """The parameters within w[start:stop]. Raises ValueError where it cuts one."""
+        if (start, stop) in self._parts:
+            return self._parts[start, stop]
         inside = [name for name, where in self._where.items() if start <= where.start and where.stop <= stop]
         if sum(self._where[name].stop - self._where[name].start for name in inside) != stop - start:
             raise ValueError(f"w[{start}:{stop}] cuts through a parameter: a part is made of whole ones")
+        self._parts[start, stop] = inside
         return inside
 
     def _pieces(self, part: Tensor, first: int, last: int | None) -> dict[str, Tensor]:

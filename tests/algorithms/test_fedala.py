@@ -6,6 +6,8 @@ from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedprox import FedProx
 from pflsweep.algorithms.fedrep import FedRep
 from pflsweep.algorithms.local import Local
+from pflsweep.compose import compose
+from pflsweep.config import build
 from pflsweep.engine.protocol import Verbs
 from pflsweep.engine.simulation import Schedule, Simulation
 from pflsweep.errors import UserError
@@ -93,15 +95,33 @@ def test_plugin_on_fedavg_is_fedala():
 
 
 def test_fedprox_is_held_to_what_was_sent_not_to_the_mix():
-    strong = plugged(FedProx, {"mu": 8.0})
-    close(plugged(FedProx, {"mu": 0.0}).server.w, plugged(FedAvg).server.w)
+    """The method under ALA starts from the mix, and its steps see the model that the server sent."""
     seen = []
-    verbs = strong.verbs
-    strong.verbs = verbs._replace(fit=lambda given, *rest: seen.append(given.down.w) or verbs.fit(given, *rest))
-    sent = strong.server.w
-    strong._next()
-    for down in seen:
+    inner = Verbs.of(make(FedProx, {"mu": 0.1}))
+
+    def fit(given, data, work):
+        seen.append((given.down.w.clone(), work.w.clone()))
+        return inner.fit(given, data, work)
+
+    verbs = Ala(task=TASK, **HYPER).plug(inner._replace(fit=fit))
+    schedule = Schedule(2, 1.0, "share", 2, 4, 0.1, 1.0, 1, 16, 1)
+    simulation = Simulation(verbs, TASK, FEDERATION, schedule, W0)
+    simulation._next()
+    sent = simulation.server.w.clone()
+    seen.clear()
+    simulation._next()
+    for down, _ in seen:
         assert torch.equal(down[0], sent)
+    assert any(not torch.equal(start[0], sent) for _, start in seen)
+
+
+@pytest.mark.parametrize(
+    "method", ["scaffold", "perfedavg", "fedrod", "fedbabu", "local", "fedala", "pgfed", "fedfomo"]
+)
+def test_methods_that_ala_would_distort_are_refused(method):
+    config = compose([f"algorithm={method}", "ala=on", "tracking=none"])
+    with pytest.raises(UserError, match=f"ala=on does not go with algorithm={method}"):
+        build(config)
 
 
 def test_fedrep_mixes_the_top_of_its_extractor_alone():

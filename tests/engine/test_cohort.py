@@ -6,9 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from pflsweep.engine.cohort import Clients, Traffic, join, message_size, own, select
+from pflsweep.algorithms.fedavg import FedAvg
+from pflsweep.check.case import advance, assert_same, known, models
+from pflsweep.check.command import case_of
+from pflsweep.engine.cohort import Clients, Gathered, message_size, own, select
 from pflsweep.engine.lift import leaves
-from pflsweep.engine.protocol import Empty, Ids, Scalars, Vector
+from pflsweep.engine.protocol import Empty, Given, Ids, Scalars, Vector, Verbs
 
 
 class Message(NamedTuple):
@@ -27,19 +30,20 @@ def message(clients: int = 3) -> Message:
 
 
 @pytest.mark.parametrize("clients", [1, 3])
-def test_a_message_is_counted_for_one_client(clients: int) -> None:
-    assert message_size(message(clients)) == (10 + 20, 1 + 5 + 4)
-    assert message_size(message(clients)._replace(extra=torch.zeros(clients, 7))) == (37, 10)
+def test_a_message_is_counted_by_the_types_of_its_fields(clients: int) -> None:
+    assert message_size(message(clients)) == (clients * (10 + 20), clients * (1 + 5 + 4))
+    more = message(clients)._replace(extra=torch.zeros(clients, 7))
+    assert message_size(more) == (clients * 37, clients * 10)
 
 
 def test_an_expanded_tensor_counts_as_what_it_stands_for() -> None:
-    assert message_size(message()._replace(w=torch.zeros(10).expand(3, 10))) == (30, 10)
+    assert message_size(message()._replace(w=torch.zeros(10).expand(3, 10))) == (3 * 30, 3 * 10)
 
 
 def test_a_message_with_nothing_in_it_is_free() -> None:
     assert message_size(Empty()) == (0, 0)
     nothing = torch.zeros(3, 0)
-    assert message_size(message()._replace(w=nothing, many=nothing)) == (0, 10)
+    assert message_size(message()._replace(w=nothing, many=nothing)) == (0, 3 * 10)
 
 
 class Untyped(NamedTuple):
@@ -50,10 +54,6 @@ class Untyped(NamedTuple):
 def test_what_cannot_be_counted_is_refused(bad: Any) -> None:
     with pytest.raises(TypeError, match="Vector"):
         message_size(bad)
-
-
-def test_traffic_adds_up() -> None:
-    assert Traffic(1, 2, 3, 4) + Traffic(10, 20, 30, 40) == Traffic(11, 22, 33, 44)
 
 
 class Row(NamedTuple):
@@ -129,8 +129,28 @@ def test_work_that_the_engine_owns_shares_no_memory() -> None:
     assert work.w.tolist() == [[1, 1, 1], [0, 0, 0]]
 
 
-def test_a_cohort_is_cut_and_joined() -> None:
-    whole = rows(1, 2, 3)
-    parts = [select(whole, slice(0, 2)), select(whole, slice(2, 3))]
-    assert parts[1].number.tolist() == [3]
-    assert all(torch.equal(a, b) for a, b in zip(leaves(join(parts)), leaves(whole), strict=True))
+def test_a_cohort_is_cut_and_put_together_again() -> None:
+    whole, gathered = rows(1, 2, 3), Gathered(3)
+    for cut in (slice(2, 3), slice(0, 2)):
+        gathered.put(cut, select(whole, cut))
+    assert all(torch.equal(a, b) for a, b in zip(leaves(gathered.tree), leaves(whole), strict=True))
+
+
+def test_a_chunk_that_does_not_fit_into_memory_is_halved() -> None:
+    """Room for two clients at once: six are tried, three, two; the round is that of any other chunking."""
+    tried = []
+
+    def cramped(verbs: Verbs) -> Verbs:
+        def fit(given: Given, data: Any, work: Any) -> Any:
+            tried.append(len(given.turn.ids))
+            if tried[-1] > 2:
+                raise torch.OutOfMemoryError
+            return verbs.fit(given, data, work)
+
+        return verbs._replace(fit=fit)
+
+    of = case_of(FedAvg, {})
+    roomy = advance(of.simulation(chunk=6, participation=1.0), 1)
+    got = advance(of.simulation(chunk=6, participation=1.0, watch=cramped), 1)
+    assert tried == [6, 3, 2, 2, 2]
+    assert_same({**models(got), **known(got)}, {**models(roomy), **known(roomy)}, "halved", 1e-10)

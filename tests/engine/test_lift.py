@@ -91,11 +91,6 @@ def test_several_clients_at_once_are_several_clients_in_turn(clients: int) -> No
             torch.testing.assert_close(a[0], b[i], rtol=1e-14, atol=0)
 
 
-def test_a_method_sees_one_client_without_the_first_dimension() -> None:
-    one = tree_map(lambda v: v[0], outer(2))
-    assert Thing.twist.single(Thing(), one, 1.0).b.shape == (3,)  # type: ignore[attr-defined]
-
-
 def test_only_several_clients_run_under_vmap() -> None:
     assert Thing().asks(torch.zeros(1, 2)).tolist() == [[0.0, 0.0]]
     assert Thing().asks(torch.zeros(2, 1)).tolist() == [[1.0], [1.0]]

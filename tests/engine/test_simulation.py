@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from pflsweep.algorithms.fedavg import FedAvg
+from pflsweep.algorithms.fedrod import FedRoD
 from pflsweep.algorithms.local import Local
 from pflsweep.check.case import Case, advance, assert_same, known, models, packed, unpacked
 from pflsweep.engine.protocol import Method, Verbs
 
 
-def case(cls: type[Method] = FedAvg) -> Case:
-    return Case(lambda task, opt, epochs: Verbs.of(cls(task=task, opt=opt, epochs=epochs)))
+def case(cls: type[Method] = FedAvg, hyper: dict[str, Any] | None = None) -> Case:
+    return Case(lambda task, opt, epochs: Verbs.of(cls(task=task, opt=opt, epochs=epochs, **(hyper or {}))))
 
 
 def cohorts(cls: type[Method] = FedAvg, seed: int = 0, **schedule: Any) -> list[list[int]]:
@@ -130,3 +131,14 @@ def test_every_client_is_scored_with_the_global_model_on_its_own_rows() -> None:
     assert scores["global"].n.tolist() == sim.federation.sizes.tolist()
     assert np.array_equal(scores["personal"].loss, scores["global"].loss), "FedAvg's personal model is global"
     assert len(set(scores["global"].loss)) == 6
+
+
+def test_personal_models_are_scored_themselves_beside_a_global_one() -> None:
+    """FedRoD has both: what is known of the global model must not stand for the others."""
+    sim = advance(case(FedRoD, {"init_personal": "copy"}).simulation(), 2)
+    scores = sim.evaluate("train")
+    for i, w in enumerate(sim.personal_models()):
+        x, y = sim.federation.gather(torch.from_numpy(sim.federation.rows["train"][i]))
+        loss = torch.nn.functional.cross_entropy(sim.task.logits(w, x), y)
+        assert scores["personal"].loss[i] == pytest.approx(float(loss))
+        assert scores["personal"].loss[i] != scores["global"].loss[i]

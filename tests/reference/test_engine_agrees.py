@@ -12,6 +12,7 @@ from pflsweep.algorithms.fedfomo import FedFomo
 from pflsweep.algorithms.pgfed import PGFed
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.federation import Federation
+from pflsweep.engine.lift import tree_map
 from pflsweep.engine.optimiser import Sgd
 from pflsweep.engine.protocol import Verbs
 from pflsweep.engine.simulation import Schedule, Simulation
@@ -49,12 +50,14 @@ class Run:
         self.cohorts: list[list[int]] = []
         self.personal: list[torch.Tensor] = []
         self.servers: list = []
-        self.downs: list = []
+        self.downs: dict = {}  # what a client was sent in a round
         send = self.simulation.verbs.send
 
         def listen(server: object, turn: object) -> object:
-            self.downs.append((turn.ids.tolist(), send(server, turn)))
-            return self.downs[-1][1]
+            down = send(server, turn)
+            for place, i in enumerate(turn.ids.tolist()):
+                self.downs[turn.round, i] = tree_map(lambda v, k=place: v[k], down)
+            return down
 
         self.simulation.verbs = self.simulation.verbs._replace(send=listen)
         for result in self.simulation.run():
@@ -136,8 +139,7 @@ def test_fedfomo(chunk: int) -> None:
         return run.local(i, run.data(t, i).holdout(0.3)[0]._shuffled(0, EPOCHS, "epochs"))
 
     def chosen(t: int, i: int, p_row: object, available: object) -> list[int]:
-        ids, down = run.downs[t - 1]
-        return [n for n in down.ids[ids.index(i)].tolist() if n >= 0]
+        return [n for n in run.downs[t, i].ids.tolist() if n >= 0]
 
     expected = fedfomo.run(
         **{**run.arguments(), "batches": batches},
