@@ -22,7 +22,8 @@ WORDS = {
 def main(argv: list[str] | None = None) -> int:
     """Runs one command. Its exit code: 0 done, 1 a bug or a failed trial, 2 bad input, 130 Ctrl-C."""
     argv = sys.argv[1:] if argv is None else argv
-    sys.path.append(os.getcwd())  # where a method of one's own may lie
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # where a method of one's own may lie
     try:
         if argv and "=" not in argv[0] and not argv[0].startswith(("-", "+", "~")):
             return _word(argv[0], argv[1:])
@@ -37,7 +38,10 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except SystemExit as end:  # argparse, and a sweep that names its failed trials itself
-        return end.code if isinstance(end.code, int) else 0
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+            return 1
+        return end.code or 0
 
 
 def _word(word: str, rest: list[str]) -> int:
@@ -60,6 +64,7 @@ def _hydra(argv: list[str]) -> int:
 
     from pflsweep.compose import conf_dir, hydra_errors
 
+    argv = _overrides_first(argv)
     _check_flags(argv)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises then, instead of printing and leaving
     outcomes: list[Any] = []
@@ -76,6 +81,18 @@ def _hydra(argv: list[str]) -> int:
 
         print(conclusion([outcome]))
     return 0
+
+
+def _overrides_first(argv: list[str]) -> list[str]:
+    """argparse wants all key=value words in one row, but `-m` may stand between them."""
+    from hydra._internal.utils import get_args_parser
+
+    actions = get_args_parser()._option_string_actions.items()
+    takes = [flag for flag, action in actions if action.nargs in (None, "?")]  # a word after it
+    before = ["", *argv[:-1]]
+    taken = [flag[:1] == "-" and any(each.startswith(flag) for each in takes) for flag in before]
+    first = [word[:1] != "-" and not value for word, value in zip(argv, taken, strict=True)]
+    return [word for yes in (True, False) for word, moves in zip(argv, first, strict=True) if moves is yes]
 
 
 def _check_flags(argv: list[str]) -> None:

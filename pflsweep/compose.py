@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -81,13 +82,32 @@ def _compose(overrides: list[str], sources: list[str]) -> DictConfig:
 def hydra_errors(overrides: list[str], config_dir: str | Path | None = None) -> Iterator[None]:
     """Turns Hydra's own errors into UserErrors of one paragraph."""
     try:
-        yield
+        with yaml_errors():
+            yield
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(_rephrased(error, overrides, _sources(config_dir))) from error
     except ValueError as error:
         if not str(error).startswith("Config group override"):
             raise
         raise UserError(f"A config group is set to an option's name, as in dataset=digits ({error}).") from error
+
+
+@contextmanager
+def yaml_errors() -> Iterator[None]:
+    """Turns what a YAML parser says into a UserError with file and line."""
+    try:
+        yield
+    except yaml.YAMLError as error:
+        raise UserError(f"This cannot be read as YAML: {_line(error)}") from error
+
+
+def read_option(file: Path) -> dict[str, Any]:
+    """An option's YAML file as it stands. Raises UserError."""
+    with yaml_errors(), open(file) as text:
+        content = yaml.safe_load(text) or {}
+    if not isinstance(content, dict):
+        raise UserError(f"{file} has to be lines of `key: value`.")
+    return content
 
 
 def _rephrased(error: Exception, overrides: list[str], sources: list[str]) -> str:

@@ -2,8 +2,9 @@
 
 import importlib
 import inspect
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from pflsweep.compose import Config, unknown_key
@@ -22,6 +23,8 @@ class Rule:
     below: float | None = None
     choices: tuple = ()  # allowed beside the kinds, or instead of any where there are no kinds
     null: bool = False
+    items: type | None = None  # what a list is of
+    empty: bool = True  # whether text may be empty
 
     def allows(self, value: Any) -> bool:
         if value is None:
@@ -31,11 +34,15 @@ class Rule:
         kinds = (*self.kinds, int) if float in self.kinds else self.kinds
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             return False
+        if isinstance(value, list) and self.items:
+            return all(Rule((self.items,)).allows(item) for item in value)
+        if isinstance(value, str):
+            return self.empty or bool(value)
         return self._inside(value) if isinstance(value, int | float) else True
 
     def _inside(self, value: float) -> bool:
         return (
-            value == value
+            (isinstance(value, int) or math.isfinite(value))
             and (self.low is None or value >= self.low)
             and (self.high is None or value <= self.high)
             and (self.above is None or value > self.above)
@@ -47,9 +54,9 @@ class Rule:
             int: "a whole number",
             float: "a number",
             bool: "true or false",
-            str: "text",
-            list: "a list [a, b]",
+            str: "text" if self.empty else "text that is not empty",
         }
+        names[list] = "a list [a, b]" + (f", each {names[self.items]}" if self.items else "")
         bounds = (
             ("at least", self.low),
             ("above", self.above),
@@ -68,7 +75,12 @@ RULES = {
     "device": Rule((), choices=("auto", "cpu", "cuda")),
     "data.root": Rule((str,), null=True),
     "data.validation": Rule((float,), low=0, below=1),
+    "paths.runs": Rule((str,), empty=False),
     "checkpoint.every": Rule((float,), low=0),
+    "tracking.backend": Rule((), choices=("mlflow", "none")),
+    "tracking.uri": Rule((str,), null=True, empty=False),
+    "tracking.experiment": Rule((str,), empty=False),
+    "tracking.every": Rule((float,), low=0),
     "train.rounds": Rule((int,), low=1),
     "train.participation": Rule((float,), above=0, high=1),
     "train.weights": Rule((), choices=("share", "uniform")),
@@ -108,7 +120,10 @@ def check(config: Config) -> None:
             continue
         if key not in given:
             raise UserError(f"{key} is missing. Its default is {example!r}.")
-        _require(key, given[key], RULES.get(key) or _rule_like(example))
+        _require(key, given[key], RULES.get(key) or _rule_like(example, key, config))
+    if given.get("dataset.name") != allowed.get("dataset.name"):
+        option = config.choices["dataset"]
+        raise UserError(f"dataset.name is a part of dataset={option}: set dataset to choose another.")
     for group in PLUGGED:
         node = config.values.get(group) or {}
         if "_target_" in node:
@@ -123,33 +138,52 @@ def _require(key: str, value: Any, rule: Rule) -> None:
         raise UserError(f"{key} is {value!r}: it must be {rule}.{guess}")
 
 
-def _rule_like(example: Any) -> Rule:
-    """The rule of a key of which only its default is known."""
+def _rule_like(example: Any, key: str, config: Config) -> Rule:
+    """The rule of a key of which only its default is known: its type, or where that says nothing, the function's."""
     if example is None or example == {}:
-        return Rule((object,), null=True)
+        group, _, name = key.partition(".")
+        node = config.reference[group] if name else {}
+        hints = get_type_hints(target(group, config.choices[group], node)) if "_target_" in node else {}
+        return Rule(_kinds(hints.get(name, object)), null=True)
+    if isinstance(example, list) and example:
+        return Rule((list,), items=type(example[0]))
     return Rule((type(example),))
+
+
+def _kinds(hint: Any) -> tuple[type, ...]:
+    """The types in an annotation such as `int | None`."""
+    return tuple(kind for kind in (get_args(hint) or (hint,)) if isinstance(kind, type) and kind is not type(None))
 
 
 def _check_fields(group: str, option: str, node: dict[str, Any]) -> None:
     """A method's or plug-in's node against the fields of its class."""
-    from pflsweep.engine.protocol import hyperparameters
+    from pflsweep.engine.protocol import Method
 
     cls = target(group, option, node)
-    fields, hints = hyperparameters(cls), get_type_hints(cls)
+    fits = issubclass(cls, Method) if group == "algorithm" and isinstance(cls, type) else is_dataclass(cls)
+    if not fits:
+        raise UserError(f"{group}={option}: {node['_target_']} is no method or plug-in (protocol.Method).")
     values = {key: value for key, value in node.items() if key != "_target_"}
+    check_fields(cls, values, group, f"add it to {group}/{option}.yaml")
+
+
+def check_fields(cls: type, values: dict[str, Any], head: str, remedy: str) -> None:
+    """Values against a class's fields. Raises UserError, with `head` before names and `remedy` for a missing one."""
+    from pflsweep.engine.protocol import hyperparameters
+
+    fields, hints = hyperparameters(cls), get_type_hints(cls)
     for key in values:
         if key not in fields:
-            raise UserError(unknown_key(f"{group}.{key}", [f"{group}.{name}" for name in fields]))
+            raise UserError(unknown_key(f"{head}.{key}", [f"{head}.{name}" for name in fields]))
     for name, field in fields.items():
         if name not in values:
-            meaning = field.metadata.get("meaning", "")
-            raise UserError(f"{group}.{name} is missing ({meaning}): add it to {group}/{option}.yaml.")
-        _require(f"{group}.{name}", values[name], field_rule(hints[name], field))
+            raise UserError(f"{head}.{name} is missing ({field.metadata.get('meaning', '')}): {remedy}.")
+        _require(f"{head}.{name}", values[name], field_rule(hints[name], field))
 
 
 def field_rule(hint: Any, field: Any) -> Rule:
     """The rule of a dataclass field, from its type and `hyper` metadata."""
-    kinds = tuple(kind for kind in (get_args(hint) or (hint,)) if isinstance(kind, type) and kind is not type(None))
+    kinds = _kinds(hint)
     choices = tuple(field.metadata.get("choices") or ())
     bounds = field.metadata.get("bounds", {})
     null = type(None) in get_args(hint)
@@ -158,17 +192,23 @@ def field_rule(hint: Any, field: Any) -> Rule:
 
 def target(group: str, option: str, node: dict[str, Any]) -> Any:
     """The object that a node's `_target_` names. Raises UserError where there is none."""
-    path = str(node["_target_"])
+    return imported(str(node["_target_"]), f"{group}={option}")
+
+
+def imported(path: str, what: str) -> Any:
+    """The object that a dotted path names. Raises UserError, which begins with `what`, where there is none."""
     module, _, name = path.rpartition(".")
     try:
-        return getattr(importlib.import_module(module), name)
-    except (ModuleNotFoundError, AttributeError, ValueError) as error:
-        if isinstance(error, ModuleNotFoundError) and not module.startswith(str(error.name)):
-            raise  # the module is there and imports something that is not
+        found = importlib.import_module(module)
+    except Exception as error:  # a module of the user's own may fail in any way
+        lost = isinstance(error, ModuleNotFoundError) and module.startswith(str(error.name))
         raise UserError(
-            f"{group}={option}: its _target_ '{path}' cannot be imported ({error}). Is the package "
-            "installed, or its folder in PYTHONPATH?"
+            f"{what}: the module '{module}' cannot be imported: {type(error).__name__}: {error}."
+            + (" Is the package installed, or its folder in PYTHONPATH?" if lost else "")
         ) from error
+    if name not in dir(found):
+        raise UserError(f"{what}: the module '{module}' has no '{name}'.{nearest(name, dir(found))}")
+    return getattr(found, name)
 
 
 def build(config: Config) -> Parts:

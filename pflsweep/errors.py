@@ -1,4 +1,7 @@
-"""The one exception whose message is written for the person at the keyboard."""
+"""The one exception whose message is written for the person at the keyboard, and argparse made to raise it."""
+
+import argparse
+from typing import NoReturn
 
 
 class UserError(Exception):
@@ -11,3 +14,18 @@ def nearest(word: str, known: list[str]) -> str:
 
     close = difflib.get_close_matches(word, known, n=1)
     return f" Did you mean '{close[0]}'?" if close else ""
+
+
+class Parser(argparse.ArgumentParser):
+    """One whose errors are UserErrors that name the nearest flag."""
+
+    def error(self, message: str) -> NoReturn:
+        said = next((word.partition("=")[0] for word in message.split() if word.startswith("-")), "")
+        guess = nearest(said, self.flags()) if said not in self.flags() else ""
+        raise UserError(f"{self.prog}: {message}.{guess} See `{self.prog} --help`.")
+
+    def flags(self) -> list[str]:
+        """Its own and those of the words that may follow."""
+        further = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        words = [parser for choices in further for parser in choices.values()]
+        return [*self._option_string_actions, *(flag for parser in words for flag in parser.flags())]

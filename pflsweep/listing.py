@@ -1,20 +1,17 @@
 """`pflsweep list algorithms|datasets|partitions|models`: what conf/ offers, a line each."""
 
-import argparse
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from pflsweep.compose import conf_dir
-from pflsweep.errors import UserError, nearest
+from pflsweep.compose import conf_dir, read_option
+from pflsweep.errors import Parser, UserError, nearest
 
 GROUPS = {"algorithms": "algorithm", "datasets": "dataset", "partitions": "partition", "models": "model"}
 
 
 def main(argv: list[str]) -> int:
     """Prints one group. Raises UserError on an unknown one."""
-    parser = argparse.ArgumentParser(prog="pflsweep list", description="What can be chosen, a line each.")
+    parser = Parser(prog="pflsweep list", description="What can be chosen, a line each.")
     parser.add_argument("what", help=" | ".join(GROUPS))
     parser.add_argument("--config-dir", "-cd", default=None, help="a folder with options of your own")
     options = parser.parse_args(argv)
@@ -32,19 +29,20 @@ def main(argv: list[str]) -> int:
 
 
 def _folders(config_dir: str | None) -> list[Path]:
+    if config_dir and not Path(config_dir).is_dir():
+        raise UserError(f"list: there is no folder '{config_dir}' (--config-dir).")
     return [conf_dir(), *([Path(config_dir)] if config_dir else [])]
 
 
 def _line(group: str, file: Path) -> str:
     """An algorithm's paper, any other option's leading comment; then the keys with their values."""
-    text = file.read_text()
-    node: dict[str, Any] = yaml.safe_load(text) or {}
+    text, node = file.read_text(), read_option(file)
     first = text.splitlines()[0] if text else ""
     about = first.removeprefix("#").strip() if first.startswith("#") else ""
     if group == "algorithm":
         from pflsweep.config import target
 
-        about = f"{target(group, file.stem, node).paper}: {about}"
+        about = f"{getattr(target(group, file.stem, node), 'paper', 'no paper named')}: {about}"
     values = {k: v for k, v in node.items() if k not in ("_target_", "defaults", "name")}
     shown = ", ".join(f"{key}={_text(value)}" for key, value in values.items())
     return f"{about}  [{shown}]" if shown else about

@@ -22,10 +22,14 @@ def round_row(result: Result) -> dict[str, Any]:
         "eval_seconds": result.eval_seconds,
         **result.traffic._asdict(),
     }
-    for view, scores in result.scores.items():
-        row.update({f"{view}_{name}": value for name, value in summary(scores).items()})
+    row.update(score_columns(result.scores))
     row.update({f"show_{name}": float(value) for name, value in result.shown.items() if value.dim() == 0})
     return row
+
+
+def score_columns(scores: dict[str, Scores]) -> dict[str, float]:
+    """What an evaluation adds to its round's row, by view."""
+    return {f"{view}_{name}": value for view, seen in scores.items() for name, value in summary(seen).items()}
 
 
 def summary(scores: Scores) -> dict[str, float]:
@@ -43,20 +47,25 @@ def summary(scores: Scores) -> dict[str, float]:
 
 def client_rows(result: Result) -> pd.DataFrame | None:
     """The round's rows in clients.parquet; None where it was not evaluated."""
+    return score_table(result.scores, result.round) if result.scores else None
+
+
+def score_table(scores: dict[str, Scores], round: int) -> pd.DataFrame:
+    """A row a client and view."""
     tables = [
         pd.DataFrame(
             {
-                "round": result.round,
+                "round": round,
                 "view": view,
-                "client": np.arange(len(scores.n)),
-                "n": scores.n.astype(np.int64),
-                "correct": scores.correct.astype(np.int64),
-                "loss": scores.loss,
+                "client": np.arange(len(seen.n)),
+                "n": seen.n.astype(np.int64),
+                "correct": seen.correct.astype(np.int64),
+                "loss": seen.loss,
             }
         )
-        for view, scores in result.scores.items()
+        for view, seen in scores.items()
     ]
-    return pd.concat(tables, ignore_index=True) if tables else None
+    return pd.concat(tables, ignore_index=True)
 
 
 def matrices(result: Result) -> dict[str, np.ndarray]:

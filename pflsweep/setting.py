@@ -1,7 +1,11 @@
 """What a record says about its trial before training: identity, name, environment."""
 
+import hashlib
+import importlib
+import inspect
 import platform
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +13,15 @@ import torch
 
 from pflsweep import __version__
 from pflsweep.compose import Config
-from pflsweep.config import Parts
+from pflsweep.config import PLUGGED, Parts, target
+from pflsweep.errors import UserError
 from pflsweep.record import identity
 
 
 def describe(config: Config, parts: Parts) -> dict[str, Any]:
     """meta.json of a trial."""
     chosen, dataset = config.choices, parts.federation.dataset
+    code = _own_code(config)
     method = chosen["algorithm"] + ("" if chosen["ala"] == "none" else "+ala")
     return {
         "identity": identity(
@@ -23,12 +29,14 @@ def describe(config: Config, parts: Parts) -> dict[str, Any]:
             data_checksum=dataset.checksum,
             version=parts.method.version,
             extends=parts.method.extends,
+            code=code,
         ),
         "name": f"{method}-{chosen['dataset']}-{chosen['partition']}-{config.values['seed']}",
         "method": chosen["algorithm"],
         **{group: chosen[group] for group in ("dataset", "partition", "model", "ala")},
         "seed": config.values["seed"],
         "method_version": parts.method.version,
+        "code": code,
         "data_checksum": dataset.checksum,
         "shape": list(dataset.shape),
         "classes": dataset.classes,
@@ -36,6 +44,22 @@ def describe(config: Config, parts: Parts) -> dict[str, Any]:
         "version": __version__,
         "environment": _environment(parts),
     }
+
+
+def _own_code(config: Config) -> list[str]:
+    """A hash of each module outside pflsweep that the method and its plug-in are written in."""
+    nodes = [(group, config.choices[group], config.values[group]) for group in PLUGGED if config.values[group]]
+    classes = [base for node in nodes for base in target(*node).__mro__]
+    names = {cls.__module__ for cls in classes}
+    own = [name for name in names if name.partition(".")[0] not in ("pflsweep", *sys.stdlib_module_names)]
+    return [hashlib.blake2b(_source(name).encode(), digest_size=4).hexdigest() for name in sorted(own)]
+
+
+def _source(module: str) -> str:
+    try:
+        return inspect.getsource(importlib.import_module(module))
+    except (OSError, TypeError) as error:
+        raise UserError(f"The source of '{module}' cannot be read: write the method into a file, a module.") from error
 
 
 def _environment(parts: Parts) -> dict[str, Any]:
@@ -62,12 +86,19 @@ def _processor() -> str:
 
 
 def _commit() -> str | None:
-    """The commit of pflsweep's own checkout, None where it is installed from a wheel."""
-    root = Path(__file__).parent.parent
+    """The commit of pflsweep's own checkout, None where it is installed from a wheel; -dirty with other changes."""
+    package = Path(__file__).parent
+    root = package.parent
     if not (root / ".git").exists():
         return None
     try:
-        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True)
+        head = _git(root, "rev-parse", "HEAD")
+        changes = _git(root, "status", "--porcelain", "--", package.name, "conf")
     except (OSError, subprocess.CalledProcessError):
         return None
-    return done.stdout.strip()
+    return f"{head}-dirty" if changes else head
+
+
+def _git(root: Path, *words: str) -> str:
+    command = ["git", "--no-optional-locks", *words]  # somebody may be committing
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.strip()

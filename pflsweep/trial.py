@@ -3,7 +3,6 @@
 Stopped, it is continued by the same command; finished, it is not trained again.
 """
 
-import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -19,14 +18,16 @@ from torch import nn
 
 from pflsweep.compose import Config
 from pflsweep.config import build, build_model, check
+from pflsweep.disk import claimed
 from pflsweep.engine import simulation as engine
 from pflsweep.errors import UserError
 from pflsweep.progress import Progress, announce, say
-from pflsweep.record import Record, claimed
-from pflsweep.rows import client_rows, matrices, partition_table, round_row
+from pflsweep.record import Record
+from pflsweep.rows import client_rows, matrices, partition_table, round_row, score_columns, score_table
 from pflsweep.setting import describe
 from pflsweep.tracking import Listener, open_run, send
 
+Stop = Callable[[], bool]  # whether Ctrl-C was pressed
 SMALL = 250_000  # parameters under which one thread is the fastest
 
 
@@ -81,7 +82,7 @@ class Result:
 
     def _load(self, state: dict[str, torch.Tensor]) -> nn.Module:
         model = build_model(
-            Config(self.config, self.record.meta, {}),
+            Config(self.config, {"model": self.record.meta["model"]}, {}),
             tuple(self.record.meta["shape"]),
             self.record.meta["classes"],
         )
@@ -92,7 +93,7 @@ class Result:
 def run_trial(config: Config, listen: Callable[[dict[str, Any], Record], Listener] = open_run) -> Result:
     """Train what is not trained yet. listen: opens what hears of each round; it is tracking's.
 
-    Raises UserError on bad input, before anything is written, and Stopped on Ctrl-C.
+    Raises UserError on bad input, and where `listen` does, before anything is written; Stopped on Ctrl-C.
     """
     check(config)
     parts = build(config)
@@ -106,16 +107,17 @@ def run_trial(config: Config, listen: Callable[[dict[str, Any], Record], Listene
             if _done(record, config):
                 send(config.values, record)
             else:
-                _catch_up(record, simulation)
-                record.set_target(config.values)
+                if record.begun:
+                    _catch_up(record, simulation)
+                    record.go_on(config.values, meta)
                 _run(record, simulation, config, listen)
     return Result(folder, config.values["train"]["rounds"])
 
 
 def _open(folder: Path, meta: dict[str, Any], config: Config, simulation: engine.Simulation) -> Record:
-    """The trial's record, made where there is none. Raises UserError where the folder holds another's."""
+    """The trial's record, new where there is none. Raises UserError where the folder holds another's."""
     if not (folder / "meta.json").exists():
-        return Record.create(folder, meta, config.values, partition_table(simulation.federation))
+        return Record.new(folder, meta, config.values, partition_table(simulation.federation))
     record = Record(folder)
     if record.meta["identity"] != meta["identity"]:
         raise UserError(f"{folder} holds the record of another config ({record.meta['identity']}): move it away.")
@@ -135,7 +137,7 @@ def _done(record: Record, config: Config) -> bool:
 
 
 def _catch_up(record: Record, simulation: engine.Simulation) -> None:
-    """Bring both to the checkpoint's round. Raises UserError where the tables end before it."""
+    """Bring both to the checkpoint's round, in memory. Raises UserError where the tables end before it."""
     state = record.checkpoint()
     if state is not None:
         simulation.load(state)
@@ -145,63 +147,69 @@ def _catch_up(record: Record, simulation: engine.Simulation) -> None:
     if record.done < simulation.round:
         raise UserError(f"{record.folder}: the tables end before the checkpoint. Delete the folder to begin anew.")
     record.truncate(simulation.round)
+    schedule = simulation.schedule
+    record.drop_scores(lambda t: t % schedule.eval_every == 0 or t == schedule.rounds)
 
 
 def _require_evaluated(record: Record, rounds: int) -> None:
-    """Raises UserError where a record of more rounds was not evaluated up to the one that is asked for."""
-    seen = record.rounds.dropna(subset=["personal_accuracy"])["round"]
-    if seen.min() > rounds:
+    """Raises UserError where a record of more rounds was not evaluated after the one that is asked for."""
+    seen = sorted({*record.evaluated, record.done})  # asked for, the last one would be evaluated
+    if rounds not in record.evaluated:
+        near = [*[t for t in seen if t < rounds][-1:], *[t for t in seen if t > rounds][:1]]
         raise UserError(
-            f"train.rounds is {rounds}, but this trial's record ({record.folder}) was first evaluated after "
-            f"round {seen.min()}. Ask for that many at least, or for another train.eval_every."
+            f"train.rounds is {rounds}, but this trial's record ({record.folder}) of {record.done} rounds was not "
+            f"evaluated after round {rounds}. Ask for {' or '.join(map(str, near))} rounds, or for another "
+            "train.eval_every."
         )
 
 
 def _run(record: Record, simulation: engine.Simulation, config: Config, listen: Callable) -> None:
-    """The rounds that are left, with everybody who listens."""
+    """The rounds that are left, with everybody who listens. Nothing is written before the listener is there."""
     name, status = record.meta["name"], "failed"
-    try:
-        opened = listen(config.values, record)
-    except UserError:
-        if not record.done:
-            shutil.rmtree(record.folder)  # nothing half-written
-        raise
-    with opened as hears:
+    with listen(config.values, record) as hears, _interruptible() as stop:
+        record.begin()
         try:
             announce(name, simulation)
-            _train(record, simulation, config.values["checkpoint"]["every"], hears)
+            _train(record, simulation, config.values["checkpoint"]["every"], hears, stop)
             _finish(record, simulation, config.values["checkpoint"])
             status = "finished"
-        except KeyboardInterrupt as stop:
+        except KeyboardInterrupt as interrupt:
             status = "interrupted"
             record.set_status(status=status)
             total = simulation.schedule.rounds
             done = record.status["rounds"]
-            raise Stopped(f"{name}: stopped after round {done} of {total}; the same command continues") from stop
+            raise Stopped(f"{name}: stopped after round {done} of {total}; the same command continues") from interrupt
         except Exception as error:
             record.set_status(status=status, error=f"{type(error).__name__}: {error}")
             raise
         finally:
             hears.finish(record, status)
+        if stop():
+            raise Stopped(f"{name}: stopped, with this trial finished")
 
 
-def _train(record: Record, simulation: engine.Simulation, every: float, hears: Listener) -> None:
+def _train(record: Record, simulation: engine.Simulation, every: float, hears: Listener, stop: Stop) -> None:
     """Round by round; a checkpoint by time. On Ctrl-C the round is brought to its end first."""
     total = simulation.schedule.rounds
+    if simulation.round == total and total not in record.evaluated:  # was to go on, and is now the last
+        scores = simulation.evaluate()
+        record.amend(score_columns(scores), score_table(scores, total))
     progress = Progress(record.meta["name"], simulation.round, total)
     written = perf_counter()
     try:
-        with _interruptible() as stop:
-            for result in simulation.run():
-                row = round_row(result)
-                record.append(row, client_rows(result), matrices(result))
-                progress.round(row)
-                hears.rows(record)
-                if stop() or (perf_counter() - written >= every and result.round < total):
-                    record.write(simulation.state())
-                    written = perf_counter()
-                if stop() and result.round < total:
-                    raise KeyboardInterrupt
+        for result in simulation.run():
+            row = round_row(result)
+            record.append(row, client_rows(result), matrices(result))
+            progress.round(row)
+            hears.rows(record)
+            if result.round == total:
+                break  # _finish writes
+            stopped = stop()
+            if stopped or perf_counter() - written >= every:
+                record.write(simulation.state())
+                written = perf_counter()
+            if stopped:
+                raise KeyboardInterrupt
     finally:
         progress.close()
 
@@ -231,7 +239,7 @@ def _threads(count: int | str, size: int) -> Iterator[None]:
 
 
 @contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
+def _interruptible() -> Iterator[Stop]:
     """Gives a function that says whether Ctrl-C was pressed. A second Ctrl-C stops at once."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False

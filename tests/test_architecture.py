@@ -23,6 +23,7 @@ LAYERS = (
     ("engine.cohort", "engine.evaluate"),
     ("engine.simulation",),
     ("compose",),
+    ("disk",),
     ("record",),
     ("report",),  # needs records alone, so that tracking can log the same pictures
     ("tracking",),

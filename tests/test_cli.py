@@ -1,9 +1,14 @@
 """The command as a user meets it: words, messages, exit codes, sweeps."""
 
+import re
+import shlex
+import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from pflsweep import cli
@@ -26,9 +31,17 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["train.participation=0", "tracking=none"], ["train.participation is 0", "above 0"]),
         (["algorithm=local,fedavg"], ["add -m"]),
         (["train.lr=1", "fedprox"], ["'fedprox' cannot be read as key=value"]),
+        (["-m", "train.lr=1", "fedprox", "seed=1"], ["'fedprox' cannot be read as key=value"]),
         (["lst"], ["Unknown word 'lst'", "Did you mean 'list'"]),
         (["fedavg"], ["Did you mean algorithm=fedavg"]),
+        (["list", "models", "--config-dir", "nowhere"], ["no folder 'nowhere'"]),
         (["list", "model"], ["Did you mean 'models'"]),
+        (["report", "runs", "--bseline", "x"], ["--bseline", "Did you mean '--baseline'"]),
+        (["report", "runs", "--rnus=x"], ["Did you mean '--runs'"]),
+        (["list"], ["required: what", "pflsweep list --help"]),
+        (["list", "models", "--config-dri", "x"], ["Did you mean '--config-dir'"]),
+        (["ui", "--port", "many"], ["argument --port: invalid int value: 'many'"]),
+        (["check", "--config-dri", "x"], ["pflsweep check"]),
         (["--multrun"], ["Unknown flag '--multrun'", "--multirun"]),
         (["--config-dir", "nowhere"], ["nowhere", "not found"]),
         (["-m", "algorithm=local,fedprox", "algorithm.mu=1"], ["'algorithm.mu'", "no keys to set"]),
@@ -117,6 +130,89 @@ def test_a_failing_trial_does_not_end_the_sweep(capsys: pytest.CaptureFixture) -
     assert "1797 samples" in err
     assert "1 of 2 trials failed" in err
     assert "Traceback" not in err
+
+
+def test_the_same_trial_twice_is_no_second_seed(capsys: pytest.CaptureFixture) -> None:
+    assert main(["-m", "train.chunk=1,2", "checkpoint.every=0,1", *SMALL]) == 0
+    (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.split()[:1] == ["fedavg"]]
+    assert row[1] == "1"
+
+
+def test_the_next_command_that_is_named_works(capsys: pytest.CaptureFixture) -> None:
+    assert main([*SMALL, "paths.runs='a place'"]) == 0
+    command = re.search("`pflsweep (report [^`]*)`", capsys.readouterr().out)
+    assert command
+    assert main(shlex.split(command[1])) == 0
+    assert Path("report/runs.md").exists()
+
+
+@pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's own
+@pytest.mark.parametrize(("clients", "code"), [("5000,6000", 2), ("5000,6", 2), ("6", 0)])
+def test_how_a_sweep_ended_stands_in_its_run(clients: str, code: int) -> None:
+    small = [o for o in SMALL if "clients" not in o and "tracking" not in o]
+    assert main(["-m", f"partition.clients={clients}", *small]) == code
+    with sqlite3.connect("mlflow.db") as store:
+        tag = "select run_uuid from tags where key = 'pflsweep.sweep'"
+        (status,) = store.execute(f"select status from runs where run_uuid = ({tag})").fetchone()
+        (named,) = store.execute(f"select value from tags where key = 'failed' and run_uuid = ({tag})").fetchone()
+    assert status == ("FAILED" if code else "FINISHED")
+    assert ("the trial partition.clients=5000" in named) == bool(code)
+
+
+def test_a_trial_that_a_store_refuses_leaves_nothing(capsys: pytest.CaptureFixture) -> None:
+    Path("mlflow.db").write_text("this is a diary\n" * 100)
+    assert main([o for o in SMALL if "tracking" not in o]) == 2
+    assert "not a database" in capsys.readouterr().err
+    assert main(["partition.clients=5000", *[o for o in SMALL if "clients" not in o and "tracking" not in o]]) == 2
+    assert [path.name for path in Path().iterdir()] == ["mlflow.db"]
+
+
+def test_bad_input_with_tracking_leaves_nothing() -> None:
+    assert main(["partition.clients=5000"]) == 2
+    assert list(Path().iterdir()) == []
+
+
+def test_ctrl_c_in_a_sweep_ends_it_and_the_same_command_continues() -> None:
+    command = [sys.executable, "-c", "import sys; from pflsweep.cli import main; sys.exit(main())"]
+    command += ["-m", "seed=0,1,2", *SMALL, "train.rounds=400"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        line = next(line for line in process.stderr if "round 1 of 400" in line)
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert process.returncode == 130, line + rest
+    assert "Traceback" not in rest
+    assert re.search("stopped after round [0-9]+ of 400; the same command continues", rest)
+    (folder,) = Path("runs").iterdir()
+    assert '"interrupted"' in (folder / "status.json").read_text()
+    assert main([*SMALL, f"train.rounds={len(pd.read_parquet(folder / 'rounds.parquet')) + 1}"]) == 0
+    assert list(Path("runs").iterdir()) == [folder]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["-m", "seed=0,1", "algorithm=mine", "--config-dir", "a=b"],
+        ["seed=0,1", "--config-dir", "a=b", "algorithm=mine", "-m"],
+        ["seed=0,1", "-m", "algorithm=mine", "--config-dir=a=b", "~tracking.every", "+tracking.every=1"],
+    ],
+)
+def test_flags_may_stand_anywhere(argv: list[str], capsys: pytest.CaptureFixture) -> None:
+    Path("a=b/algorithm").mkdir(parents=True)
+    Path("a=b/algorithm/mine.yaml").write_text("_target_: pflsweep.algorithms.fedavg.FedAvg\n")
+    small = [o for o in SMALL if "tracking" not in o] if "~tracking.every" in argv else SMALL
+    assert main([*argv, *small, "tracking.backend=none"]) == 0
+    (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.split()[:1] == ["mine"]]
+    assert row[1] == "2"
+
+
+def test_a_text_that_ends_the_command_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    def leave(*_: object) -> None:
+        raise SystemExit("why it ended")
+
+    monkeypatch.setattr(cli, "_word", leave)
+    assert main(["list"]) == 1
+    assert "why it ended" in capsys.readouterr().err
 
 
 def test_a_bug_shows_its_traceback(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

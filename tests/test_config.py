@@ -57,12 +57,27 @@ def test_every_option_passes_its_own_check(group: str, option: str) -> None:
         (["data.download=5"], ["data.download is 5", "true or false"]),
         (["device=gpu"], ["device is 'gpu'", "auto, cpu, cuda"]),
         (["model.hidden=5"], ["model.hidden is 5", "a list"]),
+        (["model.hidden=[a]"], ["model.hidden is ['a']", "a list [a, b], each a whole number"]),
+        (["model.hidden=[1.5]"], ["model.hidden is [1.5]", "each a whole number"]),
+        (["dataset.mean=[x]"], ["dataset.mean is ['x']", "each a number"]),
+        (["dataset.mean=[nan]"], ["dataset.mean is [nan]", "each a number"]),
+        (["dataset.name=mnist"], ["dataset.name is a part of dataset=digits"]),
+        (["train.lr=inf"], ["train.lr is inf"]),
+        (["partition.alpha=inf"], ["partition.alpha is inf"]),
+        (["partition=natural", "partition.clients=many"], ["partition.clients is 'many'", "a whole number or null"]),
+        (["tracking.backend=wandb"], ["tracking.backend is 'wandb'", "mlflow, none"]),
+        (["tracking.every=-1"], ["tracking.every is -1", "at least 0"]),
+        (["tracking.uri=5"], ["tracking.uri is 5", "text that is not empty or null"]),
+        (["paths.runs=''"], ["paths.runs is ''", "not empty"]),
+        (["algorithm._target_=pflsweep.models.mlp.build"], ["algorithm=fedavg", "mlp.build is no method"]),
+        (["ala=on", "ala._target_=pflsweep.models.mlp.build"], ["ala=on", "mlp.build is no method or plug-in"]),
+        (["algorithm._target_=FedAvg"], ["algorithm=fedavg", "cannot be imported"]),
         (["partition.clients=many"], ["partition.clients is 'many'", "a whole number"]),
         (["algorithm=fedprox", "algorithm.mu=-1"], ["algorithm.mu is -1", "at least 0"]),
         (["algorithm=fedprox", "~algorithm.mu"], ["algorithm.mu is missing", "proximal"]),
         (
             ["algorithm=fedprox", "algorithm._target_=no.such.Method"],
-            ["no.such.Method", "cannot be imported"],
+            ["'no.such' cannot be imported", "PYTHONPATH"],
         ),
     ],
 )
@@ -134,6 +149,20 @@ def test_a_method_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     file.write_text("kind: a\n")
     with pytest.raises(UserError, match="names no class as `_target_`"):
         check(compose(["algorithm=mine"], folder))
+
+
+def test_files_of_ones_own_that_are_broken_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "needs_more.py").write_text("import not_installed\n")
+    (tmp_path / "algorithm").mkdir()
+    file = tmp_path / "algorithm" / "mine.yaml"
+    file.write_text("_target_: needs_more.Mine\n")
+    with pytest.raises(UserError, match=r"'needs_more' cannot be imported: .*No module named 'not_installed'"):
+        check(compose(["algorithm=mine"], tmp_path))
+    for broken, message in (("a: [b\nc: d", f"{file}.*line 2"), ("- a", "mine")):
+        file.write_text(broken)
+        with pytest.raises(UserError, match=message):
+            check(compose(["algorithm=mine"], tmp_path))
 
 
 def test_the_working_directory_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,9 @@
 """The record folder: identity, tables, checkpoint, lock, and what is said of a damaged file."""
 
+import resource
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +12,11 @@ import pandas as pd
 import pytest
 import torch
 
+from pflsweep import disk
 from pflsweep.compose import compose
+from pflsweep.disk import claimed
 from pflsweep.errors import UserError
-from pflsweep.record import Record, claimed, identity
+from pflsweep.record import Record, identity
 
 
 def identity_of(*overrides: str, extends: bool = True, version: int = 1, checksum: str = "x") -> str:
@@ -61,7 +67,8 @@ def made(folder: Path, rounds: int = 3) -> Record:
     """A written record of a few rounds, evaluated in every other one."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {"train": {"rounds": rounds}, "seed": 0}
-    record = Record.create(folder, {"identity": "0" * 16, "name": "n"}, config, pd.DataFrame({"client": [0]}))
+    record = Record.new(folder, {"identity": "0" * 16, "name": "n"}, config, pd.DataFrame({"client": [0]}))
+    record.begin()
     for t in range(1, rounds + 1):
         row: dict[str, Any] = {"round": t, "seconds": 0.5, "eval_seconds": 0.25}
         clients = None
@@ -110,13 +117,15 @@ DAMAGES = ("truncated", "foreign", "empty")
 
 @pytest.mark.parametrize(
     ("name", "damage"),
-    [(f, d) for f in FILES for d in DAMAGES if (f, d) != ("config.yaml", "truncated")],  # half a YAML may be YAML
+    [*[(f, d) for f in FILES for d in DAMAGES], *[(f, "missing") for f in FILES[1:5]]],
 )
 def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, name: str, damage: str) -> None:
     made(tmp_path)
     file = tmp_path / name
     content = file.read_bytes()
-    file.write_bytes({"truncated": content[: len(content) // 2], "foreign": b"[1, 2", "empty": b""}[damage])
+    file.write_bytes({"truncated": content[: len(content) // 2], "foreign": b"[1, 2"}.get(damage, b""))
+    if damage == "missing":
+        file.unlink()
     with pytest.raises(UserError) as caught:
         Record(tmp_path).checkpoint()
     assert str(file) in str(caught.value)
@@ -151,6 +160,56 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         pass
     with claimed(folder):
         pass
+
+
+def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flock, removed = disk.fcntl.flock, []
+
+    def late(lock: Any, how: int) -> None:
+        if not removed:  # who held it before takes file and folder away
+            removed.append(lock.name)
+            shutil.rmtree(tmp_path / "x")
+        flock(lock, how)
+
+    monkeypatch.setattr(disk.fcntl, "flock", late)
+    with claimed(tmp_path / "x"), pytest.raises(UserError, match="Another process"), claimed(tmp_path / "x"):
+        pass
+    assert removed
+
+
+def test_a_folder_of_ones_own_is_removed_where_nothing_was_written(tmp_path: Path) -> None:
+    with claimed(tmp_path / "runs" / "x"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "runs" / "x").mkdir(parents=True)
+    with claimed(tmp_path / "runs" / "x"):
+        pass
+    assert (tmp_path / "runs" / "x").exists()
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file may grow past 300 bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("what", ["tables", "models", "status"])
+def test_a_full_disk_is_said_and_leaves_no_half_file(what: str, tmp_path: Path) -> None:
+    record = made(tmp_path)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    write = {
+        "tables": record.write,
+        "models": lambda: record.save_models({"w": torch.ones(1000)}),
+        "status": lambda: record.set_status(error="x" * 1000),
+    }[what]
+    with full_disk(), pytest.raises(UserError, match=r"cannot be written to.*paths\.runs"):
+        write()
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:

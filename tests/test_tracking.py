@@ -4,9 +4,11 @@ import json
 import logging
 import os
 import shutil
+import socket
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -121,7 +123,8 @@ def test_an_extension_goes_on_in_the_same_run(store, tmp_path):
         with tracking.open_run(record.config, record) as run:
             run.finish(record, "finished")
     longer = config("fedavg", 0, 5, device="cpu")
-    record.set_target(longer)
+    record.config = longer
+    record.begin()
     with tracking.open_run(longer, record) as run:
         (shown,) = store.runs()
         assert (shown.info.status, shown.data.tags["train.rounds"]) == ("RUNNING", "5")
@@ -182,7 +185,7 @@ def test_a_sweep_is_a_parent(store, tmp_path, monkeypatch):
         with tracking.open_run(cfg, record) as run:
             run.finish(record, "finished")
         records.append(record)
-    tracking.finish_sweep(cfg, "abc", records)
+    tracking.finish_sweep(cfg, "abc", records, [])
     runs = {run.info.run_name: run for run in store.runs()}
     assert len(runs) == 4
     parent = runs.pop("algorithm=local,fedavg,pgfed")
@@ -193,6 +196,26 @@ def test_a_sweep_is_a_parent(store, tmp_path, monkeypatch):
     assert {"comparison/runs.md", "comparison/accuracy.png", "comparison/gains.svg"} <= files
     tracking.open_sweep(cfg, "abc", "again")
     assert len(store.runs()) == 4
+
+
+def test_a_sweep_with_failures_has_failed_and_names_them(store, tmp_path):
+    record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
+    for records in ([], [record]):
+        tracking.open_sweep(record.config, "abc", "seed=0,1")
+        tracking.finish_sweep(record.config, "abc", records, ["the trial seed=1 failed: UserError: no"])
+        parent = next(run for run in store.runs() if run.info.run_name == "seed=0,1")
+        assert parent.info.status == "FAILED"
+        assert parent.data.tags["failed"] == "the trial seed=1 failed: UserError: no"
+    page = Path(store.client.download_artifacts(parent.info.run_id, "comparison/runs.md")).read_text()
+    assert "- the trial seed=1 failed: UserError: no" in page.split("## In no table")[1]
+
+
+def test_a_store_that_is_gone_when_the_sweep_ends_costs_a_warning(store, tmp_path, caplog):
+    record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
+    tracking.open_sweep(record.config, "abc", "seed=0,1")
+    (tmp_path / "mlflow.db").write_text("this is a diary")
+    tracking.finish_sweep(record.config, "abc", [record], [])
+    assert "MLflow did not take the sweep abc" in caplog.text
 
 
 def test_a_stopped_sweep_is_not_running(store, tmp_path):
@@ -209,6 +232,31 @@ def test_a_record_that_was_never_tracked_is_sent_once(store, tmp_path):
         (run,) = store.runs()
         assert run.info.status == "FINISHED"
         assert run.data.metrics["summary/accuracy"] == 0.1
+
+
+def test_what_the_store_lacks_of_a_record_is_sent_again(store, tmp_path):
+    record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
+    killed = tracking.open_run(record.config, record)  # after training, before it could say so
+    killed.rows(record)
+    tracking.send(record.config, record)
+    (run,) = store.runs()
+    assert (run.info.status, run.data.metrics["summary/accuracy"]) == ("FINISHED", 0.1)
+    train(record, [[2, 2, 2, 2]])  # a session without tracking
+    tracking.send(record.config, record)
+    (run,) = store.runs()
+    assert store.steps(run, "personal/accuracy") == [1, 2, 3, 4]
+    assert (run.info.status, run.data.metrics["summary/accuracy"]) == ("FINISHED", 0.2)
+
+
+def test_a_store_that_fails_at_the_end_is_sent_to_again(store, tmp_path, monkeypatch):
+    record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
+    with monkeypatch.context() as patch, tracking.open_run(record.config, record) as run:
+        patch.setattr(run.client, "log_batch", lambda *_, **__: 1 / 0)
+        run.finish(record, "finished")
+    assert store.runs()[0].info.status == "RUNNING"
+    tracking.send(record.config, record)
+    assert store.runs()[0].info.status == "FINISHED"
+    assert store.steps(store.runs()[0], "train/seconds") == [1, 2, 3]
 
 
 def test_none_imports_nothing(tmp_path):
@@ -281,6 +329,26 @@ def test_two_processes_may_make_the_store_at_once(tmp_path):
         for _ in range(2)
     ]
     assert [process.communicate()[0] for process in both] == [b"1\n", b"1\n"]
+
+
+def test_a_server_that_does_not_answer_is_said_soon(store, tmp_path):
+    record = create(tmp_path / "runs", tracking__uri="http://127.0.0.1:9")
+    began, before = time.monotonic(), dict(os.environ)
+    with pytest.raises(UserError, match=r"http://127\.0\.0\.1:9 cannot be used"):
+        tracking.open_run(record.config, record)
+    assert time.monotonic() - began < 20
+    assert {k: v for k, v in os.environ.items() if "MLFLOW_HTTP" in k} == {
+        k: v for k, v in before.items() if "MLFLOW_HTTP" in k
+    }
+
+
+def test_ui_on_a_port_that_is_taken(store):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(UserError, match=f"port {port} is taken: --port {port + 1}"):
+            tracking.ui(["--port", str(port)])
+    with pytest.raises(UserError, match="--port 99999 cannot be used"):
+        tracking.ui(["--port", "99999"])
 
 
 def test_ui_without_a_store_says_so(tmp_path, monkeypatch):

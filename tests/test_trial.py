@@ -199,7 +199,31 @@ def test_a_tracker_that_refuses_leaves_no_record() -> None:
 
     with pytest.raises(UserError, match="no store"):
         run_trial(compose([*SMALL, "train.rounds=2"]), refuse)
-    assert list(Path("runs").iterdir()) == []
+    assert list(Path().iterdir()) == []
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+@pytest.mark.parametrize("keep", ["true", "false"])  # without a checkpoint the trial would begin anew
+def test_a_refused_extension_leaves_the_finished_record_as_it_was(keep: str) -> None:
+    folder = run("train.rounds=2", f"checkpoint.keep={keep}").record.folder
+    before = files(folder)
+    Path("mlflow.db").write_text("this is a diary\n" * 100)
+    with pytest.raises(UserError, match="not a database"):
+        run("train.rounds=3", f"checkpoint.keep={keep}", "tracking=mlflow")
+    assert files(folder) == before
+
+
+def test_a_folder_that_was_there_is_not_deleted() -> None:
+    folder = run("train.rounds=2").record.folder
+    (folder / "meta.json").unlink()
+    Path("mlflow.db").write_text("this is a diary\n" * 100)
+    before = files(folder)
+    with pytest.raises(UserError, match="not a database"):
+        run("train.rounds=2", "tracking=mlflow")
+    assert files(folder) == before
 
 
 def test_a_record_without_checkpoint_begins_anew(capfd: pytest.CaptureFixture) -> None:
@@ -221,9 +245,82 @@ def test_a_folder_of_another_config() -> None:
         run("train.rounds=2")
 
 
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_an_extension_evaluates_as_if_it_had_never_stopped(rounds: int) -> None:
+    run(f"train.rounds={rounds}", "train.eval_every=2")
+    extended = run("train.rounds=6", "train.eval_every=2")
+    assert_same(extended, run("train.rounds=6", "train.eval_every=2", "paths.runs=other"))
+    assert set(extended.clients["round"]) == {2, 4, 6}
+
+
+def test_the_round_that_is_asked_for_was_evaluated() -> None:
+    run("train.rounds=4", "train.eval_every=2")
+    assert run("train.rounds=2", "train.eval_every=2").rounds["personal_accuracy"].notna().iloc[-1]
+    with pytest.raises(UserError, match=r"not evaluated after round 3\. Ask for 2 or 4 rounds"):
+        run("train.rounds=3", "train.eval_every=2")
+
+
+def test_a_stopped_trial_may_end_where_it_stands() -> None:
+    """Its last round was none when it was trained, and so is evaluated now."""
+    ear = Ear(3, lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(Stopped):
+        run_trial(compose([*SMALL, "train.rounds=6", "train.eval_every=2"]), lambda config, record: ear)
+    short = run("train.rounds=3", "train.eval_every=2")
+    assert_same(short, run("train.rounds=3", "train.eval_every=2", "paths.runs=other"))
+
+
+def test_ctrl_c_in_the_last_round_ends_the_trial_and_is_heard() -> None:
+    overrides = [*SMALL, "train.rounds=3"]
+    ear = Ear(3, lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(Stopped, match="stopped, with this trial finished"):
+        run_trial(compose(overrides), lambda config, record: ear)
+    assert ear.status == "finished"
+    assert_same(pflsweep.run(overrides), run("train.rounds=3", "paths.runs=other"))
+
+
+def test_a_method_of_ones_own_that_was_edited_is_trained_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "from pflsweep.algorithms.fedavg import FedAvg\n\n\nclass Edited(FedAvg):\n    paper = 'ours'\n"
+    Path("mine/algorithm").mkdir(parents=True)
+    Path("mine/algorithm/edited.yaml").write_text("_target_: edited_method.Edited\n")
+    monkeypatch.syspath_prepend(Path().absolute())
+    folders = []
+    for text in (source, source, source + "    # another thought\n"):
+        Path("edited_method.py").write_text(text)
+        sys.modules.pop("edited_method", None)
+        result = pflsweep.run([*SMALL, "train.rounds=1", "algorithm=edited"], "mine")
+        folders.append(result.record.folder)
+    assert folders[0] == folders[1] != folders[2]
+    assert run("train.rounds=1").record.meta["code"] == []
+
+
+def test_a_commit_with_changes_is_dirty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pflsweep import setting
+
+    (tmp_path / "package").mkdir()
+    monkeypatch.setattr(setting, "__file__", str(tmp_path / "package" / "setting.py"))
+    assert setting._commit() is None
+    name = ["-c", "user.name=n", "-c", "user.email=e"]
+    for words in (["init", "-q"], [*name, "commit", "-q", "--allow-empty", "-m", "x"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    commit = setting._commit()
+    assert commit is not None
+    assert len(commit) == 40
+    (tmp_path / "package" / "new.py").touch()
+    assert setting._commit() == f"{commit}-dirty"
+
+
+def test_a_continuation_says_where_it_ran() -> None:
+    first = run("train.rounds=2").record.meta
+    meta = run("train.rounds=3", "train.threads=2").record.meta
+    (session,) = meta.pop("sessions")
+    assert meta == first
+    assert session["from"] == 3
+    assert session["environment"] == first["environment"] | {"threads": 2}
+
+
 def test_rounds_before_the_first_evaluation_cannot_be_reported() -> None:
     run("train.rounds=4", "train.eval_every=4")
-    with pytest.raises(UserError, match="first evaluated after round 4"):
+    with pytest.raises(UserError, match=r"not evaluated after round 2\. Ask for 4 rounds"):
         run("train.rounds=2", "train.eval_every=4")
 
 

@@ -1,13 +1,10 @@
 """`pflsweep check my_package.MyMethod [key=value ...] [--config-dir DIR]`: the suite on one method."""
 
-import argparse
-import importlib
 import os
-import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import torch
 import yaml
@@ -15,11 +12,11 @@ import yaml
 from pflsweep.check.case import Case, Sizes, advance, sizes
 from pflsweep.check.properties import PROPERTIES, WARM_UP, Property
 from pflsweep.check.world import task_of, world
-from pflsweep.compose import conf_dir
-from pflsweep.config import field_rule
+from pflsweep.compose import conf_dir, read_option, yaml_errors
+from pflsweep.config import check_fields, imported
 from pflsweep.engine.optimiser import Sgd
-from pflsweep.engine.protocol import Method, Verbs, hyperparameters
-from pflsweep.errors import UserError, nearest
+from pflsweep.engine.protocol import Method, Verbs
+from pflsweep.errors import Parser, UserError, nearest
 
 
 def main(argv: list[str]) -> int:
@@ -27,8 +24,10 @@ def main(argv: list[str]) -> int:
     options = _parser().parse_args(argv)
     torch.set_num_threads(1)  # models this small only wait for each other's threads
     node = _node(options.method, options.config_dir)
-    cls = imported(node.pop("_target_", options.method))
-    case = case_of(cls, checked(cls, {**node, **_overrides(options.overrides)}))
+    cls = method_at(node.pop("_target_", options.method))
+    values = {**node, **_overrides(options.overrides)}
+    check_fields(cls, values, cls.__name__, "add key=VALUE, or name its folder of YAML files with --config-dir")
+    case = case_of(cls, values)
     print(f"{cls.__name__}: {getattr(cls, 'paper', 'no paper named')}")
     failures = sum(_report(property_, case) for property_ in PROPERTIES)
     if failures:
@@ -38,8 +37,8 @@ def main(argv: list[str]) -> int:
     return 1 if failures else 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("pflsweep check", description="The conformance suite on one method.")
+def _parser() -> Parser:
+    parser = Parser(prog="pflsweep check", description="The conformance suite on one method.")
     parser.add_argument("method", help="my_package.MyMethod, or the name of an algorithm")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="hyperparameters")
     parser.add_argument("--config-dir", type=Path, help="folder that has algorithm/NAME.yaml files of your own")
@@ -93,47 +92,16 @@ def _wire(case: Case) -> str:
     return f"A client exchanges {floats / model.P:.4g} models ({floats:g} floats of {model.P}) a round."
 
 
-def imported(path: str) -> type[Method]:
+def method_at(path: str) -> type[Method]:
     """The method that a dotted path names. Raises UserError with the module and what is wrong with it."""
-    module, _, name = path.rpartition(".")
-    if not module:
+    if "." not in path:
         known = sorted(file.stem for file in (conf_dir() / "algorithm").glob("*.yaml"))
         guess = nearest(path, known)
         raise UserError(f"check: there is no algorithm '{path}'.{guess} A class is written my_package.MyMethod.")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # as `python -m` does: a method is written in the folder one works in
-    try:
-        found = getattr(importlib.import_module(module), name, None)
-    except Exception as error:  # a module of the user's own may fail in any way
-        raise UserError(
-            f"check: the module '{module}' cannot be imported: {type(error).__name__}: {error}. "
-            "Is its folder in PYTHONPATH?"
-        ) from error
+    found = imported(path, "check")
     if not isinstance(found, type) or not issubclass(found, Method):
-        what = "has no" if found is None else "has something that is no method (protocol.Method) as"
-        guess = nearest(name, [word for word in dir(sys.modules[module]) if word != name])
-        raise UserError(f"check: the module '{module}' {what} '{name}'.{guess}")
+        raise UserError(f"check: '{path}' is no method (protocol.Method).")
     return found
-
-
-def checked(cls: type[Method], values: dict[str, Any]) -> dict[str, Any]:
-    """Hyperparameters as the class wants them. Raises UserError on unknown, missing and impossible ones."""
-    known, hints = hyperparameters(cls), get_type_hints(cls)
-    for name in values:
-        if name not in known:
-            has, guess = ", ".join(known) or "none", nearest(name, list(known))
-            raise UserError(f"check: {cls.__name__} has no hyperparameter '{name}'; it has {has}.{guess}")
-    for name, field in known.items():
-        rule = field_rule(hints[name], field)
-        if name not in values:
-            meaning = field.metadata.get("meaning", "")
-            raise UserError(
-                f"check: {cls.__name__} needs {name} ({meaning}): add {name}=VALUE, or name the folder "
-                "that has its algorithm/NAME.yaml with --config-dir."
-            )
-        if not rule.allows(values[name]):
-            raise UserError(f"check: {name} is {values[name]!r}: it must be {rule}.")
-    return values
 
 
 def _overrides(pairs: list[str]) -> dict[str, Any]:
@@ -142,7 +110,8 @@ def _overrides(pairs: list[str]) -> dict[str, Any]:
         name, equals, text = pair.partition("=")
         if not equals:
             raise UserError(f"check: '{pair}' is not a hyperparameter of the form key=value.")
-        values[name] = yaml.safe_load(text)
+        with yaml_errors():
+            values[name] = yaml.safe_load(text)
     return values
 
 
@@ -152,7 +121,7 @@ def _node(method: str, config_dir: Path | None) -> dict[str, Any]:
         raise UserError(f"check: --config-dir is '{config_dir}', which has no folder 'algorithm'.")
     for folder in filter(None, (config_dir, conf_dir())):
         for file in sorted((folder / "algorithm").glob("*.yaml")):
-            node = yaml.safe_load(file.read_text()) or {}
+            node = read_option(file)
             if method in (file.stem, node.get("_target_")):
                 return {key: value for key, value in node.items() if key != "defaults"}
     return {}

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from pflsweep.errors import UserError, nearest
+from pflsweep.errors import Parser, UserError, nearest
 
 PAGES = ["runs"]
 
@@ -25,10 +25,9 @@ def _runs(options: argparse.Namespace) -> int:
     chosen = choose(options.runs, options.run)
     done = [record for record in chosen.records if finished(record)]
     if not done:
-        states = ", ".join(f"{r.meta['name']} {r.status['status']}" for r in chosen.records) or "there are no runs"
-        raise UserError(
-            f"No finished run to report on in '{options.runs}': {states}. A report is made of finished runs."
-        )
+        states = [*(f"{r.meta['name']} {r.status['status']}" for r in chosen.records), *chosen.damaged]
+        said = "; ".join(states) or "there are no runs"
+        raise UserError(f"No finished run to report on in '{options.runs}': {said}. A report is made of finished runs.")
     try:
         path = page.write(chosen, options.out, options.baseline)
     except OSError as error:
@@ -40,7 +39,7 @@ def _runs(options: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="pflsweep report", description="Reports made from records.")
+    parser = Parser(prog="pflsweep report", description="Reports made from records.")
     pages = parser.add_subparsers(required=True, metavar="runs")
     runs = pages.add_parser("runs", help="compare chosen runs", description="Compare runs: tables and figures.")
     runs.add_argument(

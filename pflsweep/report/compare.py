@@ -194,9 +194,10 @@ def _label(record: Record, siblings: list[Record]) -> str:
 
 
 def _hyper(record: Record) -> dict[str, Any]:
-    """What makes a row: the method's hyperparameters, its plug-in's, and the version of its code."""
+    """What makes a row: the method's hyperparameters, its plug-in's, the version of its code or the code."""
     own = {k: v for k, v in flat(record.config).items() if under(k, ("algorithm", "ala"))}
-    return {**own, "version": record.meta.get("method_version")}
+    code = record.meta.get("code")  # of a class that is not pflsweep's
+    return {**own, "version": record.meta.get("method_version"), **({"code": code} if code else {})}
 
 
 def finished(record: Record) -> bool:

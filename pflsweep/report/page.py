@@ -104,8 +104,10 @@ def _origin(rows: list[Row]) -> str:
 
 
 def _origin_of(record: Record, key: str) -> str:
-    value = record.meta.get(key, record.meta.get("environment", {}).get(key))
-    return "unknown" if value is None else str(value)
+    """Of each session that trained it, where they differ."""
+    sessions = [record.meta, *record.meta.get("sessions", [])]
+    values = [session.get(key, session.get("environment", {}).get(key)) for session in sessions]
+    return ", then ".join(dict.fromkeys("unknown" if value is None else str(value) for value in values))
 
 
 def _left_out(chosen: Chosen) -> list[str]:

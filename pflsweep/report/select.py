@@ -17,12 +17,12 @@ def choose(runs: Path, words: list[str]) -> Chosen:
     """The runs that `words` name, or all in the folder `runs`. Raises UserError on a word that names none."""
     if not words:
         return _all(runs)
-    known = _all(runs).records if runs.is_dir() else []
+    known, damaged = _all(runs) if runs.is_dir() else Chosen([], [])
     found: dict[Path, Record] = {}
     for word in words:
         matches = [Record(word)] if (Path(word) / "meta.json").exists() else _matching(word, known)
         if not matches:
-            raise UserError(_unknown(word, runs, known))
+            raise UserError(_unknown(word, runs, known) + "".join(f" {problem}" for problem in damaged))
         found |= {record.folder.resolve(): record for record in matches}
     return Chosen(_by_age(list(found.values())), [])
 
@@ -34,9 +34,9 @@ def _all(runs: Path) -> Chosen:
             "or name another folder: --runs DIR."
         )
     records, damaged = [], []
-    for meta in sorted(runs.glob("*/meta.json")):
+    for folder in sorted({file.parent for name in ("meta.json", "rounds.parquet") for file in runs.glob(f"*/{name}")}):
         try:
-            records.append(Record(meta.parent))
+            records.append(Record(folder))
         except UserError as error:
             damaged.append(str(error))
     return Chosen(_by_age(records), damaged)

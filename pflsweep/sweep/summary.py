@@ -1,5 +1,6 @@
 """What ends a command: a table of its trials, and where to look next."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ def conclusion(results: list["Result"]) -> str:
     runs = results[0].record.folder.parent
     shown = runs.relative_to(Path.cwd()) if runs.is_relative_to(Path.cwd()) else runs
     tracked = any(result.config["tracking"]["backend"] != "none" for result in results)
+    where = "" if runs == Path("runs").absolute() else f" --runs {shlex.quote(str(shown))}"
     browse = "`pflsweep ui` shows the runs in a browser; " if tracked else ""
     return "\n".join([
         rule,
@@ -23,5 +25,5 @@ def conclusion(results: list["Result"]) -> str:
         rule,
         "accuracy: mean over clients of their personalised models on their own test data, last round;",
         "seconds: with evaluation; images/s: without; floats sent: per client and round, down and up",
-        f"Next: `pflsweep report {shown}` writes a comparison; {browse}records are in {shown}/.",
+        f"Next: `pflsweep report runs{where}` writes a comparison; {browse}records are in {shown}/.",
     ])  # fmt: skip

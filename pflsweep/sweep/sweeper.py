@@ -39,7 +39,7 @@ class TrialSweeper(BasicSweeper):
             raise
         finally:
             del os.environ[SWEEP]
-        _conclude(jobs, returns, sweep)
+        _conclude(configs[0].values, jobs, returns, sweep)
 
     def _checked(self, jobs: list[list[str]]) -> list[Config]:
         """All configs. Raises UserError on the first that is wrong: nothing is trained then."""
@@ -57,23 +57,32 @@ class TrialSweeper(BasicSweeper):
         return configs
 
 
-def _conclude(jobs: list[list[str]], returns: Sequence[JobReturn], sweep: str) -> None:
+def _conclude(cfg: dict[str, Any], jobs: list[list[str]], returns: Sequence[JobReturn], sweep: str) -> None:
     """The table of what was trained, and the trials that failed by name."""
     from pflsweep.sweep.summary import conclusion
     from pflsweep.tracking import finish_sweep
 
     outcomes = [returned._return_value for returned in returns]  # an exception where the trial raised one
-    done = [outcome for outcome in outcomes if not _failed(outcome)]
+    failed = [(outcome, " ".join(job)) for outcome, job in zip(outcomes, jobs, strict=True) if _failed(outcome)]
+    done = _distinct([outcome for outcome in outcomes if not _failed(outcome)])
     if done:
         print(conclusion(done))
-        finish_sweep(done[0].config, sweep, [result.record for result in done])
-    failed = [(outcome, job) for outcome, job in zip(outcomes, jobs, strict=True) if _failed(outcome)]
     for error, job in failed:
-        print(f"pflsweep: the trial {' '.join(job)} failed:", file=sys.stderr)
+        print(f"pflsweep: the trial {job} failed:", file=sys.stderr)
         print(error, file=sys.stderr) if isinstance(error, UserError) else traceback.print_exception(error)
+    finish_sweep(cfg, sweep, [result.record for result in done], [_line(job, error) for error, job in failed])
     if failed:
         print(f"{len(failed)} of {len(jobs)} trials failed; the same command tries them again.", file=sys.stderr)
         raise SystemExit(2 if all(isinstance(error, UserError) for error, _ in failed) else 1)
+
+
+def _distinct(results: list[Any]) -> list[Any]:
+    """Trials that are the same one up to what changes no number (train.chunk=1,2) are no two seeds."""
+    return list({(r.record.meta["identity"], r.record.status["target"]): r for r in results}.values())
+
+
+def _line(job: str, error: BaseException) -> str:
+    return f"the trial {job} failed: {type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _failed(outcome: Any) -> bool:

@@ -5,13 +5,14 @@ run, found again by the tag `identity`. Rounds go out in synchronous batches; ho
 of the store, so that no step is ever logged twice. A sweep is a parent run, found by `pflsweep.sweep`.
 """
 
+import errno
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from pflsweep.errors import UserError
+from pflsweep.errors import Parser, UserError
 from pflsweep.record import Record
 from pflsweep.tracking.shows import (
     MARK,
@@ -66,14 +67,17 @@ def open_run(cfg: Mapping[str, Any], record: Record) -> Listener:
 
 
 def send(cfg: Mapping[str, Any], record: Record) -> None:
-    """A whole record at once, where the store does not have it. Raises UserError as open_run does."""
+    """A whole record at once, where the store does not have all of it. Raises UserError as open_run does."""
     if cfg["tracking"]["backend"] == "none":
         return
+    how = record.status["status"]
+    how = "interrupted" if how == "running" else how  # nothing runs now
     with explained(uri_of(cfg["tracking"])), opened(cfg["tracking"]) as (client, experiment):
         known = find(client, experiment, "identity", record.meta["identity"])
-    if known is None:
+        whole = known is not None and last_step(client, known.info.run_id, MARK) >= record.done
+    if known is None or not whole or known.info.status != STATUS[how]:
         with open_run(cfg, record) as listener:
-            listener.finish(record, record.status["status"])
+            listener.finish(record, how)
 
 
 def open_sweep(cfg: Mapping[str, Any], sweep: str, name: str) -> None:
@@ -84,18 +88,20 @@ def open_sweep(cfg: Mapping[str, Any], sweep: str, name: str) -> None:
             client.update_run(str(run_id), status="RUNNING", name=name)
 
 
-def finish_sweep(cfg: Mapping[str, Any], sweep: str, records: Sequence[Record]) -> None:
-    """Put every trial of a multirun under its parent, those finished before too; log the comparison on it."""
+def finish_sweep(cfg: Mapping[str, Any], sweep: str, records: Sequence[Record], failed: Sequence[str]) -> None:
+    """Put every trial of a multirun under its parent, those finished before too; log the comparison on it.
+
+    failed: a line a trial that has no record to show. With any, the sweep has failed.
+    """
     if cfg["tracking"]["backend"] == "none":
         return
-    with opened(cfg["tracking"]) as (client, experiment):
-        parent = str(sweep_run(client, experiment, sweep))
     with forgiven(f"the sweep {sweep}"):
+        with opened(cfg["tracking"]) as (client, experiment):
+            parent = str(sweep_run(client, experiment, sweep))
         for record in records:
             _adopt(cfg, client, experiment, record, parent)
-        log_comparison(client, parent, records)
-        good = all(record.status["status"] == "finished" for record in records)
-        client.set_terminated(parent, "FINISHED" if good else "FAILED")
+        log_comparison(client, parent, records, failed)
+        client.set_terminated(parent, "FAILED" if failed else "FINISHED")
 
 
 def stop_sweep(cfg: Mapping[str, Any], sweep: str) -> None:
@@ -107,9 +113,7 @@ def stop_sweep(cfg: Mapping[str, Any], sweep: str) -> None:
 
 def ui(argv: list[str]) -> int:
     """`pflsweep ui`: MLflow's own pages on the store of this folder, until Ctrl-C."""
-    import argparse
-
-    parser = argparse.ArgumentParser(prog="pflsweep ui", description="Browse the runs of this folder in MLflow.")
+    parser = Parser(prog="pflsweep ui", description="Browse the runs of this folder in MLflow.")
     parser.add_argument("--port", type=int, default=5000)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--uri", default=None, help="the store, as in tracking.uri (sqlite:///mlflow.db)")
@@ -121,12 +125,28 @@ def ui(argv: list[str]) -> int:
     with explained(uri):
         if file is not None:
             check_file(file)
+    _check_port(options.host, options.port)
     address = f"http://{options.host}:{options.port}/#/experiments?workflowType=machine_learning"
     print(f"MLflow on {uri}: {address}  (Ctrl-C ends it; a sweep's trials are behind its plus sign)", flush=True)
     quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--workers", "1"]
     command += ["--host", options.host, "--port", str(options.port)]
     os.execve(sys.executable, command, {**os.environ, **quiet})  # signals go to MLflow itself, nothing is orphaned
+
+
+def _check_port(host: str, port: int) -> None:
+    """Raises UserError where MLflow could not listen; it would say so on fifty lines."""
+    import socket
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as MLflow does: one just left is free
+        try:
+            tried.bind((host, port))
+        except (OSError, OverflowError) as error:
+            if getattr(error, "errno", None) == errno.EADDRINUSE:
+                raise UserError(f"port {port} is taken: --port {port + 1}") from error
+            raise UserError(f"--host {host} --port {port} cannot be used ({error}).") from error
 
 
 def _adopt(cfg: Mapping[str, Any], client: "MlflowClient", experiment: str, record: Record, parent: str) -> None:

@@ -135,18 +135,19 @@ def _client_table(record: Record) -> pd.DataFrame:
     return pd.concat([*columns, sizes, held], axis=1).sort_index().reset_index(names="client")
 
 
-def log_comparison(client: "MlflowClient", parent: str, records: Sequence[Record]) -> None:
-    """On a parent run: a table of its trials, and the page of `pflsweep report runs` with its figures."""
+def log_comparison(client: "MlflowClient", parent: str, records: Sequence[Record], failed: Sequence[str]) -> None:
+    """On a parent run: which trials failed, a table of the others, `pflsweep report runs` with its figures."""
     import tempfile
 
     from pflsweep.report import page, tables
     from pflsweep.report.select import Chosen
 
-    if not any(record.status["status"] == "finished" for record in records):
+    client.set_tag(parent, "failed", _text("; ".join(failed) or "none"))
+    if not records:
         return
     _log_table(client, parent, tables.brief(records), "comparison.json")
     with tempfile.TemporaryDirectory() as folder:
-        page.write(Chosen(list(records), []), Path(folder), None)
+        page.write(Chosen(list(records), list(failed)), Path(folder), None)
         client.log_artifacts(parent, folder, "comparison")
 
 

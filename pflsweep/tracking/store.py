@@ -28,7 +28,7 @@ def opened(options: Mapping[str, Any]) -> "Iterator[tuple[MlflowClient, str]]":
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     uri = uri_of(options)
     file = sqlite_file(uri)
-    with _alone(file):
+    with _alone(file), _impatient():
         if file is not None:
             check_file(file)
         from mlflow import MlflowClient
@@ -45,6 +45,19 @@ def opened(options: Mapping[str, Any]) -> "Iterator[tuple[MlflowClient, str]]":
             # beside the store: by itself MLflow takes the working directory
             place = (file.parent / "mlruns" / options["experiment"]).as_uri() if file is not None else None
             yield client, client.create_experiment(options["experiment"], place, PAGES)
+
+
+@contextmanager
+def _impatient() -> Iterator[None]:
+    """A server that does not answer is said in seconds: by itself MLflow tries for minutes."""
+    few = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+    ours = {name: value for name, value in few.items() if name not in os.environ}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name in ours:
+            del os.environ[name]
 
 
 @contextmanager

@@ -61,7 +61,9 @@ def create(runs: Path, method: str = "fedavg", seed: int = 0, rounds: int = 3, *
         },
     }
     (runs / identity).mkdir(parents=True)
-    return Record.create(runs / identity, meta, values, partition(values["partition"]["clients"]))
+    record = Record.new(runs / identity, meta, values, partition(values["partition"]["clients"]))
+    record.begin()
+    return record
 
 
 def train(record: Record, correct: list[list[int]], *, views: tuple[str, ...] = ("personal", "global")) -> Record:

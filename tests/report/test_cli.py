@@ -105,6 +105,31 @@ def test_a_damaged_record_is_named(here):
     assert "| local |" not in text
 
 
+@pytest.mark.parametrize("argv", [["runs"], ["runs", "local-*"]])
+@pytest.mark.parametrize(
+    ("file", "message"), [("clients.parquet", r"cannot be read: it is missing"), ("meta.json", r"it has no meta\.json")]
+)
+def test_damage_is_no_absence(argv, file, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = finished(tmp_path / "runs", "local", [1, 1, 1, 1]).folder
+    (folder / file).unlink()
+    with pytest.raises(UserError, match=message):
+        main(argv)
+
+
+def test_sessions_and_own_code_are_told_apart(here):
+    for code, seed in (("aaaa", 1), ("bbbb", 2)):
+        record = finished(here / "runs", "mine", [1, 1, 1, 1], seed=seed)
+        record.meta["code"] = [code]
+        record.go_on(record.config, {**record.meta, "commit": f"later-{code}"})
+        record.begin()
+        record.set_status(status="finished")
+    main(["runs"])
+    text = (here / "report/runs.md").read_text()
+    assert "| mine (code=['aaaa']) | 1 |" in text
+    assert "0123456789abcdef, then later-aaaa (mine-digits-dirichlet-1)" in text
+
+
 def test_many_series_can_be_told_apart():
     looks = [(look["color"], str(look["linestyle"])) for look, _ in zip(style.looks(), range(28), strict=False)]
     assert len(set(looks)) == 28

@@ -23,12 +23,14 @@ def load(root: Path, download: bool, name: str, mean: Sequence[float], std: Sequ
     """name: `cifar10` or `cifar100`. x [60000, 3, 32, 32] uint8. Raises UserError on bad files."""
     cls, classes = SOURCES[name]
     official = getattr(datasets(), cls)
-    if download and _problems(official, root):
+    if download and any(_problems(official, root).values()):
         run_download(name, root, lambda: official(str(root), train=True, download=True))
     try:
         splits = [official(str(root), train=train) for train in (True, False)]
     except (RuntimeError, OSError) as error:
-        problems = ", ".join(_problems(official, root)) or str(error)
+        problems = _problems(official, root)
+        if not any(problems.values()):
+            problems = {"a file": f"unreadable ({error})"}
         raise unavailable(name, root / official.base_folder, problems) from error
     train, test = ((_channels_first(split.data), np.array(split.targets)) for split in splits)
     return pack(name, train, test, classes=classes, scale=1 / 255, mean=mean, std=std)
@@ -38,14 +40,13 @@ def _channels_first(images: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(images.transpose(0, 3, 1, 2))  # torchvision hands out [n, H, W, channels]
 
 
-def _problems(official: Any, root: Path) -> list[str]:
+def _problems(official: Any, root: Path) -> dict[str, str | None]:
     """Which files are missing, and which are not what they should be."""
     from torchvision.datasets.utils import check_integrity
 
     files = [*official.train_list, *official.test_list, (official.meta["filename"], official.meta["md5"])]
     folder = root / official.base_folder
-    return [
-        f"{file} is {'damaged' if (folder / file).exists() else 'missing'}"
+    return {
+        file: None if check_integrity(str(folder / file), md5) else "damaged" if (folder / file).exists() else "missing"
         for file, md5 in files
-        if not check_integrity(str(folder / file), md5)
-    ]
+    }

@@ -1,7 +1,7 @@
 """Where datasets lie, and what is said when they do not."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pflsweep.errors import UserError
@@ -13,10 +13,13 @@ def find_root(value: str | None) -> Path:
     return Path(value or os.environ.get("PFLSWEEP_DATA") or f"{cache}/pflsweep").expanduser().absolute()
 
 
-def unavailable(name: str, folder: Path, problem: str) -> UserError:
-    """The error of a dataset that is not there, or not as it should be."""
+def unavailable(name: str, folder: Path, problems: Mapping[str, str | None]) -> UserError:
+    """The error of a dataset that is not there, or not as it should be. problems: what each file is, if not good."""
+    named = ", ".join(f"{file} is {problem}" for file, problem in problems.items() if problem)
+    nothing = all(problem == "missing" for problem in problems.values())
+    what = f"not found in {folder}" if nothing else f"{named}. Looked in {folder}"
     return UserError(
-        f"dataset={name}: {problem}. Looked in {folder}. Either let the program fetch what is missing "
+        f"dataset={name}: {what}. Either let the program fetch what is missing "
         "(data.download=true), or say where the data are: data.root=FOLDER, or PFLSWEEP_DATA=FOLDER in the "
         "environment."
     )

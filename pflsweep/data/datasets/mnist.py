@@ -63,9 +63,9 @@ def load(root: Path, download: bool, name: str, mean: Sequence[float], std: Sequ
         wanted = [file for file, content in found.items() if isinstance(content, str)]
         run_download(name, folder, lambda: _fetch(source.cls, folder, wanted))
         found.update({file: _content(folder, file, source.files[file]) for file in wanted})
-    problems = [f"{file} is {content}" for file, content in found.items() if isinstance(content, str)]
-    if problems:
-        raise unavailable(name, folder, ", ".join(problems))
+    problems = {file: content if isinstance(content, str) else None for file, content in found.items()}
+    if any(problems.values()):
+        raise unavailable(name, folder, problems)
     arrays = [_array(content) for content in found.values() if isinstance(content, bytes)]
     train, test = (arrays[0][:, None], arrays[1]), (arrays[2][:, None], arrays[3])
     return pack(name, train, test, classes=10, scale=1 / 255, mean=mean, std=std)
