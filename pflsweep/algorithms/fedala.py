@@ -121,7 +121,8 @@ class Ala(Mixing):
     def _learn(self, client: Client, theta: Tensor, model: Tensor, part: slice, active: Tensor, data: Any) -> Tensor:
         """Lines 8 to 14: to convergence in a client's initial stage, for one epoch later. Lower blocks run once."""
         top = sum(block.start >= part.start for block in self.task.blocks)
-        sample = [self._seen_by_top(model, batch, top) for batch in data.sample(self.share, "ala")]
+        large = data.sample(self.share, "ala")
+        sample = [batch for rows in large for batch in data.cut(self._seen_by_top(model, rows, top))]
         weight, running, losses = client.weight, active, []
         loss = theta.new_zeros(len(theta))
         for epoch in range(1, CAP + 1):

@@ -123,12 +123,19 @@ class Data:
         return zip(*columns, strict=True)
 
     def sample(self, share: float, stream: str) -> Iterator[Batch]:
-        """ceil(share * n) training rows, drawn once for the round and stream, in mini-batches of a fixed order."""
+        """ceil(share * n) training rows, drawn once for the round and stream, in large batches that `cut` makes small."""
+        size = max(self._large // self._batch, 1) * self._batch
         order = []
         for c, own in enumerate(self._rows["train"]):
             take = int(np.ceil(share * len(own) - 1e-9))
-            order.append(self._cut(self._generator(c, stream).permutation(own)[:take]))
+            order.append(self._cut(self._generator(c, stream).permutation(own)[:take], size))
         return self._batches(order, stream)
+
+    def cut(self, batch: Batch) -> Iterator[Batch]:
+        """A large batch as mini-batches in its order, without key."""
+        for start in range(0, batch.y.shape[1], self._batch):
+            x, y, mask = (v if v is None else v[:, start : start + self._batch] for v in batch[:3])
+            yield Batch(x, y, mask, None if mask is None else mask.any(1), None)
 
     def mean(self, fn: Callable, *args: Any, split: str = "train") -> Any:
         """Mean over all samples of a split of fn(*args, batch), which returns means over its batch; [C, ...] each.

@@ -109,10 +109,24 @@ def test_a_holdout_is_disjoint_and_the_same_in_every_round(fraction):
 
 
 def test_a_sample_is_drawn_once_and_used_to_its_last_row():
-    batches = list(data([3]).sample(0.8, "ala"))
+    handle = data([3], large=5)
+    large = list(handle.sample(0.8, "ala"))
+    assert [batch.x.shape[1] for batch in large] == [4, 2], "whole mini-batches of 2"
+    batches = [small for batch in large for small in handle.cut(batch)]
+    assert [batch.x.shape[1] for batch in batches] == [2, 2, 2]
     rows = flat(seen(batches))
     assert len(rows) == len(set(rows)) == 6  # ceil(.8 * 7)
-    assert seen(data([3]).sample(0.8, "ala")) == seen(batches)
+    assert flat(seen(data([3]).sample(0.8, "ala"))) == rows
+
+
+def test_small_batches_of_a_chunk_are_those_of_its_clients():
+    handle = data([0, 1, 2, 3], large=4)
+    together = [small for batch in handle.sample(1.0, "ala") for small in handle.cut(batch)]
+    for i in range(4):
+        alone = data([i], large=4)
+        expected = seen(small for batch in alone.sample(1.0, "ala") for small in alone.cut(batch))
+        got = [b.x[i][b.mask[i]][:, 0].int().tolist() for b in together if bool(b.live[i])]
+        assert got == expected
 
 
 def test_images_are_the_rows_that_were_trained_on():
