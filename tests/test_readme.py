@@ -54,3 +54,9 @@ def test_commands_name_what_exists(folder: Path) -> None:
         for option in options.split(","):
             own = folder / "my_conf" / group / f"{option}.yaml"
             assert (conf / group / f"{option}.yaml").exists() or own.exists(), f"{group}={option}"
+
+
+def test_what_readme_shows_is_there() -> None:
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
+        assert (Path(__file__).parent.parent / link).exists(), link
+    assert not re.findall(r"^[A-Z_]{4,}$", README, flags=re.MULTILINE), "a place holder"

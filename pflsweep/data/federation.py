@@ -123,7 +123,7 @@ class Data:
         return zip(*columns, strict=True)
 
     def sample(self, share: float, stream: str) -> Iterator[Batch]:
-        """ceil(share * n) training rows, drawn once for the round and stream, in large batches that `cut` makes small."""
+        """ceil(share * n) training rows, drawn once for a round and stream, in large batches that `cut` makes small."""
         size = max(self._large // self._batch, 1) * self._batch
         order = []
         for c, own in enumerate(self._rows["train"]):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from pflsweep.algorithms.fedala import FedALA
 from pflsweep.algorithms.fedavg import FedAvg
+from pflsweep.algorithms.fedfomo import FedFomo
 from pflsweep.algorithms.pgfed import PGFed
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.federation import Federation
@@ -25,6 +26,8 @@ SHAPE, CLASSES, LR = (3, 32, 32), 10, 0.01
 METHODS = {
     "fedavg": (FedAvg, {}),
     "pgfed": (PGFed, {"mu": 0.05, "alpha_lr": 0.01, "beta": 0.0, "estimate": "full"}),
+    "pgfedmo": (PGFed, {"mu": 0.05, "alpha_lr": 0.01, "beta": 0.5, "estimate": "full"}),
+    "fedfomo": (FedFomo, {"models": 5, "epsilon": 0.3, "decay": 0.05, "validation": 0.2}),
     "fedala": (FedALA, {"layers": 1, "share": 0.8, "rate": 1.0}),
 }
 
