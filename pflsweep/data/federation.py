@@ -134,8 +134,9 @@ class Data:
     def cut(self, batch: Batch) -> Iterator[Batch]:
         """A large batch as mini-batches in its order, without key."""
         for start in range(0, batch.y.shape[1], self._batch):
-            x, y, mask = (v if v is None else v[:, start : start + self._batch] for v in batch[:3])
-            yield Batch(x, y, mask, None if mask is None else mask.any(1), None)
+            part = slice(start, start + self._batch)
+            mask = None if batch.mask is None else batch.mask[:, part]
+            yield Batch(batch.x[:, part], batch.y[:, part], mask, None if mask is None else mask.any(1), None)
 
     def mean(self, fn: Callable, *args: Any, split: str = "train") -> Any:
         """Mean over all samples of a split of fn(*args, batch), which returns means over its batch; [C, ...] each.
