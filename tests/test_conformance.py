@@ -13,9 +13,10 @@ from torch import Tensor
 from pflsweep.algorithms.fedala import Ala
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.check.case import Case, Sizes, advance, assert_same, difference, models
-from pflsweep.check.command import case_of, checked, imported
+from pflsweep.check.command import case_of, method_at
 from pflsweep.check.properties import PROPERTIES, Property
 from pflsweep.compose import conf_dir
+from pflsweep.config import check_fields
 from pflsweep.engine import parts
 from pflsweep.engine.lift import leaves
 from pflsweep.engine.protocol import Method, Setup, Verbs, hyper
@@ -139,8 +140,10 @@ def case(name: str, changes: dict[str, Any] | None = None) -> Case:
         cls, node = OWN[name]
     else:
         node = dict(YAMLS[row.algorithm or name])
-        cls = imported(node.pop("_target_"))
-    ours = case_of(cls, checked(cls, {**node, **row.values, **(changes or {})}), row.tolerance, row.wire)
+        cls = method_at(node.pop("_target_"))
+    values = {**node, **row.values, **(changes or {})}
+    check_fields(cls, values, name, "add it to its YAML file")
+    ours = case_of(cls, values, row.tolerance, row.wire)
     return ours if row.ala is None else replace(ours, make=with_ala(ours.make, row.ala))
 
 

@@ -11,14 +11,15 @@ import pytest
 import torch
 
 from pflsweep.check.case import advance
-from tests.test_conformance import OWN, REFERENCES, TABLE, YAMLS, case, imported
+from pflsweep.check.command import method_at
+from tests.test_conformance import OWN, REFERENCES, TABLE, YAMLS, case
 
 FILE = Path(__file__).parent / "golden.json"
 ROWS = [name for name in TABLE if name not in REFERENCES and name not in OWN]
 
 
 def version(name: str) -> int:
-    return imported(YAMLS[TABLE[name].algorithm or name]["_target_"]).version
+    return method_at(YAMLS[TABLE[name].algorithm or name]["_target_"]).version
 
 
 def trajectory(name: str) -> list[float]:
