@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pflsweep.data.federation import Data
-from pflsweep.engine.lift import leaves, tree_map
+from pflsweep.engine.lift import leaves, rebuilt, tree_map
 from pflsweep.engine.protocol import Given, Turn, Verbs
 
 DataOf = Callable[[Tensor, int], Data]  # the data of some clients in a round
@@ -51,8 +51,7 @@ class Clients:
     def load(self, state: dict[str, Any]) -> None:
         self.seen[:] = False
         if len(state["ids"]):
-            supply = iter(state["rows"])
-            self.put(state["ids"], tree_map(lambda _: next(supply), self._rows))
+            self.put(state["ids"], rebuilt(self._rows, state["rows"]))
 
 
 class Traffic(NamedTuple):

@@ -5,7 +5,7 @@ same for all clients. At cohort level every tensor of a tree has the clients of 
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from typing import Any
 
@@ -35,6 +35,12 @@ def leaves(tree: Any) -> list[Tensor]:
     found: list[Tensor] = []
     tree_map(found.append, tree)
     return found
+
+
+def rebuilt(tree: Any, tensors: Iterable[Tensor]) -> Any:
+    """The opposite of `leaves`: a tree of this structure with these tensors in it."""
+    supply = iter(tensors)
+    return tree_map(lambda _: next(supply), tree)
 
 
 def vmapped() -> bool:
@@ -80,10 +86,9 @@ def _vmap(fn: Callable, args: tuple) -> Any:
     shape: list[Any] = []
 
     def flat(*tensors: Tensor) -> tuple[Tensor, ...]:
-        supply = iter(tensors)
-        result = fn(*tree_map(lambda _: next(supply), args))
+        result = fn(*rebuilt(args, tensors))
         shape.append(result)
         return tuple(leaves(result))
 
-    out = iter(torch.func.vmap(flat)(*leaves(args)))
-    return tree_map(lambda _: next(out), shape[0])
+    out = torch.func.vmap(flat)(*leaves(args))
+    return rebuilt(shape[0], out)

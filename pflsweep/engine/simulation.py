@@ -12,7 +12,7 @@ from pflsweep.data.federation import Data, Federation
 from pflsweep.engine import draws
 from pflsweep.engine.cohort import Clients, Traffic, run_round
 from pflsweep.engine.evaluate import Scores, score
-from pflsweep.engine.lift import leaves, tree_map
+from pflsweep.engine.lift import leaves, rebuilt
 from pflsweep.engine.memory import keep_freed
 from pflsweep.engine.protocol import Method, Setup, Turn, Verbs
 from pflsweep.engine.task import Task
@@ -25,7 +25,7 @@ class Schedule:
     rounds: int  # T
     participation: float  # share of the clients that is sampled in a round
     weights: str  # aggregation weights: "share" n_i / sum of the cohort's n, or "uniform"
-    epochs: int  # E; the method holds it too, here it counts images
+    epochs: int  # E; the method holds it too, here it serves the estimate of the time
     batch: int
     lr: float
     lr_decay: float  # lr of round t is lr * lr_decay ** (t - 1)
@@ -81,8 +81,7 @@ class Simulation:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        supply = iter(state["server"])
-        self.server = tree_map(lambda _: next(supply), self.server)
+        self.server = rebuilt(self.server, state["server"])
         self.clients.load(state["clients"])
         self.round, self.last = state["round"], state["last"].clone()
 
