@@ -92,7 +92,7 @@ def _hydra(argv: list[str]) -> int:
             raise outcome
         from pflsweep.sweep.summary import conclusion
 
-        print(conclusion([outcome]))
+        print(conclusion([outcome.record]))
     return 0
 
 
@@ -130,7 +130,12 @@ def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
         from pflsweep.trial import run_trial
 
         hydra = HydraConfig.get()
+        if hydra.sweeper.get("worker"):
+            from pflsweep.sweep.start import launched
+
+            return launched(hydra.sweeper.worker)
         try:
+            _check_single(hydra.overrides.task)
             outcome: Any = run_trial(config_of(composed, hydra))  # type: ignore[arg-type]
         except UserError as error:
             outcome = error
@@ -139,6 +144,15 @@ def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
         return outcome
 
     return task
+
+
+def _check_single(overrides: list[str]) -> None:
+    """Raises UserError where a single trial is asked for what only a sweep can do."""
+    from pflsweep.compose import is_of_sweep
+
+    asked = [override for override in overrides if is_of_sweep(override)]
+    if asked:
+        raise UserError(f"{asked[0]} is of a sweep: add -m, as in `pflsweep -m {' '.join(asked)}`.")
 
 
 def _config_dir(argv: list[str]) -> str | None:

@@ -15,6 +15,7 @@ from pflsweep.errors import UserError, nearest
 from pflsweep.keys import PLUGS, flat
 
 GROUPS = ("algorithm", *PLUGS, "model", "dataset", "partition", "train", "metrics", "tracking")
+COMMAND = ("sweep", "only", "scale", "plan", "retry", "workers", "tune")  # keys of a sweep, not of its trials
 
 
 class Config(NamedTuple):
@@ -52,9 +53,19 @@ def config_of(composed: DictConfig, hydra: DictConfig) -> Config:
     return Config(values, choices, _plain(_compose(options, sources)))
 
 
+def command_of(composed: DictConfig) -> dict[str, Any]:
+    """The keys of a sweep."""
+    return OmegaConf.to_container(OmegaConf.masked_copy(composed, list(COMMAND)), resolve=True)  # type: ignore[return-value]
+
+
+def is_of_sweep(override: str) -> bool:
+    """Whether an override sets one of these keys."""
+    return override.lstrip("+~").partition("=")[0].partition(".")[0].partition("@")[0] in COMMAND
+
+
 def _plain(composed: DictConfig, resolve: bool = False) -> dict[str, Any]:
-    """The composed config without Hydra's own node."""
-    copy = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    """The trial's config: what was composed without the nodes of Hydra and of a sweep."""
+    copy = OmegaConf.masked_copy(composed, [str(key) for key in composed if key not in ("hydra", *COMMAND)])
     return OmegaConf.to_container(copy, resolve=resolve)  # type: ignore[return-value]
 
 

@@ -76,6 +76,7 @@ RULES = {
     "device": Rule((), choices=("auto", "cpu", "cuda")),
     "data.root": Rule((str,), null=True),
     "data.validation": Rule((float,), low=0, below=1),
+    "data.limit": Rule((int,), low=1, null=True),
     "data.targets": Rule((), choices=("own", "permuted")),
     "data.shuffle": Rule((int,), low=0),
     "data.new": Rule((int,), low=0),
@@ -96,6 +97,7 @@ RULES = {
     "train.lr": Rule((float,), above=0),
     "train.lr_decay": Rule((float,), above=0),
     "train.momentum": Rule((float,), low=0, below=1),
+    "train.optimiser_state": Rule((), choices=("fresh", "kept")),
     "train.weight_decay": Rule((float,), low=0),
     "train.eval_every": Rule((int,), low=1),
     "train.eval_batch": Rule((int,), low=1),
@@ -132,7 +134,7 @@ def check(config: Config) -> None:
             continue
         if key not in given:
             raise UserError(f"{key} is missing. Its default is {example!r}.")
-        _require(key, given[key], RULES.get(key) or _rule_like(example, key, config))
+        require(key, given[key], RULES.get(key) or _rule_like(example, key, config))
     if given.get("dataset.name") != allowed.get("dataset.name"):
         option = config.choices["dataset"]
         raise UserError(f"dataset.name is a part of dataset={option}: set dataset to choose another.")
@@ -144,7 +146,7 @@ def check(config: Config) -> None:
             raise UserError(f"{group}={config.choices[group]}: its YAML file names no class as `_target_`.")
 
 
-def _require(key: str, value: Any, rule: Rule) -> None:
+def require(key: str, value: Any, rule: Rule) -> None:
     if not rule.allows(value):
         guess = nearest(value, [str(c) for c in rule.choices]) if isinstance(value, str) else ""
         raise UserError(f"{key} is {value!r}: it must be {rule}.{guess}")
@@ -190,7 +192,7 @@ def check_fields(cls: type, values: dict[str, Any], head: str, remedy: str) -> N
     for name, field in fields.items():
         if name not in values:
             raise UserError(f"{head}.{name} is missing ({field.metadata.get('meaning', '')}): {remedy}.")
-        _require(f"{head}.{name}", values[name], field_rule(hints[name], field))
+        require(f"{head}.{name}", values[name], field_rule(hints[name], field))
 
 
 def field_rule(hint: Any, field: Any) -> Rule:
@@ -257,7 +259,9 @@ def build_federation(config: Config) -> tuple[Any, Any]:
 
     values, data, seed = config.values, config.values["data"], config.values["seed"]
     root, device = find_root(data["root"]), _device(values["device"])
-    dataset = _call(config, "dataset", root, data["download"])
+    dataset = build_dataset(config)
+    if data["limit"] is not None:
+        dataset = dataset.part(data["limit"], seed)
     rows = _call(config, "partition", dataset, seed, root=root, device=device)
     everybody = Federation(dataset, rows, validation=data["validation"], seed=seed, device=device)
     federation, new = everybody.newcomers(data["new"])
@@ -265,6 +269,15 @@ def build_federation(config: Config) -> tuple[Any, Any]:
         federation = federation.permuted(data["shuffle"])
     federation.chances = chances(federation, values["train"]["sampling"], values["train"]["sampling_alpha"])
     return federation, new
+
+
+def build_dataset(config: Config) -> Any:
+    """The dataset, from data.root. Raises UserError."""
+    from pflsweep.data.datasets.files import find_root, reading
+
+    data = config.values["data"]
+    with reading(config.choices["dataset"]):
+        return _call(config, "dataset", find_root(data["root"]), data["download"])
 
 
 def _check_text(config: Config, tokens: int | None) -> None:

@@ -15,12 +15,16 @@ import yaml
 from pflsweep.errors import UserError
 
 
+class Busy(UserError):  # noqa: N818 (a state)
+    """Another process has the folder."""
+
+
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
     """Holds a folder for this process; the operating system lets go of it when the process dies.
 
-    Made where it is missing, and removed again where nothing came to stand in it. Raises UserError where another
-    process trains there or the folder cannot be written to.
+    Made where it is missing, and removed again where nothing came to stand in it. Raises Busy where another process
+    trains there, UserError where the folder cannot be written to.
     """
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     with writing(folder):
@@ -46,7 +50,7 @@ def _locked(folder: Path) -> IO[str]:
                 return lock
         except BlockingIOError as error:
             lock.close()
-            raise UserError(
+            raise Busy(
                 f"Another process is training this trial now ({folder}). Wait for it or stop it first."
             ) from error
         except FileNotFoundError:

@@ -2,6 +2,8 @@
 
 import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
@@ -15,9 +17,29 @@ from pflsweep.engine.simulation import Simulation
 QUIET = 60.0  # seconds between two lines in a log
 
 
+_quiet = False  # while a sweep shows its trials together
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """No word about single trials."""
+    global _quiet
+    before, _quiet = _quiet, True
+    try:
+        yield
+    finally:
+        _quiet = before
+
+
 def say(text: str) -> None:
     """One line on stderr, above the bar where there is one."""
     tqdm.write(text, file=sys.stderr)
+
+
+def mention(text: str) -> None:
+    """A line on a single trial, of which a sweep has many."""
+    if not _quiet:
+        say(text)
 
 
 def duration(seconds: float) -> str:
@@ -33,7 +55,7 @@ class Progress:
     def __init__(self, name: str, done: int, total: int) -> None:
         self._name, self._start, self._total = name, done, total
         self._began = self._said = perf_counter()
-        self._terminal = sys.stderr.isatty()
+        self._terminal = sys.stderr.isatty() and not _quiet
         self._bar = tqdm(total=total, initial=done, desc=name, unit="round", disable=not self._terminal, leave=False)
 
     def round(self, row: dict[str, Any]) -> None:
@@ -52,7 +74,7 @@ class Progress:
                 *([text] if text else []),
                 f"about {duration(left)} left",
             ]
-            say(f"{self._name}: {', '.join(line)}")
+            mention(f"{self._name}: {', '.join(line)}")
 
     def close(self) -> None:
         self._bar.close()
@@ -62,7 +84,7 @@ def announce(name: str, simulation: Simulation) -> None:
     """Say what will be trained, and how long it takes if one gradient step is anything to go by."""
     federation, schedule = simulation.federation, simulation.schedule
     left = schedule.rounds - simulation.round
-    if not left:
+    if not left or _quiet:
         return
     share = simulation.cohort_size / federation.clients
     batches = sum(math.ceil(n / schedule.batch) for n in federation.sizes.tolist())

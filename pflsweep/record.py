@@ -32,21 +32,24 @@ RUNTIME = (
     "tracking",
     "checkpoint",
 )
-YOUNG = {
+YOUNG: dict[str, Any] = {
     **{group: {} for group in PLUGS if group != "ala"},
     "dataset.augment": "none",
+    "data.limit": None,
     "data.targets": "own",
     "data.shuffle": 0,
     "data.new": 0,
     "data.new_epochs": 20,
     "train.sampling": "uniform",
     "train.sampling_alpha": 1.0,
+    "train.optimiser_state": "fresh",
 }
 # keys that act on something only under this condition on the flat config
 ACTING: dict[str, Callable[[dict[str, Any]], Any]] = {
     "data.shuffle": lambda config: config.get("data.targets") == "permuted",
     "data.new_epochs": lambda config: config.get("data.new"),
     "train.sampling_alpha": lambda config: config.get("train.sampling") == "dirichlet",
+    "train.optimiser_state": lambda config: config.get("train.momentum"),
 }
 # what half a record may have left behind
 STALE = (
@@ -169,6 +172,11 @@ class Record:
     def done(self) -> int:
         """The last round in the tables."""
         return int(self._rounds[-1]["round"]) if self._rounds else 0
+
+    @property
+    def last_row(self) -> dict[str, Any]:
+        """The last round's row."""
+        return self._rounds[-1]
 
     @property
     def evaluated(self) -> list[int]:

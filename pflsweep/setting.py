@@ -6,6 +6,7 @@ import inspect
 import platform
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from pflsweep.record import identity, method_name
 def describe(config: Config, parts: Parts) -> dict[str, Any]:
     """meta.json of a trial."""
     chosen, dataset = config.choices, parts.federation.dataset
-    code, bad = _own_code(config), parts.verbs.malicious
+    code, bad = own_code(config), parts.verbs.malicious
     versions = {group: plugin.version for group, plugin in parts.plugins.items()}
     return {
         "identity": identity(
@@ -35,7 +36,8 @@ def describe(config: Config, parts: Parts) -> dict[str, Any]:
         ),
         "name": f"{method_name(chosen)}-{chosen['dataset']}-{chosen['partition']}-{config.values['seed']}",
         "method": chosen["algorithm"],
-        **{group: chosen[group] for group in ("dataset", "partition", "model", *PLUGS)},
+        **{group: chosen[group] for group in ("dataset", "partition", *PLUGS)},
+        "model": model_name(config),
         "seed": config.values["seed"],
         "method_version": parts.method.version,
         "reconstruction": parts.method.reconstruction,
@@ -52,7 +54,13 @@ def describe(config: Config, parts: Parts) -> dict[str, Any]:
     }
 
 
-def _own_code(config: Config) -> list[str]:
+def model_name(config: Config) -> str:
+    """The option, and the model's own name where the option has many: torchvision.vgg11, which is not model=vgg11."""
+    option, own = config.choices["model"], config.values["model"].get("name")
+    return option if own in (None, option) else f"{option}.{own}"
+
+
+def own_code(config: Config) -> list[str]:
     """A hash of each module outside pflsweep that the method and its plug-ins are written in."""
     nodes = [(group, config.choices[group], config.values[group]) for group in PLUGGED if config.values[group]]
     classes = [base for node in nodes for base in target(*node).__mro__]
@@ -79,6 +87,7 @@ def _environment(parts: Parts) -> dict[str, Any]:
     }
 
 
+@cache
 def _processor() -> str:
     """The processor's name: platform.processor() is empty on many Linux systems."""
     try:
@@ -91,6 +100,7 @@ def _processor() -> str:
     )
 
 
+@cache  # the code that runs is the one that was there at the start
 def _commit() -> str | None:
     """The commit of pflsweep's own checkout, None where it is installed from a wheel; -dirty with other changes."""
     package = Path(__file__).parent

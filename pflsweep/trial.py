@@ -12,6 +12,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import nn
@@ -23,7 +24,7 @@ from pflsweep.engine import simulation as engine
 from pflsweep.engine.newcomers import fine_tune
 from pflsweep.engine.optimiser import Sgd
 from pflsweep.errors import UserError
-from pflsweep.progress import Progress, announce, say
+from pflsweep.progress import Progress, announce, mention, say
 from pflsweep.record import Record
 from pflsweep.report import figures, style
 from pflsweep.rows import client_rows, matrices, newcomer_table, partition_table, round_row, score_columns, score_table
@@ -31,6 +32,7 @@ from pflsweep.setting import describe
 from pflsweep.tracking import Listener, open_run, send
 
 Stop = Callable[[], bool]  # whether Ctrl-C was pressed
+Watch = Callable[[Record], None]  # called after each round; may raise Pruned
 SMALL = 250_000  # parameters under which one thread is the fastest
 
 
@@ -43,6 +45,14 @@ class Accuracy(NamedTuple):
 
 class Stopped(KeyboardInterrupt):
     """Ctrl-C, after the record was brought to a round's end."""
+
+
+class Pruned(Exception):  # noqa: N818 (no error)
+    """A sweep has seen enough of this trial: it loses. What it has trained is kept and can be continued."""
+
+
+class Diverged(Exception):  # noqa: N818 (as the field says it)
+    """No client's model is worth training on."""
 
 
 class Result:
@@ -93,10 +103,15 @@ class Result:
         return model
 
 
-def run_trial(config: Config, listen: Callable[[dict[str, Any], Record], Listener] = open_run) -> Result:
-    """Train what is not trained yet. listen: opens what hears of each round; it is tracking's.
+def run_trial(
+    config: Config,
+    listen: Callable[[dict[str, Any], Record], Listener] = open_run,
+    watch: Watch = lambda record: None,
+) -> Result:
+    """Train what is not trained yet. listen: opens what hears of each round; it is tracking's. watch: see Watch.
 
-    Raises UserError on bad input, and where `listen` does, before anything is written; Stopped on Ctrl-C.
+    Raises UserError on bad input, and where `listen` does, before anything is written; Busy where another process
+    trains it; Stopped on Ctrl-C; Pruned where `watch` does; Diverged.
     """
     check(config)
     parts = build(config)
@@ -113,7 +128,7 @@ def run_trial(config: Config, listen: Callable[[dict[str, Any], Record], Listene
                 if record.begun:
                     _catch_up(record, simulation)
                     record.go_on(config.values, meta)
-                _run(record, simulation, parts, config, listen)
+                _run(record, simulation, parts, config, listen, watch)
     return Result(folder, config.values["train"]["rounds"])
 
 
@@ -135,7 +150,7 @@ def _done(record: Record, config: Config) -> bool:
     if record.done > rounds:
         _require_evaluated(record, rounds)
     more = f", reported as of round {rounds}" if record.done > rounds else ""
-    say(f"{record.meta['name']}: trained already, {record.done} rounds{more} ({record.folder})")
+    mention(f"{record.meta['name']}: trained already, {record.done} rounds{more} ({record.folder})")
     return True
 
 
@@ -166,14 +181,16 @@ def _require_evaluated(record: Record, rounds: int) -> None:
         )
 
 
-def _run(record: Record, simulation: engine.Simulation, parts: Parts, config: Config, listen: Callable) -> None:
+def _run(
+    record: Record, simulation: engine.Simulation, parts: Parts, config: Config, listen: Callable, watch: Watch
+) -> None:
     """The rounds that are left, with everybody who listens. Nothing is written before the listener is there."""
     name, status = record.meta["name"], "failed"
     with listen(config.values, record) as hears, _interruptible() as stop:
         record.begin()
         try:
             announce(name, simulation)
-            _train(record, simulation, config.values["checkpoint"]["every"], hears, stop)
+            _train(record, simulation, config.values["checkpoint"]["every"], hears, watch, stop)
             _finish(record, simulation, parts, config)
             status = "finished"
         except KeyboardInterrupt as interrupt:
@@ -182,6 +199,11 @@ def _run(record: Record, simulation: engine.Simulation, parts: Parts, config: Co
             total = simulation.schedule.rounds
             done = record.status["rounds"]
             raise Stopped(f"{name}: stopped after round {done} of {total}; the same command continues") from interrupt
+        except (Pruned, Diverged) as loser:
+            status = "pruned" if isinstance(loser, Pruned) else status
+            record.write(simulation.state())
+            record.set_status(status=status, error=f"{type(loser).__name__}: {loser}")
+            raise
         except Exception as error:
             record.set_status(status=status, error=f"{type(error).__name__}: {error}")
             raise
@@ -191,7 +213,9 @@ def _run(record: Record, simulation: engine.Simulation, parts: Parts, config: Co
             raise Stopped(f"{name}: stopped, with this trial finished")
 
 
-def _train(record: Record, simulation: engine.Simulation, every: float, hears: Listener, stop: Stop) -> None:
+def _train(
+    record: Record, simulation: engine.Simulation, every: float, hears: Listener, watch: Watch, stop: Stop
+) -> None:
     """Round by round; a checkpoint by time. On Ctrl-C the round is brought to its end first."""
     total = simulation.schedule.rounds
     if simulation.round == total and total not in record.evaluated:  # was to go on, and is now the last
@@ -205,6 +229,8 @@ def _train(record: Record, simulation: engine.Simulation, every: float, hears: L
             record.append(row, client_rows(result), matrices(result))
             progress.round(row)
             hears.rows(record)
+            _require_sound(result, simulation.verbs.malicious)
+            watch(record)
             if result.round == total:
                 break  # _finish writes
             stopped = stop()
@@ -215,6 +241,13 @@ def _train(record: Record, simulation: engine.Simulation, every: float, hears: L
                 raise KeyboardInterrupt
     finally:
         progress.close()
+
+
+def _require_sound(result: engine.Result, malicious: torch.Tensor | None) -> None:
+    """Raises Diverged where no client's loss is finite any more. Under attack that is a result like another."""
+    loss = result.scores["personal"].loss if result.scores and malicious is None else np.zeros(1)
+    if not np.isfinite(loss).any():
+        raise Diverged(f"no client's loss is finite after round {result.round}: a smaller train.lr may help")
 
 
 def _finish(record: Record, simulation: engine.Simulation, parts: Parts, config: Config) -> None:

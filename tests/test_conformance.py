@@ -12,15 +12,24 @@ from torch import Tensor
 
 from pflsweep.algorithms.fedala import Ala
 from pflsweep.algorithms.fedavg import FedAvg
-from pflsweep.check.case import Case, Sizes, advance, assert_same, difference, models
+from pflsweep.check.case import Case, Sizes, advance, assert_same, difference, known, models
 from pflsweep.check.command import case_of, method_at
-from pflsweep.check.properties import PROPERTIES, Property, any_chunking_with_noise
+from pflsweep.check.properties import (
+    PROPERTIES,
+    Property,
+    absent_clients_stay,
+    any_chunking,
+    any_chunking_with_noise,
+    state_is_complete,
+)
 from pflsweep.compose import conf_dir
 from pflsweep.config import check_fields
 from pflsweep.data.federation import Federation
 from pflsweep.engine import parts
+from pflsweep.engine.cohort import optimiser_states
 from pflsweep.engine.lift import leaves
-from pflsweep.engine.protocol import Method, Plugin, Setup, Verbs, hyper
+from pflsweep.engine.optimiser import Sgd
+from pflsweep.engine.protocol import Given, Method, Plugin, Setup, Verbs, hyper
 from pflsweep.engine.task import Task
 from pflsweep.plugins.attack import Gaussian, Scaled
 from pflsweep.plugins.privacy import DpSgd
@@ -496,6 +505,51 @@ def test_property(name: str, property_: Property) -> None:
     if DpSgd in TABLE[name].plugs and property_ is any_chunking_with_noise:
         pytest.skip("DP-SGD refuses batch norm; its own test has dropout alone")
     property_(case(name))
+
+
+@pytest.mark.parametrize("property_", [any_chunking, absent_clients_stay, state_is_complete], ids=lambda p: p.__name__)
+@pytest.mark.parametrize("name", TRIED)
+def test_property_with_kept_optimiser_states(name: str, property_: Property) -> None:
+    property_(replace(case(name), optimiser_state="kept"))
+
+
+MARK = -7.25  # the number that no optimiser state has by itself
+
+
+@dataclass(frozen=True)
+class Marked(Sgd):
+    """Its fresh states are known by their numbers."""
+
+    def init(self, w: Tensor) -> Tensor:
+        return super().init(w).fill_(MARK)
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_the_engine_finds_all_optimiser_states(name: str) -> None:
+    """Those of the method's works, under their names, and nothing else."""
+    seen = []
+
+    def watch(verbs: Verbs) -> Verbs:
+        def start(given: Given, data: Any) -> Any:
+            work = verbs.start(given, data)
+            marked = [leaf.data_ptr() for leaf in leaves(work) if leaf.unique().tolist() == [MARK]]
+            assert marked == [leaf.data_ptr() for leaf in optimiser_states(work) if leaf.numel()]
+            seen.append(work)
+            return work
+
+        return verbs._replace(start=start)
+
+    advance(case(name).simulation(watch=watch, optimiser=Marked), 1)
+    assert seen
+
+
+@pytest.mark.parametrize("name", [name for name in TRIED if not case(name).plain])
+def test_kept_optimiser_states_go_on(name: str) -> None:
+    """They are the only difference: a client's first turn is as ever, its second is not."""
+    fresh, kept = (replace(case(name), optimiser_state=how).simulation(participation=1.0) for how in ("fresh", "kept"))
+    for round, same in ((1, True), (2, False)):
+        ours, theirs = known(advance(kept, 1)), known(advance(fresh, 1))
+        assert all(torch.equal(ours[what], theirs[what]) for what in theirs) == same, f"round {round}"
 
 
 @pytest.mark.parametrize(("name", "reduction"), REDUCTIONS, ids=lambda v: getattr(v, "to", v))

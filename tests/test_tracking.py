@@ -201,7 +201,8 @@ def test_a_sweep_is_a_parent(store, tmp_path, monkeypatch):
         with tracking.open_run(cfg, record) as run:
             run.finish(record, "finished")
         records.append(record)
-    tracking.finish_sweep(cfg, "abc", records, [])
+    tracking.send(cfg, before)
+    tracking.finish_sweep(cfg, "abc", records, [], {}, {})
     runs = {run.info.run_name: run for run in store.runs()}
     assert len(runs) == 4
     parent = runs.pop("algorithm=local,fedavg,pgfed")
@@ -218,19 +219,19 @@ def test_a_sweep_with_failures_has_failed_and_names_them(store, tmp_path):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
     for records in ([], [record]):
         tracking.open_sweep(record.config, "abc", "seed=0,1")
-        tracking.finish_sweep(record.config, "abc", records, ["the trial seed=1 failed: UserError: no"])
+        tracking.finish_sweep(record.config, "abc", records, ["the trial seed=1 failed: no"], {}, {})
         parent = next(run for run in store.runs() if run.info.run_name == "seed=0,1")
         assert parent.info.status == "FAILED"
-        assert parent.data.tags["failed"] == "the trial seed=1 failed: UserError: no"
+        assert parent.data.tags["failed"] == "the trial seed=1 failed: no"
     page = Path(store.client.download_artifacts(parent.info.run_id, "comparison/runs.md")).read_text()
-    assert "- the trial seed=1 failed: UserError: no" in page.split("## In no table")[1]
+    assert "- the trial seed=1 failed: no" in page.split("## In no table")[1]
 
 
 def test_a_store_that_is_gone_when_the_sweep_ends_costs_a_warning(store, tmp_path, caplog):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
     tracking.open_sweep(record.config, "abc", "seed=0,1")
     (tmp_path / "mlflow.db").write_text("this is a diary")
-    tracking.finish_sweep(record.config, "abc", [record], [])
+    tracking.finish_sweep(record.config, "abc", [record], [], {}, {})
     assert "MLflow did not take the sweep abc" in caplog.text
 
 

@@ -339,6 +339,7 @@ def test_a_commit_with_changes_is_dirty(tmp_path: Path, monkeypatch: pytest.Monk
 
     (tmp_path / "package").mkdir()
     monkeypatch.setattr(setting, "__file__", str(tmp_path / "package" / "setting.py"))
+    monkeypatch.setattr(setting, "_commit", setting._commit.__wrapped__)  # it remembers
     assert setting._commit() is None
     name = ["-c", "user.name=n", "-c", "user.email=e"]
     for words in (["init", "-q"], [*name, "commit", "-q", "--allow-empty", "-m", "x"]):
@@ -348,6 +349,16 @@ def test_a_commit_with_changes_is_dirty(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(commit) == 40
     (tmp_path / "package" / "new.py").touch()
     assert setting._commit() == f"{commit}-dirty"
+
+
+def test_the_models_of_one_option_have_their_own_names() -> None:
+    from pflsweep import setting
+
+    names = ("torchvision model.name=resnet18", "torchvision model.name=shufflenet_v2_x0_5", "resnet18", "mlp")
+    configs = [compose(["device=cpu", *f"model={name}".split()]) for name in names]
+    metas = [setting.describe(config, build(config)) for config in configs]
+    own = [meta["model"] for meta in metas]
+    assert own == ["torchvision.resnet18", "torchvision.shufflenet_v2_x0_5", "resnet18", "mlp"]
 
 
 def test_a_continuation_says_where_it_ran() -> None:

@@ -32,7 +32,7 @@ class FedAvgC(Method):
     local training starts. mu > 0 is FedProx-C (Li et al., MLSys 2020), whose anchor stays the received model.
     finetune_epochs = 0 has the trajectory of FedAvg (FedProx). What the paper leaves open:
     - 15 epochs of fine-tuning: what its running times suggest; their learning rate is the run's;
-    - fine-tuning and training have an optimiser and an order of batches each;
+    - fine-tuning and training have an optimiser (the former's is always fresh) and an order of batches each;
     - a client is evaluated with theta-hat_i of its last turn, one aggregation behind, or with the newest theta,
       fine-tuned anew at every evaluation.
     """

@@ -27,7 +27,9 @@ class FedRep(Method):
     - the paper's tau head updates are `head_epochs` epochs, its one update of the extractor is E epochs;
     - extractors are averaged with the run's weights (the paper: a plain mean; the code: by samples);
     - the code fits all heads once more after the last round; here a client keeps the head of its last turn;
-    - both phases start a fresh optimiser; weight decay and momentum act on the trained part alone.
+    - both phases have an optimiser of their own; weight decay and momentum act on the trained part alone;
+    - there is no global model: heads never leave their clients. FedPG's tables print one of averaged heads, whose
+      upload the wire would have to count.
     """
 
     paper = "Collins et al., ICML 2021"

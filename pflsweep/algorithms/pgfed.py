@@ -60,7 +60,7 @@ class PGFed(Method):
     - alpha's learning rate is not in the paper;
     - PGFedMo's first auxiliary gradient is g-tilde itself;
     - aggregation weights sum to 1 over the cohort (the paper divides by the data of all clients);
-    - the optimiser starts afresh in every round; the code keeps its momentum buffer.
+    - the code keeps the momentum buffer over rounds: train.optimiser_state=kept.
     """
 
     paper = "Luo et al., ICCV 2023"

@@ -38,7 +38,7 @@ class Case:
     """make: (task, opt, epochs) -> verbs. plain: whether the method refuses momentum and weight decay.
 
     tolerance: relative, where only the order of sums differs. wire: floats up and down per client and round,
-    after warm-up; None: not known. plug: the verbs with what is plugged into them.
+    after warm-up; None: not known. plug: the verbs with what is plugged into them. optimiser_state: as in Schedule.
     """
 
     make: Callable[[Task, Sgd, int], Verbs]
@@ -46,6 +46,7 @@ class Case:
     tolerance: float = 1e-10
     wire: Callable[[Sizes], float] | None = None
     plug: Callable[[Verbs, Task, Federation], Verbs] = lambda verbs, task, federation: verbs
+    optimiser_state: str = "fresh"
 
     def simulation(
         self,
@@ -60,7 +61,8 @@ class Case:
         task = task_of(model)
         opt = optimiser(0.0, 0.0) if self.plain else optimiser(momentum=0.9, weight_decay=1e-3)
         verbs = watch(self.plug(self.make(task, opt, EPOCHS), task, federation))
-        return Simulation(verbs, task, federation, replace(SCHEDULE, **schedule), task.vector(model))
+        settings = replace(SCHEDULE, optimiser_state=self.optimiser_state, **schedule)
+        return Simulation(verbs, task, federation, settings, task.vector(model))
 
 
 def advance(sim: Simulation, rounds: int) -> Simulation:
@@ -92,10 +94,12 @@ def unpacked(sim: Simulation, state: bytes) -> Simulation:
 
 def known(sim: Simulation) -> dict[str, Tensor]:
     """All that a simulation keeps, by name."""
-    everybody = sim.clients.get(torch.arange(sim.federation.clients))
+    ids = torch.arange(sim.federation.clients)
+    everybody, optimisers = sim.clients.get(ids), () if sim.optimisers is None else sim.optimisers.get(ids)
     return {
         **{f"server state {k}": leaf.clone() for k, leaf in enumerate(leaves(sim.server))},
         **{f"client state {k}": leaf for k, leaf in enumerate(leaves(everybody))},
+        **{f"optimiser state {k}": leaf for k, leaf in enumerate(optimisers)},
         "round of the last turn": sim.last.clone(),
         **{f"private training, {name}": part.clone() for name, part in sim.spent._asdict().items()},
     }

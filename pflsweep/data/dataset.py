@@ -1,9 +1,12 @@
 """What a loader returns: one dataset as compact tensors, original training rows first."""
 
+import hashlib
 from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
+
+from pflsweep.engine import draws
 
 
 class Dataset(NamedTuple):
@@ -27,6 +30,19 @@ class Dataset(NamedTuple):
     def shape(self) -> tuple[int, ...]:
         """Shape of one row, as a model sees it."""
         return tuple(self.x.shape[1:])
+
+    def part(self, limit: int, seed: int) -> "Dataset":
+        """At most `limit` of its rows, drawn; training and test keep their proportion. Its checksum is its own."""
+        if limit >= len(self.y):
+            return self
+        train = round(limit * self.train / len(self.y))
+        generator = draws.generator(seed, "part")
+        trained = generator.permutation(self.train)
+        tested = self.train + generator.permutation(len(self.y) - self.train)
+        rows = np.concatenate([np.sort(trained[:train]), np.sort(tested[: limit - train])])
+        owner = None if self.owner is None else self.owner[rows]
+        checksum = hashlib.blake2b(f"{self.checksum} {limit} {seed}".encode(), digest_size=8).hexdigest()
+        return self._replace(x=self.x[rows], y=self.y[rows], train=train, owner=owner, checksum=checksum)
 
 
 class Rows(NamedTuple):

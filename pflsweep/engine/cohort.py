@@ -11,6 +11,7 @@ from torch import Tensor
 from pflsweep.data.federation import Data
 from pflsweep.engine.lift import leaves, rebuilt, tree_map
 from pflsweep.engine.protocol import Given, Spent, Turn, Verbs
+from pflsweep.errors import UserError
 
 DataOf = Callable[[Tensor, int], Data]  # the data of some clients in a round
 
@@ -52,6 +53,59 @@ class Clients:
         self.seen[:] = False
         if len(state["ids"]):
             self.put(state["ids"], rebuilt(self._rows, state["rows"]))
+
+
+class OptimiserStates:
+    """The optimiser states of all N clients as their last turns left them: the fields `opt` and `..._opt` of their
+    work. A client without a turn has fresh ones, of zeros.
+    """
+
+    def __init__(self, clients: int) -> None:
+        self._clients = clients
+        self._store = self._sized([])  # as large as it has to be from the first work on
+
+    def get(self, ids: Tensor) -> tuple[Tensor, ...]:
+        """The states of some clients, copied; none before the first round."""
+        return self._store.get(ids)
+
+    def resume(self, ids: Tensor, work: Any) -> None:
+        """Write them into the work that `start` returned, which the engine owns. Raises UserError where none fits."""
+        fresh = optimiser_states(work)
+        if not fresh:
+            raise UserError(
+                f"train.optimiser_state is 'kept', but {type(work).__name__}, the work that this method's `start` "
+                "returns, has no field named `opt` or ..._opt: there is no state to keep. Give the one that "
+                "`self.opt.init` makes such a name, or use train.optimiser_state=fresh."
+            )
+        if not self._store.seen.any():
+            self._store = self._sized(fresh)
+        for state, last in zip(fresh, self._store.get(ids), strict=True):
+            state.copy_(last)
+
+    def keep(self, ids: Tensor, work: Any) -> None:
+        """Remember those of a work that has been trained."""
+        self._store.put(ids, tuple(optimiser_states(work)))
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return self._store.state()
+
+    def load(self, state: dict[str, Any]) -> None:
+        self._store = self._sized(state["rows"])
+        self._store.load(state)
+
+    def _sized(self, like: list[Tensor]) -> Clients:
+        """An empty store for states such as these of some clients, [C, ...] each."""
+        return Clients(tuple(state.new_zeros(state.shape[1:]) for state in like), self._clients)
+
+
+def optimiser_states(work: Any) -> list[Tensor]:
+    """What stands in fields named `opt` or ..._opt of a work, and of works inside it (ALA's), in their order."""
+    found: list[Tensor] = []
+    for name in getattr(work, "_fields", ()):
+        part = getattr(work, name)
+        found += leaves(part) if name == "opt" or name.endswith("_opt") else optimiser_states(part)
+    return found
 
 
 class Traffic(NamedTuple):
@@ -130,9 +184,10 @@ class Cohort:
     """The clients of one round and what they are asked to do, chunk by chunk."""
 
     def __init__(
-        self, verbs: Verbs, server: Any, clients: Clients, turn: Turn, data_of: DataOf, labels: Tensor, chunk: int
-    ) -> None:
-        self.verbs, self.server, self.clients, self.turn = verbs, server, clients, turn
+        self, verbs: Verbs, server: Any, clients: Clients, optimisers: OptimiserStates | None, turn: Turn,
+        data_of: DataOf, labels: Tensor, chunk: int,
+    ) -> None:  # fmt: skip
+        self.verbs, self.server, self.clients, self.optimisers, self.turn = verbs, server, clients, optimisers, turn
         self.ids = turn.ids.cpu()  # store and data are indexed there
         self.data_of, self.labels, self.chunk = data_of, labels.to(turn.share.device), chunk
         self.images = 0
@@ -152,10 +207,16 @@ class Cohort:
         """start, fit and finish of every client; what they send, as one tree. Writes their rows."""
 
         def one(cut: slice) -> tuple[Any, Any]:
-            given, data = self._given(cut), self.data_of(self.ids[cut], self.turn.round)
+            ids, given = self.ids[cut], self._given(cut)
+            data = self.data_of(ids, self.turn.round)
             work = own(self.verbs.start(given, data))
-            up, row = self.verbs.finish(given, data, self.verbs.fit(given, data, work))
-            self.clients.put(self.ids[cut], row)
+            if self.optimisers is not None:
+                self.optimisers.resume(ids, work)
+            work = self.verbs.fit(given, data, work)
+            up, row = self.verbs.finish(given, data, work)
+            self.clients.put(ids, row)
+            if self.optimisers is not None:
+                self.optimisers.keep(ids, work)
             self.images += data.trained
             self._spent.append(data.spent)
             return given.down, up
@@ -200,10 +261,13 @@ class Cohort:
 
 
 def run_round(
-    verbs: Verbs, server: Any, clients: Clients, turn: Turn, data_of: DataOf, labels: Tensor, chunk: int
-) -> Round:
-    """One round. Writes the rows of the cohort's clients; returns the new server."""
-    cohort = Cohort(verbs, server, clients, turn, data_of, labels, chunk)
+    verbs: Verbs, server: Any, clients: Clients, optimisers: OptimiserStates | None, turn: Turn, data_of: DataOf,
+    labels: Tensor, chunk: int,
+) -> Round:  # fmt: skip
+    """One round. Writes the rows of the cohort's clients; returns the new server. optimisers: None begins each turn
+    with fresh ones.
+    """
+    cohort = Cohort(verbs, server, clients, optimisers, turn, data_of, labels, chunk)
     up = cohort.train()
     new = _converse(verbs.aggregate(server, up, turn), cohort.ask)
     return Round(new, cohort.traffic, cohort.images, cohort.spent, up)

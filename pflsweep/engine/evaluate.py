@@ -1,7 +1,8 @@
 """Evaluation: an instrument. It reads models as vectors and changes nothing.
 
 A *view* is whose models are scored: personal, global, or trained (before aggregation). A *target* is on which rows:
-a client's own, a subset of the federation's, or all.
+a client's own, a subset of the federation's, or all; and `validation`, the client's own rows that are held back for
+sweeps to select on, where there are some.
 """
 
 import math
@@ -75,6 +76,8 @@ def targets(federation: Federation, split: str, metrics: Metrics) -> Targets:
         found["subset"] = [_joined(federation, own, i, metrics) for i in range(federation.clients)]
     if metrics.all:
         found["all"] = [np.unique(np.concatenate(own))] * federation.clients
+    if split == "test" and any(map(len, federation.rows["validation"])):
+        found["validation"] = [np.unique(rows) for rows in federation.rows["validation"]]
     return found
 
 
@@ -91,7 +94,9 @@ def _joined(federation: Federation, own: list[np.ndarray], client: int, metrics:
 
 def cover(found: Targets) -> list[np.ndarray]:
     """For each client the rows, sorted, that have all its targets' rows: one pass over them serves every target."""
-    return found.get("all") or [np.unique(np.concatenate(rows)) for rows in zip(*found.values(), strict=True)]
+    if "all" in found and "validation" not in found:
+        return found["all"]
+    return [np.unique(np.concatenate(rows)) for rows in zip(*found.values(), strict=True)]
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ class Sgd:
     weight_decay: float
 
     def init(self, w: Tensor) -> Tensor:
-        """A fresh state for w [C, P]."""
+        """A fresh state for w [C, P]: zeros."""
         return w.new_zeros(w.shape if self.momentum else (w.shape[0], 0))
 
     def update(

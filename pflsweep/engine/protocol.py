@@ -12,7 +12,9 @@
 Server, Client, Down, Work, Up, Question and Reply are NamedTuples of tensors that the method defines. Only Down, Up,
 Question and Reply cross the wire, and what crosses is counted by the type of each field: Vector, Scalars or Ids; Kept
 does not cross.
-Verbs are pure. One exception: the engine owns what `start` returned, and the optimiser may write into it.
+Verbs are pure. One exception: the engine owns what `start` returned, and the optimiser may write into it. Work has
+optimiser states (of self.opt.init) in fields named `opt` or ..._opt: with train.optimiser_state=kept the engine puts
+those of a client's last turn there.
 """
 
 from collections.abc import Callable

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pflsweep.data.federation import Data, Federation
 from pflsweep.engine import draws
-from pflsweep.engine.cohort import Clients, Traffic, run_round
+from pflsweep.engine.cohort import Clients, OptimiserStates, Traffic, run_round
 from pflsweep.engine.evaluate import OWN, Metrics, Scores, score, targets, without
 from pflsweep.engine.lift import leaves, rebuilt
 from pflsweep.engine.memory import keep_freed
@@ -34,6 +34,7 @@ class Schedule:
     eval_every: int  # rounds between evaluations; the last round is always evaluated
     eval_batch: int  # batch size where no gradient step depends on it
     chunk: int  # clients that run at once
+    optimiser_state: str = "fresh"  # with which a client's turn begins: "fresh", or "kept" from its last turn
 
 
 class Privacy(NamedTuple):
@@ -77,6 +78,8 @@ class Simulation:
         setup = Setup(federation.clients, self.cohort_size, schedule.rounds, federation.classes, federation.sizes)
         self.server = verbs.init(w0, setup)
         self.clients = Clients(verbs.init_client(w0, setup), federation.clients)
+        keeps = schedule.optimiser_state == "kept"
+        self.optimisers = OptimiserStates(federation.clients) if keeps else None
         self.last = torch.full((federation.clients,), -1)  # [N] round of each client's last turn
         self.spent = Spent(*(part.expand(federation.clients).clone() for part in _UNSPENT))  # [N] all rounds so far
         self.trained: Tensor | None = None  # [N, P] of clients that had a turn, where `trained` is asked for
@@ -101,11 +104,14 @@ class Simulation:
             "clients": self.clients.state(),
             "spent": [part.clone() for part in self.spent],
             **({} if self.trained is None else {"trained": self.trained.clone()}),
+            **({} if self.optimisers is None else {"optimisers": self.optimisers.state()}),
         }
 
     def load(self, state: dict[str, Any]) -> None:
         self.server = rebuilt(self.server, state["server"])
         self.clients.load(state["clients"])
+        if self.optimisers is not None and "optimisers" in state:  # without momentum one of "fresh" serves as well
+            self.optimisers.load(state["optimisers"])
         self.round, self.last = state["round"], state["last"].clone()
         if "spent" in state:  # a checkpoint of before there was private training has none
             self.spent = Spent(*(part.clone() for part in state["spent"]))
@@ -155,7 +161,7 @@ class Simulation:
         ids = self._sample()
         turn = self._turn(ids)
         done = run_round(
-            self.verbs, self.server, self.clients, turn,
+            self.verbs, self.server, self.clients, self.optimisers, turn,
             lambda ids, round: self._data(ids, round, "train"), self.federation.labels, self.schedule.chunk,
         )  # fmt: skip
         self.server = done.server

@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 
 from pflsweep.errors import UserError, nearest
 from pflsweep.keys import PLUGS, flat, under
-from pflsweep.record import RUNTIME, VIEWS, Record, acting, method_name
+from pflsweep.record import RUNTIME, VIEWS, YOUNG, Record, acting, method_name
 from pflsweep.report.figures import Curve
 from pflsweep.report.stats import Interval, interval, over_seeds
 
 Array = NDArray[np.float64]
 
-# Rows of one table may differ in the method, what is plugged into it, the seed, and in what changes no number
-APART = ("algorithm", *PLUGS, "seed", *RUNTIME)
+# Rows of one table may differ in the method, what is plugged into it, the seed, in what is scored beside the accuracy,
+# and in what changes no number
+APART = ("algorithm", *PLUGS, "seed", "metrics", *RUNTIME)
 
 
 class Summary(NamedTuple):
@@ -195,8 +196,12 @@ def check_baseline(found: list[Setting], method: str | None) -> None:
 
 
 def setting_of(record: Record) -> dict[str, Any]:
-    """The flat config without what rows may differ in; rounds as trained (a run may have been extended)."""
-    kept = {k: v for k, v in acting(flat(record.config)).items() if not under(k, APART)}
+    """The flat config without what rows may differ in; rounds as trained (a run may have been extended). A key younger
+    than the record has the value that trained it.
+    """
+    own = flat(record.config)
+    own |= {key: value for key, value in YOUNG.items() if key not in own}
+    kept = {k: v for k, v in acting(own).items() if not under(k, APART)}
     checksum = {"data_checksum": record.meta.get("data_checksum")}
     return {**kept, **checksum, "train.rounds": record.status.get("target", kept.get("train.rounds"))}
 
@@ -229,10 +234,20 @@ def _label(record: Record, siblings: list[Record]) -> str:
 
 
 def _hyper(record: Record) -> dict[str, Any]:
-    """What makes a row: the method's hyperparameters, its plug-ins', the versions of their code or the code."""
+    """What makes a row: the method's hyperparameters, its plug-ins', the versions of their code or the code; and what
+    is scored beside the accuracy, so that a row's runs all have it.
+    """
     own = {k: v for k, v in flat(record.config).items() if under(k, ("algorithm", *PLUGS)) and v != {}}
     others = {key: record.meta.get(key) for key in ("plugin_versions", "code")}  # code: of classes not pflsweep's
-    return {**own, "version": record.meta.get("method_version"), **{k: v for k, v in others.items() if v}}
+    own |= {"version": record.meta.get("method_version"), **{k: v for k, v in others.items() if v}}
+    return {**own, **asked(record)}
+
+
+def asked(record: Record) -> dict[str, Any]:
+    """The keys of metrics.* that ask for something."""
+    metrics = record.config.get("metrics") or {}
+    acts = {k: v for k, v in metrics.items() if v and (k != "subset_size" or metrics["subset"])}
+    return {f"metrics.{key}": value for key, value in acts.items()}
 
 
 def finished(record: Record) -> bool:
@@ -258,4 +273,5 @@ def evaluated(records: Iterable[Record]) -> list[str]:
 def spoken(name: str) -> str:
     """personal, but `personal S-acc` on a subset of the clients' test data and `personal G-acc` on all of it."""
     view, _, target = name.partition("_")
-    return {"": view, "subset": f"{view} S-acc", "all": f"{view} G-acc"}[target]
+    words = {"": "", "subset": " S-acc", "all": " G-acc", "validation": " on validation data"}
+    return view + words[target]

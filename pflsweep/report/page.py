@@ -20,10 +20,11 @@ seeded: which clients there are); one over *seeds* is Student's t interval over 
 The difference to the baseline is taken client by client under the same seed, its CI likewise. The best
 round is chosen on test data, so that it flatters; the last round is not chosen. Std over clients and worst
 10% are of the last round, as is all of the other metrics: macro F1 is a mean over clients; *over samples* is the sum of
-correct answers over that of samples; S-acc is on a client's own test data joined with that of some others, drawn once,
-G-acc on everybody's, `trained` of the local models before aggregation, all with the std over clients in brackets; the
-gain over the baseline too. Floats are for one client and round, mean over the rounds; seconds are training
-and evaluation, images/s training alone.
+correct answers over that of samples; S-acc is on a client's own test data joined with that of a share of the others,
+drawn once (union: on all of it, own: on as much as is its own), G-acc on everybody's, `trained` of the local models
+before aggregation, all with the std over clients in brackets; the gain over the baseline too; *-* is what a run did
+not score (`metrics.*`, which trains the same). Floats are for one client and round, mean over the rounds; seconds are
+training and evaluation, images/s training alone.
 """
 
 

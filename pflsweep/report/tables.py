@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from pflsweep.record import Record
-from pflsweep.report.compare import Row, Setting, at_last, evaluated, rounds_to, settings, spoken
+from pflsweep.report.compare import Row, Setting, asked, at_last, evaluated, rounds_to, settings, spoken
 from pflsweep.report.stats import interval
 
 NONE = "-"
@@ -36,7 +36,7 @@ def accuracy(setting: Setting, baseline: Row | None) -> pd.DataFrame:
 
 def others(setting: Setting, baseline: Row | None, goal: float | None = None) -> pd.DataFrame:
     """What there is beside `accuracy`, of the last round; a row a method. goal: an accuracy that is to be reached."""
-    names = [n for n in evaluated(r for row in setting.rows for r in row.records) if n not in ("personal", "global")]
+    heads = dict.fromkeys(head for row in setting.rows for head in _scored(row))
     lines = []
     for row in setting.rows:
         line = {
@@ -44,13 +44,25 @@ def others(setting: Setting, baseline: Row | None, goal: float | None = None) ->
             "macro F1": _percent(_last(row, "personal_f1")),
             "over samples": _percent(_last(row, "personal_accuracy_weighted")),
         }
-        line |= {spoken(n): _with_std(_last(row, f"{n}_accuracy"), _last(row, f"{n}_std")) for n in names}
+        own = {
+            head: _with_std(_last(row, f"{name}_accuracy"), _last(row, f"{name}_std"))
+            for head, name in _scored(row).items()
+        }
+        line |= {head: own.get(head, NONE) for head in heads}
         if baseline:
             line[f"gain over {baseline.label}"] = _client_gain(row, baseline)
         if goal is not None:
             line[f"rounds to {100 * goal:g}%"] = _reached([rounds_to(record, goal) for record in row.records])
         lines.append(line)
     return pd.DataFrame(lines)
+
+
+def _scored(row: Row) -> dict[str, str]:
+    """What a row's runs score beside `accuracy`: heading -> name. S-acc with whose data, as rows may differ in it."""
+    metrics = asked(row.records[0])
+    share = ", ".join(str(metrics[key]) for key in ("metrics.subset", "metrics.subset_size") if key in metrics)
+    names = [n for n in evaluated(row.records) if n not in ("personal", "global")]
+    return {spoken(n) + (f" ({share})" if share and n.endswith("_subset") else ""): n for n in names}
 
 
 def newcomers(setting: Setting) -> pd.DataFrame:

@@ -1,22 +1,123 @@
-"""What ends a command: a table of its trials, and where to look next."""
+"""What a sweep prints: before, what it will cost; at its end, a table of its trials, and where to look next."""
 
 import shlex
+import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pflsweep.progress import duration
+from pflsweep.sweep import cost, standings
+from pflsweep.sweep.board import Board
+from pflsweep.sweep.plan import Job, Plan
+
 if TYPE_CHECKING:
+    from pflsweep.record import Record
+
+MANY = 100  # records that are read for a table; of more, what was told of them serves
+
+
+def estimate(plan: Plan, scale: str) -> str:
+    """The trials of a plan with their cost; nothing is run."""
+    import pandas as pd
+
+    speeds = cost.known_speeds(Path(plan.groups[0].config.values["paths"]["runs"]))
+    lines, unknown, seconds, ways = [], 0, 0.0, Counter[str]()
+    for g, group in enumerate(plan.groups):
+        jobs = [*(Job(g, False, k) for k in range(group.tries)), *(Job(g, True, k) for k in range(len(plan.seeds)))]
+        trials = [config for job in jobs for config in plan.configs(job, {})]
+        images = sum(cost.images(config) for config in trials)
+        rate, how = cost.speed(group.config, speeds)
+        ways[how] += 1
+        took = images / rate if rate else None
+        unknown, seconds = unknown + (took is None), seconds + (took or 0.0)
+        lines.append({
+            "method": group.method,
+            "setting": group.setting or standings.NONE,
+            "points": group.tries or standings.NONE,
+            "trials": len(trials),
+            "rounds": group.config.values["train"]["rounds"],
+            "images a trial": f"{cost.images(group.config):,}",
+            "time": "unknown" if took is None else duration(took),
+        })  # fmt: skip
+    table = pd.DataFrame(lines)
+    total = sum(line["trials"] for line in lines)
+    workers = plan.workers["count"]
+    known = ", ".join(f"{how} ({count})" for how, count in ways.most_common())
+    return "\n".join([
+        table.to_string(index=False),
+        "",
+        f"{plan.name} at scale {scale}: {total} trials, {len(plan.seeds)} seeds {plan.seeds}, "
+        f"about {duration(seconds / workers)} with {workers} worker{'s' * (workers > 1)} on this machine"
+        + (f", without the {unknown} of unknown speed" if unknown else ""),
+        f"Speeds are those of {known}; trials that are trained already cost nothing. Nothing was run: plan=true.",
+    ])  # fmt: skip
+
+
+def conclude(board: Board, track: bool) -> int:
+    """Print how a sweep ended and, where `track`, tell MLflow. The exit code: 1 where a trial failed, 2 where all that
+    failed did so of bad input.
+    """
+    from pflsweep.sweep import pictures
+    from pflsweep.tracking import finish_sweep
+
+    plan, records = board.plan, _records(board)
+    searched = any(group.tries for group in plan.groups)
+    if searched:
+        print(standings.winners(board).to_string(index=False) + f"\n\n{_chosen_on(plan)}\n")
+    print(conclusion(records) if records else standings.table(board).to_string(index=False))
+    if track:
+        tables = {"standings": standings.table(board)} | ({"winners": standings.winners(board)} if searched else {})
+        lines, figures = standings.failures(board), pictures.of_searches(board)
+        finish_sweep(plan.groups[0].config.values, plan.id, records, lines, tables, figures)
+    return _name_failures(board)
+
+
+def _name_failures(board: Board) -> int:
+    failed = [slot for _, slot in standings.failed(board)]
+    for line, slot in zip(standings.failures(board), failed, strict=True):
+        trace = slot.result.get("trace")
+        print(f"pflsweep: {line}" + (f"\n{trace}" if trace else ""), file=sys.stderr)
+    if not failed:
+        return 0
+    print(f"{len(failed)} of {len(board.slots)} trials failed; retry=true tries them again.", file=sys.stderr)
+    return 2 if all(slot.result.get("error") and not slot.result.get("trace") for slot in failed) else 1
+
+
+def _chosen_on(plan: Plan) -> str:
+    """How the winners were chosen."""
+    tune = plan.tune
+    how = {"last": "the last round", "best": "the best round"}[tune["round"]]
+    if tune["split"] == "validation":
+        where = f"validation data ({tune['validation']:.0%} of each client's training rows); winners are trained on all"
+    else:
+        where = "TEST data, as the paper did: its numbers are optimistic"
+    return f"best: the highest {tune['view']} accuracy in {how} on {where}."
+
+
+def _records(board: Board) -> list["Record"]:
+    """Of the final trials, where they are few and their folders are here."""
     from pflsweep.trial import Result
 
+    told = [
+        (Path(one["folder"]), board.plan.groups[job.group].config.values["train"]["rounds"])
+        for job, slot in board.slots.items()
+        for one in (standings.results(slot) if job.final else [])
+    ]
+    if len(told) > MANY or not all((folder / "meta.json").exists() for folder, _ in told):
+        return []
+    return [Result(folder, rounds).record for folder, rounds in dict.fromkeys(told)]
 
-def conclusion(results: list["Result"]) -> str:
+
+def conclusion(records: list["Record"]) -> str:
     """The table of `pflsweep report` in text, with its words explained."""
     from pflsweep.report.tables import brief
 
-    table = brief([result.record for result in results]).to_string(index=False)
+    table = brief(records).to_string(index=False)
     rule = "-" * len(table.splitlines()[0])
-    runs = results[0].record.folder.parent
+    runs = records[0].folder.parent
     shown = runs.relative_to(Path.cwd()) if runs.is_relative_to(Path.cwd()) else runs
-    tracked = any(result.config["tracking"]["backend"] != "none" for result in results)
+    tracked = any(record.config["tracking"]["backend"] != "none" for record in records)
     where = "" if runs == Path("runs").absolute() else f" --runs {shlex.quote(str(shown))}"
     browse = "`pflsweep ui` shows the runs in a browser; " if tracked else ""
     return "\n".join([

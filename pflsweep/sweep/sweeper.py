@@ -1,95 +1,87 @@
-"""Hydra's sweeper for `-m`: all trials are checked first, and one that fails does not end the others."""
+"""Hydra's sweeper for `-m`: plans, lets workers train, and ends with one table."""
 
-import hashlib
-import os
 import sys
-import traceback
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.utils import JobReturn
 
-from pflsweep.compose import Config, config_of, hydra_errors
-from pflsweep.config import check
+from pflsweep.compose import Config, command_of, config_of, hydra_errors, is_of_sweep
 from pflsweep.errors import UserError
+
+if TYPE_CHECKING:  # Hydra imports this module for --help too
+    from pflsweep.sweep.command import Command
+    from pflsweep.sweep.plan import Plan
 
 
 class TrialSweeper(BasicSweeper):
-    """The cartesian product of the overrides, trial after trial, with one table at the end."""
+    """All trials are checked before one is trained, and one that fails does not end the others."""
 
     def sweep(self, arguments: list[str]) -> None:
-        """Trains all, then prints the table. Exits with 1 where a trial failed, with 2 on bad input alone."""
-        from pflsweep.tracking import SWEEP, open_sweep, stop_sweep  # late: Hydra imports this module for --help too
+        """Exits with 1 where a trial failed. Raises UserError on bad input, KeyboardInterrupt on Ctrl-C."""
+        from pflsweep.sweep import planner, summary
+
+        assert self.hydra_context is not None
+        command = self._command(arguments)
+        parser = OverridesParser.create(self.hydra_context.config_loader)
+        plan = planner.build(command, arguments, self._compose, parser, command.sweep or " ".join(arguments) or "sweep")
+        if command.plan:
+            print(summary.estimate(plan, command.scale))
+            return
+        self._run(plan, command)
+
+    def _run(self, plan: "Plan", command: "Command") -> None:
+        from pflsweep.sweep import start, summary
+        from pflsweep.sweep.board import Board
+        from pflsweep.sweep.view import View
+        from pflsweep.tracking import open_sweep, stop_sweep
 
         assert self.launcher is not None
-        assert self.hydra_context is not None
-        overrides = OverridesParser.create(self.hydra_context.config_loader).parse_overrides(arguments)
-        jobs = self.split_arguments(overrides, None)[0]
-        configs = self._checked(jobs)
-        sweep = sweep_id(arguments)
-        open_sweep(configs[0].values, sweep, " ".join(arguments) or "sweep")
-        os.environ[SWEEP] = sweep
-        try:
-            returns = self.launcher.launch(jobs, initial_job_idx=0)
-        except KeyboardInterrupt:
-            stop_sweep(configs[0].values, sweep)
-            raise
-        finally:
-            del os.environ[SWEEP]
-        _conclude(configs[0].values, jobs, returns, sweep)
+        cfg = plan.groups[0].config.values
+        board = Board(plan)
+        board.prepare(command.retry)
+        left = not board.finished
+        if left:
+            open_sweep(cfg, plan.id, plan.name)
+            try:
+                with View(plan):
+                    start.run(plan, self.launcher)
+            except KeyboardInterrupt:
+                stop_sweep(cfg, plan.id)
+                raise
+            board.refresh()
+        else:
+            print(f"{plan.name}: all {len(board.slots)} trials are done, nothing is left to run.", file=sys.stderr)
+        code = summary.conclude(board, track=left)
+        if code:
+            raise SystemExit(code)
 
-    def _checked(self, jobs: list[list[str]]) -> list[Config]:
-        """All configs. Raises UserError on the first that is wrong: nothing is trained then."""
+    def _command(self, arguments: list[str]) -> "Command":
+        """The sweep's own keys; those of a sweep file's search stand under those of the command."""
+        from pflsweep.sweep.command import checked
+        from pflsweep.sweep.files import read_table
+
+        assert self.config is not None
+        command = checked(command_of(self.config))
+        if command.sweep is None:
+            return command
+        own = [word for word in arguments if is_of_sweep(word)]
+        search = read_table(command.sweep).search
+        if not search:
+            return command
+        with hydra_errors(search):
+            return checked(command_of(self._composed([*search, *own])))
+
+    def _composed(self, overrides: list[str]):  # type: ignore[no-untyped-def]
         assert self.config is not None
         assert self.hydra_context is not None
-        configs = []
-        for job in jobs:
-            try:
-                with hydra_errors(job):
-                    composed = self.hydra_context.config_loader.load_sweep_config(self.config, job)
-                configs.append(config_of(composed, composed.hydra))
-                check(configs[-1])
-            except UserError as error:
-                raise UserError(f"{error} (in the trial {' '.join(job)})") from error
-        return configs
+        return self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
 
-
-def _conclude(cfg: dict[str, Any], jobs: list[list[str]], returns: Sequence[JobReturn], sweep: str) -> None:
-    """The table of what was trained, and the trials that failed by name."""
-    from pflsweep.sweep.summary import conclusion
-    from pflsweep.tracking import finish_sweep
-
-    outcomes = [returned._return_value for returned in returns]  # an exception where the trial raised one
-    failed = [(outcome, " ".join(job)) for outcome, job in zip(outcomes, jobs, strict=True) if _failed(outcome)]
-    done = _distinct([outcome for outcome in outcomes if not _failed(outcome)])
-    if done:
-        print(conclusion(done))
-    for error, job in failed:
-        print(f"pflsweep: the trial {job} failed:", file=sys.stderr)
-        print(error, file=sys.stderr) if isinstance(error, UserError) else traceback.print_exception(error)
-    finish_sweep(cfg, sweep, [result.record for result in done], [_line(job, error) for error, job in failed])
-    if failed:
-        print(f"{len(failed)} of {len(jobs)} trials failed; the same command tries them again.", file=sys.stderr)
-        raise SystemExit(2 if all(isinstance(error, UserError) for error, _ in failed) else 1)
-
-
-def _distinct(results: list[Any]) -> list[Any]:
-    """Trials that are the same one up to what changes no number (train.chunk=1,2) are no two seeds."""
-    return list({(r.record.meta["identity"], r.record.status["target"]): r for r in results}.values())
-
-
-def _line(job: str, error: BaseException) -> str:
-    return f"the trial {job} failed: {type(error).__name__}: {' '.join(str(error).split())}"
-
-
-def _failed(outcome: Any) -> bool:
-    return isinstance(outcome, BaseException)
-
-
-def sweep_id(arguments: list[str]) -> str:
-    """The same for the same command in the same folder, whatever the order of its overrides."""
-    text = "\n".join([str(Path.cwd()), *sorted(arguments)])
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    def _compose(self, overrides: list[str]) -> Config:
+        """One trial's config. Raises UserError, which names it."""
+        try:
+            with hydra_errors(overrides):
+                composed = self._composed(overrides)
+                return config_of(composed, composed.hydra)
+        except UserError as error:
+            raise UserError(f"{error} (in the trial {' '.join(overrides)})") from error

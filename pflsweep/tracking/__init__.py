@@ -20,6 +20,7 @@ from pflsweep.tracking.shows import (
     log_artifacts,
     log_comparison,
     log_summary,
+    log_table,
     metrics_of,
     stamps,
 )
@@ -36,12 +37,14 @@ from pflsweep.tracking.store import (
 )
 
 if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
     from mlflow import MlflowClient
     from mlflow.entities import Metric
 
 SWEEP = "PFLSWEEP_SWEEP"  # environment variable: the hash of the multirun that a trial belongs to
 BATCH = 1000  # metrics that one log_batch takes
-STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "running": "RUNNING"}
+STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "pruned": "KILLED", "running": "RUNNING"}
 
 
 class Listener(Protocol):
@@ -88,19 +91,28 @@ def open_sweep(cfg: Mapping[str, Any], sweep: str, name: str) -> None:
             client.update_run(str(run_id), status="RUNNING", name=name)
 
 
-def finish_sweep(cfg: Mapping[str, Any], sweep: str, records: Sequence[Record], failed: Sequence[str]) -> None:
-    """Put every trial of a multirun under its parent, those finished before too; log the comparison on it.
+def finish_sweep(
+    cfg: Mapping[str, Any],
+    sweep: str,
+    records: Sequence[Record],
+    failed: Sequence[str],
+    tables: Mapping[str, "pd.DataFrame"],
+    figures: Mapping[str, "Figure"],
+) -> None:
+    """Log a multirun's comparison, tables and pictures on its parent run.
 
-    failed: a line a trial that has no record to show. With any, the sweep has failed.
+    records: of the final trials. failed: a line for each trial that failed. With any, the sweep has failed.
     """
     if cfg["tracking"]["backend"] == "none":
         return
     with forgiven(f"the sweep {sweep}"):
         with opened(cfg["tracking"]) as (client, experiment):
             parent = str(sweep_run(client, experiment, sweep))
-        for record in records:
-            _adopt(cfg, client, experiment, record, parent)
         log_comparison(client, parent, records, failed)
+        for name, table in tables.items():
+            log_table(client, parent, table, f"{name}.json")
+        for name, figure in figures.items():
+            client.log_figure(parent, figure, f"{name}.png")
         client.set_terminated(parent, "FAILED" if failed else "FINISHED")
 
 
@@ -147,14 +159,6 @@ def _check_port(host: str, port: int) -> None:
             if getattr(error, "errno", None) == errno.EADDRINUSE:
                 raise UserError(f"port {port} is taken: --port {port + 1}") from error
             raise UserError(f"--host {host} --port {port} cannot be used ({error}).") from error
-
-
-def _adopt(cfg: Mapping[str, Any], client: "MlflowClient", experiment: str, record: Record, parent: str) -> None:
-    """A record's run under its parent."""
-    send(cfg, record)
-    run = find(client, experiment, "identity", record.meta["identity"])
-    if run is not None:
-        client.set_tag(run.info.run_id, "mlflow.parentRunId", parent)
 
 
 class Silent:

@@ -128,7 +128,7 @@ def log_artifacts(client: "MlflowClient", run_id: str, record: Record) -> None:
     name = record.meta["name"]
     client.log_figure(run_id, figures.labels(record.partition, f"Training labels, {name}"), "figures/labels.png")
     if _evaluated(record):
-        _log_table(client, run_id, _client_table(record), "clients.json")
+        log_table(client, run_id, _client_table(record), "clients.json")
         client.log_figure(run_id, figures.accuracy(record_curves(record), name), "figures/accuracy.png")
     for key, matrix in record.matrices.items():
         if matrix.ndim == 2:
@@ -161,13 +161,13 @@ def log_comparison(client: "MlflowClient", parent: str, records: Sequence[Record
     client.set_tag(parent, "failed", _text("; ".join(failed) or "none"))
     if not records:
         return
-    _log_table(client, parent, tables.brief(records), "comparison.json")
+    log_table(client, parent, tables.brief(records), "comparison.json")
     with tempfile.TemporaryDirectory() as folder:
         page.write(Chosen(list(records), list(failed)), Path(folder), None)
         client.log_artifacts(parent, folder, "comparison")
 
 
-def _log_table(client: "MlflowClient", run_id: str, table: pd.DataFrame, file: str) -> None:
+def log_table(client: "MlflowClient", run_id: str, table: pd.DataFrame, file: str) -> None:
     """As MLflow's log_table, whose tables its pages show; but that appends to a table already there."""
     client.log_text(run_id, table.to_json(orient="split", index=False), file)
     client.set_tag(run_id, "mlflow.loggedArtifacts", json.dumps([{"path": file, "type": "table"}]))

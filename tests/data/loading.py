@@ -1,7 +1,10 @@
 """Datasets as their YAML files describe them."""
 
+import builtins
 import errno
 import io
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +13,8 @@ import yaml
 from hydra.utils import get_method
 from PIL import Image
 
+from pflsweep.compose import compose
+from pflsweep.config import build_federation
 from pflsweep.data.dataset import Dataset
 from pflsweep.vision import torchvision
 
@@ -35,13 +40,24 @@ def serve(monkeypatch: pytest.MonkeyPatch, contents: dict[str, bytes]) -> list[s
     return asked
 
 
-def forbid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No file's bytes may be read: rights alone would not keep an administrator from it."""
+def chosen(name: str, root: Path, *overrides: str) -> Dataset:
+    """The dataset of a trial, as the command makes it."""
+    return build_federation(compose([f"dataset={name}", f"data.root={root}", "device=cpu", *overrides]))[0].dataset
 
-    def read_bytes(path: Path) -> bytes:
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+def forbid(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    """A file may not be opened, a folder neither be listed: rights alone would not keep an administrator from it."""
+
+    def guarded(function: Callable) -> Callable:
+        def ask(path, *args, **kwargs):
+            if not isinstance(path, int) and Path(os.fsdecode(path)) == place:
+                raise PermissionError(errno.EACCES, "Permission denied", os.fsdecode(path))
+            return function(path, *args, **kwargs)
+
+        return ask
+
+    for module, function in ((builtins, "open"), (io, "open"), (os, "scandir"), (os, "listdir")):
+        monkeypatch.setattr(module, function, guarded(getattr(module, function)))
 
 
 def picture(number: int, size: tuple[int, int] = (64, 64), mode: str = "RGB", kind: str = "JPEG") -> bytes:

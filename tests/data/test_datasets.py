@@ -16,7 +16,7 @@ from pflsweep.data.datasets import cifar, files, mnist
 from pflsweep.data.datasets.pack import checksum
 from pflsweep.errors import UserError
 from pflsweep.vision import torchvision
-from tests.data.loading import CONF, from_yaml, serve
+from tests.data.loading import CONF, chosen, forbid, from_yaml, serve
 
 # Where data are looked for
 
@@ -277,6 +277,55 @@ def test_a_damaged_cifar_file_is_downloaded(small_cifar, monkeypatch, tmp_path_f
     data = from_yaml(name, root, download=True)
     assert np.array_equal(data.x.numpy(), images.reshape(-1, 3, 32, 32))
     assert asked == [official.url]
+
+
+# What may not be read
+
+KEPT = [
+    ("mnist", "MNIST/raw/train-images-idx3-ubyte"),
+    ("fmnist", "FashionMNIST/raw/t10k-labels-idx1-ubyte.gz"),
+    ("cifar10", "cifar-10-batches-py/data_batch_3"),
+    ("cifar100", "cifar-100-python/meta"),
+    ("agnews", "ag_news_csv/train.csv"),
+    ("agnews_subset", "ag_news_csv/test.csv"),
+    ("tiny_imagenet", "tiny-imagenet-200.zip"),
+    ("tiny_imagenet", "tiny-imagenet-200/wnids.txt"),
+    ("organamnist", "organamnist.npz"),
+]
+
+
+@pytest.mark.parametrize(("name", "file"), KEPT)
+@pytest.mark.parametrize("download", ["true", "false"])
+def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch, name, file, download):
+    asked = serve(monkeypatch, {})
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"")
+    forbid(monkeypatch, path)
+    with pytest.raises(UserError) as error:
+        chosen(name, tmp_path, f"data.download={download}")
+    said = str(error.value)
+    assert said.startswith(f"dataset={name}: {path} cannot be read (Permission denied). Make it readable")
+    assert "data.root=FOLDER" in said
+    assert "\n" not in said
+    assert not asked, "another download would not help"
+
+
+@pytest.mark.parametrize("name", ["cifar10", "agnews", "tiny_imagenet"])
+def test_a_folder_that_may_not_be_listed_is_named(tmp_path, monkeypatch, name):
+    folders = {"cifar10": "cifar-10-batches-py", "agnews": "ag_news_csv", "tiny_imagenet": "tiny-imagenet-200"}
+    folder = tmp_path / folders[name]
+    folder.mkdir()
+    forbid(monkeypatch, folder)
+    with pytest.raises(UserError, match=rf"^dataset={name}: {folder} cannot be read \(Permission denied\)"):
+        chosen(name, tmp_path)
+
+
+def test_a_folder_in_place_of_a_file_is_named(small_mnist):
+    root, raw, *_ = small_mnist
+    (raw / "train-images-idx3-ubyte").mkdir()
+    with pytest.raises(UserError, match=rf"{raw}/train-images-idx3-ubyte cannot be read \(Is a directory\)"):
+        chosen("mnist", root)
 
 
 # Normalisation and checksum

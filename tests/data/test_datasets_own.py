@@ -10,7 +10,7 @@ from pflsweep.compose import compose
 from pflsweep.config import build, check
 from pflsweep.errors import UserError
 from pflsweep.record import identity
-from tests.data.loading import forbid, from_yaml, picture
+from tests.data.loading import chosen, forbid, from_yaml, picture
 
 # A folder of images
 
@@ -93,9 +93,12 @@ def test_a_folder_named_like_an_image_is_none(tmp_path):
 
 def test_an_image_that_may_not_be_read_is_said(tmp_path, monkeypatch):
     top = fill(tmp_path / "mine", {"a": 2, "b": 1})
-    forbid(monkeypatch)
-    with pytest.raises(UserError, match=r"dataset=folder: .*a/000.png cannot be read \(Permission denied\)"):
-        from_yaml("folder", tmp_path, path=str(top))
+    for place in (top / "a/000.png", top / "b", top):
+        with monkeypatch.context() as patch:
+            forbid(patch, place)
+            with pytest.raises(UserError, match=rf"^dataset=folder: {place} cannot be read \(Permission denied\)"):
+                chosen("folder", tmp_path, f"dataset.path={top}")
+    assert len(from_yaml("folder", tmp_path, path=str(top)).x) == 3
 
 
 # Arrays

@@ -12,6 +12,7 @@ from pflsweep.data.federation import Federation
 from pflsweep.data.partition import embedding
 from pflsweep.data.partition.stats import emd
 from pflsweep.errors import UserError
+from tests.data.loading import picture
 
 FIVE = ["partition=latent", "model@partition.embedder=mlp", "partition.embedder.hidden=[64,32]", "device=cpu"]
 QUICK = [f"partition.training.{key}" for key in ("epochs=8", "lr=0.05", "augment=none")]
@@ -125,6 +126,21 @@ def test_a_model_that_refuses_the_data_is_named_by_the_embedders_key(root, untra
     config = compose(["partition=latent", "device=cpu", f"data.root={root}", "partition.training.augment=none"])
     message = r"^model@partition.embedder=vgg11 needs images of at least 32x32 .* Use model@partition.embedder=mlp\.$"
     with pytest.raises(UserError, match=message):
+        build_federation(config)
+
+
+def test_a_hidden_layer_that_gives_no_vector_is_refused_before_training(root, untrained):
+    """The last linear layer below ConvNeXt's head stands inside a block, at each place of the image."""
+    config = compose([
+        "partition=latent", "model@partition.embedder=torchvision", "partition.embedder.name=convnext_tiny",
+        "device=cpu", "partition.components=4", "partition.training.augment=none", f"data.root={root}",
+        "dataset=folder", "dataset.size=32", f"dataset.path={root / 'pictures'}",
+    ])  # fmt: skip
+    for k, place in enumerate(("train/a", "train/b", "test/a", "test/b")):
+        (root / "pictures" / place).mkdir(parents=True)
+        for i in range(5):
+            (root / "pictures" / place / f"{i}.png").write_bytes(picture(5 * k + i, (32, 32), kind="PNG"))
+    with pytest.raises(UserError, match=r"^partition.embedder: .* shape \[2, 1, 1, 768\] for 2 rows\. Choose a model"):
         build_federation(config)
 
 

@@ -67,6 +67,34 @@ def test_settings_are_not_mixed(tmp_path):
     ]
 
 
+def test_what_is_scored_beside_the_accuracy_parts_no_settings(tmp_path):
+    """It trains the same: runs are compared, and have a dash where they did not score something."""
+    half = {"subset": 0.5, "subset_size": "union", "all": True, "trained": False}
+    fifth = {"subset": 0.2, "subset_size": "own", "all": False, "trained": False}
+    none = {"subset": 0.0, "subset_size": "own", "all": False, "trained": False}
+    some, more = ("personal", "personal_subset"), ("personal", "personal_subset", "personal_all")
+    runs = [
+        finished(tmp_path / "0", "fedavg", [2, 4, 6, 8], metrics=none),
+        finished(tmp_path / "1", "fedavg", [2, 4, 6, 8], seed=1, metrics={**none, "subset_size": "union"}),
+        finished(tmp_path / "2", "fedavg", [2, 4, 6, 8], views=more, metrics=half),
+        finished(tmp_path / "3", "pgfed", [4, 4, 6, 8], views=some, metrics=fifth),
+        finished(tmp_path / "4", "local", [4, 4, 6, 8]),  # older records have no such keys
+    ]
+    (setting,) = settings(runs)
+    assert [(row.label, len(row.records)) for row in setting.rows] == [
+        ("fedavg", 2),
+        ("fedavg (metrics.subset=0.5, metrics.subset_size=union, metrics.all=True)", 1),
+        ("pgfed", 1),
+        ("local", 1),
+    ]
+    assert not any(key.startswith("metrics") for key in setting.config)
+    table = others(setting, setting.baseline("fedavg"))
+    assert table["personal S-acc (0.5, union)"].tolist() == ["-", "25.00 (11.18)", "-", "-"]
+    assert table["personal S-acc (0.2, own)"].tolist() == ["-", "-", "27.50 (8.29)", "-"]
+    assert table["personal G-acc"].tolist() == ["-", "25.00 (11.18)", "-", "-"]
+    assert table["gain over fedavg"].tolist() == ["-", "+0.00 (0.00)", "+5.00 (8.66)", "+5.00 (8.66)"]
+
+
 def test_hyperparameters_make_rows_named_by_where_they_differ(tmp_path):
     runs = [finished(tmp_path, "pgfed", [5, 5, 5, 5], algorithm__mu=mu) for mu in (0.1, 0.5)]
     (setting,) = settings(runs)

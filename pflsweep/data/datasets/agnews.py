@@ -2,8 +2,11 @@
 
 From <root>/ag_news_csv/{train,test}.csv, lines of class (1 to 4), title, description. As FedALA's public code prepares
 it: title and description joined, torchtext's basic_english tokens, words numbered over training and test texts
-together, 0 for padding, the first 200 tokens. `agnews_subset` is another dataset with a name of its own: the same test
-split and 18,055 of the 120,000 training rows, in train_subset.csv.
+together, 0 for padding, the first 200 tokens. `vocabulary` (98,635, that code's number of word vectors) is a cap and is
+not compared with what the texts have: rarer words than it holds are 0, ids that no word has stay unused.
+
+`agnews_subset` is another dataset with a name of its own: the same test split and 18,055 of the 120,000 training rows,
+in train_subset.csv.
 """
 
 import csv
@@ -32,7 +35,7 @@ CLASSES = 4
 
 
 def load(root: Path, download: bool, name: str, length: int, vocabulary: int) -> Dataset:
-    """name: `agnews` or `agnews_subset`. x [127600, length] or [25655, length] int32 ids below `vocabulary`.
+    """name: `agnews` or `agnews_subset`. x [127600, length] or [25655, length] int32 ids, all below `vocabulary`.
 
     Raises UserError on missing or damaged files, and on numbers that are too small.
     """

@@ -33,11 +33,8 @@ def _read(root: Path, download: bool, name: str, cls: str) -> Content:
         run_download(name, root, lambda: official(str(root), train=True, download=True))
     try:
         splits = [official(str(root), train=train) for train in (True, False)]
-    except (RuntimeError, OSError) as error:
-        problems = _problems(official, root)
-        if not any(problems.values()):
-            problems = {"a file": f"unreadable ({error})"}
-        raise unavailable(name, root / official.base_folder, problems) from error
+    except RuntimeError as error:
+        raise unavailable(name, root / official.base_folder, _problems(official, root)) from error
     train, test = ((_channels_first(split.data), np.array(split.targets)) for split in splits)
     return joined(train, test)
 

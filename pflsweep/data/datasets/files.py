@@ -2,7 +2,8 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from pflsweep.errors import UserError
@@ -12,6 +13,20 @@ def find_root(value: str | None) -> Path:
     """The data folder: config's data.root, else the environment's PFLSWEEP_DATA, else the user's cache."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(value or os.environ.get("PFLSWEEP_DATA") or f"{cache}/pflsweep").expanduser().absolute()
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Turns what the disk refuses to a loader into a UserError. Loaders say themselves what is missing or damaged."""
+    try:
+        yield
+    except OSError as error:
+        what, why = error.filename or "a file", error.strerror or str(error)
+        raise UserError(
+            f"dataset={name}: {what} cannot be read ({why}). Make it readable for you, or put the original in its "
+            "place; another folder is chosen with data.root=FOLDER or PFLSWEEP_DATA=FOLDER, data of your own with "
+            "dataset.path."
+        ) from error
 
 
 def own_path(name: str, value: str | None, folder: bool) -> Path:

@@ -80,6 +80,6 @@ def _read(name: str, tops: list[Path], classes: list[str], size: int | None, cha
                 f"dataset.path: there are no images in the folders of {top}. Files that count end in {kinds}."
             )
         train = train or len(found)
-    every = ((str(file), images.opened(name, str(file), file)) for file, _ in found)
+    every = ((str(file), file.read_bytes()) for file, _ in found)
     x = images.read(every, len(found), name, channels, size)
     return content(x, np.array([k for _, k in found]), train)

@@ -23,17 +23,6 @@ def files_of(folder: Path) -> list[Path]:
     )
 
 
-def opened(name: str, label: str, path: Path) -> bytes:
-    """A file's bytes. Raises UserError where it cannot be read."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(
-            f"dataset={name}: {label} cannot be read ({error.strerror}). Make it readable, or replace it by the "
-            "original file."
-        ) from error
-
-
 def read(images: Iterable[tuple[str, bytes]], count: int, name: str, channels: int, size: int | None) -> np.ndarray:
     """(what to call it, the file's bytes) of `count` images -> [count, channels, H, W] uint8.
 

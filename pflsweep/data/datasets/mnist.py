@@ -77,10 +77,11 @@ def _content(folder: Path, file: str, md5: str) -> bytes | str:
     for path in (folder / file, folder / f"{file}.gz"):
         try:
             content = path.read_bytes()
-            content = gzip.decompress(content) if path.suffix == ".gz" else content
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
-        except (OSError, EOFError, zlib.error):  # unreadable, not gzip, cut short, garbled
+        try:
+            content = gzip.decompress(content) if path.suffix == ".gz" else content
+        except (gzip.BadGzipFile, EOFError, zlib.error):  # not gzip, cut short, garbled
             content = b""
         if hashlib.md5(content, usedforsecurity=False).hexdigest() == md5:
             return content

@@ -69,7 +69,7 @@ def _whole(name: str, source: Path, read: Read, val: bool) -> Content:
     def get(file: str) -> bytes:
         try:
             return read(file)
-        except (OSError, KeyError) as error:
+        except (FileNotFoundError, KeyError) as error:
             raise unavailable(name, source, {file: "missing from it"}, BY_HAND) from error
         except (zipfile.BadZipFile, zlib.error) as error:
             raise unavailable(name, source, {file: f"damaged ({error})"}, BY_HAND) from error

@@ -119,8 +119,9 @@ def _made(dataset: Dataset, build: Callable, training: Mapping[str, Any], compon
         raise UserError(
             "partition.embedder.norm is 'batch': the embedder needs a norm without statistics (group, none)."
         )
+    _check_vectors(model, whole, width)
     model.load_state_dict(task.state_dict(_trained(task, whole, training)))
-    hidden, predicted = _hidden(model, whole)
+    hidden, predicted = _hidden(model, whole, torch.arange(rows))
     z = PCA(components, random_state=seed).fit_transform(hidden)
     return content(z.astype(np.float32), predicted, len(train))
 
@@ -168,14 +169,26 @@ def hidden_layer(model: nn.Sequential) -> nn.Linear:
     return layers[-1]
 
 
+def _check_vectors(model: nn.Sequential, whole: Federation, width: int) -> None:
+    """Raises UserError where the layer does not give one vector a row, as inside a ConvNeXt, before training."""
+    few = torch.arange(min(2, len(whole.dataset.y)))
+    shape = _hidden(model, whole, few)[0].shape
+    if shape != (len(few), width):
+        raise UserError(
+            "partition.embedder: what is clustered is the output of the model's last linear layer below its head, one "
+            f"vector a row of data; here that has shape {list(shape)} for {len(few)} rows. Choose a model with a "
+            "hidden linear layer behind its features: model@partition.embedder=vgg11, or mlp."
+        )
+
+
 @torch.no_grad()
-def _hidden(model: nn.Sequential, whole: Federation) -> tuple[np.ndarray, np.ndarray]:
-    """What the last linear layer below the head gives for each row [n, D] float32; the predicted classes [n]."""
+def _hidden(model: nn.Sequential, whole: Federation, rows: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """What the last linear layer below the head gives for some rows [n, D] float32; the predicted classes [n]."""
     given: list[np.ndarray] = []
     hook = hidden_layer(model).register_forward_hook(lambda _layer, _x, out: given.append(out.cpu().numpy()))
     try:
-        rows = torch.arange(len(whole.dataset.y), device=whole.device).split(LARGE)
-        predicted = [model(whole.gather(part)[0]).argmax(1).cpu().numpy() for part in rows]
+        parts = rows.to(whole.device).split(LARGE)
+        predicted = [model(whole.gather(part)[0]).argmax(1).cpu().numpy() for part in parts]
     finally:
         hook.remove()
     return np.concatenate(given), np.concatenate(predicted)

@@ -1,0 +1,367 @@
+"""Where a sweep stands, kept in Optuna's storage: a study for each search and one for the final trials.
+
+Each slot of the plan is enqueued as a WAITING trial, so that workers on any number of machines only have to set it
+RUNNING, which the database grants once. A worker beats while it trains. When it was silent for too long, its trial
+FAILs without an `error` and the slot is enqueued anew. What is said here of a slot is said of its newest trial that
+counts, see `_standing`.
+"""
+
+import logging
+import sqlite3
+import time
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import optuna
+from optuna.storages import RDBStorage
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from pflsweep.errors import UserError
+from pflsweep.sweep.plan import Group, Job, Plan
+from pflsweep.sweep.space import Point, drawn_as, suggested
+
+SILENCE = 5  # heartbeats that may be missed
+DEATHS = 3  # workers that may die over a slot
+OPEN = (TrialState.WAITING, TrialState.RUNNING)
+SETTLED = ("done", "pruned", "failed")
+SAMPLERS = ("none", "grid", "random", "tpe", "cmaes")
+PRUNERS = ("none", "median", "halving")
+
+
+class Slot(NamedTuple):
+    """Where a slot stands."""
+
+    status: str  # waiting | running | done | pruned | failed | lost
+    trial: FrozenTrial | None
+    deaths: int = 0  # workers that died over it
+    extra: tuple[int, ...] = ()  # ids of trials beside it that two commands enqueued at once
+
+    @property
+    def value(self) -> float | None:
+        return self.trial.value if self.trial is not None and self.status == "done" else None
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """What the worker has told."""
+        return {} if self.trial is None else self.trial.user_attrs
+
+    @property
+    def reason(self) -> str:
+        """Why it failed."""
+        died = f"its worker died {self.deaths} times (killed, or out of memory?)"
+        return str(self.result.get("error") or died) if self.status == "failed" else ""
+
+
+class Claim(NamedTuple):
+    """A slot that this worker has, with the point to train."""
+
+    job: Job
+    trial: Trial
+    point: Point
+
+
+def storage_url(plan: Plan) -> str:
+    """Where the workers of a sweep meet."""
+    runs = Path(plan.groups[0].config.values["paths"]["runs"]).absolute()
+    return plan.workers["storage"] or f"sqlite:///{runs / '.sweeps' / 'optuna.db'}"
+
+
+def opened(url: str, heartbeat: int) -> RDBStorage:
+    """Optuna's storage. Raises UserError where it cannot be used."""
+    options: dict[str, Any] = {"pool_pre_ping": True}
+    if url.startswith("sqlite:///"):
+        options = {"connect_args": {"timeout": 60}}
+        _prepare_sqlite(Path(url.removeprefix("sqlite:///")))
+    try:
+        with _quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # heartbeats are experimental
+            storage = _first_of_many(url, options, heartbeat)
+    except Exception as error:  # SQLAlchemy, a driver, alembic: each has its own
+        said = " ".join(str(error).split())[:300]
+        raise UserError(
+            f"workers.storage: '{url}' cannot be used as Optuna's storage ({said}). It has to be there and writable: "
+            "sqlite:///file.db on one machine, postgresql://user:password@host/name for many."
+        ) from error
+    if url.startswith("sqlite:///"):
+        from sqlalchemy import event
+
+        event.listen(storage.engine, "connect", lambda connection, _: connection.execute("pragma synchronous=normal"))
+    return storage
+
+
+def _first_of_many(url: str, options: dict[str, Any], heartbeat: int) -> RDBStorage:
+    """Several commands may open a new database at once: the losers of that race try again."""
+    for attempt in range(5):
+        try:
+            return RDBStorage(
+                url, engine_kwargs=options, heartbeat_interval=heartbeat, grace_period=SILENCE * heartbeat
+            )
+        except Exception:
+            if attempt == 4:
+                raise
+            time.sleep(0.2 * 2**attempt)
+    raise AssertionError
+
+
+def _prepare_sqlite(file: Path) -> None:
+    """Readers and writers that do not block each other."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(file, timeout=60)
+        try:
+            connection.execute("pragma journal_mode=wal")
+        finally:
+            connection.close()
+    except (OSError, sqlite3.Error) as error:
+        raise UserError(
+            f"{file} cannot be used as a database ({error}). Move it away, or name another file."
+        ) from error
+
+
+class Board:
+    """The slots of a plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Raises UserError where the storage cannot be used."""
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self.plan = plan
+        self.storage = opened(storage_url(plan), plan.workers["heartbeat"])
+        self.slots: dict[Job, Slot] = {}
+        self._studies: dict[str, optuna.Study] = {}
+        self._settled: set[str] = set()  # names of studies in which nothing changes any more
+        self._order: list[Job] = []  # what seemed free when it was last looked at
+
+    def prepare(self, retry: bool = False) -> None:
+        """Enqueue what is not there yet. retry: what failed, too."""
+        self._settled.clear()
+        self.refresh()
+        again = ("failed", "lost") if retry else ("lost",)
+        self._enqueue(job for job in self.plan.jobs if self.slots[job].status in again)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read where every slot stands; enqueue anew what a dead worker has left."""
+        for name, jobs in self._by_study().items():
+            if name not in self._settled:
+                self._read(name, jobs)
+        self._order = [job for job in self.plan.jobs if self.slots[job].status == "waiting"]
+
+    def revive(self) -> None:
+        """Take over from workers that are silent for too long."""
+        for name in self._by_study():
+            if name not in self._settled:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # it is experimental
+                    optuna.storages.fail_stale_trials(self._study(name))
+        self.refresh()
+        lost = [job for job in self.plan.jobs if self.slots[job].status == "lost"]
+        if lost:
+            self._enqueue(lost)
+            self.refresh()
+
+    @property
+    def finished(self) -> bool:
+        return all(slot.status in SETTLED for slot in self.slots.values())
+
+    def claim(self, skip: Iterable[Job] = ()) -> Claim | None:
+        """The next slot that is free and ready. None where there is none as far as is known: `refresh` may help."""
+        skip = set(skip)
+        for job in list(self._order):
+            if job in skip or (job.final and not self.ready(job.group)):
+                continue
+            self._order.remove(job)
+            trial_id = self._id(job)
+            self.storage.record_heartbeat(trial_id)  # first: a worker that dies right after the next line is seen
+            try:
+                granted = self.storage.set_trial_state_values(trial_id, state=TrialState.RUNNING)
+            except optuna.exceptions.UpdateFinishedTrialError:
+                granted = False
+            if granted:
+                return self._claimed(job, trial_id)
+        return None
+
+    def ready(self, group: int) -> bool:
+        """Whether a group's final trials can begin: its search is over."""
+        jobs = [Job(group, False, k) for k in range(self.plan.groups[group].tries)]
+        return all(self.slots[job].status in SETTLED for job in jobs)
+
+    def winner(self, group: int) -> Point | None:
+        """The best point of a group's search, the first of equals; {} where nothing is searched; None without any."""
+        of = self.plan.groups[group]
+        if not of.tries:
+            return {}
+        found = [(k, self.slots[Job(group, False, k)]) for k in range(of.tries)]
+        done = [(slot.value, -k, slot) for k, slot in found if slot.value is not None]
+        if not done:
+            return None
+        best = max(done, key=lambda each: each[:2])[2]
+        return point_of(of, best)
+
+    def beat(self, claim: Claim) -> None:
+        self.storage.record_heartbeat(claim.trial._trial_id)
+
+    def tell(self, claim: Claim, value: float, result: dict[str, Any]) -> None:
+        """A slot is done."""
+        claim.trial.set_user_attr("result", result)
+        self._end(claim, TrialState.COMPLETE, value)
+
+    def fail(self, claim: Claim, error: str, trace: str | None = None) -> None:
+        """trace: of a bug; None where the input was bad."""
+        claim.trial.set_user_attr("trace", trace)
+        claim.trial.set_user_attr("error", error)
+        self._end(claim, TrialState.FAIL)
+
+    def prune(self, claim: Claim, result: dict[str, Any]) -> None:
+        claim.trial.set_user_attr("result", result)
+        self._end(claim, TrialState.PRUNED)
+
+    def release(self, claim: Claim) -> None:
+        """Put a slot back, for another worker or another day."""
+        self.storage.set_trial_state_values(claim.trial._trial_id, state=TrialState.WAITING)
+
+    def _end(self, claim: Claim, state: TrialState, value: float | None = None) -> None:
+        study = self._study(self._name(claim.job))
+        study.tell(claim.trial, value, state=state)
+        self.slots[claim.job] = _standing([self.storage.get_trial(claim.trial._trial_id)])
+
+    def _claimed(self, job: Job, trial_id: int) -> Claim:
+        study, group = self._study(self._name(job)), self.plan.groups[job.group]
+        if job.final:
+            point = self.winner(job.group) or {}
+            return Claim(job, Trial(study, trial_id), point)
+        study.sampler = sampler(self.plan.tune, job.number)
+        study.pruner = pruner(self.plan.tune)
+        trial = Trial(study, trial_id)
+        return Claim(job, trial, suggested(trial, group.space))
+
+    def _name(self, job: Job) -> str:
+        """Of the study that a slot is in."""
+        group = self.plan.groups[job.group]
+        return f"{self.plan.id} final" if job.final else f"{self.plan.id} {group.name}"
+
+    def _by_study(self) -> dict[str, list[Job]]:
+        found: dict[str, list[Job]] = {}
+        for job in self.plan.jobs:
+            found.setdefault(self._name(job), []).append(job)
+        return found
+
+    def _study(self, name: str) -> optuna.Study:
+        if name not in self._studies:
+            self._studies[name] = optuna.create_study(
+                storage=self.storage, study_name=name, direction="maximize", load_if_exists=True
+            )
+        return self._studies[name]
+
+    def study_of(self, group: int) -> optuna.Study:
+        """A group's search, for pictures."""
+        return self._study(self._name(Job(group, False, 0)))
+
+    def _read(self, name: str, jobs: list[Job]) -> None:
+        by_slot: dict[str, list[FrozenTrial]] = {}
+        for trial in self._study(name).get_trials(deepcopy=False):
+            by_slot.setdefault(trial.user_attrs.get("slot", ""), []).append(trial)
+        for job in jobs:
+            slot = self.slots[job] = _standing(by_slot.get(_label(job), []))
+            for extra in slot.extra:
+                self._drop(extra)
+        if all(self.slots[job].status in SETTLED for job in jobs):
+            self._settled.add(name)
+
+    def _drop(self, trial_id: int) -> None:
+        """A trial of a slot that has one already, from two commands that planned at the same moment."""
+        try:
+            self.storage.set_trial_user_attr(trial_id, "duplicate", True)
+            self.storage.set_trial_state_values(trial_id, state=TrialState.FAIL)
+        except optuna.exceptions.UpdateFinishedTrialError:
+            pass
+
+    def _enqueue(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            group, old = self.plan.groups[job.group], self.slots[job]
+            given: dict[str, Any] = {} if old.trial is None else dict(old.trial.params)  # what a sampler had proposed
+            if not job.final and group.points:
+                given = drawn_as(group.space, group.points[job.number])
+            retried = old.status == "failed"
+            attrs = {"slot": _label(job), "deaths": 0 if retried else old.deaths}
+            name = self._name(job)
+            self._settled.discard(name)
+            self._study(name).add_trial(
+                optuna.trial.create_trial(
+                    state=TrialState.WAITING, user_attrs=attrs, system_attrs={"fixed_params": given} if given else {}
+                )
+            )
+
+    def _id(self, job: Job) -> int:
+        trial = self.slots[job].trial
+        assert trial is not None
+        return trial._trial_id
+
+
+def point_of(group: Group, slot: Slot) -> Point:
+    """The point that was tried in a slot; what is not drawn yet is left out."""
+    params = {} if slot.trial is None else slot.trial.params
+    return {key: axis.value(params[key]) for key, axis in group.space.items() if key in params}
+
+
+def _label(job: Job) -> str:
+    return f"{job.group}/{job.number}"
+
+
+def _standing(trials: list[FrozenTrial]) -> Slot:
+    """Where a slot with these trials, in the order of their numbers, stands.
+
+    One that is over settles it; else the first open one counts, and those beside it are `extra`; else the last says
+    whether it failed or its worker died.
+    """
+    trials = [trial for trial in trials if not trial.user_attrs.get("duplicate")]
+    if not trials:
+        return Slot("lost", None)
+    running = [trial for trial in trials if trial.state in OPEN]
+    for state, status in ((TrialState.COMPLETE, "done"), (TrialState.PRUNED, "pruned")):
+        over = [trial for trial in trials if trial.state == state]
+        if over:
+            return Slot(status, over[0], extra=tuple(t._trial_id for t in running if t.state == TrialState.WAITING))
+    if running:
+        first = running[0]
+        extra = tuple(t._trial_id for t in running[1:] if t.state == TrialState.WAITING)
+        return Slot(first.state.name.lower(), first, first.user_attrs.get("deaths", 0), extra)
+    last = trials[-1]
+    deaths = last.user_attrs.get("deaths", 0)
+    if last.user_attrs.get("error"):
+        return Slot("failed", last, deaths)
+    return Slot("failed" if deaths + 1 >= DEATHS else "lost", last, deaths + 1)
+
+
+def sampler(tune: dict[str, Any], number: int) -> optuna.samplers.BaseSampler:
+    """A slot's own, so that what it proposes depends on its number and what is done, not on who asks, or how often."""
+    seed = (tune["seed"] * 1_000_003 + number) % 2**32
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # constant_liar is experimental
+        if tune["sampler"] == "tpe":
+            return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+        if tune["sampler"] == "cmaes":
+            return optuna.samplers.CmaEsSampler(seed=seed)
+    return optuna.samplers.RandomSampler(seed=seed)
+
+
+def pruner(tune: dict[str, Any]) -> optuna.pruners.BasePruner:
+    kinds: dict[str, type[optuna.pruners.BasePruner]] = {
+        "median": optuna.pruners.MedianPruner,
+        "halving": optuna.pruners.SuccessiveHalvingPruner,
+    }
+    return kinds.get(tune["prune"], optuna.pruners.NopPruner)()
+
+
+class _quiet:  # noqa: N801 (used as a function)
+    """alembic tells about each step of making a database."""
+
+    def __enter__(self) -> None:
+        self.levels = {name: logging.getLogger(name).level for name in ("alembic", "sqlalchemy")}
+        for name in self.levels:
+            logging.getLogger(name).setLevel(logging.WARNING)
+
+    def __exit__(self, *_: object) -> None:
+        for name, level in self.levels.items():
+            logging.getLogger(name).setLevel(level)

@@ -1,0 +1,65 @@
+"""The keys of a whole sweep: sweep, only, scale, plan, retry, tune, workers; checked."""
+
+from typing import Any, NamedTuple
+
+from pflsweep.compose import unknown_key
+from pflsweep.config import Rule, require
+from pflsweep.errors import UserError
+from pflsweep.keys import flat
+from pflsweep.sweep.board import PRUNERS, SAMPLERS
+
+RULES = {
+    "sweep": Rule((str,), null=True),
+    "only": Rule((list,), items=str),
+    "scale": Rule((str,)),
+    "plan": Rule((bool,)),
+    "retry": Rule((bool,)),
+    "tune.sampler": Rule((), choices=SAMPLERS),
+    "tune.points": Rule((int,), low=1, null=True),
+    "tune.split": Rule((), choices=("validation", "test")),
+    "tune.validation": Rule((float,), above=0, below=1),
+    "tune.view": Rule((), choices=("personal", "global", "trained")),
+    "tune.round": Rule((), choices=("last", "best")),
+    "tune.seeds": Rule((int,), low=1),
+    "tune.prune": Rule((), choices=PRUNERS),
+    "tune.seed": Rule((int,), low=0),
+    "workers.count": Rule((int,), low=1),
+    "workers.backend": Rule((), choices=("processes", "dask")),
+    "workers.address": Rule((str,), null=True, empty=False),
+    "workers.storage": Rule((str,), null=True, empty=False),
+    "workers.heartbeat": Rule((int,), low=1),
+}
+
+
+class Command(NamedTuple):
+    """What is asked of a sweep."""
+
+    sweep: str | None
+    only: list[str]
+    scale: str
+    plan: bool
+    retry: bool
+    tune: dict[str, Any]
+    workers: dict[str, Any]
+
+
+def checked(values: dict[str, Any]) -> Command:
+    """From the composed keys. Raises UserError."""
+    given = flat(values)
+    for key in given:
+        if key not in RULES:
+            raise UserError(unknown_key(key, list(RULES)))
+    for key, rule in RULES.items():
+        if key not in given:
+            raise UserError(f"{key} is missing: add it to the option's YAML file.")
+        require(key, given[key], rule)
+    command = Command(**values)
+    if command.workers["backend"] == "dask" and command.workers["address"] is None:
+        raise UserError(
+            "workers.backend=dask needs workers.address, such as tcp://host:8786 (see docs/many_machines.md)."
+        )
+    if command.only and command.sweep is None:
+        raise UserError("only=[..] chooses from a sweep file: name one, as in sweep=pgfed/table1.")
+    if command.tune["sampler"] not in ("none", "grid") and command.tune["points"] is None:
+        raise UserError(f"tune.points is null: {command.tune['sampler']} has no end of its own. Say how many to try.")
+    return command

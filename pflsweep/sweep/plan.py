@@ -1,0 +1,129 @@
+"""A sweep before it runs: which trials, of which config each.
+
+A *group* is one method in one setting. Where its hyperparameters are searched, points are tried first and its *final*
+trials, one a seed, have the winner's; else there are final trials alone. All of it is known beforehand, but for points
+that a sampler proposes and for the winner.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pflsweep import disk
+from pflsweep.compose import Config
+from pflsweep.keys import flat, under
+from pflsweep.record import RUNTIME, acting
+from pflsweep.sweep.space import Axis, Point, Space
+
+
+class Group(NamedTuple):
+    """One method in one setting."""
+
+    setting: str  # a column of the table
+    method: str  # a row
+    config: Config  # without point and seed
+    space: Space  # what is searched; empty: nothing
+    points: list[Point]  # of a grid; empty where a sampler proposes them
+    tries: int  # points to try; 0: nothing is searched
+
+    @property
+    def name(self) -> str:
+        return f"{self.method} {self.setting}".strip()
+
+
+class Job(NamedTuple):
+    """A slot of the plan: the number of a point, or of a seed for a final trial."""
+
+    group: int
+    final: bool
+    number: int
+
+
+class Plan(NamedTuple):
+    id: str  # the same for the same trials, on whatever machine
+    name: str
+    groups: list[Group]
+    seeds: list[int]
+    tune: dict[str, Any]
+    workers: dict[str, Any]
+
+    @property
+    def jobs(self) -> Iterator[Job]:
+        """All slots, in the order in which workers take them: searches first, since final trials wait for them."""
+        for g, group in enumerate(self.groups):
+            yield from (Job(g, False, k) for k in range(group.tries))
+        for g in range(len(self.groups)):
+            yield from (Job(g, True, k) for k in range(len(self.seeds)))
+
+    @property
+    def tuning_seeds(self) -> list[int]:
+        return self.seeds[: self.tune["seeds"]]
+
+    def configs(self, job: Job, point: Point) -> list[Config]:
+        """The trials of a slot: a point under each of the tuning seeds, or a final trial."""
+        group = self.groups[job.group]
+        if job.final:
+            return [changed(group.config, {**point, "seed": self.seeds[job.number]})]
+        held = {"data.validation": self.tune["validation"]} if self.tune["split"] == "validation" else {}
+        return [changed(group.config, {**point, **held, "seed": seed}) for seed in self.tuning_seeds]
+
+    def title(self, job: Job, point: Point) -> str:
+        """A slot in a person's words."""
+        shown = " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in point.items())
+        return " ".join(filter(None, [
+            self.groups[job.group].name, shown, f"seed={self.seeds[job.number]}" if job.final else "(search)"
+        ]))  # fmt: skip
+
+
+def changed(config: Config, values: Point) -> Config:
+    """A copy with other values of some keys."""
+    copy = deepcopy(config.values)
+    for key, value in values.items():
+        *path, last = key.split(".")
+        node = copy
+        for name in path:
+            node = node[name]
+        node[last] = value
+    return config._replace(values=copy)
+
+
+def plan_id(groups: Sequence[Group], seeds: list[int], tune: dict[str, Any], code: Sequence[Any]) -> str:
+    """16 hex digits of what a sweep computes. code: versions and sources of methods and plug-ins, a group each."""
+    searched = tune if any(group.tries for group in groups) else None
+    parts = [
+        [group.name, _relevant(group.config), group.points, group.tries, {k: tuple(a) for k, a in group.space.items()}]
+        for group in groups
+    ]
+    text = json.dumps([parts, seeds, searched, list(code)], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _relevant(config: Config) -> dict[str, Any]:
+    return {k: v for k, v in acting(flat(config.values)).items() if not under(k, RUNTIME) and k != "seed"}
+
+
+def write(plan: Plan, path: Path) -> None:
+    """As JSON, for workers that are started elsewhere. Raises OSError."""
+    groups = [g._replace(config=g.config._asdict(), space=dict(g.space))._asdict() for g in plan.groups]  # type: ignore[arg-type]
+    disk.write_json(path, plan._replace(groups=groups)._asdict())  # type: ignore[arg-type]
+
+
+def read(path: Path) -> Plan:
+    content = disk.read_json(path)
+    groups = [
+        Group(**{
+            **group,
+            "config": Config(**group["config"]),
+            "space": {key: _axis(axis) for key, axis in group["space"].items()},
+        })
+        for group in content["groups"]
+    ]  # fmt: skip
+    return Plan(**{**content, "groups": groups})
+
+
+def _axis(parts: list[Any]) -> Axis:
+    grid, span, log, source = parts
+    return Axis(grid, span and tuple(span), log, source)

@@ -1,0 +1,107 @@
+"""A search space: the axes along which a method's hyperparameters are tried."""
+
+import itertools
+import math
+from typing import Any, NamedTuple
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import Trial
+
+from pflsweep.errors import UserError, nearest
+
+KEYS = ("grid", "range", "log", "source")
+
+
+class Axis(NamedTuple):
+    """One hyperparameter. A grid is tried value by value; other samplers draw from the range where there is one."""
+
+    grid: list[Any]
+    range: tuple[float, float] | None  # None: only the grid's values can be
+    log: bool
+    source: str  # the paper and place that state it, or `ours`
+
+    @property
+    def distribution(self) -> BaseDistribution:
+        """What samplers draw from; whole numbers stay whole."""
+        if self.range is None:
+            return CategoricalDistribution([_label(value) for value in self.grid])
+        if all(isinstance(value, int) for value in (*self.grid, *self.range)):
+            return IntDistribution(int(self.range[0]), int(self.range[1]), log=self.log)
+        return FloatDistribution(float(self.range[0]), float(self.range[1]), log=self.log)
+
+    def value(self, drawn: Any) -> Any:
+        """What a draw stands for in the config."""
+        if self.range is None:
+            return next(value for value in self.grid if _label(value) == drawn)
+        return float(f"{drawn:.4g}") if isinstance(drawn, float) else drawn  # no result depends on a fifth digit
+
+
+Space = dict[str, Axis]  # by full config key
+Point = dict[str, Any]  # by full config key, the values of a config
+
+
+def axis(key: str, content: Any, file: str) -> Axis:
+    """An axis as a sweep file writes it. Raises UserError."""
+    where = f"{file}: {key}"
+    if not isinstance(content, dict):
+        raise UserError(f"{where}: an axis is written as `grid: [values]`, with range, log and source beside it.")
+    for name in content:
+        if name not in KEYS:
+            raise UserError(
+                f"{where}.{name} is unknown.{nearest(str(name), list(KEYS))} It may have: {', '.join(KEYS)}."
+            )
+    grid = content.get("grid")
+    if not isinstance(grid, list) or not grid:
+        raise UserError(f"{where}.grid is {grid!r}: it has to be a list of at least one value.")
+    if len({repr(value) for value in grid}) < len(grid):
+        raise UserError(f"{where}.grid names a value twice: {grid}.")
+    numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in grid)
+    span = content.get("range") or ([min(grid), max(grid)] if numeric and len(grid) > 1 else None)
+    log = content.get("log", False)
+    if span is not None:
+        _check_span(span, log, where, numeric)
+    if not isinstance(log, bool):
+        raise UserError(f"{where}.log is {log!r}: it has to be true or false.")
+    return Axis(grid, tuple(span) if span else None, log, str(content.get("source", "ours")))
+
+
+def _check_span(span: Any, log: bool, where: str, numeric: bool) -> None:
+    pair = isinstance(span, list) and len(span) == 2 and all(type(v) in (int, float) for v in span)
+    if not pair or not span[0] < span[1] or not all(map(math.isfinite, span)):
+        raise UserError(f"{where}.range is {span!r}: it has to be two numbers [lowest, highest].")
+    if not numeric:
+        raise UserError(f"{where}.range: its grid has values that are no numbers, so there is nothing between them.")
+    if log and span[0] <= 0:
+        raise UserError(f"{where}.log is true, so its range has to be above 0, not from {span[0]:g}.")
+
+
+def points(space: Space, limit: int | None = None) -> list[Point]:
+    """Every combination of the axes' grids, the last axis fastest; `limit`: as many, spread over all of them."""
+    found = [dict(zip(space, values, strict=True)) for values in itertools.product(*(a.grid for a in space.values()))]
+    if limit is None or limit >= len(found):
+        return found
+    return [found[round(k * (len(found) - 1) / max(limit - 1, 1))] for k in range(limit)]
+
+
+def drawn_as(space: Space, point: Point) -> dict[str, Any]:
+    """A point as Optuna keeps it."""
+    return {key: _label(point[key]) if axis.range is None else point[key] for key, axis in space.items()}
+
+
+def _label(value: Any) -> Any:
+    """A value as Optuna can keep it in a category."""
+    return str(value) if isinstance(value, list) else value
+
+
+def suggested(trial: Trial, space: Space) -> Point:
+    """The point of an Optuna trial: the one it was given, else what its sampler proposes."""
+    return {key: axis.value(_suggest(trial, key, axis.distribution)) for key, axis in space.items()}
+
+
+def _suggest(trial: Trial, key: str, kind: BaseDistribution) -> Any:
+    if isinstance(kind, CategoricalDistribution):
+        return trial.suggest_categorical(key, kind.choices)
+    if isinstance(kind, IntDistribution):
+        return trial.suggest_int(key, kind.low, kind.high, log=kind.log)
+    assert isinstance(kind, FloatDistribution)
+    return trial.suggest_float(key, kind.low, kind.high, log=kind.log)

@@ -1,0 +1,130 @@
+"""What a person sees while a sweep runs: one live page on a terminal; in a log a line for each trial that ends."""
+
+import sys
+import threading
+import time
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+
+from pflsweep.progress import duration
+from pflsweep.sweep import cost
+from pflsweep.sweep.board import SETTLED, Board
+from pflsweep.sweep.plan import Job, Plan
+from pflsweep.sweep.standings import standing, title
+
+EVERY = 2.0  # seconds between two looks at the storage
+QUIET = 60.0  # seconds between two lines on what is running, in a log
+RUNNING = 8  # running trials that are named
+
+
+class View:
+    """Looks at the board in a thread of its own, from `with` to its end."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.console = Console(stderr=True)
+        self._over = threading.Event()
+        self._board = Board(plan)
+        self._board.refresh()
+        self._began = time.monotonic()
+        self._cost = {job: self._images(job) for job in plan.jobs}
+        self._before = {job for job, slot in self._board.slots.items() if slot.status in SETTLED}
+        self._said = set(self._before)
+        self._since: dict[Job, float] = {}
+        self._live = Live(console=self.console, auto_refresh=False, transient=True)
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._reported = time.monotonic() - QUIET + 2 * EVERY  # the first line on what is running comes soon
+
+    def __enter__(self) -> "View":
+        count = len(self._board.slots)
+        done = f", {len(self._before)} of them done before" if self._before else ""
+        self._line(f"{self.plan.name}: {count} trial{'s' * (count > 1)}{done}")
+        if self.console.is_terminal:
+            self._live.start()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._look()
+        if self.console.is_terminal:
+            self._live.stop()
+
+    def _follow(self) -> None:
+        while not self._over.wait(EVERY):
+            try:
+                self._look()
+            except Exception as error:  # a database that is away for a moment: the workers say so if it stays away
+                self._line(f"the sweep's storage cannot be read now: {' '.join(str(error).split())[:200]}")
+
+    def _look(self) -> None:
+        self._board.refresh()
+        for job, slot in self._board.slots.items():
+            if slot.status == "running":
+                self._since.setdefault(job, time.monotonic())
+            if slot.status in SETTLED and job not in self._said:
+                self._said.add(job)
+                if not self.console.is_terminal:
+                    self._line(self._end_of(job))
+        if self.console.is_terminal:
+            self._live.update(self._page(), refresh=True)
+        elif time.monotonic() - self._reported >= QUIET and not self._over.is_set():
+            self._reported = time.monotonic()
+            for text in self._running():
+                self._line(f"running: {text}")
+
+    def _line(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def _end_of(self, job: Job) -> str:
+        slot, count = self._board.slots[job], len(self._board.slots)
+        what = f"{100 * slot.value:.1f}%" if slot.value is not None else f"{slot.status}: {slot.reason or 'loses'}"
+        left = self._left()
+        rest = f"; about {duration(left)} left" if left else ""
+        return f"[{len(self._said)}/{count}] {title(self._board, job)}: {what}{rest}"
+
+    def _page(self) -> RenderableType:
+        counts: dict[str, int] = {}
+        for slot in self._board.slots.values():
+            counts[slot.status] = counts.get(slot.status, 0) + 1
+        said = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
+        left = self._left()
+        head = f"[bold]{self.plan.name}[/bold]: {said}" + (f"; about {duration(left)} left" if left else "")
+        return Group(head, *(f"  running {text}" for text in self._running()), self._table())
+
+    def _running(self) -> list[str]:
+        lines = []
+        for job, slot in self._board.slots.items():
+            if slot.status == "running":
+                done = slot.result.get("round")
+                at = f" round {done[0]} of {done[1]}," if done else ""
+                seconds = time.monotonic() - self._since.get(job, time.monotonic())
+                lines.append(f"{title(self._board, job)}:{at} {duration(seconds)}")
+        more = [f"and {len(lines) - RUNNING} more"] if len(lines) > RUNNING else []
+        return [*lines[:RUNNING], *more]
+
+    def _table(self) -> Table:
+        """Best so far of each method and setting, in percent."""
+        settings = list(dict.fromkeys(group.setting for group in self.plan.groups))
+        page = Table("method", *(setting or "accuracy" for setting in settings))
+        rows: dict[str, dict[str, str]] = {}
+        for g, group in enumerate(self.plan.groups):
+            rows.setdefault(group.method, {})[group.setting] = standing(self._board, g).text
+        for method, cells in rows.items():
+            page.add_row(method, *(cells.get(setting, "") for setting in settings))
+        return page
+
+    def _images(self, job: Job) -> int:
+        configs = self.plan.configs(job, {})
+        return sum(cost.images(config) for config in configs)
+
+    def _left(self) -> float | None:
+        """Seconds, by the training images that were done since the command began."""
+        slots = self._board.slots
+        now = [job for job, slot in slots.items() if slot.status in SETTLED and job not in self._before]
+        images, elapsed = sum(self._cost[job] for job in now), time.monotonic() - self._began
+        rest = sum(self._cost[job] for job, slot in slots.items() if slot.status not in SETTLED)
+        return elapsed * rest / images if images and rest else None

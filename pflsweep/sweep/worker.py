@@ -1,0 +1,194 @@
+"""A worker: it claims a slot of the plan, trains its trials, tells, and goes on until nothing is left."""
+
+import logging
+import os
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from pflsweep.compose import Config
+from pflsweep.disk import Busy
+from pflsweep.errors import UserError
+from pflsweep.progress import quietly
+from pflsweep.record import Record
+from pflsweep.sweep.board import Board, Claim
+from pflsweep.sweep.plan import Job, Plan
+from pflsweep.trial import Diverged, Pruned, Result, run_trial
+
+log = logging.getLogger(__name__)
+PAUSE = 1.0  # seconds between two looks where nothing is free
+TOLD = 5.0  # seconds between two tellings of the round
+
+
+def work(plan: Plan, index: int = 0) -> None:
+    """Train until every slot of the plan is settled, by this worker or another. Raises KeyboardInterrupt on Ctrl-C."""
+    _share_machine(index, plan.workers["count"])
+    os.environ["PFLSWEEP_SWEEP"] = plan.id
+    board = Board(plan)
+    board.refresh()
+    with quietly(), _beating(board) as holding:
+        busy: set[Job] = set()  # slots whose trial another process trains
+        while not board.finished:
+            claim = board.claim(busy)
+            if claim is None:
+                if not board.finished:
+                    time.sleep(PAUSE)
+                    board.revive()
+                busy.clear()
+                continue
+            with holding(claim):
+                if not _settle(board, claim):
+                    busy.add(claim.job)
+
+
+def _settle(board: Board, claim: Claim) -> bool:
+    """Train a slot's trials and tell. False where another process has one of them in work."""
+    try:
+        results = _trained(board, claim)
+    except Busy:
+        board.release(claim)
+        return False
+    except KeyboardInterrupt:
+        board.release(claim)
+        raise
+    except Pruned as loser:
+        _told(board.prune, claim, {"reason": str(loser)})
+    except Exception as error:
+        bug = not isinstance(error, UserError | Diverged)
+        _told(board.fail, claim, _reason(error), traceback.format_exc()[-4000:] if bug else None)
+        _let_go_of_memory()
+    else:
+        value = sum(result["value"] for result in results) / len(results)
+        _told(board.tell, claim, value, {"trials": results})
+    return True
+
+
+def _trained(board: Board, claim: Claim) -> list[dict[str, Any]]:
+    """The slot's trials, one a seed."""
+    plan, job = board.plan, claim.job
+    if job.final and board.winner(job.group) is None:
+        raise UserError("its search has no result: every point failed or was pruned")
+    results = []
+    for k, config in enumerate(plan.configs(job, claim.point)):
+        watch = _Watch(board, claim, k * config.values["train"]["rounds"])
+        results.append(outcome(run_trial(config, watch=watch), config, plan, job))
+    return results
+
+
+def outcome(result: Result, config: Config, plan: Plan, job: Job) -> dict[str, Any]:
+    """A finished trial in a few numbers. value: what slots are compared by."""
+    rounds = result.rounds
+    column = selected_column(plan, job)
+    seen = rounds[["round", column]].dropna() if column in rounds else rounds[["round"]].head(0)
+    if not len(seen):
+        view = plan.tune["view"]
+        raise UserError(f"tune.view is {view}, but {plan.groups[job.group].method} has no such model to be scored.")
+    accuracy = seen[column].to_numpy(dtype=float)
+    best = int(accuracy.argmax())
+    value = accuracy[best if plan.tune["round"] == "best" else -1]
+    return {
+        "value": float(value),
+        "identity": result.record.meta["identity"],
+        "folder": str(result.record.folder),
+        "seed": config.values["seed"],
+        "accuracy": result.personal_accuracy.last,
+        "best_round": int(seen["round"].iloc[best]),
+        "seconds": float(rounds["seconds"].sum() + rounds["eval_seconds"].sum()),
+        "images": int(rounds["images"].sum()),
+    }
+
+
+def selected_column(plan: Plan, job: Job) -> str:
+    """The column of rounds.parquet whose numbers are compared: a search's may be on validation data."""
+    held = "validation_" if plan.tune["split"] == "validation" and not job.final else ""
+    return f"{plan.tune['view']}_{held}accuracy"
+
+
+class _Watch:
+    """Called after each round: tells it, and stops a loser. before: rounds under earlier seeds."""
+
+    def __init__(self, board: Board, claim: Claim, before: int) -> None:
+        self.board, self.claim, self.before, self.said = board, claim, before, 0.0
+        self.column = selected_column(board.plan, claim.job)
+
+    def __call__(self, record: Record) -> None:
+        row, trial = record.last_row, self.claim.trial
+        if time.monotonic() - self.said >= TOLD:
+            self.said = time.monotonic()
+            trial.set_user_attr("round", [int(row["round"]), int(record.config["train"]["rounds"])])
+        value = row.get(self.column)
+        if self.claim.job.final or self.board.plan.tune["prune"] == "none" or value is None or value != value:
+            return
+        trial.report(float(value), self.before + int(row["round"]))
+        if trial.should_prune():
+            raise Pruned(f"stopped in round {int(row['round'])} at {value:.1%}, behind others at that round")
+
+
+def _told(tell: Any, claim: Claim, *what: Any) -> None:
+    """Unless the slot was taken over meanwhile: what this worker has found is in the record."""
+    try:
+        tell(claim, *what)
+    except Exception as error:
+        if type(error).__name__ not in ("UpdateFinishedTrialError", "ValueError"):
+            raise
+        log.warning("%s: taken over by another worker meanwhile", claim.job)
+
+
+def _reason(error: Exception) -> str:
+    """An error in a line, for summary and storage."""
+    said = " ".join(str(error).split())[:500]
+    return said if isinstance(error, UserError) else f"{type(error).__name__}: {said}"
+
+
+def _let_go_of_memory() -> None:
+    import gc
+
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _share_machine(index: int, count: int) -> None:
+    """Threads are divided among the workers of a machine, GPUs assigned in turn."""
+    if count == 1:
+        return
+    import torch
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(max(1, cores // count))
+    if torch.cuda.is_available():
+        torch.cuda.set_device(index % torch.cuda.device_count())
+
+
+@contextmanager
+def _beating(board: Board) -> Iterator[Any]:
+    """Gives `holding(claim)`, a context in which a thread beats for the claim."""
+    current: list[Claim] = []
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(board.plan.workers["heartbeat"]):
+            for claim in list(current):
+                with suppress(Exception):  # a database that is away for a moment
+                    board.beat(claim)
+
+    @contextmanager
+    def holding(claim: Claim) -> Iterator[None]:
+        current.append(claim)
+        try:
+            yield
+        finally:
+            current.clear()
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield holding
+    finally:
+        over.set()
+        thread.join()
