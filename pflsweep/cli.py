@@ -79,6 +79,10 @@ def _hydra(argv: list[str]) -> int:
 
     argv = _overrides_first(argv)
     _check_flags(argv)
+    if {"-m", "--multirun"}.intersection(argv):
+        from pflsweep.sweep.words import handed_past
+
+        argv = [handed_past(word) if "=" in word and word[:1] != "-" else word for word in argv]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises then, instead of printing and leaving
     outcomes: list[Any] = []
     before, sys.argv = sys.argv, ["pflsweep", *argv]

@@ -24,6 +24,7 @@ class Config(NamedTuple):
     values: dict[str, Any]
     choices: dict[str, str]  # config group -> chosen option
     reference: dict[str, Any]  # the same options without the user's values: its keys and types are allowed
+    links: dict[str, Any] = {}  # full key -> what it was before it was resolved, such as ${train.lr}
 
 
 def conf_dir() -> Path:
@@ -40,8 +41,11 @@ def compose(overrides: list[str], config_dir: str | Path | None = None) -> Confi
         return config_of(composed, composed.hydra)
 
 
-def config_of(composed: DictConfig, hydra: DictConfig) -> Config:
-    """What Hydra composed, with its `hydra` node, as a Config. Raises UserError."""
+def config_of(composed: DictConfig, hydra: DictConfig, references: dict[Any, Any] | None = None) -> Config:
+    """What Hydra composed, with its `hydra` node, as a Config. Raises UserError.
+
+    references: those of configs that were composed before, since to compose one takes a while.
+    """
     sources = [f"{source.schema}://{source.path}" for source in hydra.runtime.config_sources]
     choices = {group: str(hydra.runtime.choices.get(group)) for group in GROUPS}
     try:
@@ -50,7 +54,16 @@ def config_of(composed: DictConfig, hydra: DictConfig) -> Config:
         raise UserError(f"The config cannot be resolved: {_line(error)}") from error
     options = [f"{group}={option}" for group, option in choices.items()]
     options += [f"{at}={option}" for at, option in hydra.runtime.choices.items() if "@" in at and "hydra" not in at]
-    return Config(values, choices, _plain(_compose(options, sources)))
+    known, key = {} if references is None else references, (*options, *sources)
+    if key not in known:
+        known[key] = _plain(_compose(options, sources))
+    return Config(values, choices, known[key], _links(_plain(composed)))
+
+
+def _links(unresolved: dict[str, Any]) -> dict[str, Any]:
+    """What refers to other keys of the trial; what a resolver (oc.env:) or Hydra has said once, stays."""
+    texts = {key: str(value) for key, value in flat(unresolved).items() if "${" in str(value)}
+    return {key: flat(unresolved)[key] for key, text in texts.items() if ":" not in text and "hydra" not in text}
 
 
 def command_of(composed: DictConfig) -> dict[str, Any]:
@@ -115,8 +128,11 @@ def yaml_errors() -> Iterator[None]:
 
 def read_option(file: Path) -> dict[str, Any]:
     """An option's YAML file as it stands. Raises UserError."""
-    with yaml_errors(), open(file) as text:
-        content = yaml.safe_load(text) or {}
+    try:
+        with yaml_errors(), open(file) as text:
+            content = yaml.safe_load(text) or {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} cannot be read ({_line(error)}).") from error
     if not isinstance(content, dict):
         raise UserError(f"{file} has to be lines of `key: value`.")
     return content
@@ -150,7 +166,7 @@ def unknown_key(key: str, known: list[str]) -> str:
         return f"'{key}' is a group of keys, not a value: set one of them, as in {key}.<key>=<value>."
     if key == "setting":
         return "A setting is added to the defaults: +setting=NAME (see `pflsweep list settings`)."
-    if key in known:  # of the first option of a sweep
+    if key in known:  # of another option of a sweep
         return f"{key} is not a key of every option in this sweep: sweep those that have it by themselves."
     head = key.rpartition(".")[0]
     siblings = [other for other in known if other.rpartition(".")[0] == head]
@@ -161,14 +177,17 @@ def unknown_key(key: str, known: list[str]) -> str:
 
 
 def _known_keys(overrides: list[str], sources: list[str]) -> list[str]:
-    """All keys under the groups that the overrides choose (the first option, where there are several)."""
+    """All keys under the groups that the overrides choose, of each option where there are several."""
     named = [override.partition("=") for override in overrides]
-    chosen = [f"{group}={option.split(',')[0]}" for group, _, option in named if group in GROUPS]
-    try:
-        values = _plain(_compose(chosen, sources))
-    except HydraException:
-        values = _plain(_compose([], sources))
-    return [key for key in flat(values) if not key.endswith("._target_")]
+    chosen = {group: option.split(",") for group, _, option in named if group in GROUPS}
+    known: dict[str, None] = {}
+    for k in range(max(map(len, chosen.values()), default=1)):
+        try:
+            composed = _compose([f"{group}={options[k % len(options)]}" for group, options in chosen.items()], sources)
+        except HydraException:
+            composed = _compose([], sources)
+        known |= dict.fromkeys(flat(_plain(composed)) | flat(command_of(composed)))
+    return [key for key in known if not key.endswith("._target_")]
 
 
 def _line(error: BaseException) -> str:

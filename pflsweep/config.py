@@ -258,7 +258,7 @@ def build_federation(config: Config) -> tuple[Any, Any]:
     from pflsweep.data.sampling import chances
 
     values, data, seed = config.values, config.values["data"], config.values["seed"]
-    root, device = find_root(data["root"]), _device(values["device"])
+    root, device = find_root(data["root"]), device_of(config)
     dataset = build_dataset(config)
     if data["limit"] is not None:
         dataset = dataset.part(data["limit"], seed)
@@ -360,9 +360,11 @@ def _schedule(train: dict[str, Any], federation: Any) -> Any:
     return Schedule(**{name: train[name] for name in names}, chunk=chunk)
 
 
-def _device(name: str) -> str:
+def device_of(config: Config) -> str:
+    """cpu or cuda. Raises UserError where the one that is asked for is not here."""
     import torch
 
+    name = config.values["device"]
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("device is 'cuda', but PyTorch sees no GPU here. Use device=cpu or device=auto.")
     return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name

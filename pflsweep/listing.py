@@ -1,4 +1,4 @@
-"""`pflsweep list algorithms|datasets|partitions|models`: what conf/ offers, a line each."""
+"""`pflsweep list algorithms|datasets|partitions|models|settings|sweeps`: what can be chosen, a line each."""
 
 from pathlib import Path
 from typing import Any
@@ -13,25 +13,56 @@ GROUPS = {
     "models": "model",
     "settings": "setting",
 }
+KNOWN = (*GROUPS, "sweeps")
 
 
 def main(argv: list[str]) -> int:
     """Prints one group. Raises UserError on an unknown one."""
     parser = Parser(prog="pflsweep list", description="What can be chosen, a line each.")
-    parser.add_argument("what", help=" | ".join(GROUPS))
+    parser.add_argument("what", help=" | ".join(KNOWN))
     parser.add_argument("--config-dir", "-cd", default=None, help="a folder with options of your own")
     options = parser.parse_args(argv)
-    if options.what not in GROUPS:
-        known = ", ".join(GROUPS)
-        guess = nearest(options.what, list(GROUPS))
-        raise UserError(f"list {options.what}: there is no such list.{guess} Known are: {known}.")
-    group = GROUPS[options.what]
-    files = [file for folder in _folders(options.config_dir) for file in (folder / group).glob("*.yaml")]
-    names = {file.stem: file for file in sorted(files, key=lambda file: file.stem)}
-    width = max(map(len, names), default=0)
-    for name, file in names.items():
-        print(f"{name.ljust(width)}  {_line(group, file)}")
+    if options.what not in KNOWN:
+        guess = nearest(options.what, list(KNOWN))
+        raise UserError(f"list {options.what}: there is no such list.{guess} Known are: {', '.join(KNOWN)}.")
+    lines = _sweeps() if options.what == "sweeps" else _options(GROUPS[options.what], options.config_dir)
+    width = max(map(len, lines), default=0)
+    for name, line in lines.items():
+        print(f"{name.ljust(width)}  {line}")
     return 0
+
+
+def _options(group: str, config_dir: str | None) -> dict[str, str]:
+    files = [file for folder in _folders(config_dir) for file in (folder / group).glob("*.yaml")]
+    names = {file.stem: file for file in sorted(files, key=lambda file: file.stem)}
+    return {name: _line(group, file) for name, file in names.items()}
+
+
+def _sweeps() -> dict[str, str]:
+    """Those of the working directory and the package's."""
+    from pflsweep.sweep.files import table_names
+
+    return {name: _line_of_sweep(name) for name in table_names()}
+
+
+def _line_of_sweep(name: str) -> str:
+    """Its leading comment; then how large it is."""
+    from pflsweep.sweep.files import read_table, table_file
+
+    try:
+        table = read_table(name)
+    except UserError as error:
+        return f"cannot be read: {error}"
+    cells, whole = len(table.cells), len(table.methods) * len(table.settings)
+    size = [_count(len(table.methods), "method"), _count(len(table.settings), "setting")]
+    fewer = f" ({cells} of {whole} cells)" if cells < whole else ""
+    searched = f"searched: {' '.join(table.search)}" if table.search else "not searched"
+    about = _comment(table_file(name).read_text())
+    return f"{about}  [{' x '.join([*size, _count(len(table.seeds), 'seed')])}{fewer}, {searched}]"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _folders(config_dir: str | None) -> list[Path]:
@@ -43,8 +74,7 @@ def _folders(config_dir: str | None) -> list[Path]:
 def _line(group: str, file: Path) -> str:
     """An algorithm's paper, any other option's leading comment; then the keys with their values."""
     text, node = file.read_text(), read_option(file)
-    comments = [line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")]
-    about = next((line for line in comments if not line.startswith("@package")), "")
+    about = _comment(text)
     if group == "algorithm":
         from pflsweep.config import target
 
@@ -56,6 +86,12 @@ def _line(group: str, file: Path) -> str:
     values = {k: v for k, v in node.items() if k not in ("_target_", "defaults", "name")}
     shown = ", ".join(f"{key}={_text(value)}" for key, value in values.items())
     return f"{about}  [{shown}]" if shown else about
+
+
+def _comment(text: str) -> str:
+    """The first."""
+    comments = [line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")]
+    return next((line.rstrip(",:") for line in comments if not line.startswith("@package")), "")
 
 
 def _text(value: Any) -> str:

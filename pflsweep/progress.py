@@ -17,23 +17,25 @@ from pflsweep.engine.simulation import Simulation
 QUIET = 60.0  # seconds between two lines in a log
 
 
-_quiet = False  # while a sweep shows its trials together
+_quiet = _mute = False  # while a sweep shows its trials together, and in the processes that it has started
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
-    """No word about single trials."""
-    global _quiet
-    before, _quiet = _quiet, True
+def quietly(mute: bool = False) -> Iterator[None]:
+    """No word about single trials; mute: no word at all."""
+    global _quiet, _mute
+    before = _quiet, _mute
+    _quiet, _mute = True, mute or _mute
     try:
         yield
     finally:
-        _quiet = before
+        _quiet, _mute = before
 
 
 def say(text: str) -> None:
     """One line on stderr, above the bar where there is one."""
-    tqdm.write(text, file=sys.stderr)
+    if not _mute:
+        tqdm.write(text, file=sys.stderr)
 
 
 def mention(text: str) -> None:
@@ -46,7 +48,9 @@ def duration(seconds: float) -> str:
     """Seconds as a person says them."""
     if seconds < 100:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 72 * 3600 else f"{seconds / 86400:.1f} days"
 
 
 class Progress:

@@ -81,14 +81,14 @@ def _environment(parts: Parts) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "platform": platform.platform(),
-        "processor": _processor(),
+        "processor": processor(),
         "threads": torch.get_num_threads(),
         "device": str(parts.federation.device),
     }
 
 
 @cache
-def _processor() -> str:
+def processor() -> str:
     """The processor's name: platform.processor() is empty on many Linux systems."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -19,14 +19,14 @@ from torch import nn
 
 from pflsweep.compose import Config
 from pflsweep.config import Parts, build, build_model, check
-from pflsweep.disk import claimed, writing
+from pflsweep.disk import atomic, claimed, writing
 from pflsweep.engine import simulation as engine
 from pflsweep.engine.newcomers import fine_tune
 from pflsweep.engine.optimiser import Sgd
 from pflsweep.errors import UserError
 from pflsweep.progress import Progress, announce, mention, say
 from pflsweep.record import Record
-from pflsweep.report import figures, style
+from pflsweep.report import figures
 from pflsweep.rows import client_rows, matrices, newcomer_table, partition_table, round_row, score_columns, score_table
 from pflsweep.setting import describe
 from pflsweep.tracking import Listener, open_run, send
@@ -257,10 +257,12 @@ def _finish(record: Record, simulation: engine.Simulation, parts: Parts, config:
         state_dict, common = simulation.task.state_dict, simulation.global_model()
         personal = {i: state_dict(w) for i, w in enumerate(simulation.personal_models())}
         record.save_models({"global": None if common is None else state_dict(common), "personal": personal})
-    if not (record.folder / "labels.png").exists():
+    picture = record.folder / "labels.png"
+    if not picture.exists():
+        where = "-".join(str(record.meta[key]) for key in ("dataset", "partition", "seed"))
+        made = figures.labels_png(record.partition, f"Training labels, {where}")
         with writing(record.folder):
-            made = figures.labels(record.partition, f"Training labels, {record.meta['name']}")
-            style.save(made, record.folder / "labels", ("png",))
+            atomic(picture, lambda path: path.write_bytes(made))
     if parts.new is not None:
         record.save_newcomers(_newcomers(simulation, parts, config))
     record.set_status(status="finished")

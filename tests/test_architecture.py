@@ -30,7 +30,8 @@ LAYERS = (
     ("config",),
     ("progress", "rows", "setting"),
     ("trial",),
-    ("sweep", "listing", "showing", "catalogue"),
+    ("sweep",),
+    ("listing", "showing", "catalogue"),
     ("check",),
     ("cli",),
 )

@@ -53,6 +53,7 @@ def test_every_option_passes_its_own_check(group: str, option: str) -> None:
         (["train.chunk=0"], ["train.chunk is 0", "at least 1 or auto"]),
         (["train.chunk=atuo"], ["train.chunk is 'atuo'", "Did you mean 'auto'"]),
         (["train.weights=unifrm"], ["train.weights is 'unifrm'", "share, uniform", "Did you mean 'uniform'"]),
+        (["train.optimiser_state=keep"], ["train.optimiser_state is 'keep'", "fresh, kept", "Did you mean 'kept'"]),
         (["data.validation=1"], ["data.validation is 1", "below 1"]),
         (["data.root=5"], ["data.root is 5", "text or null"]),
         (["data.download=5"], ["data.download is 5", "true or false"]),

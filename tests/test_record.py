@@ -39,6 +39,7 @@ def identity_of(*overrides: str, extends: bool = True, version: int = 1, checksu
         "data.new_epochs=7",
         "data.shuffle=2",
         "train.sampling_alpha=0.3",
+        "train.optimiser_state=kept",  # without momentum there is none
     ],
 )
 def test_identity_leaves_out_what_changes_no_number(override: str) -> None:
@@ -64,6 +65,13 @@ def test_identity_leaves_out_what_changes_no_number(override: str) -> None:
 )
 def test_identity_holds_what_does(override: str) -> None:
     assert identity_of(override) != identity_of()
+
+
+def test_identity_of_a_kept_optimiser_state() -> None:
+    fresh, kept = (identity_of("train.momentum=0.9", f"train.optimiser_state={how}") for how in ("fresh", "kept"))
+    older = compose(["train.momentum=0.9"]).values
+    del older["train"]["optimiser_state"]
+    assert identity(older, data_checksum="x", version=1, extends=True) == fresh != kept
 
 
 def test_identity_of_data_version_and_of_methods_that_do_not_extend() -> None:

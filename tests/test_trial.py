@@ -178,6 +178,18 @@ def test_more_rounds_extend_a_finished_trial() -> None:
     assert extended.config["train"]["rounds"] == 5
 
 
+@pytest.mark.parametrize("algorithm", ["fedavg", "ditto"])
+def test_kept_optimiser_states_go_on_where_they_stopped(algorithm: str) -> None:
+    momentum = (f"algorithm={algorithm}", "train.momentum=0.9")
+    kept = (*momentum, "train.optimiser_state=kept")
+    run(*kept, "train.rounds=3")
+    extended = run(*kept, "train.rounds=5")
+    assert_same(extended, run(*kept, "train.rounds=5", "paths.runs=other"))
+    fresh = run(*momentum, "train.rounds=5")
+    assert fresh.record.folder != extended.record.folder
+    assert fresh.rounds["personal_loss"].iloc[-1] != extended.rounds["personal_loss"].iloc[-1]
+
+
 @pytest.mark.parametrize("algorithm", ["local", "fedavg", "pgfed", "fedala"])
 def test_ctrl_c_stops_after_the_round_and_the_same_command_continues(algorithm: str) -> None:
     overrides = [*SMALL, "train.rounds=6", f"algorithm={algorithm}"]

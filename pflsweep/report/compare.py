@@ -199,9 +199,7 @@ def setting_of(record: Record) -> dict[str, Any]:
     """The flat config without what rows may differ in; rounds as trained (a run may have been extended). A key younger
     than the record has the value that trained it.
     """
-    own = flat(record.config)
-    own |= {key: value for key, value in YOUNG.items() if key not in own}
-    kept = {k: v for k, v in acting(own).items() if not under(k, APART)}
+    kept = {k: v for k, v in acting({**YOUNG, **flat(record.config)}).items() if not under(k, APART)}
     checksum = {"data_checksum": record.meta.get("data_checksum")}
     return {**kept, **checksum, "train.rounds": record.status.get("target", kept.get("train.rounds"))}
 

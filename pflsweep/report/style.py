@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,6 +73,16 @@ def save(made: "Figure", stem: Path, kinds: tuple[str, ...] = ("png", "svg")) ->
         for path in paths:
             made.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     return paths
+
+
+def png(made: "Figure") -> bytes:
+    """The content of a .png file."""
+    import matplotlib
+
+    content = BytesIO()
+    with matplotlib.rc_context(_RC):
+        made.savefig(content, format="png")
+    return content.getvalue()
 
 
 def looks() -> Iterator[dict[str, Any]]:

@@ -3,26 +3,28 @@
 Each slot of the plan is enqueued as a WAITING trial, so that workers on any number of machines only have to set it
 RUNNING, which the database grants once. A worker beats while it trains. When it was silent for too long, its trial
 FAILs without an `error` and the slot is enqueued anew. What is said here of a slot is said of its newest trial that
-counts, see `_standing`.
+counts, see `_standing`. While the database is away, workers wait for it, see `_Patience`.
 """
 
 import logging
 import sqlite3
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import optuna
-from optuna.storages import RDBStorage
+from optuna.storages import BaseStorage, RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from pflsweep.errors import UserError
+from pflsweep.errors import PATIENCE, Away, UserError
 from pflsweep.sweep.plan import Group, Job, Plan
 from pflsweep.sweep.space import Point, drawn_as, suggested
 
 SILENCE = 5  # heartbeats that may be missed
+LONGEST = 400  # characters of a group in a study's name, of which PostgreSQL takes 512
 DEATHS = 3  # workers that may die over a slot
 OPEN = (TrialState.WAITING, TrialState.RUNNING)
 SETTLED = ("done", "pruned", "failed")
@@ -63,14 +65,21 @@ class Claim(NamedTuple):
 
 
 def storage_url(plan: Plan) -> str:
-    """Where the workers of a sweep meet."""
-    runs = Path(plan.groups[0].config.values["paths"]["runs"]).absolute()
-    return plan.workers["storage"] or f"sqlite:///{runs / '.sweeps' / 'optuna.db'}"
+    """Where the workers of a sweep meet. Raises UserError where that is MLflow's place."""
+    values, storage = plan.groups[0].config.values, plan.workers["storage"]
+    if storage is not None and storage == values["tracking"].get("uri"):
+        raise UserError(
+            f"workers.storage and tracking.uri are both '{storage}', but Optuna and MLflow have tables of the "
+            "same names. Give each a database of its own, such as .../optuna and .../mlflow."
+        )
+    return storage or f"sqlite:///{Path(values['paths']['runs']).absolute() / '.sweeps' / 'optuna.db'}"
 
 
 def opened(url: str, heartbeat: int) -> RDBStorage:
     """Optuna's storage. Raises UserError where it cannot be used."""
     options: dict[str, Any] = {"pool_pre_ping": True}
+    if url.startswith("postgresql"):
+        options["connect_args"] = {"connect_timeout": 10}  # seconds; by itself a machine that is off is waited for
     if url.startswith("sqlite:///"):
         options = {"connect_args": {"timeout": 60}}
         _prepare_sqlite(Path(url.removeprefix("sqlite:///")))
@@ -120,14 +129,60 @@ def _prepare_sqlite(file: Path) -> None:
         ) from error
 
 
+class _Patience:
+    """Lets the calls of a storage wait while its database is away; raises Away when that takes too long."""
+
+    def __init__(self, storage: RDBStorage) -> None:
+        self.since: float | None = None  # when it went away
+        self.back = float("-inf")  # when it came back
+        private = ["_create_new_trial", "_get_trials", "_set_trial_param", "record_heartbeat"]  # Optuna's cache's way
+        for name in [*(name for name in vars(BaseStorage) if not name.startswith("_")), *private]:
+            setattr(storage, name, self._patient(getattr(storage, name)))
+
+    def _patient(self, call: Callable) -> Callable:
+        def patiently(*args: Any, **kwargs: Any) -> Any:
+            while True:
+                try:
+                    answer = call(*args, **kwargs)
+                except Exception as error:
+                    if not _is_away(error):
+                        raise
+                    self._wait(error)
+                else:
+                    if self.since is not None:
+                        self.since, self.back = None, time.monotonic()
+                    return answer
+
+        return patiently
+
+    def _wait(self, error: Exception) -> None:
+        now = time.monotonic()
+        self.since = now if self.since is None else self.since
+        if now - self.since > PATIENCE:
+            said = " ".join(str(error.__cause__ or error).split())[:200]
+            raise Away(
+                f"workers.storage: the database has not answered for {PATIENCE:.0f} seconds ({said}). Nothing is lost: "
+                "when it is back, the same command continues."
+            ) from error
+        time.sleep(1.0)
+
+
+def _is_away(error: BaseException | None) -> bool:
+    """Whether a connection could not be had, or broke: what Optuna raises then has the driver's error behind it."""
+    from sqlalchemy.exc import InterfaceError, OperationalError
+
+    return error is not None and (isinstance(error, InterfaceError | OperationalError) or _is_away(error.__cause__))
+
+
 class Board:
     """The slots of a plan."""
 
-    def __init__(self, plan: Plan) -> None:
-        """Raises UserError where the storage cannot be used."""
+    def __init__(self, plan: Plan, patient: bool = True) -> None:
+        """patient: calls wait while the database is away. Raises UserError where the storage cannot be used."""
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.plan = plan
         self.storage = opened(storage_url(plan), plan.workers["heartbeat"])
+        self._patience = _Patience(self.storage) if patient else None
         self.slots: dict[Job, Slot] = {}
         self._studies: dict[str, optuna.Study] = {}
         self._settled: set[str] = set()  # names of studies in which nothing changes any more
@@ -150,16 +205,22 @@ class Board:
 
     def revive(self) -> None:
         """Take over from workers that are silent for too long."""
-        for name in self._by_study():
-            if name not in self._settled:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # it is experimental
-                    optuna.storages.fail_stale_trials(self._study(name))
+        if self._could_be_heard():
+            with suppress(optuna.exceptions.StorageInternalError), warnings.catch_warnings():  # away: refresh waits
+                warnings.simplefilter("ignore")  # it is experimental
+                for name in self._by_study():
+                    if name not in self._settled:
+                        optuna.storages.fail_stale_trials(self._study(name))
         self.refresh()
         lost = [job for job in self.plan.jobs if self.slots[job].status == "lost"]
         if lost:
             self._enqueue(lost)
             self.refresh()
+
+    def _could_be_heard(self) -> bool:
+        """Whether workers that live have had the time to beat since the database was away."""
+        heartbeat = self.plan.workers["heartbeat"]
+        return self._patience is None or time.monotonic() - self._patience.back > SILENCE * heartbeat
 
     @property
     def finished(self) -> bool:
@@ -200,17 +261,18 @@ class Board:
         return point_of(of, best)
 
     def beat(self, claim: Claim) -> None:
-        self.storage.record_heartbeat(claim.trial._trial_id)
+        """Raises where the database is away: the next beat may reach it."""
+        RDBStorage.record_heartbeat(self.storage, claim.trial._trial_id)
 
     def tell(self, claim: Claim, value: float, result: dict[str, Any]) -> None:
         """A slot is done."""
         claim.trial.set_user_attr("result", result)
         self._end(claim, TrialState.COMPLETE, value)
 
-    def fail(self, claim: Claim, error: str, trace: str | None = None) -> None:
-        """trace: of a bug; None where the input was bad."""
-        claim.trial.set_user_attr("trace", trace)
-        claim.trial.set_user_attr("error", error)
+    def fail(self, claim: Claim, error: str, **more: Any) -> None:
+        """more: `input`, whether it was the input's fault; `trace` of a bug."""
+        for key, value in (*more.items(), ("error", error)):
+            claim.trial.set_user_attr(key, value)
         self._end(claim, TrialState.FAIL)
 
     def prune(self, claim: Claim, result: dict[str, Any]) -> None:
@@ -238,8 +300,8 @@ class Board:
 
     def _name(self, job: Job) -> str:
         """Of the study that a slot is in."""
-        group = self.plan.groups[job.group]
-        return f"{self.plan.id} final" if job.final else f"{self.plan.id} {group.name}"
+        what = "final" if job.final else self.plan.groups[job.group].name
+        return f"{self.plan.id} {what if len(what) <= LONGEST else f'group {job.group}'}"
 
     def _by_study(self) -> dict[str, list[Job]]:
         found: dict[str, list[Job]] = {}

@@ -1,10 +1,19 @@
-"""What a trial costs, known before it runs: training images, and seconds by measured speed."""
+"""What a trial costs, known before it runs: training images, and seconds by measured speed.
 
+Images are those of FedAvg, whatever the method: so a scale cuts all methods of a setting to the same rounds. A method
+may see more (Ditto, with two models, twice as many) or fewer (FedFomo holds a fifth back); its measured speed, in
+FedAvg's images too, makes up for it.
+"""
+
+import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pflsweep.compose import Config
+from pflsweep.config import device_of
 from pflsweep.errors import UserError
+from pflsweep.record import method_name
+from pflsweep.setting import model_name, processor
 from pflsweep.sweep.plan import changed
 
 
@@ -15,10 +24,11 @@ class Size(NamedTuple):
     test: int
     shape: tuple[int, ...]  # of a row
     classes: int
+    owners: int = 0  # natural clients, where it has some
 
 
 SIZES = {
-    "digits": Size(1347, 450, (1, 8, 8), 10),
+    "digits": Size(1438, 359, (1, 8, 8), 10),
     "mnist": Size(60_000, 10_000, (1, 28, 28), 10),
     "fmnist": Size(60_000, 10_000, (1, 28, 28), 10),
     "cifar10": Size(50_000, 10_000, (3, 32, 32), 10),
@@ -26,9 +36,10 @@ SIZES = {
     "tiny_imagenet": Size(100_000, 10_000, (3, 64, 64), 200),
     "agnews": Size(120_000, 7_600, (200,), 4),
     "agnews_subset": Size(18_055, 7_600, (200,), 4),
-    "organamnist": Size(41_052, 17_778, (1, 28, 28), 11),
-    "office_home": Size(15_588, 0, (3, 32, 32), 65),
+    "organamnist": Size(41_072, 17_778, (1, 28, 28), 11),
+    "office_home": Size(15_588, 0, (3, 32, 32), 65, 4),
 }
+_sizes: dict[str, Size] = {}  # of other datasets, read once
 
 
 def images_a_round(config: Config) -> int:
@@ -53,20 +64,39 @@ def training_rows(config: Config) -> int:
     limit = data["limit"]
     if limit is not None and limit < train + test:
         train, test = round(limit * train / (train + test)), limit - round(limit * train / (train + test))
-    share = config.values["partition"].get("test_fraction")
+    partition = config.values["partition"]
+    share, clients = partition.get("test_fraction"), partition.get("clients")
     rows = train if share is None else (train + test) * (1 - share)
+    if config.choices["partition"] == "natural" and clients and clients < size.owners:
+        rows *= clients / size.owners
     return round(rows * (1 - data["validation"]))
 
 
 def size_of(config: Config) -> Size:
-    """Raises UserError where the dataset is the user's own and cannot be read."""
-    known = SIZES.get(config.choices["dataset"])
-    if known is not None:
-        return known
-    from pflsweep.config import build_dataset
+    """Of a dataset that is not known by its name the data are read. Raises UserError where they cannot be."""
+    option, node = config.choices["dataset"], config.values["dataset"]
+    if option in SIZES:
+        return _as_asked(SIZES[option], node)
+    key = json.dumps([option, node, config.values["data"]["root"]])
+    if key not in _sizes:
+        from pflsweep.config import build_dataset
 
-    dataset = build_dataset(config)
-    return Size(dataset.train, len(dataset.y) - dataset.train, dataset.shape, dataset.classes)
+        dataset = build_dataset(config)
+        owners = 0 if dataset.owner is None else len(set(dataset.owner.tolist()))
+        _sizes[key] = Size(dataset.train, len(dataset.y) - dataset.train, dataset.shape, dataset.classes, owners)
+    return _sizes[key]
+
+
+def _as_asked(known: Size, node: dict[str, Any]) -> Size:
+    """A dataset with the options that change its size."""
+    if "length" in node:  # of a text
+        return known._replace(shape=(node["length"],))
+    if "size" in node:  # of a picture
+        return known._replace(shape=(known.shape[0], node["size"], node["size"]))
+    if "test_fraction" in node:
+        rows = known.train + known.test
+        return known._replace(train=rows - round(rows * node["test_fraction"]), test=round(rows * node["test_fraction"]))
+    return known
 
 
 def cut(config: Config, images: int) -> Config:
@@ -83,13 +113,11 @@ def images(config: Config) -> int:
     return config.values["train"]["rounds"] * images_a_round(config)
 
 
-Speeds = dict[tuple[str, ...], float]  # images/s by (method, model, dataset), and by the last two
+Speeds = dict[tuple[str, ...], float]  # images/s by _keys
 
 
 def known_speeds(runs: Path) -> Speeds:
     """From the newest finished records."""
-    import pandas as pd
-
     from pflsweep import disk
 
     found: Speeds = {}
@@ -99,39 +127,40 @@ def known_speeds(runs: Path) -> Speeds:
             meta, status = disk.read_json(file.parent / "meta.json"), disk.read_json(file)
             if status["status"] != "finished" or not status["seconds"]:
                 continue
-            rounds = pd.read_parquet(file.parent / "rounds.parquet", columns=["images"])
-        except (OSError, ValueError, KeyError):
+            config = Config(disk.read_yaml(file.parent / "config.yaml"), meta, {})
+            speed = status["rounds"] * images_a_round(config) / status["seconds"]
+            keys = _keys(meta, meta["environment"])
+        except (OSError, ValueError, KeyError, TypeError, UserError):
             continue  # what is damaged there is said when it is read for a report
-        speed = float(rounds["images"].sum()) / status["seconds"]
-        for key in _keys(meta):
-            found[key] = speed
+        found |= dict.fromkeys(keys, speed)
     return found
 
 
-def _keys(meta: dict[str, Any]) -> list[tuple[str, ...]]:
-    where = (meta["model"], meta["dataset"])
-    return [(meta["method"], *where), where]
+def _keys(meta: dict[str, Any], environment: dict[str, Any]) -> list[tuple[str, ...]]:
+    """From the most to the least alike."""
+    where = (environment["device"], environment["processor"], meta["model"], meta["dataset"])
+    method = method_name(meta)
+    return [(*where, method), where]
 
 
 def speed(config: Config, speeds: Speeds) -> tuple[float | None, str]:
     """(images/s with evaluation, how it is known). None where it cannot be known."""
-    from pflsweep.setting import model_name
+    try:
+        device = device_of(config)
+        choices = {**config.choices, "model": model_name(config)}
+        keys = _keys(choices, {"device": device, "processor": processor()})
+        for key, how in zip(keys, ("its own runs", "other methods' runs"), strict=True):
+            if key in speeds:
+                return speeds[key], how
+        step = ("step", *keys[-1], json.dumps([config.values["model"], config.values["train"]["batch"]]))
+        if step not in speeds:
+            speeds[step] = _step_speed(config, device)
+    except UserError:  # a device or a dataset that is not here
+        return None, "unknown"
+    return speeds[step], "plain gradient steps"
 
-    choices = config.choices
-    meta = {"method": choices["algorithm"], "model": model_name(config), "dataset": choices["dataset"]}
-    for key, how in zip(_keys(meta), ("its own runs", "other methods' runs"), strict=True):
-        if key in speeds:
-            return speeds[key], how
-    where = ("step", meta["model"], meta["dataset"], str(config.values["train"]["batch"]))
-    if where not in speeds:
-        try:
-            speeds[where] = _step_speed(config)
-        except UserError:
-            return None, "unknown"
-    return speeds[where], "a gradient step"
 
-
-def _step_speed(config: Config) -> float:
+def _step_speed(config: Config, device: str) -> float:
     """Images/s of plain gradient steps, timed now on random rows."""
     from time import perf_counter
 
@@ -141,7 +170,7 @@ def _step_speed(config: Config) -> float:
     from pflsweep.engine.task import Batch, Task
 
     size, batch = size_of(config), config.values["train"]["batch"]
-    model = build_model(config, size.shape, size.classes)
+    model = build_model(config, size.shape, size.classes).to(device)
     task = Task(model)
     w = task.vector(model)
     generator = torch.Generator().manual_seed(0)
@@ -149,7 +178,7 @@ def _step_speed(config: Config) -> float:
     shape = (batch, *size.shape)
     x = torch.randint(words, shape, generator=generator) if words else torch.rand(shape, generator=generator)
     y = torch.randint(size.classes, (batch,), generator=generator)
-    one = Batch(x, y, mask=None, live=None, key=torch.tensor(0))
+    one = Batch(x.to(device), y.to(device), mask=None, live=None, key=torch.tensor(0, device=device))
     took = []
     for _ in range(3):  # the first is cold
         began = perf_counter()

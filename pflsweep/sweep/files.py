@@ -1,6 +1,8 @@
 """Sweep files: YAML below sweeps/, the package's own or the user's, with includes, checked before planning."""
 
+import itertools
 import shlex
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,11 +11,12 @@ from pflsweep.errors import UserError, nearest
 from pflsweep.sweep.space import Axis, Space, axis
 
 KEYS = ("settings", "methods", "seeds", "search", "space")
+ROW_KEYS = ("run", "only")
 SCALE_KEYS = ("images", "points", "seeds", "set")
 
 
 class Table(NamedTuple):
-    """A sweep file: every method in every setting."""
+    """A sweep file: every method in every setting, or in those that its row is restricted to."""
 
     name: str
     settings: dict[str, list[str]]  # column -> overrides
@@ -22,6 +25,13 @@ class Table(NamedTuple):
     search: list[str]  # overrides of the group `tune`
     space: dict[str, dict[str, Any] | None]  # what it changes in the methods' spaces, by row or `all`
     file: str  # for messages
+    only: dict[str, list[str]]  # row -> its columns, where it is restricted to some
+
+    @property
+    def cells(self) -> list[tuple[str, str]]:
+        """Column and row of what is run."""
+        pairs = itertools.product(self.settings, self.methods)
+        return [(column, row) for column, row in pairs if column in self.only.get(row, self.settings)]
 
 
 class Scale(NamedTuple):
@@ -43,32 +53,81 @@ def folders() -> list[Path]:
 
 def read_table(name: str) -> Table:
     """`pgfed/table1`, or a path to a YAML file. Raises UserError, with file, key and the nearest valid name."""
-    content, file = _read(name, "sweep")
+    content, file = _read(table_file(name))
     _known(content, KEYS, file)
     for key in ("settings", "methods"):
-        if not isinstance(content.get(key), dict) or not content[key]:
-            raise UserError(f"{file}: '{key}' has to name at least one, each as `name: overrides`.")
-    seeds = content.get("seeds", [0])
-    if not isinstance(seeds, list) or not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds):
+        _check_names(content.get(key), key, file)
+    rows = {row: _row(text, f"{file}: methods.{row}") for row, text in content["methods"].items()}
+    settings = {
+        str(column): _overrides(text, f"{file}: settings.{column}") for column, text in content["settings"].items()
+    }
+    only = {
+        str(row): _columns(patterns, list(settings), f"{file}: methods.{row}.only")
+        for row, (_, patterns) in rows.items()
+        if patterns is not None
+    }
+    methods = {str(row): words for row, (words, _) in rows.items()}
+    search = _overrides(content.get("search") or "", f"{file}: search")
+    for word in search:
+        if word.partition("=")[0].partition(".")[0] != "tune":
+            raise UserError(f"{file}: search: '{word}' is not of the group tune, such as tune=grid tune.split=test.")
+    space = _changes(content.get("space") or {}, [*methods, "all"], file)
+    return Table(name, settings, methods, _seeds(content.get("seeds", [0]), file), search, space, file, only)
+
+
+def _check_names(part: Any, key: str, file: str) -> None:
+    if not isinstance(part, dict) or not part:
+        raise UserError(f"{file}: '{key}' has to name at least one, each as `name: overrides`.")
+    for name in part:
+        if not isinstance(name, str | int | float) or isinstance(name, bool):
+            raise UserError(f"{file}: {key} has the name {name!r}. YAML reads on, off, yes, no and null so: quote it.")
+
+
+def _row(content: Any, where: str) -> tuple[list[str], Any]:
+    """A method's overrides, and the patterns of its columns, None for all."""
+    if not isinstance(content, dict):
+        return _overrides(content, where), None
+    _known(content, ROW_KEYS, where)
+    return _overrides(content.get("run"), f"{where}.run"), content.get("only")
+
+
+def _columns(patterns: Any, settings: list[str], where: str) -> list[str]:
+    if not isinstance(patterns, list) or not patterns or not all(isinstance(pattern, str) for pattern in patterns):
+        raise UserError(f"{where} is {patterns!r}: it has to be a list of settings, as names or patterns.")
+    for pattern in patterns:
+        if not any(fnmatchcase(setting, pattern) for setting in settings):
+            raise UserError(
+                f"{where}: '{pattern}' is no setting of this file.{nearest(pattern, settings)} "
+                f"There are: {', '.join(settings)}."
+            )
+    return [setting for setting in settings if any(fnmatchcase(setting, pattern) for pattern in patterns)]
+
+
+def _seeds(seeds: Any, file: str) -> list[int]:
+    whole = isinstance(seeds, list) and all(type(seed) is int and seed >= 0 for seed in seeds)
+    if not whole or not seeds or len(set(seeds)) < len(seeds):
         raise UserError(f"{file}: 'seeds' is {seeds!r}: it has to be a list of whole numbers, such as [0, 1, 2].")
-    space = content.get("space") or {}
+    return seeds
+
+
+def _changes(space: Any, rows: list[str], file: str) -> dict[str, Any]:
+    """What a table changes in the spaces of its methods."""
     if not isinstance(space, dict):
         raise UserError(f"{file}: 'space' has to be `method: axes`, or `all: axes`.")
-    for row in space:
-        if row not in (*content["methods"], "all"):
-            rows = [*content["methods"], "all"]
-            raise UserError(f"{file}: space.{row} is for no method of this file.{nearest(str(row), rows)}")
-    words = {
-        key: {str(name): _overrides(text, f"{file}: {key}.{name}") for name, text in content[key].items()}
-        for key in ("settings", "methods")
-    }
-    search = _overrides(content.get("search") or "", f"{file}: search")
-    return Table(name, words["settings"], words["methods"], seeds, search, space, file)
+    for row, axes in space.items():
+        if row not in rows:
+            raise UserError(
+                f"{file}: space.{row} is for no method of this file.{nearest(str(row), rows)} "
+                f"There are: {', '.join(rows)}."
+            )
+        if axes is not None and not isinstance(axes, dict):
+            raise UserError(f"{file}: space.{row} is {axes!r}: it has to be `key: axis`, or null to search nothing.")
+    return {str(row): axes for row, axes in space.items()}
 
 
 def read_scale(name: str) -> Scale:
     """`smoke`, `small`, `paper`, or one of the user's own. Raises UserError."""
-    content, file = _read(f"scale/{name}", "scale")
+    content, file = _read(_find(name, "scale: No scale", _names("scale"), "scale"))
     _known(content, SCALE_KEYS, file)
     for key in ("images", "points", "seeds"):
         value = content.get(key)
@@ -84,59 +143,52 @@ def read_space(algorithm: str, changes: list[dict[str, Any] | None], where: str)
 
     A change of None takes away all axes. Raises UserError on an empty grid.
     """
-    axes, file = _read(f"space/{algorithm}", "search space")
+    axes, file = _read(_find(algorithm, "tune: No search space", _names("space"), "space"))
+    files = dict.fromkeys(axes, file)
     for change in changes:
         axes = {} if change is None else _merged(axes, change)
-        file = where
-    return {key: axis(key, content, file) for key, content in axes.items() if content is not None}
+        files |= dict.fromkeys(change or {}, where)
+    return {key: axis(key, content, files[key]) for key, content in axes.items() if content is not None}
 
 
-def _read(name: str, what: str) -> tuple[dict[str, Any], str]:
-    """A file with what it includes."""
-    path = _find(name, what)
-    return _included(path, [], what), _shown(path)
+def _read(path: Path) -> tuple[dict[str, Any], str]:
+    """A file with what it includes, and its name for messages."""
+    return _included(path, []), _shown(path)
 
 
-def _included(path: Path, above: list[Path], what: str) -> dict[str, Any]:
+def _included(path: Path, above: list[Path]) -> dict[str, Any]:
     if path in above:
         circle = " -> ".join(map(_shown, [*above, path]))
         raise UserError(f"{_shown(above[0])}: its includes run in a circle: {circle}.")
     content = read_option(path)
     names = content.pop("include", [])
+    names = [names] if isinstance(names, str) else names
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{_shown(path)}: include is {names!r}: it has to be a sweep file, or a list of some.")
     merged: dict[str, Any] = {}
-    for name in [names] if isinstance(names, str) else names:
-        try:
-            merged = _merged(merged, _included(_find(str(name), what), [*above, path], what))
-        except UserError as error:
-            if str(error).startswith("No "):
-                raise UserError(f"{_shown(path)}: include: {error}") from error
-            raise
+    for name in names:
+        found = _find(name, f"{_shown(path)}: include: No file", _names())
+        merged = _merged(merged, _included(found, [*above, path]))
     return _merged(merged, content)
 
 
-def _find(name: str, what: str) -> Path:
-    given = Path(name)
-    if given.suffix in (".yaml", ".yml"):
-        if given.is_file():
-            return given.absolute()
+def _find(name: str, what: str, known: list[str], folder: str = "") -> Path:
+    """A file by its name in a folder of sweeps/, or one by its path."""
+    if Path(name).suffix in (".yaml", ".yml"):
+        if Path(name).is_file():
+            return Path(name).absolute()
     else:
-        for folder in folders():
-            if (folder / f"{name}.yaml").is_file():
-                return folder / f"{name}.yaml"
-    head = name.partition("/")[0] if what in ("scale", "search space") else ""
-    known = [n for n in _names() if not head or n.startswith(f"{head}/")]
-    if not head:
-        known = [n for n in known if n.partition("/")[0] not in ("scale", "space") and "common" not in n.split("/")]
-    short = [n.removeprefix(f"{head}/") if head else n for n in known]
-    wanted = name.removeprefix(f"{head}/") if head else name
-    raise UserError(f"No {what} '{wanted}'.{nearest(wanted, short)} There are: {', '.join(short) or 'none'}.")
+        for sweeps in folders():
+            if (sweeps / folder / f"{name}.yaml").is_file():
+                return sweeps / folder / f"{name}.yaml"
+    raise UserError(f"{what} '{name}'.{nearest(name, known)} There are: {', '.join(known) or 'none'}.")
 
 
-def _names() -> list[str]:
+def _names(folder: str = "") -> list[str]:
     found = {
-        file.relative_to(folder).with_suffix("").as_posix(): None
-        for folder in folders()
-        for file in sorted(folder.rglob("*.yaml"))
+        file.relative_to(sweeps / folder).with_suffix("").as_posix(): None
+        for sweeps in folders()
+        for file in sorted((sweeps / folder).rglob("*.yaml"))
     }
     return list(found)
 
@@ -144,6 +196,11 @@ def _names() -> list[str]:
 def table_names() -> list[str]:
     """The sweeps that can be run by name."""
     return [name for name in _names() if not name.startswith(("scale/", "space/")) and "common" not in name.split("/")]
+
+
+def table_file(name: str) -> Path:
+    """Where a sweep is written. Raises UserError."""
+    return _find(name, "sweep: No sweep", table_names())
 
 
 def _shown(path: Path) -> str:

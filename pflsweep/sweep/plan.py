@@ -12,6 +12,8 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from omegaconf import OmegaConf
+
 from pflsweep import disk
 from pflsweep.compose import Config
 from pflsweep.keys import flat, under
@@ -79,15 +81,18 @@ class Plan(NamedTuple):
 
 
 def changed(config: Config, values: Point) -> Config:
-    """A copy with other values of some keys."""
+    """A copy with other values of some keys, and of those that refer to them."""
     copy = deepcopy(config.values)
-    for key, value in values.items():
+    links = {key: text for key, text in config.links.items() if key not in values}
+    for key, value in {**links, **values}.items():
         *path, last = key.split(".")
         node = copy
         for name in path:
             node = node[name]
         node[last] = value
-    return config._replace(values=copy)
+    if links:
+        copy = OmegaConf.to_container(OmegaConf.create(copy), resolve=True)  # type: ignore[assignment]
+    return config._replace(values=copy, links=links)
 
 
 def plan_id(groups: Sequence[Group], seeds: list[int], tune: dict[str, Any], code: Sequence[Any]) -> str:

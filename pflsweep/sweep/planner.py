@@ -6,12 +6,11 @@ Numbers that are swept (seed=0,1 train.lr=.1,.01) are set on copies: to compose 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, Transformer
 
-from pflsweep.compose import Config, is_of_sweep, unknown_key
+from pflsweep.compose import Config, hydra_errors, is_of_sweep, unknown_key
 from pflsweep.config import check, target
 from pflsweep.errors import UserError, nearest
 from pflsweep.keys import PLUGS, flat
@@ -21,18 +20,10 @@ from pflsweep.sweep import cost
 from pflsweep.sweep.command import Command
 from pflsweep.sweep.files import Scale, Table, read_scale, read_space, read_table
 from pflsweep.sweep.plan import Group, Plan, changed, plan_id
-from pflsweep.sweep.space import Space, points
+from pflsweep.sweep.space import Point, Space, points
+from pflsweep.sweep.words import Words, divided, sorted_words
 
 Compose = Callable[[list[str]], Config]  # overrides -> a trial's config
-
-
-class Words(NamedTuple):
-    """A command's overrides, sorted."""
-
-    fixed: list[str]  # of every trial
-    options: list[list[str]]  # what is composed: for each swept option its overrides
-    axes: dict[str, list[Any]]  # key -> swept numbers, but for the seed
-    seeds: list[int] | None
 
 
 def build(command: Command, overrides: Sequence[str], compose: Compose, parser: OverridesParser, name: str) -> Plan:
@@ -44,7 +35,7 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
         table = None
     else:
         table = chosen(read_table(command.sweep), command.only)
-        groups = list(_of_table(table, words, compose, command, scale))
+        groups = list(_of_table(table, words, compose, parser, command, scale))
     own = groups[0].config.values["seed"]
     seeds = words.seeds or ([own] if table is None else table.seeds)
     seeds = seeds[: scale.seeds]
@@ -56,69 +47,75 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
     return plan
 
 
-def sorted_words(overrides: list[str], parser: OverridesParser) -> Words:
-    """Sweeps over numbers become axes, all other sweeps are composed. Raises UserError on a bad seed."""
-    words = Words([], [], {}, None)
-    for override in parser.parse_overrides(overrides):
-        key = override.key_or_group
-        if not override.is_sweep_override():
-            words.fixed.append(str(override.input_line))
-            continue
-        numbers = _numbers(override)
-        if key == "seed" and numbers:
-            words = words._replace(seeds=numbers)
-        elif numbers and override.package is None and not override.is_add():
-            words.axes[key] = numbers
-        else:
-            words.options.append([f"{override.get_key_element()}={text}" for text in _texts(override)])
-    return words
-
-
-def _numbers(override: Override) -> list[Any]:
-    """The values of a sweep of numbers or of true and false; empty where one is something else."""
-    values = list(override.sweep_iterator(transformer=Transformer.identity))
-    return values if all(isinstance(value, int | float) for value in values) else []
-
-
-def _texts(override: Override) -> Iterator[str]:
-    return override.sweep_string_iterator()
-
-
 def _of_command(words: Words, compose: Compose, command: Command, scale: Scale) -> Iterator[Group]:
     """A group for each combination of what is swept, but for the seeds."""
-    for chosen_words in itertools.product(*words.options):
-        config = compose([*words.fixed, *chosen_words])
+    composed = [(chosen, compose([*words.fixed, *chosen])) for chosen in itertools.product(*words.options)]
+    known = list(dict.fromkeys(key for _, config in composed for key in _keys(config)))
+    for chosen_words, config in composed:
         rest = [word for word in chosen_words if word.partition("=")[0] not in ("algorithm", *PLUGS)]
         method = method_name(config.choices)
-        for varied, label in _varied(config, words.axes, " ".join(chosen_words)):
+        for varied, label in _varied(config, words.axes, " ".join(chosen_words), known):
             setting = " ".join([*rest, *label])
-            yield _group(setting, method, varied, command, scale, [], "tune")
+            yield _group(setting, method, varied, command, scale, [_given(words)], "tune")
 
 
-def _of_table(table: Table, words: Words, compose: Compose, command: Command, scale: Scale) -> Iterator[Group]:
-    """A group for each row and column."""
-    if words.options:
-        raise UserError(
-            f"sweep={table.name} has its own methods and settings; '{words.options[0][0]}' beside others makes it two "
-            "sweeps. Choose rows and columns with only=[..], or run each by itself."
-        )
-    for (setting, of_setting), (method, of_method) in itertools.product(table.settings.items(), table.methods.items()):
+def _given(words: Words) -> dict[str, None]:
+    """What a command sets itself is not searched."""
+    return dict.fromkeys([*words.axes, *(word.lstrip("+").partition("=")[0] for word in words.fixed)])
+
+
+def _keys(config: Config) -> list[str]:
+    """Those that can be set."""
+    return [key for key in flat(config.values) if not key.endswith("._target_")]
+
+
+def _of_table(
+    table: Table, words: Words, compose: Compose, parser: OverridesParser, command: Command, scale: Scale
+) -> Iterator[Group]:
+    """A group for each cell."""
+    _check_beside(table, words, parser)
+    composed: dict[tuple[str, ...], Config] = {}
+    given = _given(words)
+    for setting, method in table.cells:
         where = f"{table.file}: {method} in {setting}"
+        overrides = [*table.settings[setting], *table.methods[method], *words.fixed]
         try:
-            config = compose([*of_setting, *of_method, *words.fixed])
+            with hydra_errors(overrides):
+                options, numbers = divided(overrides, parser)
+            config = _composed(options, compose, composed)
+            config = changed(config, numbers) if numbers.keys() <= flat(config.values).keys() else compose(overrides)
         except UserError as error:
             raise UserError(f"{where}: {error}") from error
         changes = [table.space[row] for row in ("all", method) if row in table.space]
-        for varied, label in _varied(config, words.axes, where):
-            yield _group(" ".join([setting, *label]), method, varied, command, scale, changes, table.file)
+        for varied, label in _varied(config, words.axes, where, _keys(config)):
+            yield _group(" ".join([setting, *label]), method, varied, command, scale, [*changes, given], table.file)
 
 
-def _varied(config: Config, axes: dict[str, list[Any]], where: str) -> Iterator[tuple[Config, list[str]]]:
-    """The config with each combination of the axes' numbers, and what tells them apart."""
-    known = flat(config.values)
+def _composed(options: list[str], compose: Compose, before: dict[tuple[str, ...], Config]) -> Config:
+    """Composed once."""
+    if tuple(options) not in before:
+        before[tuple(options)] = compose(options)
+    return before[tuple(options)]
+
+
+def _check_beside(table: Table, words: Words, parser: OverridesParser) -> None:
+    """Raises UserError on overrides that would put something else into a table's cells."""
+    fixed = parser.parse_overrides(words.fixed)
+    own = [str(word.input_line) for word in fixed if word.key_or_group in ("algorithm", "setting")]
+    for word in [*own, *(options[0] for options in words.options)]:
+        raise UserError(
+            f"sweep={table.name} has its own methods and settings; '{word}' beside them makes it two "
+            "sweeps. Choose rows and columns with only=[..], or run each by itself."
+        )
+
+
+def _varied(
+    config: Config, axes: dict[str, list[Any]], where: str, known: list[str]
+) -> Iterator[tuple[Config, list[str]]]:
+    """The config with each combination of the axes' numbers, and what tells them apart. known: keys of all configs."""
     for key in axes:
-        if key not in known:
-            raise UserError(f"{unknown_key(key, list(known))} (in the trial {where})")
+        if key not in flat(config.values):
+            raise UserError(f"{unknown_key(key, known)} (in the trial {where})")
     for values in itertools.product(*axes.values()):
         point = dict(zip(axes, values, strict=True))
         yield changed(config, point), [f"{key}={value}" for key, value in point.items()]
@@ -145,7 +142,7 @@ def _group(
 def _space(config: Config, changes: list[Any], where: str) -> Space:
     """The axes of a method. Raises UserError where one is over a key that the config lacks."""
     algorithm = config.choices["algorithm"]
-    space, known = read_space(algorithm, changes, where), list(flat(config.values))
+    space, known = read_space(algorithm, changes, where), _keys(config)
     for key in space:
         if key not in known:
             raise UserError(f"The search space of {algorithm} ({where}): {unknown_key(key, known)}")
@@ -170,7 +167,11 @@ def chosen(table: Table, only: list[str]) -> Table:
             if found:
                 parts[part] = {**parts.get(part, {}), **found}
     kept = {part: {k: v for k, v in getattr(table, part).items() if k in found} for part, found in parts.items()}
-    return table._replace(settings=kept.get("settings", table.settings), methods=kept.get("methods", table.methods))
+    left = table._replace(settings=kept.get("settings", table.settings), methods=kept.get("methods", table.methods))
+    if not left.cells:
+        rows = "; ".join(f"{row} in {', '.join(table.only[row])}" for row in left.methods)
+        raise UserError(f"only: {table.file} runs none of these rows in these columns. It runs {rows}.")
+    return left
 
 
 def _versions(config: Config) -> list[Any]:
@@ -181,11 +182,18 @@ def _versions(config: Config) -> list[Any]:
 
 def _check_all(plan: Plan) -> None:
     """Every config that is known now. Raises UserError, which names the trial."""
-    for g, group in enumerate(plan.groups):
-        candidates = group.points or [{key: axis.grid[0] for key, axis in group.space.items()}]
-        for point in candidates:
+    for group in plan.groups:
+        for point in _extremes(group):
             try:
                 check(changed(group.config, point))
             except UserError as error:
-                shown = " ".join(f"{key}={value}" for key, value in point.items())
-                raise UserError(f"{error} (in the trial {plan.groups[g].name} {shown})".replace(" )", ")")) from error
+                shown = " ".join([group.name, *(f"{key}={value}" for key, value in point.items())])
+                raise UserError(f"{error} (in the trial {shown})") from error
+
+
+def _extremes(group: Group) -> list[Point]:
+    """The points of a grid; where a sampler proposes them, the ends of each axis: what lies between is like them."""
+    if group.points or not group.space:
+        return group.points or [{}]
+    first = {key: axis.grid[0] for key, axis in group.space.items()}
+    return [{**first, key: end} for key, axis in group.space.items() for end in axis.range or axis.grid]

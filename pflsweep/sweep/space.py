@@ -40,9 +40,11 @@ Space = dict[str, Axis]  # by full config key
 Point = dict[str, Any]  # by full config key, the values of a config
 
 
-def axis(key: str, content: Any, file: str) -> Axis:
+def axis(key: Any, content: Any, file: str) -> Axis:
     """An axis as a sweep file writes it. Raises UserError."""
     where = f"{file}: {key}"
+    if not isinstance(key, str):
+        raise UserError(f"{where} is no key: it has to be a config key such as train.lr. YAML's on and off need quotes.")
     if not isinstance(content, dict):
         raise UserError(f"{where}: an axis is written as `grid: [values]`, with range, log and source beside it.")
     for name in content:

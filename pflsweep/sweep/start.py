@@ -2,17 +2,22 @@
 
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from socket import gethostname
 from tempfile import TemporaryDirectory
+from typing import Any
 
+from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 
 from pflsweep.errors import UserError
-from pflsweep.progress import say
+from pflsweep.progress import quietly, say
 from pflsweep.sweep.plan import Plan, read, write
 from pflsweep.sweep.worker import work
 
@@ -36,17 +41,35 @@ def run(plan: Plan, launcher: Launcher) -> None:
 
 def _launched(plan: Plan, launcher: Launcher) -> None:
     """As jobs of hydra/launcher=joblib, submitit_slurm, ...; the plan reaches them as a file."""
-    runs = Path(plan.groups[0].config.values["paths"]["runs"]).absolute()
-    file = runs / ".sweeps" / f"{plan.id}.json"
+    folder = Path(plan.groups[0].config.values["paths"]["runs"]).absolute() / ".sweeps"
+    file = folder / f"{plan.id}.json"
+    jobs = [[f"+{JOB}='{number}:{file}'"] for number in range(plan.workers["count"])]
+    if type(launcher).__name__ == "SlurmLauncher":  # a job has cores of its own
+        plan = plan._replace(workers={**plan.workers, "count": 1})
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write(plan, file)
     except OSError as error:
         raise UserError(f"{file} cannot be written ({error.strerror}). Choose another folder: paths.runs.") from error
-    jobs = [[f"+{JOB}='{number}:{file}'"] for number in range(plan.workers["count"])]
-    returns = launcher.launch(jobs, initial_job_idx=0)
-    for returned in returns:
+    for returned in _returns(launcher, jobs, folder):
         returned.return_value  # noqa: B018 (raises what the job raised)
+
+
+def _returns(launcher: Launcher, jobs: list[list[str]], folder: Path) -> Sequence[JobReturn]:
+    """What a launcher's jobs returned. Raises UserError where it cannot start them, or one was ended from outside."""
+    params, name = getattr(launcher, "params", {}), type(launcher).__name__
+    if "submitit_folder" in params and Path(params["submitit_folder"]) == Path(".submitit/%j"):  # by default: right here
+        params["submitit_folder"] = str(folder / "submitit" / "%j")
+    try:
+        return launcher.launch(jobs, initial_job_idx=0)
+    except UserError:
+        raise
+    except Exception as error:  # submitit's, joblib's, Slurm's: each has its own
+        said = " ".join(str(error).split())
+        raise UserError(
+            f"hydra/launcher: {name} could not bring the workers to their end ({said[:500]}). What is trained is kept: "
+            "the same command continues, by itself or with another launcher."
+        ) from error
 
 
 def launched(worker: str) -> None:
@@ -74,22 +97,69 @@ def _in_processes(plan: Plan) -> None:
 
 
 def _on_dask(plan: Plan) -> None:
-    """On the workers of a running Dask scheduler; a task of a worker that dies is given to another."""
-    from joblib import Parallel, delayed, parallel_config
+    """On the workers of a running Dask scheduler; the task of one that dies is given to another.
 
+    By Dask's own client: joblib on a cluster of one slot trains in this process instead.
+    """
     try:
-        from distributed import Client
+        from distributed import CancelledError, Client, KilledWorker
+        from distributed.comm import CommClosedError
     except ImportError as error:
         raise UserError("workers.backend=dask needs Dask: pip install distributed.") from error
-    address = plan.workers["address"]
+    address, count = plan.workers["address"], plan.workers["count"]
     try:
         client = Client(address, timeout="10s")
     except (OSError, TimeoutError, ValueError) as error:
         raise UserError(f"workers.address: there is no Dask scheduler at '{address}' ({error}).") from error
-    with client, parallel_config(backend="dask", wait_for_workers_timeout=60):
-        Parallel(n_jobs=plan.workers["count"], batch_size=1, pre_dispatch="all")(
-            delayed(work)(plan, number) for number in range(plan.workers["count"])
+    with client:
+        shared = plan._replace(workers={**plan.workers, "count": min(count, _most_on_a_machine(client))})
+        while True:
+            try:
+                tasks = [client.submit(_task, shared, number, os.getcwd(), pure=False) for number in range(count)]
+                client.gather(tasks)
+                return
+            except KilledWorker:
+                say("Several Dask workers were killed (out of memory?). Workers start anew, their trials are taken over.")
+            except (CommClosedError, CancelledError) as error:
+                raise UserError(f"The Dask scheduler at {address} has gone; the same command continues.") from error
+
+
+def _most_on_a_machine(client: Any) -> int:
+    """How many Dask workers share a machine. Raises UserError where there is none, or one would train two trials."""
+    try:
+        client.wait_for_workers(1, timeout=60)
+    except TimeoutError as error:
+        raise UserError("The Dask scheduler has no worker. Start some: dask worker ADDRESS --nthreads 1.") from error
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    if any(worker["nthreads"] > 1 for worker in workers):
+        raise UserError(
+            "A Dask worker would train several trials in one process. Start them with a thread each, as many as are to "
+            "train at once: dask worker ADDRESS --nworkers 4 --nthreads 1."
         )
+    return max(Counter(worker["host"] for worker in workers).values())
+
+
+def _task(plan: Plan, number: int, folder: str) -> None:
+    """A worker on a Dask worker, in the folder of the command, until that is gone."""
+    from distributed import get_worker
+    from distributed.worker import thread_state
+
+    tasks, key = get_worker().state.tasks, thread_state.key
+    here = os.getcwd()
+    try:
+        os.chdir(folder)  # relative paths are the command's
+    except OSError as error:
+        raise UserError(
+            f"The Dask worker on {gethostname()} cannot go to {folder}, where the command was given ({error.strerror}). "
+            "Give it in a folder that all machines have, shared if records are to be in one place."
+        ) from error
+    if folder not in sys.path:
+        sys.path.append(folder)  # where a method of one's own may lie
+    try:
+        with suppress(KeyboardInterrupt):
+            work(plan, number, lambda: key not in tasks or tasks[key].state == "cancelled")
+    finally:
+        os.chdir(here)
 
 
 def _process(plan: Plan, number: int, pids: Path) -> None:
@@ -98,8 +168,10 @@ def _process(plan: Plan, number: int, pids: Path) -> None:
     (pids / str(os.getpid())).touch()
     parent = os.getppid()
     threading.Thread(target=_follow, args=(parent,), daemon=True).start()
-    with suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt), quietly(mute=True):
         work(plan, number)
+    if os.getppid() != parent:
+        os._exit(1)  # nobody is there to end joblib's process
 
 
 def _follow(parent: int) -> None:

@@ -1,5 +1,6 @@
 """What a sweep prints: before, what it will cost; at its end, a table of its trials, and where to look next."""
 
+import math
 import shlex
 import sys
 from collections import Counter
@@ -12,6 +13,8 @@ from pflsweep.sweep.board import Board
 from pflsweep.sweep.plan import Job, Plan
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from pflsweep.record import Record
 
 MANY = 100  # records that are read for a table; of more, what was told of them serves
@@ -22,35 +25,60 @@ def estimate(plan: Plan, scale: str) -> str:
     import pandas as pd
 
     speeds = cost.known_speeds(Path(plan.groups[0].config.values["paths"]["runs"]))
-    lines, unknown, seconds, ways = [], 0, 0.0, Counter[str]()
+    lines, ways = [], Counter[str]()
     for g, group in enumerate(plan.groups):
         jobs = [*(Job(g, False, k) for k in range(group.tries)), *(Job(g, True, k) for k in range(len(plan.seeds)))]
         trials = [config for job in jobs for config in plan.configs(job, {})]
-        images = sum(cost.images(config) for config in trials)
         rate, how = cost.speed(group.config, speeds)
         ways[how] += 1
-        took = images / rate if rate else None
-        unknown, seconds = unknown + (took is None), seconds + (took or 0.0)
         lines.append({
             "method": group.method,
             "setting": group.setting or standings.NONE,
-            "points": group.tries or standings.NONE,
+            "points": group.tries,
             "trials": len(trials),
             "rounds": group.config.values["train"]["rounds"],
-            "images a trial": f"{cost.images(group.config):,}",
-            "time": "unknown" if took is None else duration(took),
+            "images a trial": cost.images(group.config),
+            "seconds": sum(cost.images(config) for config in trials) / rate if rate else math.nan,
         })  # fmt: skip
     table = pd.DataFrame(lines)
-    total = sum(line["trials"] for line in lines)
-    workers = plan.workers["count"]
+    by_setting = table.groupby("setting", sort=False)
+    totals = by_setting.agg(methods=("method", "size"), trials=("trials", "sum"), seconds=("seconds", _sum))
+    pages = [_page(table), *([_page(totals.reset_index())] if 1 < len(totals) < len(table) else [])]
+    return "\n\n".join([*pages, _total(plan, scale, table, ways)])
+
+
+def _sum(seconds: "pd.Series") -> float:
+    """Of those that are known."""
+    return float(seconds.sum(min_count=1))
+
+
+def _page(table: "pd.DataFrame") -> str:
+    """With times and large numbers as a person says them."""
+    shown = table.assign(time=[_time(seconds) for seconds in table["seconds"]])
+    if "points" in shown:
+        shown["points"] = [points or standings.NONE for points in shown["points"]]
+    said = {"images a trial": lambda images: f"{images:,}"}
+    return shown.drop(columns="seconds").to_string(index=False, formatters=said)
+
+
+def _time(seconds: float) -> str:
+    return "unknown" if math.isnan(seconds) else duration(seconds)
+
+
+def _total(plan: Plan, scale: str, table: "pd.DataFrame", ways: Counter[str]) -> str:
+    workers, seeds, missing = plan.workers["count"], plan.seeds, ways.pop("unknown", 0)
     known = ", ".join(f"{how} ({count})" for how, count in ways.most_common())
+    said = [f"Speeds are those of {known}."] if known else []
+    if "plain" in known:
+        said.append("Plain steps are a lower bound: no evaluation, nothing of a method's own.")
+    if missing:
+        said.append(f"{missing} of unknown speed: their data or their device are not here.")
     return "\n".join([
-        table.to_string(index=False),
-        "",
-        f"{plan.name} at scale {scale}: {total} trials, {len(plan.seeds)} seeds {plan.seeds}, "
-        f"about {duration(seconds / workers)} with {workers} worker{'s' * (workers > 1)} on this machine"
-        + (f", without the {unknown} of unknown speed" if unknown else ""),
-        f"Speeds are those of {known}; trials that are trained already cost nothing. Nothing was run: plan=true.",
+        f"{plan.name} at scale {scale}: {table['trials'].sum():,} trials, seed{'s' * (len(seeds) > 1)} "
+        f"{', '.join(map(str, seeds))}; time on this machine with {workers} worker{'s' * (workers > 1)}: "
+        f"{_time(_sum(table['seconds']) / workers)}.",
+        " ".join(said),
+        "Trials that are trained already cost nothing. Nothing was run: plan=true.",
     ])  # fmt: skip
 
 
@@ -81,7 +109,7 @@ def _name_failures(board: Board) -> int:
     if not failed:
         return 0
     print(f"{len(failed)} of {len(board.slots)} trials failed; retry=true tries them again.", file=sys.stderr)
-    return 2 if all(slot.result.get("error") and not slot.result.get("trace") for slot in failed) else 1
+    return 2 if all(slot.result.get("input") for slot in failed) else 1
 
 
 def _chosen_on(plan: Plan) -> str:

@@ -1,13 +1,14 @@
 """Hydra's sweeper for `-m`: plans, lets workers train, and ends with one table."""
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from pflsweep.compose import Config, command_of, config_of, hydra_errors, is_of_sweep
 from pflsweep.errors import UserError
+from pflsweep.sweep.words import shown
 
 if TYPE_CHECKING:  # Hydra imports this module for --help too
     from pflsweep.sweep.command import Command
@@ -22,9 +23,13 @@ class TrialSweeper(BasicSweeper):
         from pflsweep.sweep import planner, summary
 
         assert self.hydra_context is not None
+        self._references: dict[Any, Any] = {}  # of configs, while this sweep is planned
+        self._arguments = arguments = [shown(word) for word in arguments]
         command = self._command(arguments)
         parser = OverridesParser.create(self.hydra_context.config_loader)
-        plan = planner.build(command, arguments, self._compose, parser, command.sweep or " ".join(arguments) or "sweep")
+        said = [word for word in arguments if not word.startswith(("plan=", "retry=", "workers."))]
+        name = command.sweep or " ".join(said) or "sweep"
+        plan = planner.build(command, arguments, self._compose, parser, name)
         if command.plan:
             print(summary.estimate(plan, command.scale))
             return
@@ -80,8 +85,8 @@ class TrialSweeper(BasicSweeper):
     def _compose(self, overrides: list[str]) -> Config:
         """One trial's config. Raises UserError, which names it."""
         try:
-            with hydra_errors(overrides):
+            with hydra_errors([*overrides, *self._arguments]):
                 composed = self._composed(overrides)
-                return config_of(composed, composed.hydra)
+                return config_of(composed, composed.hydra, self._references)
         except UserError as error:
             raise UserError(f"{error} (in the trial {' '.join(overrides)})") from error

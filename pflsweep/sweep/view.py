@@ -3,11 +3,13 @@
 import sys
 import threading
 import time
+from contextlib import suppress
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
+from pflsweep.errors import UserError
 from pflsweep.progress import duration
 from pflsweep.sweep import cost
 from pflsweep.sweep.board import SETTLED, Board
@@ -26,7 +28,7 @@ class View:
         self.plan = plan
         self.console = Console(stderr=True)
         self._over = threading.Event()
-        self._board = Board(plan)
+        self._board = Board(plan, patient=False)
         self._board.refresh()
         self._began = time.monotonic()
         self._cost = {job: self._images(job) for job in plan.jobs}
@@ -49,16 +51,24 @@ class View:
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         self._over.set()
         self._thread.join()
-        self._look()
+        with suppress(Exception):  # where a database is away, that is said by who needs it
+            self._look()
         if self.console.is_terminal:
             self._live.stop()
 
     def _follow(self) -> None:
+        away = False
         while not self._over.wait(EVERY):
             try:
                 self._look()
-            except Exception as error:  # a database that is away for a moment: the workers say so if it stays away
-                self._line(f"the sweep's storage cannot be read now: {' '.join(str(error).split())[:200]}")
+                if away:
+                    self._line("The sweep's database is back.")
+                away = False
+            except Exception as error:  # the workers have more patience
+                said = " ".join(str(error.__cause__ or error).split())[:200]
+                if not away:
+                    self._line(f"The sweep's database cannot be read now ({said}); workers wait for it.")
+                away = True
 
     def _look(self) -> None:
         self._board.refresh()
@@ -119,7 +129,9 @@ class View:
 
     def _images(self, job: Job) -> int:
         configs = self.plan.configs(job, {})
-        return sum(cost.images(config) for config in configs)
+        with suppress(UserError):  # its data cannot be read: the trial says so
+            return sum(cost.images(config) for config in configs)
+        return 0
 
     def _left(self) -> float | None:
         """Seconds, by the training images that were done since the command began."""

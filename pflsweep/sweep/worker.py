@@ -5,60 +5,83 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from socket import gethostname
 from typing import Any
 
 from pflsweep.compose import Config
 from pflsweep.disk import Busy
-from pflsweep.errors import UserError
+from pflsweep.errors import Away, UserError
 from pflsweep.progress import quietly
 from pflsweep.record import Record
-from pflsweep.sweep.board import Board, Claim
+from pflsweep.sweep.board import Board, Claim, storage_url
 from pflsweep.sweep.plan import Job, Plan
 from pflsweep.trial import Diverged, Pruned, Result, run_trial
+
+Stop = Callable[[], bool]  # whether the command that has started this worker is gone
 
 log = logging.getLogger(__name__)
 PAUSE = 1.0  # seconds between two looks where nothing is free
 TOLD = 5.0  # seconds between two tellings of the round
 
 
-def work(plan: Plan, index: int = 0) -> None:
-    """Train until every slot of the plan is settled, by this worker or another. Raises KeyboardInterrupt on Ctrl-C."""
+class Fruitless(Exception):  # noqa: N818 (no error of its own)
+    """A final trial has nobody to be the winner."""
+
+
+def work(plan: Plan, index: int = 0, stop: Stop = lambda: False) -> None:
+    """Train until every slot of the plan is settled, by this worker or another.
+
+    Raises KeyboardInterrupt on Ctrl-C and on `stop`, Away where a database is away for long.
+    """
     _share_machine(index, plan.workers["count"])
     os.environ["PFLSWEEP_SWEEP"] = plan.id
     board = Board(plan)
     board.refresh()
+    if not any(slot.trial for slot in board.slots.values()):
+        raise UserError(
+            f"{storage_url(plan)} on {gethostname()} is not the database of the command. Machines meet in one that all "
+            "of them reach: workers.storage=postgresql://user:password@host/name."
+        )
     with quietly(), _beating(board) as holding:
         busy: set[Job] = set()  # slots whose trial another process trains
         while not board.finished:
             claim = board.claim(busy)
             if claim is None:
                 if not board.finished:
+                    _go_on(stop)
                     time.sleep(PAUSE)
                     board.revive()
                 busy.clear()
                 continue
             with holding(claim):
-                if not _settle(board, claim):
+                if not _settle(board, claim, stop):
                     busy.add(claim.job)
 
 
-def _settle(board: Board, claim: Claim) -> bool:
+def _go_on(stop: Stop) -> None:
+    if stop():
+        raise KeyboardInterrupt
+
+
+def _settle(board: Board, claim: Claim, stop: Stop) -> bool:
     """Train a slot's trials and tell. False where another process has one of them in work."""
     try:
-        results = _trained(board, claim)
+        results = _trained(board, claim, stop)
     except Busy:
         board.release(claim)
         return False
-    except KeyboardInterrupt:
-        board.release(claim)
+    except (KeyboardInterrupt, Away):
+        with suppress(Away):
+            board.release(claim)
         raise
     except Pruned as loser:
         _told(board.prune, claim, {"reason": str(loser)})
     except Exception as error:
-        bug = not isinstance(error, UserError | Diverged)
-        _told(board.fail, claim, _reason(error), traceback.format_exc()[-4000:] if bug else None)
+        bug = not isinstance(error, UserError | Diverged | Fruitless)
+        more = {"trace": traceback.format_exc()[-4000:]} if bug else {"input": isinstance(error, UserError)}
+        _told(board.fail, claim, _reason(error), **more)
         _let_go_of_memory()
     else:
         value = sum(result["value"] for result in results) / len(results)
@@ -66,14 +89,14 @@ def _settle(board: Board, claim: Claim) -> bool:
     return True
 
 
-def _trained(board: Board, claim: Claim) -> list[dict[str, Any]]:
+def _trained(board: Board, claim: Claim, stop: Stop) -> list[dict[str, Any]]:
     """The slot's trials, one a seed."""
     plan, job = board.plan, claim.job
     if job.final and board.winner(job.group) is None:
-        raise UserError("its search has no result: every point failed or was pruned")
+        raise Fruitless("its search has no result: every point failed or was pruned")
     results = []
     for k, config in enumerate(plan.configs(job, claim.point)):
-        watch = _Watch(board, claim, k * config.values["train"]["rounds"])
+        watch = _Watch(board, claim, k * config.values["train"]["rounds"], stop)
         results.append(outcome(run_trial(config, watch=watch), config, plan, job))
     return results
 
@@ -110,11 +133,12 @@ def selected_column(plan: Plan, job: Job) -> str:
 class _Watch:
     """Called after each round: tells it, and stops a loser. before: rounds under earlier seeds."""
 
-    def __init__(self, board: Board, claim: Claim, before: int) -> None:
-        self.board, self.claim, self.before, self.said = board, claim, before, 0.0
+    def __init__(self, board: Board, claim: Claim, before: int, stop: Stop) -> None:
+        self.board, self.claim, self.before, self.stop, self.said = board, claim, before, stop, 0.0
         self.column = selected_column(board.plan, claim.job)
 
     def __call__(self, record: Record) -> None:
+        _go_on(self.stop)
         row, trial = record.last_row, self.claim.trial
         if time.monotonic() - self.said >= TOLD:
             self.said = time.monotonic()
@@ -127,10 +151,10 @@ class _Watch:
             raise Pruned(f"stopped in round {int(row['round'])} at {value:.1%}, behind others at that round")
 
 
-def _told(tell: Any, claim: Claim, *what: Any) -> None:
+def _told(tell: Any, claim: Claim, *what: Any, **more: Any) -> None:
     """Unless the slot was taken over meanwhile: what this worker has found is in the record."""
     try:
-        tell(claim, *what)
+        tell(claim, *what, **more)
     except Exception as error:
         if type(error).__name__ not in ("UpdateFinishedTrialError", "ValueError"):
             raise
@@ -140,7 +164,7 @@ def _told(tell: Any, claim: Claim, *what: Any) -> None:
 def _reason(error: Exception) -> str:
     """An error in a line, for summary and storage."""
     said = " ".join(str(error).split())[:500]
-    return said if isinstance(error, UserError) else f"{type(error).__name__}: {said}"
+    return said if isinstance(error, UserError | Fruitless) else f"{type(error).__name__}: {said}"
 
 
 def _let_go_of_memory() -> None:

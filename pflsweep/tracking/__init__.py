@@ -9,10 +9,10 @@ import errno
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
-from pflsweep.errors import Parser, UserError
+from pflsweep.errors import PATIENCE, Away, Parser, UserError
 from pflsweep.record import Record
 from pflsweep.tracking.shows import (
     MARK,
@@ -30,6 +30,7 @@ from pflsweep.tracking.store import (
     find,
     forgiven,
     last_step,
+    named,
     opened,
     sqlite_file,
     sweep_run,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric
 
+T = TypeVar("T")
 SWEEP = "PFLSWEEP_SWEEP"  # environment variable: the hash of the multirun that a trial belongs to
 BATCH = 1000  # metrics that one log_batch takes
 STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "pruned": "KILLED", "running": "RUNNING"}
@@ -58,13 +60,14 @@ class Listener(Protocol):
 
 def open_run(cfg: Mapping[str, Any], record: Record) -> Listener:
     """The listener of a trial, its run found or created. Raises UserError before anything is trained."""
-    options = cfg["tracking"]
-    if options["backend"] == "none":
-        return Silent()
+    return Silent() if cfg["tracking"]["backend"] == "none" else _patiently(lambda: _open_run(cfg["tracking"], record))
+
+
+def _open_run(options: Mapping[str, Any], record: Record) -> Listener:
     with explained(uri_of(options)), opened(options) as (client, experiment):
         parent = sweep_run(client, experiment, os.environ.get(SWEEP))
         run = find(client, experiment, "identity", record.meta["identity"])
-        run = run or client.create_run(experiment, run_name=record.meta["name"])
+        run = run or client.create_run(experiment, run_name=named(record.meta["name"]))
         describe(client, run, record, parent)
         return MlflowRun(client, run.info.run_id, options["every"])
 
@@ -75,12 +78,28 @@ def send(cfg: Mapping[str, Any], record: Record) -> None:
         return
     how = record.status["status"]
     how = "interrupted" if how == "running" else how  # nothing runs now
-    with explained(uri_of(cfg["tracking"])), opened(cfg["tracking"]) as (client, experiment):
-        known = find(client, experiment, "identity", record.meta["identity"])
-        whole = known is not None and last_step(client, known.info.run_id, MARK) >= record.done
-    if known is None or not whole or known.info.status != STATUS[how]:
+    if not _patiently(lambda: _is_sent(cfg["tracking"], record, STATUS[how])):
         with open_run(cfg, record) as listener:
             listener.finish(record, how)
+
+
+def _is_sent(options: Mapping[str, Any], record: Record, status: str) -> bool:
+    with explained(uri_of(options)), opened(options) as (client, experiment):
+        known = find(client, experiment, "identity", record.meta["identity"])
+        whole = known is not None and last_step(client, known.info.run_id, MARK) >= record.done
+    return known is not None and whole and known.info.status == status
+
+
+def _patiently(call: Callable[[], T]) -> T:
+    """A sweep's trials wait for a store that is away: its start has shown that it can be used."""
+    until = time.monotonic() + (PATIENCE if os.environ.get(SWEEP) else 0)
+    while True:
+        try:
+            return call()
+        except Away:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(1.0)
 
 
 def open_sweep(cfg: Mapping[str, Any], sweep: str, name: str) -> None:
@@ -88,7 +107,7 @@ def open_sweep(cfg: Mapping[str, Any], sweep: str, name: str) -> None:
     if cfg["tracking"]["backend"] != "none":
         with explained(uri_of(cfg["tracking"])), opened(cfg["tracking"]) as (client, experiment):
             run_id = sweep_run(client, experiment, sweep, name)
-            client.update_run(str(run_id), status="RUNNING", name=name)
+            client.update_run(str(run_id), status="RUNNING", name=named(name))
 
 
 def finish_sweep(

@@ -12,7 +12,7 @@ import pandas as pd
 from pflsweep import __version__
 from pflsweep.keys import PLUGS, flat
 from pflsweep.record import VIEWS, Record
-from pflsweep.tracking.store import SOURCE, last_step
+from pflsweep.tracking.store import SOURCE, last_step, named
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -35,7 +35,7 @@ def describe(client: "MlflowClient", run: "Run", record: Record, parent: str | N
             tags[key] = shown
         elif key not in run.data.params:
             params.append(Param(key, shown))
-    client.update_run(run.info.run_id, status="RUNNING", name=record.meta["name"])
+    client.update_run(run.info.run_id, status="RUNNING", name=named(record.meta["name"]))
     for start in range(0, max(len(params), 1), 100):  # as many as one call takes
         some = [RunTag(key, value) for key, value in tags.items()] if start == 0 else []
         client.log_batch(run.info.run_id, params=params[start : start + 100], tags=some)
@@ -126,7 +126,11 @@ def log_artifacts(client: "MlflowClient", run_id: str, record: Record) -> None:
 
     client.log_text(run_id, (record.folder / "config.yaml").read_text(), "config.yaml")
     name = record.meta["name"]
-    client.log_figure(run_id, figures.labels(record.partition, f"Training labels, {name}"), "figures/labels.png")
+    picture = record.folder / "labels.png"
+    if picture.exists():
+        client.log_artifact(run_id, str(picture), "figures")
+    else:  # of a trial that is not finished
+        client.log_figure(run_id, figures.labels(record.partition, f"Training labels, {name}"), "figures/labels.png")
     if _evaluated(record):
         log_table(client, run_id, _client_table(record), "clients.json")
         client.log_figure(run_id, figures.accuracy(record_curves(record), name), "figures/accuracy.png")

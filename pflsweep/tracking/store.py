@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pflsweep import __version__
-from pflsweep.errors import UserError
+from pflsweep.errors import Away, UserError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 PAGES = {"mlflow.experimentKind": "custom_model_development"}  # else MLflow shows its pages for language models
 SOURCE = {"mlflow.source.name": "pflsweep", "mlflow.source.type": "LOCAL"}
+NAME = 250  # characters
 ELSE = "choose another store with tracking.uri=sqlite:///other.db, or train without: tracking=none."
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ def opened(options: Mapping[str, Any]) -> "Iterator[tuple[MlflowClient, str]]":
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     uri = uri_of(options)
     file = sqlite_file(uri)
-    with _alone(file), _impatient():
+    with _alone(file) if file is not None else _alone_on_server(uri), _impatient():
         if file is not None:
             check_file(file)
         from mlflow import MlflowClient
@@ -61,11 +62,8 @@ def _impatient() -> Iterator[None]:
 
 
 @contextmanager
-def _alone(file: Path | None) -> Iterator[None]:
+def _alone(file: Path) -> Iterator[None]:
     """Holds the store's folder while a store is made or opened."""
-    if file is None:
-        yield
-        return
     import fcntl
 
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -75,6 +73,20 @@ def _alone(file: Path | None) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)  # and with it the lock
+
+
+@contextmanager
+def _alone_on_server(uri: str) -> Iterator[None]:
+    """The same where machines share a PostgreSQL, which lets go of the lock when a machine dies."""
+    if not uri.startswith("postgresql"):
+        yield
+        return
+    import sqlalchemy
+
+    engine = sqlalchemy.create_engine(uri, poolclass=sqlalchemy.NullPool, connect_args={"connect_timeout": 10})
+    with engine.connect() as connection:
+        connection.execute(sqlalchemy.text("select pg_advisory_lock(hashtext('pflsweep'))"))
+        yield
 
 
 def check_file(file: Path) -> None:
@@ -101,7 +113,7 @@ def explained(uri: str) -> Iterator[None]:
         raise
     except Exception as error:  # sqlite3, SQLAlchemy, MLflow, requests: each has its own
         said = " ".join(str(error).split())[:300]
-        raise UserError(f"The MLflow store {uri} cannot be used ({said}). {_advice(said)} Or {ELSE}") from error
+        raise Away(f"The MLflow store {uri} cannot be used ({said}). {_advice(said)} Or {ELSE}") from error
 
 
 def _advice(said: str) -> str:
@@ -154,8 +166,13 @@ def sweep_run(client: "MlflowClient", experiment: str, sweep: str | None, name: 
         return None
     run = find(client, experiment, "pflsweep.sweep", sweep)
     tags = {**SOURCE, "pflsweep.sweep": sweep, "pflsweep": __version__}
-    run = run or client.create_run(experiment, run_name=name or f"sweep-{sweep}", tags=tags)
+    run = run or client.create_run(experiment, run_name=named(name or f"sweep-{sweep}"), tags=tags)
     return run.info.run_id
+
+
+def named(name: str) -> str:
+    """As long as a run's name may be; sqlite would take more, PostgreSQL refuses it."""
+    return name if len(name) <= NAME else f"{name[: NAME - 3]}..."
 
 
 def last_step(client: "MlflowClient", run_id: str, metric: str) -> int:

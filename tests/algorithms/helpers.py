@@ -147,15 +147,16 @@ def make(
 def simulate(
     method: type[Method], hyper: dict[str, Any] | None = None, *, rounds: int = 2, chunk: int = 1,
     participation: float = 1.0, weights: str = "share", epochs: int = 2, batch: int = 4, lr: float = 0.1,
-    lr_decay: float = 1.0, momentum: float = 0.0, weight_decay: float = 0.0,
+    lr_decay: float = 1.0, momentum: float = 0.0, weight_decay: float = 0.0, optimiser_state: str = "fresh",
     federation: Federation = FEDERATION, network: tuple[Task, Tensor] = NETWORK, plugins: tuple[Plugin, ...] = (),
 ) -> Run:  # fmt: skip
     """Train a method; every round is evaluated. chunk: clients that run at once (EVERYBODY: all)."""
     task, w0 = network
     made = make(method, hyper, task=task, epochs=epochs, momentum=momentum, weight_decay=weight_decay)
     schedule = Schedule(
-        rounds, participation, weights, epochs, batch, lr, lr_decay, eval_every=1, eval_batch=16, chunk=chunk
-    )
+        rounds, participation, weights, epochs, batch, lr, lr_decay, eval_every=1, eval_batch=16, chunk=chunk,
+        optimiser_state=optimiser_state,
+    )  # fmt: skip
     simulation = Simulation(Verbs.of(made, *plugins), task, federation, schedule, w0)
     return Run(made, simulation, list(simulation.run()))
 

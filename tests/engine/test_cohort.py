@@ -9,9 +9,10 @@ from torch import Tensor
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.check.case import advance, assert_same, known, models
 from pflsweep.check.command import case_of
-from pflsweep.engine.cohort import Clients, Gathered, message_size, own, select
+from pflsweep.engine.cohort import Clients, Gathered, OptimiserStates, message_size, optimiser_states, own, select
 from pflsweep.engine.lift import leaves
 from pflsweep.engine.protocol import Empty, Given, Ids, Scalars, Vector, Verbs
+from pflsweep.errors import UserError
 
 
 class Message(NamedTuple):
@@ -119,6 +120,68 @@ def test_loading_forgets_what_was_there() -> None:
     clients.load(store().state())
     assert not clients.seen.any()
     assert clients.get(torch.tensor([2])).number.tolist() == [7]
+
+
+class Inner(NamedTuple):
+    w: Tensor
+    opt: Tensor
+    head_opt: Any
+    optional: Tensor  # no optimiser's
+
+
+class Outer(NamedTuple):
+    mix: Tensor
+    inner: Inner
+
+
+def nested(*values: float) -> Outer:
+    """A method's work within a plug-in's, a client a value: a state of one number, and one of one and two."""
+    one = torch.tensor(values, dtype=torch.float32)[:, None]
+    w, two = torch.zeros(len(values), 4), 10 * one.expand(-1, 2)
+    return Outer(w, Inner(w.clone(), one, (one.clone(), two.clone()), torch.ones(len(values))))
+
+
+def test_optimiser_states_are_found_by_name_wherever_they_stand() -> None:
+    assert [state.tolist() for state in optimiser_states(nested(3))] == [[[3]], [[3]], [[30, 30]]]
+    assert optimiser_states(nested(3).mix) == []
+
+
+def resumed(kept: OptimiserStates, *ids: int) -> list[float]:
+    """A state with which these clients begin; the other one is ten times as large."""
+    work = nested(*[0.0] * len(ids))
+    kept.resume(torch.tensor(ids), work)
+    assert torch.equal(work.inner.head_opt[1], 10 * work.inner.opt.expand(-1, 2))
+    assert not work.mix.any()
+    assert not work.inner.w.any()
+    assert work.inner.optional.all()
+    return work.inner.opt[:, 0].tolist()
+
+
+def test_a_turn_begins_with_the_optimiser_states_of_the_last_one() -> None:
+    kept = OptimiserStates(5)
+    assert resumed(kept, 3, 1) == [0, 0], "fresh"
+    assert resumed(kept, 2) == [0], "a chunk that is tried again has left nothing"
+    kept.keep(torch.tensor([3, 1]), nested(30, 10))
+    assert resumed(kept, 0, 1, 2, 3) == [0, 10, 0, 30]
+    kept.keep(torch.tensor([1]), nested(11))
+    assert resumed(kept, 1, 3) == [11, 30]
+
+
+def test_optimiser_states_are_saved_of_clients_that_have_some() -> None:
+    kept, other = OptimiserStates(10_000), OptimiserStates(10_000)
+    other.load(kept.state())
+    assert resumed(other, 7) == [0], "before the first round there is nothing"
+    resumed(kept, 7, 9)
+    kept.keep(torch.tensor([7, 9]), nested(70, 90))
+    assert [len(rows) for rows in kept.state()["rows"]] == [2, 2, 2]
+    other.load(kept.state())
+    kept.keep(torch.tensor([7]), nested(71))
+    assert resumed(other, 8, 9, 7) == [0, 90, 70]
+
+
+def test_a_work_without_optimiser_states_has_none_to_keep() -> None:
+    with pytest.raises(UserError, match=r"'kept', but Row, .* `opt` or \.\.\._opt.* train.optimiser_state=fresh"):
+        OptimiserStates(5).resume(torch.tensor([0]), rows(1))
 
 
 def test_work_that_the_engine_owns_shares_no_memory() -> None:

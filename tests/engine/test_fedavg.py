@@ -1,6 +1,7 @@
 """FedAvg on flat vectors is FedAvg as one would write it with copies of a module and torch.optim.SGD."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -16,10 +17,13 @@ from pflsweep.engine.simulation import Simulation
 from pflsweep.engine.task import Task
 
 
-def literal(momentum: float, weight_decay: float, rounds: int, participation: float) -> Tensor:
+def literal(
+    momentum: float, weight_decay: float, rounds: int, participation: float, optimiser_state: str = "fresh"
+) -> Tensor:
     """The same cohorts and batches, everything else by hand."""
     federation, model = world()
     model = model.double()
+    states: dict[int, Any] = {}  # by client, of its last turn
     cohorts = Case(lambda task, opt, epochs: Verbs.of(FedAvg(task=task, opt=opt, epochs=epochs))).simulation(
         participation=participation
     )
@@ -30,10 +34,13 @@ def literal(momentum: float, weight_decay: float, rounds: int, participation: fl
             local = copy.deepcopy(model)
             lr = SCHEDULE.lr * SCHEDULE.lr_decay ** (round - 1)
             optimiser = torch.optim.SGD(local.parameters(), lr, momentum=momentum, weight_decay=weight_decay)
+            if optimiser_state == "kept" and i in states:
+                optimiser.load_state_dict({**optimiser.state_dict(), "state": states[i]})
             for batch in batches:
                 optimiser.zero_grad()
                 F.cross_entropy(local(batch.x[0]), batch.y[0]).backward()
                 optimiser.step()
+            states[i] = optimiser.state_dict()["state"]
             trained.append(local)
             weights.append(int(federation.sizes[i]))
         average(model, trained, weights)
@@ -47,11 +54,13 @@ def average(model: nn.Module, trained: list[nn.Sequential], weights: list[int]) 
             own.copy_(total / sum(weights))
 
 
-def flat(momentum: float, weight_decay: float, rounds: int, participation: float, chunk: int) -> Tensor:
+def flat(
+    momentum: float, weight_decay: float, rounds: int, participation: float, chunk: int, optimiser_state: str = "fresh"
+) -> Tensor:
     def make(task: Task, opt: Sgd, epochs: int) -> Verbs:
         return Verbs.of(FedAvg(task=task, opt=Sgd(momentum, weight_decay), epochs=epochs))
 
-    sim: Simulation = Case(make).simulation(participation=participation, chunk=chunk)
+    sim: Simulation = Case(make, optimiser_state=optimiser_state).simulation(participation=participation, chunk=chunk)
     return advance(sim, rounds).server.w
 
 
@@ -62,6 +71,16 @@ def test_fedavg_is_the_plain_loop(momentum: float, weight_decay: float, particip
     ours = flat(momentum, weight_decay, 3, participation, chunk)
     theirs = literal(momentum, weight_decay, 3, participation)
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("chunk", [1, 6])
+@pytest.mark.parametrize("participation", [0.5, 1.0])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_fedavg_with_kept_optimisers_is_the_plain_loop(weight_decay: float, participation: float, chunk: int) -> None:
+    ours = flat(0.9, weight_decay, 4, participation, chunk, "kept")
+    theirs, fresh = (literal(0.9, weight_decay, 4, participation, how) for how in ("kept", "fresh"))
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-13)
+    assert not torch.allclose(ours, fresh)
 
 
 def test_momentum_and_weight_decay_matter() -> None:

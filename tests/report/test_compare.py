@@ -4,6 +4,7 @@ import pytest
 
 from pflsweep.errors import UserError
 from pflsweep.report.compare import Row, check_baseline, client_accuracy, settings, summary
+from pflsweep.report.page import _listing
 from pflsweep.report.tables import accuracy, brief, cost, others
 
 from .records import create, finished, train
@@ -65,6 +66,24 @@ def test_settings_are_not_mixed(tmp_path):
         ["fedavg"],
         ["fedavg"],
     ]
+
+
+def test_a_kept_optimiser_state_is_a_setting_and_older_records_had_a_fresh_one(tmp_path):
+    def trained(momentum, **state):
+        train = {"rounds": 3, "lr": 0.05, "momentum": momentum, **state}
+        return finished(tmp_path / f"{momentum}{state}", "fedavg", [5, 5, 5, 5], train=train)
+
+    young, kept = {"optimiser_state": "fresh"}, {"optimiser_state": "kept"}
+    runs = [trained(m, **state) for m in (0.9, 0.0) for state in ({}, young, kept)]
+    found = settings(runs)
+    assert [[r in setting.records for r in runs] for setting in found] == [
+        [True, True, False, False, False, False],
+        [False, False, True, False, False, False],
+        [False, False, False, True, True, True],  # without momentum it acts on nothing
+    ]
+    key = "train.optimiser_state"
+    assert [setting.config.get(key) for setting in found] == ["fresh", "kept", None]
+    assert f"`{key}=kept`" in _listing(found[1].config)
 
 
 def test_what_is_scored_beside_the_accuracy_parts_no_settings(tmp_path):

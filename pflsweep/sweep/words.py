@@ -1,0 +1,91 @@
+"""A command's overrides: past Hydra, which wants to set them before a sweep is planned; then sorted."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, Transformer
+from hydra.errors import HydraException
+
+from pflsweep.compose import GROUPS
+
+PAST, END = "=choice('=", "')"  # what is written about a value that is meant for trials alone
+
+
+class Words(NamedTuple):
+    """Overrides, sorted."""
+
+    fixed: list[str]  # of every trial
+    options: list[list[str]]  # what is composed: for each swept option its overrides
+    axes: dict[str, list[Any]]  # key -> swept numbers, but for the seed
+    seeds: list[int] | None
+
+
+def handed_past(word: str) -> str:
+    """An override of a group's key, as the only one of several choices: Hydra leaves those to the sweeper.
+
+    It would set the value before it knows of which option: algorithm=fedprox,pgfed algorithm.mu=0.1 has no mu then.
+    """
+    try:
+        override = OverridesParser.create().parse_override(word)
+    except HydraException:
+        return word  # said where all is parsed
+    head, _, key = override.key_or_group.partition(".")
+    if not key or head not in GROUPS or override.is_sweep_override() or override.is_delete():
+        return word
+    return f"{override.get_key_element()}{PAST}{quote(override.get_value_string(), safe='')}{END}"
+
+
+def shown(word: str) -> str:
+    """An override as it was typed."""
+    key, past, value = word.partition(PAST)
+    return f"{key}={unquote(value.removesuffix(END))}" if past else word
+
+
+def sorted_words(overrides: list[str], parser: OverridesParser) -> Words:
+    """Sweeps over numbers become axes, all other sweeps are composed; so is a seed that is no number."""
+    words = Words([], [], {}, None)
+    for override in parser.parse_overrides(overrides):
+        key, numbers = override.key_or_group, _numbers(override)
+        if key == "seed" and numbers:
+            words = words._replace(seeds=numbers)
+        elif not override.is_sweep_override():
+            words.fixed.append(str(override.input_line))
+        elif numbers and override.package is None and not override.is_add():
+            words.axes[key] = numbers
+        else:
+            words.options.append([f"{override.get_key_element()}={text}" for text in override.sweep_string_iterator()])
+    return words
+
+
+def divided(overrides: Iterable[str], parser: OverridesParser) -> tuple[list[str], dict[str, Any]]:
+    """What has to be composed, and the numbers that can be set on a copy of that."""
+    parsed = parser.parse_overrides(list(overrides))
+    numbers = [each for each in parsed if _is_number(each)]
+    heads = {_head(each) for each in parsed if each not in numbers}
+    later = [each for each in numbers if _head(each) not in heads]
+    return (
+        [str(each.input_line) for each in parsed if each not in later],
+        {each.key_or_group: each.value() for each in later},
+    )
+
+
+def _is_number(override: Override) -> bool:
+    plain = not (override.is_sweep_override() or override.is_add() or override.is_delete() or override.package)
+    return plain and "." in override.key_or_group and isinstance(override.value(), int | float)
+
+
+def _head(override: Override) -> str:
+    return override.key_or_group.partition(".")[0]
+
+
+def _numbers(override: Override) -> list[Any]:
+    """The values where they are all numbers or true and false, each once; else none."""
+    if override.is_delete():
+        return []
+    several = override.is_sweep_override()
+    values = list(override.sweep_iterator(transformer=Transformer.identity)) if several else [override.value()]
+    if not all(isinstance(value, int | float) for value in values):
+        return []
+    return list({repr(value): value for value in values}.values())

@@ -1,0 +1,65 @@
+"""Random kills by hand: `python -m tests.sweep.kills 20` kills a sweep with two workers 20 times, at random moments.
+
+The whole command with its workers, the command alone, or one worker is killed with -9; then the same command is run to
+its end and compared with an undisturbed sweep. What came of it is written to tests/sweep/kills.csv.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pandas as pd
+
+from tests.sweep.sweeping import TWELVE, database, require_each_once, require_same, run, start, states
+
+SWEEP = [*TWELVE, "workers.count=2", "train.rounds=40"]
+
+
+def workers_of(pid: int) -> list[int]:
+    """Its child processes that are workers of joblib's."""
+    found = subprocess.run(["pgrep", "-P", str(pid), "-f", "loky"], capture_output=True, text=True).stdout
+    tracker = subprocess.run(["pgrep", "-P", str(pid), "-f", "resource_tracker"], capture_output=True, text=True).stdout
+    return sorted(set(map(int, found.split())) - set(map(int, tracker.split())))
+
+
+def one(folder: Path, undisturbed: Path, seed: int) -> dict[str, object]:
+    draw = random.Random(seed)
+    whom, after = draw.choice(["all", "command", "worker"]), draw.uniform(4, 20)
+    process = start(folder, *SWEEP)
+    time.sleep(after)
+    workers = workers_of(process.pid)
+    targets = {"all": [process.pid, *workers], "command": [process.pid], "worker": workers[:1]}[whom]
+    for pid in targets:
+        os.kill(pid, signal.SIGKILL)
+    if whom != "worker":
+        process.communicate()
+    else:
+        process.communicate(timeout=300)
+    done = sum(count for (*_, state), count in states(database(folder)).items() if state == "COMPLETE")
+    began = time.monotonic()
+    again = run(folder, *SWEEP)
+    assert again.returncode == 0, again.stderr
+    require_same(undisturbed, folder)
+    require_each_once(database(folder), 8)
+    row = {"seed": seed, "killed": whom, "processes": len(targets), "after_s": round(after, 1), "slots_done_of_8": done}
+    return {**row, "again_s": round(time.monotonic() - began, 1), "result": "same numbers, each slot once"}
+
+
+def main(times: int) -> None:
+    rows = []
+    with tempfile.TemporaryDirectory() as place:
+        undisturbed = Path(place) / "undisturbed"
+        assert run(undisturbed, *SWEEP).returncode == 0
+        for seed in range(times):
+            rows.append(one(Path(place) / str(seed), undisturbed, seed))
+            print(rows[-1], flush=True)
+    pd.DataFrame(rows).to_csv(Path(__file__).with_name("kills.csv"), index=False)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,74 @@
+"""A sweep of twelve short trials as the real command in a process of its own, and what it left."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import optuna
+import pandas as pd
+
+TWELVE = [
+    "-m", "algorithm=fedavg,pgfed", "seed=0,1", "tune=grid", "tune.points=2", "tune.seeds=2", "train.rounds=6",
+    "partition.clients=6", "checkpoint.every=0", "checkpoint.models=false", "workers.heartbeat=1",
+]  # fmt: skip
+MAIN = "import sys; from pflsweep.cli import main; sys.exit(main())"
+
+
+def start(folder: Path, *arguments: str, code: str = MAIN, tracking: str = "none") -> subprocess.Popen:
+    """The command, begun in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments, f"tracking={tracking}"],
+        cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def run(folder: Path, *arguments: str, code: str = MAIN, tracking: str = "none") -> subprocess.CompletedProcess:
+    """The command to its end."""
+    process = start(folder, *arguments, code=code, tracking=tracking)
+    out, err = process.communicate(timeout=300)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def numbers(folder: Path) -> dict[str, pd.DataFrame]:
+    """Each trial's rounds by its identity, without what is a time."""
+    found = {}
+    for file in (folder / "runs").glob("*/meta.json"):
+        assert json.loads((file.parent / "status.json").read_text())["status"] == "finished"
+        rounds = pd.read_parquet(file.parent / "rounds.parquet")
+        found[json.loads(file.read_text())["identity"]] = rounds.drop(columns=["seconds", "eval_seconds"])
+    return found
+
+
+def require_same(one: Path, other: Path) -> None:
+    """The same trials with the same numbers, to the last bit."""
+    first, second = numbers(one), numbers(other)
+    assert set(first) == set(second)
+    for identity, rounds in first.items():
+        pd.testing.assert_frame_equal(rounds, second[identity], check_exact=True)
+
+
+def states(url: str) -> Counter:
+    """How often each slot is in each state: (study, slot, state) -> trials."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    found: Counter = Counter()
+    for name in optuna.get_all_study_names(url):
+        for trial in optuna.load_study(study_name=name, storage=url).trials:
+            found[name, trial.user_attrs["slot"], trial.state.name] += 1
+    return found
+
+
+def require_each_once(url: str, slots: int) -> None:
+    """Every slot is complete once, and nothing is left open."""
+    found = states(url)
+    assert {count for (*_, state), count in found.items() if state == "COMPLETE"} == {1}
+    assert sum(state == "COMPLETE" for *_, state in found) == slots
+    assert [key for key in found if key[2] in ("RUNNING", "WAITING", "PRUNED")] == []
+
+
+def database(folder: Path) -> str:
+    return f"sqlite:///{folder / 'runs' / '.sweeps' / 'optuna.db'}"

@@ -1,0 +1,59 @@
+"""kill -9 in each phase of a sweep of twelve trials: the same command brings it to the end of an undisturbed one."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.sweep.sweeping import MAIN, TWELVE, database, require_each_once, require_same, run
+
+# where the process kills itself, the n-th time that it comes there: module, function, when
+PHASES = {
+    "before claim": ("pflsweep.sweep.board", "Board.claim", 4, "before"),
+    "mid-round": ("pflsweep.engine.simulation", "run_round", 15, "after"),
+    "mid-checkpoint": ("pflsweep.disk", "write_torch", 9, "half"),
+    "mid-record": ("pflsweep.disk", "write_parquet", 24, "after"),
+    "mid-tell": ("pflsweep.sweep.board", "Board._end", 3, "before"),
+    "between seeds": ("pflsweep.sweep.worker", "outcome", 3, "after"),
+}
+PATCH = """
+import importlib, os, signal
+module, name, count, when = {phase!r}
+holder = importlib.import_module(module)
+*path, last = name.split(".")
+for step in path:
+    holder = getattr(holder, step)
+original, calls = getattr(holder, last), [0]
+
+def killing(*args, **options):
+    calls[0] += 1
+    if calls[0] < count:
+        return original(*args, **options)
+    if when == "after":
+        original(*args, **options)
+    if when == "half":  # as much of a temporary file as is on the disk by then
+        args[0].with_name("." + args[0].name + ".tmp").write_bytes(b"PK half of it")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+setattr(holder, last, killing)
+"""
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    done = run(folder, *TWELVE)
+    assert done.returncode == 0, done.stderr
+    require_each_once(database(folder), 8)
+    return folder
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_killed_sweep_goes_on(phase: str, undisturbed: Path, tmp_path: Path) -> None:
+    killed = run(tmp_path, *TWELVE, code=PATCH.format(phase=PHASES[phase]) + MAIN)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    again = run(tmp_path, *TWELVE)
+    assert again.returncode == 0, again.stderr
+    require_same(undisturbed, tmp_path)
+    require_each_once(database(tmp_path), 8)
+    assert again.stdout == run(tmp_path, *TWELVE).stdout

@@ -1,0 +1,231 @@
+"""Many machines: workers on a Dask cluster and by hand that meet in a real PostgreSQL, with one killed in mid-trial,
+with commands that begin at once, and with a database that goes away.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import optuna
+import pandas as pd
+import pytest
+import sqlalchemy
+
+from tests.sweep.sweeping import numbers, require_same, run, start, states
+
+SWEEP = [
+    "-m", "algorithm=local,fedavg", "seed=0,1,2,3", "partition.clients=6", "model.hidden=[16]", "train.epochs=1",
+    "train.rounds=150", "checkpoint.every=0", "checkpoint.models=false", "workers.heartbeat=1",
+]  # fmt: skip
+SLOTS = 8
+
+
+class Postgres:
+    """A server of its own with its data in `folder`, on a free port."""
+
+    def __init__(self, binaries: Path, folder: Path) -> None:
+        self.binaries, self.folder, self.port = binaries, folder, free_port()
+        folder.mkdir(mode=0o755)
+        self._user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+        if self._user:
+            shutil.chown(folder, "postgres")
+        self._call("initdb", "-D", folder / "data", "-U", "lab", "-A", "trust", "-N")
+        self.start()
+
+    def start(self) -> None:
+        options = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1 -c fsync=off"
+        self._call("pg_ctl", "-D", self.folder / "data", "-o", options, "-l", self.folder / "log", "-w", "start")
+
+    def stop(self) -> None:
+        self._call("pg_ctl", "-D", self.folder / "data", "-m", "fast", "-w", "stop")
+
+    def database(self, name: str) -> str:
+        """A new, empty one; its url."""
+        self._call("createdb", "-h", self.folder, "-p", self.port, "-U", "lab", name)
+        return f"postgresql://lab@127.0.0.1:{self.port}/{name}"
+
+    def _call(self, program: str, *arguments: object) -> None:
+        command = [*self._user, str(self.binaries / program), *map(str, arguments)]
+        done = subprocess.run(
+            command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def free_port() -> int:
+    with socket.socket() as tried:
+        tried.bind(("127.0.0.1", 0))
+        return tried.getsockname()[1]
+
+
+def binaries() -> Path | None:
+    """The newest server's, where Debian or the system has them."""
+    places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda bin: float(bin.parent.name))
+    if asked := shutil.which("pg_config"):
+        places.append(Path(subprocess.check_output([asked, "--bindir"], text=True).strip()))
+    return next((place for place in reversed(places) if (place / "initdb").exists()), None)
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    found = binaries()
+    if found is None:
+        why = "there is no PostgreSQL server here (Debian: apt-get install postgresql)"
+        pytest.fail(why) if os.environ.get("PFLSWEEP_REQUIRE_POSTGRES") else pytest.skip(why)
+    # not in pytest's folder, which other users may not enter
+    folder = Path(subprocess.check_output(["mktemp", "-du", "/tmp/pflsweep-postgres-XXXXXX"], text=True).strip())
+    server = Postgres(found, folder)
+    try:
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """By one worker on sqlite."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    done = run(folder, *SWEEP)
+    assert done.returncode == 0, done.stderr
+    assert len(numbers(folder)) == SLOTS
+    return folder
+
+
+class Lab(NamedTuple):
+    """Two new databases on the server."""
+
+    postgres: Postgres
+    optuna: str
+    mlflow: str
+
+    @property
+    def words(self) -> list[str]:
+        return [f"workers.storage={self.optuna}", f"tracking.uri={self.mlflow}"]
+
+
+@pytest.fixture
+def lab(postgres: Postgres, request: pytest.FixtureRequest) -> Lab:
+    name = request.node.name.removeprefix("test_").partition("[")[0]
+    return Lab(postgres, postgres.database(f"optuna_{name}"[:60]), postgres.database(f"mlflow_{name}"[:60]))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen]]]:
+    """A Dask scheduler and two workers with a thread each, which nobody starts anew: address and workers."""
+    address = f"tcp://127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "dask"]
+    scheduler = [*command, "scheduler", "--host", "127.0.0.1", "--port", address.rpartition(":")[2], "--no-dashboard"]
+    worker = [*command, "worker", address, "--nthreads", "1", "--no-nanny", "--no-dashboard", "--host", "127.0.0.1"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    processes = []
+    for number, words in enumerate([scheduler, worker, worker]):
+        folder = tmp_path / f"dask{number}"  # a worker's folder is not the command's
+        folder.mkdir()
+        with open(folder / "log", "w") as log:
+            processes.append(subprocess.Popen(words, cwd=folder, env=environment, stdout=log, stderr=log))
+    try:
+        yield address, processes[1:]
+    finally:
+        for process in reversed(processes):
+            process.kill()
+            process.wait()
+
+
+def wait_for(what: Callable[[], object], process: subprocess.Popen, seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while not what():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def counts(url: str) -> dict[str, int]:
+    """How many trials are in each state."""
+    found: dict[str, int] = {}
+    for (*_, state), count in states(url).items():
+        found[state] = found.get(state, 0) + count
+    return found
+
+
+def under_way(folder: Path) -> dict[Path, pd.DataFrame]:
+    """Records with a checkpoint that are not finished, with their rounds as of now."""
+    return {
+        file.parent: pd.read_parquet(file.parent / "rounds.parquet")
+        for file in (folder / "runs").glob("*/checkpoint.pt")
+        if '"finished"' not in (file.parent / "status.json").read_text()
+    }
+
+
+def require_slots(url: str, slots: int, deaths: int) -> None:
+    """Each complete once, `deaths` of them after a worker had died over one; nothing else."""
+    found = states(url)
+    assert sorted(count for (*_, state), count in found.items() if state == "COMPLETE") == [1] * slots
+    failed = sum(count for (*_, state), count in found.items() if state == "FAIL")
+    assert (failed - len(duplicates(url)), {state for *_, state in found} - {"COMPLETE", "FAIL"}) == (deaths, set())
+
+
+def duplicates(url: str) -> list[int]:
+    """Trials that two commands had enqueued at once, of which one was dropped; none of them ever ran."""
+    studies = [optuna.load_study(study_name=name, storage=url) for name in optuna.get_all_study_names(url)]
+    dropped = [trial for study in studies for trial in study.trials if trial.user_attrs.get("duplicate")]
+    assert all(trial.datetime_start is None for trial in dropped)
+    return [trial._trial_id for trial in dropped]
+
+
+def require_tracked(url: str, identities: set[str]) -> None:
+    """One run for each identity and one for the sweep, all of them finished."""
+    engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
+    with engine.connect() as connection:
+
+        def ask(query: str) -> list[str]:
+            return sorted(value for (value,) in connection.execute(sqlalchemy.text(query)))
+
+        assert ask("select value from tags where key = 'identity'") == sorted(identities)
+        assert len(ask("select value from tags where key = 'pflsweep.sweep'")) == 1
+        assert ask("select status from runs") == ["FINISHED"] * (len(identities) + 1)
+
+
+def test_a_dask_worker_killed_in_mid_trial(
+    undisturbed: Path, lab: Lab, cluster: tuple[str, list[subprocess.Popen]], tmp_path: Path
+) -> None:
+    address, workers = cluster
+    folder = tmp_path / "command"
+    words = ["workers.backend=dask", f"workers.address={address}", "workers.count=2", *lab.words]
+    process = start(folder, *SWEEP, *words, tracking="mlflow")
+    wait_for(lambda: len(under_way(folder)) == 2, process)
+    assert counts(lab.optuna)["RUNNING"] == 2
+    before = under_way(folder)
+    os.kill(workers[0].pid, signal.SIGKILL)
+    _, err = process.communicate(timeout=90)
+    assert process.returncode == 0, err
+    require_same(undisturbed, folder)
+    require_slots(lab.optuna, SLOTS, deaths=1)
+    require_tracked(lab.mlflow, set(numbers(folder)))
+    for record, rounds in before.items():  # taken over from the checkpoint: the rounds before it are as they were
+        after = pd.read_parquet(record / "rounds.parquet")
+        pd.testing.assert_frame_equal(after.head(len(rounds)), rounds, check_exact=True)
+
+
+def test_two_commands_at_once_on_empty_databases(undisturbed: Path, lab: Lab, tmp_path: Path) -> None:
+    """On two machines that share nothing but them."""
+    folders = [tmp_path / "one", tmp_path / "other"]
+    both = [start(folder, *SWEEP, *lab.words, tracking="mlflow") for folder in folders]
+    for process in both:
+        out, err = process.communicate(timeout=90)
+        assert process.returncode == 0, err
+        assert "fedavg" in out
+    one, other, whole = numbers(folders[0]), numbers(folders[1]), numbers(undisturbed)
+    assert not one.keys() & other.keys()
+    assert len(one) > 1 < len(other)
+    for identity, rounds in whole.items():
+        pd.testing.assert_frame_equal({**one, **other}[identity], rounds, check_exact=True)
+    require_slots(lab.optuna, SLOTS, deaths=0)
+    require_tracked(lab.mlflow, set(whole))

@@ -1,0 +1,214 @@
+"""Sweeps as a user meets them: searches, samplers, pruning, failures, two workers, Ctrl-C, what is printed."""
+
+import json
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pandas as pd
+import pytest
+
+from pflsweep.cli import main
+from tests.sweep.sweeping import database, numbers, require_each_once, require_same, run, start, states
+
+SMALL = ["tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.rounds=2"]
+Say = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Say:
+    """The command in a folder of its own: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        code = main(["-m", *SMALL, *arguments])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return command
+
+
+def configs() -> list[dict[str, Any]]:
+    """The config of each record."""
+    import yaml
+
+    return [yaml.safe_load(file.read_text()) for file in Path("runs").glob("*/config.yaml")]
+
+
+def studies() -> dict[str, list[optuna.trial.FrozenTrial]]:
+    """Trials of each study, by the study's name without the sweep's."""
+    url = database(Path.cwd())
+    names = optuna.get_all_study_names(url)
+    return {name.partition(" ")[2]: optuna.load_study(study_name=name, storage=url).trials for name in names}
+
+
+def test_each_method_is_searched_in_its_own_space(say: Say) -> None:
+    code, out, _ = say("algorithm=pgfed,fedala", "tune=grid", "tune.points=4", "seed=0,1", "model.hidden=[16,16]")
+    assert code == 0
+    found = studies()
+    assert {key for trial in found["pgfed"] for key in trial.params} == {"train.lr", "algorithm.mu"}
+    assert "algorithm.layers" in {key for trial in found["fedala"] for key in trial.params}
+    assert len(found["pgfed"]) == len(found["fedala"]) == 4
+    assert len(found["final"]) == 4
+    lines = [line.split() for line in out.splitlines()]
+    assert [line[1] for line in lines if line[:1] in (["pgfed"], ["fedala"]) and "%" not in line][:2]
+    assert "highest personal accuracy in the last round on validation data" in out
+
+
+def test_the_winner_is_the_best_on_validation_and_is_trained_on_all(say: Say) -> None:
+    assert say("algorithm=fedavg", "tune=grid", "seed=3,4")[0] == 0
+    best = max(studies()["fedavg"], key=lambda trial: trial.value or 0.0)
+    searched = [config for config in configs() if config["data"]["validation"] == 0.2]
+    final = [config for config in configs() if config["data"]["validation"] == 0.0]
+    assert {config["seed"] for config in searched} == {3}
+    assert sorted(config["seed"] for config in final) == [3, 4]
+    assert {config["train"]["lr"] for config in final} == {best.params["train.lr"]}
+    assert len(searched) == len(studies()["fedavg"]) == len({config["train"]["lr"] for config in searched})
+    for trial in studies()["fedavg"]:
+        (told,) = trial.user_attrs["result"]["trials"]
+        rounds = pd.read_parquet(Path(told["folder"]) / "rounds.parquet")
+        assert trial.value == rounds["personal_validation_accuracy"].iloc[-1]
+
+
+def test_on_test_data_only_where_it_is_said(say: Say) -> None:
+    code, out, _ = say("algorithm=fedavg", "tune=grid", "tune.split=test", "tune.points=2")
+    assert code == 0
+    assert "on TEST data" in out
+    assert {config["data"]["validation"] for config in configs()} == {0.0}
+    assert len(configs()) == 2  # the winner's final trial is one of them
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe", "cmaes"])
+def test_samplers_draw_from_the_ranges_and_depend_on_nothing_else(
+    sampler: str, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        assert say("algorithm=pgfed", f"tune={sampler}", "tune.points=5", "train.rounds=1")[0] == 0
+        drawn.append([trial.params for trial in studies()["pgfed"]])
+    assert drawn[0] == drawn[1]
+    assert len({tuple(point.values()) for point in drawn[0]}) == 5
+    assert all(1e-4 <= point["train.lr"] <= 0.1 and 1e-3 <= point["algorithm.mu"] <= 0.1 for point in drawn[0])
+    lrs = {config["train"]["lr"] for config in configs() if config["data"]["validation"]}
+    assert lrs == {float(f"{point['train.lr']:.4g}") for point in drawn[0]}
+
+
+def test_a_loser_is_stopped_where_it_is_asked_for(say: Say) -> None:
+    arguments = ("algorithm=fedavg", "tune=random", "tune.points=9", "train.rounds=6", "tune.prune=median")
+    code, _, err = say(*arguments)
+    assert code == 0
+    pruned = [trial for trial in studies()["fedavg"] if trial.state.name == "PRUNED"]
+    assert pruned
+    stopped = [json.loads(file.read_text()) for file in Path("runs").glob("*/status.json")]
+    stopped = [status for status in stopped if status["status"] == "pruned"]
+    assert len(stopped) == len(pruned)
+    assert all(status["rounds"] < 6 and "behind others" in status["error"] for status in stopped)
+    assert "pruned" in err
+    assert "all 10 trials are done" in say(*arguments)[2]
+
+
+def test_a_failed_trial_is_named_and_tried_again_only_when_asked(say: Say) -> None:
+    arguments = ("partition.clients=6,5000", "seed=0,1")
+    code, out, err = say(*arguments)
+    assert code == 2
+    assert "fedavg" in out
+    assert err.count("1797 samples") == 4  # two trials: as they end, and at the end
+    again = say(*arguments)
+    assert again[0] == 2
+    assert "nothing is left to run" in again[2]
+    assert "2 of 4 trials failed; retry=true tries them again." in again[2]
+    retried = say(*arguments, "retry=true")
+    assert retried[0] == 2
+    assert "4 trials, 2 of them done before" in retried[2]
+
+
+def test_a_search_goes_on_without_what_diverged(say: Say) -> None:
+    code, _, err = say("algorithm=fedavg", "tune=grid", "train.weight_decay=1e30", "tune.points=2")
+    assert code == 1
+    assert "Diverged: no client's loss is finite" in err
+    assert "its search has no result" in err
+    assert Path("runs").exists()
+    status = [json.loads(file.read_text())["status"] for file in Path("runs").glob("*/status.json")]
+    assert status == ["failed", "failed"]
+
+
+def test_what_another_sweep_has_trained_is_not_trained_again(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert say("algorithm=fedavg", "seed=0,1")[0] == 0
+    before = {file: file.stat().st_mtime_ns for file in Path("runs").glob("*/rounds.parquet")}
+    assert say("algorithm=fedavg,local", "seed=0,1,2")[0] == 0
+    assert len(list(Path("runs").glob("*/meta.json"))) == 6
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+
+
+def test_trials_are_checked_before_the_first_is_trained(say: Say) -> None:
+    code, _, err = say("algorithm=fedavg", "train.lr=0.1,-1")
+    assert code == 2
+    assert "train.lr is -1" in err
+    assert list(Path().iterdir()) == []
+
+
+def test_two_workers_give_the_numbers_of_one(tmp_path: Path) -> None:
+    command = ["-m", *SMALL, "algorithm=fedavg,pgfed", "tune=grid", "tune.points=2", "seed=0,1"]
+    one, two = tmp_path / "one", tmp_path / "two"
+    for folder, count in ((one, 1), (two, 2)):
+        done = run(folder, *command, f"workers.count={count}")
+        assert done.returncode == 0, done.stderr
+        require_each_once(database(folder), 8)
+    require_same(one, two)
+
+
+def test_ctrl_c_stops_two_workers_after_their_rounds(tmp_path: Path) -> None:
+    command = ["-m", *SMALL, "seed=0,1,2", "train.rounds=3000", "workers.count=2"]
+    with start(tmp_path, *command) as process:
+        assert process.stderr
+        next(line for line in process.stderr if "running: fedavg" in line)
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert process.returncode == 130
+    assert "Traceback" not in rest
+    assert rest.count("Ctrl-C again stops at once") == 1
+    status = [json.loads(file.read_text())["status"] for file in (tmp_path / "runs").glob("*/status.json")]
+    assert status == ["interrupted", "interrupted"]
+    assert {state for *_, state in states(database(tmp_path))} == {"WAITING"}
+
+
+def test_a_limited_dataset_and_its_scale(say: Say) -> None:
+    Path("sweeps").mkdir()
+    Path("sweeps/mine.yaml").write_text(
+        "# two methods\nsettings: {few: partition.clients=6, many: partition.clients=8}\n"
+        "methods: {FedAvg: algorithm=fedavg, Local: algorithm=local}\nseeds: [0, 1, 2]\nsearch: tune=grid\n"
+        "space: {all: {train.lr: {grid: [0.1, 0.01]}}, Local: null}\n"
+    )
+    code, out, err = say("sweep=mine", "scale=smoke", "train.rounds=50")
+    assert code == 0, err
+    assert "4 of 4" not in err
+    assert {config["data"]["limit"] for config in configs()} == {6000}
+    assert {config["seed"] for config in configs()} == {0}
+    assert re.search(r"FedAvg +few", out)
+    assert len(studies()["FedAvg few"]) == 2
+    assert "Local few" not in studies()
+    code, out, _ = say("sweep=mine", "only=[FedAvg,few]", "plan=true")
+    assert code == 0
+    assert "FedAvg" in out
+    assert "Local" not in out
+    assert "many" not in out
+
+
+def test_numbers_need_no_record_to_be_told_again(tmp_path: Path) -> None:
+    command = ["-m", *SMALL, "seed=0,1"]
+    first = run(tmp_path, *command)
+    assert first.returncode == 0, first.stderr
+    assert len(numbers(tmp_path)) == 2
+    again = run(tmp_path, *command)
+    assert again.stdout == first.stdout
+    for folder in (tmp_path / "runs").glob("[0-9a-f]*"):
+        for file in folder.iterdir():
+            file.unlink()
+    bare = run(tmp_path, *command)
+    assert bare.returncode == 0
+    assert re.search(r"fedavg +[0-9.]+ ± [0-9.]+ \(2/2\)", bare.stdout)
