@@ -24,7 +24,7 @@ class Config(NamedTuple):
     values: dict[str, Any]
     choices: dict[str, str]  # config group -> chosen option
     reference: dict[str, Any]  # the same options without the user's values: its keys and types are allowed
-    links: dict[str, Any] = {}  # full key -> what it was before it was resolved, such as ${train.lr}
+    links: dict[str, Any]  # full key -> what it was before it was resolved, such as ${train.lr}
 
 
 def conf_dir() -> Path:

@@ -4,7 +4,7 @@ import importlib
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, get_args, get_type_hints
 
@@ -105,6 +105,7 @@ RULES = {
     "metrics.subset_size": Rule((), choices=("union", "own")),
     "train.chunk": Rule((int,), low=1, choices=("auto",)),
     "train.threads": Rule((int,), low=1, choices=("auto",)),
+    "train.workers": Rule((int,), low=1, choices=("auto",)),
 }
 PLUGGED = ("algorithm", *PLUGS)  # groups whose node is described by a class rather than by its own file
 
@@ -356,8 +357,33 @@ def _schedule(train: dict[str, Any], federation: Any) -> Any:
     chunk = train["chunk"]
     if chunk == "auto":
         chunk = 1 if federation.device.type == "cpu" else federation.clients
-    names = [name for name in Schedule.__dataclass_fields__ if name != "chunk"]
-    return Schedule(**{name: train[name] for name in names}, chunk=chunk)
+    names = [name for name in Schedule.__dataclass_fields__ if name not in ("chunk", "workers")]
+    schedule = Schedule(**{name: train[name] for name in names}, chunk=chunk)
+    return replace(schedule, workers=_workers(train, federation.device, schedule.cohort(federation.clients)))
+
+
+def _workers(train: dict[str, Any], device: Any, cohort: int) -> int:
+    """How many processes may train a cohort: this one's share of the machine, which a sweep has set as its threads.
+
+    Where a cohort has fewer than half as many clients, threads do more. Raises UserError on workers of several threads:
+    a fork cannot have them.
+    """
+    import torch
+
+    from pflsweep.engine.parallel import possible
+
+    workers, threads = train["workers"], train["threads"]
+    if not possible(device):
+        return 1
+    if workers == "auto":
+        cores = torch.get_num_threads()
+        return min(cores, cohort) if threads in ("auto", 1) and 2 * cohort >= cores else 1
+    if workers > 1 and threads not in ("auto", 1):
+        raise UserError(
+            f"train.workers is {workers} and train.threads {threads}, but workers are processes of one thread each: "
+            "use train.threads=1, or train.workers=1."
+        )
+    return workers
 
 
 def device_of(config: Config) -> str:

@@ -25,6 +25,7 @@ RUNTIME = (
     "device",
     "train.chunk",
     "train.threads",
+    "train.workers",
     "data.root",
     "data.download",
     "dataset.path",  # what lies there is known by its checksum

@@ -95,7 +95,7 @@ class Result:
 
     def _load(self, state: dict[str, torch.Tensor]) -> nn.Module:
         model = build_model(
-            Config(self.config, {"model": self.record.meta["model"]}, {}),
+            Config(self.config, {"model": self.record.meta["model"]}, {}, {}),
             tuple(self.record.meta["shape"]),
             self.record.meta["classes"],
         )
@@ -115,7 +115,7 @@ def run_trial(
     """
     check(config)
     parts = build(config)
-    with _threads(config.values["train"]["threads"], parts.task.size):
+    with _threads(config.values["train"]["threads"], parts):
         meta = describe(config, parts)
         folder = Path(config.values["paths"]["runs"]).absolute() / meta["identity"]
         w0 = parts.task.vector(parts.model)
@@ -280,11 +280,13 @@ def _newcomers(simulation: engine.Simulation, parts: Parts, config: Config) -> p
 
 
 @contextmanager
-def _threads(count: int | str, size: int) -> Iterator[None]:
-    """auto: a small model's step is over before a second thread has woken up."""
+def _threads(count: int | str, parts: Parts) -> Iterator[None]:
+    """auto: a small model's step is over before a second thread has woken up. Beside workers it is one here as well, so
+    that their number changes no bit of a result.
+    """
     before = torch.get_num_threads()
     if count == "auto":
-        count = 1 if size < SMALL else before
+        count = 1 if parts.task.size < SMALL or parts.schedule.workers > 1 else before
     torch.set_num_threads(int(count))
     try:
         yield

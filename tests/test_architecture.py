@@ -14,7 +14,7 @@ ROOT = Path(pflsweep.__file__).parent
 LAYERS = (
     ("errors", "keys", "vision"),
     ("disk",),
-    ("engine.draws", "engine.lift", "engine.memory"),
+    ("engine.draws", "engine.lift", "engine.memory", "engine.parallel"),
     ("models",),
     ("engine.task",),
     ("engine.optimiser",),

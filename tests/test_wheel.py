@@ -1,4 +1,4 @@
-"""The wheel: conf/ and Hydra's plug-in travel with it, and it works in any folder."""
+"""The wheel: conf/, sweeps/ and Hydra's plug-in travel with it, and it works in any folder."""
 
 import os
 import subprocess
@@ -46,3 +46,12 @@ def test_listing(site: Path, tmp_path: Path) -> None:
     done = pflsweep(site, tmp_path, "list", "datasets")
     assert "cifar10" in done.stdout
     assert done.returncode == 0
+
+
+def test_the_papers_sweeps(site: Path, tmp_path: Path) -> None:
+    listed = pflsweep(site, tmp_path, "list", "sweeps")
+    assert "14 methods x 6 settings x 3 seeds" in listed.stdout
+    planned = pflsweep(site, tmp_path, "-m", "sweep=pgfed/table2", "only=[pgfed]", "scale=smoke", "plan=true")
+    assert planned.returncode == 0, planned.stderr
+    assert "pgfed/table2 at scale smoke: 9 trials" in planned.stdout
+    assert list(tmp_path.iterdir()) == []

@@ -38,7 +38,8 @@ class Case:
     """make: (task, opt, epochs) -> verbs. plain: whether the method refuses momentum and weight decay.
 
     tolerance: relative, where only the order of sums differs. wire: floats up and down per client and round,
-    after warm-up; None: not known. plug: the verbs with what is plugged into them. optimiser_state: as in Schedule.
+    after warm-up; None: not known. plug: the verbs with what is plugged into them. optimiser_state and workers: as in
+    Schedule.
     """
 
     make: Callable[[Task, Sgd, int], Verbs]
@@ -47,6 +48,7 @@ class Case:
     wire: Callable[[Sizes], float] | None = None
     plug: Callable[[Verbs, Task, Federation], Verbs] = lambda verbs, task, federation: verbs
     optimiser_state: str = "fresh"
+    workers: int = 1
 
     def simulation(
         self,
@@ -61,7 +63,7 @@ class Case:
         task = task_of(model)
         opt = optimiser(0.0, 0.0) if self.plain else optimiser(momentum=0.9, weight_decay=1e-3)
         verbs = watch(self.plug(self.make(task, opt, EPOCHS), task, federation))
-        settings = replace(SCHEDULE, optimiser_state=self.optimiser_state, **schedule)
+        settings = replace(SCHEDULE, optimiser_state=self.optimiser_state, workers=self.workers, **schedule)
         return Simulation(verbs, task, federation, settings, task.vector(model))
 
 

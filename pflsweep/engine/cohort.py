@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from pflsweep.data.federation import Data
+from pflsweep.engine import memory
 from pflsweep.engine.lift import leaves, rebuilt, tree_map
+from pflsweep.engine.parallel import Workers
 from pflsweep.engine.protocol import Given, Spent, Turn, Verbs
 from pflsweep.errors import UserError
 
@@ -19,22 +21,25 @@ DataOf = Callable[[Tensor, int], Data]  # the data of some clients in a round
 class Clients:
     """The state of all N clients, one row each: the store that `finish` writes to in place.
 
-    A client that was never sampled has no row of its own; it is read as the common initial state.
+    A client that was never sampled has no row of its own, which takes no memory on a CPU; it is read as the common
+    initial state. Forks of this process write to the same rows.
     """
 
     def __init__(self, initial: Any, clients: int) -> None:
         self._initial = initial
-        self._rows = tree_map(lambda v: torch.zeros((clients, *v.shape), dtype=v.dtype, device=v.device), initial)
-        self.seen = torch.zeros(clients, dtype=torch.bool)
+        self._rows = tree_map(lambda v: memory.zeros((clients, *v.shape), v.dtype, v.device), initial)
+        self.seen = memory.zeros((clients,), torch.bool, torch.device("cpu"))
 
     def get(self, ids: Tensor) -> Any:
         """The rows of some clients, copied: [C, ...] each."""
         seen = self.seen[ids]
 
         def read(rows: Tensor, initial: Tensor) -> Tensor:
-            out = rows[ids.to(rows.device)]
-            if not seen.all():
-                out[~seen.to(out.device)] = initial
+            if seen.all():
+                return rows[ids.to(rows.device)]
+            out, here = rows.new_empty((len(ids), *initial.shape)), seen.to(rows.device)
+            out[~here] = initial
+            out[here] = rows[ids[seen].to(rows.device)]  # to read the others would take their memory
             return out
 
         return tree_map(read, self._rows, self._initial)
@@ -158,18 +163,55 @@ def own(work: Any) -> Any:
 
 
 class Gathered:
-    """The chunks' trees as one of the whole cohort, each copied into its place as it comes."""
+    """The chunks' trees as one of the whole cohort, each copied into its place as it comes.
 
-    def __init__(self, clients: int) -> None:
-        self.clients, self.tree = clients, None
+    shared: whether forks may `place` their trees too; for the first ones there is room where they are `like` a tree.
+    """
+
+    def __init__(self, clients: int, shared: bool = False, like: Any = None) -> None:
+        self.clients, self._shared = clients, shared
+        self.tree = None if like is None else self._room(like)
+        self._empty = True
 
     def put(self, where: slice, piece: Any) -> None:
         if where.stop - where.start == self.clients:
             self.tree = piece
             return
-        if self.tree is None:
-            self.tree = tree_map(lambda v: v.new_empty((self.clients, *v.shape[1:])), piece)
+        if self.tree is None or (self._empty and not self._fits(piece)):
+            self.tree = self._room(piece)
         tree_map(lambda whole, v: whole[where].copy_(v), self.tree, piece)
+        self._empty = False
+
+    def place(self, where: slice, piece: Any) -> bool:
+        """`put` in a fork, if there is room for it; the process of which it is one has to be told, by `placed`."""
+        fits = self._fits(piece)
+        if fits:
+            tree_map(lambda whole, v: whole[where].copy_(v), self.tree, piece)
+        return fits
+
+    def placed(self) -> None:
+        self._empty = False
+
+    def _fits(self, piece: Any) -> bool:
+        return _outline(self.tree) == _outline(piece)
+
+    def _room(self, piece: Any) -> Any:
+        """Room for the cohort's trees like this one."""
+
+        def of(v: Tensor) -> Tensor:
+            shape = (self.clients, *v.shape[1:])
+            return memory.zeros(shape, v.dtype, v.device) if self._shared else v.new_empty(shape)
+
+        return tree_map(of, piece)
+
+
+def _outline(tree: Any) -> Any:
+    """What two trees have in common that differ in clients alone."""
+    if isinstance(tree, Tensor):
+        return tree.shape[1:], tree.dtype
+    if isinstance(tree, tuple):
+        return type(tree), *map(_outline, tree)
+    return {name: _outline(part) for name, part in tree.items()} if isinstance(tree, dict) else tree
 
 
 class Round(NamedTuple):
@@ -180,18 +222,28 @@ class Round(NamedTuple):
     up: Any  # what the cohort sent
 
 
+class Answer(NamedTuple):
+    """What a chunk's clients leave behind beside their rows."""
+
+    wire: tuple[int, int, int, int]  # as Traffic, all clients together
+    up: Any  # a worker's: None where it has put it into its place
+    images: int = 0
+    spent: Spent | None = None
+
+
 class Cohort:
     """The clients of one round and what they are asked to do, chunk by chunk."""
 
     def __init__(
         self, verbs: Verbs, server: Any, clients: Clients, optimisers: OptimiserStates | None, turn: Turn,
-        data_of: DataOf, labels: Tensor, chunk: int,
+        data_of: DataOf, labels: Tensor, chunk: int, workers: Workers,
     ) -> None:  # fmt: skip
         self.verbs, self.server, self.clients, self.optimisers, self.turn = verbs, server, clients, optimisers, turn
         self.ids = turn.ids.cpu()  # store and data are indexed there
         self.data_of, self.labels, self.chunk = data_of, labels.to(turn.share.device), chunk
+        self.workers = workers
         self.images = 0
-        self._spent: list[Spent] = []  # a chunk each
+        self._spent: dict[int, Spent] = {}  # by where a chunk begins
         self._wire = [0, 0, 0, 0]  # as Traffic, all clients together
 
     @property
@@ -201,12 +253,12 @@ class Cohort:
     @property
     def spent(self) -> Spent:
         """[M] What private training the clients have done."""
-        return Spent(*(torch.cat(parts) for parts in zip(*self._spent, strict=True)))
+        return Spent(*(torch.cat(parts) for parts in zip(*(self._spent[k] for k in sorted(self._spent)), strict=True)))
 
     def train(self) -> Any:
         """start, fit and finish of every client; what they send, as one tree. Writes their rows."""
 
-        def one(cut: slice) -> tuple[Any, Any]:
+        def one(cut: slice) -> Answer:
             ids, given = self.ids[cut], self._given(cut)
             data = self.data_of(ids, self.turn.round)
             work = own(self.verbs.start(given, data))
@@ -217,57 +269,83 @@ class Cohort:
             self.clients.put(ids, row)
             if self.optimisers is not None:
                 self.optimisers.keep(ids, work)
-            self.images += data.trained
-            self._spent.append(data.spent)
-            return given.down, up
+            return Answer(_wire(given.down, up), up, data.trained, data.spent)
 
-        return self._in_chunks(one)
+        return self._answers("train", one)
 
     def ask(self, question: Any) -> Any:
         """Every client's reply."""
 
-        def one(cut: slice) -> tuple[Any, Any]:
+        def one(cut: slice) -> Answer:
             asked, data = select(question, cut), self.data_of(self.ids[cut], self.turn.round)
-            return asked, self.verbs.answer(self._given(cut), data, asked)
+            reply = self.verbs.answer(self._given(cut), data, asked)
+            return Answer(_wire(asked, reply), reply)
 
-        return self._in_chunks(one)
+        return self._answers("ask", one)
 
     def _given(self, cut: slice) -> Given:
         turn = select(self.turn, cut)
         down, rows = self.verbs.send(self.server, turn), self.clients.get(self.ids[cut])
         return Given(down, rows, turn, self.labels[turn.ids])
 
-    def _in_chunks(self, one: Callable[[slice], tuple[Any, Any]]) -> Any:
-        """The answers of `one`, which gives (message down, message up), chunk by chunk.
+    def _answers(self, kind: str, one: Callable[[slice], Answer]) -> Any:
+        """What all clients send, as one tree."""
+        return self._over_workers(kind, one) if self.workers.count > 1 else self._in_chunks(one)
 
-        A chunk that does not fit into memory is cut in two, and those after it: it has written nothing yet.
+    def _in_chunks(self, one: Callable[[slice], Answer]) -> Any:
+        """Chunk by chunk. One that does not fit into memory is cut in two, and those after it: it has written nothing
+        yet.
         """
         gathered, start = Gathered(len(self.ids)), 0
         while start < len(self.ids):
             cut = slice(start, min(start + self.chunk, len(self.ids)))
             try:
-                down, up = one(cut)
+                answer = one(cut)
             except torch.OutOfMemoryError:
                 if cut.stop - start == 1:
                     raise
                 self.chunk = (cut.stop - start + 1) // 2
                 continue
-            (down_floats, down_others), (up_floats, up_others) = message_size(down), message_size(up)
-            counts = (down_floats, up_floats, down_others, up_others)
-            self._wire = [total + count for total, count in zip(self._wire, counts, strict=True)]
-            gathered.put(cut, up)
+            self._count(cut, answer)
+            gathered.put(cut, answer.up)
             start = cut.stop
         return gathered.tree
+
+    def _over_workers(self, kind: str, one: Callable[[slice], Answer]) -> Any:
+        """The same chunks in worker processes, whose answers lie in memory that they share with this one."""
+        cuts = [slice(k, min(k + self.chunk, len(self.ids))) for k in range(0, len(self.ids), self.chunk)]
+        gathered = Gathered(len(self.ids), shared=True, like=self.workers.seen.get(kind))
+
+        def job(k: int) -> Answer:
+            answer = one(cuts[k])
+            return answer._replace(up=None) if gathered.place(cuts[k], answer.up) else answer
+
+        for k, answer in self.workers.map(kind, [float(self.turn.n[cut].sum()) for cut in cuts], job):
+            self._count(cuts[k], answer)
+            gathered.placed() if answer.up is None else gathered.put(cuts[k], answer.up)
+        self.workers.seen[kind] = tree_map(lambda v: v.new_empty((0, *v.shape[1:])), gathered.tree)
+        return gathered.tree
+
+    def _count(self, cut: slice, answer: Answer) -> None:
+        self._wire = [total + count for total, count in zip(self._wire, answer.wire, strict=True)]
+        self.images += answer.images
+        if answer.spent is not None:
+            self._spent[cut.start] = answer.spent
+
+
+def _wire(down: Any, up: Any) -> tuple[int, int, int, int]:
+    (down_floats, down_others), (up_floats, up_others) = message_size(down), message_size(up)
+    return down_floats, up_floats, down_others, up_others
 
 
 def run_round(
     verbs: Verbs, server: Any, clients: Clients, optimisers: OptimiserStates | None, turn: Turn, data_of: DataOf,
-    labels: Tensor, chunk: int,
+    labels: Tensor, chunk: int, workers: Workers,
 ) -> Round:  # fmt: skip
     """One round. Writes the rows of the cohort's clients; returns the new server. optimisers: None begins each turn
     with fresh ones.
     """
-    cohort = Cohort(verbs, server, clients, optimisers, turn, data_of, labels, chunk)
+    cohort = Cohort(verbs, server, clients, optimisers, turn, data_of, labels, chunk, workers)
     up = cohort.train()
     new = _converse(verbs.aggregate(server, up, turn), cohort.ask)
     return Round(new, cohort.traffic, cohort.images, cohort.spent, up)

@@ -68,6 +68,17 @@ def without(scores: Scores, clients: np.ndarray) -> Scores:
     return Scores(*(np.where(clients, gone, seen) for seen, gone in zip(scores, NOTHING, strict=True)))
 
 
+def merged(clients: int, parts: Iterable[tuple[np.ndarray, dict[str, Scores]]]) -> dict[str, Scores]:
+    """Scores of all clients [N], from pairs (some clients, their scores [C] by view)."""
+    views: dict[str, Scores] = {}
+    for ids, by_view in parts:
+        for view, scores in by_view.items():
+            everybody = views.setdefault(view, Scores(*(np.full(clients, value) for value in NOTHING)))
+            for column, own in zip(everybody, scores, strict=True):
+                column[ids] = own
+    return views
+
+
 def targets(federation: Federation, split: str, metrics: Metrics) -> Targets:
     """The rows of a split to score on; each client's are sorted and hold none twice."""
     own = federation.rows[split]

@@ -1,14 +1,20 @@
-"""How much memory a device has; and freed memory, kept for the next step instead of being given back to the system."""
+"""How much memory a device has; freed memory, kept for the next step instead of being given back to the system; and
+zeros that take no memory before something else is written there.
+"""
 
 import ctypes
 import math
+import mmap
 import os
 import sys
+import tempfile
 
 import torch
+from torch import Tensor
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 LIMIT = 1 << 30
+_MAP_NORESERVE = 0x4000  # of mman.h: pages that are never written to are not counted
 
 
 def keep_freed() -> None:
@@ -31,3 +37,21 @@ def total(device: torch.device) -> float:
     if device.type == "cpu" and "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return math.inf
+
+
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros; on a CPU, memory is taken page by page as something is written to it, and forks share it.
+
+    More than half of the machine's memory lies in a file without a name where temporary files are (TMPDIR): the system
+    moves its pages to the disk and back as it needs the memory.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if device.type != "cpu" or sys.platform != "linux" or not size:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    if size > total(device) / 2:
+        with tempfile.TemporaryFile() as file:
+            file.truncate(size)
+            pages = mmap.mmap(file.fileno(), size)
+    else:
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+    return torch.frombuffer(pages, dtype=dtype).view(shape)

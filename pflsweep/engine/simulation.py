@@ -1,5 +1,6 @@
 """A simulation: the rounds of one method in one federation, as an iterator that can be stopped and continued."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from time import perf_counter
@@ -11,12 +12,14 @@ from torch import Tensor
 from pflsweep.data.federation import Data, Federation
 from pflsweep.engine import draws
 from pflsweep.engine.cohort import Clients, OptimiserStates, Traffic, run_round
-from pflsweep.engine.evaluate import OWN, Metrics, Scores, score, targets, without
+from pflsweep.engine.evaluate import OWN, Metrics, Scores, Targets, merged, score, targets, without
 from pflsweep.engine.lift import leaves, rebuilt
 from pflsweep.engine.memory import keep_freed
+from pflsweep.engine.parallel import Workers
 from pflsweep.engine.protocol import Method, Setup, Spent, Turn, Verbs
 from pflsweep.engine.task import Task
 
+BLOCKS = 4  # of clients for each worker that evaluates: so many that all end at about the same time
 _UNSPENT = Spent(torch.tensor(0), torch.tensor(0.0, dtype=torch.float64), torch.tensor(0))
 
 
@@ -35,6 +38,11 @@ class Schedule:
     eval_batch: int  # batch size where no gradient step depends on it
     chunk: int  # clients that run at once
     optimiser_state: str = "fresh"  # with which a client's turn begins: "fresh", or "kept" from its last turn
+    workers: int = 1  # processes that train and evaluate clients at once
+
+    def cohort(self, clients: int) -> int:
+        """M = floor(N * participation), at least one (PGFed: 25 clients at 25% are 6)."""
+        return max(1, int(clients * self.participation + 1e-9))
 
 
 class Privacy(NamedTuple):
@@ -82,13 +90,14 @@ class Simulation:
         self.optimisers = OptimiserStates(federation.clients) if keeps else None
         self.last = torch.full((federation.clients,), -1)  # [N] round of each client's last turn
         self.spent = Spent(*(part.expand(federation.clients).clone() for part in _UNSPENT))  # [N] all rounds so far
+        self.workers = Workers(schedule.workers)
         self.trained: Tensor | None = None  # [N, P] of clients that had a turn, where `trained` is asked for
         self.round = 0  # rounds done
 
     @property
     def cohort_size(self) -> int:
-        """M = floor(N * participation), at least one (PGFed: 25 clients at 25% are 6)."""
-        return max(1, int(self.federation.clients * self.schedule.participation + 1e-9))
+        """M"""
+        return self.schedule.cohort(self.federation.clients)
 
     def run(self) -> Iterator[Result]:
         """The rounds that are still to do."""
@@ -109,6 +118,7 @@ class Simulation:
 
     def load(self, state: dict[str, Any]) -> None:
         self.server = rebuilt(self.server, state["server"])
+        self.workers = Workers(self.schedule.workers)
         self.clients.load(state["clients"])
         if self.optimisers is not None and "optimisers" in state:  # without momentum one of "fresh" serves as well
             self.optimisers.load(state["optimisers"])
@@ -117,14 +127,13 @@ class Simulation:
             self.spent = Spent(*(part.clone() for part in state["spent"]))
         self.trained = state["trained"].to(self.federation.device, copy=True) if "trained" in state else None
 
-    def personal_models(self) -> Iterator[Tensor]:
-        """Each client's personalised model [P], in order."""
-        for k in range(0, self.federation.clients, self.schedule.chunk):
-            ids = torch.arange(k, min(k + self.schedule.chunk, self.federation.clients))
-            models = self.verbs.personal(
-                self.server, self.clients.get(ids), self._data(ids, self.round, "evaluate"), self._turn(ids)
+    def personal_models(self, ids: Tensor | None = None) -> Iterator[Tensor]:
+        """The personalised models [P] of some clients, in order; of all where none are named."""
+        everybody = torch.arange(self.federation.clients) if ids is None else ids
+        for some in everybody.split(self.schedule.chunk):
+            yield from self.verbs.personal(
+                self.server, self.clients.get(some), self._data(some, self.round, "evaluate"), self._turn(some)
             )
-            yield from models
 
     def global_model(self) -> Tensor | None:
         """The global model [P], where the method has one."""
@@ -134,23 +143,39 @@ class Simulation:
         """All clients' scores, by view on the client's own rows and by view_target on others; malicious ones count
         nowhere.
         """
-        found, large = targets(self.federation, split, self.metrics), self.schedule.eval_batch
+        found = targets(self.federation, split, self.metrics)
+        blocks, costs = self._blocks(found)
+        parts = self.workers.map(f"evaluate {split}", costs, lambda k: self._scores(blocks[k], found))
+        views = merged(self.federation.clients, ((blocks[k].numpy(), part) for k, part in parts))
+        bad = self.verbs.malicious
+        return {view: scores if bad is None else without(scores, bad.numpy()) for view, scores in views.items()}
+
+    def _blocks(self, found: Targets) -> tuple[list[Tensor], list[float]]:
+        """The clients as they are evaluated, in blocks of whole chunks, and how many rows each block is scored on: a
+        block without workers, else some for each. Where all clients have the same rows one: they share each batch.
+        """
+        everybody, chunk = torch.arange(self.federation.clients), self.schedule.chunk
+        count = self.workers.count * (1 if "all" in found or self.workers.count == 1 else BLOCKS)
+        size = math.ceil(len(everybody) / count / chunk) * chunk
+        blocks = list(everybody.split(size))
+        return blocks, [float(sum(1 + len(rows[i]) for rows in found.values() for i in block)) for block in blocks]
+
+    def _scores(self, ids: Tensor, found: Targets) -> dict[str, Scores]:
+        """Some clients' scores, [C], by view and target as in `evaluate`."""
+        large, fed, who = self.schedule.eval_batch, self.federation, ids.tolist()
         common, plain = self.global_model(), getattr(self.verbs.logits, "__func__", None) is Method.logits
         views: dict[str, dict[str, Scores]] = {}
         if common is not None:
-            same = ((i, common) for i in range(self.federation.clients))
-            views["global"] = score(self.task, self.task.logits, same, self.federation, found, large)
+            views["global"] = score(self.task, self.task.logits, ((i, common) for i in who), fed, found, large)
         known = views.get("global") if plain else None  # of clients whose model is the very same tensor
-        own = enumerate(self.personal_models())
+        own = zip(who, self.personal_models(ids), strict=True)
         others = ((i, w) for i, w in own if known is None or common is None or w.data_ptr() != common.data_ptr())
-        views["personal"] = score(self.task, self.verbs.logits, others, self.federation, found, large, known)
+        views["personal"] = score(self.task, self.verbs.logits, others, fed, found, large, known)
         if self.trained is not None:  # a client without a turn has its personal model
-            local = ((i, w) for i, w in enumerate(self.trained) if self.last[i] >= 0)
-            arguments = (local, self.federation, found, large, views["personal"])
-            views["trained"] = score(self.task, self.task.logits, *arguments)
-        bad = self.verbs.malicious
+            local = ((i, self.trained[i]) for i in who if self.last[i] >= 0)
+            views["trained"] = score(self.task, self.task.logits, local, fed, found, large, views["personal"])
         return {
-            view if target == "own" else f"{view}_{target}": scores if bad is None else without(scores, bad.numpy())
+            view if target == "own" else f"{view}_{target}": Scores(*(column[who] for column in scores))
             for view, by_target in views.items()
             for target, scores in by_target.items()
         }
@@ -163,6 +188,7 @@ class Simulation:
         done = run_round(
             self.verbs, self.server, self.clients, self.optimisers, turn,
             lambda ids, round: self._data(ids, round, "train"), self.federation.labels, self.schedule.chunk,
+            self.workers,
         )  # fmt: skip
         self.server = done.server
         self.last[ids] = self.round

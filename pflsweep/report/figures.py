@@ -40,7 +40,7 @@ def accuracy(curves: Iterable[Curve], title: str = "", band: str = "", by: str =
                 low, high = 100 * curve.low, 100 * curve.high
                 axes.fill_between(curve.rounds, low, high, color=look["color"], alpha=0.15, linewidth=0)
         axes.set(xlabel=by, ylabel="mean accuracy over clients (%)", title=title)
-        axes.xaxis.set_major_locator(_whole())
+        axes.xaxis.set_major_locator(whole())
         axes.margins(x=0.02)
         heading = f"mean, last {by}" + (f"\n({band})" if band else "")
         legend = made.legend(loc="outside right upper", title=heading, alignment="left", handlelength=3.2)
@@ -100,9 +100,9 @@ def labels(partition: "pd.DataFrame", title: str = "") -> "Figure":
         mesh = tiles.pcolormesh(*grid, held, cmap=style.tints(), norm=norm, edgecolor="white", linewidth=gap)
         tiles.grid(False)
         tiles.set(xlabel="client", ylabel="class")
-        tiles.yaxis.set_major_locator(_whole())
+        tiles.yaxis.set_major_locator(whole())
         for part in (totals, tiles):
-            part.xaxis.set_major_locator(_whole())
+            part.xaxis.set_major_locator(whole())
         made.colorbar(mesh, cax=scale, label="training samples")
     return made
 
@@ -132,8 +132,8 @@ def heatmap(matrix: Array, name: str) -> "Figure":
         made.colorbar(image, ax=axes, label=f"entry of {name}", shrink=0.9)
         square = matrix.shape[0] == matrix.shape[1]
         axes.set(title=name, ylabel="client", xlabel="from client" if square else "column")
-        axes.xaxis.set_major_locator(_whole())
-        axes.yaxis.set_major_locator(_whole())
+        axes.xaxis.set_major_locator(whole())
+        axes.yaxis.set_major_locator(whole())
         axes.spines[:].set_visible(False)
     return made
 
@@ -147,7 +147,7 @@ def _strip(axes: "Axes", points: Array, row: int, colour: str, name: str) -> Non
     axes.plot(points.mean(), row + 0.24, "D", color=colour, markeredgecolor="#222222", markersize=5.5)
 
 
-def _whole() -> "MaxNLocator":
+def whole() -> "MaxNLocator":
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(integer=True, nbins=11)

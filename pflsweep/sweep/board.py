@@ -72,7 +72,7 @@ def storage_url(plan: Plan) -> str:
             f"workers.storage and tracking.uri are both '{storage}', but Optuna and MLflow have tables of the "
             "same names. Give each a database of its own, such as .../optuna and .../mlflow."
         )
-    return storage or f"sqlite:///{Path(values['paths']['runs']).absolute() / '.sweeps' / 'optuna.db'}"
+    return storage or f"sqlite:///{Path(values['paths']['runs']).absolute() / 'sweeps' / 'optuna.db'}"
 
 
 def opened(url: str, heartbeat: int) -> RDBStorage:

@@ -9,6 +9,8 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+
 from pflsweep.compose import Config
 from pflsweep.config import device_of
 from pflsweep.errors import UserError
@@ -95,7 +97,8 @@ def _as_asked(known: Size, node: dict[str, Any]) -> Size:
         return known._replace(shape=(known.shape[0], node["size"], node["size"]))
     if "test_fraction" in node:
         rows = known.train + known.test
-        return known._replace(train=rows - round(rows * node["test_fraction"]), test=round(rows * node["test_fraction"]))
+        test = round(rows * node["test_fraction"])
+        return known._replace(train=rows - test, test=test)
     return known
 
 
@@ -127,10 +130,10 @@ def known_speeds(runs: Path) -> Speeds:
             meta, status = disk.read_json(file.parent / "meta.json"), disk.read_json(file)
             if status["status"] != "finished" or not status["seconds"]:
                 continue
-            config = Config(disk.read_yaml(file.parent / "config.yaml"), meta, {})
+            config = Config(disk.read_yaml(file.parent / "config.yaml"), meta, {}, {})
             speed = status["rounds"] * images_a_round(config) / status["seconds"]
             keys = _keys(meta, meta["environment"])
-        except (OSError, ValueError, KeyError, TypeError, UserError):
+        except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError, UserError):
             continue  # what is damaged there is said when it is read for a report
         found |= dict.fromkeys(keys, speed)
     return found

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pflsweep.report import style
+from pflsweep.report import figures, style
 from pflsweep.sweep.board import Board, Slot
 from pflsweep.sweep.plan import Group, Job
 
@@ -28,10 +28,11 @@ def of_searches(board: Board) -> dict[str, "Figure"]:
 
 
 def worth(board: Board, group: int) -> dict[str, float]:
-    """Optuna's importance of each hyperparameter, to the sum 1; empty where it cannot be told."""
+    """Optuna's importance of each hyperparameter, to the sum 1; empty where too few points say nothing of it."""
     import optuna
 
-    if len(board.plan.groups[group].space) < 2:
+    of = board.plan.groups[group]
+    if len(of.space) < 2 or of.tries <= 2 * len(of.space):
         return {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -50,6 +51,7 @@ def search(group: Group, done: list[Slot], worth: dict[str, float], split: str) 
         first.plot(np.arange(1, len(values) + 1), values, "o", color=FIRST, label="a point")
         first.step(np.arange(1, len(values) + 1), np.maximum.accumulate(values), color=BEST, where="post", label="best")
         first.set(xlabel="point", ylabel=f"accuracy on {split} data (%)", title=group.name)
+        first.xaxis.set_major_locator(figures.whole())
         first.legend()
         for axes, (key, axis) in zip(slices, group.space.items(), strict=True):
             tried = [slot.trial.params[key] for slot in done if slot.trial is not None]

@@ -51,6 +51,7 @@ class Plan(NamedTuple):
     seeds: list[int]
     tune: dict[str, Any]
     workers: dict[str, Any]
+    scale: str = "paper"
 
     @property
     def jobs(self) -> Iterator[Job]:
@@ -99,14 +100,15 @@ def plan_id(groups: Sequence[Group], seeds: list[int], tune: dict[str, Any], cod
     """16 hex digits of what a sweep computes. code: versions and sources of methods and plug-ins, a group each."""
     searched = tune if any(group.tries for group in groups) else None
     parts = [
-        [group.name, _relevant(group.config), group.points, group.tries, {k: tuple(a) for k, a in group.space.items()}]
+        [group.name, relevant(group.config), group.points, group.tries, {k: tuple(a) for k, a in group.space.items()}]
         for group in groups
     ]
     text = json.dumps([parts, seeds, searched, list(code)], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _relevant(config: Config) -> dict[str, Any]:
+def relevant(config: Config) -> dict[str, Any]:
+    """What a trial's numbers depend on, by full key, but for the seed."""
     return {k: v for k, v in acting(flat(config.values)).items() if not under(k, RUNTIME) and k != "seed"}
 
 

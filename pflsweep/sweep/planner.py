@@ -11,7 +11,7 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from pflsweep.compose import Config, hydra_errors, is_of_sweep, unknown_key
-from pflsweep.config import check, target
+from pflsweep.config import RULES, check, require, target
 from pflsweep.errors import UserError, nearest
 from pflsweep.keys import PLUGS, flat
 from pflsweep.record import method_name
@@ -39,22 +39,25 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
     own = groups[0].config.values["seed"]
     seeds = words.seeds or ([own] if table is None else table.seeds)
     seeds = seeds[: scale.seeds]
+    for seed in seeds:
+        require("seed", seed, RULES["seed"])
     if command.tune["sampler"] != "none" and command.tune["seeds"] > len(seeds):
         raise UserError(f"tune.seeds is {command.tune['seeds']}, but the sweep has {len(seeds)}: {seeds}.")
     code = [_versions(group.config) for group in groups]
-    plan = Plan(plan_id(groups, seeds, command.tune, code), name, groups, seeds, command.tune, command.workers)
+    of = plan_id(groups, seeds, command.tune, code)
+    plan = Plan(of, name, groups, seeds, command.tune, command.workers, command.scale)
     _check_all(plan)
     return plan
 
 
 def _of_command(words: Words, compose: Compose, command: Command, scale: Scale) -> Iterator[Group]:
     """A group for each combination of what is swept, but for the seeds."""
-    composed = [(chosen, compose([*words.fixed, *chosen])) for chosen in itertools.product(*words.options)]
+    composed = [(options, compose([*words.fixed, *options])) for options in itertools.product(*words.options)]
     known = list(dict.fromkeys(key for _, config in composed for key in _keys(config)))
-    for chosen_words, config in composed:
-        rest = [word for word in chosen_words if word.partition("=")[0] not in ("algorithm", *PLUGS)]
+    for options, config in composed:
+        rest = [word for word in options if word.partition("=")[0] not in ("algorithm", *PLUGS)]
         method = method_name(config.choices)
-        for varied, label in _varied(config, words.axes, " ".join(chosen_words), known):
+        for varied, label in _varied(config, words.axes, " ".join(options), known):
             setting = " ".join([*rest, *label])
             yield _group(setting, method, varied, command, scale, [_given(words)], "tune")
 

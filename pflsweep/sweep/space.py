@@ -44,7 +44,9 @@ def axis(key: Any, content: Any, file: str) -> Axis:
     """An axis as a sweep file writes it. Raises UserError."""
     where = f"{file}: {key}"
     if not isinstance(key, str):
-        raise UserError(f"{where} is no key: it has to be a config key such as train.lr. YAML's on and off need quotes.")
+        raise UserError(
+            f"{where} is no key, such as train.lr (YAML reads on, off, yes, no as true and false: quote it)."
+        )
     if not isinstance(content, dict):
         raise UserError(f"{where}: an axis is written as `grid: [values]`, with range, log and source beside it.")
     for name in content:
@@ -62,6 +64,9 @@ def axis(key: Any, content: Any, file: str) -> Axis:
     log = content.get("log", False)
     if span is not None:
         _check_span(span, log, where, numeric)
+        outside = [value for value in grid if not span[0] <= value <= span[1]]
+        if outside:
+            raise UserError(f"{where}.range is {span}, but its grid has {outside[0]}: it has to hold the whole grid.")
     if not isinstance(log, bool):
         raise UserError(f"{where}.log is {log!r}: it has to be true or false.")
     return Axis(grid, tuple(span) if span else None, log, str(content.get("source", "ours")))

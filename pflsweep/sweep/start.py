@@ -41,7 +41,7 @@ def run(plan: Plan, launcher: Launcher) -> None:
 
 def _launched(plan: Plan, launcher: Launcher) -> None:
     """As jobs of hydra/launcher=joblib, submitit_slurm, ...; the plan reaches them as a file."""
-    folder = Path(plan.groups[0].config.values["paths"]["runs"]).absolute() / ".sweeps"
+    folder = Path(plan.groups[0].config.values["paths"]["runs"]).absolute() / "sweeps"
     file = folder / f"{plan.id}.json"
     jobs = [[f"+{JOB}='{number}:{file}'"] for number in range(plan.workers["count"])]
     if type(launcher).__name__ == "SlurmLauncher":  # a job has cores of its own
@@ -58,7 +58,7 @@ def _launched(plan: Plan, launcher: Launcher) -> None:
 def _returns(launcher: Launcher, jobs: list[list[str]], folder: Path) -> Sequence[JobReturn]:
     """What a launcher's jobs returned. Raises UserError where it cannot start them, or one was ended from outside."""
     params, name = getattr(launcher, "params", {}), type(launcher).__name__
-    if "submitit_folder" in params and Path(params["submitit_folder"]) == Path(".submitit/%j"):  # by default: right here
+    if Path(params.get("submitit_folder", "")) == Path(".submitit/%j"):  # the default, in the working directory
         params["submitit_folder"] = str(folder / "submitit" / "%j")
     try:
         return launcher.launch(jobs, initial_job_idx=0)
@@ -119,7 +119,7 @@ def _on_dask(plan: Plan) -> None:
                 client.gather(tasks)
                 return
             except KilledWorker:
-                say("Several Dask workers were killed (out of memory?). Workers start anew, their trials are taken over.")
+                say("Dask workers were killed again and again (out of memory?). What they trained is taken over.")
             except (CommClosedError, CancelledError) as error:
                 raise UserError(f"The Dask scheduler at {address} has gone; the same command continues.") from error
 
@@ -150,8 +150,8 @@ def _task(plan: Plan, number: int, folder: str) -> None:
         os.chdir(folder)  # relative paths are the command's
     except OSError as error:
         raise UserError(
-            f"The Dask worker on {gethostname()} cannot go to {folder}, where the command was given ({error.strerror}). "
-            "Give it in a folder that all machines have, shared if records are to be in one place."
+            f"The Dask worker on {gethostname()} cannot go to {folder}, where the command was given "
+            f"({error.strerror}). Give it in a folder that all machines have, shared if records are to be in one place."
         ) from error
     if folder not in sys.path:
         sys.path.append(folder)  # where a method of one's own may lie

@@ -36,7 +36,7 @@ class TrialSweeper(BasicSweeper):
         self._run(plan, command)
 
     def _run(self, plan: "Plan", command: "Command") -> None:
-        from pflsweep.sweep import start, summary
+        from pflsweep.sweep import ledger, start, summary
         from pflsweep.sweep.board import Board
         from pflsweep.sweep.view import View
         from pflsweep.tracking import open_sweep, stop_sweep
@@ -49,7 +49,7 @@ class TrialSweeper(BasicSweeper):
         if left:
             open_sweep(cfg, plan.id, plan.name)
             try:
-                with View(plan):
+                with View(plan, lambda board: ledger.write(board, self._arguments)):
                     start.run(plan, self.launcher)
             except KeyboardInterrupt:
                 stop_sweep(cfg, plan.id)
@@ -57,6 +57,7 @@ class TrialSweeper(BasicSweeper):
             board.refresh()
         else:
             print(f"{plan.name}: all {len(board.slots)} trials are done, nothing is left to run.", file=sys.stderr)
+        ledger.write(board, self._arguments)
         code = summary.conclude(board, track=left)
         if code:
             raise SystemExit(code)

@@ -3,6 +3,7 @@
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from rich.console import Console, Group, RenderableType
@@ -24,8 +25,9 @@ RUNNING = 8  # running trials that are named
 class View:
     """Looks at the board in a thread of its own, from `with` to its end."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, tell: Callable[[Board], None] = lambda board: None) -> None:
+        """tell: called when trials have ended."""
+        self.plan, self._tell = plan, tell
         self.console = Console(stderr=True)
         self._over = threading.Event()
         self._board = Board(plan, patient=False)
@@ -72,6 +74,7 @@ class View:
 
     def _look(self) -> None:
         self._board.refresh()
+        before = len(self._said)
         for job, slot in self._board.slots.items():
             if slot.status == "running":
                 self._since.setdefault(job, time.monotonic())
@@ -79,6 +82,8 @@ class View:
                 self._said.add(job)
                 if not self.console.is_terminal:
                     self._line(self._end_of(job))
+        if len(self._said) > before:
+            self._tell(self._board)
         if self.console.is_terminal:
             self._live.update(self._page(), refresh=True)
         elif time.monotonic() - self._reported >= QUIET and not self._over.is_set():

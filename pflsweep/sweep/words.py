@@ -9,6 +9,7 @@ from hydra.core.override_parser.types import Override, Transformer
 from hydra.errors import HydraException
 
 from pflsweep.compose import GROUPS
+from pflsweep.errors import UserError
 
 PAST, END = "=choice('=", "')"  # what is written about a value that is meant for trials alone
 
@@ -60,8 +61,11 @@ def sorted_words(overrides: list[str], parser: OverridesParser) -> Words:
 
 
 def divided(overrides: Iterable[str], parser: OverridesParser) -> tuple[list[str], dict[str, Any]]:
-    """What has to be composed, and the numbers that can be set on a copy of that."""
+    """What has to be composed, and the numbers that can be set on a copy of that. Raises UserError."""
     parsed = parser.parse_overrides(list(overrides))
+    for each in parsed:
+        if each.is_sweep_override():
+            raise UserError(f"'{each.input_line}' has several values: give each a row or a column of its own.")
     numbers = [each for each in parsed if _is_number(each)]
     heads = {_head(each) for each in parsed if each not in numbers}
     later = [each for each in numbers if _head(each) not in heads]

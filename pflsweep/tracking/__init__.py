@@ -69,7 +69,7 @@ def _open_run(options: Mapping[str, Any], record: Record) -> Listener:
         run = find(client, experiment, "identity", record.meta["identity"])
         run = run or client.create_run(experiment, run_name=named(record.meta["name"]))
         describe(client, run, record, parent)
-        return MlflowRun(client, run.info.run_id, options["every"])
+        return MlflowRun(client, run.info.run_id, options)
 
 
 def send(cfg: Mapping[str, Any], record: Record) -> None:
@@ -88,6 +88,11 @@ def _is_sent(options: Mapping[str, Any], record: Record, status: str) -> bool:
         known = find(client, experiment, "identity", record.meta["identity"])
         whole = known is not None and last_step(client, known.info.run_id, MARK) >= record.done
     return known is not None and whole and known.info.status == status
+
+
+def _reach(options: Mapping[str, Any]) -> None:
+    with explained(uri_of(options)), opened(options):
+        pass
 
 
 def _patiently(call: Callable[[], T]) -> T:
@@ -194,8 +199,8 @@ class Silent:
 class MlflowRun:
     """One trial's run. A store that fails later than at the start costs a warning, never the training."""
 
-    def __init__(self, client: "MlflowClient", run_id: str, every: float) -> None:
-        self.client, self.run_id, self.every = client, run_id, every
+    def __init__(self, client: "MlflowClient", run_id: str, options: Mapping[str, Any]) -> None:
+        self.client, self.run_id, self.options = client, run_id, options
         self.logged = last_step(client, run_id, MARK)
         self.sent = time.monotonic()
         self.ended = False
@@ -211,18 +216,29 @@ class MlflowRun:
 
     def rows(self, record: Record) -> None:
         """After each round; sends at most every `every` seconds."""
-        if time.monotonic() - self.sent >= self.every:
+        if time.monotonic() - self.sent >= self.options["every"]:
             with forgiven(record.meta["name"]):
                 self._send(record)
             self.sent = time.monotonic()
 
     def finish(self, record: Record, status: str) -> None:
-        """What is left, the summary, tables and pictures. `status` as in status.json."""
+        """What is left, the summary, tables and pictures. `status` as in status.json.
+
+        A sweep's trial waits for a store that is away, since a sweep that is done sends nothing again.
+        """
         with forgiven(record.meta["name"]):
-            self._send(record)
-            log_summary(self.client, self.run_id, record)
-            log_artifacts(self.client, self.run_id, record)
-            self.client.set_terminated(self.run_id, STATUS[status])
+            self._finish(record, status)
+        if not self.ended and os.environ.get(SWEEP):
+            _patiently(lambda: _reach(self.options))
+            with forgiven(record.meta["name"]):
+                self._finish(record, status)
+        self.ended = True
+
+    def _finish(self, record: Record, status: str) -> None:
+        self._send(record)
+        log_summary(self.client, self.run_id, record)
+        log_artifacts(self.client, self.run_id, record)
+        self.client.set_terminated(self.run_id, STATUS[status])
         self.ended = True
 
     def _send(self, record: Record) -> None:

@@ -147,9 +147,10 @@ def sqlite_file(uri: str) -> Path | None:
 
 
 def _quiet() -> None:
-    """MLflow and alembic tell about every table they create; a trial's lines are its own."""
+    """MLflow and alembic tell about every table they create; a trial's lines are its own. So are those on errors."""
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
 
 
 # Its runs

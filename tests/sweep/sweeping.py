@@ -71,4 +71,4 @@ def require_each_once(url: str, slots: int) -> None:
 
 
 def database(folder: Path) -> str:
-    return f"sqlite:///{folder / 'runs' / '.sweeps' / 'optuna.db'}"
+    return f"sqlite:///{folder / 'runs' / 'sweeps' / 'optuna.db'}"

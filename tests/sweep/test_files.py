@@ -87,8 +87,10 @@ def test_a_space_changed_by_a_table() -> None:
 
 BAD = [  # more of the file, or a whole one; words of the message
     ("methods: {fedavg: algorithm=fedavgg}", ["sweeps/mine.yaml: fedavg in digits", "Did you mean 'fedavg'"]),
-    ("methods: {a: algorithm=fedprox algorithm.mo=1}", ["a in digits", "'algorithm.mo'", "Did you mean 'algorithm.mu'"]),
+    ("methods: {a: algorithm=fedprox algorithm.mo=1}", ["a in digits", "Did you mean 'algorithm.mu'"]),
     ("settings: {digits: train.raunds=2}", ["fedavg in digits", "Did you mean 'train.rounds'"]),
+    ("settings: {digits: 'train.rounds=1,2'}", ["fedavg in digits: 'train.rounds=1,2'", "a row or a column"]),
+    ("settings: {digits: 'train.rounds=[1'}", ["fedavg in digits: 'train.rounds=[1' cannot be read as key=value"]),
     ("settings: {digits: train.rounds=0}", ["train.rounds is 0", "fedavg digits"]),
     ("settings: {digits: dataset=digit}", ["dataset=digit", "Did you mean 'digits'"]),
     ("settings: {}", ["mine.yaml: 'settings' has to name at least one"]),
@@ -120,13 +122,18 @@ BAD = [  # more of the file, or a whole one; words of the message
     ("search: tune=grid\nspace: {fedavg: 3}", ["mine.yaml: space.fedavg is 3"]),
     ("search: tune=grid\nspace: {fedavg: {train.lr: {grid: []}}}", ["mine.yaml: train.lr.grid is []"]),
     ("search: tune=grid\nspace: {fedavg: {train.lr: [1, 2]}}", ["mine.yaml: train.lr", "grid: [values]"]),
+    ("search: tune=grid\nspace: {fedavg: {train.lr: {range: [1, 2]}}}", ["mine.yaml: train.lr.range", "whole grid"]),
+    ("search: tune=grid\nspace: {fedavg: {train.lr: {range: [0, 2]}}}", ["train.lr.log is true", "above 0"]),
+    ("search: tune=grid\nspace: {fedavg: {train.lr: {range: [2, 1]}}}", ["train.lr.range is [2, 1]", "two numbers"]),
+    ("search: tune=grid\nspace: {fedavg: {train.lr: {log: 1}}}", ["train.lr.log is 1", "true or false"]),
+    ("search: tune=grid\nspace: {fedavg: {train.lr: {grid: [1, 1]}}}", ["train.lr.grid names a value twice"]),
     ("search: tune=grid\nspace: {fedavg: {train.lr: {grd: [1]}}}", ["train.lr.grd", "Did you mean 'grid'"]),
     ("search: tune=grid\nspace: {all: {train.ler: {grid: [1]}}}", ["mine.yaml", "Did you mean 'train.lr'"]),
     (
         "search: tune=grid\nspace: {fedavg: {algorithm.mu: {grid: [1]}}}",
         ["search space of fedavg", "mine.yaml", "'algorithm.mu'", "no keys to set"],
     ),
-    ("search: tune=grid\nspace: {all: {on: {grid: [1]}}}", ["mine.yaml: True is no key", "quotes"]),
+    ("search: tune=grid\nspace: {all: {on: {grid: [1]}}}", ["mine.yaml: True is no key", "quote it"]),
     ("search: tune=grid\nspace: {all: {train.lr: {grid: [0.1, -1], log: false}}}", ["train.lr is -1", "fedavg digits"]),
     (
         "search: tune=random tune.points=2\nspace: {all: {train.lr: {range: [-1, 1], log: false}}}",

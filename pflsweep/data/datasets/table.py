@@ -76,7 +76,7 @@ def _numbers(file: Path, table: "pd.DataFrame") -> np.ndarray:
                 f"{file}: column '{column}' has no finite number in line {bad[0] + 2}. Numbers must fit float32, up to "
                 "3.4e38."
             )
-    return np.ascontiguousarray(table.to_numpy(np.float32))
+    return np.array(table.to_numpy(np.float32), order="C")  # a copy: pandas may give away a view that is read-only
 
 
 def _codes(file: Path, table: "pd.DataFrame", column: str) -> tuple[list[str], np.ndarray]:

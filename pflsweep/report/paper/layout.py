@@ -1,0 +1,306 @@
+"""A table of a paper as data: its layout file, and what was printed.
+
+reports/layouts/<paper>/<table>.yaml says what each metric is and over what its std is; rows, columns and numbers are
+those of the printed CSV file and of columns.csv. A new table needs those three and no code.
+"""
+
+import ast
+import csv
+import operator
+import re
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pflsweep import disk
+from pflsweep.errors import UserError, nearest
+from pflsweep.report.paper.claims import KEYS, Cell
+
+# Numbers for the symbols of printed formulas: Sigma, the model's parameters, is the unit of what is sent; the share of
+# the feature extractor is not stated, and M is that of FedALA's text
+SYMBOLS = {"Sigma": 1.0, "alpha_f": 0.5, "M": 20.0}
+OPERATORS: dict[type, Callable[[float, float], float]] = {ast.Add: operator.add, ast.Mult: operator.mul}
+OVER = ("seeds", "clients", "nothing")
+BEST = ("high", "low", "none")
+
+
+class Metric(NamedTuple):
+    """How the numbers of a metric come about."""
+
+    quantity: str  # a function of pflsweep/report/paper/measure.py
+    over: str  # what the std is over: seeds, clients, or nothing
+    best: str = "high"  # which number is the best of its column: high, low, or none
+    decimals: int = 2
+    options: dict[str, Any] = {}  # noqa: RUF012 (never changed): further words for the quantity
+    relative: str = ""  # the row it is divided by; "slowest": the column's largest number divided by it
+    minus: str = ""  # the end of a row's name without which it is the row to be subtracted
+    times: float = 1.0
+
+
+class Printed(NamedTuple):
+    """A row of a printed CSV file."""
+
+    row: int
+    label: str
+    dataset: str
+    model: str
+    setting: str
+    metric: str
+    method: str
+    text: str  # as printed; "" where the print has lost it
+    value: float | None
+    std: float | None
+    unit: str
+    best: bool
+    std_over: str
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Without the table."""
+        return (self.dataset, self.model, self.setting, self.metric, self.method)
+
+
+class Column(NamedTuple):
+    group: str  # the header above it
+    header: str
+    dataset: str
+    model: str
+    setting: str  # may hold a *, where the column's rows have different settings
+    metric: str
+    variant: bool  # of methods with a plug-in, such as fedavg_ala
+
+
+class Layout(NamedTuple):
+    name: str  # pgfed/table1
+    title: str
+    table: str  # as the papers' CSV files and claims call it: 1, or fig5
+    sweeps: list[str]  # whose trials fill it
+    metrics: dict[str, Metric]
+    settings: dict[str, str]  # dataset/setting/model, or a pattern -> a sweep's setting; else dataset/setting
+    views: dict[str, str]  # method -> whose model is scored, where that is not the personal one
+    own: str  # the paper's method: paired tests are against it
+    compare: str  # columns, or rows: along which the best number is looked for
+    figures: list[str]
+    notes: list[int]  # of reports/paper/notes.yaml
+    about: str  # what a reader should know of our numbers
+    columns: list[Column]
+    printed: list[Printed]
+
+    @property
+    def paper(self) -> str:
+        return self.name.partition("/")[0]
+
+    @property
+    def rows(self) -> dict[int, str]:
+        """Number -> label, with what tells its setting from those of other rows."""
+        labels = {}
+        for line in self.printed:
+            column = self.column_of(line)
+            star = column.setting.split(";") if column is not None else []
+            own = [part for part, like in zip(line.setting.split(";"), star, strict=False) if "*" in like]
+            labels.setdefault(line.row, " ".join([line.label, *(f"({part})" for part in own)]))
+        return labels
+
+    def column_of(self, line: Printed) -> Column | None:
+        """Where a printed number stands; None for one that has no column of its own."""
+        known = {column.metric for column in self.columns}
+        for column in self.columns:
+            same = (column.dataset, column.model) == (line.dataset, line.model)
+            metric = column.metric == line.metric or line.metric not in known
+            variant = column.variant == line.method.endswith("_ala")
+            if same and metric and variant and fnmatchcase(line.setting, column.setting):
+                return column
+        return None
+
+    def setting_of(self, line: Printed) -> str:
+        """The sweep's setting whose trials make a number."""
+        place = f"{line.dataset}/{line.setting}"
+        found = (to for like, to in self.settings.items() if fnmatchcase(f"{place}/{line.model}", like))
+        return next(found, place)
+
+
+def folder(name: str) -> list[Path]:
+    """Where reports/<name> is looked for: the user's, then the package's (a wheel's, or beside it)."""
+    package = Path(__file__).parents[2]
+    inside = package / "reports"
+    return [Path.cwd() / "reports" / name, (inside if inside.is_dir() else package.parent / "reports") / name]
+
+
+def names() -> list[str]:
+    """The tables that have a layout, in the order of a reader."""
+    found = {
+        file.relative_to(root).with_suffix("").as_posix(): None
+        for root in folder("layouts")
+        for file in sorted(root.glob("*/*.yaml"))
+    }
+    return list(found)
+
+
+@cache
+def read(name: str) -> Layout:
+    """Raises UserError on a layout that is not there or says what cannot be."""
+    file = next((f for root in folder("layouts") if (f := root / f"{name}.yaml").is_file()), None)
+    if file is None:
+        raise UserError(f"No report '{name}'.{nearest(name, names())} There are: runs, all, {', '.join(names())}.")
+    content = _content(file)
+    stem = content.pop("printed")
+    metrics = {key: _metric(key, spec, file) for key, spec in content.pop("metrics").items()}
+    printed = [_printed(line) for line in _csv(f"{stem}.csv")]
+    missing = [line.metric for line in printed if line.metric not in metrics and line.metric not in content["beside"]]
+    if missing:
+        raise UserError(f"{file}: {stem}.csv has the metric '{missing[0]}': say under `metrics` how it comes about.")
+    paper, number = stem.split("_")
+    columns = [_column(c) for c in _csv("columns.csv") if f"{c['paper']}_{number}" == f"{paper}_{_table(c['table'])}"]
+    if not columns or paper != name.partition("/")[0]:
+        raise UserError(f"{file}: columns.csv has no columns for '{stem}'.")
+    content.pop("beside")
+    table = number.removeprefix("table")
+    return Layout(name=name, table=table, metrics=metrics, columns=columns, printed=printed, **content)
+
+
+DEFAULTS: dict[str, Any] = {
+    "settings": {},
+    "views": {},
+    "own": "",
+    "compare": "columns",
+    "figures": [],
+    "notes": [],
+    "about": "",
+    "beside": [],  # printed metrics that are in no column, and are not made anew
+}
+NEEDED = ("title", "printed", "sweeps", "metrics")
+
+
+def _content(file: Path) -> dict[str, Any]:
+    try:
+        content = disk.read_yaml(file)
+    except Exception as error:  # YAML has its own ways to say what is wrong
+        raise UserError(f"{file} is no layout: {' '.join(str(error).split())}.") from error
+    for key in content:
+        if key not in (*NEEDED, *DEFAULTS):
+            allowed = [*NEEDED, *DEFAULTS]
+            raise UserError(
+                f"{file}: unknown key '{key}'.{nearest(str(key), allowed)} It may have: {', '.join(allowed)}."
+            )
+    for key in NEEDED:
+        if key not in content:
+            raise UserError(f"{file}: '{key}' is missing. A layout has {', '.join(NEEDED)}.")
+    return {**DEFAULTS, **content}
+
+
+def _metric(name: str, spec: Any, file: Path) -> Metric:
+    from pflsweep.report.paper.measure import QUANTITIES
+
+    if not isinstance(spec, dict) or spec.get("quantity") not in QUANTITIES:
+        said = spec.get("quantity") if isinstance(spec, dict) else spec
+        raise UserError(
+            f"{file}: metrics.{name}: '{said}' is no quantity.{nearest(str(said), list(QUANTITIES))} "
+            f"There are: {', '.join(QUANTITIES)}."
+        )
+    own = {key: value for key, value in spec.items() if key in Metric._fields}
+    metric = Metric(**{"over": "seeds", **own}, options={k: v for k, v in spec.items() if k not in own})
+    for key, value, allowed in (("over", metric.over, OVER), ("best", metric.best, BEST)):
+        if value not in allowed:
+            raise UserError(f"{file}: metrics.{name}.{key} is '{value}': it has to be {', '.join(allowed)}.")
+    return metric
+
+
+def _table(number: str) -> str:
+    return f"table{number}" if number.isdigit() else number
+
+
+def _column(line: dict[str, str]) -> Column:
+    return Column(*(line[k] for k in Column._fields[:-1]), variant=line["ala"] == "1")
+
+
+def _printed(line: dict[str, str]) -> Printed:
+    return Printed(
+        int(line["row_order"]),
+        line["method_label"],
+        *(line[key] for key in ("dataset", "model", "setting", "metric", "method", "value")),
+        value=_value(line["value"]) if line["value"] else None,
+        std=float(line["std"]) if line["std"] else None,
+        unit=line["unit"],
+        best=line["best"] == "true",
+        std_over=line["std_over"],
+    )
+
+
+def _value(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return _formula(ast.parse(text, mode="eval").body)
+
+
+def _formula(node: ast.expr) -> float:
+    """A printed formula of SYMBOLS, such as (1+M)*Sigma."""
+    if isinstance(node, ast.BinOp):
+        return OPERATORS[type(node.op)](_formula(node.left), _formula(node.right))
+    if isinstance(node, ast.Name):
+        return SYMBOLS[node.id]
+    return float(ast.literal_eval(node))
+
+
+def cell_of(layout: Layout, line: Printed, value: float, std: float | None, best: bool = False) -> Cell:
+    """A number, printed or ours, as claims see it."""
+    key = dict(zip(KEYS, (layout.table, *line.key), strict=True))
+    return Cell(paper=layout.paper, **key, value=value, std=std, best=best)
+
+
+def printed_cells(paper: str) -> list[Cell]:
+    """All that a paper's tables print, with what FedFomo prints in the heads of columns: their EMD."""
+    cells = []
+    for name in names():
+        if name.partition("/")[0] == paper:
+            layout = read(name)
+            for line in layout.printed:
+                if line.value is not None:
+                    cells.append(cell_of(layout, line, line.value, line.std, line.best))
+            cells += _heads(layout)
+    return cells
+
+
+def _heads(layout: Layout) -> list[Cell]:
+    found = []
+    for column in layout.columns:
+        emd = re.fullmatch(r"\d+ \(([\d.]+)\)", column.header)
+        if emd:
+            where = (layout.table, column.dataset, column.model, column.setting)
+            found.append(Cell(layout.paper, *where, "emd", "_head", float(emd[1]), None))
+    return found
+
+
+@cache
+def claims(paper: str, table: str) -> list[dict[str, Any]]:
+    """Those that are about a table."""
+    everything = disk.read_yaml(_data("claims.yaml"))["claims"]
+    return [c for c in everything if c["paper"] == paper and table in [str(each) for each in c["table"]]]
+
+
+@cache
+def notes() -> dict[int, str]:
+    """What is odd in print, by number."""
+    return disk.read_yaml(_data("notes.yaml"))["notes"]
+
+
+@cache
+def stated(paper: str, table: str) -> dict[tuple[str, str, str], dict[str, str]]:
+    """By dataset, model and setting, what the paper says of training; "ns" where it does not."""
+    lines = [line for line in _csv("settings.csv") if (line["paper"], line["table"]) == (paper, table)]
+    return {(line["dataset"], line["model"], line["setting"]): line for line in lines}
+
+
+@cache
+def _csv(name: str) -> list[dict[str, str]]:
+    with open(_data(name), newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _data(name: str) -> Path:
+    found = next((path for root in folder("paper") if (path := root / name).is_file()), None)
+    if found is None:
+        raise UserError(f"There is no reports/paper/{name} here or beside the package: printed numbers stand there.")
+    return found

@@ -1,0 +1,116 @@
+"""The quantities of the papers' tables, each from one trial, and what becomes of them over seeds."""
+
+import math
+from collections.abc import Callable
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from pflsweep.report.compare import at_last, client_accuracy, rounds_to
+from pflsweep.report.paper.store import Trial
+
+Values = pd.Series  # by client
+
+
+class Value(NamedTuple):
+    """A cell: NaN where nothing can be measured."""
+
+    mean: float
+    std: float | None
+    n: int  # trials behind it
+
+
+def accuracy(trial: Trial, options: dict[str, Any], view: str) -> Values:
+    """By client, in the last evaluated round (round: best): of the personal models, or of another `view`. `target`:
+    on whose test data. `group`: of one group of clients alone; `group: mean`: a number a group.
+    """
+    clients = trial.clients_best if options.get("round") == "best" else trial.clients
+    target, group = options.get("target", "own"), options.get("group")
+    values = client_accuracy(_Rows(clients), options.get("view", view), target)
+    if group is None:
+        return values
+    groups = values.index.map(trial.partition.groupby("client")["group"].first().map(_plain))
+    return values.groupby(groups).mean() if group == "mean" else values[groups == _plain(group)]
+
+
+class _Rows(NamedTuple):
+    clients: pd.DataFrame
+
+
+def _plain(name: str) -> str:
+    """A group's name as settings write it: realworld of Real World."""
+    return "".join(letter for letter in str(name).lower() if letter.isalnum())
+
+
+def rounds_to_goal(trial: Trial, options: dict[str, Any]) -> float:
+    """The first evaluated round whose mean accuracy is at least `goal`; infinite where none is."""
+    first = rounds_to(trial, options["goal"])
+    return math.inf if math.isnan(first) else first
+
+
+def images_per_second(trial: Trial, options: dict[str, Any]) -> float:
+    """Of training."""
+    return float(trial.rounds["images"].sum() / max(trial.rounds["seconds"].sum(), 1e-9))
+
+
+def minutes(trial: Trial, options: dict[str, Any]) -> float:
+    """Training time up to the first round whose accuracy is `within` so much of the best round's."""
+    scored = trial.rounds["personal_accuracy"]
+    settled = trial.rounds.index[scored >= scored.max() - options["within"]][0]
+    return float(trial.rounds.loc[:settled, "seconds"].sum() / 60)
+
+
+def minutes_per_round(trial: Trial, options: dict[str, Any]) -> float:
+    return float(trial.rounds["seconds"].mean() / 60)
+
+
+def floats(trial: Trial, options: dict[str, Any]) -> float:
+    """Sent and received by a client in a round."""
+    return float((trial.rounds["floats_down"] + trial.rounds["floats_up"]).mean())
+
+
+def epsilon(trial: Trial, options: dict[str, Any]) -> float:
+    """What DP-SGD has cost by the end."""
+    if trial.config.get("privacy.sigma") == 0:
+        return math.inf
+    return at_last(trial, "epsilon")
+
+
+def ala_parameters(trial: Trial, options: dict[str, Any]) -> float:
+    """Millions of weights that ALA learns: the model's top algorithm.layers blocks. `blocks`: parameters of each below
+    the head, from the bottom; `head`: what goes into it.
+    """
+    head = (options["head"] + 1) * trial.meta["classes"]
+    below = trial.config["algorithm.layers"] - 1
+    return float(head + sum(options["blocks"][len(options["blocks"]) - below :])) / 1e6
+
+
+Quantity = Callable[[Trial, dict[str, Any]], float]
+NUMBERS: dict[str, Quantity] = {
+    "rounds_to": rounds_to_goal,
+    "images_per_second": images_per_second,
+    "minutes": minutes,
+    "minutes_per_round": minutes_per_round,
+    "floats": floats,
+    "epsilon": epsilon,
+    "ala_parameters": ala_parameters,
+}
+QUANTITIES = ("accuracy", "gain", *NUMBERS)
+
+
+def over_seeds(numbers: list[float]) -> Value:
+    """Mean and sample standard deviation; the std is None for one seed, or where a number is infinite."""
+    mean = fmean(numbers) if numbers else math.nan
+    std = stdev(numbers) if len(numbers) > 1 and math.isfinite(mean) else None
+    return Value(mean, std, len(numbers))
+
+
+def over_clients(values: list[Values]) -> Value:
+    """Mean over clients, and std over them (of all clients, so with n); each averaged over the seeds."""
+    if not values or any(each.empty for each in values):
+        return Value(math.nan, None, len(values))
+    return Value(
+        fmean(float(v.mean()) for v in values), fmean(float(np.std(v.to_numpy())) for v in values), len(values)
+    )

@@ -1,0 +1,212 @@
+"""What sweeps have left: their ledgers, and the records of the trials that these name, read as of a round."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from pflsweep import disk
+from pflsweep.errors import UserError
+from pflsweep.keys import flat, under
+from pflsweep.record import RUNTIME, YOUNG, Record, acting
+
+BEYOND = ("seed", "train.rounds", *RUNTIME)  # what seeds of one cell may differ in; rounds are cut to those asked for
+
+
+class Ledger(NamedTuple):
+    """A sweep's file: what was asked, and which trials answer it."""
+
+    path: Path
+    written: float  # seconds since 1970
+    sweep: str
+    scale: str
+    command: str
+    seeds: list[int]
+    tune: dict[str, Any]
+    groups: dict[tuple[str, str], dict[str, Any]]  # by setting and method
+
+
+def ledgers(runs: Path) -> list[Ledger]:
+    """All below a folder of runs, oldest first. Raises UserError on a damaged one."""
+    found = []
+    for path in runs.glob("sweeps/*.json"):
+        try:
+            content = disk.read_json(path)
+            if "sweep" in content:  # plans for workers stand there too
+                groups = {(group["setting"], group["method"]): group for group in content.pop("groups")}
+                own = {key: content[key] for key in ("sweep", "scale", "command", "seeds", "tune")}
+                found.append(Ledger(path, path.stat().st_mtime, groups=groups, **own))
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{path} is no ledger of a sweep: {type(error).__name__}: {error}. "
+                "Delete it; the sweep's command writes it anew and trains nothing twice."
+            ) from error
+    return sorted(found, key=lambda ledger: ledger.written)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A finished trial as of the round that was asked for. What reports do not need is not kept: there may be many."""
+
+    folder: Path
+    meta: dict[str, Any]
+    config: dict[str, Any]  # flat
+    rounds: pd.DataFrame
+    clients: pd.DataFrame  # of the last evaluated round
+    clients_best: pd.DataFrame  # of the best one
+    newcomers: pd.DataFrame
+    matrices: dict[str, Any] = field(repr=False)
+
+    @cached_property
+    def partition(self) -> pd.DataFrame:
+        return pd.read_parquet(self.folder / "partition.parquet")
+
+    @property
+    def identity(self) -> str:
+        return str(self.meta["identity"])
+
+    @property
+    def name(self) -> str:
+        return f"{self.meta['name']} `{self.identity}`"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What there is for one method in one setting."""
+
+    setting: str
+    method: str
+    trials: dict[int, Trial]  # by seed: finished
+    seeds: list[int]  # that were asked for
+    open: dict[int, str]  # seed -> why there is no number yet
+    failed: dict[int, str]  # seed -> reason
+    commands: list[str]  # that fill it
+    winner: dict[str, Any] | None = None
+    winner_value: float | None = None
+    split: str = ""  # on which data the winner was chosen; "" where nothing was searched
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.seeds) and len(self.trials) == len(self.seeds)
+
+
+class Store:
+    """The ledgers of one scale, and the trials they name, each read once."""
+
+    def __init__(self, runs: Path, scale: str, every: list[Ledger]) -> None:
+        self.runs, self.scale = runs, scale
+        self.ledgers = [ledger for ledger in every if ledger.scale == scale]
+        self._trials: dict[tuple[str, int], Trial | str] = {}
+
+    def of(self, sweeps: Iterable[str]) -> list[Ledger]:
+        return [ledger for ledger in self.ledgers if ledger.sweep in sweeps]
+
+    def answer(self, sweeps: list[str], setting: str, method: str) -> Answer:
+        """Raises UserError where the trials of one cell do not belong together."""
+        told = [(ledger, g) for ledger in self.of(sweeps) if (g := ledger.groups.get((setting, method))) is not None]
+        trials: dict[int, Trial] = {}
+        open_: dict[int, str] = {}
+        failed: dict[int, str] = {}
+        for ledger, group in told:
+            rounds = int(group["config"]["train.rounds"])
+            for seed in ledger.seeds:
+                if str(seed) in group["failed"]:
+                    failed[seed] = str(group["failed"][str(seed)])
+                identity = group["trials"].get(str(seed))
+                found = "not trained yet" if identity is None else self._trial(identity, rounds)
+                if isinstance(found, str):
+                    open_[seed] = found
+                    continue
+                _check_asked(found, group, ledger)
+                if seed in trials and trials[seed].identity != found.identity:
+                    raise _mixed([trials[seed], found], told, f"seed {seed} has two runs")
+                trials[seed] = found
+        _check_alike(list(trials.values()), told)
+        done = {seed: trials[seed] for seed in sorted(trials)}
+        seeds = sorted({seed for ledger, _ in told for seed in ledger.seeds})
+        last = told[-1][1] if told else {}
+        return Answer(
+            setting, method, done, seeds,
+            {seed: why for seed, why in open_.items() if seed not in done and seed not in failed},
+            {seed: why for seed, why in failed.items() if seed not in done},
+            list(dict.fromkeys(ledger.command for ledger, _ in told)),
+            last.get("winner"), last.get("winner_value"), told[-1][0].tune["split"] if last.get("points") else "",
+        )  # fmt: skip
+
+    def _trial(self, identity: str, rounds: int) -> Trial | str:
+        """A trial, or why it cannot be read."""
+        if (identity, rounds) not in self._trials:
+            self._trials[identity, rounds] = _read(self.runs / identity, rounds)
+        return self._trials[identity, rounds]
+
+
+def _read(folder: Path, rounds: int) -> Trial | str:
+    if not (folder / "meta.json").exists():
+        return f"its record {folder.name} is not in {folder.parent}"
+    record = Record(folder)
+    if record.done < rounds:
+        return f"{record.meta['name']} `{folder.name}` is {record.status['status']} at round {record.done} of {rounds}"
+    record.truncate(rounds)  # more may have been trained since, at a larger scale
+    table, clients = record.rounds, record.clients
+    scored = table.dropna(subset="personal_accuracy")
+    if scored.empty:
+        return f"{record.meta['name']} `{folder.name}` has no evaluated round"
+    last, best = (int(scored.loc[at, "round"]) for at in (scored.index[-1], scored["personal_accuracy"].idxmax()))
+    return Trial(
+        folder, record.meta, acting({**YOUNG, **flat(record.config)}), table,
+        clients[clients["round"] == last], clients[clients["round"] == best], record.newcomers, record.matrices,
+    )  # fmt: skip
+
+
+def _check_asked(trial: Trial, group: dict[str, Any], ledger: Ledger) -> None:
+    """Raises UserError on a record that is not of the config that its ledger names."""
+    asked = {**group["config"], **(group["winner"] or {})}
+    for key, value in asked.items():
+        if key not in BEYOND and key in trial.config and trial.config[key] != value:
+            raise UserError(
+                f"{trial.name} in {trial.folder} is not the trial that the sweep names: {key} is {trial.config[key]} "
+                f"there and {value} in {ledger.path}. Delete the one that is wrong; the sweep's command makes it anew."
+            )
+
+
+def _check_alike(trials: list[Trial], told: list[tuple[Ledger, dict[str, Any]]]) -> None:
+    """Raises UserError where seeds differ in more than the seed."""
+    for other in trials[1:]:
+        first, second = _what(trials[0]), _what(other)
+        apart = [key for key in first if first[key] != second.get(key)]
+        if apart:
+            shown = f"{apart[0]} is {first[apart[0]]} and {second.get(apart[0])}"
+            raise _mixed([trials[0], other], told, f"they differ in {', '.join(apart)}: {shown}")
+
+
+def _what(trial: Trial) -> dict[str, Any]:
+    """What the runs of one cell share."""
+    own = {key: value for key, value in trial.config.items() if not under(key, BEYOND)}
+    keys = ("method_version", "plugin_versions", "data_checksum", "code")
+    meta = {key: trial.meta.get(key) or None for key in keys}
+    return {**own, **meta}
+
+
+def _mixed(trials: list[Trial], told: list[tuple[Ledger, dict[str, Any]]], why: str) -> UserError:
+    _, group = told[0]
+    runs = " and ".join(f"{trial.name} ({trial.folder})" for trial in trials)
+    files = ", ".join(str(ledger.path) for ledger, _ in told)
+    return UserError(
+        f"The cell {group['method']} {group['setting']} would mix configs: {runs}; {why}. They are named in {files}: "
+        "delete the ledger of the sweep that is not meant (no run is lost), or report on another scale."
+    )
+
+
+def newest_scale(every: list[Ledger], sweeps: Iterable[str]) -> str | None:
+    """The scale of the ledger that was written last; None where there is none."""
+    own = [ledger for ledger in every if ledger.sweep in sweeps]
+    return own[-1].scale if own else None
+
+
+def dumps(value: Any) -> str:
+    """A value as a config shows it."""
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,55 @@
+"""A sweep's ledger: what was asked and which trials answer it, as one JSON file beside the records.
+
+Reports are made from it and the records alone: they need neither the storage nor what has composed the configs.
+"""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from pflsweep import disk
+from pflsweep.sweep.board import SETTLED, Board
+from pflsweep.sweep.plan import Job, relevant
+from pflsweep.sweep.standings import results, standing
+
+
+def path(board: Board) -> Path:
+    runs = Path(board.plan.groups[0].config.values["paths"]["runs"]).absolute()
+    return runs / "sweeps" / f"{board.plan.id}.json"
+
+
+def write(board: Board, command: list[str]) -> None:
+    """The board as it stands. Raises UserError where the disk does not let it."""
+    plan = board.plan
+    content = {
+        "sweep": plan.name,
+        "scale": plan.scale,
+        "command": shlex.join(["pflsweep", "-m", *command]),
+        "seeds": plan.seeds,
+        "tune": plan.tune,
+        "groups": [_group(board, g) for g in range(len(plan.groups))],
+    }
+    file = path(board)
+    with disk.writing(file.parent):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        disk.write_json(file, content)
+
+
+def _group(board: Board, group: int) -> dict[str, Any]:
+    """One method in one setting: its config, its search, and the identities of its final trials by seed."""
+    of, now = board.plan.groups[group], standing(board, group)
+    finals = {seed: board.slots[Job(group, True, k)] for k, seed in enumerate(board.plan.seeds)}
+    searched = [board.slots[Job(group, False, k)] for k in range(of.tries)]
+    return {
+        "setting": of.setting,
+        "method": of.method,
+        "config": relevant(of.config),
+        "space": {key: axis.grid for key, axis in of.space.items()},
+        "points": of.tries,
+        "points_settled": sum(slot.status in SETTLED for slot in searched),
+        "winner": now.point if of.tries else None,
+        "winner_value": now.best,
+        "trials": {str(seed): told[0]["identity"] for seed, slot in finals.items() if (told := results(slot))},
+        "failed": {str(seed): slot.reason for seed, slot in finals.items() if slot.status == "failed"},
+        "failed_points": [slot.reason for slot in searched if slot.status == "failed"],
+    }

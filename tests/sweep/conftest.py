@@ -1,0 +1,21 @@
+"""A plan that tests of the board and of what is seen of it share."""
+
+from pathlib import Path
+
+import pytest
+
+from pflsweep.compose import compose
+from pflsweep.sweep.plan import Group, Plan
+from pflsweep.sweep.space import axis
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    """Three points of lr in one group, two seeds."""
+    config = compose([f"paths.runs={tmp_path}"])
+    space = {"train.lr": axis("train.lr", {"grid": [0.1, 0.2, 0.3]}, "a test")}
+    group = Group("", "fedavg", config, space, [{"train.lr": lr} for lr in (0.1, 0.2, 0.3)], 3)
+    tune = {"sampler": "grid", "split": "validation", "validation": 0.2, "view": "personal", "round": "last"}
+    tune |= {"seeds": 1, "seed": 0, "points": None, "prune": "none"}
+    workers = {"count": 1, "backend": "processes", "address": None, "storage": None, "heartbeat": 1}
+    return Plan("0" * 16, "a test", [group], [0, 1], tune, workers)

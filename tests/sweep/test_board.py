@@ -1,0 +1,166 @@
+"""The board: what a slot's trials say of it, who may claim, winners, and what two commands at once leave."""
+
+from datetime import datetime
+from typing import Any
+
+import optuna
+import pytest
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from pflsweep.sweep.board import Board, _standing, point_of
+from pflsweep.sweep.plan import Job, Plan
+
+SEARCH, FINAL = Job(0, False, 0), Job(0, True, 0)
+COMPLETE, FAIL, PRUNED = TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED
+RUNNING, WAITING = TrialState.RUNNING, TrialState.WAITING
+
+
+def opened(plan: Plan) -> Board:
+    board = Board(plan)
+    board.prepare()
+    return board
+
+
+def frozen(state: TrialState, number: int, **attrs: Any) -> FrozenTrial:
+    value = 0.5 if state == COMPLETE else None
+    trial = create_trial(state=state, value=value, user_attrs=attrs)
+    trial.number = trial._trial_id = number
+    trial.datetime_start = datetime.now()
+    return trial
+
+
+@pytest.mark.parametrize(
+    ("states", "status", "extra"),
+    [
+        ([], "lost", ()),
+        ([(WAITING, {})], "waiting", ()),
+        ([(WAITING, {}), (WAITING, {})], "waiting", (1,)),  # two commands enqueued it at once
+        ([(RUNNING, {}), (WAITING, {})], "running", (1,)),
+        ([(COMPLETE, {}), (WAITING, {})], "done", (1,)),
+        ([(FAIL, {}), (COMPLETE, {})], "done", ()),
+        ([(FAIL, {})], "lost", ()),  # its worker died
+        ([(FAIL, {"deaths": 0}), (FAIL, {"deaths": 1})], "lost", ()),
+        ([(FAIL, {"deaths": 2})], "failed", ()),  # the third
+        ([(FAIL, {"error": "it"})], "failed", ()),
+        ([(FAIL, {"error": "it"}), (WAITING, {})], "waiting", ()),  # retried
+        ([(WAITING, {"duplicate": True}), (FAIL, {"duplicate": True})], "lost", ()),
+        ([(PRUNED, {})], "pruned", ()),
+    ],
+)
+def test_where_a_slot_stands(states: list[tuple[TrialState, dict]], status: str, extra: tuple[int, ...]) -> None:
+    slot = _standing([frozen(state, k, **attrs) for k, (state, attrs) in enumerate(states)])
+    assert (slot.status, slot.extra) == (status, extra)
+
+
+def test_searches_come_first_and_final_trials_wait_for_them(plan: Plan) -> None:
+    board = opened(plan)
+    claims = [board.claim() for _ in range(3)]
+    assert [claim.point for claim in claims if claim] == [{"train.lr": lr} for lr in (0.1, 0.2, 0.3)]
+    assert board.claim() is None
+    for claim, value in zip(claims, (0.4, 0.9, 0.9), strict=True):
+        assert claim is not None
+        board.tell(claim, value, {})
+    final = board.claim()
+    assert final is not None
+    assert final.job == FINAL
+    assert final.point == {"train.lr": 0.2}  # the first of equals
+    assert not board.finished
+
+
+def test_a_slot_is_granted_once(plan: Plan) -> None:
+    one, two = opened(plan), opened(plan)
+    jobs = [claim.job for board in (one, two, one, two) if (claim := board.claim()) is not None]
+    assert jobs == [Job(0, False, k) for k in range(3)]
+
+
+def test_two_commands_at_once_enqueue_each_slot_once(plan: Plan) -> None:
+    one, two = Board(plan), Board(plan)
+    for board in (one, two):
+        board.refresh()  # both see that nothing is there
+    for board in (one, two):
+        board._enqueue([job for job in plan.jobs if board.slots[job].status == "lost"])
+    for board in (one, two):
+        board.refresh()
+    assert [one.slots[job].trial for job in plan.jobs] == [two.slots[job].trial for job in plan.jobs]
+    trials = [t for study in one._studies.values() for t in study.get_trials()]
+    assert sum(trial.state == WAITING for trial in trials) == len(list(plan.jobs))
+    assert sum(bool(trial.user_attrs.get("duplicate")) for trial in trials) == len(list(plan.jobs))
+
+
+def test_who_died_is_taken_over_and_after_three_deaths_the_slot_has_failed(plan: Plan) -> None:
+    board = opened(plan)
+    for death in range(3):
+        claim = board.claim()
+        assert claim is not None
+        assert claim.job == SEARCH
+        board.revive()
+        assert board.slots[SEARCH].status == "running"  # it beats still
+        _age_heartbeats(board)
+        board.revive()
+        assert board.slots[SEARCH].status == ("waiting" if death < 2 else "failed")
+    assert "died 3 times" in board.slots[SEARCH].reason
+    board.prepare(retry=True)
+    assert board.slots[SEARCH].status == "waiting"
+    claim = board.claim()
+    assert claim is not None
+    assert claim.point == {"train.lr": 0.1}
+
+
+def _age_heartbeats(board: Board) -> None:
+    """As if nobody had beaten for a minute."""
+    import sqlite3
+
+    file = board.storage.url.removeprefix("sqlite:///")
+    with sqlite3.connect(file) as connection:
+        connection.execute("update trial_heartbeats set heartbeat = datetime('now', '-60 seconds')")
+
+
+def test_released_means_as_if_never_claimed(plan: Plan) -> None:
+    board = opened(plan)
+    first = board.claim()
+    assert first is not None
+    board.release(first)
+    board.refresh()
+    again = board.claim()
+    assert again is not None
+    assert (again.job, again.point) == (first.job, first.point)
+
+
+def test_a_failed_search_leaves_no_winner(plan: Plan) -> None:
+    board = opened(plan)
+    for _ in range(3):
+        claim = board.claim()
+        assert claim is not None
+        board.fail(claim, "it diverged")
+    board.refresh()
+    assert board.ready(0)
+    assert board.winner(0) is None
+    assert {slot.reason for slot in board.slots.values() if slot.status == "failed"} == {"it diverged"}
+    (study,) = [s for name, s in board._studies.items() if not name.endswith("final")]
+    assert {trial.state for trial in study.trials} == {FAIL}
+
+
+def test_a_point_is_what_the_config_gets(plan: Plan) -> None:
+    board = opened(plan)
+    claim = board.claim()
+    assert claim is not None
+    board.refresh()
+    assert point_of(plan.groups[0], board.slots[claim.job]) == claim.point
+    (config,) = plan.configs(claim.job, claim.point)
+    assert (config.values["train"]["lr"], config.values["data"]["validation"], config.values["seed"]) == (0.1, 0.2, 0)
+    (final,) = plan.configs(Job(0, True, 1), claim.point)
+    assert (final.values["train"]["lr"], final.values["data"]["validation"], final.values["seed"]) == (0.1, 0.0, 1)
+
+
+def test_many_slots_are_one_study(plan: Plan) -> None:
+    group = plan.groups[0]._replace(space={}, points=[], tries=0)
+    many = plan._replace(id="1" * 16, groups=[group], seeds=list(range(300)))
+    board = opened(many)
+    for _ in range(20):
+        claim = board.claim()
+        assert claim is not None
+        board.tell(claim, 0.5, {"trials": []})
+    again = Board(many)
+    again.refresh()
+    assert sum(slot.status == "done" for slot in again.slots.values()) == 20
+    assert optuna.get_all_study_names(board.storage.url) == [f"{many.id} final"]

@@ -1,0 +1,224 @@
+"""What a sweep costs: images as trials train them, speeds of records, and the page of plan=true."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pflsweep.cli import main
+from pflsweep.compose import compose
+from pflsweep.config import build_dataset
+from pflsweep.errors import UserError
+from pflsweep.progress import duration
+from pflsweep.sweep import cost
+from pflsweep.sweep.cost import SIZES, Size
+from pflsweep.trial import run_trial
+
+FOLDERS = {  # of the data, where they are at hand
+    "mnist": "MNIST",
+    "fmnist": "FashionMNIST",
+    "cifar10": "cifar-10-batches-py",
+    "cifar100": "cifar-100-python",
+    "agnews_subset": "ag_news_csv",
+}
+SMALL = ["tracking=none", "model.hidden=[16]", "checkpoint.models=false"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def trained(*words: str) -> tuple[int, int]:
+    """(What a trial is said to train on, what it does)."""
+    config = compose([*words, *SMALL, "train.rounds=8"])
+    return cost.images(config), int(run_trial(config).rounds["images"].sum())
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_published_sizes_are_those_of_the_files(name: str, real_data: Callable[[str], Path]) -> None:
+    root = real_data(FOLDERS[name])
+    dataset = build_dataset(compose([f"dataset={name}", f"data.root={root}"]))
+    assert Size(dataset.train, len(dataset.y) - dataset.train, dataset.shape, dataset.classes) == SIZES[name]
+
+
+@pytest.mark.parametrize("share", [0.2, 0.37])
+def test_the_size_of_digits(share: float) -> None:
+    config = compose([f"dataset.test_fraction={share}"])
+    dataset = build_dataset(config)
+    assert cost.size_of(config) == Size(dataset.train, len(dataset.y) - dataset.train, (1, 8, 8), 10)
+
+
+def test_sizes_as_their_papers_and_options_say() -> None:
+    """Where the data are not at hand: MedMNIST 2, Office-Home, Tiny-ImageNet and AG News as published."""
+    stated = {"organamnist": (58_850, 11), "office_home": (15_588, 65), "tiny_imagenet": (110_000, 200)}
+    stated |= {"agnews": (127_600, 4)}
+    for name, (rows, classes) in stated.items():
+        assert (SIZES[name].train + SIZES[name].test, SIZES[name].classes) == (rows, classes)
+        about = next((Path(__file__).parents[2] / "conf" / "dataset").glob(f"{name}.yaml")).read_text()
+        assert f"{rows:,} " in about
+    assert SIZES["organamnist"].test == 17_778
+    assert cost.size_of(compose(["dataset=office_home", "dataset.size=64"])).shape == (3, 64, 64)
+    assert cost.size_of(compose(["dataset=agnews", "dataset.length=50"])).shape == (50,)
+    without = compose(["+setting=fedala", "dataset=tiny_imagenet", "dataset.val=false"])
+    assert cost.training_rows(without) == 75_000
+    domains = compose(["+setting=pgfed_office"])
+    assert cost.images_a_round(domains) == round(round(15_588 * 0.85) * 5 / 20 * 5)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["partition=shards", "partition.clients=1", "partition.shards_per_client=1", "train.participation=1"],
+        ["partition=shards", "train.participation=1", "train.epochs=3"],
+        ["partition=dirichlet_client", "partition.clients=2", "train.participation=1"],
+        ["partition=classes", "train.participation=1"],
+        ["partition=shards", "partition.clients=1", "partition.shards_per_client=1", "data.limit=500"],
+    ],
+)  # fmt: skip
+def test_images_are_exact_where_rows_divide(words: list[str]) -> None:
+    said, found = trained(*words)
+    assert said == found
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train.participation=1.0"],
+        ["train.participation=1.0", "train.epochs=2", "algorithm=pgfed"],
+        ["partition=iid", "train.participation=0.3"],
+        ["train.participation=1.0", "data.validation=0.2"],
+        ["train.participation=1.0", "data.limit=900", "partition.least=8", "partition.clients=10"],
+        ["partition=iid", "data.new=5", "train.participation=0.5"],
+        ["partition=pathological", "train.participation=1.0", "algorithm=fedala"],
+        ["partition=iid", "partition.clients=7", "train.participation=0.01"],  # one of them
+        ["dataset=synthetic", "partition=natural", "train.participation=1.0"],  # no `clients`: all
+    ],
+)
+def test_images_are_within_2_percent(words: list[str]) -> None:
+    said, found = trained(*words)
+    assert said == pytest.approx(found, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("words", "times"),
+    [(["algorithm=ditto"], 2), (["algorithm=fedfomo"], 0.8), (["algorithm=fedfomo", "algorithm.validation=0.5"], 0.5)],
+)
+def test_images_are_fedavgs_whatever_a_method_trains_on(words: list[str], times: float) -> None:
+    said, found = trained("partition=iid", "train.participation=1.0", *words)
+    assert said == trained("partition=iid", "train.participation=1.0")[0]
+    assert found == pytest.approx(times * said, rel=0.03)
+
+
+def test_some_of_the_natural_clients() -> None:
+    whole, some = (
+        compose(["dataset=synthetic", "partition=natural", f"partition.clients={n}"]) for n in ("null", "10")
+    )
+    assert cost.training_rows(some) == round(cost.training_rows(whole) / 3)
+
+
+def test_ones_own_data_are_read_once_and_missing_ones_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("mine.csv").write_text("a,label\n" + "\n".join(f"{k},{k % 3}" for k in range(90)))
+    words = ["dataset=csv", f"dataset.path={Path('mine.csv').absolute()}", "dataset.label=label", "partition=iid"]
+    config = compose(words)
+    assert cost.training_rows(config) == round(90 * 0.75)
+    Path("mine.csv").unlink()
+    assert cost.training_rows(compose([*words, "data.validation=0.5"])) == round(90 * 0.75 * 0.5)
+    with pytest.raises(UserError, match=r"other\.csv"):
+        cost.images(compose(["dataset=csv", "dataset.path=other.csv", "dataset.label=label"]))
+
+
+def records(path: str = "runs") -> list[dict]:
+    return [json.loads(file.read_text()) for file in Path(path).glob("*/status.json")]
+
+
+def test_speeds_of_records_in_images_of_fedavg() -> None:
+    config = compose([*SMALL, "algorithm=ditto", "train.rounds=3", "train.participation=1.0"])
+    run_trial(config)
+    (status,) = records()
+    speeds = cost.known_speeds(Path("runs"))
+    rate, how = cost.speed(config, speeds)
+    assert how == "its own runs"
+    assert rate == pytest.approx(cost.images(config) / status["seconds"])
+    other = compose([*SMALL, "algorithm=fedavg"])
+    assert cost.speed(other, speeds) == (rate, "other methods' runs")
+    elsewhere = compose(["dataset=cifar10"])
+    assert cost.speed(elsewhere, speeds)[1] == "plain gradient steps"
+
+
+def test_records_of_other_machines_unfinished_and_damaged_ones_say_nothing() -> None:
+    config = compose([*SMALL, "train.rounds=2"])
+    for seed in range(4):
+        run_trial(compose([*SMALL, "train.rounds=2", f"seed={seed}"]))
+    assert len(cost.known_speeds(Path("runs"))) == 2
+    machine, unfinished, damaged, empty = Path("runs").glob("*/meta.json")
+    meta = json.loads(machine.read_text())
+    meta["environment"]["processor"] = "another"
+    machine.write_text(json.dumps(meta))
+    status = unfinished.with_name("status.json")
+    status.write_text(status.read_text().replace("finished", "interrupted"))
+    damaged.with_name("config.yaml").write_text("[")
+    empty.write_text("{}")
+    assert cost.speed(config, cost.known_speeds(Path("runs")))[1] == "plain gradient steps"
+    assert cost.known_speeds(Path("nowhere")) == {}
+
+
+@pytest.mark.parametrize("model", [["dataset=agnews"], ["dataset=office_home"], ["dataset=digits"]])
+def test_a_step_is_timed_without_data(model: list[str]) -> None:
+    config = compose(
+        [*model, "train.batch=2", "data.root=/nowhere", *(["model.vocabulary=50"] * ("agnews" in model[0]))]
+    )
+    rate, how = cost.speed(config, {})
+    assert rate is not None
+    assert rate > 0
+    assert how == "plain gradient steps"
+
+
+def test_the_page_of_a_table_needs_no_data_and_writes_nothing(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PFLSWEEP_DATA", "/nowhere")
+    assert main(["-m", "sweep=pgfed/table1", "only=[fedavg,pgfed]", "scale=small", "plan=true", "workers.count=2"]) == 0
+    out = capsys.readouterr().out
+    assert list(Path().iterdir()) == []
+    groups, totals, words = out.split("\n\n")
+    header, *lines = groups.splitlines()
+    assert header.split() == ["method", "setting", "points", "trials", "rounds", "images", "a", "trial", "time"]
+    assert len(lines) == 12
+    assert lines[1].split()[:6] == ["pgfed", "cifar10/clients25", "20", "23", "27", "1,458,000"]
+    assert totals.splitlines()[1].split()[:3] == ["cifar10/clients25", "2", "30"]
+    assert len(totals.splitlines()) == 7
+    assert "pgfed/table1 at scale small: 180 trials, seeds 0, 1, 2; time on this machine with 2 workers: " in words
+    assert "plain gradient steps (12). Plain steps are a lower bound" in words
+    assert "Nothing was run: plan=true." in words
+
+
+def test_the_page_after_trials_and_of_what_cannot_be_known(capsys: pytest.CaptureFixture) -> None:
+    trial = [*SMALL, "train.rounds=2"]
+    assert main(["-m", "algorithm=fedavg", *trial]) == 0
+    capsys.readouterr()
+    before = sorted(Path().rglob("*"))
+    assert main(["-m", "algorithm=fedavg,local", *trial, "train.rounds=2000", "plan=true"]) == 0
+    out = capsys.readouterr().out
+    assert "Speeds are those of its own runs (1), other methods' runs (1)." in out
+    assert "lower bound" not in out
+    assert sorted(Path().rglob("*")) == before
+    rounds = pd.read_parquet(next(Path("runs").glob("*/rounds.parquet")))
+    seconds = 1000 * (rounds["seconds"].sum() + rounds["eval_seconds"].sum())
+    assert out.splitlines()[1].split()[-2:] == duration(seconds).split()
+    if not cost_has_gpu():
+        assert main(["-m", "algorithm=fedavg", *trial, "device=cuda", "plan=true"]) == 0
+        assert "time on this machine with 1 worker: unknown.\n1 of unknown speed" in capsys.readouterr().out
+
+
+def cost_has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def test_durations() -> None:
+    said = [duration(seconds) for seconds in (0, 99, 100, 5999, 6000, 71.9 * 3600, 72 * 3600, 1e6)]
+    assert said == ["0 s", "99 s", "2 min", "100 min", "1.7 h", "71.9 h", "3.0 days", "11.6 days"]

@@ -1,0 +1,62 @@
+"""Hydra's launchers start the same workers: by joblib's and submitit's the records are those of one worker."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.sweep.sweeping import database, numbers, require_each_once, require_same, run
+
+FOUR = [
+    "-m", "algorithm=local,fedavg", "seed=0,1", "partition.clients=6", "model.hidden=[16]", "train.epochs=1",
+    "train.rounds=4", "workers.heartbeat=1",
+]  # fmt: skip
+JOBLIB = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "workers.count=2"]
+SUBMITIT = ["hydra/launcher=submitit_local", "workers.count=2"]
+
+
+@pytest.fixture(scope="module")
+def basic(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("basic")
+    done = run(folder, *FOUR)
+    assert done.returncode == 0, done.stderr
+    assert len(numbers(folder)) == 4
+    return folder
+
+
+@pytest.mark.parametrize("launcher", [JOBLIB, SUBMITIT], ids=["joblib", "submitit"])
+def test_the_same_records(launcher: list[str], basic: Path, tmp_path: Path) -> None:
+    done = run(tmp_path, *FOUR, *launcher)
+    assert done.returncode == 0, done.stderr
+    require_same(basic, tmp_path)
+    require_each_once(database(tmp_path), 4)
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]  # no folders of the launcher's
+
+
+def test_a_failing_trial_does_not_end_the_others(basic: Path, tmp_path: Path) -> None:
+    words = [word.replace("clients=6", "clients=5000,6") for word in FOUR if "algorithm" not in word]
+    done = run(tmp_path, *words, *SUBMITIT)
+    assert done.returncode == 2
+    assert "2 of 4 trials failed" in done.stderr
+    assert "1797 samples" in done.stderr
+    assert "Traceback" not in done.stderr
+    whole, left = numbers(basic), numbers(tmp_path)
+    assert len(left) == 2
+    assert left.keys() <= whole.keys()
+
+
+def test_a_launcher_that_cannot_start_jobs(tmp_path: Path) -> None:
+    done = run(tmp_path, *FOUR, "hydra/launcher=submitit_slurm")
+    assert done.returncode == 2
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("pflsweep: ")]
+    assert "SlurmLauncher" in line
+    assert "srun" in line
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+def test_a_launcher_that_is_not_installed(tmp_path: Path) -> None:
+    done = run(tmp_path, *FOUR, "hydra/launcher=ray")
+    assert done.returncode == 2
+    assert "there is no hydra/launcher 'ray'" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

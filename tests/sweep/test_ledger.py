@@ -1,0 +1,42 @@
+"""The ledger: what a report needs of a sweep, as it stands at any moment."""
+
+import json
+
+from pflsweep.sweep import ledger
+from pflsweep.sweep.board import Board
+from pflsweep.sweep.plan import Plan
+
+
+def test_the_ledger_says_what_was_asked_and_what_answers_it(plan: Plan) -> None:
+    board = Board(plan)
+    board.prepare()
+
+    def written() -> dict:
+        board.refresh()
+        ledger.write(board, ["algorithm=fedavg", "seed=0,1", "tune=grid"])
+        return json.loads(ledger.path(board).read_text())
+
+    first = written()
+    assert first["command"] == "pflsweep -m algorithm=fedavg seed=0,1 tune=grid"
+    (group,) = first["groups"]
+    assert (group["method"], group["points"], group["points_settled"], group["winner"]) == ("fedavg", 3, 0, {})
+    assert group["space"] == {"train.lr": [0.1, 0.2, 0.3]}
+    assert "seed" not in group["config"]
+    assert "paths.runs" not in group["config"]
+    for value in (0.4, 0.6, None):
+        claim = board.claim()
+        assert claim is not None
+        board.fail(claim, "it broke") if value is None else board.tell(claim, value, {"trials": []})
+    board.refresh()
+    for identity in ("abc", None):
+        claim = board.claim()
+        assert claim is not None
+        if identity is None:
+            board.fail(claim, "it broke too")
+        else:
+            board.tell(claim, 0.7, {"trials": [{"identity": identity}]})
+    (group,) = written()["groups"]
+    assert (group["winner"], group["winner_value"]) == ({"train.lr": 0.2}, 0.6)
+    assert group["trials"] == {"0": "abc"}
+    assert group["failed"] == {"1": "it broke too"}
+    assert group["failed_points"] == ["it broke"]

@@ -1,0 +1,271 @@
+"""From a command to a plan: its groups, jobs and configs, and its id."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from pflsweep.compose import command_of, compose, is_of_sweep
+from pflsweep.config import check
+from pflsweep.errors import UserError
+from pflsweep.keys import flat
+from pflsweep.sweep import cost, planner
+from pflsweep.sweep.command import checked
+from pflsweep.sweep.files import read_table
+from pflsweep.sweep.plan import Job, Plan, changed, read, write
+from pflsweep.sweep.space import Axis, axis, drawn_as, points
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def planned(*words: str, calls: Counter | None = None) -> Plan:
+    """The plan of `pflsweep -m`; calls counts what is composed."""
+    from pflsweep.compose import _compose, _sources
+
+    own = [word for word in words if is_of_sweep(word)]
+    command = checked(command_of(_compose(own, _sources(None))))
+    if command.sweep and (search := read_table(command.sweep).search):
+        command = checked(command_of(_compose([*search, *own], _sources(None))))
+
+    def counted(overrides: list[str]) -> Any:
+        if calls is not None:
+            calls[" ".join(overrides)] += 1
+        return compose(overrides)
+
+    return planner.build(command, words, counted, OverridesParser.create(), "test")
+
+
+def trials(plan: Plan) -> list[dict[str, Any]]:
+    return [flat(config.values) for job in plan.jobs for config in plan.configs(job, {})]
+
+
+def test_a_product_in_order_with_seeds_and_labels() -> None:
+    plan = planned("algorithm=fedavg,local", "seed=2,0", "train.lr=0.1,0.5", "partition=iid,dirichlet", "train.batch=8")
+    assert [(group.method, group.setting) for group in plan.groups] == [
+        (method, f"partition={partition} train.lr={lr}")
+        for method in ("fedavg", "local")
+        for partition in ("iid", "dirichlet")
+        for lr in (0.1, 0.5)
+    ]
+    assert plan.seeds == [2, 0]
+    assert list(plan.jobs) == [Job(g, True, k) for g in range(8) for k in (0, 1)]
+    assert plan.title(Job(1, True, 0), {}) == "fedavg partition=iid train.lr=0.5 seed=2"
+    assert [found["seed"] for found in trials(plan)] == [2, 0] * 8
+    assert {found["train.batch"] for found in trials(plan)} == {8}
+
+
+def test_plug_ins_are_part_of_a_method() -> None:
+    plan = planned("ala=none,on", "attack=none,scaled")
+    assert [group.name for group in plan.groups] == ["fedavg", "fedavg+scaled", "fedavg+ala", "fedavg+ala+scaled"]
+
+
+def test_copies_are_what_composing_would_give_and_options_are_composed_once() -> None:
+    calls: Counter = Counter()
+    plan = planned(
+        *("algorithm=fedprox,pgfed", "algorithm.mu=0.1,1", "seed=0,3", "train.threads=auto,2"),
+        "data.download=true,false", "+setting=pgfed", "partition.clients=50", calls=calls,
+    )  # fmt: skip
+    assert sorted(calls.values()) == [1] * 4  # two methods, two kinds of threads
+    assert len(plan.groups) == 16
+    for job in plan.jobs:
+        (config,) = plan.configs(job, {})
+        values = flat(config.values)
+        keys = ("algorithm.mu", "train.threads", "data.download", "seed")
+        words = [f"{key}={str(values[key]).lower()}" for key in keys]
+        fresh = compose(["+setting=pgfed", "partition.clients=50", f"algorithm={config.choices['algorithm']}", *words])
+        assert (values, config.reference) == (flat(fresh.values), fresh.reference)
+
+
+def test_a_table_is_composed_once_for_each_combination_of_options() -> None:
+    calls: Counter = Counter()
+    table = read_table("pgfed/table1")
+    plan = planned("sweep=pgfed/table1", "only=[local,pgfed,pgfedmo]", calls=calls)
+    assert [(group.setting, group.method) for group in plan.groups] == [
+        (setting, method) for setting in table.settings for method in ("local", "pgfed", "pgfedmo")
+    ]
+    assert sorted(calls.values()) == [1] * 6  # of 18 cells: three methods, two datasets
+    for group in plan.groups:
+        assert group.config == compose([*table.settings[group.setting], *table.methods[group.method]])
+    assert [group.tries for group in plan.groups[:3]] == [4, 20, 60]
+    assert plan.seeds == [0, 1, 2]
+
+
+def test_what_refers_to_another_key_follows_it() -> None:
+    """To a swept number, a searched one and the seed, as if each trial were composed."""
+    links = ["algorithm.mu=${train.lr}", "paths.runs=runs${seed}", "train.weight_decay=${.momentum}"]
+    plan = planned("algorithm=fedprox", *links, "train.lr=0.5,0.25", "seed=1,2", "train.momentum=0.5")
+    found = [(each["train.lr"], each["algorithm.mu"], each["paths.runs"]) for each in trials(plan)]
+    assert found == [(lr, lr, f"runs{seed}") for lr in (0.5, 0.25) for seed in (1, 2)]
+    assert {each["train.weight_decay"] for each in trials(plan)} == {0.5}
+    config = plan.groups[0].config
+    assert flat(changed(config, {"train.lr": 3.0, "algorithm.mu": 4.0}).values)["algorithm.mu"] == 4.0
+    again = changed(changed(config, {"algorithm.mu": 4.0}), {"train.lr": 3.0})
+    assert flat(again.values)["algorithm.mu"] == 4.0
+
+
+def test_searches_come_first_and_hold_validation_data_back() -> None:
+    plan = planned("algorithm=fedprox,local", "seed=5,6,7", "tune=grid", "tune.seeds=2", "tune.validation=0.3")
+    first, second = plan.groups
+    assert (first.tries, second.tries) == (len(first.points), len(second.points))
+    assert first.points == points(first.space)
+    searches = [Job(0, False, k) for k in range(first.tries)] + [Job(1, False, k) for k in range(second.tries)]
+    assert list(plan.jobs) == [*searches, *(Job(g, True, k) for g in (0, 1) for k in (0, 1, 2))]
+    point = first.points[3]
+    tried = plan.configs(Job(0, False, 3), point)
+    assert [(each.values["seed"], each.values["data"]["validation"]) for each in tried] == [(5, 0.3), (6, 0.3)]
+    assert all(flat(each.values)[key] == value for each in tried for key, value in point.items())
+    (final,) = plan.configs(Job(0, True, 2), point)
+    assert (final.values["seed"], final.values["data"]["validation"]) == (7, 0.0)
+    test = planned("algorithm=fedprox", "tune=grid", "tune.split=test")
+    assert {each["data.validation"] for each in trials(test)} == {0.0}
+
+
+def test_a_key_that_the_command_sets_is_not_searched() -> None:
+    assert set(planned("algorithm=pgfedmo", "tune=grid").groups[0].space) == {
+        *("train.lr", "algorithm.mu", "algorithm.beta")
+    }
+    plan = planned("algorithm=pgfedmo", "tune=grid", "algorithm.mu=0.3", "train.lr=0.1,0.2")
+    assert [set(group.space) for group in plan.groups] == [{"algorithm.beta"}] * 2
+    (group,) = planned("sweep=pgfed/table1", "only=[pgfed,*10/clients50]", "algorithm.mu=0.3").groups
+    assert set(group.space) == {"train.lr"}
+    assert group.config.values["algorithm"]["mu"] == 0.3
+
+
+def test_the_seed_of_the_command_comes_before_the_files() -> None:
+    only = "only=[local,cifar10/clients25]"
+    assert planned("sweep=pgfed/table1", only).seeds == [0, 1, 2]
+    assert planned("sweep=pgfed/table1", only, "seed=7").seeds == [7]
+    assert planned("sweep=pgfed/table1", only, "seed=7,8,7").seeds == [7, 8]
+    assert planned("seed=4").seeds == [4]
+
+
+SAME = ["algorithm=fedprox", "train.lr=0.1,0.2", "seed=0,1", "tune=grid"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["paths.runs=elsewhere"],
+        ["device=cpu", "train.threads=1", "train.chunk=3"],
+        ["data.root=/nowhere", "data.download=true"],
+        ["tracking=none", "checkpoint.every=0"],
+        ["workers.count=4", "workers.heartbeat=1", "retry=true", "plan=true"],
+        ["data.shuffle=3", "train.sampling_alpha=2"],  # of what is switched off
+        ["train.rounds=30"],  # the default
+    ],
+)
+def test_the_id_is_that_of_the_trials(words: list[str]) -> None:
+    assert planned(*SAME, *words).id == planned(*words[::-1], *SAME).id == planned(*SAME).id
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train.rounds=29"],
+        ["seed=0,2"],
+        ["seed=0"],
+        ["train.lr=0.1"],
+        ["algorithm=fedavg"],
+        ["tune=none"],
+        ["tune.points=3"],
+        ["tune.split=test"],
+        ["tune=random", "tune.points=20"],
+        ["tune.seeds=2"],
+        ["scale=smoke"],
+        ["partition.alpha=0.5"],
+        ["ala=on"],
+    ],
+)
+def test_the_id_of_other_trials_is_another(words: list[str]) -> None:
+    keys = {word.partition("=")[0] for word in words}
+    rest = [word for word in SAME if word.partition("=")[0] not in keys]
+    assert planned(*rest, *words).id != planned(*SAME).id
+
+
+def test_the_id_changes_with_a_methods_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pflsweep.algorithms.fedprox import FedProx
+
+    before = planned(*SAME).id
+    monkeypatch.setattr(FedProx, "version", FedProx.version + 1)
+    assert planned(*SAME).id != before
+
+
+def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
+    Path("sweeps").mkdir()
+    Path("sweeps/mine.yaml").write_text(
+        "settings: {a b: 'train.lr=1e-5', ü: 'model.hidden=[5,7] data.root=\"a b\" algorithm.mu=${train.lr}'}\n"
+        "methods: {m: algorithm=fedprox}\nsearch: tune=grid\nspace: {m: {\n"
+        "  algorithm.mu: {grid: [0, 1.5, 1.0e-7], range: [0, 2], log: false}, model.hidden: {grid: [[5], [6, 7]]},\n"
+        "  partition.least: {grid: [1, 2], log: true}, train.weights: {grid: [share, uniform]},\n"
+        "  data.limit: {grid: [null, 50]}, metrics.subset: {grid: [0.5]}, data.download: {grid: [true, false]}}}\n"
+    )
+    for words in (["sweep=mine", "seed=3,1"], ["sweep=mine", "tune=tpe", "tune.points=3"], ["algorithm=local"]):
+        plan = planned(*words)
+        write(plan, tmp_path / "plan.json")
+        again = read(tmp_path / "plan.json")
+        assert again == plan
+        assert list(again.jobs) == list(plan.jobs)
+        for group, other in zip(plan.groups, again.groups, strict=True):
+            assert repr(other) == repr(group)  # 1 stays 1 and no 1.0
+            assert [axis.distribution for axis in other.space.values()] == [
+                axis.distribution for axis in group.space.values()
+            ]
+
+
+@pytest.mark.parametrize(("table", "only"), [("pgfed/table1", "[pgfed,local]"), ("fedfomo/table1", "[fedfomo_n5]")])
+def test_scales(table: str, only: str) -> None:
+    whole, small, smoke = (
+        planned(f"sweep={table}", f"only={only}", f"scale={scale}") for scale in ("paper", "small", "smoke")
+    )
+    kept = ("partition", "data", "model", "dataset", "algorithm")
+    for paper, fewer, least in zip(whole.groups, small.groups, smoke.groups, strict=True):
+        assert (paper.name, paper.points) == (fewer.name, fewer.points)
+        rounds = fewer.config.values["train"]["rounds"]
+        assert 1 <= rounds <= paper.config.values["train"]["rounds"]
+        assert cost.images(fewer.config) <= 1_500_000
+        more = changed(fewer.config, {"train.rounds": rounds + 1})
+        assert cost.images(more) > 1_500_000 or rounds == paper.config.values["train"]["rounds"]
+        assert all(fewer.config.values[group] == paper.config.values[group] for group in kept)
+        train, cut = paper.config.values["train"], fewer.config.values["train"]
+        assert {k for k in train if train[k] != cut[k]} <= {"rounds", "eval_every"}
+        assert cut["eval_every"] <= cut["rounds"]
+        assert least.config.values["data"]["limit"] == 6000
+        assert least.config.values["train"]["participation"] == train["participation"]
+        assert least.config.values["partition"]["clients"] == paper.config.values["partition"]["clients"]
+        assert cost.images(least.config) <= 12_000 or least.config.values["train"]["rounds"] == 1
+        assert least.tries == min(2, paper.tries)
+        assert all(point in paper.points for point in least.points)
+    assert (whole.seeds, small.seeds, smoke.seeds) == ([0, 1, 2], [0, 1, 2], [0])
+
+
+def test_a_single_round_is_left_where_one_is_more_than_the_scale() -> None:
+    config = cost.cut(compose(["+setting=fedpg", "train.participation=1.0"]), 100)
+    assert (config.values["train"]["rounds"], config.values["train"]["eval_every"]) == (1, 1)
+    check(config)
+
+
+def test_rows_and_columns_are_chosen_by_pattern() -> None:
+    table = read_table("fedala/table4")
+    few = planner.chosen(table, ["*_ala", "fedavg", "cifar100/*"])
+    assert {row for _, row in few.cells} == {*(row for row in table.methods if row.endswith("_ala")), "fedavg"}
+    assert {column for column, _ in few.cells} == {column for column in table.settings if column.startswith("cifar100")}
+    assert ("cifar100/clients50", "fedavg") in few.cells
+    assert ("cifar100/clients50", "fedavg_ala") not in few.cells
+    assert planner.chosen(table, []) == table
+    with pytest.raises(UserError, match="runs none of these rows in these columns"):
+        planner.chosen(table, ["fedavg_ala", "agnews/*"])
+
+
+def test_points_of_a_limited_grid_are_spread_over_it() -> None:
+    space = {"a": Axis([1, 2, 3], None, False, ""), "b": Axis([4, 5], None, False, "")}
+    assert points(space)[:3] == [{"a": 1, "b": 4}, {"a": 1, "b": 5}, {"a": 2, "b": 4}]
+    assert points(space, 2) == [{"a": 1, "b": 4}, {"a": 3, "b": 5}]
+    assert points(space, 1) == [{"a": 1, "b": 4}]
+    assert points(space, 9) == points(space)
+    assert axis("k", {"grid": [1]}, "f").range is None
+    assert drawn_as({"k": axis("k", {"grid": [[1, 2], [3]]}, "f")}, {"k": [3]}) == {"k": "[3]"}

@@ -1,0 +1,103 @@
+"""What a person sees of a sweep: the live page, lines in a log, tables and pictures."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from pflsweep.sweep import pictures, standings, summary
+from pflsweep.sweep.board import Board
+from pflsweep.sweep.plan import Plan
+from pflsweep.sweep.view import View
+
+
+def told(value: float, folder: str = "gone") -> dict:
+    return {"trials": [{"folder": folder, "value": value}]}
+
+
+def advance(board: Board, values: list[float | str]) -> None:
+    """Settle the next slots: with a value, or a reason of failure."""
+    for value in values:
+        claim = board.claim()
+        assert claim is not None
+        if isinstance(value, str):
+            board.fail(claim, value)
+        else:
+            board.tell(claim, value, told(value))
+    board.refresh()
+
+
+@pytest.fixture
+def board(plan: Plan) -> Board:
+    board = Board(plan)
+    board.prepare()
+    return board
+
+
+def page(view: View) -> str:
+    console = Console(file=io.StringIO(), width=100, force_terminal=False)
+    console.print(view._page())
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_live_page_says_what_is_done_running_failed_and_best(board: Board) -> None:
+    view = View(board.plan)
+    advance(board, [0.4, "it broke"])
+    claim = board.claim()
+    assert claim is not None
+    claim.trial.set_user_attr("round", [7, 30])
+    view._look()
+    seen = page(view)
+    for words in ("1 done, 1 failed, 1 running, 2 waiting", "about", "left"):
+        assert words in seen
+    assert "running fedavg lr=0.3 (search): round 7 of 30," in seen
+    assert "search 40.0 (2/5, 1 failed)" in seen
+
+
+def test_a_log_has_a_line_for_each_trial_that_ends(board: Board, capsys: pytest.CaptureFixture) -> None:
+    advance(board, [0.4])
+    with View(board.plan):
+        advance(board, [0.5, "it broke", 0.75])
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "a test: 5 trials, 1 of them done before"
+    ends = sorted(line.partition(";")[0] for line in lines[1:])
+    assert ends == [
+        "[2/5] fedavg lr=0.2 (search): 50.0%",
+        "[3/5] fedavg lr=0.3 (search): failed: it broke",
+        "[4/5] fedavg seed=0: 75.0%",
+    ]
+
+
+def test_the_end_names_winners_means_and_failures(board: Board, capsys: pytest.CaptureFixture) -> None:
+    advance(board, [0.4, 0.6, "it broke", 0.75, 0.77])
+    assert summary.conclude(board, track=False) == 1
+    out, err = capsys.readouterr()
+    assert "train.lr=0.2" in out
+    assert "60.0" in out
+    assert "76.0 ± 1.4 (5/5, 1 failed)" in out
+    assert "the trial fedavg lr=0.3 (search) failed: it broke" in err
+    assert "1 of 5 trials failed; retry=true tries them again." in err
+
+
+def test_standings(board: Board) -> None:
+    assert standings.table(board).to_dict("list") == {"method": ["fedavg"], "accuracy": ["0/5"]}
+    advance(board, [0.4, 0.6])
+    now = standings.standing(board, 0)
+    assert (now.done, now.total, now.best, now.point, now.final) == (2, 5, 0.6, {"train.lr": 0.2}, [])
+    assert standings.spread([0.5]) == "50.0"
+    assert standings.spread([0.5, 0.6]) == "55.0 ± 7.1"
+
+
+def test_a_search_as_a_picture(board: Board) -> None:
+    advance(board, [0.4])
+    assert pictures.of_searches(board) == {}  # a point is no search
+    advance(board, [0.6, 0.5])
+    ((name, made),) = pictures.of_searches(board).items()
+    assert name == "search/fedavg"
+    history, lr = made.axes
+    assert history.lines[1].get_ydata().tolist() == pytest.approx([40, 60, 60])  # best so far
+    assert sorted(lr.collections[0].get_offsets().tolist()) == [
+        pytest.approx([x, y]) for x, y in ((0.1, 40), (0.2, 60), (0.3, 50))
+    ]
+    assert lr.collections[1].get_offsets().tolist() == [pytest.approx([0.2, 60])]
+    assert lr.get_xlabel() == "train.lr"
