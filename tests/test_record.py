@@ -30,6 +30,7 @@ def identity_of(*overrides: str, extends: bool = True, version: int = 1, checksu
         "device=cpu",
         "train.chunk=3",
         "train.threads=1",
+        "train.workers=3",
         "data.root=/elsewhere",
         "data.download=true",
         "paths.runs=elsewhere",

@@ -23,7 +23,7 @@ import torch
 
 from pflsweep.errors import UserError
 
-PAYS = 0.2  # seconds of work, below which forks take longer than they save: docs/speed.md
+MARGIN = 2.0  # forks have to save so many times the seconds that they take
 _PR_SET_PDEATHSIG = 1  # of prctl.h
 
 
@@ -35,7 +35,7 @@ def possible(device: torch.device) -> bool:
 
 
 class Workers:
-    """Up to `count` processes for each map. It knows from the maps before what each kind of work takes.
+    """Up to `count` processes for each map. It knows from the maps before what each kind of work takes, and forking.
 
     seen: by kind, what a caller remembers of its answers.
     """
@@ -44,12 +44,13 @@ class Workers:
         self.count = count
         self.seen: dict[str, Any] = {}
         self._pace: dict[str, float] = {}  # by kind, seconds for a cost of 1 in one process
+        self._forking = 0.02  # seconds to make a worker and to end it: a guess until the first ones
 
     def map(self, kind: str, costs: list[float], do: Callable[[int], Any]) -> Iterator[tuple[int, Any]]:
         """(k, do(k)) for every k, as they are done. What costs[k] measures is up to the kind of work.
 
-        The very first job of a kind is done here and shows what the others will take; where that does not pay, they are
-        done here too. An exception of do's is raised here, with the worker's traceback as a note.
+        The very first job of a kind is done here and shows what the others will take; where forking takes too much of
+        what it saves, they are done here too. An exception of do's is raised, with the worker's traceback as a note.
         """
         jobs = sorted(range(len(costs)), key=lambda k: -costs[k])  # the largest first: all are done at the same time
         if kind not in self._pace:
@@ -57,44 +58,49 @@ class Workers:
             yield jobs[0], do(jobs[0])
             self._pace[kind] = (perf_counter() - began) / costs[jobs[0]]
             jobs = jobs[1:]
-        total = sum(costs[k] for k in jobs)
-        pays = self.count > 1 and len(jobs) > 1 and total * self._pace[kind] > PAYS
-        count = min(self.count, len(jobs)) if pays else 1
+        total, count = sum(costs[k] for k in jobs), min(self.count, len(jobs))
+        if count > 1 and total * self._pace[kind] * (1 - 1 / count) <= MARGIN * count * self._forking:
+            count = 1
         began = perf_counter()
-        yield from _forked(jobs, do, count) if pays else ((k, do(k)) for k in jobs)
+        yield from self._forked(jobs, do, count) if count > 1 else ((k, do(k)) for k in jobs)
         if total:
             self._pace[kind] = (perf_counter() - began) * count / total
 
+    def _forked(self, jobs: list[int], do: Callable[[int], Any], count: int) -> Iterator[tuple[int, Any]]:
+        waiting = iter(jobs)
+        pids: dict[Connection, int] = {}
+        busy: dict[Connection, int] = {}
+        forking = 0.0
+        try:
+            for _ in range(count):
+                began = perf_counter()
+                pipe, pid = _fork(do, list(pids))
+                pids[pipe] = pid
+                forking += perf_counter() - began
+                _give(pipe, waiting, busy)
+            while busy:
+                for pipe in wait(list(busy)):
+                    k = busy.pop(pipe)  # type: ignore[call-overload]
+                    answer = _received(pipe, pids)  # type: ignore[arg-type]
+                    _give(pipe, waiting, busy)  # type: ignore[arg-type]
+                    yield k, answer
+        finally:
+            began = perf_counter()
+            for pid in pids.values():
+                os.kill(pid, signal.SIGKILL)  # it holds nothing of worth
+            for pipe, pid in pids.items():
+                os.waitpid(pid, 0)
+                pipe.close()
+            self._forking = (forking + perf_counter() - began) / count
 
-def _forked(jobs: list[int], do: Callable[[int], Any], count: int) -> Iterator[tuple[int, Any]]:
-    waiting = iter(jobs)
-    pids: dict[Connection, int] = {}
-    busy: dict[Connection, int] = {}
 
-    def give(pipe: Connection) -> None:
-        """The next job, if there is one. To a worker that is dead nothing can be sent; receiving will say so."""
-        for k in waiting:
-            busy[pipe] = k
-            with suppress(BrokenPipeError):
-                pipe.send(k)
-            return
-
-    try:
-        for _ in range(count):
-            pipe, pid = _fork(do, list(pids))
-            pids[pipe] = pid
-            give(pipe)
-        while busy:
-            for pipe in wait(list(busy)):
-                k = busy.pop(pipe)  # type: ignore[call-overload]
-                answer = _received(pipe, pids)  # type: ignore[arg-type]
-                give(pipe)  # type: ignore[arg-type]
-                yield k, answer
-    finally:
-        for pipe, pid in pids.items():
-            pipe.close()
-            os.kill(pid, signal.SIGKILL)  # it holds nothing of worth
-            os.waitpid(pid, 0)
+def _give(pipe: Connection, waiting: Iterator[int], busy: dict[Connection, int]) -> None:
+    """The next job, if there is one. To a worker that is dead nothing can be sent; receiving will say so."""
+    for k in waiting:
+        busy[pipe] = k
+        with suppress(BrokenPipeError):
+            pipe.send(k)
+        return
 
 
 def _received(pipe: Connection, pids: dict[Connection, int]) -> Any:

@@ -1,20 +1,31 @@
-"""`pflsweep report runs [RUN...]`: a comparison of chosen runs as markdown with figures."""
+"""`pflsweep report runs [RUN...]` compares chosen runs; `pflsweep report pgfed/table1` makes a paper's table anew, and
+`pflsweep report all` each of them.
+"""
 
 import argparse
 from pathlib import Path
 
 from pflsweep.errors import Parser, UserError, nearest
 
-PAGES = ["runs"]
-
 
 def main(argv: list[str]) -> int:
     """Raises UserError on bad input."""
-    if argv and not argv[0].startswith("-") and argv[0] not in PAGES:
-        known = ", ".join(PAGES)
-        raise UserError(f"No report '{argv[0]}'.{nearest(argv[0], PAGES)} There are: {known}.")
-    options = _parser().parse_args(argv or ["--help"])
-    return _runs(options)
+    from pflsweep.report.paper import layout
+
+    pages = ["runs", "all", *layout.names()]
+    if argv and not argv[0].startswith("-") and argv[0] not in pages:
+        raise UserError(f"No report '{argv[0]}'.{nearest(argv[0], pages)} There are: {', '.join(pages)}.")
+    options = _parser(pages).parse_args(argv or ["--help"])
+    return _runs(options) if options.page == "runs" else _papers(options)
+
+
+def _papers(options: argparse.Namespace) -> int:
+    from pflsweep.report.paper import layout
+    from pflsweep.report.paper.make import make
+
+    names = layout.names() if options.page == "all" else [options.page]
+    print("\n".join(make(names, options.runs, options.out, options.scale)))
+    return 0
 
 
 def _runs(options: argparse.Namespace) -> int:
@@ -40,10 +51,16 @@ def _runs(options: argparse.Namespace) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(pages: list[str]) -> argparse.ArgumentParser:
     parser = Parser(prog="pflsweep report", description="Reports made from records.")
-    pages = parser.add_subparsers(required=True, metavar="runs")
-    runs = pages.add_parser("runs", help="compare chosen runs", description="Compare runs: tables and figures.")
+    words = parser.add_subparsers(required=True, dest="page", metavar="PAGE", help=f"one of: {', '.join(pages)}")
+    for page in pages[1:]:
+        what = "each of the papers' tables" if page == "all" else f"the paper's table {page}"
+        table = words.add_parser(page, description=f"Make {what} anew from a sweep's runs, beside what was printed.")
+        table.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where records are (runs)")
+        table.add_argument("--out", type=Path, default=Path("reports"), metavar="DIR", help="where to write (reports)")
+        table.add_argument("--scale", metavar="NAME", help="of which sweeps (that of the newest)")
+    runs = words.add_parser("runs", help="compare chosen runs", description="Compare runs: tables and figures.")
     runs.add_argument(
         "run", nargs="*", metavar="RUN",
         help="folder of a record, identity or its beginning, or names like 'pgfed-*'; default: all runs",

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
@@ -21,6 +21,20 @@ Array = NDArray[np.float64]
 # Rows of one table may differ in the method, what is plugged into it, the seed, in what is scored beside the accuracy,
 # and in what changes no number
 APART = ("algorithm", *PLUGS, "seed", "metrics", *RUNTIME)
+
+
+class HasRounds(Protocol):
+    """A record, or what a report has kept of one."""
+
+    @property
+    def rounds(self) -> pd.DataFrame: ...
+
+
+class HasClients(Protocol):
+    """The same, of its scores by client."""
+
+    @property
+    def clients(self) -> pd.DataFrame: ...
 
 
 class Summary(NamedTuple):
@@ -60,19 +74,19 @@ def summary(record: Record) -> Summary:
     )
 
 
-def at_last(record: Record, column: str) -> float:
+def at_last(record: HasRounds, column: str) -> float:
     """A column of the rounds in the last evaluated one; NaN where the record has no such column."""
     rounds = record.rounds
     return float(rounds[rounds["personal_accuracy"].notna()].iloc[-1].get(column, np.nan))
 
 
-def rounds_to(record: Record, goal: float) -> float:
+def rounds_to(record: HasRounds, goal: float) -> float:
     """The first evaluated round whose mean personalised accuracy is at least `goal`; NaN where none is."""
     rounds = record.rounds
     return float(rounds.loc[rounds["personal_accuracy"] >= goal, "round"].min())
 
 
-def client_accuracy(record: Record, view: str = "personal", target: str = "own") -> pd.Series:
+def client_accuracy(record: HasClients, view: str = "personal", target: str = "own") -> pd.Series:
     """By client, in the last evaluated round; clients without test data are left out."""
     clients = record.clients
     where = clients.get("target", "own") == target  # older records have own rows alone

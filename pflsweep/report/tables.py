@@ -123,7 +123,7 @@ def markdown(table: pd.DataFrame) -> str:
     """A pipe table: the first column left, the others right."""
     columns = [str(column) for column in table.columns]
     rule = [":--", *["--:"] * (len(columns) - 1)]
-    body = [[_cell(value) for value in line] for line in table.itertuples(index=False)]
+    body = [[cell(value) for value in line] for line in table.itertuples(index=False)]
     return "\n".join(f"| {' | '.join(line)} |" for line in [columns, rule, *body]) + "\n"
 
 
@@ -190,5 +190,6 @@ def _span(values: list[int]) -> str:
     return str(low) if low == high else f"{low}-{high}"
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
+    """Text as a pipe table may hold it."""
     return str(value).replace("|", "\\|").replace("\n", " ")

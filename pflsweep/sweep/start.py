@@ -42,7 +42,7 @@ def run(plan: Plan, launcher: Launcher) -> None:
 def _launched(plan: Plan, launcher: Launcher) -> None:
     """As jobs of hydra/launcher=joblib, submitit_slurm, ...; the plan reaches them as a file."""
     folder = Path(plan.groups[0].config.values["paths"]["runs"]).absolute() / "sweeps"
-    file = folder / f"{plan.id}.json"
+    file = folder / "plans" / f"{plan.id}.json"
     jobs = [[f"+{JOB}='{number}:{file}'"] for number in range(plan.workers["count"])]
     if type(launcher).__name__ == "SlurmLauncher":  # a job has cores of its own
         plan = plan._replace(workers={**plan.workers, "count": 1})

@@ -27,8 +27,8 @@ class TrialSweeper(BasicSweeper):
         self._arguments = arguments = [shown(word) for word in arguments]
         command = self._command(arguments)
         parser = OverridesParser.create(self.hydra_context.config_loader)
-        said = [word for word in arguments if not word.startswith(("plan=", "retry=", "workers."))]
-        name = command.sweep or " ".join(said) or "sweep"
+        self._said = [word for word in arguments if not word.startswith(("plan=", "retry=", "workers."))]
+        name = command.sweep or " ".join(self._said) or "sweep"
         plan = planner.build(command, arguments, self._compose, parser, name)
         if command.plan:
             print(summary.estimate(plan, command.scale))
@@ -49,7 +49,7 @@ class TrialSweeper(BasicSweeper):
         if left:
             open_sweep(cfg, plan.id, plan.name)
             try:
-                with View(plan, lambda board: ledger.write(board, self._arguments)):
+                with View(plan, lambda board: ledger.write(board, self._said)):
                     start.run(plan, self.launcher)
             except KeyboardInterrupt:
                 stop_sweep(cfg, plan.id)
@@ -57,7 +57,7 @@ class TrialSweeper(BasicSweeper):
             board.refresh()
         else:
             print(f"{plan.name}: all {len(board.slots)} trials are done, nothing is left to run.", file=sys.stderr)
-        ledger.write(board, self._arguments)
+        ledger.write(board, self._said)
         code = summary.conclude(board, track=left)
         if code:
             raise SystemExit(code)

@@ -15,8 +15,9 @@ from pflsweep.disk import Busy
 from pflsweep.errors import Away, UserError
 from pflsweep.progress import quietly
 from pflsweep.record import Record
-from pflsweep.sweep.board import Board, Claim, storage_url
+from pflsweep.sweep.board import Board, Claim
 from pflsweep.sweep.plan import Job, Plan
+from pflsweep.sweep.storage import storage_url, without_password
 from pflsweep.trial import Diverged, Pruned, Result, run_trial
 
 Stop = Callable[[], bool]  # whether the command that has started this worker is gone
@@ -41,8 +42,8 @@ def work(plan: Plan, index: int = 0, stop: Stop = lambda: False) -> None:
     board.refresh()
     if not any(slot.trial for slot in board.slots.values()):
         raise UserError(
-            f"{storage_url(plan)} on {gethostname()} is not the database of the command. Machines meet in one that all "
-            "of them reach: workers.storage=postgresql://user:password@host/name."
+            f"{without_password(storage_url(plan))} on {gethostname()} is not the database of the command. Machines "
+            "meet in one that all of them reach: workers.storage=postgresql://user:password@host/name."
         )
     with quietly(), _beating(board) as holding:
         busy: set[Job] = set()  # slots whose trial another process trains

@@ -1,7 +1,7 @@
 """What all benchmarks share: a federation of CIFAR-10's shapes, the engine's rounds, and the plain loop beside them."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from statistics import median
 from time import perf_counter, process_time
 from typing import Any
@@ -23,6 +23,7 @@ from pflsweep.engine.simulation import Schedule, Simulation
 from pflsweep.engine.task import Task
 from pflsweep.models import cnn
 
+Build = Callable[[tuple[int, ...], int], nn.Sequential]
 SHAPE, CLASSES, LR = (3, 32, 32), 10, 0.01
 METHODS = {
     "fedavg": (FedAvg, {}),
@@ -34,15 +35,25 @@ METHODS = {
 
 
 def federation(clients: int, samples: int, test: int, device: str = "cpu") -> Federation:
-    """Random images of CIFAR-10's shape, so that nothing has to be downloaded; speed does not depend on content."""
-    n = clients * (samples + test)
+    """Clients with as many samples each, see `federation_of`."""
+    return federation_of([samples] * clients, [test] * clients, device)
+
+
+def federation_of(
+    samples: list[int], test: list[int], device: str = "cpu", shape: tuple[int, ...] = SHAPE
+) -> Federation:
+    """Random images of CIFAR-10's shape, so that nothing has to be downloaded; speed does not depend on content.
+    samples, test: [N] how many each client has.
+    """
+    n = sum(samples) + sum(test)
     generator = torch.Generator().manual_seed(0)
-    x = torch.randint(0, 256, (n, *SHAPE), dtype=torch.uint8, generator=generator)
+    x = torch.randint(0, 256, (n, *shape), dtype=torch.uint8, generator=generator)
     y = torch.randint(0, CLASSES, (n,), generator=generator)
     half = torch.full((3, 1, 1), 0.5)
-    data = Dataset("random", x, y, clients * samples, CLASSES, 1 / 255, half, half, "random")
-    cut = np.arange(n).reshape(clients, samples + test)
-    return Federation(data, Rows(list(cut[:, :samples]), list(cut[:, samples:])), validation=0.0, seed=0, device=device)
+    data = Dataset("random", x, y, sum(samples), CLASSES, 1 / 255, half, half, "random")
+    cut = np.split(np.arange(n), np.cumsum([*samples, *test])[:-1])
+    rows = Rows(cut[: len(samples)], cut[len(samples) :])
+    return Federation(data, rows, validation=0.0, seed=0, device=device)
 
 
 def simulation(method: str, federation: Federation, **schedule: Any) -> Simulation:
@@ -63,21 +74,25 @@ def engine(
     participation: float = 1.0,
     chunk: int = 1,
     eval_every: int = 10**9,
+    workers: int = 1,
+    build: Build = cnn.build,
 ) -> Simulation:
-    """The CNN with the verbs of some method, ready to run round after round."""
+    """A model with the verbs of some method, ready to run round after round."""
     torch.manual_seed(0)
-    model = cnn.build(SHAPE, CLASSES)
+    model = build(federation.dataset.shape, CLASSES)
     task = Task(model)
-    schedule = Schedule(10**9, participation, "share", epochs, batch, LR, 1.0, eval_every, 256, chunk)
+    schedule = Schedule(
+        10**9, participation, "share", epochs, batch, LR, 1.0, eval_every, 256, chunk, workers=workers
+    )  # fmt: skip
     return Simulation(verbs(task), task, federation, schedule, task.vector(model))
 
 
 class PlainLoop:
     """FedAvg as one would write it by hand: float tensors in memory, clients one after the other, eager torch.optim."""
 
-    def __init__(self, federation: Federation, *, epochs: int, batch: int) -> None:
+    def __init__(self, federation: Federation, *, epochs: int, batch: int, build: Build = cnn.build) -> None:
         torch.manual_seed(0)
-        self.model = cnn.build(SHAPE, CLASSES).to(federation.device)
+        self.model = build(federation.dataset.shape, CLASSES).to(federation.device)
         self.epochs, self.batch = epochs, batch
         self.train = [federation.gather(torch.from_numpy(rows)) for rows in federation.rows["train"]]
         self.test = [federation.gather(torch.from_numpy(rows)) for rows in federation.rows["test"]]
@@ -86,18 +101,23 @@ class PlainLoop:
         model = copy.deepcopy(self.model)
         optimiser = torch.optim.SGD(model.parameters(), lr=LR)
         for _ in range(self.epochs):
-            for rows in torch.randperm(len(y)).split(self.batch):
+            for a, b in self.batches(x, y):
                 optimiser.zero_grad()
-                F.cross_entropy(model(x[rows]), y[rows]).backward()
+                F.cross_entropy(model(a), b).backward()
                 optimiser.step()
         return model
 
-    def round(self) -> None:
-        models = [self.client(x, y) for x, y in self.train]
-        total = sum(len(y) for _, y in self.train)
+    def batches(self, x: Tensor, y: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
+        return ((x[rows], y[rows]) for rows in torch.randperm(len(y)).split(self.batch))
+
+    def round(self, ids: list[int] | None = None) -> None:
+        """ids: the cohort; None: everybody."""
+        train = self.train if ids is None else [self.train[i] for i in ids]
+        models = [self.client(x, y) for x, y in train]
+        total = sum(len(y) for _, y in train)
         with torch.no_grad():
             for mean, *own in zip(self.model.parameters(), *(m.parameters() for m in models), strict=True):
-                mean.copy_(sum(w * (len(y) / total) for w, (_, y) in zip(own, self.train, strict=True)))
+                mean.copy_(sum(w * (len(y) / total) for w, (_, y) in zip(own, train, strict=True)))
 
     @torch.no_grad()
     def evaluate(self, batch: int = 256) -> list[float]:

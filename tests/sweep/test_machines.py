@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import optuna
 import pandas as pd
 import pytest
 import sqlalchemy
 
-from pflsweep.sweep import board
+from pflsweep.sweep.storage import SILENCE
 from tests.sweep.sweeping import MAIN, numbers, require_same, run, start, states
 
 SWEEP = [
@@ -28,6 +28,7 @@ SWEEP = [
     "train.rounds=60", "checkpoint.every=0", "checkpoint.models=false", "workers.heartbeat=1",
 ]  # fmt: skip
 SLOTS = 8
+Begin = Callable[..., subprocess.Popen]  # what the fixture gives
 
 
 class Postgres:
@@ -150,12 +151,28 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen]]]:
             process.wait()
 
 
+@pytest.fixture
+def begin() -> Iterator[Begin]:
+    """Starts commands; what still runs at the test's end is killed."""
+    processes: list[subprocess.Popen] = []
+
+    def beginning(*arguments: Any, **options: Any) -> subprocess.Popen:
+        processes.append(start(*arguments, **options))
+        return processes[-1]
+
+    yield beginning
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
 def wait_for(what: Callable[[], object], process: subprocess.Popen, seconds: float = 60) -> None:
     until = time.monotonic() + seconds
     while not what():
         if process.poll() is not None or time.monotonic() > until:
             process.kill()
-            pytest.fail(process.communicate()[1])
+            out, err = process.communicate()
+            pytest.fail(f"{process.returncode}\n{out}\n{err}")
         time.sleep(0.1)
 
 
@@ -201,12 +218,12 @@ def require_tracked(url: str, identities: set[str]) -> None:
 
 
 def test_a_dask_worker_killed_in_mid_trial(
-    undisturbed: Path, lab: Lab, cluster: tuple[str, list[subprocess.Popen]], tmp_path: Path
+    undisturbed: Path, lab: Lab, begin: Begin, cluster: tuple[str, list[subprocess.Popen]], tmp_path: Path
 ) -> None:
     address, workers = cluster
     folder = tmp_path / "command"
     words = ["workers.backend=dask", f"workers.address={address}", "workers.count=2", *lab.words]
-    process = start(folder, *SWEEP, *words, tracking="mlflow")
+    process = begin(folder, *SWEEP, *words, tracking="mlflow")
     wait_for(lambda: len(under_way(folder)) == 2, process)
     os.kill(workers[0].pid, signal.SIGKILL)
     before = under_way(folder)
@@ -220,15 +237,15 @@ def test_a_dask_worker_killed_in_mid_trial(
         pd.testing.assert_frame_equal(after.head(len(rounds)), rounds, check_exact=True)
 
 
-def test_commands_on_two_machines(undisturbed: Path, lab: Lab, tmp_path: Path) -> None:
+def test_commands_on_two_machines(undisturbed: Path, lab: Lab, begin: Begin, tmp_path: Path) -> None:
     """They begin at once, on empty databases, and share nothing else. In mid-trial the server is away for longer than
     heartbeats may be missed: nobody is taken for dead by that, and each slot is trained once between them.
     """
     folders = [tmp_path / "one", tmp_path / "other"]
-    commands = [start(folder, *SWEEP, *lab.words, tracking="mlflow") for folder in folders]
+    commands = [begin(folder, *SWEEP, *lab.words, tracking="mlflow") for folder in folders]
     wait_for(lambda: all(map(under_way, folders)), commands[0])
     with lab.postgres.away():
-        time.sleep(board.SILENCE + 2)
+        time.sleep(SILENCE + 2)
         assert [command.poll() for command in commands] == [None, None]
     for command in commands:
         out, err = command.communicate(timeout=240)
@@ -245,10 +262,10 @@ def test_commands_on_two_machines(undisturbed: Path, lab: Lab, tmp_path: Path) -
     require_tracked(lab.mlflow, set(whole))
 
 
-def test_a_database_that_stays_away(undisturbed: Path, lab: Lab, tmp_path: Path) -> None:
+def test_a_database_that_stays_away(undisturbed: Path, lab: Lab, begin: Begin, tmp_path: Path) -> None:
     """Nothing is lost: the same command goes on."""
     few = ["-m", "algorithm=fedavg", "seed=2,3", *SWEEP[3:], lab.words[0]]
-    process = start(tmp_path, *few, code=f"import pflsweep.errors; pflsweep.errors.PATIENCE = 1; {MAIN}")
+    process = begin(tmp_path, *few, code=f"import pflsweep.errors; pflsweep.errors.PATIENCE = 1; {MAIN}")
     wait_for(lambda: under_way(tmp_path), process)
     with lab.postgres.away():
         _, err = process.communicate(timeout=60)

@@ -52,9 +52,15 @@ class Printed(NamedTuple):
     text: str  # as printed; "" where the print has lost it
     value: float | None
     std: float | None
+    std_text: str
     unit: str
     best: bool
     std_over: str
+
+    @property
+    def shown(self) -> str:
+        """As printed."""
+        return (self.text or "lost") + (f" ± {self.std_text}" if self.std_text else "")
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -110,7 +116,7 @@ class Layout(NamedTuple):
             same = (column.dataset, column.model) == (line.dataset, line.model)
             metric = column.metric == line.metric or line.metric not in known
             variant = column.variant == line.method.endswith("_ala")
-            if same and metric and variant and fnmatchcase(line.setting, column.setting):
+            if line.metric in self.metrics and same and metric and variant and fnmatchcase(line.setting, column.setting):
                 return column
         return None
 
@@ -222,6 +228,7 @@ def _printed(line: dict[str, str]) -> Printed:
         *(line[key] for key in ("dataset", "model", "setting", "metric", "method", "value")),
         value=_value(line["value"]) if line["value"] else None,
         std=float(line["std"]) if line["std"] else None,
+        std_text=line["std"],
         unit=line["unit"],
         best=line["best"] == "true",
         std_over=line["std_over"],
@@ -259,11 +266,12 @@ def printed_cells(paper: str) -> list[Cell]:
             for line in layout.printed:
                 if line.value is not None:
                     cells.append(cell_of(layout, line, line.value, line.std, line.best))
-            cells += _heads(layout)
+            cells += heads(layout)
     return cells
 
 
-def _heads(layout: Layout) -> list[Cell]:
+def heads(layout: Layout) -> list[Cell]:
+    """The EMDs that FedFomo prints in the heads of columns."""
     found = []
     for column in layout.columns:
         emd = re.fullmatch(r"\d+ \(([\d.]+)\)", column.header)

@@ -14,6 +14,7 @@ from pflsweep.errors import UserError
 from pflsweep.keys import flat, under
 from pflsweep.record import RUNTIME, YOUNG, Record, acting
 
+UNTRAINED = "not trained yet"
 BEYOND = ("seed", "train.rounds", *RUNTIME)  # what seeds of one cell may differ in; rounds are cut to those asked for
 
 
@@ -84,6 +85,7 @@ class Answer:
     seeds: list[int]  # that were asked for
     open: dict[int, str]  # seed -> why there is no number yet
     failed: dict[int, str]  # seed -> reason
+    failed_points: list[str]  # of the search, the reasons
     commands: list[str]  # that fill it
     winner: dict[str, Any] | None = None
     winner_value: float | None = None
@@ -117,7 +119,7 @@ class Store:
                 if str(seed) in group["failed"]:
                     failed[seed] = str(group["failed"][str(seed)])
                 identity = group["trials"].get(str(seed))
-                found = "not trained yet" if identity is None else self._trial(identity, rounds)
+                found = UNTRAINED if identity is None else self._trial(identity, rounds)
                 if isinstance(found, str):
                     open_[seed] = found
                     continue
@@ -133,6 +135,7 @@ class Store:
             setting, method, done, seeds,
             {seed: why for seed, why in open_.items() if seed not in done and seed not in failed},
             {seed: why for seed, why in failed.items() if seed not in done},
+            [why for _, group in told for why in group["failed_points"]],
             list(dict.fromkeys(ledger.command for ledger, _ in told)),
             last.get("winner"), last.get("winner_value"), told[-1][0].tune["split"] if last.get("points") else "",
         )  # fmt: skip
@@ -202,8 +205,8 @@ def _mixed(trials: list[Trial], told: list[tuple[Ledger, dict[str, Any]]], why: 
 
 
 def newest_scale(every: list[Ledger], sweeps: Iterable[str]) -> str | None:
-    """The scale of the ledger that was written last; None where there is none."""
-    own = [ledger for ledger in every if ledger.sweep in sweeps]
+    """The scale of the ledger that was written last for some sweeps, else for any; None where there is none."""
+    own = [ledger for ledger in every if ledger.sweep in sweeps] or every
     return own[-1].scale if own else None
 
 

@@ -1,0 +1,127 @@
+"""A reproduced table as CSV and LaTeX, and the index of all reports in a folder."""
+
+import csv
+import io
+import json
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from pflsweep import disk
+from pflsweep.report import tables
+from pflsweep.report.paper import layout, page
+from pflsweep.report.paper.table import Made, Reproduced
+
+PRINTED = "paper table row_order method method_label dataset model setting metric value std unit best std_over".split()
+OURS = ["printed", "printed_std", "difference", "apart", "seeds", "seeds_asked"]
+STATE = "report.json"
+SPECIAL = {"&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_", "$": r"\$", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}"}
+
+
+def as_csv(of: Reproduced) -> str:
+    """The columns of the printed files, with print in further ones; a missing cell has an empty value."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([*PRINTED, *OURS])
+    for made in of.made.values():
+        line, value = made.line, made.value
+        writer.writerow([
+            of.layout.paper, of.layout.table, line.row, line.method, line.label,
+            line.dataset, line.model, line.setting, line.metric,
+            _number(value.mean) if made.there else "", _number(value.std), line.unit,
+            str(made.place == 1).lower() if made.there else "", _over(made),
+            line.text, line.std_text, _number(made.difference), str(made.apart).lower(),
+            len(made.answer.trials), len(made.answer.seeds),
+        ])  # fmt: skip
+    return file.getvalue()
+
+
+def _over(made: Made) -> str:
+    if made.value.std is None:
+        return ""
+    return f"seeds{made.value.n}" if made.metric.over == "seeds" else made.metric.over
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}" if abs(value) < 1e5 else str(value)
+
+
+def as_latex(of: Reproduced) -> str:
+    """A tabular in the style of booktabs (\\usepackage{booktabs}): the best bold, the second underlined."""
+    columns = of.layout.columns
+    lines = [f"% {of.layout.name}, scale {of.store.scale}", rf"\begin{{tabular}}{{l{'r' * len(columns)}}}", r"\toprule"]
+    if any(column.group for column in columns):
+        lines += _groups([column.group for column in columns])
+    lines += [" & ".join(["", *(escaped(column.header) for column in columns)]) + r" \\", r"\midrule"]
+    for row, label in sorted(of.layout.rows.items()):
+        cells = [_latex(of.made.get((row, column))) for column in range(len(columns))]
+        lines.append(" & ".join([escaped(label), *cells]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _groups(heads: list[str]) -> list[str]:
+    """The headers above the columns, and a rule under each."""
+    cells, rules, at = [""], [], 2
+    for head, group in groupby(heads):
+        width = len(list(group))
+        cells.append(rf"\multicolumn{{{width}}}{{c}}{{{escaped(head)}}}")
+        rules += [rf"\cmidrule(lr){{{at}-{at + width - 1}}}"] if head else []
+        at += width
+    return [" & ".join(cells) + r" \\", " ".join(rules)]
+
+
+def _latex(made: Made | None) -> str:
+    if made is None or not made.there:
+        return "--"
+    shown = page.value(made).replace("−", "-").replace("∞", r"\infty").replace("±", r"\pm")
+    bold = rf"\mathbf{{{shown}}}" if made.place == 1 else rf"\underline{{{shown}}}" if made.place == 2 else shown
+    return f"${bold}$"
+
+
+def escaped(text: str) -> str:
+    """Text that LaTeX prints as it is."""
+    return "".join(SPECIAL.get(letter, letter) for letter in text)
+
+
+def state(of: Reproduced, ruled: list[tuple[dict[str, Any], Any]]) -> dict[str, Any]:
+    """What the index says of a report."""
+    taus = [tau for _, tau, _ in of.taus() if tau == tau]
+    verdicts = [page.VERDICTS[ruling.holds] for _, ruling in ruled]
+    return {
+        "title": of.layout.title,
+        "scale": of.store.scale,
+        "cells": len(of.made),
+        "complete": of.complete,
+        "apart": sum(made.apart for made in of.made.values()),
+        "failed": sum(len(answer.failed) for answer in of.answers.values()),
+        "tau": sum(taus) / len(taus) if taus else None,
+        "claims": {verdict: verdicts.count(verdict) for verdict in page.VERDICTS.values()},
+    }
+
+
+def write_index(out: Path, errors: dict[str, str]) -> Path:
+    """index.md, from the states that reports have left in their folders."""
+    lines = ["| report | scale | cells complete | apart from print | failed trials | mean tau | claims: holds / in part "
+             "/ does not / open | |", "|:--|:--|--:|--:|--:|--:|--:|:--|"]  # fmt: skip
+    for name in layout.names():
+        file = out / name / STATE
+        if name in errors:
+            lines.append(f"| {name} | | | | | | | **error**: {tables.cell(errors[name])} |")
+        elif file.exists():
+            lines.append(_line(name, json.loads(file.read_text())))
+        else:
+            lines.append(f"| {name} | | | | | | | not made: `pflsweep report {name}` |")
+    path = out / "index.md"
+    disk.write_text(path, "# The papers' tables, ours beside print\n\n" + "\n".join(lines) + "\n")
+    return path
+
+
+def _line(name: str, of: dict[str, Any]) -> str:
+    tau = tables.NONE if of["tau"] is None else f"{of['tau']:.2f}"
+    cells = f"{of['complete']} of {of['cells']}"
+    claims = " / ".join(str(n) for n in of["claims"].values())
+    title = tables.cell(of["title"])
+    return (
+        f"| [{name}]({name}/README.md) | {of['scale']} | {cells} | {of['apart']} | {of['failed']} | {tau} | "
+        f"{claims} | {title} |"
+    )

@@ -1,0 +1,66 @@
+"""`pflsweep report pgfed/table1`, `pflsweep report all`: pages, tables and figures, each report in a folder."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from pflsweep import disk
+from pflsweep.errors import UserError, nearest
+from pflsweep.report.paper import export, figures, layout, page, store
+from pflsweep.report.paper.store import Ledger, Store
+from pflsweep.report.paper.table import Reproduced, others_needed, rulings
+
+
+def make(names: Iterable[str], runs: Path, out: Path, scale: str | None) -> list[str]:
+    """Write the reports of these names and the index; a line about each. scale: None is each table's newest.
+
+    Raises UserError at the end where some could not be made.
+    """
+    if not runs.is_dir():
+        raise UserError(
+            f"There is no folder of runs '{runs}' here. Train a table first (`pflsweep -m sweep=pgfed/table1 "
+            "scale=smoke`), or name another folder: --runs DIR."
+        )
+    every = store.ledgers(runs)
+    _check_scale(scale, every, runs)
+    stores: dict[str, Store] = {}
+    said, errors = [], {}
+    try:
+        for name in names:
+            try:
+                said.append(_one(name, runs, out, scale, every, stores))
+            except UserError as error:
+                errors[name] = str(error)
+        said.append(f"{export.write_index(_made(out), errors)}: how far each report is")
+    except OSError as error:
+        raise page.unwritable(out, error) from error
+    if errors:
+        raise UserError("\n".join([*said, *(f"{name}: {error}" for name, error in errors.items())]))
+    return said
+
+
+def _one(name: str, runs: Path, out: Path, scale: str | None, every: list[Ledger], stores: dict[str, Store]) -> str:
+    of = layout.read(name)
+    chosen = scale or store.newest_scale(every, of.sweeps) or "paper"
+    kept = stores.setdefault(chosen, Store(runs, chosen, every))
+    table, folder = Reproduced(of, kept), _made(out / name)
+    ruled = list(rulings(table, [Reproduced(layout.read(other), kept) for other in others_needed(of)]))
+    drawn = figures.draw(table, folder)
+    disk.write_text(folder / "table.csv", export.as_csv(table))
+    disk.write_text(folder / "table.tex", export.as_latex(table))
+    disk.write_json(folder / export.STATE, export.state(table, ruled))
+    disk.write_text(folder / "README.md", page.text(table, ruled, drawn))
+    return f"{folder / 'README.md'}: {table.complete} of {len(table.made)} cells complete at scale {chosen}"
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _check_scale(scale: str | None, every: list[Ledger], runs: Path) -> None:
+    known = sorted({ledger.scale for ledger in every})
+    if scale is not None and scale not in known:
+        raise UserError(
+            f"--scale {scale}: no sweep in '{runs}' was at that scale.{nearest(scale, known)} "
+            f"There are: {', '.join(known) or 'none yet'}."
+        )

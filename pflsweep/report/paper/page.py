@@ -1,0 +1,236 @@
+"""A reproduced table as markdown that GitHub shows, with all that a reader needs to trust or doubt it."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from pflsweep.errors import UserError
+from pflsweep.report import tables
+from pflsweep.report.paper import layout, settings
+from pflsweep.report.paper.claims import Check, Ruling
+from pflsweep.report.paper.store import UNTRAINED, Answer, dumps
+from pflsweep.report.paper.table import Made, Reproduced, title
+
+VERDICTS = {True: "holds", "partly": "holds in part", False: "does not hold", None: "cannot be told yet"}
+LEGEND = """\
+Each cell: ours, then what is printed and the difference. **Bold** is our best of the {along}, <u>underlined</u> our
+second; **≠** marks a difference larger than our std and the printed one together (one that is not known counts as
+nothing; without either there is no mark). A std is over {over}.
+"""
+
+
+def text(of: Reproduced, ruled: list[tuple[dict[str, Any], Ruling]], figures: dict[str, str]) -> str:
+    """The page. figures: file name -> what it shows."""
+    parts = [
+        f"# {of.layout.name}: {of.layout.title}\n",
+        _standing(of),
+        table(of),
+        _legend(of),
+        *[f"![{alt}]({name})\n" for name, alt in figures.items()],
+        *_section("Missing and failed", _gaps(of)),
+        *_section("The order, ours and print's", _order(of)),
+        *_section("What the paper says of this table", _claims(ruled)),
+        *_section("Client by client", _paired(of)),
+        *_section("Chosen hyperparameters", _winners(of)),
+        *_section("What differs from the paper", settings.lines(of)),
+        *_section("Odd in print", [f"{layout.notes()[number]}" for number in of.layout.notes]),
+        *_section("Made by", _origin(of)),
+    ]
+    return "\n".join(parts)
+
+
+def table(of: Reproduced) -> str:
+    """The paper's layout as a pipe table."""
+    head = ["", *(tables.cell("<br>".join(filter(None, [c.group, c.header]))) for c in of.layout.columns)]
+    rows = [
+        [tables.cell(label), *(_cell(of.made.get((row, column))) for column in range(len(of.layout.columns)))]
+        for row, label in sorted(of.layout.rows.items())
+    ]
+    rule = [":--", *["--:"] * len(of.layout.columns)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rows)) + "\n"
+
+
+def _cell(made: Made | None) -> str:
+    if made is None:
+        return tables.NONE
+    difference = "" if made.difference is None else f"; {number(made.difference, made.metric.decimals, '+')}"
+    return f"{_ours(made)}<br><sub>{made.line.shown}{difference}{' **≠**' if made.apart else ''}</sub>"
+
+
+def _ours(made: Made) -> str:
+    if not made.there:
+        return "failed" if made.answer.failed else "missing"
+    shown = value(made)
+    shown = f"**{shown}**" if made.place == 1 else f"<u>{shown}</u>" if made.place == 2 else shown
+    done, asked = len(made.answer.trials), len(made.answer.seeds)
+    return shown if done == asked else f"{shown} ({done} of {asked} seeds)"
+
+
+def value(made: Made) -> str:
+    """Our mean, with its std where there is one."""
+    mean, std, decimals = made.value.mean, made.value.std, made.metric.decimals
+    return number(mean, decimals) + ("" if std is None else f" ± {number(std, decimals)}")
+
+
+def number(x: float, decimals: int, sign: str = "") -> str:
+    return f"{x:{sign}.{decimals}f}".replace("inf", "∞").replace("-", "−")
+
+
+def _section(heading: str, lines: Iterable[str]) -> list[str]:
+    body = [line if line.startswith(("|", "  ")) else f"- {line}" for line in lines]
+    return [f"## {heading}\n", "\n".join(body) + "\n"] if body else []
+
+
+def _standing(of: Reproduced) -> str:
+    seeds = sorted({seed for made in of.made.values() for seed in made.answer.seeds})
+    parts = [f"Scale **{of.store.scale}**, {of.complete} of {len(of.made)} cells complete"]
+    if seeds:
+        parts.append(f"seeds {', '.join(map(str, seeds))}")
+    return "; ".join(parts) + ".\n" + (f"\n{of.layout.about}\n" if of.layout.about else "")
+
+
+def _legend(of: Reproduced) -> str:
+    over = sorted({of.layout.metrics[line.metric].over for line in of.layout.printed if line.metric in of.layout.metrics})
+    said = " or ".join(each for each in over if each != "nothing")
+    with_std = sorted({line.std_over for line in of.layout.printed if line.std_over})
+    theirs = f"; the paper's is over {', '.join(with_std)}" if with_std else "; the paper prints none"
+    return LEGEND.format(along=of.layout.compare.removesuffix("s"), over=(said or "nothing") + theirs)
+
+
+def _gaps(of: Reproduced) -> list[str]:
+    """What is missing, by the command that fills it, and each failed trial."""
+    by_command: dict[str, dict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
+    why: dict[str, None] = {}
+    for (_, column), made in sorted(of.made.items(), key=lambda each: each[0][::-1]):
+        answer = made.answer
+        if not answer.complete:
+            command = "`, `".join(answer.commands) or command_of(of)
+            by_command[command][title(of.layout.columns[column])][answer.method] = None
+        elif not made.there:
+            why[f"{answer.method} {answer.setting}: no {made.line.metric} can be made of its runs"] = None
+        why |= dict.fromkeys(_reasons(answer))
+    lines = []
+    for command, columns in by_command.items():
+        lines.append(f"`{command}` fills:")
+        lines += [f"  - {column}: {', '.join(methods)}" for column, methods in columns.items()]
+    return [*lines, *why]
+
+
+def _reasons(answer: Answer) -> list[str]:
+    """Why seeds are without a number, where that is more than that nobody has trained them."""
+    what = f"{answer.method} {answer.setting}"
+    points = f": {_line(answer.failed_points[0])}" if answer.failed_points else ""
+    return [
+        *(f"{what} seed {seed} failed: {_line(reason)}" for seed, reason in answer.failed.items()),
+        *(f"{what} seed {seed}: {reason}" for seed, reason in answer.open.items() if reason != UNTRAINED),
+        *([f"{what}: {len(answer.failed_points)} points of its search failed{points}"] if points else []),
+    ]
+
+
+def command_of(of: Reproduced) -> str:
+    """What trains a table at this scale."""
+    return f"pflsweep -m sweep={of.layout.sweeps[0]} scale={of.store.scale}"
+
+
+def _line(reason: str) -> str:
+    return " ".join(reason.split())
+
+
+def _order(of: Reproduced) -> list[str]:
+    lines = [f"| {name} | {tau:.2f} | {n} |" for name, tau, n in of.taus()]
+    along = of.layout.compare.removesuffix("s")
+    return [f"| {along} | Kendall's tau | of |", "|:--|--:|--:|", *lines] if lines else []
+
+
+def _claims(ruled: list[tuple[dict[str, Any], Ruling]]) -> list[str]:
+    lines = []
+    for claim, ruling in ruled:
+        n, checks = sum(check.holds for check in ruling.checks), ruling.checks
+        so_far = f"{n} of {len(checks)} comparisons" + (" so far" if ruling.holds is None else "") if checks else ""
+        broken = "" if ruling.holds in (True, None) else _broken(checks)
+        mean = "" if claim["basis"] == "stated" else f" ({claim['basis']}: {claim.get('note', 'our reading')})"
+        print_ = VERDICTS[claim["holds_in_print"]] if not claim["needs_rerun"] else "not in print"
+        cells = (f"{claim['id']}: \"{claim['quote']}\"{mean}", print_, VERDICTS[ruling.holds], f"{so_far}{broken}")
+        lines.append(f"| {' | '.join(map(tables.cell, cells))} |")
+    return ["| claim | in print | in our numbers | |", "|:--|:--|:--|:--|", *lines] if lines else []
+
+
+def _broken(checks: list[Check]) -> str:
+    fails = [check.said for check in checks if not check.holds]
+    more = f"; and {len(fails) - 3} more" if len(fails) > 3 else ""
+    return f"; fails: {'; '.join(fails[:3])}{more}" if fails else ""
+
+
+def _paired(of: Reproduced) -> list[str]:
+    """The paper's method against each other one."""
+    if not of.layout.own:
+        return []
+    by_row: dict[str, dict[int, str]] = defaultdict(dict)
+    for pair in of.paired():
+        gain = pair.gain
+        percent = [number(100 * x, 2, "+") for x in (gain.mean, gain.low, gain.high)]
+        p = "<0.001" if pair.p < 0.001 else tables.NONE if math.isnan(pair.p) else f"{pair.p:.3f}"
+        by_row[pair.method][pair.column] = f"{percent[0]} [{percent[1]}, {percent[2]}] {gain.over}, p {p}"
+    if not by_row:
+        return []
+    columns = sorted({column for row in by_row.values() for column in row})
+    heads = " | ".join(tables.cell(title(of.layout.columns[column])) for column in columns)
+    lines = [f"| {of.layout.own} minus | {heads} |", "|:--" + "|:--" * len(columns) + "|"]
+    for method, cells in by_row.items():
+        lines.append(f"| {method} | {' | '.join(cells.get(column, tables.NONE) for column in columns)} |")
+    return [
+        "Mean difference in points of the same client under the same seed, with its 95% CI over seeds (Student's t), "
+        "or over clients (bootstrap) where there is one seed; p: Wilcoxon's signed ranks over all pairs, uncorrected.\n",
+        *lines,
+    ]
+
+
+def _winners(of: Reproduced) -> list[str]:
+    found: dict[str, dict[str, None]] = defaultdict(dict)
+    for answer in _answers(of):
+        if answer.winner:
+            chosen = ", ".join(f"`{key.rpartition('.')[2]}={dumps(v)}`" for key, v in answer.winner.items())
+            best = "" if answer.winner_value is None else f" ({100 * answer.winner_value:.2f}% on {answer.split} data)"
+            found[answer.method][f"{answer.setting}: {chosen}{best}"] = None
+    return [f"{method}: {'; '.join(lines)}" for method, lines in found.items()]
+
+
+def _answers(of: Reproduced) -> list[Answer]:
+    """All that is behind the table, also what gains are measured against."""
+    _ = of.made
+    return list(of.answers.values())
+
+
+def _origin(of: Reproduced) -> list[str]:
+    """Commands, code and machines, the MLflow store, and the records."""
+    trials = {trial.identity: trial for answer in _answers(of) for trial in answer.trials.values()}
+    commands = dict.fromkeys(command for answer in _answers(of) for command in answer.commands)
+    lines = [f"`{command}`" for command in commands]
+    if not trials:
+        return lines or [f"`{command_of(of)}`"]
+    for key, values in {
+        "commit": {str(m.get("commit")) for t in trials.values() for m in (t.meta, *t.meta.get("sessions", []))},
+        "pflsweep": {str(t.meta.get("version")) for t in trials.values()},
+        "device": {str(t.meta.get("environment", {}).get("device")) for t in trials.values()},
+        "torch": {str(t.meta.get("environment", {}).get("torch")) for t in trials.values()},
+        "MLflow": {store_of(t.config) for t in trials.values()},
+    }.items():
+        lines.append(f"{key}: {', '.join(sorted(values))}")
+    lines.append(f"records in `{of.store.runs}`:")
+    for answer in _answers(of):
+        runs = ", ".join(f"seed {seed} `{trial.identity}`" for seed, trial in answer.trials.items())
+        if runs:
+            lines.append(f"  - {answer.method} {answer.setting}: {runs}")
+    return lines
+
+
+def store_of(config: dict[str, Any]) -> str:
+    """Where a trial's MLflow run is; its name there is the record's."""
+    if config.get("tracking.backend") == "none":
+        return "not tracked"
+    return str(config.get("tracking.uri") or "sqlite:///mlflow.db") + f", experiment {config.get('tracking.experiment')}"
+
+
+def unwritable(folder: Any, error: OSError) -> UserError:
+    return UserError(f"--out {folder} cannot be written to ({error.strerror}). Name another folder.")

@@ -1,0 +1,109 @@
+"""Where the trials behind a table differ from what its paper states."""
+
+import re
+from collections import defaultdict
+from typing import Any
+
+from pflsweep.report.paper import layout
+from pflsweep.report.paper.table import Reproduced
+
+# what settings.csv calls it -> where a config has it
+KEYS = {
+    "clients": "partition.clients",
+    "participation": "train.participation",
+    "rounds": "train.rounds",
+    "local_epochs": "train.epochs",
+    "batch_size": "train.batch",
+    "lr": "train.lr",
+    "momentum": "train.momentum",
+    "weight_decay": "train.weight_decay",
+    "lr_decay": "train.lr_decay",
+}
+PARTITIONS = {  # how a stated partition names its number, and the key that holds it
+    r"dirichlet ([\d.]+)": "partition.alpha",
+    r"(\d+) random classes|classes per client[^\d]*(\d+)|, (\d+) classes per client": "partition.classes_per_client",
+    r"latent distributions: (\d+)": "partition.clusters",
+}
+
+
+def lines(of: Reproduced) -> list[str]:
+    """What differs, what the paper leaves open, and what of a method was reconstructed."""
+    return [*_stated(of), *_reconstructed(of)]
+
+
+def _stated(of: Reproduced) -> list[str]:
+    differs: dict[str, list[str]] = defaultdict(list)
+    unsaid: dict[str, set[str]] = defaultdict(set)
+    said = layout.stated(of.layout.paper, of.layout.table)
+    for line in {(p.dataset, p.model, p.setting): p for p in of.layout.printed}.values():
+        theirs, configs = said.get((line.dataset, line.model, line.setting)), _configs(of, of.layout.setting_of(line))
+        if theirs is None or not configs:
+            continue
+        where = f"{line.dataset} {line.setting}"
+        for name, key in KEYS.items():
+            ours = sorted({str(config[key]) for config in configs if key in config})
+            if _number(theirs[name]) is None:
+                unsaid[name + (f" ({theirs[name]})" if theirs[name] not in ("ns", "") else "")] |= set(ours)
+            elif any(_number(each) != _number(theirs[name]) for each in ours):
+                differs[f"{name}: stated {theirs[name]}, here {', '.join(ours)}"].append(where)
+        for difference in (*_data(line, theirs, configs), *_seeds(of, theirs, line)):
+            differs[difference].append(where)
+    found = [f"{what} ({_places(where, len(said))})" for what, where in differs.items()]
+    rest = [f"{name}: {', '.join(sorted(ours))}" for name, ours in unsaid.items() if ours]
+    return [*found, *([f"not stated as one number in the paper, and here: {'; '.join(rest)}"] if rest else [])]
+
+
+def _configs(of: Reproduced, setting: str) -> list[dict[str, Any]]:
+    """Of all methods in a setting, with what their searches chose."""
+    groups = [g for ledger in of.store.of(of.layout.sweeps) for (s, _), g in ledger.groups.items() if s == setting]
+    return [{**group["config"], **(group["winner"] or {})} for group in groups]
+
+
+def _data(line: layout.Printed, theirs: dict[str, str], configs: list[dict[str, Any]]) -> list[str]:
+    """Dataset, its size, model and partition."""
+    found = []
+    for what, printed, key in (("dataset", line.dataset, "dataset.name"), ("model", line.model, "model._target_")):
+        ours = {str(config[key]) for config in configs if key in config}
+        names = {name.removeprefix("pflsweep.models.").partition(".")[0] for name in ours}
+        if names and all(_plain(printed) not in _plain(name) for name in names):
+            found.append(f"{what}: {printed} in the paper, here {', '.join(sorted(names))}")
+    limits = {config["data.limit"] for config in configs if config.get("data.limit")}
+    found += [f"data: only {limit} rows of the dataset" for limit in sorted(limits)]
+    for like, key in PARTITIONS.items():
+        stated = re.search(like, theirs["partition"])
+        ours = {str(config[key]) for config in configs if key in config}
+        if stated and (not ours or any(_number(each) != _number(next(filter(None, stated.groups()))) for each in ours)):
+            found.append(f"partition: stated {theirs['partition']}, here {', '.join(sorted(ours)) or 'another'}")
+    return found
+
+
+def _seeds(of: Reproduced, theirs: dict[str, str], line: layout.Printed) -> list[str]:
+    stated, asked = _number(theirs["runs"]), {len(of.seeds(of.layout.setting_of(line)))} - {0}
+    return [f"runs: stated {theirs['runs']}, here {n} (seeds)" for n in asked if stated is not None and n != stated]
+
+
+def _places(where: list[str], of: int) -> str:
+    return "everywhere" if len(where) == of else ", ".join(where)
+
+
+def _number(text: str) -> float | None:
+    """The number with which a text begins."""
+    try:
+        return float(text.split()[0])
+    except (ValueError, IndexError):
+        return None
+
+
+def _plain(name: str) -> str:
+    return re.sub("[^a-z0-9]", "", name.lower())
+
+
+def _reconstructed(of: Reproduced) -> list[str]:
+    """What of the methods' code is not in their papers."""
+    found = {
+        (answer.method, str(trial.meta["reconstruction"])): None
+        for answer in of.answers.values()
+        for trial in answer.trials.values()
+        if trial.meta.get("reconstruction")
+    }
+    return [f"reconstructed: {method}: {what}" for method, what in found]

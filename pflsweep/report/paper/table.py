@@ -1,0 +1,223 @@
+"""A table made anew: each printed number beside ours, the order of both, and the claims about it."""
+
+import math
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from pflsweep.report.paper import claims, layout, measure
+from pflsweep.report.paper.claims import Cell, Ruling
+from pflsweep.report.paper.layout import Column, Layout, Metric, Printed
+from pflsweep.report.paper.measure import Value
+from pflsweep.report.paper.store import Answer, Store, Trial
+from pflsweep.report.stats import Interval, interval
+
+
+class Made(NamedTuple):
+    """A printed number and ours."""
+
+    line: Printed
+    metric: Metric
+    answer: Answer
+    value: Value  # in the printed unit
+    place: int  # 1: the best of its column, 2: the second; 0: neither
+
+    @property
+    def there(self) -> bool:
+        return not math.isnan(self.value.mean)
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the printed one."""
+        if not self.there or self.line.value is None:
+            return None
+        return 0.0 if self.value.mean == self.line.value else self.value.mean - self.line.value
+
+    @property
+    def apart(self) -> bool:
+        """Whether we are further from print than both stds together; never where neither has one."""
+        stds = [std for std in (self.value.std, self.line.std) if std is not None]
+        return self.difference is not None and bool(stds) and abs(self.difference) > sum(stds)
+
+
+class Paired(NamedTuple):
+    """The paper's own method minus another one, client by client under the same seed."""
+
+    column: int
+    method: str
+    gain: Interval
+    p: float  # Wilcoxon's signed ranks over the clients of all seeds; NaN where no client differs
+
+
+class Reproduced:
+    """A layout filled from a store."""
+
+    def __init__(self, of: Layout, store: Store) -> None:
+        self.layout, self.store = of, store
+        self.answers: dict[tuple[str, str], Answer] = {}  # by setting and method: all that were asked for
+
+    @cached_property
+    def made(self) -> dict[tuple[int, int], Made]:
+        """By row and by the number of the column."""
+        found = {}
+        for line in self.layout.printed:
+            column = self.layout.column_of(line)
+            if column is not None:
+                metric = self.layout.metrics[line.metric]
+                place = (line.row, self.layout.columns.index(column))
+                found[place] = Made(line, metric, self._answer_of(line), self.value(line), 0)
+        return self._ranked(found)
+
+    @property
+    def complete(self) -> int:
+        """How many cells rest on all seeds that were asked for."""
+        return sum(made.there and made.answer.complete for made in self.made.values())
+
+    def answer(self, setting: str, method: str) -> Answer:
+        if (setting, method) not in self.answers:
+            self.answers[setting, method] = self.store.answer(self.layout.sweeps, setting, method)
+        return self.answers[setting, method]
+
+    def seeds(self, setting: str) -> list[int]:
+        """The seeds asked for of a setting."""
+        return sorted({seed for (of, _), answer in self.answers.items() if of == setting for seed in answer.seeds})
+
+    def _answer_of(self, line: Printed) -> Answer:
+        return self.answer(self.layout.setting_of(line), line.method)
+
+    def value(self, line: Printed) -> Value:
+        """What stands where a number is printed."""
+        metric = self.layout.metrics[line.metric]
+        own = self._plain(metric, line, line.method)
+        factor = metric.times * (100 if line.unit == "percent" and metric.quantity in ("accuracy", "gain") else 1)
+        if metric.relative:
+            return self._relative(own, metric, line)
+        if metric.minus:
+            other = self._plain(metric, line, line.method.removesuffix(metric.minus))
+            own = Value(own.mean - other.mean, None, min(own.n, other.n))
+        return Value(factor * own.mean, None if own.std is None else factor * own.std, own.n)
+
+    def _relative(self, own: Value, metric: Metric, line: Printed) -> Value:
+        """To another row; or of the column's slowest to this one, where every row has its number."""
+        factor = metric.times * (100 if line.unit == "percent" else 1)
+        if metric.relative != "slowest":
+            return Value(factor * own.mean / self._plain(metric, line, metric.relative).mean, None, own.n)
+        rows = [each for each in self.layout.printed if (each.setting, each.metric) == (line.setting, line.metric)]
+        numbers = [self._plain(metric, line, row.method).mean for row in rows]
+        there = [number for number in numbers if math.isfinite(number)]
+        slowest = max(there) if there and not any(map(math.isnan, numbers)) else math.nan
+        return Value(factor * slowest / own.mean, None, own.n)
+
+    def _plain(self, metric: Metric, line: Printed, method: str) -> Value:
+        """A quantity over seeds or clients, before it is related to others."""
+        answer = self.answer(self.layout.setting_of(line), method)
+        if metric.quantity not in measure.NUMBERS:
+            by_client = list(self._by_client(metric, line, answer).values())
+            if metric.over == "clients":
+                return measure.over_clients(by_client)
+            numbers = [float(values.mean()) for values in by_client]
+        else:
+            of = measure.NUMBERS[metric.quantity]
+            numbers = [of(trial, metric.options) for trial in answer.trials.values()]
+        value = measure.over_seeds(numbers)
+        return value if metric.over == "seeds" else value._replace(std=None)
+
+    def _by_client(self, metric: Metric, line: Printed, answer: Answer) -> dict[int, pd.Series]:
+        """Accuracies or gains by client, for each seed that has them."""
+        options = {**metric.options}
+        if options.get("group") == "setting":
+            options["group"] = line.setting.partition("=")[2]
+
+        def accuracy(trial: Trial, method: str) -> pd.Series:
+            return measure.accuracy(trial, options, self.layout.views.get(method, "personal"))
+
+        own = {seed: accuracy(trial, answer.method) for seed, trial in answer.trials.items()}
+        if metric.quantity == "accuracy":
+            return own
+        base = self.answer(answer.setting, options["baseline"])
+        both = {seed: values for seed, values in own.items() if seed in base.trials}
+        return {seed: (v - accuracy(base.trials[seed], base.method)).dropna() for seed, v in both.items()}
+
+    def _ranked(self, found: dict[tuple[int, int], Made]) -> dict[tuple[int, int], Made]:
+        """The best and the second of each column, or of each row; equal as shown is equal."""
+        ranked = dict(found)
+        for places in self._lines(found):
+            if found[places[0]].metric.best != "none":
+                sign = -1 if found[places[0]].metric.best == "low" else 1
+                shown = {p: sign * round(m.value.mean, m.metric.decimals) for p in places if (m := found[p]).there}
+                top = sorted(set(shown.values()), reverse=True)[:2]
+                for place, number in shown.items():
+                    if number in top and len(shown) > 1:
+                        ranked[place] = found[place]._replace(place=1 + top.index(number))
+        return ranked
+
+    def _lines(self, found: dict[tuple[int, int], Made]) -> list[list[tuple[int, int]]]:
+        """The places that are compared with each other."""
+        along = 1 if self.layout.compare == "columns" else 0
+        places = sorted(found, key=lambda place: place[along])
+        return [list(group) for _, group in groupby(places, key=lambda place: place[along])]
+
+    def taus(self) -> Iterator[tuple[str, float, int]]:
+        """Kendall's tau-b between ours and print, by column or row, and over how many numbers."""
+        from scipy.stats import kendalltau
+
+        for places in self._lines(self.made):
+            pairs = [(m.value.mean, m.line.value) for p in places if (m := self.made[p]).difference is not None]
+            if len(pairs) > 1:
+                yield self._line_name(places[0]), float(kendalltau(*zip(*pairs, strict=True)).statistic), len(pairs)
+
+    def _line_name(self, place: tuple[int, int]) -> str:
+        row, column = place
+        return title(self.layout.columns[column]) if self.layout.compare == "columns" else self.layout.rows[row]
+
+    def cells(self) -> list[Cell]:
+        """Our numbers as claims see them; EMDs in a column's head are those of print."""
+        cells = [
+            layout.cell_of(self.layout, made.line, made.value.mean, made.value.std)
+            for made in self.made.values()
+            if made.there and made.answer.complete
+        ]
+        return cells + layout.heads(self.layout)
+
+    def paired(self) -> Iterator[Paired]:
+        """The paper's method against each other one, where accuracies are the clients' own."""
+        for (_, column), made in sorted(self.made.items(), key=lambda each: each[0][::-1]):
+            own = self.answer(made.answer.setting, self.layout.own)
+            if made.metric.quantity == "accuracy" and not made.metric.minus and made.answer.method != self.layout.own:
+                theirs, ours = (self._by_client(made.metric, made.line, answer) for answer in (made.answer, own))
+                pairs = [(ours[seed] - theirs[seed]).dropna().to_numpy(dtype=float) for seed in ours if seed in theirs]
+                if pairs and all(map(len, pairs)):
+                    yield Paired(column, made.line.method, interval(pairs), _wilcoxon(np.concatenate(pairs)))
+
+
+def _wilcoxon(differences: Any) -> float:
+    from scipy.stats import wilcoxon
+
+    apart = differences[differences != 0]
+    return float(wilcoxon(apart).pvalue) if len(apart) else math.nan
+
+
+def title(column: Column) -> str:
+    """A column's header with the one above it."""
+    return ", ".join(filter(None, [column.group, column.header]))
+
+
+def rulings(of: Reproduced, others: list[Reproduced]) -> Iterator[tuple[dict[str, Any], Ruling]]:
+    """The claims about a table, judged on our numbers; some look at `others`, the paper's further tables."""
+    cells = [cell for each in (of, *others) for cell in each.cells()]
+    printed = layout.printed_cells(of.layout.paper)
+    for claim in layout.claims(of.layout.paper, of.layout.table):
+        if "bold" not in claim["expr"]:  # of print's typography: nothing that a run could tell
+            yield claim, claims.judge(claim, cells, claims.looks_at(claim, printed))
+
+
+def others_needed(of: Layout) -> list[str]:
+    """The paper's other tables that claims about this one look at."""
+    printed = layout.printed_cells(of.paper)
+    seen = {key[0] for claim in layout.claims(of.paper, of.table) for key in claims.looks_at(claim, printed)}
+    same = [name for name in layout.names() if name.partition("/")[0] == of.paper and name != of.name]
+    return [name for name in same if layout.read(name).table in seen]

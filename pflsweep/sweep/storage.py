@@ -1,0 +1,150 @@
+"""Optuna's storage: opened by many at once, waited for while its database is away."""
+
+import logging
+import sqlite3
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from optuna.storages import BaseStorage, RDBStorage
+
+from pflsweep.errors import PATIENCE, Away, UserError
+from pflsweep.sweep.plan import Plan
+
+SILENCE = 5  # heartbeats that may be missed
+
+
+def storage_url(plan: Plan) -> str:
+    """Where the workers of a sweep meet. Raises UserError where that is MLflow's place."""
+    values, storage = plan.groups[0].config.values, plan.workers["storage"]
+    if storage is not None and storage == values["tracking"].get("uri"):
+        raise UserError(
+            f"workers.storage and tracking.uri are both '{without_password(storage)}', but Optuna and MLflow have "
+            "tables of the same names. Give each a database of its own, such as .../optuna and .../mlflow."
+        )
+    return storage or f"sqlite:///{Path(values['paths']['runs']).absolute() / 'sweeps' / 'optuna.db'}"
+
+
+def opened(url: str, heartbeat: int) -> RDBStorage:
+    """Optuna's storage. Raises UserError where it cannot be used."""
+    options: dict[str, Any] = {"pool_pre_ping": True}
+    if url.startswith("postgresql"):
+        options["connect_args"] = {"connect_timeout": 10}  # seconds; by itself a machine that is off is waited for
+    if url.startswith("sqlite:///"):
+        options = {"connect_args": {"timeout": 60}}
+        _prepare_sqlite(Path(url.removeprefix("sqlite:///")))
+    try:
+        with _quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # heartbeats are experimental
+            storage = _first_of_many(url, options, heartbeat)
+    except Exception as error:  # SQLAlchemy, a driver, alembic: each has its own
+        said = " ".join(str(error).split())[:300]
+        raise UserError(
+            f"workers.storage: '{without_password(url)}' cannot be used as Optuna's storage ({said}). It has to be "
+            "there and writable: sqlite:///file.db on one machine, postgresql://user:password@host/name for many."
+        ) from error
+    if url.startswith("sqlite:///"):
+        from sqlalchemy import event
+
+        event.listen(storage.engine, "connect", lambda connection, _: connection.execute("pragma synchronous=normal"))
+    return storage
+
+
+def without_password(url: str) -> str:
+    """For messages."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        return make_url(url).render_as_string(hide_password=True)
+    except ArgumentError:
+        return url
+
+
+def _first_of_many(url: str, options: dict[str, Any], heartbeat: int) -> RDBStorage:
+    """Several commands may open a new database at once: the losers of that race try again."""
+    for attempt in range(5):
+        try:
+            return RDBStorage(
+                url, engine_kwargs=options, heartbeat_interval=heartbeat, grace_period=SILENCE * heartbeat
+            )
+        except Exception:
+            if attempt == 4:
+                raise
+            time.sleep(0.2 * 2**attempt)
+    raise AssertionError
+
+
+def _prepare_sqlite(file: Path) -> None:
+    """Readers and writers that do not block each other."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(file, timeout=60)
+        try:
+            connection.execute("pragma journal_mode=wal")
+        finally:
+            connection.close()
+    except (OSError, sqlite3.Error) as error:
+        raise UserError(
+            f"{file} cannot be used as a database ({error}). Move it away, or name another file."
+        ) from error
+
+
+class Patience:
+    """Lets the calls of a storage wait while its database is away; raises Away when that takes too long."""
+
+    def __init__(self, storage: RDBStorage) -> None:
+        self.since: float | None = None  # when it went away
+        self.back = float("-inf")  # when it came back
+        private = ["_create_new_trial", "_get_trials", "_set_trial_param", "record_heartbeat"]  # Optuna's cache's way
+        for name in [*(name for name in vars(BaseStorage) if not name.startswith("_")), *private]:
+            setattr(storage, name, self._patient(getattr(storage, name)))
+
+    def _patient(self, call: Callable) -> Callable:
+        def patiently(*args: Any, **kwargs: Any) -> Any:
+            while True:
+                try:
+                    answer = call(*args, **kwargs)
+                except Exception as error:
+                    if not _is_away(error):
+                        raise
+                    self._wait(error)
+                else:
+                    if self.since is not None:
+                        self.since, self.back = None, time.monotonic()
+                    return answer
+
+        return patiently
+
+    def _wait(self, error: Exception) -> None:
+        now = time.monotonic()
+        self.since = now if self.since is None else self.since
+        if now - self.since > PATIENCE:
+            said = " ".join(str(error.__cause__ or error).split())[:200]
+            raise Away(
+                f"workers.storage: the database has not answered for {PATIENCE:.0f} seconds ({said}). Nothing is lost: "
+                "when it is back, the same command continues."
+            ) from error
+        time.sleep(1.0)
+
+
+def _is_away(error: BaseException | None) -> bool:
+    """Whether a connection could not be had, or broke: what Optuna raises then has the driver's error behind it."""
+    from sqlalchemy.exc import InterfaceError, OperationalError
+
+    return error is not None and (isinstance(error, InterfaceError | OperationalError) or _is_away(error.__cause__))
+
+
+class _quiet:  # noqa: N801 (used as a function)
+    """alembic tells about each step of making a database."""
+
+    def __enter__(self) -> None:
+        self.levels = {name: logging.getLogger(name).level for name in ("alembic", "sqlalchemy")}
+        for name in self.levels:
+            logging.getLogger(name).setLevel(logging.WARNING)
+
+    def __exit__(self, *_: object) -> None:
+        for name, level in self.levels.items():
+            logging.getLogger(name).setLevel(level)

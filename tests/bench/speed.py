@@ -1,0 +1,256 @@
+"""The reference settings side by side in one process: `python -m tests.bench.speed [a b c memory growth] [--repeat R]`.
+
+A: FedALA's setting, 20 clients, Dirichlet 0.1, all take part, batch 10, 1 epoch. B: PGFed's, 25 of 100 clients,
+Dirichlet 0.3, batch 128, 5 epochs. C: ResNet-18 on 64x64x3, 20 clients, batch 10, a few steps. Images are random and
+few; the method is FedAvg.
+The engine stands beside (1) the plain eager sequential loop with one and with two threads, and (2) the same with a
+DataLoader per client and an evaluation of all clients in each round, as public libraries have it. All take the same
+cohorts in turn; ratios are medians over the rounds, and above 1 where the engine is faster.
+"""
+
+import argparse
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from pflsweep.engine.simulation import Result, Simulation
+from pflsweep.models import cnn, torchvision
+from tests.bench.setting import LR, SHAPE, Build, PlainLoop, federation_of, simulation
+
+CORES = len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """samples: of a client on average, for training; a third as many for its test."""
+
+    clients: int
+    participation: float
+    alpha: float
+    samples: int
+    batch: int
+    epochs: int
+    shape: tuple[int, ...] = SHAPE
+    build: Build = cnn.build
+
+    def sizes(self) -> list[int]:
+        """Samples of each client, where each of ten classes is shared out by Dir(alpha); at least ten."""
+        shares = np.random.default_rng(0).dirichlet([self.alpha] * self.clients, size=10).mean(0)
+        return [max(10, round(self.samples * self.clients * share)) for share in shares]
+
+
+SETTINGS = {
+    "a": Setting(clients=20, participation=1.0, alpha=0.1, samples=300, batch=10, epochs=1),
+    "b": Setting(clients=100, participation=0.25, alpha=0.3, samples=160, batch=128, epochs=5),
+    "c": Setting(
+        20, 1.0, 0.1, 20, 10, 1, (3, 64, 64), partial(torchvision.build, name="resnet18", norm="group", groups=32)
+    ),
+}
+TARGETS = {"a": 1.15, "b": 1.0}
+EVALUATED = 1.5
+
+
+class Loaders(PlainLoop):
+    """The plain loop with a DataLoader per client, which also serves evaluation, in batches of the same size."""
+
+    def batches(self, x: Tensor, y: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
+        return DataLoader(TensorDataset(x, y), self.batch, shuffle=True)
+
+    @torch.no_grad()
+    def evaluate(self, batch: int = 0) -> list[float]:
+        loaders = (DataLoader(TensorDataset(x, y), self.batch) for x, y in self.test)
+        return [sum(int((self.model(a).argmax(1) == b).sum()) for a, b in loader) for loader in loaders]
+
+
+def compare(setting: Setting, repeat: int) -> None:
+    """Rounds in turn, and the table."""
+    sizes = setting.sizes()
+    fed = federation_of(sizes, [max(1, n // 3) for n in sizes], shape=setting.shape)
+    how = {"epochs": setting.epochs, "batch": setting.batch, "build": setting.build}
+    ours = {n: fedavg(setting, fed, n) for n in sorted({1, CORES})}
+    plain, loaders = PlainLoop(fed, **how), Loaders(fed, **how)
+    seen: dict[str, list[float]] = {}  # seconds for each image of a round
+    for k in range(repeat + 1):
+        for n, sim in ours.items():
+            result = on_threads(1, lambda sim=sim: next(sim.run()))
+            if k:
+                seen.setdefault(f"engine, {n} workers", []).append(result.seconds / result.images)
+                seen.setdefault(f"engine, {n} workers, evaluated", []).append(whole(result) / result.images)
+        ids = result.ids.tolist()
+        for threads in sorted({1, CORES}):
+            rounds = {"plain": partial(plain.round, ids), "DataLoader": partial(evaluated, loaders, ids)}
+            for name, run in rounds.items():
+                took = on_threads(threads, partial(seconds, run))
+                if k:
+                    seen.setdefault(f"{name}, {threads} threads", []).append(took / result.images)
+    floors = [on_threads(n, partial(floor, setting, len(ids))) for n in sorted({1, CORES})]
+    show(setting, seen, max(floors))
+
+
+def evaluated(loop: PlainLoop, ids: list[int]) -> None:
+    loop.round(ids)
+    loop.evaluate()
+
+
+def show(setting: Setting, seen: dict[str, list[float]], floor: float) -> None:
+    print(f"\n{setting}\n\n| | images/s | of the floor |\n|-|-|-|")
+    for name, times in seen.items():
+        rate = 1 / median(times)
+        print(f"| {name} | {rate:,.0f} | {rate / floor:.2f} |")
+    print(
+        f"| floor: one model at batch {int(setting.participation * setting.clients * setting.batch)} | {floor:,.0f} | |"
+    )
+    target = next((TARGETS[name] for name, each in SETTINGS.items() if each is setting and name in TARGETS), None)
+    best = {kind: min((n for n in seen if n.startswith(kind)), key=lambda n: median(seen[n])) for kind in
+            ("plain", "DataLoader")}  # fmt: skip
+    for one, other, least in (
+        (f"engine, {CORES} workers", best["plain"], target),
+        (f"engine, {CORES} workers, evaluated", best["DataLoader"], EVALUATED),
+        (f"engine, {CORES} workers", "engine, 1 workers", None),
+    ):
+        ratios = [b / a for a, b in zip(seen[one], seen[other], strict=True)]
+        wanted = "" if least is None else f" (target {least}: {'met' if median(ratios) >= least else 'missed'})"
+        print(
+            f"\n{one} / {other}: **{median(ratios):.2f}**, {min(ratios):.2f} to {max(ratios):.2f}{wanted}", flush=True
+        )
+
+
+def fedavg(setting: Setting, fed, workers: int, method: str = "fedavg") -> Simulation:
+    how = {"epochs": setting.epochs, "batch": setting.batch, "build": setting.build}
+    return simulation(method, fed, participation=setting.participation, workers=workers, eval_every=1, **how)
+
+
+def floor(setting: Setting, clients: int) -> float:
+    """Images a second of one model whose batch has the whole cohort's images."""
+    model = setting.build(setting.shape, 10)
+    optimiser = torch.optim.SGD(model.parameters(), lr=LR)
+    x = torch.rand(clients * setting.batch, *setting.shape)
+    y = torch.randint(0, 10, (len(x),))
+
+    def step() -> None:
+        optimiser.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimiser.step()
+
+    step()
+    return len(x) / median(seconds(step) for _ in range(5))
+
+
+def seconds(run: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+def whole(result: Result) -> float:
+    return result.seconds + result.eval_seconds
+
+
+def on_threads(count: int, run: Callable[[], Any]) -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        return run()
+    finally:
+        torch.set_num_threads(before)
+
+
+# Memory, and how cost grows
+
+
+@contextmanager
+def watched() -> Iterator[list[float]]:
+    """Inside it, the GB that this process and its children take, each shared page once; the last entry is the peak."""
+    peak, over = [0.0], threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.05):
+            peak[0] = max(peak[0], sum(map(resident, tree(os.getpid()))))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        over.set()
+        thread.join()
+
+
+def tree(pid: int) -> list[int]:
+    try:
+        found = [int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in
+                 (task / "children").read_text().split()]  # fmt: skip
+    except OSError:
+        return []
+    return [pid, *(each for child in found for each in tree(child))]
+
+
+def resident(pid: int) -> float:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 2**20
+
+
+def memory() -> None:
+    """100 clients of the CNN, all in every round, with the methods that keep most."""
+    print("\n| 100 clients of the CNN, peak GB | 1 process | workers |\n|-|-|-|")
+    for method in ("fedavg", "fedala", "pgfedmo", "fedfomo"):
+        peaks = []
+        for workers in (1, CORES):
+            sim = fedavg(Setting(100, 1.0, 0.1, 60, 10, 1), federation_of([60] * 100, [2] * 100), workers, method)
+            with watched() as peak:
+                for _ in range(3):
+                    on_threads(1, lambda sim=sim: next(sim.run()))
+            peaks.append(peak[0])
+            del sim
+        print(f"| {method} | {peaks[0]:.2f} | {peaks[1]:.2f} |", flush=True)
+
+
+def growth(rounds: int = 4) -> None:
+    """Seconds and memory a round for 10 to 10,000 clients at a cohort of 50, where a client keeps a model (FedALA)."""
+    print("\n| clients | cohort | seconds a round | evaluation | rows seen | peak GB |\n|-|-|-|-|-|-|")
+    for clients in (10, 100, 1_000, 10_000):
+        cohort = min(50, clients)
+        fed = federation_of([20] * clients, [1] * clients)
+        setting = Setting(clients, cohort / clients, 0.1, 20, 10, 1)
+        sim = fedavg(setting, fed, CORES, "fedala")
+        with watched() as peak:
+            results = [on_threads(1, lambda sim=sim: next(sim.run())) for _ in range(rounds)]
+        took, evaluated = (median(getattr(r, what) for r in results[1:]) for what in ("seconds", "eval_seconds"))
+        seen = int(sim.clients.seen.sum())
+        print(f"| {clients:,} | {cohort} | {took:.2f} | {evaluated:.2f} | {seen} | {peak[0]:.2f} |", flush=True)
+        del sim
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", nargs="*", default=["memory", *SETTINGS, "growth"])
+    parser.add_argument("--repeat", type=int, default=5)
+    options = parser.parse_args()
+    print(
+        f"{date.today()}, {platform.machine()}, {CORES} cores, torch {torch.__version__}, load {os.getloadavg()[0]:.1f}"
+    )
+    for what in options.what:
+        other = {"memory": memory, "growth": growth}.get(what)
+        other() if other else compare(SETTINGS[what], options.repeat)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""The language of claims: the verdicts on print that are recorded with them, and each form worked out by hand."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pflsweep.report.paper import layout
+from pflsweep.report.paper.claims import Cell, judge, looks_at
+
+CLAIMS = yaml.safe_load((Path(__file__).parents[3] / "reports" / "paper" / "claims.yaml").read_text())["claims"]
+
+
+def test_there_are_200() -> None:
+    assert len(CLAIMS) == 200
+    assert sum(claim["needs_rerun"] for claim in CLAIMS) == sum(c["holds_in_print"] == "not_in_print" for c in CLAIMS)
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim["id"])
+def test_a_verdict_on_print_is_the_recorded_one(claim: dict) -> None:
+    printed = layout.printed_cells(claim["paper"])
+    ruling = judge(claim, printed, looks_at(claim, printed))
+    if claim["needs_rerun"]:
+        assert (ruling.holds, ruling.checks) == (None, [])
+        return
+    assert ruling.holds == claim["holds_in_print"]
+    assert sum(check.holds for check in ruling.checks) == claim["numbers"]["passed"]
+    assert len(ruling.checks) == claim["numbers"]["of"]
+
+
+def cells(**values: tuple[float, ...]) -> list[Cell]:
+    """A row a method, a column a setting s0, s1, ...; std 1."""
+    return [
+        Cell("p", "1", "d", "m", f"s{k}", "acc", method, value, 1.0)
+        for method, row in values.items()
+        for k, value in enumerate(row)
+    ]
+
+
+def holds(expr: dict, **values: tuple[float, ...]) -> bool | str | None:
+    return judge({"paper": "p", "table": [1], "expr": expr}, cells(**values)).holds
+
+
+AB = {"left": {"method": "a"}, "right": {"method": "b"}}
+
+
+@pytest.mark.parametrize(
+    ("expr", "verdict"),
+    [
+        ({"top": {"method": ["a"]}}, "partly"),
+        ({"top": {"method": ["a"], "among": ["b"]}}, True),
+        ({"top": {"method": ["a", "c"], "places": 2}}, True),  # the second of them: 3 > 1 and 2.5 > 2
+        ({"top": {"method": ["a", "b"], "places": 2}}, False),
+        ({"top": {"method": ["b"], "lowest": True}}, True),
+        ({"greater": AB}, True),
+        ({"greater": {**AB, "margin": 1.0}}, "partly"),  # 1 is not above 1
+        ({"greater": {**AB, "margin": 1.0, "ties": True}}, True),
+        ({"greater": {"left": {"method": "b"}, "right": {"method": "a"}}}, False),
+        ({"greater": {"left": {"method": "b"}, "right": {"method": "a"}, "quantifier": "some"}}, False),
+        ({"diff": {**AB, "is": [1, 2]}}, True),
+        ({"diff": {**AB, "reduce": "max", "is": [2, 2], "at": {"setting": "s0"}}}, True),
+        ({"diff": {**AB, "reduce": "max", "is": [2, 2], "at": {"setting": "s1"}}}, False),
+        ({"diff": {**AB, "reduce": "mean", "is": [1.5, 1.5]}}, True),
+        ({"ratio": {**AB, "is": [1.5, 3]}}, True),  # 3/1 and 3/2
+        ({"value": {"of": {"method": "a", "stat": "value-std"}, "is": [2, 2]}}, True),
+        ({"trend": {"of": {"method": "b"}, "along": {"setting": ["s0", "s1"]}, "direction": "up"}}, True),
+        ({"trend": {"of": {"method": "a"}, "along": {"setting": ["s0", "s1"]}, "direction": "up"}}, False),
+        ({"trend": {"of": {"method": "a"}, "along": {"setting": ["s0", "s1"]}, "direction": "up", "ties": True}}, True),
+        ({"value": {"of": {"method": "a", "minus": {"method": "b"}}, "is": [2, 2]}}, "partly"),
+        ({"value": {"of": {"method": ["a", "b"], "take": "mean"}, "is": [2, 2.5]}}, True),
+        ({"greater": {**AB, "quantifier": "mixed"}}, False),
+    ],
+)
+def test_forms_by_hand(expr: dict, verdict: bool | str) -> None:
+    """a 3 3, b 1 2, c 4 2.5."""
+    assert holds(expr, a=(3, 3), b=(1, 2), c=(4, 2.5)) == verdict
+
+
+def test_a_correlation_needs_three_points() -> None:
+    expr = {"correlation": {"x": {"method": "x"}, "y": {"method": "y"}, "sign": "positive"}}
+    assert holds(expr, x=(1, 2), y=(1, 2)) is None
+    assert holds(expr, x=(1, 2, 3), y=(1, 2, 9)) is True
+    assert holds(expr, x=(1, 2, 3), y=(3, 2, 2)) is False
+
+
+def test_a_claim_cannot_be_told_before_all_its_cells_are_there() -> None:
+    claim = {"paper": "p", "table": [1], "expr": {"top": {"method": ["c"]}}, "where": {"setting": "s0"}}
+    whole = cells(a=(3, 3), b=(1, 2), c=(4, 2.5))
+    needed = looks_at(claim, whole)
+    assert {key[-1] for key in needed} == {"a", "b", "c"}
+    assert judge(claim, whole, needed).holds is True
+    lacking = [cell for cell in whole if (cell.method, cell.setting) != ("b", "s0")]
+    ruling = judge(claim, lacking, needed)
+    assert (ruling.holds, len(ruling.checks)) == (None, 1)
+    elsewhere = [cell for cell in whole if (cell.method, cell.setting) != ("b", "s1")]
+    assert judge(claim, elsewhere, needed).holds is True
+
+
+def test_infinite_rounds_are_more_than_any() -> None:
+    assert holds({"greater": AB}, a=(float("inf"),), b=(30,)) is True
+    assert holds({"greater": AB}, a=(float("inf"),), b=(float("inf"),)) is False

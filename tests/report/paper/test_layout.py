@@ -1,0 +1,121 @@
+"""Layouts hold every printed number, and say of each metric how it comes about."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pflsweep.errors import UserError
+from pflsweep.report.paper import layout, measure
+from pflsweep.sweep.files import table_names
+from tests.sweep.test_tables import PRINTED, column, sweep_of
+
+NAMES = layout.names()
+
+
+def test_every_printed_table_has_a_layout() -> None:
+    assert sorted(NAMES) == sorted(sweep_of(csv) for csv in PRINTED)
+    assert sum(len(layout.read(name).printed) for name in NAMES) == 1311
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_printed_number_has_a_place_of_its_own(name: str) -> None:
+    of = layout.read(name)
+    places = Counter((line.row, of.column_of(line)) for line in of.printed if of.column_of(line) is not None)
+    assert set(places.values()) == {1}
+    beside = [line.metric for line in of.printed if of.column_of(line) is None]
+    assert beside == (["time_init_min", "time_train_min"] if name == "fedala/table3" else [])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_number_is_made_of_the_sweeps_setting_for_its_column(name: str) -> None:
+    of = layout.read(name)
+    assert set(of.sweeps) <= set(table_names())
+    assert of.sweeps[0] == name
+    assert {of.setting_of(line) for line in of.printed} == {column(name, line) for line in of.printed}
+    for line in of.printed:
+        assert of.setting_of(line) == column(name, line)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_layout_names_is_there(name: str) -> None:
+    of = layout.read(name)
+    methods = {line.method for line in of.printed}
+    assert not of.own or of.own in methods
+    assert set(of.views) <= methods
+    assert all(number in layout.notes() for number in of.notes)
+    assert layout.stated(of.paper, of.table)
+    assert layout.claims(of.paper, of.table)
+
+
+def test_rows_of_several_settings_say_which() -> None:
+    assert layout.read("fedfomo/table3").rows[2] == "FedAvg (sigma1)"
+    assert layout.read("pgfed/table1").rows[1] == "Local"
+
+
+def test_printed_formulas_are_numbers_and_lost_cells_are_none() -> None:
+    lines = {(p.method, p.metric): p for p in layout.read("fedala/table3").printed}
+    assert lines["fedrep", "comm_params_per_iter"].value == 1.0  # 2 * 0.5
+    assert lines["apple", "comm_params_per_iter"].value == 21.0  # 1 + 20
+    (lost,) = [p for p in layout.read("fedala/table4").printed if p.value is None]
+    assert (lost.method, lost.dataset, lost.shown) == ("partialfed_ala", "cifar100", "lost")
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A layout of one's own, in the working directory, of a table that the package knows nothing of."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("layouts/mine", "paper"):
+        (tmp_path / "reports" / name).mkdir(parents=True)
+    (tmp_path / "reports/paper/mine_table1.csv").write_text(
+        "paper,table,row_order,method,method_label,dataset,model,setting,metric,value,std,unit,best,std_over\n"
+        "mine,1,1,fedavg,FedAvg,digits,mlp,here,acc,50.0,,percent,,\n"
+    )
+    (tmp_path / "reports/paper/columns.csv").write_text(
+        "paper,table,col_order,group,header,dataset,model,setting,metric,ala\nmine,1,1,,Digits,digits,mlp,here,acc,0\n"
+    )
+    for cached in (layout.read, layout._csv):
+        cached.cache_clear()
+    yield tmp_path / "reports/layouts/mine/table1.yaml"
+    for cached in (layout.read, layout._csv):
+        cached.cache_clear()
+
+
+GOOD = "title: t\nprinted: mine_table1\nsweeps: [mine/table1]\nmetrics: {acc: {quantity: accuracy}}\n"
+
+
+def test_a_new_table_needs_no_code(own: Path) -> None:
+    own.write_text(GOOD)
+    of = layout.read("mine/table1")
+    assert [(column.header, line.value) for line in of.printed if (column := of.column_of(line))] == [("Digits", 50.0)]
+    assert "mine/table1" in layout.names()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (GOOD.replace("title", "titel"), "unknown key 'titel'. Did you mean 'title'"),
+        (GOOD.replace("title: t\n", ""), "'title' is missing"),
+        (GOOD.replace("accuracy", "acuracy"), "'acuracy' is no quantity. Did you mean 'accuracy'"),
+        (GOOD.replace("acc:", "gain:"), "has the metric 'acc'"),
+        (GOOD.replace("accuracy}", "accuracy, over: seed}"), "over is 'seed': it has to be seeds, clients, nothing"),
+        (GOOD.replace("accuracy}", "accuracy, best: max}"), "best is 'max'"),
+        (GOOD.replace("mine_table1", "mine_table2"), "There is no reports/paper/mine_table2.csv"),
+        ("title: [", "is no layout"),
+    ],
+)
+def test_what_is_wrong_in_a_layout_is_said(own: Path, text: str, said: str) -> None:
+    own.write_text(text)
+    with pytest.raises(UserError, match=said.replace("[", r"\[")):
+        layout.read("mine/table1")
+
+
+def test_an_unknown_report_names_the_nearest() -> None:
+    with pytest.raises(UserError, match="Did you mean 'pgfed/table1'"):
+        layout.read("pgfed/tabel1")
+
+
+def test_every_quantity_is_used() -> None:
+    used = {metric.quantity for name in NAMES for metric in layout.read(name).metrics.values()}
+    assert used == set(measure.QUANTITIES)

@@ -1,0 +1,164 @@
+"""Which runs answer a cell: by the ledgers, as of the round asked for, and never a mixture."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pflsweep.errors import UserError
+from pflsweep.report.paper.store import Answer, Store, ledgers, newest_scale
+
+from .world import Sweep, create, finished, place, train
+
+SETTING = "cifar10/clients25"
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Sweep:
+    return Sweep(tmp_path / "runs")
+
+
+def answer(sweep: Sweep, method: str = "fedavg", scale: str = "small") -> Answer:
+    store = Store(sweep.runs, scale, ledgers(sweep.runs))
+    return store.answer([sweep.name], SETTING, method)
+
+
+def test_finished_trials_by_seed(sweep: Sweep) -> None:
+    sweep.add(SETTING, "fedavg", {1: [1, 2, 3, 4], 0: [2, 4, 6, 8]})
+    sweep.write()
+    told = answer(sweep)
+    assert (list(told.trials), told.complete, told.open, told.failed) == ([0, 1], True, {}, {})
+    assert told.commands == ["pflsweep -m sweep=pgfed/table1 scale=small"]
+
+
+def test_what_nobody_has_asked_for_is_not_there(sweep: Sweep) -> None:
+    sweep.add(SETTING, "fedavg", {0: [1, 1, 1, 1]})
+    finished(sweep.runs, "pgfed", [9, 9, 9, 9])  # foreign: no ledger names it
+    sweep.write()
+    told = answer(sweep, "pgfed")
+    assert (told.trials, told.seeds, told.complete, told.commands) == ({}, [], False, [])
+
+
+def test_failed_running_and_absent_trials_are_named(sweep: Sweep) -> None:
+    sweep.seeds = [0, 1, 2, 3]
+    sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]})
+    sweep.group(SETTING, "fedavg")["failed"]["1"] = "ValueError: the loss is nan"
+    running = train(create(sweep.runs, "fedavg", 2, dataset___target_=place(SETTING)), [[1, 1, 1, 1]])
+    sweep.name_trial(SETTING, "fedavg", 2, running)
+    sweep.group(SETTING, "fedavg")["trials"]["3"] = "feedfeedfeedfeed"
+    sweep.write()
+    told = answer(sweep)
+    assert list(told.trials) == [0]
+    assert told.failed == {1: "ValueError: the loss is nan"}
+    assert "is running at round 1 of 3" in told.open[2]
+    assert "feedfeedfeedfeed is not in" in told.open[3]
+
+
+def test_a_trial_is_read_as_of_the_round_asked_for(sweep: Sweep) -> None:
+    (record,) = sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]})
+    train(record, [[9, 9, 9, 9]])  # goes on, at another scale
+    record.set_status(status="running", target=300)
+    sweep.write()
+    trial = answer(sweep).trials[0]
+    assert trial.rounds["round"].max() == 3
+    assert trial.clients.query("view == 'personal'")["correct"].tolist() == [2, 4, 6, 8]
+    assert trial.clients_best.query("view == 'personal'")["correct"].tolist() == [3, 5, 7, 9]
+
+
+def test_scales_do_not_mix(sweep: Sweep) -> None:
+    sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]})
+    sweep.write("a", at=1.0)
+    sweep.scale = "smoke"
+    sweep.groups.clear()
+    sweep.group(SETTING, "fedavg")
+    sweep.write("b", at=2.0)
+    assert newest_scale(ledgers(sweep.runs), [sweep.name]) == "smoke"
+    assert newest_scale(ledgers(sweep.runs), ["another"]) == "smoke"
+    assert newest_scale([], [sweep.name]) is None
+    assert list(answer(sweep, scale="small").trials) == [0]
+    assert list(answer(sweep, scale="smoke").trials) == []
+
+
+def test_portions_of_a_sweep_make_one_table(sweep: Sweep) -> None:
+    sweep.seeds = [0]
+    sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]})
+    sweep.write("a")
+    sweep.groups.clear()
+    sweep.seeds = [1]
+    sweep.add(SETTING, "fedavg", {1: [2, 4, 6, 8]})
+    sweep.write("b")
+    told = answer(sweep)
+    assert (list(told.trials), told.seeds, told.complete) == ([0, 1], [0, 1], True)
+
+
+def test_seeds_of_different_configs_are_an_error_that_names_the_runs(sweep: Sweep) -> None:
+    sweep.seeds = [0]
+    (first,) = sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]})
+    sweep.write("a")
+    sweep.groups.clear()
+    sweep.seeds = [1]
+    (second,) = sweep.add(SETTING, "fedavg", {1: [2, 4, 6, 8]}, train__lr=0.5)
+    sweep.write("b")
+    with pytest.raises(UserError, match="would mix configs") as error:
+        answer(sweep)
+    for record in (first, second):
+        assert record.meta["identity"] in str(error.value)
+    assert "train.lr is 0.05 and 0.5" in str(error.value)
+    assert "a.json" in str(error.value)
+
+
+def test_two_runs_for_a_seed_are_an_error(sweep: Sweep) -> None:
+    sweep.seeds = [0]
+    for stem, lr in (("a", 0.05), ("b", 0.5)):
+        sweep.groups.clear()
+        sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]}, train__lr=lr)
+        sweep.write(stem)
+    with pytest.raises(UserError, match="seed 0 has two runs"):
+        answer(sweep)
+
+
+def test_the_same_run_in_two_ledgers_is_one(sweep: Sweep) -> None:
+    sweep.seeds = [0]
+    sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]})
+    sweep.write("a")
+    sweep.write("b")
+    assert list(answer(sweep).trials) == [0]
+
+
+def test_versions_of_a_method_do_not_mix(sweep: Sweep) -> None:
+    records = sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8], 1: [2, 4, 6, 8]})
+    file = records[1].folder / "meta.json"
+    file.write_text(json.dumps({**records[1].meta, "method_version": 2}))
+    sweep.write()
+    with pytest.raises(UserError, match="differ in method_version: method_version is 1 and 2"):
+        answer(sweep)
+
+
+def test_a_record_that_is_not_what_the_ledger_says_is_an_error(sweep: Sweep) -> None:
+    (record,) = sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]})
+    sweep.group(SETTING, "fedavg")["winner"] = {"train.lr": 0.1}
+    sweep.write()
+    with pytest.raises(UserError, match=r"train\.lr is 0\.05 there and 0\.1 in"):
+        answer(sweep)
+    assert record.folder.exists()
+
+
+def test_plans_beside_ledgers_are_passed_over_and_damage_is_said(sweep: Sweep) -> None:
+    sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]})
+    path = sweep.write()
+    path.with_stem("plan").write_text(json.dumps({"id": "1", "groups": []}))
+    assert [ledger.path for ledger in ledgers(sweep.runs)] == [path]
+    path.write_text(path.read_text()[:100])
+    with pytest.raises(UserError, match="is no ledger of a sweep"):
+        ledgers(sweep.runs)
+
+
+def test_a_damaged_record_is_said(sweep: Sweep) -> None:
+    (record,) = sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]})
+    sweep.write()
+    (record.folder / "rounds.parquet").write_bytes(b"x")
+    with pytest.raises(UserError, match=r"rounds\.parquet cannot be read"):
+        answer(sweep)
+    shutil.rmtree(record.folder)
+    assert "is not in" in answer(sweep).open[0]

@@ -1,0 +1,79 @@
+"""A folder of runs with a sweep's ledger, made from chosen numbers: what a sweep would have left."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from pflsweep.keys import flat, under
+from pflsweep.record import RUNTIME, Record
+
+from ..records import SIZE, create, finished, train
+
+# 4 clients of 10 test samples each: an accuracy is a multiple of 2.5 points
+Numbers = dict[tuple[str, str], dict[int, list[int]]]  # (setting, method) -> seed -> correct answers of each client
+
+
+class Sweep:
+    """Ledger and records of a sweep; `write` after each change."""
+
+    def __init__(self, runs: Path, name: str = "pgfed/table1", scale: str = "small", seeds: tuple[int, ...] = (0, 1)):
+        self.runs, self.name, self.scale, self.seeds = runs, name, scale, list(seeds)
+        self.groups: dict[tuple[str, str], dict[str, Any]] = {}
+        runs.mkdir(exist_ok=True)
+
+    def add(self, setting: str, method: str, by_seed: dict[int, list[int]], **changes: Any) -> list[Record]:
+        """Finished runs of three rounds; as many clients as numbers."""
+        records = []
+        for seed, correct in by_seed.items():
+            same = {"partition__clients": len(correct), "dataset___target_": place(setting), **changes}
+            records.append(finished(self.runs, method, correct, seed, **same))
+            self.name_trial(setting, method, seed, records[-1])
+        return records
+
+    def name_trial(self, setting: str, method: str, seed: int, record: Record) -> None:
+        self.group(setting, method, record)["trials"][str(seed)] = record.meta["identity"]
+
+    def group(self, setting: str, method: str, record: Record | None = None) -> dict[str, Any]:
+        config = {} if record is None else flat(record.config)
+        return self.groups.setdefault(
+            (setting, method),
+            {
+                "setting": setting,
+                "method": method,
+                "config": {k: v for k, v in config.items() if not under(k, RUNTIME) and k != "seed"}
+                or {"train.rounds": 3},
+                "space": {},
+                "points": 0,
+                "points_settled": 0,
+                "winner": None,
+                "winner_value": None,
+                "trials": {},
+                "failed": {},
+                "failed_points": [],
+            },
+        )
+
+    def write(self, stem: str = "0123456789abcdef", at: float = 1e9) -> Path:
+        """The ledger; at: when it was written."""
+        content = {
+            "sweep": self.name,
+            "scale": self.scale,
+            "command": f"pflsweep -m sweep={self.name} scale={self.scale}",
+            "seeds": self.seeds,
+            "tune": {"split": "validation"},
+            "groups": list(self.groups.values()),
+        }
+        path = self.runs / "sweeps" / f"{stem}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(content))
+        os.utime(path, (at, at))
+        return path
+
+
+def place(setting: str) -> str:
+    """So that the same numbers in two settings are two runs."""
+    return f"pflsweep.data.datasets.{setting.replace('/', '_')}.load"
+
+
+__all__ = ["SIZE", "Sweep", "create", "finished", "train"]
