@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import count
 from pathlib import Path
 
 import pandas as pd
@@ -38,7 +39,8 @@ def complete(folder: Path) -> int:
     return sum(count for (*_, state), count in found.items() if state == "COMPLETE")
 
 
-def one(folder: Path, undisturbed: Path, seed: int) -> dict[str, object]:
+def one(folder: Path, undisturbed: Path, seed: int) -> dict[str, object] | None:
+    """A kill and what came of it; None where there was nobody left to kill."""
     draw = random.Random(seed)
     whom, slots, after = draw.choice(["all", "command", "worker"]), draw.randint(0, 6), draw.uniform(0, 3)
     process = start(folder, *SWEEP)
@@ -55,6 +57,8 @@ def one(folder: Path, undisturbed: Path, seed: int) -> dict[str, object]:
         process.communicate(timeout=300)
     done = complete(folder)
     began = time.monotonic()
+    if not targets:
+        return None
     again = run(folder, *SWEEP)
     assert again.returncode == 0, again.stderr
     require_same(undisturbed, folder)
@@ -63,16 +67,20 @@ def one(folder: Path, undisturbed: Path, seed: int) -> dict[str, object]:
     return {**row, "again_s": round(time.monotonic() - began, 1), "result": "same numbers, each slot once"}
 
 
-def main(times: int) -> None:
-    rows = []
+def main(times: int, first: int = 0) -> None:
+    rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as place:
         undisturbed = Path(place) / "undisturbed"
         assert run(undisturbed, *SWEEP).returncode == 0
-        for seed in range(times):
-            rows.append(one(Path(place) / str(seed), undisturbed, seed))
-            print(rows[-1], flush=True)
+        for seed in count(first):
+            row = one(Path(place) / str(seed), undisturbed, seed)
+            if row is not None:
+                rows.append(row)
+                print(row, flush=True)
+            if len(rows) == times:
+                break
     pd.DataFrame(rows).to_csv(Path(__file__).with_name("kills.csv"), index=False)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(*map(int, sys.argv[1:]))
