@@ -95,7 +95,8 @@ def announce(name: str, simulation: Simulation) -> None:
     rows = sum(map(len, cover(targets(federation, "test", simulation.metrics))))
     tested = rows / schedule.batch / schedule.eval_every
     # a forward pass is a third of a gradient step
-    seconds = _seconds_a_step(simulation) * left * (share * schedule.epochs * batches + tested / 3)
+    steps = left * (share * schedule.epochs * batches + tested / 3)
+    seconds = _seconds_a_step(simulation) * steps / schedule.workers
     begin = f"goes on after round {simulation.round}, " if simulation.round else ""
     say(
         f"{name}: {begin}{left} round{'s' * (left > 1)} of {simulation.cohort_size} of {federation.clients} "

@@ -55,3 +55,10 @@ def test_the_papers_sweeps(site: Path, tmp_path: Path) -> None:
     assert planned.returncode == 0, planned.stderr
     assert "pgfed/table2 at scale smoke: 9 trials" in planned.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_papers_reports(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    made = pflsweep(site, tmp_path, "report", "pgfed/table1")
+    assert made.returncode == 0, made.stderr
+    assert "0 of 84 cells complete at scale paper" in made.stdout

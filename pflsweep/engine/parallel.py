@@ -79,10 +79,10 @@ class Workers:
                 forking += perf_counter() - began
                 _give(pipe, waiting, busy)
             while busy:
-                for pipe in wait(list(busy)):
-                    k = busy.pop(pipe)  # type: ignore[call-overload]
-                    answer = _received(pipe, pids)  # type: ignore[arg-type]
-                    _give(pipe, waiting, busy)  # type: ignore[arg-type]
+                ready = wait(list(busy))
+                for pipe in [each for each in busy if each in ready]:
+                    k, answer = busy.pop(pipe), _received(pipe, pids)
+                    _give(pipe, waiting, busy)
                     yield k, answer
         finally:
             began = perf_counter()

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from pflsweep.models.blocks import convolved, model_of
+from pflsweep.models.layers import Conv2d
 
 
 def build(shape: Sequence[int], classes: int) -> nn.Sequential:
@@ -19,7 +20,7 @@ def build(shape: Sequence[int], classes: int) -> nn.Sequential:
     """
     height, width = convolved("cnn", shape)
     return model_of(
-        conv1=nn.Sequential(nn.Conv2d(shape[0], 32, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        conv1=nn.Sequential(Conv2d(shape[0], 32, 5), nn.ReLU(), nn.MaxPool2d(2)),
         conv2=nn.Sequential(nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2)),
         fc1=nn.Sequential(nn.Flatten(), nn.Linear(64 * height * width, 512), nn.ReLU()),
         head=nn.Linear(512, classes),

@@ -37,6 +37,13 @@ class HasClients(Protocol):
     def clients(self) -> pd.DataFrame: ...
 
 
+class HasNewcomers(Protocol):
+    """The same, of clients that took part in no round."""
+
+    @property
+    def newcomers(self) -> pd.DataFrame: ...
+
+
 class Summary(NamedTuple):
     """One run in a line. Accuracies are unweighted means over the clients that have test data, in [0, 1]."""
 
@@ -95,7 +102,7 @@ def client_accuracy(record: HasClients, view: str = "personal", target: str = "o
     return shown["correct"] / shown["n"]
 
 
-def newcomers_accuracy(record: Record) -> pd.Series:
+def newcomers_accuracy(record: HasNewcomers) -> pd.Series:
     """By epoch of fine-tuning, the mean over the clients that took part in no round; empty where there are none."""
     table = record.newcomers
     if table.empty:

@@ -21,7 +21,7 @@ from pflsweep.engine.optimiser import Sgd
 from pflsweep.engine.protocol import Verbs
 from pflsweep.engine.simulation import Schedule, Simulation
 from pflsweep.engine.task import Task
-from pflsweep.models import cnn
+from pflsweep.models import cnn, layers
 
 Build = Callable[[tuple[int, ...], int], nn.Sequential]
 SHAPE, CLASSES, LR = (3, 32, 32), 10, 0.01
@@ -93,6 +93,9 @@ class PlainLoop:
     def __init__(self, federation: Federation, *, epochs: int, batch: int, build: Build = cnn.build) -> None:
         torch.manual_seed(0)
         self.model = build(federation.dataset.shape, CLASSES).to(federation.device)
+        for module in self.model.modules():
+            if isinstance(module, layers.Conv2d):
+                module.__class__ = nn.Conv2d  # as one would write it by hand
         self.epochs, self.batch = epochs, batch
         self.train = [federation.gather(torch.from_numpy(rows)) for rows in federation.rows["train"]]
         self.test = [federation.gather(torch.from_numpy(rows)) for rows in federation.rows["test"]]

@@ -55,8 +55,8 @@ class Setting:
 
 
 SETTINGS = {
-    "a": Setting(clients=20, participation=1.0, alpha=0.1, samples=300, batch=10, epochs=1),
-    "b": Setting(clients=100, participation=0.25, alpha=0.3, samples=160, batch=128, epochs=5),
+    "a": Setting(clients=20, participation=1.0, alpha=0.1, samples=400, batch=10, epochs=1),
+    "b": Setting(clients=100, participation=0.25, alpha=0.3, samples=60, batch=128, epochs=5),
     "c": Setting(
         20, 1.0, 0.1, 20, 10, 1, (3, 64, 64), partial(torchvision.build, name="resnet18", norm="group", groups=32)
     ),
@@ -223,7 +223,7 @@ def memory() -> None:
         print(f"| {method} | {peaks[0]:.2f} | {peaks[1]:.2f} |", flush=True)
 
 
-def growth(rounds: int = 4) -> None:
+def growth(rounds: int = 3) -> None:
     """Seconds and memory a round for 10 to 10,000 clients at a cohort of 50, where a client keeps a model (FedALA)."""
     print("\n| clients | cohort | seconds a round | evaluation | rows seen | peak GB |\n|-|-|-|-|-|-|")
     for clients in (10, 100, 1_000, 10_000):

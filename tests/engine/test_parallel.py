@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -214,6 +215,15 @@ def test_what_forks_write_into_shared_memory_is_seen_here() -> None:
     assert set(threads.values()) == {1}
     assert shared.tolist() == [1, 2, 3, 4]
     assert theirs.tolist() == [1, 0, 0, 0], "but for the first job, which is done here"
+
+
+def test_workers_can_be_asked_from_a_thread() -> None:
+    """As a notebook or Dask may do it: a fork of a thread that is not the main one."""
+    found: dict[int, int] = {}
+    thread = threading.Thread(target=lambda: found.update(Workers(2).map("x", [3, 2, 1], lambda k: os.getpid())))
+    thread.start()
+    thread.join(60)
+    assert len(set(found.values())) >= 2
 
 
 def test_short_work_stays_here(monkeypatch: pytest.MonkeyPatch, forks: list[int]) -> None:

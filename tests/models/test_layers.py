@@ -10,7 +10,7 @@ from torch.func import functional_call, grad, vmap
 from pflsweep.engine.draws import fold, tensor_key
 from pflsweep.models import cnn_norm, cnn_pg
 from pflsweep.models.blocks import model_of
-from pflsweep.models.layers import BatchNorm2d, Dropout, context
+from pflsweep.models.layers import BatchNorm2d, Conv2d, Dropout, context
 
 KEY = tensor_key(0, "test")
 
@@ -189,3 +189,13 @@ def test_contexts_nest_and_threads_do_not_mix():
         for one, other in zip(alone, pool.map(drop, range(8)), strict=True):
             assert torch.equal(one, other)
     assert layer(x) is x
+
+
+@pytest.mark.parametrize("lifted", [False, True])
+def test_a_convolution_with_channels_last_is_the_same_convolution(lifted: bool) -> None:
+    ours, stock = Conv2d(3, 4, 5).double(), nn.Conv2d(3, 4, 5).double()
+    stock.load_state_dict(ours.state_dict())
+    x = torch.rand(2, 7, 3, 9, 9, dtype=torch.float64)
+    got, wanted = (vmap(f)(x) if lifted else f(x[0]) for f in (ours, stock))
+    torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
+    assert lifted or got.is_contiguous(memory_format=torch.channels_last)

@@ -3,6 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from statistics import correlation, fmean, median
 from typing import Any, NamedTuple
 
@@ -149,7 +150,7 @@ class _Court:
         other = op["minus"]
         dropped = ("minus", "abs", "take", *(["except"] if "method" in other else []))
         free = _named(other)
-        lists = [each.get("method") for each in (op, other)]
+        lists: list[Any] = [each.get("method") for each in (op, other)]
         step = all(isinstance(each, list) for each in lists) and len(lists[0]) == len(lists[1]) and "take" not in other
         subtracted = self._terms({**{k: v for k, v in op.items() if k not in dropped}, **other})
         for a, b in _meeting(terms, subtracted, free):
@@ -200,7 +201,7 @@ class _Court:
             series[tuple(term.keys[key] for key in apart)][term.keys[axis]] = term
         for points in series.values():
             there = [points[str(at)] for at in order if str(at) in points]
-            steps = [(there[0], there[-1])] if body.get("by") == "ends" else list(zip(there, there[1:], strict=False))
+            steps = [(there[0], there[-1])] if body.get("by") == "ends" else list(pairwise(there))
             for a, b in steps if len(there) > 1 else []:
                 if abs(a.value) != float("inf") or abs(b.value) != float("inf"):
                     holds = _above(sign * (b.value - a.value), 0, body)

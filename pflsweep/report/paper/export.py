@@ -12,17 +12,20 @@ from pflsweep.report import tables
 from pflsweep.report.paper import layout, page
 from pflsweep.report.paper.table import Made, Reproduced
 
-PRINTED = "paper table row_order method method_label dataset model setting metric value std unit best std_over".split()
+PRINTED = ["paper", "table", "row_order", "method", "method_label", "dataset", "model", "setting", "metric"]
+NUMBERS = ["value", "std", "unit", "best", "std_over"]
 OURS = ["printed", "printed_std", "difference", "apart", "seeds", "seeds_asked"]
 STATE = "report.json"
-SPECIAL = {"&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_", "$": r"\$", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}"}
+SPECIAL = {**{letter: rf"\{letter}" for letter in "&%#_${}"}, "~": r"\textasciitilde{}"}
+HEAD = ["report", "scale", "cells complete", "apart from print", "failed trials", "mean tau"]
+HEAD += ["claims: holds / in part / does not / open", "what"]
 
 
 def as_csv(of: Reproduced) -> str:
     """The columns of the printed files, with print in further ones; a missing cell has an empty value."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([*PRINTED, *OURS])
+    writer.writerow([*PRINTED, *NUMBERS, *OURS])
     for made in of.made.values():
         line, value = made.line, made.value
         writer.writerow([
@@ -73,7 +76,7 @@ def _groups(heads: list[str]) -> list[str]:
 def _latex(made: Made | None) -> str:
     if made is None or not made.there:
         return "--"
-    shown = page.value(made).replace("−", "-").replace("∞", r"\infty").replace("±", r"\pm")
+    shown = page.value(made).replace(page.MINUS, "-").replace("∞", r"\infty").replace("±", r"\pm")
     bold = rf"\mathbf{{{shown}}}" if made.place == 1 else rf"\underline{{{shown}}}" if made.place == 2 else shown
     return f"${bold}$"
 
@@ -101,8 +104,7 @@ def state(of: Reproduced, ruled: list[tuple[dict[str, Any], Any]]) -> dict[str, 
 
 def write_index(out: Path, errors: dict[str, str]) -> Path:
     """index.md, from the states that reports have left in their folders."""
-    lines = ["| report | scale | cells complete | apart from print | failed trials | mean tau | claims: holds / in part "
-             "/ does not / open | |", "|:--|:--|--:|--:|--:|--:|--:|:--|"]  # fmt: skip
+    lines = [f"| {' | '.join(HEAD)} |", "|:--|:--|--:|--:|--:|--:|--:|:--|"]
     for name in layout.names():
         file = out / name / STATE
         if name in errors:

@@ -1,10 +1,207 @@
-"""The figures that go with a reproduced table."""
+"""The figures that go with a reproduced table, by the names that its layout may ask for."""
 
+import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pflsweep.report.paper.table import Reproduced
+import numpy as np
+import pandas as pd
+
+from pflsweep.report import figures, style
+from pflsweep.report.compare import newcomers_accuracy
+from pflsweep.report.figures import Array
+from pflsweep.report.paper.store import Trial
+from pflsweep.report.paper.table import Made, Reproduced, title
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PANELS = 3  # in a row
+
+
+class Picture(NamedTuple):
+    stem: str
+    shows: str
+    figure: "Figure"
 
 
 def draw(of: Reproduced, folder: Path) -> dict[str, str]:
     """Saves the figures that a layout asks for as PNG and SVG; file name of each PNG -> what it shows."""
-    return {}
+    drawn = {}
+    for name in of.layout.figures:
+        for picture in FIGURES[name](of):
+            style.save(picture.figure, folder / picture.stem)
+            drawn[f"{picture.stem}.png"] = picture.shows
+    return drawn
+
+
+def _settings(of: Reproduced) -> dict[str, list[Made]]:
+    """The numbers with trials by the sweep's setting, each method once, in the order of columns and rows."""
+    found: dict[str, dict[str, Made]] = {}
+    for _, made in sorted(of.made.items(), key=lambda each: each[0][::-1]):
+        if made.answer.trials:
+            found.setdefault(made.answer.setting, {}).setdefault(made.answer.method, made)
+    return {setting: list(methods.values()) for setting, methods in found.items()}
+
+
+def _looks(of: Reproduced) -> dict[str, dict[str, Any]]:
+    """A method has one look in all panels."""
+    methods = dict.fromkeys(line.method for line in of.layout.printed)
+    return dict(zip(methods, style.looks(), strict=False))
+
+
+def curves(of: Reproduced) -> Iterator[Picture]:
+    """Mean accuracy by round, a panel a setting; the band is one std over seeds."""
+    settings, looks = _settings(of), _looks(of)
+    if not settings:
+        return
+    rows = math.ceil(len(settings) / PANELS)
+    size = (3.2 * min(len(settings), PANELS) + 2.0, 2.9 * rows)
+    with style.figure(*size, nrows=rows, ncols=min(len(settings), PANELS), squeeze=False) as (made, grid):
+        labels: dict[str, Any] = {}
+        for axes, (setting, methods) in zip(grid.flat, settings.items(), strict=False):
+            for each in methods:
+                rounds, mean, std = _by_round(list(each.answer.trials.values()), _scored(of, each))
+                look = {**looks[each.line.method], "marker": "", "linewidth": 1.3}
+                (line,) = axes.plot(rounds, mean, gid=f"curve {setting} {each.line.method}", **look)
+                labels.setdefault(each.line.label, line)
+                if np.any(std):
+                    axes.fill_between(rounds, mean - std, mean + std, color=look["color"], alpha=0.12, linewidth=0)
+            axes.set(title=setting, xlabel="round", ylabel="mean accuracy over clients (%)")
+            axes.margins(x=0.02)
+        for axes in list(grid.flat)[len(settings) :]:
+            axes.set_visible(False)
+        made.legend(list(labels.values()), list(labels), loc="outside right upper", handlelength=3)
+    yield Picture("curves", "mean accuracy by round; band: one std over seeds", made)
+
+
+def _scored(of: Reproduced, made: Made) -> str:
+    """The column of the rounds that a cell's metric is of."""
+    if made.metric.quantity != "accuracy":
+        return "personal_accuracy"
+    view = made.metric.options.get("view") or of.layout.views.get(made.line.method, "personal")
+    target = made.metric.options.get("target", "own")
+    return f"{view}_accuracy" if target == "own" else f"{view}_{target}_accuracy"
+
+
+def _by_round(trials: list[Trial], column: str) -> tuple[Array, Array, Array]:
+    """The rounds that all evaluated, mean and std in percent."""
+    column = column if all(column in trial.rounds for trial in trials) else "personal_accuracy"
+    seeds = [trial.rounds.dropna(subset=column).set_index("round")[column] for trial in trials]
+    common = sorted(set.intersection(*(set(each.index) for each in seeds)))
+    values = 100 * np.array([each.loc[common].to_numpy(dtype=float) for each in seeds])
+    std = values.std(axis=0, ddof=1) if len(seeds) > 1 else np.zeros(len(common))
+    return np.array(common, dtype=float), values.mean(axis=0), std
+
+
+def newcomers(of: Reproduced) -> Iterator[Picture]:
+    """Accuracy of clients that took part in no round, by epoch of their fine-tuning, a figure a setting."""
+    for setting, methods in _settings(of).items():
+        made = []
+        for each in methods:
+            seeds = [curve for trial in each.answer.trials.values() if len(curve := newcomers_accuracy(trial))]
+            if seeds:
+                wide = pd.concat(seeds, axis=1, join="inner").sort_index()
+                mean = wide.mean(axis=1).to_numpy()
+                made.append(figures.Curve(each.line.label, wide.index.to_numpy(dtype=float), mean, mean, mean))
+        if made:
+            stem = f"new-{setting.replace('/', '-')}"
+            picture = figures.accuracy(made, f"New clients, {setting}", by="epoch")
+            yield Picture(stem, f"accuracy of new clients by epoch of fine-tuning, {setting}", picture)
+
+
+def privacy(of: Reproduced) -> Iterator[Picture]:
+    """Accuracy against epsilon; what trains without noise is a dashed line."""
+    spent = {place: made for place, made in of.made.items() if made.line.metric == "epsilon" and made.there}
+    datasets = list(dict.fromkeys(made.line.dataset for made in spent.values()))
+    if not datasets:
+        return
+    looks = _looks(of)
+    with style.figure(4.2 * len(datasets) + 1, 3.4, ncols=len(datasets), squeeze=False) as (made, grid):
+        for axes, dataset in zip(grid[0], datasets, strict=True):
+            points: dict[str, list[tuple[float, float]]] = {}
+            for (row, _), each in spent.items():
+                pair = [m for (r, _), m in of.made.items() if r == row and m.line.metric == "acc" and m.there]
+                own = [m for m in pair if m.line.dataset == dataset == each.line.dataset]
+                for accuracy in own:
+                    points.setdefault(each.line.method, []).append((each.value.mean, accuracy.value.mean))
+            for method, pairs in points.items():
+                look = looks[method]
+                finite = sorted(pair for pair in pairs if math.isfinite(pair[0]))
+                epsilons, accuracies = ([pair[k] for pair in finite] for k in (0, 1))
+                axes.plot(epsilons, accuracies, label=method, gid=f"privacy {dataset} {method}", **look)
+                for flat in (pair[1] for pair in pairs if math.isinf(pair[0])):
+                    axes.axhline(flat, color=look["color"], linestyle="--", linewidth=1)
+            axes.set(title=dataset, xlabel="epsilon", ylabel="mean accuracy over clients (%)")
+            axes.legend()
+    yield Picture("privacy", "accuracy against epsilon; dashed: without noise", made)
+
+
+def gains(of: Reproduced) -> Iterator[Picture]:
+    """Each client's gain over the baseline, a figure a column."""
+    order = list(_looks(of))
+    for number, column in enumerate(of.layout.columns):
+        metric = of.layout.metrics[column.metric]
+        there = [made for (_, c), made in sorted(of.made.items()) if c == number and made.there]
+        if there:
+            by_method = {made.line.method: np.concatenate(of.by_client(made)) for made in there}
+            head = f"Gains in the last round, {title(column)}"
+            picture = figures.gains(by_method, metric.options["baseline"], order, head)
+            yield Picture(f"gains-{column.setting}", f"gain of each client, {title(column)}", picture)
+
+
+def matrix(of: Reproduced) -> Iterator[Picture]:
+    """How PGFed's A has changed in its first setting, and how that goes with the clients' training samples."""
+    trial = _first(of, "pgfed", "A")
+    if trial is None:
+        return
+    change = trial.matrices["A"] - 1 / trial.rounds["cohort"].iloc[0]  # 1 / M is where it starts
+    off = np.where(np.eye(len(change), dtype=bool), np.nan, change)
+    sizes = trial.partition.groupby("client")["train"].sum().to_numpy(dtype=float)
+    if len(sizes) != len(change):
+        return
+    with style.figure(11.5, 3.4, ncols=3) as (made, (tiles, taken, given)):
+        limit = float(np.nanmax(np.abs(off))) or 1.0
+        image = tiles.imshow(off, cmap="PuOr", vmin=-limit, vmax=limit, interpolation="nearest")
+        tiles.grid(False)
+        tiles.set(title="change of A", xlabel="from client j", ylabel="client i")
+        made.colorbar(image, ax=tiles, shrink=0.85)
+        _regression(taken, sizes, np.nanmean(off, axis=0), "training samples of client j", "column mean of the change")
+        _regression(given, sizes, np.nanmean(off, axis=1), "training samples of client i", "row mean of the change")
+    yield Picture("matrix", f"change of PGFed's A, {trial.meta['name']}: the paper's figure 3", made)
+
+
+def _regression(axes: Any, x: Array, y: Array, xlabel: str, ylabel: str) -> None:
+    axes.scatter(x, y, color=style.PALETTE[0], s=18, gid=f"points {ylabel}")
+    if np.ptp(x) > 0 and np.ptp(y) > 0:
+        slope, intercept = np.polyfit(x, y, 1)
+        ends = np.array([x.min(), x.max()])
+        axes.plot(ends, slope * ends + intercept, color=style.PALETTE[1], gid=f"line {ylabel}")
+        axes.set(title=f"r = {np.corrcoef(x, y)[0, 1]:.2f}")
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+
+
+def weights(of: Reproduced) -> Iterator[Picture]:
+    """What FedFomo's clients have come to take from each other, in the first setting."""
+    trial = _first(of, of.layout.own, "P")
+    if trial is not None:
+        shows = f"client-to-client weights P of FedFomo, {trial.meta['name']}"
+        yield Picture("weights", shows, figures.heatmap(trial.matrices["P"], "P"))
+
+
+def _first(of: Reproduced, method: str, name: str) -> Trial | None:
+    """The first trial of a method that has left a matrix."""
+    answers = [answer for (_, m), answer in of.answers.items() if m == method]
+    trials = (trial for answer in answers for trial in answer.trials.values())
+    return next((trial for trial in trials if name in trial.matrices), None)
+
+
+FIGURES: dict[str, Callable[[Reproduced], Iterator[Picture]]] = {
+    "curves": curves,
+    "newcomers": newcomers,
+    "privacy": privacy,
+    "gains": gains,
+    "matrix": matrix,
+    "weights": weights,
+}

@@ -1,7 +1,8 @@
 """A table of a paper as data: its layout file, and what was printed.
 
 reports/layouts/<paper>/<table>.yaml says what each metric is and over what its std is; rows, columns and numbers are
-those of the printed CSV file and of columns.csv. A new table needs those three and no code.
+those of the printed CSV file and of columns.csv, or, for a figure of which no numbers are printed, the layout's own. A
+new table needs those and no code.
 """
 
 import ast
@@ -37,6 +38,7 @@ class Metric(NamedTuple):
     relative: str = ""  # the row it is divided by; "slowest": the column's largest number divided by it
     minus: str = ""  # the end of a row's name without which it is the row to be subtracted
     times: float = 1.0
+    unit: str = "percent"  # where nothing is printed that says it
 
 
 class Printed(NamedTuple):
@@ -58,9 +60,14 @@ class Printed(NamedTuple):
     std_over: str
 
     @property
+    def variant(self) -> bool:
+        """Whether its method has a plug-in that the same row has not in other columns."""
+        return self.method.endswith("_ala")
+
+    @property
     def shown(self) -> str:
         """As printed."""
-        return (self.text or "lost") + (f" ± {self.std_text}" if self.std_text else "")
+        return (self.text.replace("inf", "∞") or "lost") + (f" ± {self.std_text}" if self.std_text else "")
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -95,13 +102,18 @@ class Layout(NamedTuple):
     printed: list[Printed]
 
     @property
+    def in_print(self) -> bool:
+        """Whether there are numbers to stand beside."""
+        return any(line.text for line in self.printed)
+
+    @property
     def paper(self) -> str:
         return self.name.partition("/")[0]
 
     @property
     def rows(self) -> dict[int, str]:
         """Number -> label, with what tells its setting from those of other rows."""
-        labels = {}
+        labels: dict[int, str] = {}
         for line in self.printed:
             column = self.column_of(line)
             star = column.setting.split(";") if column is not None else []
@@ -113,10 +125,9 @@ class Layout(NamedTuple):
         """Where a printed number stands; None for one that has no column of its own."""
         known = {column.metric for column in self.columns}
         for column in self.columns:
-            same = (column.dataset, column.model) == (line.dataset, line.model)
+            same = (column.dataset, column.model, column.variant) == (line.dataset, line.model, line.variant)
             metric = column.metric == line.metric or line.metric not in known
-            variant = column.variant == line.method.endswith("_ala")
-            if line.metric in self.metrics and same and metric and variant and fnmatchcase(line.setting, column.setting):
+            if line.metric in self.metrics and same and metric and fnmatchcase(line.setting, column.setting):
                 return column
         return None
 
@@ -151,19 +162,39 @@ def read(name: str) -> Layout:
     if file is None:
         raise UserError(f"No report '{name}'.{nearest(name, names())} There are: runs, all, {', '.join(names())}.")
     content = _content(file)
-    stem = content.pop("printed")
     metrics = {key: _metric(key, spec, file) for key, spec in content.pop("metrics").items()}
+    _known("figures", content["figures"], _figures(), file)
+    stem, own, beside = (content.pop(key) for key in ("printed", "own_table", "beside"))
+    if not stem:
+        table, columns, printed = _unprinted(own, metrics, file)
+        return Layout(name=name, table=table, metrics=metrics, columns=columns, printed=printed, **content)
     printed = [_printed(line) for line in _csv(f"{stem}.csv")]
-    missing = [line.metric for line in printed if line.metric not in metrics and line.metric not in content["beside"]]
+    missing = [line.metric for line in printed if line.metric not in metrics and line.metric not in beside]
     if missing:
         raise UserError(f"{file}: {stem}.csv has the metric '{missing[0]}': say under `metrics` how it comes about.")
     paper, number = stem.split("_")
     columns = [_column(c) for c in _csv("columns.csv") if f"{c['paper']}_{number}" == f"{paper}_{_table(c['table'])}"]
     if not columns or paper != name.partition("/")[0]:
         raise UserError(f"{file}: columns.csv has no columns for '{stem}'.")
-    content.pop("beside")
     table = number.removeprefix("table")
     return Layout(name=name, table=table, metrics=metrics, columns=columns, printed=printed, **content)
+
+
+def _unprinted(own: Any, metrics: dict[str, Metric], file: Path) -> tuple[str, list[Column], list[Printed]]:
+    """Name, columns and cells of a table of which nothing is printed."""
+    keys = ("name", "rows", "columns")
+    if not isinstance(own, dict) or set(own) != set(keys) or not all(own.values()):
+        raise UserError(f"{file}: without `printed` it needs own_table: {{{', '.join(keys)}}}, each with something.")
+    columns, cells = [], []
+    for place, header in own["columns"].items():
+        dataset, _, setting = place.partition("/")
+        for metric in metrics:
+            group, head = (header, metric) if len(metrics) > 1 else ("", header)
+            columns.append(Column(group, head, dataset, "", setting, metric, False))
+            for row, (method, label) in enumerate(own["rows"].items(), start=1):
+                where = (row, label, dataset, "", setting, metric, method)
+                cells.append(Printed(*where, "", None, None, "", metrics[metric].unit, False, ""))
+    return str(own["name"]), columns, cells
 
 
 DEFAULTS: dict[str, Any] = {
@@ -174,9 +205,13 @@ DEFAULTS: dict[str, Any] = {
     "figures": [],
     "notes": [],
     "about": "",
+    "printed": "",  # a file of reports/paper without .csv
+    "own_table": None,  # name as claims call it, rows (method: label) and columns (a sweep's setting: header)
     "beside": [],  # printed metrics that are in no column, and are not made anew
 }
-NEEDED = ("title", "printed", "sweeps", "metrics")
+TYPES = {"title": str, "sweeps": list, "metrics": dict, "own_table": dict}
+NAMES_OF: dict[Any, str] = {str: "text", list: "list", dict: "mapping"}
+NEEDED = ("title", "sweeps", "metrics")
 
 
 def _content(file: Path) -> dict[str, Any]:
@@ -193,11 +228,15 @@ def _content(file: Path) -> dict[str, Any]:
     for key in NEEDED:
         if key not in content:
             raise UserError(f"{file}: '{key}' is missing. A layout has {', '.join(NEEDED)}.")
+    for key, value in content.items():
+        like = TYPES.get(key) or type(DEFAULTS[key])
+        if not isinstance(value, like):
+            raise UserError(f"{file}: '{key}' is {value!r}: it has to be a {NAMES_OF[like]}.")
     return {**DEFAULTS, **content}
 
 
 def _metric(name: str, spec: Any, file: Path) -> Metric:
-    from pflsweep.report.paper.measure import QUANTITIES
+    from pflsweep.report.paper.measure import QUANTITIES, WORDS
 
     if not isinstance(spec, dict) or spec.get("quantity") not in QUANTITIES:
         said = spec.get("quantity") if isinstance(spec, dict) else spec
@@ -206,6 +245,11 @@ def _metric(name: str, spec: Any, file: Path) -> Metric:
             f"There are: {', '.join(QUANTITIES)}."
         )
     own = {key: value for key, value in spec.items() if key in Metric._fields}
+    needed, further = WORDS.get(spec["quantity"], ((), ()))
+    _known(f"metrics.{name}", list(spec), [*Metric._fields, *needed, *further], file)
+    for word in needed:
+        if word not in spec:
+            raise UserError(f"{file}: metrics.{name}: {spec['quantity']} needs '{word}'.")
     metric = Metric(**{"over": "seeds", **own}, options={k: v for k, v in spec.items() if k not in own})
     for key, value, allowed in (("over", metric.over, OVER), ("best", metric.best, BEST)):
         if value not in allowed:
@@ -213,19 +257,38 @@ def _metric(name: str, spec: Any, file: Path) -> Metric:
     return metric
 
 
+def _figures() -> list[str]:
+    from pflsweep.report.paper.figures import FIGURES
+
+    return list(FIGURES)
+
+
+def _known(key: str, words: list[str], allowed: list[str], file: Path) -> None:
+    for word in words:
+        if word not in allowed:
+            raise UserError(
+                f"{file}: {key} has '{word}'.{nearest(str(word), allowed)} It may have: {', '.join(allowed)}."
+            )
+
+
 def _table(number: str) -> str:
     return f"table{number}" if number.isdigit() else number
 
 
 def _column(line: dict[str, str]) -> Column:
-    return Column(*(line[k] for k in Column._fields[:-1]), variant=line["ala"] == "1")
+    return Column(**{key: line[key] for key in Column._fields[:-1]}, variant=line["ala"] == "1")
 
 
 def _printed(line: dict[str, str]) -> Printed:
     return Printed(
-        int(line["row_order"]),
-        line["method_label"],
-        *(line[key] for key in ("dataset", "model", "setting", "metric", "method", "value")),
+        row=int(line["row_order"]),
+        label=line["method_label"],
+        dataset=line["dataset"],
+        model=line["model"],
+        setting=line["setting"],
+        metric=line["metric"],
+        method=line["method"],
+        text=line["value"],
         value=_value(line["value"]) if line["value"] else None,
         std=float(line["std"]) if line["std"] else None,
         std_text=line["std"],
@@ -281,24 +344,26 @@ def heads(layout: Layout) -> list[Cell]:
     return found
 
 
-@cache
 def claims(paper: str, table: str) -> list[dict[str, Any]]:
     """Those that are about a table."""
-    everything = disk.read_yaml(_data("claims.yaml"))["claims"]
+    everything = _yaml("claims.yaml")["claims"]
     return [c for c in everything if c["paper"] == paper and table in [str(each) for each in c["table"]]]
 
 
-@cache
 def notes() -> dict[int, str]:
     """What is odd in print, by number."""
-    return disk.read_yaml(_data("notes.yaml"))["notes"]
+    return dict(_yaml("notes.yaml")["notes"])
 
 
-@cache
 def stated(paper: str, table: str) -> dict[tuple[str, str, str], dict[str, str]]:
     """By dataset, model and setting, what the paper says of training; "ns" where it does not."""
     lines = [line for line in _csv("settings.csv") if (line["paper"], line["table"]) == (paper, table)]
     return {(line["dataset"], line["model"], line["setting"]): line for line in lines}
+
+
+@cache
+def _yaml(name: str) -> dict[str, Any]:
+    return disk.read_yaml(_data(name))
 
 
 @cache

@@ -43,13 +43,22 @@ def _one(name: str, runs: Path, out: Path, scale: str | None, every: list[Ledger
     chosen = scale or store.newest_scale(every, of.sweeps) or "paper"
     kept = stores.setdefault(chosen, Store(runs, chosen, every))
     table, folder = Reproduced(of, kept), _made(out / name)
-    ruled = list(rulings(table, [Reproduced(layout.read(other), kept) for other in others_needed(of)]))
+    others = [Reproduced(layout.read(other), kept) for other in others_needed(of)]
+    ruled = list(rulings(table, [other for other in others if _sound(other)]))
     drawn = figures.draw(table, folder)
     disk.write_text(folder / "table.csv", export.as_csv(table))
     disk.write_text(folder / "table.tex", export.as_latex(table))
     disk.write_json(folder / export.STATE, export.state(table, ruled))
     disk.write_text(folder / "README.md", page.text(table, ruled, drawn))
     return f"{folder / 'README.md'}: {table.complete} of {len(table.made)} cells complete at scale {chosen}"
+
+
+def _sound(of: Reproduced) -> bool:
+    """Whether a table can be made; where not, its own report says why."""
+    try:
+        return bool(of.made)
+    except UserError:
+        return False
 
 
 def _made(folder: Path) -> Path:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from pflsweep.report.compare import at_last, client_accuracy, rounds_to
+from pflsweep.report.compare import at_last, client_accuracy, newcomers_accuracy, rounds_to
 from pflsweep.report.paper.store import Trial
 
 Values = pd.Series  # by client
@@ -23,15 +23,15 @@ class Value(NamedTuple):
 
 
 def accuracy(trial: Trial, options: dict[str, Any], view: str) -> Values:
-    """By client, in the last evaluated round (round: best): of the personal models, or of another `view`. `target`:
-    on whose test data. `group`: of one group of clients alone; `group: mean`: a number a group.
+    """By client, in the last evaluated round (round: best). view: whose models. `target`: on whose test data.
+    `group`: of one group of clients alone; `group: mean`: a number a group.
     """
     clients = trial.clients_best if options.get("round") == "best" else trial.clients
     target, group = options.get("target", "own"), options.get("group")
-    values = client_accuracy(_Rows(clients), options.get("view", view), target)
+    values = client_accuracy(_Rows(clients), view, target)
     if group is None:
         return values
-    groups = values.index.map(trial.partition.groupby("client")["group"].first().map(_plain))
+    groups = trial.partition.groupby("client")["group"].first().map(_plain).loc[values.index]
     return values.groupby(groups).mean() if group == "mean" else values[groups == _plain(group)]
 
 
@@ -42,6 +42,17 @@ class _Rows(NamedTuple):
 def _plain(name: str) -> str:
     """A group's name as settings write it: realworld of Real World."""
     return "".join(letter for letter in str(name).lower() if letter.isalnum())
+
+
+def newcomers(trial: Trial, options: dict[str, Any]) -> float:
+    """Mean over the clients that took part in no round, after the last epoch of their fine-tuning."""
+    curve = newcomers_accuracy(trial)
+    return float(curve.iloc[-1]) if len(curve) else math.nan
+
+
+def mean_accuracy(trial: Trial, options: dict[str, Any]) -> float:
+    """Over the evaluated rounds of the `first` so many."""
+    return float(trial.rounds.loc[trial.rounds["round"] <= options["first"], "personal_accuracy"].mean())
 
 
 def rounds_to_goal(trial: Trial, options: dict[str, Any]) -> float:
@@ -89,6 +100,8 @@ def ala_parameters(trial: Trial, options: dict[str, Any]) -> float:
 
 Quantity = Callable[[Trial, dict[str, Any]], float]
 NUMBERS: dict[str, Quantity] = {
+    "newcomers": newcomers,
+    "mean_accuracy": mean_accuracy,
     "rounds_to": rounds_to_goal,
     "images_per_second": images_per_second,
     "minutes": minutes,
@@ -97,6 +110,15 @@ NUMBERS: dict[str, Quantity] = {
     "epsilon": epsilon,
     "ala_parameters": ala_parameters,
 }
+WORDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # those that a quantity needs, and those it may have
+    "accuracy": ((), ("view", "target", "round", "group", "take")),
+    "gain": (("baseline",), ("view", "target", "round", "take")),
+    "mean_accuracy": (("first",), ()),
+    "rounds_to": (("goal",), ()),
+    "minutes": (("within",), ()),
+    "ala_parameters": (("blocks", "head"), ()),
+}
+SHARES = ("accuracy", "gain", "newcomers", "mean_accuracy")  # in [0, 1], or between -1 and 1
 QUANTITIES = ("accuracy", "gain", *NUMBERS)
 
 

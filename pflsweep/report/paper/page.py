@@ -1,6 +1,7 @@
 """A reproduced table as markdown that GitHub shows, with all that a reader needs to trust or doubt it."""
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -9,14 +10,23 @@ from pflsweep.errors import UserError
 from pflsweep.report import tables
 from pflsweep.report.paper import layout, settings
 from pflsweep.report.paper.claims import Check, Ruling
-from pflsweep.report.paper.store import UNTRAINED, Answer, dumps
+from pflsweep.report.paper.store import UNTRAINED, Answer
 from pflsweep.report.paper.table import Made, Reproduced, title
 
+MINUS = "\N{MINUS SIGN}"
 VERDICTS = {True: "holds", "partly": "holds in part", False: "does not hold", None: "cannot be told yet"}
 LEGEND = """\
 Each cell: ours, then what is printed and the difference. **Bold** is our best of the {along}, <u>underlined</u> our
 second; **≠** marks a difference larger than our std and the printed one together (one that is not known counts as
 nothing; without either there is no mark). A std is over {over}.
+"""
+UNPRINTED = """\
+No numbers are printed of this one. **Bold** is our best of the {along}, <u>underlined</u> our second. A std is over
+{over}.
+"""
+PAIRED = """\
+Mean difference in points of the same client under the same seed, with its 95% CI over seeds (Student's t), or over
+clients (bootstrap) where there is one seed; p: Wilcoxon's signed ranks over all pairs, not corrected for their number.
 """
 
 
@@ -44,16 +54,21 @@ def table(of: Reproduced) -> str:
     """The paper's layout as a pipe table."""
     head = ["", *(tables.cell("<br>".join(filter(None, [c.group, c.header]))) for c in of.layout.columns)]
     rows = [
-        [tables.cell(label), *(_cell(of.made.get((row, column))) for column in range(len(of.layout.columns)))]
+        [
+            tables.cell(label),
+            *(_cell(of.made.get((row, column)), of.layout.in_print) for column in range(len(of.layout.columns))),
+        ]
         for row, label in sorted(of.layout.rows.items())
     ]
     rule = [":--", *["--:"] * len(of.layout.columns)]
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rows)) + "\n"
 
 
-def _cell(made: Made | None) -> str:
+def _cell(made: Made | None, of_print: bool) -> str:
     if made is None:
         return tables.NONE
+    if not of_print:
+        return _ours(made)
     difference = "" if made.difference is None else f"; {number(made.difference, made.metric.decimals, '+')}"
     return f"{_ours(made)}<br><sub>{made.line.shown}{difference}{' **≠**' if made.apart else ''}</sub>"
 
@@ -63,8 +78,7 @@ def _ours(made: Made) -> str:
         return "failed" if made.answer.failed else "missing"
     shown = value(made)
     shown = f"**{shown}**" if made.place == 1 else f"<u>{shown}</u>" if made.place == 2 else shown
-    done, asked = len(made.answer.trials), len(made.answer.seeds)
-    return shown if done == asked else f"{shown} ({done} of {asked} seeds)"
+    return shown if made.complete else f"{shown} ({made.value.n} of {len(made.answer.seeds)} seeds)"
 
 
 def value(made: Made) -> str:
@@ -74,11 +88,12 @@ def value(made: Made) -> str:
 
 
 def number(x: float, decimals: int, sign: str = "") -> str:
-    return f"{x:{sign}.{decimals}f}".replace("inf", "∞").replace("-", "−")
+    rounded = round(x, decimals) + 0.0  # no minus zero
+    return f"{rounded:{sign}.{decimals}f}".replace("inf", "∞").replace("-", MINUS)
 
 
 def _section(heading: str, lines: Iterable[str]) -> list[str]:
-    body = [line if line.startswith(("|", "  ")) else f"- {line}" for line in lines]
+    body = [line if line.startswith(("|", "  ", PAIRED)) else f"- {line}" for line in lines]
     return [f"## {heading}\n", "\n".join(body) + "\n"] if body else []
 
 
@@ -87,14 +102,18 @@ def _standing(of: Reproduced) -> str:
     parts = [f"Scale **{of.store.scale}**, {of.complete} of {len(of.made)} cells complete"]
     if seeds:
         parts.append(f"seeds {', '.join(map(str, seeds))}")
-    return "; ".join(parts) + ".\n" + (f"\n{of.layout.about}\n" if of.layout.about else "")
+    printed = {cell.setting: cell.value for cell in layout.heads(of.layout)}
+    emds = [f"{c.setting} {c.value:.2f} ({printed[c.setting]:.2f})" for c in of.heads()]
+    said = [of.layout.about, f"EMD of our partitions, and as printed: {', '.join(emds)}." if emds else ""]
+    return "; ".join(parts) + ".\n" + "".join(f"\n{each}\n" for each in said if each)
 
 
 def _legend(of: Reproduced) -> str:
-    over = sorted({of.layout.metrics[line.metric].over for line in of.layout.printed if line.metric in of.layout.metrics})
-    said = " or ".join(each for each in over if each != "nothing")
-    with_std = sorted({line.std_over for line in of.layout.printed if line.std_over})
-    theirs = f"; the paper's is over {', '.join(with_std)}" if with_std else "; the paper prints none"
+    said = " or ".join(sorted({made.metric.over for made in of.made.values()} - {"nothing"}))
+    printed = sorted({re.sub(r"(\d+)", r" (\1)", line.std_over).replace("_", " ") for line in of.layout.printed} - {""})
+    theirs = f"; the paper's is over {', '.join(printed)}" if printed else "; the paper prints none"
+    if not of.layout.in_print:
+        return UNPRINTED.format(along=of.layout.compare.removesuffix("s"), over=said or "nothing")
     return LEGEND.format(along=of.layout.compare.removesuffix("s"), over=(said or "nothing") + theirs)
 
 
@@ -104,10 +123,10 @@ def _gaps(of: Reproduced) -> list[str]:
     why: dict[str, None] = {}
     for (_, column), made in sorted(of.made.items(), key=lambda each: each[0][::-1]):
         answer = made.answer
-        if not answer.complete:
+        if not made.complete:
             command = "`, `".join(answer.commands) or command_of(of)
             by_command[command][title(of.layout.columns[column])][answer.method] = None
-        elif not made.there:
+        if answer.complete and not made.there:
             why[f"{answer.method} {answer.setting}: no {made.line.metric} can be made of its runs"] = None
         why |= dict.fromkeys(_reasons(answer))
     lines = []
@@ -138,7 +157,8 @@ def _line(reason: str) -> str:
 
 
 def _order(of: Reproduced) -> list[str]:
-    lines = [f"| {name} | {tau:.2f} | {n} |" for name, tau, n in of.taus()]
+    taus = [(name, tables.NONE if math.isnan(tau) else f"{tau:.2f}", n) for name, tau, n in of.taus()]
+    lines = [f"| {tables.cell(name)} | {tau} | {n} |" for name, tau, n in taus]
     along = of.layout.compare.removesuffix("s")
     return [f"| {along} | Kendall's tau | of |", "|:--|--:|--:|", *lines] if lines else []
 
@@ -151,7 +171,7 @@ def _claims(ruled: list[tuple[dict[str, Any], Ruling]]) -> list[str]:
         broken = "" if ruling.holds in (True, None) else _broken(checks)
         mean = "" if claim["basis"] == "stated" else f" ({claim['basis']}: {claim.get('note', 'our reading')})"
         print_ = VERDICTS[claim["holds_in_print"]] if not claim["needs_rerun"] else "not in print"
-        cells = (f"{claim['id']}: \"{claim['quote']}\"{mean}", print_, VERDICTS[ruling.holds], f"{so_far}{broken}")
+        cells = (f'{claim["id"]}: "{claim["quote"]}"{mean}', print_, VERDICTS[ruling.holds], f"{so_far}{broken}")
         lines.append(f"| {' | '.join(map(tables.cell, cells))} |")
     return ["| claim | in print | in our numbers | |", "|:--|:--|:--|:--|", *lines] if lines else []
 
@@ -180,8 +200,7 @@ def _paired(of: Reproduced) -> list[str]:
     for method, cells in by_row.items():
         lines.append(f"| {method} | {' | '.join(cells.get(column, tables.NONE) for column in columns)} |")
     return [
-        "Mean difference in points of the same client under the same seed, with its 95% CI over seeds (Student's t), "
-        "or over clients (bootstrap) where there is one seed; p: Wilcoxon's signed ranks over all pairs, uncorrected.\n",
+        PAIRED,
         *lines,
     ]
 
@@ -190,7 +209,7 @@ def _winners(of: Reproduced) -> list[str]:
     found: dict[str, dict[str, None]] = defaultdict(dict)
     for answer in _answers(of):
         if answer.winner:
-            chosen = ", ".join(f"`{key.rpartition('.')[2]}={dumps(v)}`" for key, v in answer.winner.items())
+            chosen = ", ".join(f"`{key.rpartition('.')[2]}={v}`" for key, v in answer.winner.items())
             best = "" if answer.winner_value is None else f" ({100 * answer.winner_value:.2f}% on {answer.split} data)"
             found[answer.method][f"{answer.setting}: {chosen}{best}"] = None
     return [f"{method}: {'; '.join(lines)}" for method, lines in found.items()]
@@ -229,7 +248,7 @@ def store_of(config: dict[str, Any]) -> str:
     """Where a trial's MLflow run is; its name there is the record's."""
     if config.get("tracking.backend") == "none":
         return "not tracked"
-    return str(config.get("tracking.uri") or "sqlite:///mlflow.db") + f", experiment {config.get('tracking.experiment')}"
+    return f"{config.get('tracking.uri') or 'sqlite:///mlflow.db'}, experiment {config.get('tracking.experiment')}"
 
 
 def unwritable(folder: Any, error: OSError) -> UserError:

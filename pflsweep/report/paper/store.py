@@ -1,6 +1,5 @@
 """What sweeps have left: their ledgers, and the records of the trials that these name, read as of a round."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +13,7 @@ from pflsweep.errors import UserError
 from pflsweep.keys import flat, under
 from pflsweep.record import RUNTIME, YOUNG, Record, acting
 
+OF_A_GROUP = ("config", "winner", "winner_value", "points", "trials", "failed", "failed_points")
 UNTRAINED = "not trained yet"
 BEYOND = ("seed", "train.rounds", *RUNTIME)  # what seeds of one cell may differ in; rounds are cut to those asked for
 
@@ -39,6 +39,7 @@ def ledgers(runs: Path) -> list[Ledger]:
             content = disk.read_json(path)
             if "sweep" in content:  # plans for workers stand there too
                 groups = {(group["setting"], group["method"]): group for group in content.pop("groups")}
+                _ = [group[key] for group in groups.values() for key in OF_A_GROUP]
                 own = {key: content[key] for key in ("sweep", "scale", "command", "seeds", "tune")}
                 found.append(Ledger(path, path.stat().st_mtime, groups=groups, **own))
         except (ValueError, KeyError, TypeError) as error:
@@ -153,12 +154,13 @@ def _read(folder: Path, rounds: int) -> Trial | str:
     record = Record(folder)
     if record.done < rounds:
         return f"{record.meta['name']} `{folder.name}` is {record.status['status']} at round {record.done} of {rounds}"
-    record.truncate(rounds)  # more may have been trained since, at a larger scale
+    if record.done > rounds:  # more has been trained since, at a larger scale
+        record.truncate(rounds)
     table, clients = record.rounds, record.clients
     scored = table.dropna(subset="personal_accuracy")
     if scored.empty:
         return f"{record.meta['name']} `{folder.name}` has no evaluated round"
-    last, best = (int(scored.loc[at, "round"]) for at in (scored.index[-1], scored["personal_accuracy"].idxmax()))
+    last, best = (int(scored["round"].iloc[at]) for at in (-1, int(scored["personal_accuracy"].argmax())))
     return Trial(
         folder, record.meta, acting({**YOUNG, **flat(record.config)}), table,
         clients[clients["round"] == last], clients[clients["round"] == best], record.newcomers, record.matrices,
@@ -208,8 +210,3 @@ def newest_scale(every: list[Ledger], sweeps: Iterable[str]) -> str | None:
     """The scale of the ledger that was written last for some sweeps, else for any; None where there is none."""
     own = [ledger for ledger in every if ledger.sweep in sweeps] or every
     return own[-1].scale if own else None
-
-
-def dumps(value: Any) -> str:
-    """A value as a config shows it."""
-    return value if isinstance(value, str) else json.dumps(value)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import groupby
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,11 @@ class Made(NamedTuple):
     @property
     def there(self) -> bool:
         return not math.isnan(self.value.mean)
+
+    @property
+    def complete(self) -> bool:
+        """Whether it rests on all seeds that were asked for, its own and those of what it is measured against."""
+        return self.there and self.answer.complete and self.value.n == len(self.answer.seeds)
 
     @property
     def difference(self) -> float | None:
@@ -59,6 +65,7 @@ class Reproduced:
     def __init__(self, of: Layout, store: Store) -> None:
         self.layout, self.store = of, store
         self.answers: dict[tuple[str, str], Answer] = {}  # by setting and method: all that were asked for
+        self._accuracies: dict[tuple[Any, ...], pd.Series] = {}
 
     @cached_property
     def made(self) -> dict[tuple[int, int], Made]:
@@ -75,7 +82,7 @@ class Reproduced:
     @property
     def complete(self) -> int:
         """How many cells rest on all seeds that were asked for."""
-        return sum(made.there and made.answer.complete for made in self.made.values())
+        return sum(made.complete for made in self.made.values())
 
     def answer(self, setting: str, method: str) -> Answer:
         if (setting, method) not in self.answers:
@@ -93,7 +100,7 @@ class Reproduced:
         """What stands where a number is printed."""
         metric = self.layout.metrics[line.metric]
         own = self._plain(metric, line, line.method)
-        factor = metric.times * (100 if line.unit == "percent" and metric.quantity in ("accuracy", "gain") else 1)
+        factor = metric.times * (100 if line.unit == "percent" and metric.quantity in measure.SHARES else 1)
         if metric.relative:
             return self._relative(own, metric, line)
         if metric.minus:
@@ -119,12 +126,17 @@ class Reproduced:
             by_client = list(self._by_client(metric, line, answer).values())
             if metric.over == "clients":
                 return measure.over_clients(by_client)
-            numbers = [float(values.mean()) for values in by_client]
+            take = "min" if metric.options.get("take") == "min" else "mean"
+            numbers = [float(values.agg(take)) for values in by_client]
         else:
             of = measure.NUMBERS[metric.quantity]
             numbers = [of(trial, metric.options) for trial in answer.trials.values()]
         value = measure.over_seeds(numbers)
         return value if metric.over == "seeds" else value._replace(std=None)
+
+    def by_client(self, made: Made) -> list[pd.Series]:
+        """What a cell is a mean of, a series a seed."""
+        return list(self._by_client(made.metric, made.line, made.answer).values())
 
     def _by_client(self, metric: Metric, line: Printed, answer: Answer) -> dict[int, pd.Series]:
         """Accuracies or gains by client, for each seed that has them."""
@@ -133,7 +145,11 @@ class Reproduced:
             options["group"] = line.setting.partition("=")[2]
 
         def accuracy(trial: Trial, method: str) -> pd.Series:
-            return measure.accuracy(trial, options, self.layout.views.get(method, "personal"))
+            view = options.get("view") or self.layout.views.get(method, "personal")
+            key = (trial.identity, view, *(options.get(name) for name in ("target", "group", "round")))
+            if key not in self._accuracies:
+                self._accuracies[key] = measure.accuracy(trial, options, view)
+            return self._accuracies[key]
 
         own = {seed: accuracy(trial, answer.method) for seed, trial in answer.trials.items()}
         if metric.quantity == "accuracy":
@@ -148,7 +164,8 @@ class Reproduced:
         for places in self._lines(found):
             if found[places[0]].metric.best != "none":
                 sign = -1 if found[places[0]].metric.best == "low" else 1
-                shown = {p: sign * round(m.value.mean, m.metric.decimals) for p in places if (m := found[p]).there}
+                there = {p: m for p in places if math.isfinite((m := found[p]).value.mean)}
+                shown = {p: sign * round(m.value.mean, m.metric.decimals) for p, m in there.items()}
                 top = sorted(set(shown.values()), reverse=True)[:2]
                 for place, number in shown.items():
                     if number in top and len(shown) > 1:
@@ -175,13 +192,24 @@ class Reproduced:
         return title(self.layout.columns[column]) if self.layout.compare == "columns" else self.layout.rows[row]
 
     def cells(self) -> list[Cell]:
-        """Our numbers as claims see them; EMDs in a column's head are those of print."""
+        """Our numbers as claims see them, with the EMDs that FedFomo prints in the heads of columns."""
         cells = [
             layout.cell_of(self.layout, made.line, made.value.mean, made.value.std)
             for made in self.made.values()
-            if made.there and made.answer.complete
+            if made.complete
         ]
-        return cells + layout.heads(self.layout)
+        return cells + self.heads()
+
+    def heads(self) -> list[Cell]:
+        """The EMD of our partitions where a column's head prints one, over the trials of its setting."""
+        found = []
+        for head in layout.heads(self.layout):
+            answers = [a for (s, _), a in self.answers.items() if s == f"{head.dataset}/{head.setting}"]
+            trials = [trial for answer in answers for trial in answer.trials.values()]
+            emds = [trial.meta["statistics"]["emd_code"] for trial in trials if "statistics" in trial.meta]
+            if emds:
+                found.append(head._replace(value=fmean(emds)))
+        return found
 
     def paired(self) -> Iterator[Paired]:
         """The paper's method against each other one, where accuracies are the clients' own."""
@@ -209,10 +237,17 @@ def title(column: Column) -> str:
 def rulings(of: Reproduced, others: list[Reproduced]) -> Iterator[tuple[dict[str, Any], Ruling]]:
     """The claims about a table, judged on our numbers; some look at `others`, the paper's further tables."""
     cells = [cell for each in (of, *others) for cell in each.cells()]
-    printed = layout.printed_cells(of.layout.paper)
+    printed = layout.printed_cells(of.layout.paper) + _placeholders(of)
     for claim in layout.claims(of.layout.paper, of.layout.table):
         if "bold" not in claim["expr"]:  # of print's typography: nothing that a run could tell
             yield claim, claims.judge(claim, cells, claims.looks_at(claim, printed))
+
+
+def _placeholders(of: Reproduced) -> list[Cell]:
+    """Cells of a table that is not in print. Only their keys matter; that the numbers differ spares a division by 0."""
+    if of.layout.in_print:
+        return []
+    return [layout.cell_of(of.layout, made.line, 1.0 + k, None) for k, made in enumerate(of.made.values())]
 
 
 def others_needed(of: Layout) -> list[str]:

@@ -149,7 +149,11 @@ def test_plans_beside_ledgers_are_passed_over_and_damage_is_said(sweep: Sweep) -
     path = sweep.write()
     path.with_stem("plan").write_text(json.dumps({"id": "1", "groups": []}))
     assert [ledger.path for ledger in ledgers(sweep.runs)] == [path]
-    path.write_text(path.read_text()[:100])
+    whole = path.read_text()
+    path.write_text(whole.replace('"failed_points"', '"else"'))
+    with pytest.raises(UserError, match="KeyError: 'failed_points'"):
+        ledgers(sweep.runs)
+    path.write_text(whole[:100])
     with pytest.raises(UserError, match="is no ledger of a sweep"):
         ledgers(sweep.runs)
 

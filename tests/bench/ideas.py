@@ -1,0 +1,149 @@
+"""What might make a local step faster on a CPU: `python -m tests.bench.ideas`. docs/speed.md has what came of each.
+
+CPU time of one thread, so that a busy machine does not matter much; each idea takes turns with the plain eager step,
+and the number is the median of the ratios, above 1 where the idea is faster.
+"""
+
+import argparse
+import ctypes
+from collections.abc import Callable
+from statistics import median
+from time import process_time
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pflsweep.engine import memory
+from pflsweep.engine.task import Batch, Task
+from pflsweep.models import cnn
+from tests.bench.setting import CLASSES, LR, SHAPE
+
+Step = Callable[[], object]
+SMALL_BLOCKS = 128 * 1024  # glibc's own threshold
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    built = cnn.build(SHAPE, CLASSES)
+    built.conv1[0].__class__ = nn.Conv2d  # ours has the channels last
+    return built
+
+
+def plain(batch: int, module: nn.Module | None = None, x: Tensor | None = None, **sgd: bool) -> Step:
+    """An eager step with nn.Module and torch.optim."""
+    module = module or model()
+    x = torch.rand(batch, *SHAPE) if x is None else x
+    y = torch.randint(0, CLASSES, (batch,))
+    optimiser = torch.optim.SGD(module.parameters(), lr=LR, **sgd)
+
+    def step() -> None:
+        optimiser.zero_grad()
+        F.cross_entropy(module(x), y).backward()
+        optimiser.step()
+
+    return step
+
+
+def engine(batch: int) -> Step:
+    """Ours: a gradient with respect to one flat vector, and an update in place."""
+    task = Task(model())
+    w, y = task.vector(task.model), torch.randint(0, CLASSES, (batch,))
+    b = Batch(torch.rand(batch, *SHAPE), y, None, None, None)
+    return lambda: w.sub_(task.grad(w, b), alpha=LR)
+
+
+def channels_last(batch: int) -> Step:
+    layout = torch.channels_last
+    return plain(batch, model().to(memory_format=layout), torch.rand(batch, *SHAPE).to(memory_format=layout))
+
+
+def bf16(batch: int) -> Step:
+    step = plain(batch)
+
+    def autocast() -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            step()
+
+    return autocast
+
+
+def compiled(batch: int) -> Step:
+    return plain(batch, torch.compile(model()))
+
+
+def small_blocks(batch: int) -> Step:
+    """glibc's usual thresholds: a block of more than 128 KB is mapped anew each time."""
+    step, libc = plain(batch), ctypes.CDLL(None)
+
+    def unkept() -> None:
+        for threshold in (memory.M_MMAP_THRESHOLD, memory.M_TRIM_THRESHOLD):
+            libc.mallopt(threshold, SMALL_BLOCKS)
+        step()
+        memory.keep_freed()
+
+    return unkept
+
+
+IDEAS: dict[str, Callable[[int], Step]] = {
+    "engine: flat vector, update in place": engine,
+    "channels_last": channels_last,
+    "SGD(foreach=True)": lambda batch: plain(batch, foreach=True),
+    "SGD(fused=True)": lambda batch: plain(batch, fused=True),
+    "bf16 autocast": bf16,
+    "glibc's thresholds": small_blocks,
+    "torch.compile of the model": compiled,
+}
+
+
+def cpu(run: Step, times: int) -> float:
+    began = process_time()
+    for _ in range(times):
+        run()
+    return process_time() - began
+
+
+def ratio(idea: Step, base: Step, times: int, repeat: int) -> float:
+    for run in (idea, base):
+        cpu(run, 3)
+    return median(b / a for a, b in ((cpu(idea, times), cpu(base, times)) for _ in range(repeat)))
+
+
+def evaluation(repeat: int) -> None:
+    """Forward passes of 2,048 images in batches of several sizes, to batches of 256."""
+    module, x = model(), torch.rand(2048, *SHAPE)
+
+    def forward(batch: int) -> Step:
+        def run() -> None:
+            with torch.no_grad():
+                for part in x.split(batch):
+                    module(part)
+
+        return run
+
+    for batch in (32, 64, 128, 512, 1024):
+        print(
+            f"| evaluation in batches of {batch} | {ratio(forward(batch), forward(256), 1, repeat):.2f} | |", flush=True
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeat", type=int, default=7)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    memory.keep_freed()
+    print("| idea | batch 10 | batch 128 |\n|-|-|-|")
+    for name, idea in IDEAS.items():
+        found = []
+        for batch, times in ((10, 20), (128, 3)):
+            try:
+                found.append(f"{ratio(idea(batch), plain(batch), times, options.repeat):.2f}")
+            except Exception as error:  # torch.compile needs a compiler
+                found.append(f"{type(error).__name__}")
+        print(f"| {name} | {' | '.join(found)} |", flush=True)
+    evaluation(options.repeat)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,298 @@
+"""What `pflsweep report` writes of a paper's table: pages, CSV, LaTeX, figures, the index.
+
+`python -m tests.report.paper.test_pages` writes the golden report anew.
+"""
+
+import csv
+import os
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from contextlib import chdir
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pflsweep.errors import UserError
+from pflsweep.report.cli import main
+from pflsweep.report.paper import export, layout
+
+from .world import Sweep, create, place, train
+
+GOLDEN = Path(__file__).parent / "golden"
+FILES = ("README.md", "table.csv", "table.tex")
+C25 = "cifar10/clients25"
+
+
+def small_store(runs: Path) -> Sweep:
+    """Two settings; a failed trial, a running one, one that no ledger names, and rows that nobody has trained."""
+    sweep = Sweep(runs)
+    numbers = {"local": (4, 5), "fedavg": (2, 4), "fedrod": (7, 7), "pgfed": (7, 8), "pgfedmo": (8, 8)}
+    for method, (first, second) in numbers.items():
+        sweep.add(C25, method, {0: [first] * 4, 1: [second, second, first, first]})
+    sweep.add("cifar10/clients50", "pgfed", {0: [6, 7, 8, 9]})
+    sweep.group("cifar10/clients50", "pgfed")["failed"]["1"] = "ValueError: the loss\nis nan"
+    running = train(create(runs, "apfl", 0, dataset___target_=place(C25)), [[1, 1, 1, 1]])
+    sweep.name_trial(C25, "apfl", 0, running)
+    create(runs, "ditto", 5)
+    pgfed = sweep.group(C25, "pgfed")
+    pgfed |= {"winner": {"algorithm.mu": 0.1}, "winner_value": 0.8125, "points": 2, "failed_points": ["it broke"]}
+    sweep.write()
+    return sweep
+
+
+def report(folder: Path) -> Path:
+    """The report of the small store, made in a folder."""
+    with chdir(folder):
+        small_store(Path("runs"))
+        main(["pgfed/table1", "--out", "out"])
+    return folder / "out" / "pgfed" / "table1"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return report(tmp_path_factory.mktemp("report"))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_golden_report(made: Path, name: str) -> None:
+    assert (made / name).read_text() == (GOLDEN / name).read_text()
+
+
+def test_a_cell_shows_ours_print_and_the_difference(made: Path) -> None:
+    text = (made / "README.md").read_text()
+    row = next(line for line in text.splitlines() if line.startswith("| PGFedMo"))
+    assert row.split(" | ")[1] == "**80.00 ± 0.00**<br><sub>81.20 ± 0.08; \N{MINUS SIGN}1.20 **≠**</sub>"
+    assert "<u>72.50 ± 3.54</u><br><sub>81.02 ± 0.41; \N{MINUS SIGN}8.52 **≠**</sub>" in text
+    assert "75.00 (1 of 2 seeds)" in text
+    assert "pgfed cifar10/clients50 seed 1 failed: ValueError: the loss is nan" in text
+    assert "is running at round 1 of 3" in text
+    assert "pgfed cifar10/clients25: 1 points of its search failed: it broke" in text
+    assert "`mu=0.1` (81.25% on validation data)" in text
+    assert "ditto" not in text
+    gaps = text.split("## Missing and failed")[1].split("##")[0]
+    assert "`pflsweep -m sweep=pgfed/table1 scale=small` fills:" in gaps
+    assert "CIFAR100, 100 clients: local, fedavg" in gaps
+
+
+def test_the_csv_has_the_printed_files_columns(made: Path) -> None:
+    with open(made / "table.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == 84
+    printed = (Path(__file__).parents[3] / "reports/paper/pgfed_table1.csv").read_text().splitlines()[0].split(",")
+    assert list(lines[0])[: len(printed)] == printed
+    own = next(line for line in lines if (line["method"], line["setting"]) == ("pgfedmo", "clients25"))
+    assert (own["value"], own["std_over"], own["printed"], own["seeds"]) == ("80", "seeds2", "81.20", "2")
+    assert sum(bool(line["value"]) for line in lines) == 6
+
+
+def test_latex_is_a_whole_tabular(made: Path) -> None:
+    lines = (made / "table.tex").read_text().splitlines()
+    rows = [line for line in lines if line.endswith(r"\\")]
+    assert {line.count("&") + sum(int(n) - 1 for n in _widths(line)) for line in rows} == {6}
+    assert len(rows) == 2 + 14
+    assert r"$\mathbf{80.00 \pm 0.00}$" in "".join(lines)
+    assert [line for line in lines if line.startswith(("\\begin", "\\end"))] == [
+        r"\begin{tabular}{lrrrrrr}",
+        r"\end{tabular}",
+    ]
+    assert export.escaped("50% of A_1 & {b}") == r"50\% of A\_1 \& \{b\}"
+
+
+def _widths(line: str) -> list[str]:
+    return [part.partition("}")[0] for part in line.split(r"\multicolumn{")[1:]]
+
+
+def test_the_curves_are_the_numbers(made: Path) -> None:
+    """Local, seed means of 4 and 4.5: half, one more, itself, so 20, 50, 40 and 20, 55, 45 percent."""
+    root = ET.parse(made / "curves.svg").getroot()
+    names = {group.get("id") for group in root.iter("{http://www.w3.org/2000/svg}g")}
+    wanted = {f"curve {C25} {m}" for m in ("local", "fedavg", "fedrod", "pgfed", "pgfedmo")}
+    assert {name for name in names if name and name.startswith("curve")} == wanted | {"curve cifar10/clients50 pgfed"}
+    local, rod = (_heights(root, f"curve {C25} {method}") for method in ("local", "fedrod"))
+    scale = (local[0] - rod[2]) / 50  # from 20% to 70%
+    assert np.allclose(local[0] - np.array(local), scale * np.array([0, 32.5, 22.5]), atol=0.01)
+    assert (made / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def _heights(root: ET.Element, name: str) -> list[float]:
+    group = next(each for each in root.iter("{http://www.w3.org/2000/svg}g") if each.get("id") == name)
+    path = next(group.iter("{http://www.w3.org/2000/svg}path")).get("d", "")
+    numbers = path.replace("M", "").replace("L", "").split()
+    return [float(y) for y in numbers[1::2]]
+
+
+def test_all_of_them_and_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small_store(Path("runs"))
+    assert main(["all"]) == 0
+    index = (tmp_path / "reports/index.md").read_text()
+    for name in layout.names():
+        assert f"[{name}]({name}/README.md) | small |" in index
+        assert (tmp_path / "reports" / name / "README.md").exists()
+    assert "| small | 5 of 84 | 6 | 1 |" in index
+    assert "pgfed/table1/README.md: 5 of 84 cells complete at scale small" in capsys.readouterr().out
+    assert {path.stem for path in (tmp_path / "reports/pgfed/table3").glob("*.svg")} == {"gains-clients25", "matrix"}
+
+
+def test_the_newest_scale_unless_another_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = small_store(Path("runs"))
+    sweep.scale = "smoke"
+    sweep.groups.clear()
+    sweep.group(C25, "pgfed")
+    sweep.write("newer", at=2e9)
+    page = tmp_path / "reports/pgfed/table1/README.md"
+    main(["pgfed/table1"])
+    assert "Scale **smoke**, 0 of 84" in page.read_text()
+    assert "`pflsweep -m sweep=pgfed/table1 scale=smoke` fills" in page.read_text()
+    main(["pgfed/table1", "--scale", "small"])
+    assert "Scale **small**, 5 of 84" in page.read_text()
+    with pytest.raises(UserError, match=r"--scale smal: .*Did you mean 'small'"):
+        main(["pgfed/table1", "--scale", "smal"])
+
+
+def test_one_broken_table_does_not_hide_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = small_store(Path("runs"))
+    sweep.name = "pgfed/table5"
+    sweep.groups.clear()
+    records = sweep.add("organamnist/clients25", "local", {0: [1, 1, 1, 1], 1: [2, 2, 2, 2]}, train__lr=0.1)
+    sweep.group("organamnist/clients25", "local")["config"]["train.lr"] = 0.2
+    sweep.write("other")
+    with pytest.raises(UserError, match=r"pgfed/table5: .*is not the trial") as error:
+        main(["all"])
+    assert records[0].meta["identity"] in str(error.value)
+    index = (tmp_path / "reports/index.md").read_text()
+    assert "| pgfed/table5 | | | | | | | **error**" in index
+    assert "[pgfed/table1](pgfed/table1/README.md) | small | 5 of 84" in index, (
+        "though a claim of it is about table 5 too"
+    )
+    assert "[fedala/table1]" in index
+
+
+def test_figures_without_printed_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New clients' accuracy by epoch, 10 to 30 and 20 to 60%: what the fine-tuning ends with, and its curve."""
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), "pgfed/figure4", seeds=(0,))
+    for method, last in (("local", 3), ("pgfed", 6)):
+        (record,) = sweep.add("cifar10/new20", method, {0: [5, 5, 5, 5]})
+        rows = [(client, epoch, 10, last * (epoch + 1) // 3) for client in range(2) for epoch in range(3)]
+        record.save_newcomers(pd.DataFrame(rows, columns=["client", "epoch", "n", "correct"]))
+    sweep.write()
+    main(["pgfed/figure4"])
+    text = (tmp_path / "reports/pgfed/figure4/README.md").read_text()
+    assert "| PGFed | **60.00** | missing |" in text
+    assert "| Local | <u>30.00</u> | missing |" in text
+    assert "No numbers are printed" in text
+    assert "| not in print | cannot be told yet |" in text
+    root = ET.parse(tmp_path / "reports/pgfed/figure4/new-cifar10-new20.svg").getroot()
+    local, own = (_heights(root, f"curve {label}") for label in ("Local", "PGFed"))
+    assert local[0] - local[2] == pytest.approx((own[0] - own[2]) / 2, abs=0.01)
+
+
+def test_a_claim_about_a_figure_is_judged_when_all_its_cells_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The least gain over Local, by client: -10 points for one, so that not every client is better off."""
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), seeds=(0,))
+    settings = [f"{data}/clients{n}" for data in ("cifar10", "cifar100") for n in (25, 50, 100)]
+    for setting in settings:
+        sweep.add(setting, "local", {0: [4, 4, 4, 4]})
+        sweep.add(setting, "pgfed", {0: [5, 6, 7, 8]})
+        sweep.add(setting, "pgfedmo", {0: [3, 6, 7, 8] if setting == settings[0] else [5, 6, 7, 8]})
+    sweep.write()
+    main(["pgfed/gains"])
+    text = (tmp_path / "reports/pgfed/gains/README.md").read_text()
+    assert "holds in part | 11 of 12 comparisons; fails: pgfedmo cifar10 clients25 gain_min: -10 |" in text
+
+
+def test_the_change_of_a_and_its_two_regressions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grows with client j's samples, 20 or 40. A row is without its own entry, so that row means fall with i's."""
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), seeds=(0,))
+    sweep.add(C25, "local", {0: [4, 4, 4, 4]})
+    (record,) = sweep.add(C25, "pgfed", {0: [5, 5, 5, 5]})
+    sizes = record.partition.groupby("client")["train"].sum().to_numpy()
+    assert sizes.tolist() == [20, 40, 20, 40]
+    np.savez(record.folder / "matrices.npz", A=0.5 + 0.001 * np.tile(sizes, (4, 1)))
+    sweep.write()
+    main(["pgfed/table3"])
+    root = ET.parse(tmp_path / "reports/pgfed/table3/matrix.svg").getroot()
+    text = "".join(root.itertext())
+    assert text.index("r = 1.00") < text.index("r = -1.00")
+    points = next(
+        each for each in root.iter("{http://www.w3.org/2000/svg}g") if each.get("id") == "points row mean of the change"
+    )
+    assert len(list(points.iter("{http://www.w3.org/2000/svg}use"))) == 4
+
+
+def test_fedfomos_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), "fedfomo/table2", seeds=(0,))
+    (record,) = sweep.add("cifar10/latent5", "fedfomo_n5", {0: [5, 5, 5, 5]})
+    np.savez(record.folder / "matrices.npz", P=np.eye(4))
+    sweep.write()
+    main(["fedfomo/table2"])
+    assert (tmp_path / "reports/fedfomo/table2/weights.png").exists()
+    assert "![client-to-client weights P of FedFomo, " in (tmp_path / "reports/fedfomo/table2/README.md").read_text()
+
+
+def test_accuracy_against_epsilon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), "fedfomo/table3", seeds=(0,))
+    for sigma, epsilon, correct in ((0, None, 9), (1, 10.26, 6), (2, 3.57, 3)):
+        setting = f"cifar10/latent5;sigma{sigma};delta1e-5"
+        (record,) = sweep.add(setting, "fedavg", {0: [correct] * 4}, privacy={"sigma": float(sigma)})
+        table = pd.read_parquet(record.folder / "rounds.parquet")
+        table.assign(epsilon=epsilon).to_parquet(record.folder / "rounds.parquet")
+    sweep.write()
+    main(["fedfomo/table3"])
+    rows = (tmp_path / "reports/fedfomo/table3/README.md").read_text().splitlines()
+    assert "| FedAvg (sigma0) | ∞<br><sub>∞; +0.00</sub> | **90.00**" in "".join(rows)
+    assert any(row.startswith("| FedAvg (sigma1) | 10.26<br><sub>10.26 ± 0.21; +0.00</sub> |") for row in rows)
+    root = ET.parse(tmp_path / "reports/fedfomo/table3/privacy.svg").getroot()
+    assert len(_heights(root, "privacy cifar10 fedavg")) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["pgfed/tabel1"], "No report 'pgfed/tabel1'. Did you mean 'pgfed/table1'"),
+        (["pgfed/table1", "--runs", "nowhere"], "There is no folder of runs 'nowhere'"),
+        (["pgfed/table1", "--otu", "x"], "Did you mean '--out'"),
+        (["pgfed/table1", "--out", "/proc/x"], "--out /proc/x cannot be written to"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    small_store(Path("runs"))
+    with pytest.raises(UserError) as error:
+        main(words)
+    assert said in str(error.value)
+
+
+def test_a_report_needs_no_torch_optuna_mlflow_or_hydra(tmp_path: Path) -> None:
+    with chdir(tmp_path):
+        small_store(Path("runs"))
+    program = (
+        "import sys; from pflsweep.report.cli import main; main(['pgfed/table3']);"
+        "print(*sorted({'torch', 'optuna', 'mlflow', 'hydra'} & set(sys.modules)))"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, ""), done.stderr
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        written = report(Path(folder))
+        GOLDEN.mkdir(exist_ok=True)
+        for each in FILES:
+            (GOLDEN / each).write_text((written / each).read_text())
