@@ -18,6 +18,7 @@ from pflsweep.record import Record
 from pflsweep.sweep.board import Board, Claim
 from pflsweep.sweep.plan import Job, Plan
 from pflsweep.sweep.storage import storage_url, without_password
+from pflsweep.tracking import SWEEP
 from pflsweep.trial import Diverged, Pruned, Result, run_trial
 
 Stop = Callable[[], bool]  # whether the command that has started this worker is gone
@@ -37,7 +38,6 @@ def work(plan: Plan, index: int = 0, stop: Stop = lambda: False) -> None:
     Raises KeyboardInterrupt on Ctrl-C and on `stop`, Away where a database is away for long.
     """
     _share_machine(index, plan.workers["count"])
-    os.environ["PFLSWEEP_SWEEP"] = plan.id
     board = Board(plan)
     board.refresh()
     if not any(slot.trial for slot in board.slots.values()):
@@ -45,7 +45,7 @@ def work(plan: Plan, index: int = 0, stop: Stop = lambda: False) -> None:
             f"{without_password(storage_url(plan))} on {gethostname()} is not the database of the command. Machines "
             "meet in one that all of them reach: workers.storage=postgresql://user:password@host/name."
         )
-    with quietly(), _beating(board) as holding:
+    with quietly(), _part_of(plan.id), _beating(board) as holding:
         busy: set[Job] = set()  # slots whose trial another process trains
         while not board.finished:
             claim = board.claim(busy)
@@ -188,6 +188,19 @@ def _share_machine(index: int, count: int) -> None:
     torch.set_num_threads(max(1, cores // count))
     if torch.cuda.is_available():
         torch.cuda.set_device(index % torch.cuda.device_count())
+
+
+@contextmanager
+def _part_of(sweep: str) -> Iterator[None]:
+    """Trials that are trained meanwhile are tracked as this sweep's."""
+    before = os.environ.get(SWEEP)
+    os.environ[SWEEP] = sweep
+    try:
+        yield
+    finally:
+        os.environ.pop(SWEEP)
+        if before is not None:
+            os.environ[SWEEP] = before
 
 
 @contextmanager

@@ -55,7 +55,7 @@ class Setting:
 
 
 SETTINGS = {
-    "a": Setting(clients=20, participation=1.0, alpha=0.1, samples=400, batch=10, epochs=1),
+    "a": Setting(clients=20, participation=1.0, alpha=0.1, samples=100, batch=10, epochs=1),
     "b": Setting(clients=100, participation=0.25, alpha=0.3, samples=60, batch=128, epochs=5),
     "c": Setting(
         20, 1.0, 0.1, 20, 10, 1, (3, 64, 64), partial(torchvision.build, name="resnet18", norm="group", groups=32)
@@ -85,21 +85,27 @@ def compare(setting: Setting, repeat: int) -> None:
     ours = {n: fedavg(setting, fed, n) for n in sorted({1, CORES})}
     plain, loaders = PlainLoop(fed, **how), Loaders(fed, **how)
     seen: dict[str, list[float]] = {}  # seconds for each image of a round
+    busy: dict[str, list[float]] = {}  # of all processes, evaluation included: what a busy machine does not change much
     for k in range(repeat + 1):
         for n, sim in ours.items():
-            result = on_threads(1, lambda sim=sim: next(sim.run()))
+            began = processors()
+            result = on_threads(1, partial(next, sim.run()))
             if k:
-                seen.setdefault(f"engine, {n} workers", []).append(result.seconds / result.images)
-                seen.setdefault(f"engine, {n} workers, evaluated", []).append(whole(result) / result.images)
+                name, used = f"engine, {n} workers", processors() - began
+                busy.setdefault(f"{name}, evaluated", []).append(used / result.images)
+                seen.setdefault(name, []).append(result.seconds / result.images)
+                seen.setdefault(f"{name}, evaluated", []).append(whole(result) / result.images)
         ids = result.ids.tolist()
         for threads in sorted({1, CORES}):
             rounds = {"plain": partial(plain.round, ids), "DataLoader": partial(evaluated, loaders, ids)}
             for name, run in rounds.items():
+                began = processors()
                 took = on_threads(threads, partial(seconds, run))
                 if k:
                     seen.setdefault(f"{name}, {threads} threads", []).append(took / result.images)
+                    busy.setdefault(f"{name}, {threads} threads", []).append((processors() - began) / result.images)
     floors = [on_threads(n, partial(floor, setting, len(ids))) for n in sorted({1, CORES})]
-    show(setting, seen, max(floors))
+    show(setting, seen, busy, max(floors))
 
 
 def evaluated(loop: PlainLoop, ids: list[int]) -> None:
@@ -107,14 +113,14 @@ def evaluated(loop: PlainLoop, ids: list[int]) -> None:
     loop.evaluate()
 
 
-def show(setting: Setting, seen: dict[str, list[float]], floor: float) -> None:
-    print(f"\n{setting}\n\n| | images/s | of the floor |\n|-|-|-|")
+def show(setting: Setting, seen: dict[str, list[float]], busy: dict[str, list[float]], floor: float) -> None:
+    print(f"\n{setting}\n\n| | images/s | of the floor | CPU us an image |\n|-|-|-|-|")
     for name, times in seen.items():
         rate = 1 / median(times)
-        print(f"| {name} | {rate:,.0f} | {rate / floor:.2f} |")
-    print(
-        f"| floor: one model at batch {int(setting.participation * setting.clients * setting.batch)} | {floor:,.0f} | |"
-    )
+        used = f"{1e6 * median(busy[name]):.0f}" if name in busy else ""
+        print(f"| {name} | {rate:,.0f} | {rate / floor:.2f} | {used} |")
+    together = int(setting.participation * setting.clients * setting.batch)
+    print(f"| floor: one model at batch {together} | {floor:,.0f} | | |")
     target = next((TARGETS[name] for name, each in SETTINGS.items() if each is setting and name in TARGETS), None)
     best = {kind: min((n for n in seen if n.startswith(kind)), key=lambda n: median(seen[n])) for kind in
             ("plain", "DataLoader")}  # fmt: skip
@@ -149,6 +155,11 @@ def floor(setting: Setting, clients: int) -> float:
 
     step()
     return len(x) / median(seconds(step) for _ in range(5))
+
+
+def processors() -> float:
+    """CPU seconds of this process and of those that it has ended."""
+    return sum(os.times()[:4])
 
 
 def seconds(run: Callable[[], object]) -> float:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from pflsweep import tracking
 from pflsweep.sweep import worker
 from pflsweep.sweep.board import Board
 from pflsweep.sweep.plan import Job, Plan
@@ -60,4 +61,5 @@ def test_a_trial_that_fails_says_why(
     slot = board.slots[Job(0, False, 0)]
     assert (slot.status, slot.reason) == ("failed", reason)
     assert [key for key in ("trace", "input") if slot.result.get(key)] == ([says] if says else [])
+    assert tracking.SWEEP not in os.environ  # what is trained next in this process is not this sweep's
     assert board.slots[Job(0, True, 0)].reason == "its search has no result: every point failed or was pruned"
