@@ -233,8 +233,9 @@ def test_a_dask_worker_killed_in_mid_trial(
     require_slots(lab.optuna, SLOTS, deaths=1)
     require_tracked(lab.mlflow, set(numbers(folder)))
     for record, rounds in before.items():  # taken over from the checkpoint: the rounds before it are as they were
+        known = rounds.head(len(rounds) - 1)  # tables are written before it: the last round's may have been lost
         after = pd.read_parquet(record / "rounds.parquet")
-        pd.testing.assert_frame_equal(after.head(len(rounds)), rounds, check_exact=True)
+        pd.testing.assert_frame_equal(after.head(len(known)), known, check_exact=True)
 
 
 def test_commands_on_two_machines(undisturbed: Path, lab: Lab, begin: Begin, tmp_path: Path) -> None:
