@@ -2,9 +2,9 @@
 
 from types import ModuleType
 
-import torch
+from torch import library
 
-_schemas: list[torch.library.Library] = []  # must stay referenced
+_schemas: list[library.Library] = []  # must stay referenced
 
 
 def torchvision() -> ModuleType:
@@ -18,9 +18,9 @@ def torchvision() -> ModuleType:
     except RuntimeError as error:
         if "torchvision::nms" not in str(error):
             raise
-        library = torch.library.Library("torchvision", "DEF")
+        schema = library.Library("torchvision", "DEF")
         for operator in ("nms", "qnms"):
-            library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _schemas.append(library)
+            schema.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _schemas.append(schema)
         import torchvision
     return torchvision

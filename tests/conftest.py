@@ -12,6 +12,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a working directory of the test's own: what a command leaves, it leaves there."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
 def real_data() -> Callable[[str], Path]:
     """Asks for real data: the data folder that holds `folder`, or a skip; with PFLSWEEP_REQUIRE_DATA=1 a failure."""
 

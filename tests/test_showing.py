@@ -6,10 +6,7 @@ import pytest
 
 from pflsweep.cli import main
 
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def test_a_line_a_client_a_summary_and_a_picture(capsys: pytest.CaptureFixture) -> None:

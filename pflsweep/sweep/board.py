@@ -131,20 +131,19 @@ class Board:
 
     def ready(self, group: int) -> bool:
         """Whether a group's final trials can begin: its search is over."""
-        jobs = [Job(group, False, k) for k in range(self.plan.groups[group].tries)]
-        return all(self.slots[job].status in SETTLED for job in jobs)
+        return all(self.slots[job].status in SETTLED for job in self.plan.searched(group))
+
+    def best(self, group: int) -> Slot | None:
+        """The slot of a search's best point, the first of equals; None without any."""
+        slots = [self.slots[job] for job in self.plan.searched(group)]
+        return max((slot for slot in slots if slot.value is not None), key=lambda s: s.value or 0.0, default=None)
 
     def winner(self, group: int) -> Point | None:
-        """The best point of a group's search, the first of equals; {} where nothing is searched; None without any."""
-        of = self.plan.groups[group]
+        """The best point of a group's search; {} where nothing is searched; None without any."""
+        of, best = self.plan.groups[group], self.best(group)
         if not of.tries:
             return {}
-        found = [(k, self.slots[Job(group, False, k)]) for k in range(of.tries)]
-        done = [(slot.value, -k, slot) for k, slot in found if slot.value is not None]
-        if not done:
-            return None
-        best = max(done, key=lambda each: each[:2])[2]
-        return point_of(of, best)
+        return None if best is None else point_of(of, best)
 
     def beat(self, claim: Claim) -> None:
         """Raises where the database is away: the next beat may reach it."""

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from pflsweep import disk
 from pflsweep.compose import Config
-from pflsweep.config import device_of
+from pflsweep.config import build_dataset, build_model, device_of
 from pflsweep.errors import UserError
 from pflsweep.record import method_name
 from pflsweep.setting import model_name, processor
@@ -81,8 +82,6 @@ def size_of(config: Config) -> Size:
         return _as_asked(SIZES[option], node)
     key = json.dumps([option, node, config.values["data"]["root"]])
     if key not in _sizes:
-        from pflsweep.config import build_dataset
-
         dataset = build_dataset(config)
         owners = 0 if dataset.owner is None else len(set(dataset.owner.tolist()))
         _sizes[key] = Size(dataset.train, len(dataset.y) - dataset.train, dataset.shape, dataset.classes, owners)
@@ -121,8 +120,6 @@ Speeds = dict[tuple[str, ...], float]  # images/s by _keys
 
 def known_speeds(runs: Path) -> Speeds:
     """From the newest finished records."""
-    from pflsweep import disk
-
     found: Speeds = {}
     files = sorted(runs.glob("*/status.json"), key=lambda file: file.stat().st_mtime)[-500:] if runs.is_dir() else []
     for file in files:
@@ -169,7 +166,6 @@ def _step_speed(config: Config, device: str) -> float:
 
     import torch
 
-    from pflsweep.config import build_model
     from pflsweep.engine.task import Batch, Task
 
     size, batch = size_of(config), config.values["train"]["batch"]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pflsweep.compose import read_option
 from pflsweep.errors import UserError, nearest
-from pflsweep.sweep.space import Axis, Space, axis
+from pflsweep.sweep.space import Space, axis
 
 KEYS = ("settings", "methods", "seeds", "search", "space")
 ROW_KEYS = ("run", "only")
@@ -237,6 +237,3 @@ def _overrides(text: Any, where: str) -> list[str]:
         if "=" not in word:
             raise UserError(f"{where}: '{word}' is no override, which is written key=value.")
     return words
-
-
-__all__ = ["Axis", "Scale", "Space", "Table", "folders", "read_scale", "read_space", "read_table", "table_names"]

@@ -9,13 +9,12 @@ from typing import Any
 
 from pflsweep import disk
 from pflsweep.sweep.board import SETTLED, Board
-from pflsweep.sweep.plan import Job, relevant
+from pflsweep.sweep.plan import relevant
 from pflsweep.sweep.standings import results, standing
 
 
 def path(board: Board) -> Path:
-    runs = Path(board.plan.groups[0].config.values["paths"]["runs"]).absolute()
-    return runs / "sweeps" / f"{board.plan.id}.json"
+    return board.plan.folder / f"{board.plan.id}.json"
 
 
 def write(board: Board, command: list[str]) -> None:
@@ -38,8 +37,8 @@ def write(board: Board, command: list[str]) -> None:
 def _group(board: Board, group: int) -> dict[str, Any]:
     """One method in one setting: its config, its search, and the identities of its final trials by seed."""
     of, now = board.plan.groups[group], standing(board, group)
-    finals = {seed: board.slots[Job(group, True, k)] for k, seed in enumerate(board.plan.seeds)}
-    searched = [board.slots[Job(group, False, k)] for k in range(of.tries)]
+    finals = {seed: board.slots[job] for seed, job in zip(board.plan.seeds, board.plan.final(group), strict=True)}
+    searched = [board.slots[job] for job in board.plan.searched(group)]
     return {
         "setting": of.setting,
         "method": of.method,

@@ -7,7 +7,7 @@ import numpy as np
 
 from pflsweep.report import figures, style
 from pflsweep.sweep.board import Board, Slot
-from pflsweep.sweep.plan import Group, Job
+from pflsweep.sweep.plan import Group
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ def of_searches(board: Board) -> dict[str, "Figure"]:
     """By name, each search with at least two results."""
     found = {}
     for g, group in enumerate(board.plan.groups):
-        done = [slot for k in range(group.tries) if (slot := board.slots[Job(g, False, k)]).value is not None]
+        done = [slot for job in board.plan.searched(g) if (slot := board.slots[job]).value is not None]
         if len(done) > 1:
             name = group.name.replace("/", "-").replace(" ", "/")
             found[f"search/{name}"] = search(group, done, worth(board, g), board.plan.tune["split"])

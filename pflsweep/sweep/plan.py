@@ -56,10 +56,28 @@ class Plan(NamedTuple):
     @property
     def jobs(self) -> Iterator[Job]:
         """All slots, in the order in which workers take them: searches first, since final trials wait for them."""
-        for g, group in enumerate(self.groups):
-            yield from (Job(g, False, k) for k in range(group.tries))
         for g in range(len(self.groups)):
-            yield from (Job(g, True, k) for k in range(len(self.seeds)))
+            yield from self.searched(g)
+        for g in range(len(self.groups)):
+            yield from self.final(g)
+
+    def searched(self, group: int) -> list[Job]:
+        """A group's slots of points, none where nothing is searched."""
+        return [Job(group, False, k) for k in range(self.groups[group].tries)]
+
+    def final(self, group: int) -> list[Job]:
+        """A group's slots of seeds."""
+        return [Job(group, True, k) for k in range(len(self.seeds))]
+
+    @property
+    def runs(self) -> Path:
+        """The folder of its trials' records."""
+        return Path(self.groups[0].config.values["paths"]["runs"]).absolute()
+
+    @property
+    def folder(self) -> Path:
+        """What belongs to sweeps, beside the records."""
+        return self.runs / "sweeps"
 
     @property
     def tuning_seeds(self) -> list[int]:

@@ -31,17 +31,15 @@ class Standing(NamedTuple):
 
 
 def standing(board: Board, group: int) -> Standing:
-    plan, of = board.plan, board.plan.groups[group]
-    searched = [board.slots[Job(group, False, k)] for k in range(of.tries)]
-    finals = [board.slots[Job(group, True, k)] for k in range(len(plan.seeds))]
-    everything = [*searched, *finals]
-    best = max((slot for slot in searched if slot.value is not None), key=lambda s: s.value or 0.0, default=None)
+    finals = [board.slots[job] for job in board.plan.final(group)]
+    everything = [*(board.slots[job] for job in board.plan.searched(group)), *finals]
+    best = board.best(group)
     return Standing(
         sum(slot.status in SETTLED for slot in everything),
         len(everything),
         sum(slot.status == "failed" for slot in everything),
         None if best is None else best.value,
-        {} if best is None else point_of(of, best),
+        {} if best is None else point_of(board.plan.groups[group], best),
         [slot.value for slot in finals if slot.value is not None],
     )
 

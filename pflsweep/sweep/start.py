@@ -41,7 +41,7 @@ def run(plan: Plan, launcher: Launcher) -> None:
 
 def _launched(plan: Plan, launcher: Launcher) -> None:
     """As jobs of hydra/launcher=joblib, submitit_slurm, ...; the plan reaches them as a file."""
-    folder = Path(plan.groups[0].config.values["paths"]["runs"]).absolute() / "sweeps"
+    folder = plan.folder
     file = folder / "plans" / f"{plan.id}.json"
     jobs = [[f"+{JOB}='{number}:{file}'"] for number in range(plan.workers["count"])]
     if type(launcher).__name__ == "SlurmLauncher":  # a job has cores of its own

@@ -24,7 +24,7 @@ def storage_url(plan: Plan) -> str:
             f"workers.storage and tracking.uri are both '{without_password(storage)}', but Optuna and MLflow have "
             "tables of the same names. Give each a database of its own, such as .../optuna and .../mlflow."
         )
-    return storage or f"sqlite:///{Path(values['paths']['runs']).absolute() / 'sweeps' / 'optuna.db'}"
+    return storage or f"sqlite:///{plan.folder / 'optuna.db'}"
 
 
 def opened(url: str, heartbeat: int) -> RDBStorage:

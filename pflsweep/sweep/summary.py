@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pflsweep.progress import duration
 from pflsweep.sweep import cost, standings
 from pflsweep.sweep.board import Board
-from pflsweep.sweep.plan import Job, Plan
+from pflsweep.sweep.plan import Plan
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,11 +24,10 @@ def estimate(plan: Plan, scale: str) -> str:
     """The trials of a plan with their cost; nothing is run."""
     import pandas as pd
 
-    speeds = cost.known_speeds(Path(plan.groups[0].config.values["paths"]["runs"]))
+    speeds = cost.known_speeds(plan.runs)
     lines, ways = [], Counter[str]()
     for g, group in enumerate(plan.groups):
-        jobs = [*(Job(g, False, k) for k in range(group.tries)), *(Job(g, True, k) for k in range(len(plan.seeds)))]
-        trials = [config for job in jobs for config in plan.configs(job, {})]
+        trials = [config for job in [*plan.searched(g), *plan.final(g)] for config in plan.configs(job, {})]
         rate, how = cost.speed(group.config, speeds)
         ways[how] += 1
         lines.append({

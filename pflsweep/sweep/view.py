@@ -12,10 +12,9 @@ from rich.table import Table
 
 from pflsweep.errors import UserError
 from pflsweep.progress import duration
-from pflsweep.sweep import cost
+from pflsweep.sweep import cost, standings
 from pflsweep.sweep.board import SETTLED, Board
 from pflsweep.sweep.plan import Job, Plan
-from pflsweep.sweep.standings import standing, title
 
 EVERY = 2.0  # seconds between two looks at the storage
 QUIET = 60.0  # seconds between two lines on what is running, in a log
@@ -33,7 +32,8 @@ class View:
         self._board = Board(plan, patient=False)
         self._board.refresh()
         self._began = time.monotonic()
-        self._cost = {job: self._images(job) for job in plan.jobs}
+        alike = {(job.group, job.final): self._images(job) for job in plan.jobs if job.number == 0}
+        self._cost = {job: alike[job.group, job.final] for job in plan.jobs}
         self._before = {job for job, slot in self._board.slots.items() if slot.status in SETTLED}
         self._said = set(self._before)
         self._since: dict[Job, float] = {}
@@ -99,7 +99,7 @@ class View:
         what = f"{100 * slot.value:.1f}%" if slot.value is not None else f"{slot.status}: {slot.reason or 'loses'}"
         left = self._left()
         rest = f"; about {duration(left)} left" if left else ""
-        return f"[{len(self._said)}/{count}] {title(self._board, job)}: {what}{rest}"
+        return f"[{len(self._said)}/{count}] {standings.title(self._board, job)}: {what}{rest}"
 
     def _page(self) -> RenderableType:
         counts: dict[str, int] = {}
@@ -117,19 +117,16 @@ class View:
                 done = slot.result.get("round")
                 at = f" round {done[0]} of {done[1]}," if done else ""
                 seconds = time.monotonic() - self._since.get(job, time.monotonic())
-                lines.append(f"{title(self._board, job)}:{at} {duration(seconds)}")
+                lines.append(f"{standings.title(self._board, job)}:{at} {duration(seconds)}")
         more = [f"and {len(lines) - RUNNING} more"] if len(lines) > RUNNING else []
         return [*lines[:RUNNING], *more]
 
     def _table(self) -> Table:
         """Best so far of each method and setting, in percent."""
-        settings = list(dict.fromkeys(group.setting for group in self.plan.groups))
-        page = Table("method", *(setting or "accuracy" for setting in settings))
-        rows: dict[str, dict[str, str]] = {}
-        for g, group in enumerate(self.plan.groups):
-            rows.setdefault(group.method, {})[group.setting] = standing(self._board, g).text
-        for method, cells in rows.items():
-            page.add_row(method, *(cells.get(setting, "") for setting in settings))
+        found = standings.table(self._board)
+        page = Table(*found.columns)
+        for row in found.itertuples(index=False):
+            page.add_row(*row)
         return page
 
     def _images(self, job: Job) -> int:

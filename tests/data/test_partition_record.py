@@ -1,7 +1,5 @@
 """What a record and MLflow keep of a partition: its numbers, picture and groups, and the clients that are new."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -14,9 +12,7 @@ SMALL = ["partition.clients=8", "model.hidden=[16]", "train.epochs=1", "train.ro
 LATENT = "partition=latent partition.clusters=4 model@partition.embedder=mlp partition.components=8 data.root=data"
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def run(*overrides: str) -> Result:

@@ -26,9 +26,7 @@ FOLDERS = {  # of the data, where they are at hand
 SMALL = ["tracking=none", "model.hidden=[16]", "checkpoint.models=false"]
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def trained(*words: str) -> tuple[int, int]:

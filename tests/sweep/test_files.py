@@ -14,9 +14,7 @@ methods: {fedavg: algorithm=fedavg, pgfed: algorithm=pgfed}
 """
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def write(name: str, text: str) -> None:

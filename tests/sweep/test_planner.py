@@ -17,10 +17,7 @@ from pflsweep.sweep.files import read_table
 from pflsweep.sweep.plan import Job, Plan, changed, read, write
 from pflsweep.sweep.space import Axis, axis, drawn_as, points
 
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def planned(*words: str, calls: Counter | None = None) -> Plan:
