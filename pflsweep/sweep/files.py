@@ -10,7 +10,8 @@ from pflsweep.compose import read_option
 from pflsweep.errors import UserError, nearest
 from pflsweep.sweep.space import Space, axis
 
-KEYS = ("settings", "methods", "seeds", "search", "space")
+KEYS = ("settings", "methods", "seeds", "search", "space", "scales")
+AT_A_SCALE = ("search", "space")
 ROW_KEYS = ("run", "only")
 SCALE_KEYS = ("images", "points", "seeds", "set")
 
@@ -51,10 +52,14 @@ def folders() -> list[Path]:
     return [Path.cwd() / "sweeps", inside if inside.is_dir() else package.parent / "sweeps"]
 
 
-def read_table(name: str) -> Table:
-    """`pgfed/table1`, or a path to a YAML file. Raises UserError, with file, key and the nearest valid name."""
+def read_table(name: str, scale: str = "paper") -> Table:
+    """`pgfed/table1`, or a path to a YAML file, with what it changes at a scale laid over it.
+
+    Raises UserError, with file, key and the nearest valid name.
+    """
     content, file = _read(table_file(name))
     _known(content, KEYS, file)
+    content = _merged(content, _at_scales(content.pop("scales", {}), file).get(scale, {}))
     for key in ("settings", "methods"):
         _check_names(content.get(key), key, file)
     rows = {row: _row(text, f"{file}: methods.{row}") for row, text in content["methods"].items()}
@@ -73,6 +78,19 @@ def read_table(name: str) -> Table:
             raise UserError(f"{file}: search: '{word}' is not of the group tune, such as tune=grid tune.split=test.")
     space = _changes(content.get("space") or {}, [*methods, "all"], file)
     return Table(name, settings, methods, _seeds(content.get("seeds", [0]), file), search, space, file, only)
+
+
+def _at_scales(scales: Any, file: str) -> dict[str, dict[str, Any]]:
+    """What a table changes at some scales, by their names."""
+    if not isinstance(scales, dict):
+        raise UserError(f"{file}: 'scales' has to name some, each with its own of {', '.join(AT_A_SCALE)}.")
+    for scale, changes in scales.items():
+        if scale not in _names("scale"):
+            raise UserError(f"{file}: scales.{scale} is no scale.{nearest(str(scale), _names('scale'))}")
+        if not isinstance(changes, dict):
+            raise UserError(f"{file}: scales.{scale} is {changes!r}: it may have {', '.join(AT_A_SCALE)}.")
+        _known(changes, AT_A_SCALE, f"{file}: scales.{scale}")
+    return scales
 
 
 def _check_names(part: Any, key: str, file: str) -> None:

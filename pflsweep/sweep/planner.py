@@ -34,7 +34,7 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
         groups = list(_of_command(words, compose, command, scale))
         table = None
     else:
-        table = chosen(read_table(command.sweep), command.only)
+        table = chosen(read_table(command.sweep, command.scale), command.only)
         groups = list(_of_table(table, words, compose, parser, command, scale))
     own = groups[0].config.values["seed"]
     seeds = words.seeds or ([own] if table is None else table.seeds)

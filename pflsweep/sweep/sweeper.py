@@ -72,7 +72,7 @@ class TrialSweeper(BasicSweeper):
         if command.sweep is None:
             return command
         own = [word for word in arguments if is_of_sweep(word)]
-        search = read_table(command.sweep).search
+        search = read_table(command.sweep, command.scale).search
         if not search:
             return command
         with hydra_errors(search):

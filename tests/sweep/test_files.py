@@ -57,6 +57,15 @@ def test_what_is_included_lies_under() -> None:
     assert table.seeds == [1, 2]
 
 
+def test_what_a_table_changes_at_a_scale() -> None:
+    write("base", SMALL + "search: tune=grid\nspace: {all: {train.lr: {grid: [1, 2, 3]}, algorithm.mu: null}}\n")
+    write("mine", "include: base\nscales: {small: {space: {all: {train.lr: {grid: [1]}}}, search: tune=none}}\n")
+    small, whole = read_table("mine", "small"), read_table("mine")
+    assert small.space == {"all": {"train.lr": {"grid": [1]}, "algorithm.mu": None}}
+    assert small.search == ["tune=none"]
+    assert whole == read_table("mine", "smoke") == read_table("base")._replace(name="mine", file="sweeps/mine.yaml")
+
+
 def test_ones_own_folder_comes_before_the_packages(tmp_path: Path) -> None:
     assert len(read_table("pgfed/table1").methods) == 14
     write("pgfed/table1", SMALL)
@@ -103,6 +112,10 @@ BAD = [  # more of the file, or a whole one; words of the message
     ("methods: {a: {run: algorithm=local, only: []}}", ["methods.a.only is []", "a list"]),
     ("methods: {a: {run: algorithm=local, only: [on]}}", ["methods.a.only is [True]", "a list"]),
     ("metods: {}", ["mine.yaml: unknown key 'metods'", "Did you mean 'methods'"]),
+    ("scales: [small]", ["mine.yaml: 'scales' has to name some"]),
+    ("scales: {smal: {}}", ["mine.yaml: scales.smal is no scale", "Did you mean 'small'"]),
+    ("scales: {small: 3}", ["scales.small is 3", "search, space"]),
+    ("scales: {small: {seeds: [1]}}", ["scales.small: unknown key 'seeds'"]),
     ("seeds: 3", ["mine.yaml: 'seeds' is 3", "[0, 1, 2]"]),
     ("seeds: []", ["'seeds' is []"]),
     ("seeds: [0, -1]", ["'seeds' is [0, -1]"]),

@@ -277,7 +277,7 @@ def test_plug_ins_go_with_the_rows_that_have_them(words: tuple[str, ...]) -> Non
 def test_scales() -> None:
     small, smoke = read_scale("small"), read_scale("smoke")
     assert read_scale("paper") == Scale("paper", None, None, None, {})
-    assert small == Scale("small", 1_500_000, None, None, {})
+    assert small == Scale("small", 1_500_000, None, 2, {})
     assert (smoke.images, smoke.points, smoke.seeds) == (12_000, 2, 1)
     latent = config_of("fedfomo/table2", "cifar10/latent2", "fedavg")
     dirichlet = config_of("pgfed/table1", "cifar10/clients100", "fedavg")
