@@ -1,4 +1,4 @@
-"""The command. Words come first (list, data, report, ui, check); everything else is Hydra's.
+"""The command. Words come first (list, data, report, record, ui, check); everything else is Hydra's.
 
 Nothing heavy is imported here, so that --help is quick.
 """
@@ -16,6 +16,7 @@ WORDS = {
     "list": "pflsweep.listing:main",
     "data": "pflsweep.showing:main",
     "report": "pflsweep.report.cli:main",
+    "record": "pflsweep.carry:main",
     "ui": "pflsweep.tracking:ui",
     "check": "pflsweep.check:main",
 }

@@ -31,7 +31,7 @@ LAYERS = (
     ("progress", "rows", "setting"),
     ("trial",),
     ("sweep",),
-    ("listing", "showing", "catalogue"),
+    ("listing", "showing", "catalogue", "carry"),
     ("check",),
     ("cli",),
 )

@@ -1,0 +1,128 @@
+"""`pflsweep record export | import`: finished records and the ledgers of sweeps, carried between folders and machines.
+
+What is exported is a folder of runs like any other: reports are made from it as it lies, with --runs.
+"""
+
+import argparse
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from pflsweep import disk
+from pflsweep.errors import Parser, UserError
+from pflsweep.record import Record
+from pflsweep.report.compare import finished
+from pflsweep.report.paper.store import Ledger, ledgers
+from pflsweep.report.select import Chosen, choose
+
+STAYS = ("checkpoint.pt", "models.pt", "labels.png", "lock")  # large, made anew, or of this machine
+
+
+def main(argv: list[str]) -> int:
+    """Raises UserError on bad input."""
+    options = _parser().parse_args(argv or ["--help"])
+    return int(options.act(options))
+
+
+def _export(options: argparse.Namespace) -> int:
+    chosen = choose(options.runs, options.run)
+    done = [record for record in chosen.records if finished(record)]
+    if not done:
+        raise UserError(f"There is no finished run to export in '{options.runs}'.")
+    print(_carry(done, [] if options.run else ledgers(options.runs), options.out, "exported to"))
+    _name_left(chosen, len(done))
+    return 0
+
+
+def _import(options: argparse.Namespace) -> int:
+    if not options.source.is_dir():
+        raise UserError(f"There is no folder '{options.source}'. `pflsweep record export --out DIR` makes one.")
+    chosen = choose(options.source, [])
+    done = [record for record in chosen.records if finished(record)]
+    if not done:
+        raise UserError(f"There is no finished run to import in '{options.source}'.")
+    for record in done:
+        if record.folder.name != record.meta["identity"]:
+            raise UserError(
+                f"{record.folder} is the record of {record.meta['identity']}: give the folder its name back."
+            )
+    print(_carry(done, ledgers(options.source), options.runs, "imported into"))
+    _name_left(chosen, len(done))
+    if not options.no_tracking:
+        _track([Record(options.runs / record.folder.name) for record in done], options.uri)
+    return 0
+
+
+def _carry(records: list[Record], told: list[Ledger], out: Path, did: str) -> str:
+    """Copies what `out` lacks; a line about it. Raises UserError where it cannot be written to, or trains now."""
+    new = [record for record in records if not _has(out / record.folder.name, record)]
+    for record in new:
+        _copy(record.folder, out / record.folder.name)
+    known = {ledger.path.name: _settled(ledger) for ledger in ledgers(out)}
+    better = [ledger.path for ledger in told if known.get(ledger.path.name, -1) < _settled(ledger)]
+    for file in better:
+        with disk.writing(out):
+            (out / "sweeps").mkdir(parents=True, exist_ok=True)
+            disk.atomic(out / "sweeps" / file.name, lambda path, file=file: shutil.copyfile(file, path))
+    there = f", {len(records) - len(new)} there already" if len(new) < len(records) else ""
+    return f"{len(new)} runs and {len(better)} ledgers of sweeps {did} {out}{there}"
+
+
+def _has(folder: Path, record: Record) -> bool:
+    """Whether a folder holds as much of this trial. What is damaged there, or shorter, is replaced."""
+    with suppress(UserError):
+        other = Record(folder)
+        return other.done >= record.done and finished(other)
+    return False
+
+
+def _copy(source: Path, folder: Path) -> None:
+    """meta.json comes last, so that half a record is none. Raises UserError, Busy where it is being trained."""
+    with disk.claimed(folder), disk.writing(folder):
+        (folder / "meta.json").unlink(missing_ok=True)
+        (folder / "checkpoint.pt").unlink(missing_ok=True)  # of fewer rounds
+        names = [file.name for file in source.iterdir() if file.name not in STAYS and file.name[0] != "."]
+        for name in sorted(names, key=lambda name: name == "meta.json"):
+            disk.atomic(folder / name, lambda path, name=name: shutil.copyfile(source / name, path))
+        (folder / "lock").unlink()
+
+
+def _settled(ledger: Ledger) -> int:
+    """How many trials it tells of."""
+    return sum(len(g["trials"]) + len(g["failed"]) + g["points_settled"] for g in ledger.groups.values())
+
+
+def _name_left(chosen: Chosen, done: int) -> None:
+    left = [f"{record.meta['name']} ({record.status['status']})" for record in chosen.records if not finished(record)]
+    for line in [*left, *chosen.damaged]:
+        print(f"left out: {line}")
+
+
+def _track(records: list[Record], uri: str | None) -> None:
+    """Feed MLflow what it lacks."""
+    from tqdm import tqdm
+
+    from pflsweep.compose import conf_dir, read_option
+    from pflsweep.tracking import send
+
+    options = read_option(conf_dir() / "tracking" / "mlflow.yaml")
+    config = {"tracking": {**options, "uri": uri}}
+    for record in tqdm(records, desc="to MLflow", unit="run", disable=None):
+        send(config, record)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="pflsweep record", description="Carry finished records, and what sweeps say of them.")
+    words = parser.add_subparsers(required=True, metavar="WHAT", help="export | import")
+    out = words.add_parser("export", description="Copy finished runs, without checkpoints and models.")
+    out.add_argument("run", nargs="*", metavar="RUN", help="as in `pflsweep report runs`; default: all, with ledgers")
+    out.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to; a folder of runs")
+    out.set_defaults(act=_export)
+    into = words.add_parser("import", description="Take in exported runs: they are known as trained, and in MLflow.")
+    into.add_argument("source", type=Path, metavar="DIR", help="what was exported")
+    into.add_argument("--uri", metavar="URI", help="of MLflow (sqlite:///mlflow.db)")
+    into.add_argument("--no-tracking", action="store_true", help="do not tell MLflow")
+    into.set_defaults(act=_import)
+    for each in (out, into):
+        each.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where records are (runs)")
+    return parser

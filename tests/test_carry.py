@@ -1,0 +1,118 @@
+"""Records carried between folders: what travels, what is kept, and that nothing is trained again."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pflsweep.cli import main
+from pflsweep.disk import claimed
+from pflsweep.record import Record
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
+SMALL = ["partition.clients=4", "model.hidden=[8]", "train.epochs=1"]
+TRIAL = [*SMALL, "algorithm=local", "tracking=none"]
+
+
+def only(runs: str) -> Record:
+    (file,) = Path(runs).glob("*/meta.json")
+    return Record(file.parent)
+
+
+@pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's own
+def test_a_sweep_carried_to_another_machine_trains_nothing_there(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    words = [*SMALL, "train.rounds=1", "algorithm=local,fedavg", "tune=grid", "tune.points=2"]
+    assert main(["-m", *words, "tracking=none"]) == 0
+    assert main(["record", "export", "--out", "out"]) == 0
+    assert "6 runs and 1 ledgers of sweeps exported to out" in capsys.readouterr().out
+    names = {file.name for file in Path("out").rglob("*") if file.is_file() and file.parent.name != "sweeps"}
+    assert names == {"meta.json", "status.json", "config.yaml"} | {
+        f"{name}.parquet" for name in ("rounds", "clients", "partition")
+    }
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    assert main(["record", "import", "../out"]) == 0
+    assert "6 runs and 1 ledgers of sweeps imported into runs" in capsys.readouterr().out
+    before = {path: path.read_bytes() for path in Path("runs").glob("*/status.json")}
+    assert main(["-m", *words]) == 0
+    assert len(before) == 6
+    assert {path: path.read_bytes() for path in Path("runs").glob("*/status.json")} == before
+    from mlflow import MlflowClient
+
+    client = MlflowClient("sqlite:///mlflow.db")
+    experiment = client.get_experiment_by_name("pflsweep")
+    runs = client.search_runs([experiment.experiment_id], "tags.identity LIKE '%'")
+    assert {run.data.tags["identity"] for run in runs} == {path.parent.name for path in before}
+    assert all(run.info.status == "FINISHED" for run in runs)
+
+
+def test_what_is_longer_or_whole_stays(capsys: pytest.CaptureFixture) -> None:
+    assert main([*TRIAL, "train.rounds=1"]) == 0
+    shutil.copytree("runs", "short")
+    assert main([*TRIAL, "train.rounds=3"]) == 0
+    take = ["record", "import", "--no-tracking", "--runs"]
+    assert main([*take, "runs", "short"]) == 0
+    assert "0 runs and 0 ledgers of sweeps imported into runs, 1 there already" in capsys.readouterr().out
+    assert only("runs").done == 3
+    assert main([*take, "short", "runs"]) == 0
+    assert only("short").done == 3
+    assert not (only("short").folder / "checkpoint.pt").exists()  # it was of one round
+    rounds = only("short").folder / "rounds.parquet"
+    rounds.write_bytes(rounds.read_bytes()[:50])
+    assert main([*take, "short", "runs"]) == 0
+    pd.testing.assert_frame_equal(only("short").rounds, only("runs").rounds)
+    assert not Path("mlflow.db").exists()
+
+
+def unfinished() -> None:
+    only("runs").set_status(status="interrupted")
+
+
+def renamed() -> None:
+    only("runs").folder.rename("runs/other")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words", "said"),
+    [
+        (unfinished, ["export", "--out", "out"], "no finished run to export in 'runs'"),
+        (unfinished, ["import", "runs", "--runs", "more"], "no finished run to import in 'runs'"),
+        (renamed, ["import", "runs", "--runs", "more"], "give the folder its name back"),
+        (None, ["import", "away"], "no folder 'away'. `pflsweep record export --out DIR`"),
+        (None, ["export"], "--out"),
+        (None, ["exprt"], "'exprt'"),
+        (None, ["export", "fedavg-*", "--out", "out"], "No run 'fedavg-*'"),
+    ],
+)
+def test_what_cannot_be_carried(
+    spoil: Callable[[], None] | None, words: list[str], said: str, capsys: pytest.CaptureFixture
+) -> None:
+    assert main([*TRIAL, "train.rounds=1"]) == 0
+    if spoil is not None:
+        spoil()
+    assert main(["record", *words]) == 2
+    assert said in capsys.readouterr().err
+    assert not Path("out").exists()
+    assert not Path("more").exists()
+
+
+def test_a_trial_that_is_being_trained_is_left_alone(capsys: pytest.CaptureFixture) -> None:
+    assert main([*TRIAL, "train.rounds=1"]) == 0
+    shutil.copytree("runs", "short")
+    assert main([*TRIAL, "train.rounds=2"]) == 0
+    with claimed(only("short").folder.absolute()):
+        assert main(["record", "import", "runs", "--runs", "short", "--no-tracking"]) == 2
+    assert "Another process is training this trial" in capsys.readouterr().err
+    assert only("short").done == 1
+
+
+def test_some_runs_alone_are_exported_without_ledgers(capsys: pytest.CaptureFixture) -> None:
+    assert main(["-m", *TRIAL, "train.rounds=1", "seed=0,1"]) == 0
+    assert main(["record", "export", "*-1", "--out", "out"]) == 0
+    assert "1 runs and 0 ledgers" in capsys.readouterr().out
+    assert only("out").meta["seed"] == 1
