@@ -8,13 +8,6 @@ class UserError(Exception):
     """Bad input: what is wrong, where, and what would be right. The command prints it and exits with code 2."""
 
 
-PATIENCE = 300.0  # seconds for which a sweep waits for a database that is away
-
-
-class Away(UserError):  # noqa: N818 (a state)
-    """A database that has not answered for long: no trial's fault."""
-
-
 def nearest(word: str, known: list[str]) -> str:
     """`" Did you mean 'x'?"`, or nothing where no known word is close."""
     import difflib

@@ -13,9 +13,10 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import optuna
-from optuna.storages import RDBStorage
+from optuna.storages import _CachedStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from pflsweep.patience import PAUSE
 from pflsweep.sweep.plan import Group, Job, Plan
 from pflsweep.sweep.space import Point, drawn_as, suggested
 from pflsweep.sweep.storage import SILENCE, Patience, opened, storage_url
@@ -68,7 +69,8 @@ class Board:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.plan = plan
         self.storage = opened(storage_url(plan), plan.workers["heartbeat"])
-        self._patience = Patience(self.storage) if patient else None
+        self._calls = _CachedStorage(self.storage)  # as Optuna itself would ask it
+        self._patience = Patience(self._calls) if patient else None
         self.slots: dict[Job, Slot] = {}
         self._studies: dict[str, optuna.Study] = {}
         self._settled: set[str] = set()  # names of studies in which nothing changes any more
@@ -106,7 +108,7 @@ class Board:
     def _could_be_heard(self) -> bool:
         """Whether workers that live have had the time to beat since the database was away."""
         heartbeat = self.plan.workers["heartbeat"]
-        return self._patience is None or time.monotonic() - self._patience.back > SILENCE * heartbeat
+        return self._patience is None or time.monotonic() - self._patience.missed > PAUSE + SILENCE * heartbeat
 
     @property
     def finished(self) -> bool:
@@ -120,9 +122,9 @@ class Board:
                 continue
             self._order.remove(job)
             trial_id = self._id(job)
-            self.storage.record_heartbeat(trial_id)  # first: a worker that dies right after the next line is seen
+            self._calls.record_heartbeat(trial_id)  # first: a worker that dies right after the next line is seen
             try:
-                granted = self.storage.set_trial_state_values(trial_id, state=TrialState.RUNNING)
+                granted = self._calls.set_trial_state_values(trial_id, state=TrialState.RUNNING)
             except optuna.exceptions.UpdateFinishedTrialError:
                 granted = False
             if granted:
@@ -147,7 +149,7 @@ class Board:
 
     def beat(self, claim: Claim) -> None:
         """Raises where the database is away: the next beat may reach it."""
-        RDBStorage.record_heartbeat(self.storage, claim.trial._trial_id)
+        self.storage.record_heartbeat(claim.trial._trial_id)
 
     def tell(self, claim: Claim, value: float, result: dict[str, Any]) -> None:
         """A slot is done."""
@@ -166,12 +168,12 @@ class Board:
 
     def release(self, claim: Claim) -> None:
         """Put a slot back, for another worker or another day."""
-        self.storage.set_trial_state_values(claim.trial._trial_id, state=TrialState.WAITING)
+        self._calls.set_trial_state_values(claim.trial._trial_id, state=TrialState.WAITING)
 
     def _end(self, claim: Claim, state: TrialState, value: float | None = None) -> None:
         study = self._study(self._name(claim.job))
         study.tell(claim.trial, value, state=state)
-        self.slots[claim.job] = _standing([self.storage.get_trial(claim.trial._trial_id)])
+        self.slots[claim.job] = _standing([self._calls.get_trial(claim.trial._trial_id)])
 
     def _claimed(self, job: Job, trial_id: int) -> Claim:
         study, group = self._study(self._name(job)), self.plan.groups[job.group]
@@ -197,7 +199,7 @@ class Board:
     def _study(self, name: str) -> optuna.Study:
         if name not in self._studies:
             self._studies[name] = optuna.create_study(
-                storage=self.storage, study_name=name, direction="maximize", load_if_exists=True
+                storage=self._calls, study_name=name, direction="maximize", load_if_exists=True
             )
         return self._studies[name]
 
@@ -219,8 +221,8 @@ class Board:
     def _drop(self, trial_id: int) -> None:
         """A trial of a slot that has one already, from two commands that planned at the same moment."""
         try:
-            self.storage.set_trial_user_attr(trial_id, "duplicate", True)
-            self.storage.set_trial_state_values(trial_id, state=TrialState.FAIL)
+            self._calls.set_trial_user_attr(trial_id, "duplicate", True)
+            self._calls.set_trial_state_values(trial_id, state=TrialState.FAIL)
         except optuna.exceptions.UpdateFinishedTrialError:
             pass
 

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from pflsweep import disk
 from pflsweep.compose import Config
 from pflsweep.keys import flat, under
-from pflsweep.record import RUNTIME, acting
+from pflsweep.record import RUNTIME, acting, without_young
 from pflsweep.sweep.space import Axis, Point, Space
 
 
@@ -118,8 +118,8 @@ def plan_id(groups: Sequence[Group], seeds: list[int], tune: dict[str, Any], cod
     """16 hex digits of what a sweep computes. code: versions and sources of methods and plug-ins, a group each."""
     searched = tune if any(group.tries for group in groups) else None
     parts = [
-        [group.name, relevant(group.config), group.points, group.tries, {k: tuple(a) for k, a in group.space.items()}]
-        for group in groups
+        [g.name, without_young(relevant(g.config)), g.points, g.tries, {key: tuple(a) for key, a in g.space.items()}]
+        for g in groups
     ]
     text = json.dumps([parts, seeds, searched, list(code)], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -179,7 +179,7 @@ def chosen(table: Table, only: list[str]) -> Table:
 
 def _versions(config: Config) -> list[Any]:
     """What changes a trial's identity beside its config, as far as it is known without the data."""
-    nodes = [(group, config.choices[group], config.values[group]) for group in ("algorithm", *PLUGS)]
+    nodes = [(group, config.choices[group], config.values[group]) for group in ("algorithm", *PLUGS, "study")]
     return [*(target(*node).version for node in nodes if node[2]), *own_code(config)]
 
 

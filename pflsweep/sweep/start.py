@@ -1,5 +1,6 @@
 """Workers, started: in this process, in others by joblib, on a Dask cluster, or as the jobs of Hydra's launcher."""
 
+import logging
 import os
 import signal
 import sys
@@ -20,8 +21,11 @@ from pflsweep.errors import UserError
 from pflsweep.progress import quietly, say
 from pflsweep.sweep.plan import Plan, read, write
 from pflsweep.sweep.worker import work
+from pflsweep.trial import Stop
 
 JOB = "hydra.sweeper.worker"  # the override that makes a launched job a worker: <number>:<plan file>
+LOOK = 2.0  # seconds between two looks at a Dask cluster
+JOINING = 60  # seconds for which a cluster may be without any worker
 
 
 def run(plan: Plan, launcher: Launcher) -> None:
@@ -75,7 +79,30 @@ def _returns(launcher: Launcher, jobs: list[list[str]], folder: Path) -> Sequenc
 def launched(worker: str) -> None:
     """What such a job runs: '3:/runs/sweep-1f.json'."""
     number, _, file = worker.partition(":")
-    work(read(Path(file)), int(number))
+    with _warned() as over:
+        work(read(Path(file)), int(number), over)
+
+
+@contextmanager
+def _warned() -> Iterator[Stop]:
+    """Gives whether the job's time is over, or others need its place, of which Slurm warns by a signal.
+
+    submitit would end the job at that, or queue it again: in the middle of a round, as an error of the trial's. Here it
+    does so when the worker has brought its round to an end.
+    """
+    submitits, heard = signal.getsignal(signal.SIGUSR2), list[tuple[Any, ...]]()
+    if not callable(submitits):  # not a job of submitit's
+        yield lambda: False
+        return
+    signal.signal(signal.SIGUSR2, lambda *signalled: heard.append(signalled))
+    try:
+        yield lambda: bool(heard)
+    except KeyboardInterrupt:
+        if not heard:
+            raise
+        submitits(*heard[0])
+    finally:
+        signal.signal(signal.SIGUSR2, submitits)
 
 
 def _in_processes(plan: Plan) -> None:
@@ -111,25 +138,53 @@ def _on_dask(plan: Plan) -> None:
         client = Client(address, timeout="10s")
     except (OSError, TimeoutError, ValueError) as error:
         raise UserError(f"workers.address: there is no Dask scheduler at '{address}' ({error}).") from error
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # we say ourselves that it has gone
     with client:
         shared = plan._replace(workers={**plan.workers, "count": min(count, _most_on_a_machine(client))})
         while True:
+            tasks = [client.submit(_task, shared, number, os.getcwd(), pure=False) for number in range(count)]
             try:
-                tasks = [client.submit(_task, shared, number, os.getcwd(), pure=False) for number in range(count)]
-                client.gather(tasks)
+                _wait(client, tasks)
                 return
             except KilledWorker:
                 say("Dask workers were killed again and again (out of memory?). What they trained is taken over.")
             except (CommClosedError, CancelledError) as error:
-                raise UserError(f"The Dask scheduler at {address} has gone; the same command continues.") from error
+                raise UserError(
+                    f"workers.address: the Dask scheduler at {address} has gone. What is trained is kept: when it is "
+                    "back, the same command continues."
+                ) from error
+
+
+def _wait(client: Any, tasks: Sequence[Any]) -> None:
+    """Until all are done. Raises what one of them did, CancelledError without a scheduler, UserError without workers.
+
+    By looking, since Ctrl-C in a wait of Dask's leaves its tracebacks behind.
+    """
+    from distributed import CancelledError
+
+    while not all(task.done() for task in tasks):
+        time.sleep(LOOK)
+        if client.status != "running":
+            raise CancelledError(client.status)
+        if not client.nthreads():
+            say(f"The Dask scheduler has no worker left; one is waited for {JOINING} seconds.")
+            _require_worker(client)
+    for task in tasks:
+        task.result()
+
+
+def _require_worker(client: Any) -> None:
+    try:
+        client.wait_for_workers(1, timeout=JOINING)
+    except TimeoutError as error:
+        raise UserError(
+            "The Dask scheduler has no worker. Start some (dask worker ADDRESS --nthreads 1) and give the same command."
+        ) from error
 
 
 def _most_on_a_machine(client: Any) -> int:
     """How many Dask workers share a machine. Raises UserError where there is none, or one would train two trials."""
-    try:
-        client.wait_for_workers(1, timeout=60)
-    except TimeoutError as error:
-        raise UserError("The Dask scheduler has no worker. Start some: dask worker ADDRESS --nthreads 1.") from error
+    _require_worker(client)
     workers = client.scheduler_info(n_workers=-1)["workers"].values()
     if any(worker["nthreads"] > 1 for worker in workers):
         raise UserError(
@@ -140,12 +195,11 @@ def _most_on_a_machine(client: Any) -> int:
 
 
 def _task(plan: Plan, number: int, folder: str) -> None:
-    """A worker on a Dask worker, in the folder of the command, until that is gone."""
+    """A worker on a Dask worker, in the folder of the command, until that is gone, or the scheduler."""
     from distributed import get_worker
     from distributed.worker import thread_state
 
-    tasks, key = get_worker().state.tasks, thread_state.key
-    here = os.getcwd()
+    host, key, here = get_worker(), thread_state.key, os.getcwd()
     try:
         os.chdir(folder)  # relative paths are the command's
     except OSError as error:
@@ -157,9 +211,15 @@ def _task(plan: Plan, number: int, folder: str) -> None:
         sys.path.append(folder)  # where a method of one's own may lie
     try:
         with suppress(KeyboardInterrupt):
-            work(plan, number, lambda: key not in tasks or tasks[key].state == "cancelled")
+            work(plan, number, lambda: not _wanted(host, key))
     finally:
         os.chdir(here)
+
+
+def _wanted(host: Any, key: Any) -> bool:
+    """Whether a Dask worker that is connected still has the task `key` to do."""
+    task = host.state.tasks.get(key)
+    return task is not None and task.state != "cancelled" and host.status.name not in ("closing", "closed", "failed")
 
 
 def _process(plan: Plan, number: int, pids: Path) -> None:

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from optuna.storages import BaseStorage, RDBStorage
+from optuna.storages import BaseStorage, RDBStorage, _CachedStorage
 
-from pflsweep.errors import PATIENCE, Away, UserError
+from pflsweep import patience
+from pflsweep.errors import UserError
+from pflsweep.patience import Away, patiently
 from pflsweep.sweep.plan import Plan
 
 SILENCE = 5  # heartbeats that may be missed
@@ -93,48 +95,42 @@ def _prepare_sqlite(file: Path) -> None:
 
 
 class Patience:
-    """Lets the calls of a storage wait while its database is away; raises Away when that takes too long."""
+    """Lets the calls of a storage wait while its database is away; they raise Away when that takes too long.
 
-    def __init__(self, storage: RDBStorage) -> None:
-        self.since: float | None = None  # when it went away
-        self.back = float("-inf")  # when it came back
-        private = ["_create_new_trial", "_get_trials", "_set_trial_param", "record_heartbeat"]  # Optuna's cache's way
-        for name in [*(name for name in vars(BaseStorage) if not name.startswith("_")), *private]:
-            setattr(storage, name, self._patient(getattr(storage, name)))
+    Each of Optuna's calls is one transaction and bears being done twice: it sets something, or it enqueues a trial,
+    whose double the board drops. A claim that was granted without our hearing of it goes silent, and is taken over.
+    """
+
+    def __init__(self, storage: _CachedStorage) -> None:
+        self.missed = float("-inf")  # when it was last found to be away
+        for name in (*vars(BaseStorage), "record_heartbeat"):
+            if not name.startswith("_"):
+                setattr(storage, name, self._patient(getattr(storage, name)))
 
     def _patient(self, call: Callable) -> Callable:
-        def patiently(*args: Any, **kwargs: Any) -> Any:
-            while True:
-                try:
-                    answer = call(*args, **kwargs)
-                except Exception as error:
-                    if not _is_away(error):
-                        raise
-                    self._wait(error)
-                else:
-                    if self.since is not None:
-                        self.since, self.back = None, time.monotonic()
-                    return answer
+        return lambda *args, **kwargs: patiently(lambda: self._ask(call, *args, **kwargs))
 
-        return patiently
-
-    def _wait(self, error: Exception) -> None:
-        now = time.monotonic()
-        self.since = now if self.since is None else self.since
-        if now - self.since > PATIENCE:
+    def _ask(self, call: Callable, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(*args, **kwargs)
+        except Exception as error:
+            if isinstance(error, Away) or not _is_away(error):
+                raise
+            self.missed = time.monotonic()
             said = " ".join(str(error.__cause__ or error).split())[:200]
             raise Away(
-                f"workers.storage: the database has not answered for {PATIENCE:.0f} seconds ({said}). Nothing is lost: "
-                "when it is back, the same command continues."
+                f"workers.storage: the database has not answered for {patience.PATIENCE:.0f} seconds ({said}). Nothing "
+                "is lost: when it is back, the same command continues."
             ) from error
-        time.sleep(1.0)
 
 
 def _is_away(error: BaseException | None) -> bool:
-    """Whether a connection could not be had, or broke: what Optuna raises then has the driver's error behind it."""
-    from sqlalchemy.exc import InterfaceError, OperationalError
+    """Whether a connection could not be had, or broke: what Optuna raises then has the reason behind it."""
+    from sqlalchemy.exc import InterfaceError, OperationalError, PendingRollbackError
 
-    return error is not None and (isinstance(error, InterfaceError | OperationalError) or _is_away(error.__cause__))
+    # the last: when a look at trials is cut, Optuna takes it for too long a query and looks again on what is left
+    reasons = (InterfaceError, OperationalError, PendingRollbackError)
+    return error is not None and (isinstance(error, reasons) or _is_away(error.__cause__))
 
 
 class _quiet:  # noqa: N801 (used as a function)

@@ -5,23 +5,22 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from socket import gethostname
 from typing import Any
 
 from pflsweep.compose import Config
 from pflsweep.disk import Busy
-from pflsweep.errors import Away, UserError
+from pflsweep.errors import UserError
+from pflsweep.patience import Away
 from pflsweep.progress import quietly
 from pflsweep.record import Record
 from pflsweep.sweep.board import Board, Claim
 from pflsweep.sweep.plan import Job, Plan
 from pflsweep.sweep.storage import storage_url, without_password
 from pflsweep.tracking import SWEEP
-from pflsweep.trial import Diverged, Pruned, Result, run_trial
-
-Stop = Callable[[], bool]  # whether the command that has started this worker is gone
+from pflsweep.trial import Diverged, Pruned, Result, Stop, run_trial
 
 log = logging.getLogger(__name__)
 PAUSE = 1.0  # seconds between two looks where nothing is free
@@ -35,7 +34,8 @@ class Fruitless(Exception):  # noqa: N818 (no error of its own)
 def work(plan: Plan, index: int = 0, stop: Stop = lambda: False) -> None:
     """Train until every slot of the plan is settled, by this worker or another.
 
-    Raises KeyboardInterrupt on Ctrl-C and on `stop`, Away where a database is away for long.
+    stop: whether who has started this worker is gone, or its time over. Raises KeyboardInterrupt then and on Ctrl-C,
+    Away where a database is away for long.
     """
     _share_machine(index, plan.workers["count"])
     board = Board(plan)
@@ -48,10 +48,11 @@ def work(plan: Plan, index: int = 0, stop: Stop = lambda: False) -> None:
     with quietly(), _part_of(plan.id), _beating(board) as holding:
         busy: set[Job] = set()  # slots whose trial another process trains
         while not board.finished:
+            if stop():
+                raise KeyboardInterrupt
             claim = board.claim(busy)
             if claim is None:
                 if not board.finished:
-                    _go_on(stop)
                     time.sleep(PAUSE)
                     board.revive()
                 busy.clear()
@@ -59,11 +60,6 @@ def work(plan: Plan, index: int = 0, stop: Stop = lambda: False) -> None:
             with holding(claim):
                 if not _settle(board, claim, stop):
                     busy.add(claim.job)
-
-
-def _go_on(stop: Stop) -> None:
-    if stop():
-        raise KeyboardInterrupt
 
 
 def _settle(board: Board, claim: Claim, stop: Stop) -> bool:
@@ -97,8 +93,8 @@ def _trained(board: Board, claim: Claim, stop: Stop) -> list[dict[str, Any]]:
         raise Fruitless("its search has no result: every point failed or was pruned")
     results = []
     for k, config in enumerate(plan.configs(job, claim.point)):
-        watch = _Watch(board, claim, k * config.values["train"]["rounds"], stop)
-        results.append(outcome(run_trial(config, watch=watch), config, plan, job))
+        watch = _Watch(board, claim, k * config.values["train"]["rounds"])
+        results.append(outcome(run_trial(config, watch=watch, stop=stop), config, plan, job))
     return results
 
 
@@ -134,12 +130,11 @@ def selected_column(plan: Plan, job: Job) -> str:
 class _Watch:
     """Called after each round: tells it, and stops a loser. before: rounds under earlier seeds."""
 
-    def __init__(self, board: Board, claim: Claim, before: int, stop: Stop) -> None:
-        self.board, self.claim, self.before, self.stop, self.said = board, claim, before, stop, 0.0
+    def __init__(self, board: Board, claim: Claim, before: int) -> None:
+        self.board, self.claim, self.before, self.said = board, claim, before, 0.0
         self.column = selected_column(board.plan, claim.job)
 
     def __call__(self, record: Record) -> None:
-        _go_on(self.stop)
         row, trial = record.last_row, self.claim.trial
         if time.monotonic() - self.said >= TOLD:
             self.said = time.monotonic()

@@ -5,14 +5,18 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import optuna
 import pandas as pd
 
+from pflsweep.cli import main
+
 TWELVE = [
-    "-m", "algorithm=fedavg,pgfed", "seed=0,1", "tune=grid", "tune.points=2", "tune.seeds=2", "train.rounds=6",
-    "partition.clients=6", "checkpoint.every=0", "checkpoint.models=false", "workers.heartbeat=1",
+    "-m", "algorithm=fedavg,pgfed", "seed=0,1", "tune=grid", "tune.points=2", "tune.seeds=2", "train.rounds=3",
+    "partition.clients=6", "model.hidden=[16]", "checkpoint.every=0", "checkpoint.models=false", "workers.heartbeat=1",
 ]  # fmt: skip
 MAIN = "import sys; from pflsweep.cli import main; sys.exit(main())"
 
@@ -32,6 +36,15 @@ def run(folder: Path, *arguments: str, code: str = MAIN, tracking: str = "none")
     process = start(folder, *arguments, code=code, tracking=tracking)
     out, err = process.communicate(timeout=300)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def run_here(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    """The command to its end in this process, which has everything imported."""
+    folder.mkdir(parents=True, exist_ok=True)
+    out, err = StringIO(), StringIO()
+    with chdir(folder), redirect_stdout(out), redirect_stderr(err):
+        code = main([*arguments, "tracking=none"])
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 def numbers(folder: Path) -> dict[str, pd.DataFrame]:

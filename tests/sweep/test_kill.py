@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sweep.sweeping import MAIN, TWELVE, database, require_each_once, require_same, run
+from tests.sweep.sweeping import MAIN, TWELVE, database, require_each_once, require_same, run, run_here
 
 # where the process kills itself, the n-th time that it comes there: module, function, when
 PHASES = {
@@ -42,7 +42,7 @@ setattr(holder, last, killing)
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("undisturbed")
-    done = run(folder, *TWELVE)
+    done = run_here(folder, *TWELVE)
     assert done.returncode == 0, done.stderr
     require_each_once(database(folder), 8)
     return folder
@@ -52,8 +52,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_killed_sweep_goes_on(phase: str, undisturbed: Path, tmp_path: Path) -> None:
     killed = run(tmp_path, *TWELVE, code=PATCH.format(phase=PHASES[phase]) + MAIN)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    again = run(tmp_path, *TWELVE)
+    again = run_here(tmp_path, *TWELVE)
     assert again.returncode == 0, again.stderr
     require_same(undisturbed, tmp_path)
     require_each_once(database(tmp_path), 8)
-    assert again.stdout == run(tmp_path, *TWELVE).stdout
+    assert again.stdout == run_here(tmp_path, *TWELVE).stdout

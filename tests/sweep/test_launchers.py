@@ -1,10 +1,14 @@
 """Hydra's launchers start the same workers: by joblib's and submitit's the records are those of one worker."""
 
+import os
+import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.sweep.sweeping import database, numbers, require_each_once, require_same, run
+from tests.sweep.sweeping import database, numbers, require_each_once, require_same, run, run_here, start, states
 
 FOUR = [
     "-m", "algorithm=local,fedavg", "seed=0,1", "partition.clients=6", "model.hidden=[16]", "train.epochs=1",
@@ -17,7 +21,7 @@ SUBMITIT = ["hydra/launcher=submitit_local", "workers.count=2"]
 @pytest.fixture(scope="module")
 def basic(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("basic")
-    done = run(folder, *FOUR)
+    done = run_here(folder, *FOUR)
     assert done.returncode == 0, done.stderr
     assert len(numbers(folder)) == 4
     return folder
@@ -44,7 +48,24 @@ def test_a_failing_trial_does_not_end_the_others(basic: Path, tmp_path: Path) ->
     assert left.keys() <= whole.keys()
 
 
-def test_a_launcher_that_cannot_start_jobs(tmp_path: Path) -> None:
+def test_a_job_that_is_preempted(tmp_path: Path) -> None:
+    """As Slurm warns of it. It brings its round to an end, leaves its trial to others, and is queued again."""
+    words = [*FOUR, *SUBMITIT, "seed=0", "workers.count=1", "train.rounds=100", "checkpoint.every=0"]
+    with start(tmp_path, *words) as process:
+        while process.poll() is None and not list(tmp_path.glob("runs/*/checkpoint.pt")):
+            time.sleep(0.1)
+        (controller,) = (tmp_path / "runs" / "sweeps" / "submitit").glob("[0-9]*")
+        job = subprocess.check_output(["pgrep", "-P", controller.name], text=True)
+        os.kill(int(job), signal.SIGUSR2)
+        _, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    assert "this job is preempted" in next(controller.glob("*_log.err")).read_text()
+    require_each_once(database(tmp_path), 2)
+    assert "FAIL" not in {state for *_, state in states(database(tmp_path))}  # nobody was taken for dead
+
+
+def test_a_launcher_that_cannot_start_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")  # no Slurm
     done = run(tmp_path, *FOUR, "hydra/launcher=submitit_slurm")
     assert done.returncode == 2
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("pflsweep: ")]

@@ -1,7 +1,8 @@
 """Many machines: workers on a Dask cluster and by hand that meet in a real PostgreSQL, with one killed in mid-trial,
-with commands that begin at once, and with a database that goes away.
+with commands that begin at once, with a cluster and with a database that go away.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -21,7 +22,7 @@ import pytest
 import sqlalchemy
 
 from pflsweep.sweep.storage import SILENCE
-from tests.sweep.sweeping import MAIN, numbers, require_same, run, start, states
+from tests.sweep.sweeping import MAIN, database, numbers, require_same, run, run_here, start, states
 
 SWEEP = [
     "-m", "algorithm=local,fedavg", "seed=0,1,2,3", "partition.clients=6", "model.hidden=[16]", "train.epochs=1",
@@ -105,7 +106,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """By one worker on sqlite."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    done = run(folder, *SWEEP, "checkpoint.every=60")
+    done = run_here(folder, *SWEEP, "checkpoint.every=60")
     assert done.returncode == 0, done.stderr
     assert len(numbers(folder)) == SLOTS
     return folder
@@ -129,9 +130,20 @@ def lab(postgres: Postgres, request: pytest.FixtureRequest) -> Lab:
     return Lab(postgres, postgres.database(f"optuna_{name}"[:60]), postgres.database(f"mlflow_{name}"[:60]))
 
 
+class Cluster(NamedTuple):
+    """A Dask scheduler and two workers with a thread each, which nobody starts anew."""
+
+    address: str
+    scheduler: subprocess.Popen
+    workers: list[subprocess.Popen]
+
+    @property
+    def words(self) -> list[str]:
+        return ["workers.backend=dask", f"workers.address={self.address}", "workers.count=2"]
+
+
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen]]]:
-    """A Dask scheduler and two workers with a thread each, which nobody starts anew: address and workers."""
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
     address = f"tcp://127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "dask"]
     scheduler = [*command, "scheduler", "--host", "127.0.0.1", "--port", address.rpartition(":")[2], "--no-dashboard"]
@@ -144,7 +156,7 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen]]]:
         with open(folder / "log", "w") as log:
             processes.append(subprocess.Popen(words, cwd=folder, env=environment, stdout=log, stderr=log))
     try:
-        yield address, processes[1:]
+        yield Cluster(address, processes[0], processes[1:])
     finally:
         for process in reversed(processes):
             process.kill()
@@ -166,7 +178,7 @@ def begin() -> Iterator[Begin]:
         process.communicate()
 
 
-def wait_for(what: Callable[[], object], process: subprocess.Popen, seconds: float = 60) -> None:
+def wait_for(what: Callable[[], object], process: subprocess.Popen, seconds: float = 180) -> None:
     until = time.monotonic() + seconds
     while not what():
         if process.poll() is not None or time.monotonic() > until:
@@ -188,6 +200,23 @@ def under_way(folder: Path) -> dict[Path, pd.DataFrame]:
         for file in (folder / "runs").glob("*/checkpoint.pt")
         if '"finished"' not in (file.parent / "status.json").read_text()
     }
+
+
+def rounds_of(folder: Path) -> dict[Path, int]:
+    """How far each record has come."""
+    files = (folder / "runs").glob("*/status.json")
+    return {file.parent: json.loads(file.read_text())["rounds"] for file in files}
+
+
+def interrupted(folder: Path, seconds: float = 60) -> dict[Path, int]:
+    """How far each has come, all slots free again; workers on other machines need a moment for that."""
+    until = time.monotonic() + seconds
+    while {state for *_, state in states(database(folder))} != {"WAITING"}:
+        assert time.monotonic() < until, states(database(folder))
+        time.sleep(0.2)
+    status = [json.loads(file.read_text())["status"] for file in (folder / "runs").glob("*/status.json")]
+    assert set(status) == {"interrupted"}
+    return rounds_of(folder)
 
 
 def require_slots(url: str, slots: int, deaths: int) -> None:
@@ -218,14 +247,12 @@ def require_tracked(url: str, identities: set[str]) -> None:
 
 
 def test_a_dask_worker_killed_in_mid_trial(
-    undisturbed: Path, lab: Lab, begin: Begin, cluster: tuple[str, list[subprocess.Popen]], tmp_path: Path
+    undisturbed: Path, lab: Lab, begin: Begin, cluster: Cluster, tmp_path: Path
 ) -> None:
-    address, workers = cluster
     folder = tmp_path / "command"
-    words = ["workers.backend=dask", f"workers.address={address}", "workers.count=2", *lab.words]
-    process = begin(folder, *SWEEP, *words, tracking="mlflow")
+    process = begin(folder, *SWEEP, *cluster.words, *lab.words, tracking="mlflow")
     wait_for(lambda: len(under_way(folder)) == 2, process)
-    os.kill(workers[0].pid, signal.SIGKILL)
+    cluster.workers[0].kill()
     before = under_way(folder)
     _, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
@@ -236,6 +263,44 @@ def test_a_dask_worker_killed_in_mid_trial(
         known = rounds.head(len(rounds) - 1)  # tables are written before it: the last round's may have been lost
         after = pd.read_parquet(record / "rounds.parquet")
         pd.testing.assert_frame_equal(after.head(len(known)), known, check_exact=True)
+
+
+def test_a_dask_cluster_that_goes_away(begin: Begin, cluster: Cluster, tmp_path: Path) -> None:
+    """Ctrl-C, a scheduler that dies: trials end after their round, and the same command goes on from there."""
+    folder = tmp_path / "command"
+    words = [*SWEEP, *cluster.words, "algorithm=fedavg", "seed=0,1", "train.rounds=100000"]
+    process = begin(folder, *words)
+    wait_for(lambda: len(under_way(folder)) == 2, process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    before = interrupted(folder)
+    again = begin(folder, *words)
+    wait_for(lambda: all(rounds > before[record] for record, rounds in rounds_of(folder).items()), again)
+    cluster.scheduler.kill()
+    _, err = again.communicate(timeout=60)
+    assert again.returncode == 2
+    (line,) = [line for line in err.splitlines() if line.startswith("pflsweep: ")]
+    assert "Traceback" not in err
+    assert f"the Dask scheduler at {cluster.address} has gone" in line
+    assert "the same command continues" in line
+    after = interrupted(folder)
+    assert all(after[record] > rounds for record, rounds in before.items())
+    assert [worker.wait(timeout=60) for worker in cluster.workers] == [0, 0]
+
+
+def test_a_dask_cluster_without_workers(begin: Begin, cluster: Cluster, tmp_path: Path) -> None:
+    code = f"import pflsweep.sweep.start as start; start.JOINING = 1; {MAIN}"
+    process = begin(tmp_path, *SWEEP, *cluster.words, "train.rounds=100000", code=code)
+    wait_for(lambda: len(under_way(tmp_path)) == 2, process)
+    for worker in cluster.workers:
+        worker.kill()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "has no worker left; one is waited for 1 seconds" in err
+    assert err.splitlines()[-1].startswith("pflsweep: The Dask scheduler has no worker. Start some")
+    assert "Traceback" not in err
 
 
 def test_commands_on_two_machines(undisturbed: Path, lab: Lab, begin: Begin, tmp_path: Path) -> None:
@@ -266,7 +331,7 @@ def test_commands_on_two_machines(undisturbed: Path, lab: Lab, begin: Begin, tmp
 def test_a_database_that_stays_away(undisturbed: Path, lab: Lab, begin: Begin, tmp_path: Path) -> None:
     """Nothing is lost: the same command goes on."""
     few = ["-m", "algorithm=fedavg", "seed=2,3", *SWEEP[3:], lab.words[0]]
-    process = begin(tmp_path, *few, code=f"import pflsweep.errors; pflsweep.errors.PATIENCE = 1; {MAIN}")
+    process = begin(tmp_path, *few, code=f"import pflsweep.patience; pflsweep.patience.PATIENCE = 1; {MAIN}")
     wait_for(lambda: under_way(tmp_path), process)
     with lab.postgres.away():
         _, err = process.communicate(timeout=60)

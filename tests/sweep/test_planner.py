@@ -1,6 +1,7 @@
 """From a command to a plan: its groups, jobs and configs, and its id."""
 
 from collections import Counter
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from pflsweep.keys import flat
 from pflsweep.sweep import cost, planner
 from pflsweep.sweep.command import checked
 from pflsweep.sweep.files import read_table
-from pflsweep.sweep.plan import Job, Plan, changed, read, write
+from pflsweep.sweep.plan import Job, Plan, changed, plan_id, read, write
+from pflsweep.sweep.planner import _versions
 from pflsweep.sweep.space import Axis, axis, drawn_as, points
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -184,6 +186,15 @@ def test_the_id_of_other_trials_is_another(words: list[str]) -> None:
     assert planned(*rest, *words).id != planned(*SAME).id
 
 
+def test_the_id_is_that_of_before_there_were_younger_keys() -> None:
+    plan = planned(*SAME)
+    before = [group._replace(config=deepcopy(group.config)) for group in plan.groups]
+    for group in before:
+        del group.config.values["train"]["precision"], group.config.values["study"]
+    code = [_versions(group.config) for group in plan.groups]
+    assert plan_id(before, plan.seeds, plan.tune, code) == plan.id != planned(*SAME, "train.precision=bf16").id
+
+
 def test_the_id_changes_with_a_methods_version(monkeypatch: pytest.MonkeyPatch) -> None:
     from pflsweep.algorithms.fedprox import FedProx
 
@@ -221,7 +232,9 @@ def test_scales(table: str, only: str) -> None:
     )
     kept = ("partition", "data", "model", "dataset", "algorithm")
     for paper, fewer, least in zip(whole.groups, small.groups, smoke.groups, strict=True):
-        assert (paper.name, paper.points) == (fewer.name, fewer.points)
+        assert paper.name == fewer.name
+        assert all(point in paper.points for point in fewer.points)
+        assert len(fewer.points) in ((0,) if table == "fedfomo/table1" else (2, 4))
         rounds = fewer.config.values["train"]["rounds"]
         assert 1 <= rounds <= paper.config.values["train"]["rounds"]
         assert cost.images(fewer.config) <= 1_500_000
@@ -237,7 +250,7 @@ def test_scales(table: str, only: str) -> None:
         assert cost.images(least.config) <= 12_000 or least.config.values["train"]["rounds"] == 1
         assert least.tries == min(2, paper.tries)
         assert all(point in paper.points for point in least.points)
-    assert (whole.seeds, small.seeds, smoke.seeds) == ([0, 1, 2], [0, 1, 2], [0])
+    assert (whole.seeds, small.seeds, smoke.seeds) == ([0, 1, 2], [0, 1], [0])
 
 
 def test_a_single_round_is_left_where_one_is_more_than_the_scale() -> None:

@@ -1,0 +1,33 @@
+"""A database that is away is waited for: what needs it is done anew, as a whole, until it answers.
+
+The connection is too low a place for that. One can wait for its server and be found stale in time, but a transaction
+that is cut in the middle has lost the statements before, which the connection does not know. So what is done patiently
+has to bear being done twice: the answer to a commit may be lost too.
+"""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from pflsweep.errors import UserError
+
+PATIENCE = 300.0  # seconds for which a sweep waits
+PAUSE = 1.0  # seconds between two attempts
+
+T = TypeVar("T")
+
+
+class Away(UserError):  # noqa: N818 (a state)
+    """A database that does not answer: no trial's fault."""
+
+
+def patiently(call: Callable[[], T]) -> T:
+    """What `call` gives, however often it raised Away before. Raises that after PATIENCE seconds."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return call()
+        except Away:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(PAUSE)
