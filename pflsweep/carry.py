@@ -6,6 +6,7 @@ What is exported is a folder of runs like any other: reports are made from it as
 import argparse
 import shutil
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from pflsweep import disk
@@ -63,7 +64,7 @@ def _carry(records: list[Record], told: list[Ledger], out: Path, did: str) -> st
     for file in better:
         with disk.writing(out):
             (out / "sweeps").mkdir(parents=True, exist_ok=True)
-            disk.atomic(out / "sweeps" / file.name, lambda path, file=file: shutil.copyfile(file, path))
+            disk.atomic(out / "sweeps" / file.name, partial(shutil.copyfile, file))
     there = f", {len(records) - len(new)} there already" if len(new) < len(records) else ""
     return f"{len(new)} runs and {len(better)} ledgers of sweeps {did} {out}{there}"
 
@@ -83,7 +84,7 @@ def _copy(source: Path, folder: Path) -> None:
         (folder / "checkpoint.pt").unlink(missing_ok=True)  # of fewer rounds
         names = [file.name for file in source.iterdir() if file.name not in STAYS and file.name[0] != "."]
         for name in sorted(names, key=lambda name: name == "meta.json"):
-            disk.atomic(folder / name, lambda path, name=name: shutil.copyfile(source / name, path))
+            disk.atomic(folder / name, partial(shutil.copyfile, source / name))
         (folder / "lock").unlink()
 
 

@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pflsweep.errors import UserError, nearest
 from pflsweep.keys import PLUGS, flat
 
-GROUPS = ("algorithm", *PLUGS, "model", "dataset", "partition", "train", "metrics", "tracking")
+GROUPS = ("algorithm", *PLUGS, "model", "dataset", "partition", "train", "metrics", "study", "tracking")
 COMMAND = ("sweep", "only", "scale", "plan", "retry", "workers", "tune")  # keys of a sweep, not of its trials
 
 

@@ -103,11 +103,12 @@ RULES = {
     "train.eval_batch": Rule((int,), low=1),
     "metrics.subset": Rule((float,), low=0, high=1),
     "metrics.subset_size": Rule((), choices=("union", "own")),
+    "train.precision": Rule((), choices=("fp32", "tf32", "bf16")),
     "train.chunk": Rule((int,), low=1, choices=("auto",)),
     "train.threads": Rule((int,), low=1, choices=("auto",)),
     "train.workers": Rule((int,), low=1, choices=("auto",)),
 }
-PLUGGED = ("algorithm", *PLUGS)  # groups whose node is described by a class rather than by its own file
+PLUGGED = ("algorithm", *PLUGS, "study")  # groups whose node is described by a class rather than by its own file
 
 
 class Parts(NamedTuple):
@@ -122,6 +123,7 @@ class Parts(NamedTuple):
     verbs: Any
     schedule: Any
     metrics: Any
+    study: Any  # None without
 
 
 def check(config: Config) -> None:
@@ -171,13 +173,15 @@ def _kinds(hint: Any) -> tuple[type, ...]:
 
 
 def _check_fields(group: str, option: str, node: dict[str, Any]) -> None:
-    """A method's or plug-in's node against the fields of its class."""
+    """A method's, plug-in's or study's node against the fields of its class."""
     from pflsweep.engine.protocol import Method, Plugin
+    from pflsweep.studies.study import Study
 
     cls = target(group, option, node)
-    kind = Method if group == "algorithm" else Plugin
+    kind = {"algorithm": Method, "study": Study}.get(group, Plugin)
     if not (isinstance(cls, type) and issubclass(cls, kind) and is_dataclass(cls)):
-        raise UserError(f"{group}={option}: {node['_target_']} is no method or plug-in (protocol.Method).")
+        name = "study (studies.Study)" if kind is Study else "method or plug-in (protocol.Method)"
+        raise UserError(f"{group}={option}: {node['_target_']} is no {name}.")
     values = {key: value for key, value in node.items() if key != "_target_"}
     check_fields(cls, values, group, f"add it to {group}/{option}.yaml")
 
@@ -237,7 +241,7 @@ def build(config: Config) -> Parts:
     federation, new = build_federation(config)
     _check_text(config, federation.dataset.vocabulary)
     model = build_model(config, federation.dataset.shape, federation.classes)
-    task = Task(model)
+    task = Task(model, _precision(config))
     shared = {
         "task": task,
         "opt": Sgd(train["momentum"], train["weight_decay"]),
@@ -249,7 +253,9 @@ def build(config: Config) -> Parts:
     _check_partners(config, {"algorithm": method, **plugins})
     verbs = Verbs.of(method, *plugins.values())
     schedule, metrics = _schedule(train, federation), Metrics(**values["metrics"])
-    return Parts(federation, new, model, task, method, plugins, verbs, schedule, metrics)
+    looks_at = {"method": method, "plugins": tuple(plugins.values())}
+    study = _construct(config, "study", looks_at) if values["study"] else None
+    return Parts(federation, new, model, task, method, plugins, verbs, schedule, metrics, study)
 
 
 def build_federation(config: Config) -> tuple[Any, Any]:
@@ -384,6 +390,14 @@ def _workers(train: dict[str, Any], device: Any, cohort: int) -> int:
             "use train.threads=1, or train.workers=1."
         )
     return workers
+
+
+def _precision(config: Config) -> str:
+    """In what gradients are computed. Raises UserError where the device cannot."""
+    name = config.values["train"]["precision"]
+    if name == "tf32" and device_of(config) == "cpu":
+        raise UserError("train.precision is 'tf32', which is of NVIDIA GPUs. On a CPU use fp32 or bf16.")
+    return str(name)
 
 
 def device_of(config: Config) -> str:

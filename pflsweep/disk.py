@@ -145,4 +145,4 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 def read_torch(path: Path) -> Any:
     import torch
 
-    return torch.load(path, weights_only=True)
+    return torch.load(path, weights_only=True, mmap=True)  # of many clients it may be larger than the memory

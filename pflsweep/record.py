@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from pflsweep import disk
+from pflsweep import disk, history
 from pflsweep.disk import writing
 from pflsweep.errors import UserError
 from pflsweep.keys import PLUGS, flat, under
@@ -34,7 +34,9 @@ RUNTIME = (
     "checkpoint",
 )
 YOUNG: dict[str, Any] = {
-    **{group: {} for group in PLUGS if group != "ala"},
+    **{group: {} for group in (*PLUGS, "study") if group != "ala"},
+    "algorithm.idle": 0.0,
+    "ala.idle": 0.0,
     "dataset.augment": "none",
     "data.limit": None,
     "data.targets": "own",
@@ -44,6 +46,7 @@ YOUNG: dict[str, Any] = {
     "train.sampling": "uniform",
     "train.sampling_alpha": 1.0,
     "train.optimiser_state": "fresh",
+    "train.precision": "fp32",
 }
 # keys that act on something only under this condition on the flat config
 ACTING: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -54,7 +57,7 @@ ACTING: dict[str, Callable[[dict[str, Any]], Any]] = {
 }
 # what half a record may have left behind
 STALE = (
-    *("rounds.parquet", "clients.parquet", "newcomers.parquet", "matrices.npz"),
+    *("rounds.parquet", "clients.parquet", "newcomers.parquet", "study.parquet", "matrices.npz"),
     *("checkpoint.pt", "models.pt", "labels.png"),
 )
 VIEWS = ("personal_", "global_", "trained_")  # how the columns of an evaluation begin
@@ -77,10 +80,14 @@ def identity(
     groups and keys younger than the first records where nothing is chosen of them.
     """
     runtime = (*RUNTIME, "train.rounds") if extends else RUNTIME
-    relevant = {key: value for key, value in acting(flat(config)).items() if not under(key, runtime)}
-    relevant = {key: value for key, value in relevant.items() if key not in YOUNG or value != YOUNG[key]}
+    relevant = {key: value for key, value in without_young(acting(flat(config))).items() if not under(key, runtime)}
     text = json.dumps([relevant, data_checksum, version, *([plugins] if plugins else []), *code], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def without_young(config: dict[str, Any]) -> dict[str, Any]:
+    """A flat config without the keys that are younger than the first records, where nothing is chosen of them."""
+    return {key: value for key, value in config.items() if key not in YOUNG or value != YOUNG[key]}
 
 
 def acting(config: dict[str, Any]) -> dict[str, Any]:
@@ -170,6 +177,11 @@ class Record:
         return self._read("newcomers.parquet", pd.read_parquet, pd.DataFrame())
 
     @property
+    def study(self) -> pd.DataFrame:
+        """What the trial's study has seen, as its class says; empty without one."""
+        return self._read("study.parquet", pd.read_parquet, pd.DataFrame())
+
+    @property
     def done(self) -> int:
         """The last round in the tables."""
         return int(self._rounds[-1]["round"]) if self._rounds else 0
@@ -185,11 +197,11 @@ class Record:
         return [int(row["round"]) for row in self._rounds if not np.isnan(row.get("personal_accuracy", np.nan))]
 
     def append(self, row: dict[str, Any], clients: pd.DataFrame | None, matrices: dict[str, np.ndarray]) -> None:
-        """One more round."""
+        """One more round. matrices: the method's own; of small ones the rounds before are kept too."""
         self._rounds.append(row)
         if clients is not None:
             self._clients.append(clients)
-        self.matrices = matrices
+        self.matrices = history.grown(self.matrices, matrices, int(row["round"]))
 
     def amend(self, scores: dict[str, Any], clients: pd.DataFrame) -> None:
         """The last round, evaluated after all."""
@@ -201,6 +213,7 @@ class Record:
         self._rounds = [row for row in self._rounds if row["round"] <= last]
         table = self.clients
         self._clients = [table[table["round"] <= last]] if len(table) else []
+        self.matrices = history.upto(self.matrices, last)
         self.status = {**self.status, **self._progress()}
 
     def drop_scores(self, due: Callable[[int], bool]) -> None:
@@ -249,6 +262,10 @@ class Record:
     def save_newcomers(self, table: pd.DataFrame) -> None:
         with writing(self.folder):
             disk.write_parquet(self.folder / "newcomers.parquet", table)
+
+    def save_study(self, table: pd.DataFrame) -> None:
+        with writing(self.folder):
+            disk.write_parquet(self.folder / "study.parquet", table)
 
     def save_models(self, models: dict[str, Any]) -> None:
         with writing(self.folder):

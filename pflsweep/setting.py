@@ -24,19 +24,20 @@ def describe(config: Config, parts: Parts) -> dict[str, Any]:
     """meta.json of a trial."""
     chosen, dataset = config.choices, parts.federation.dataset
     code, bad = own_code(config), parts.verbs.malicious
-    versions = {group: plugin.version for group, plugin in parts.plugins.items()}
+    beside = {**parts.plugins, **({} if parts.study is None else {"study": parts.study})}
+    versions = {group: part.version for group, part in beside.items()}
     return {
         "identity": identity(
             config.values,
             data_checksum=parts.federation.checksum,
             version=parts.method.version,
-            extends=parts.method.extends,
+            extends=all(part.extends for part in (parts.method, *beside.values())),
             plugins=versions,
             code=code,
         ),
         "name": f"{method_name(chosen)}-{chosen['dataset']}-{chosen['partition']}-{config.values['seed']}",
         "method": chosen["algorithm"],
-        **{group: chosen[group] for group in ("dataset", "partition", *PLUGS)},
+        **{group: chosen[group] for group in ("dataset", "partition", *PLUGS, "study")},
         "model": model_name(config),
         "seed": config.values["seed"],
         "method_version": parts.method.version,

@@ -20,6 +20,7 @@ from torch import nn
 from pflsweep.compose import Config
 from pflsweep.config import Parts, build, build_model, check
 from pflsweep.disk import atomic, claimed, writing
+from pflsweep.engine import memory
 from pflsweep.engine import simulation as engine
 from pflsweep.engine.newcomers import fine_tune
 from pflsweep.engine.optimiser import Sgd
@@ -29,9 +30,10 @@ from pflsweep.record import Record
 from pflsweep.report import figures
 from pflsweep.rows import client_rows, matrices, newcomer_table, partition_table, round_row, score_columns, score_table
 from pflsweep.setting import describe
+from pflsweep.studies.study import Study
 from pflsweep.tracking import Listener, open_run, send
 
-Stop = Callable[[], bool]  # whether Ctrl-C was pressed
+Stop = Callable[[], bool]  # whether to stop after this round
 Watch = Callable[[Record], None]  # called after each round; may raise Pruned
 SMALL = 250_000  # parameters under which one thread is the fastest
 
@@ -107,28 +109,31 @@ def run_trial(
     config: Config,
     listen: Callable[[dict[str, Any], Record], Listener] = open_run,
     watch: Watch = lambda record: None,
+    stop: Stop = lambda: False,
 ) -> Result:
     """Train what is not trained yet. listen: opens what hears of each round; it is tracking's. watch: see Watch.
 
     Raises UserError on bad input, and where `listen` does, before anything is written; Busy where another process
-    trains it; Stopped on Ctrl-C; Pruned where `watch` does; Diverged.
+    trains it; Stopped on Ctrl-C and on `stop`; Pruned where `watch` does; Diverged.
     """
     check(config)
     parts = build(config)
-    with _threads(config.values["train"]["threads"], parts):
+    with _threads(config.values["train"]["threads"], parts), _precision(parts.task.precision):
         meta = describe(config, parts)
         folder = Path(config.values["paths"]["runs"]).absolute() / meta["identity"]
         w0 = parts.task.vector(parts.model)
         simulation = engine.Simulation(parts.verbs, parts.task, parts.federation, parts.schedule, w0, parts.metrics)
+        if parts.study is not None:
+            parts.study.check(simulation)
         with claimed(folder):
             record = _open(folder, meta, config, simulation)
             if _done(record, config):
                 send(config.values, record)
             else:
                 if record.begun:
-                    _catch_up(record, simulation)
+                    _catch_up(record, simulation, parts.study)
                     record.go_on(config.values, meta)
-                _run(record, simulation, parts, config, listen, watch)
+                _run(record, simulation, parts, config, listen, watch, stop)
     return Result(folder, config.values["train"]["rounds"])
 
 
@@ -154,11 +159,13 @@ def _done(record: Record, config: Config) -> bool:
     return True
 
 
-def _catch_up(record: Record, simulation: engine.Simulation) -> None:
-    """Bring both to the checkpoint's round, in memory. Raises UserError where the tables end before it."""
+def _catch_up(record: Record, simulation: engine.Simulation, study: Study | None) -> None:
+    """Bring them to the checkpoint's round, in memory. Raises UserError where the tables end before it."""
     state = record.checkpoint()
     if state is not None:
         simulation.load(state)
+        if study is not None:
+            study.load(state["study"], simulation)
     elif record.done:
         name = record.meta["name"]
         say(f"{name}: its record of {record.done} rounds has no checkpoint to go on from, so it begins anew")
@@ -182,15 +189,21 @@ def _require_evaluated(record: Record, rounds: int) -> None:
 
 
 def _run(
-    record: Record, simulation: engine.Simulation, parts: Parts, config: Config, listen: Callable, watch: Watch
+    record: Record,
+    simulation: engine.Simulation,
+    parts: Parts,
+    config: Config,
+    listen: Callable,
+    watch: Watch,
+    asked: Stop,
 ) -> None:
     """The rounds that are left, with everybody who listens. Nothing is written before the listener is there."""
     name, status = record.meta["name"], "failed"
-    with listen(config.values, record) as hears, _interruptible() as stop:
+    with listen(config.values, record) as hears, _interruptible(asked) as stop:
         record.begin()
         try:
             announce(name, simulation)
-            _train(record, simulation, config.values["checkpoint"]["every"], hears, watch, stop)
+            _train(record, simulation, parts.study, config.values["checkpoint"]["every"], hears, watch, stop)
             _finish(record, simulation, parts, config)
             status = "finished"
         except KeyboardInterrupt as interrupt:
@@ -201,7 +214,7 @@ def _run(
             raise Stopped(f"{name}: stopped after round {done} of {total}; the same command continues") from interrupt
         except (Pruned, Diverged) as loser:
             status = "pruned" if isinstance(loser, Pruned) else status
-            record.write(simulation.state())
+            record.write(_state(simulation, parts.study))
             record.set_status(status=status, error=f"{type(loser).__name__}: {loser}")
             raise
         except Exception as error:
@@ -213,9 +226,15 @@ def _run(
             raise Stopped(f"{name}: stopped, with this trial finished")
 
 
+def _state(simulation: engine.Simulation, study: Study | None) -> dict[str, Any]:
+    """What a checkpoint holds."""
+    return simulation.state() if study is None else {**simulation.state(), "study": study.state()}
+
+
 def _train(
-    record: Record, simulation: engine.Simulation, every: float, hears: Listener, watch: Watch, stop: Stop
-) -> None:
+    record: Record, simulation: engine.Simulation, study: Study | None, every: float, hears: Listener, watch: Watch,
+    stop: Stop,
+) -> None:  # fmt: skip
     """Round by round; a checkpoint by time. On Ctrl-C the round is brought to its end first."""
     total = simulation.schedule.rounds
     if simulation.round == total and total not in record.evaluated:  # was to go on, and is now the last
@@ -223,10 +242,14 @@ def _train(
         record.amend(score_columns(scores), score_table(scores, total))
     progress = Progress(record.meta["name"], simulation.round, total)
     written = perf_counter()
+    if study is not None and not simulation.round:
+        study.look(simulation)
     try:
         for result in simulation.run():
             row = round_row(result)
             record.append(row, client_rows(result), matrices(result))
+            if study is not None:
+                study.look(simulation)
             progress.round(row)
             hears.rows(record)
             _require_sound(result, simulation.verbs.malicious)
@@ -235,7 +258,7 @@ def _train(
                 break  # _finish writes
             stopped = stop()
             if stopped or perf_counter() - written >= every:
-                record.write(simulation.state())
+                record.write(_state(simulation, study))
                 written = perf_counter()
             if stopped:
                 raise KeyboardInterrupt
@@ -252,11 +275,9 @@ def _require_sound(result: engine.Result, malicious: torch.Tensor | None) -> Non
 
 def _finish(record: Record, simulation: engine.Simulation, parts: Parts, config: Config) -> None:
     checkpoint = config.values["checkpoint"]
-    record.write(simulation.state())
+    record.write(_state(simulation, parts.study))
     if checkpoint["models"]:
-        state_dict, common = simulation.task.state_dict, simulation.global_model()
-        personal = {i: state_dict(w) for i, w in enumerate(simulation.personal_models())}
-        record.save_models({"global": None if common is None else state_dict(common), "personal": personal})
+        record.save_models(_models(simulation))
     picture = record.folder / "labels.png"
     if not picture.exists():
         where = "-".join(str(record.meta[key]) for key in ("dataset", "partition", "seed"))
@@ -265,9 +286,23 @@ def _finish(record: Record, simulation: engine.Simulation, parts: Parts, config:
             atomic(picture, lambda path: path.write_bytes(made))
     if parts.new is not None:
         record.save_newcomers(_newcomers(simulation, parts, config))
+    if parts.study is not None:
+        record.save_study(parts.study.table(simulation))
     record.set_status(status="finished")
-    if not checkpoint["keep"]:
+    if not checkpoint["keep"] or parts.study is not None:  # with a study no more rounds can follow
         record.drop_checkpoint()
+
+
+def _models(simulation: engine.Simulation) -> dict[str, Any]:
+    """As state_dicts. Where the clients' take much memory it is a file, and each of them is a storage of its own."""
+    views, common, federation = simulation.task.views, simulation.global_model(), simulation.federation
+    rows = memory.zeros((federation.clients, simulation.task.size), federation.dtype, torch.device("cpu"))
+    for row, w in zip(rows, simulation.personal_models(), strict=True):
+        row.copy_(w)
+    return {
+        "global": None if common is None else simulation.task.state_dict(common),
+        "personal": {i: views(torch.from_numpy(row.numpy())) for i, row in enumerate(rows)},
+    }
 
 
 def _newcomers(simulation: engine.Simulation, parts: Parts, config: Config) -> pd.DataFrame:
@@ -295,10 +330,24 @@ def _threads(count: int | str, parts: Parts) -> Iterator[None]:
 
 
 @contextmanager
-def _interruptible() -> Iterator[Stop]:
-    """Gives a function that says whether Ctrl-C was pressed. A second Ctrl-C stops at once."""
+def _precision(name: str) -> Iterator[None]:
+    """fp32 is all of it: cuDNN's convolutions would round to tf32 by default."""
+    kinds: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn.conv)  # type: ignore[attr-defined]
+    before = [kind.fp32_precision for kind in kinds]
+    for kind in kinds:
+        kind.fp32_precision = "tf32" if name == "tf32" else "ieee"
+    try:
+        yield
+    finally:
+        for kind, precision in zip(kinds, before, strict=True):
+            kind.fp32_precision = precision
+
+
+@contextmanager
+def _interruptible(asked: Stop) -> Iterator[Stop]:
+    """Gives a function that says whether Ctrl-C was pressed, or stopping `asked`. A second Ctrl-C stops at once."""
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
+        yield asked
         return
     pressed = threading.Event()
 
@@ -309,6 +358,6 @@ def _interruptible() -> Iterator[Stop]:
 
     before = signal.signal(signal.SIGINT, remember)
     try:
-        yield pressed.is_set
+        yield lambda: pressed.is_set() or asked()
     finally:
         signal.signal(signal.SIGINT, before)

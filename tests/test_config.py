@@ -18,9 +18,12 @@ def options(group: str) -> list[str]:
     return sorted(file.stem for file in (conf_dir() / group).glob("*.yaml"))
 
 
+GROUPS = ("algorithm", "dataset", "partition", "model", "metrics", "study", "tracking")
+
+
 @pytest.mark.parametrize(
     ("group", "option"),
-    [(g, o) for g in ("algorithm", "dataset", "partition", "model", "metrics", "tracking", *PLUGS) for o in options(g)],
+    [(g, o) for g in (*GROUPS, *PLUGS) for o in options(g)],
 )
 def test_every_option_passes_its_own_check(group: str, option: str) -> None:
     config = compose([f"{group}={option}"])

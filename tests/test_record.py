@@ -40,6 +40,7 @@ def identity_of(*overrides: str, extends: bool = True, version: int = 1, checksu
         "data.new_epochs=7",
         "data.shuffle=2",
         "train.sampling_alpha=0.3",
+        "train.precision=fp32",
         "train.optimiser_state=kept",  # without momentum there is none
     ],
 )
@@ -62,6 +63,7 @@ def test_identity_leaves_out_what_changes_no_number(override: str) -> None:
         "metrics.subset=0.5",
         "metrics.all=true",
         "metrics.trained=true",
+        "train.precision=bf16",
     ],
 )
 def test_identity_holds_what_does(override: str) -> None:
@@ -73,6 +75,12 @@ def test_identity_of_a_kept_optimiser_state() -> None:
     older = compose(["train.momentum=0.9"]).values
     del older["train"]["optimiser_state"]
     assert identity(older, data_checksum="x", version=1, extends=True) == fresh != kept
+
+
+def test_records_from_before_there_was_a_precision_are_found() -> None:
+    older = compose([]).values
+    del older["train"]["precision"]
+    assert identity(older, data_checksum="x", version=1, extends=True) == identity_of()
 
 
 def test_identity_of_data_version_and_of_methods_that_do_not_extend() -> None:

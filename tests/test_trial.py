@@ -57,6 +57,8 @@ def assert_same(one: Result, other: Result) -> None:
     times = ["seconds", "eval_seconds"]
     pd.testing.assert_frame_equal(one.rounds.drop(columns=times), other.rounds.drop(columns=times), check_exact=True)
     pd.testing.assert_frame_equal(one.clients, other.clients, check_exact=True)
+    kept, theirs = one.record.matrices, other.record.matrices
+    assert {name: each.tobytes() for name, each in kept.items()} == {n: each.tobytes() for n, each in theirs.items()}
     a, b = one.record.models(), other.record.models()
     for left, right in [
         (a["global"], b["global"]),
@@ -85,6 +87,15 @@ def test_the_record_of_a_trial() -> None:
     sent = result.rounds.iloc[-1]
     model_size = 64 * 16 + 16 + 16 * 10 + 10
     assert (sent["floats_down"], sent["floats_up"]) == (model_size, model_size)
+
+
+def test_a_clients_saved_model_is_its_own_and_no_larger() -> None:
+    models = run("algorithm=local", "train.rounds=1", "train.participation=1").record.models()
+    assert list(models["personal"]) == [0, 1, 2, 3, 4, 5]
+    one = models["personal"][4]
+    floats = sum(value.numel() for value in one.values())
+    assert {value.untyped_storage().nbytes() for value in one.values()} == {4 * floats}
+    assert not torch.equal(one["head.weight"], models["personal"][5]["head.weight"])
 
 
 def test_summary_numbers_by_hand() -> None:
@@ -409,3 +420,24 @@ def test_the_listener_hears_every_round() -> None:
     run_trial(compose([*SMALL, "train.rounds=3"]), lambda config, record: ear)
     assert ear.heard == [1, 2, 3]
     assert ear.status == "finished"
+
+
+def test_a_trial_in_bf16_is_another_trial_with_much_the_same_numbers() -> None:
+    rounds = "train.rounds=3"
+    exact, rounded = run(rounds), run(rounds, "train.precision=bf16")
+    assert rounded.record.folder != exact.record.folder
+    apart = (rounded.rounds["personal_loss"] - exact.rounds["personal_loss"]).abs()
+    assert 0 < apart.max() < 0.05
+    assert_same(run(rounds, "train.precision=bf16", "train.workers=2", "paths.runs=other"), rounded)
+    with pytest.raises(UserError, match=r"train\.precision is 'tf32', which is of NVIDIA GPUs"):
+        run("train.precision=tf32", "device=cpu")
+
+
+def test_fp32_is_all_of_it_also_where_pytorch_rounds_by_default() -> None:
+    """cuDNN's convolutions are in tf32 unless they are told."""
+    kinds = torch.backends.cuda.matmul, torch.backends.cudnn.conv
+    before, seen = [kind.fp32_precision for kind in kinds], []
+    ear = Ear(1, lambda: seen.extend(kind.fp32_precision for kind in kinds))
+    run_trial(compose([*SMALL, "train.rounds=1"]), lambda config, record: ear)
+    assert seen == ["ieee", "ieee"]
+    assert [kind.fp32_precision for kind in kinds] == before == ["none", "tf32"]

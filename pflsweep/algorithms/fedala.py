@@ -35,10 +35,20 @@ class Mixing:
     layers: int = hyper("p: the top blocks that are mixed; those below are overwritten", low=0)
     share: float = hyper("s: share of the local data on which the weights learn", low=0, high=1)
     rate: float = hyper("eta: learning rate of the weights", low=0)
+    idle: float = hyper("share of the rounds, the first ones, in which ALA does not act yet", low=0, high=1)
+
+    @property
+    def extends(self) -> bool:
+        """Whether more rounds continue a finished run: not where its first round depends on their number."""
+        return not self.idle
+
+    def idle_rounds(self, rounds: int) -> int:
+        """Of so many rounds, T."""
+        return int(self.idle * rounds + 1e-9)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ala(Mixing, Plugin):
+class Ala(Mixing, Plugin):  # type: ignore[override]
     """Adaptive local aggregation, Algorithm 1 lines 6 to 14, in front of any method that sends a shared model.
 
     Only `start` sees the mix: anchors and regularisers keep the model that was sent. Where a method is evaluated with
@@ -50,7 +60,8 @@ class Ala(Mixing, Plugin):
     - the weights learn on the plain loss without dropout, on a sample drawn once a round and used to its last row;
     - of a model that is sent in part (FedRep's extractor) the top blocks of that part are mixed;
     - a method that sends each client a model of its own (FedAMP) has that one mixed, and has to start from it.
-    With layers = 0 the method's trajectory stays as it is, with rate = 0 to rounding.
+    With layers = 0 the method's trajectory stays as it is, with rate = 0 to rounding. So it does in the rounds in which
+    ALA is idle (their figure 4); the initial stage then comes after them.
     """
 
     version = 2
@@ -87,7 +98,7 @@ class Ala(Mixing, Plugin):
                 model = torch.cat([model, verbs.start(below(given), data).w[:, model.shape[1] :]], 1)
             weight, mix = self._adapt(given, model, data)
             inner = verbs.start(below(given)._replace(down=given.down._replace(w=mix)), data)
-            return Work(inner, weight, given.client.converged | (given.turn.last >= 0), mix)
+            return Work(inner, weight, given.client.converged | self._active(given.turn), mix)
 
         def fit(given: Given, data: Any, work: Work) -> Work:
             return work._replace(inner=verbs.fit(below(given), data, work.inner))
@@ -102,13 +113,17 @@ class Ala(Mixing, Plugin):
 
         def personal(server: Any, client: Client, data: Any, turn: Turn) -> Tensor:
             if hasattr(server, "w"):
-                never = (turn.last < 0)[:, None]
-                server = server._replace(w=torch.where(never, parts.to_all(server.w, turn), client.mix))
+                mixed = (turn.last > self.idle_rounds(turn.rounds))[:, None]
+                server = server._replace(w=torch.where(mixed, client.mix, parts.to_all(server.w, turn)))
             return verbs.personal(server, client.inner, data, turn)
 
         return verbs._replace(
             init_client=init_client, start=start, fit=fit, finish=finish, answer=answer, personal=personal
         )
+
+    def _active(self, turn: Turn) -> Tensor:
+        """[C] whether a client mixes in this round: one with a model of its own, in a round of ALA's."""
+        return (turn.last >= 0) & (turn.round > self.idle_rounds(turn.rounds))
 
     def _mixed(self, sent: int) -> slice:
         """The top `layers` blocks of the first `sent` parameters."""
@@ -123,7 +138,7 @@ class Ala(Mixing, Plugin):
     def _adapt(self, given: Given, model: Tensor, data: Any) -> tuple[Tensor, Tensor]:
         """Learned W_i [C, D] and Theta-hat of what was sent. model [C, P]: what was sent, the client's own on top."""
         client, sent = given.client, given.down.w
-        part, active = self._mixed(sent.shape[1]), given.turn.last >= 0
+        part, active = self._mixed(sent.shape[1]), self._active(given.turn)
         weight, theta = client.weight, sent[:, part]
         if active.any() and theta.shape[1] and self.rate and self.share:
             weight = self._learn(client, theta, model, part, active, data)
@@ -131,10 +146,8 @@ class Ala(Mixing, Plugin):
         return weight, torch.cat([sent[:, : part.start], torch.where(active[:, None], mix, theta)], 1)
 
     def _learn(self, client: Client, theta: Tensor, model: Tensor, part: slice, active: Tensor, data: Any) -> Tensor:
-        """Lines 8 to 14: to convergence in a client's initial stage, for one epoch later. Lower blocks run once."""
-        top = sum(block.start >= part.start for block in self.task.blocks)
-        large = data.sample(self.share, "ala")
-        sample = [batch for rows in large for batch in data.cut(self._seen_by_top(model, rows, top))]
+        """Lines 8 to 14: to convergence in a client's initial stage, for one epoch later."""
+        sample, top = self._sample(model, part, data)
         weight, running, losses = client.weight, active, []
         loss = theta.new_zeros(len(theta))
         for epoch in range(1, CAP + 1):
@@ -148,6 +161,29 @@ class Ala(Mixing, Plugin):
             if not running.any():
                 break
         return weight
+
+    def curve(self, given: Given, data: Any, epochs: int) -> list[float]:
+        """The loss of one client's Theta-hat on the rows on which its weights learn: before, and after each of so many
+        epochs, from where its next turn would start. It has to be sent a whole model.
+        """
+        client, model = given.client, given.down.w
+        part = self._mixed(model.shape[1])
+        (sample, top), theta = self._sample(model, part, data), model[:, part]
+        weight, losses = client.weight, []
+        for epoch in range(epochs + 1):
+            if epoch:
+                for batch in sample:
+                    weight, _ = self._step(weight, client.own, theta, model, batch, part, top)
+            seen = [self._step(weight, client.own, theta, model, batch, part, top)[1] for batch in sample]
+            rows = torch.tensor([batch.y.shape[1] for batch in sample], dtype=torch.float64)
+            losses.append(float(torch.cat(seen).double().cpu() @ rows / rows.sum()))
+        return losses
+
+    def _sample(self, model: Tensor, part: slice, data: Any) -> tuple[list[Batch], int]:
+        """What the weights learn on, as the mixed top sees it, since the blocks below run once; and its blocks."""
+        top = sum(block.start >= part.start for block in self.task.blocks)
+        large = data.sample(self.share, "ala")
+        return [batch for rows in large for batch in data.cut(self._seen_by_top(model, rows, top))], top
 
     @each
     def _seen_by_top(self, model: Tensor, batch: Batch, top: int) -> Batch:
@@ -165,7 +201,7 @@ class Ala(Mixing, Plugin):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedALA(Method, Mixing):
+class FedALA(Mixing, Method):  # type: ignore[override]
     """Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedALA: Adaptive Local Aggregation for Personalized Federated Learning.
     AAAI 2023. https://arxiv.org/abs/2212.01197 (Algorithm 1)
 
@@ -193,4 +229,4 @@ class FedALA(Method, Mixing):
     global_model = parts.shared_model
 
     def plugins(self) -> tuple[Plugin, ...]:
-        return (Ala(task=self.task, layers=self.layers, share=self.share, rate=self.rate),)
+        return (Ala(task=self.task, layers=self.layers, share=self.share, rate=self.rate, idle=self.idle),)

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from pflsweep.data.federation import Data
 from pflsweep.engine import memory
-from pflsweep.engine.lift import leaves, rebuilt, tree_map
+from pflsweep.engine.lift import leaves, tree_map
 from pflsweep.engine.parallel import Workers
 from pflsweep.engine.protocol import Given, Spent, Turn, Verbs
 from pflsweep.errors import UserError
 
+COPIED = 1 / 16  # of the machine's memory: what a checkpoint may copy of one state
 DataOf = Callable[[Tensor, int], Data]  # the data of some clients in a round
 
 
@@ -50,14 +51,32 @@ class Clients:
         self.seen[ids] = True
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the rows of clients that have one."""
+        """What a checkpoint keeps: the rows of clients that have one, a list of blocks for each tensor of a row.
+
+        To be written before the next round: what would take much memory is not copied.
+        """
         ids = self.seen.nonzero().flatten()
-        return {"ids": ids, "rows": leaves(self.get(ids)) if len(ids) else []}
+        return {"ids": ids, "rows": [_blocks(rows, ids) for rows in leaves(self._rows)] if len(ids) else []}
 
     def load(self, state: dict[str, Any]) -> None:
+        """Block by block, which may lie in a file."""
+        ids = state["ids"]
         self.seen[:] = False
-        if len(state["ids"]):
-            self.put(state["ids"], rebuilt(self._rows, state["rows"]))
+        for store, blocks in zip(leaves(self._rows) if len(ids) else [], state["rows"], strict=True):
+            blocks = [blocks] if isinstance(blocks, Tensor) else blocks  # as older checkpoints have them
+            for where, block in zip(ids.split([len(block) for block in blocks]), blocks, strict=True):
+                store.index_copy_(0, where.to(store.device), block.to(store.device))
+        self.seen[ids] = True
+
+
+def _blocks(rows: Tensor, ids: Tensor) -> list[Tensor]:
+    """Some rows, in order: one copy, or where that would take a good part of the memory, views of those that are
+    neighbours, each with a storage of its own, since torch.save writes whole storages.
+    """
+    if rows.device.type != "cpu" or rows[0].nbytes * len(ids) < memory.total(rows.device) * COPIED:
+        return [rows[ids.to(rows.device)]]
+    runs = ids.tensor_split((ids.diff() != 1).nonzero().flatten() + 1)
+    return [torch.from_numpy(rows[int(run[0]) : int(run[-1]) + 1].numpy()) for run in runs]
 
 
 class OptimiserStates:
@@ -96,7 +115,7 @@ class OptimiserStates:
         return self._store.state()
 
     def load(self, state: dict[str, Any]) -> None:
-        self._store = self._sized(state["rows"])
+        self._store = self._sized([blocks[0] for blocks in state["rows"]])
         self._store.load(state)
 
     def _sized(self, like: list[Tensor]) -> Clients:

@@ -54,6 +54,7 @@ class Turn(NamedTuple):
     key: Tensor  # [C] int64, the client's key for draws.fold and draws.uniform: seed and client, not the round
     round: int  # from 1
     lr: float
+    rounds: int  # T
 
 
 class Given(NamedTuple):
@@ -114,6 +115,7 @@ class Plugin:
     """Something that composes with methods by replacing a few of their verbs: ALA, an attack, DP-SGD."""
 
     version: ClassVar[int] = 1  # raised when the numbers change; part of a trial's identity
+    extends: ClassVar[bool] = True  # as a method's
     leaks: ClassVar[str] = "what it does has not been examined"  # as a method's
 
     def plug(self, verbs: "Verbs") -> "Verbs":
@@ -177,6 +179,6 @@ def _absent(verb: str) -> Callable:
 
 
 def hyperparameters(method: type) -> dict[str, Any]:
-    """Name -> dataclass field of each hyperparameter of a method (or plug-in)."""
-    base = {"task", "opt", "epochs", "keys"}
+    """Name -> dataclass field of each hyperparameter of a method (or plug-in, or study)."""
+    base = {"task", "opt", "epochs", "keys", "method", "plugins"}
     return {f.name: f for f in fields(method) if f.name not in base and f.default is MISSING}

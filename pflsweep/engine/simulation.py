@@ -16,7 +16,7 @@ from pflsweep.engine.evaluate import OWN, Metrics, Scores, Targets, merged, scor
 from pflsweep.engine.lift import leaves, rebuilt
 from pflsweep.engine.memory import keep_freed
 from pflsweep.engine.parallel import Workers
-from pflsweep.engine.protocol import Method, Setup, Spent, Turn, Verbs
+from pflsweep.engine.protocol import Given, Method, Setup, Spent, Turn, Verbs
 from pflsweep.engine.task import Task
 
 BLOCKS = 4  # of clients for each worker that evaluates: so many that all end at about the same time
@@ -139,6 +139,13 @@ class Simulation:
         """The global model [P], where the method has one."""
         return self.verbs.global_model(self.server)
 
+    def next_turn(self, ids: Tensor) -> tuple[Given, Data]:
+        """What some clients work with in the round to come, as if they were in its cohort."""
+        turn = self._turn(ids, self.round + 1)
+        labels = self.federation.labels.to(turn.ids.device)[turn.ids]
+        given = Given(self.verbs.send(self.server, turn), self.clients.get(ids), turn, labels)
+        return given, self._data(ids, self.round + 1, "train")
+
     def evaluate(self, split: str = "test") -> dict[str, Scores]:
         """All clients' scores, by view on the client's own rows and by view_target on others; malicious ones count
         nowhere.
@@ -233,7 +240,9 @@ class Simulation:
             drawn = generator.choice(len(keys), self.cohort_size, replace=False, p=chances[order.numpy()])
         return order[torch.from_numpy(drawn).sort().values]
 
-    def _turn(self, ids: Tensor) -> Turn:
+    def _turn(self, ids: Tensor, round: int | None = None) -> Turn:
+        """round: None is the one that is under way, or done."""
+        round = self.round if round is None else round
         n = self.federation.sizes[ids]
         weight = n.double() if self.schedule.weights == "share" else torch.ones(len(ids), dtype=torch.float64)
         device, dtype = self.federation.device, self.federation.dtype
@@ -243,8 +252,9 @@ class Simulation:
             n=n.to(device),
             last=self.last[ids].to(device),
             key=self.federation.draw_keys[ids].to(device),
-            round=self.round,
-            lr=self.schedule.lr * self.schedule.lr_decay ** max(self.round - 1, 0),
+            round=round,
+            lr=self.schedule.lr * self.schedule.lr_decay ** max(round - 1, 0),
+            rounds=self.schedule.rounds,
         )
 
     def _data(self, ids: Tensor, round: int, purpose: str) -> Data:

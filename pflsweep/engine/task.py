@@ -5,6 +5,7 @@ a model is a slice of `w`. Everything here is written for one client and runs li
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -58,12 +59,14 @@ def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
 class Task:
     """A model's architecture and its loss.
 
+    precision: of gradients: "fp32", "tf32" (which the trial sets), or "bf16", PyTorch's autocast: parameters, losses,
+    updates and evaluation stay fp32.
     size: P. extractor, head: slices of w. blocks: one slice a block, bottom to top. A task is one thread's: a forward
     pass puts its parameters into the one model.
     """
 
-    def __init__(self, model: nn.Sequential) -> None:
-        self.model = model
+    def __init__(self, model: nn.Sequential, precision: str = "fp32") -> None:
+        self.model, self.precision = model, precision
         self.blocks: list[slice] = []
         self._layout: list[list[tuple[str, slice, torch.Size]]] = []  # per block; names are those of `model`
         start = 0
@@ -103,7 +106,11 @@ class Task:
 
     def state_dict(self, w: Tensor) -> dict[str, Tensor]:
         """The opposite of `vector`: w [P] as a state_dict of the plain model."""
-        return {name: w[where].reshape(shape).clone() for entries in self._layout for name, where, shape in entries}
+        return {name: piece.clone() for name, piece in self.views(w).items()}
+
+    def views(self, w: Tensor) -> dict[str, Tensor]:
+        """The same without a copy."""
+        return self._pieces(w, 0, None)
 
     # Forward passes
 
@@ -239,14 +246,23 @@ class Task:
 
     def _noisy(self, pieces: dict[str, Tensor], batch: Batch, first: int = 0) -> Tensor:
         """A training pass: dropout draws from the batch's key, batch norm reads the batch's mask."""
-        with context(key=batch.key, mask=batch.mask):
-            return self._forward(pieces, batch.x, first, None)
+        with context(key=batch.key, mask=batch.mask), self._cast(batch.x):
+            return self._forward(pieces, batch.x, first, None).to(_dtype(pieces))
 
     def _noisy_with_features(self, pieces: dict[str, Tensor], batch: Batch, first: int) -> tuple[Tensor, Tensor]:
         """The same pass, (logits, what the head sees)."""
         last = len(self.blocks) - 1
         head = {name for name, _, _ in self._layout[last]}
-        with context(key=batch.key, mask=batch.mask):
+        with context(key=batch.key, mask=batch.mask), self._cast(batch.x):
             lower = {name: piece for name, piece in pieces.items() if name not in head}
             z = self._forward(lower, batch.x, first, last) if last > first else batch.x
-            return self._forward({name: piece for name, piece in pieces.items() if name in head}, z, last, None), z
+            out = self._forward({name: piece for name, piece in pieces.items() if name in head}, z, last, None)
+            return out.to(_dtype(pieces)), z.to(_dtype(pieces))
+
+    def _cast(self, x: Tensor) -> AbstractContextManager[Any]:
+        """What a training pass computes in."""
+        return torch.autocast(x.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
+
+
+def _dtype(pieces: dict[str, Tensor]) -> torch.dtype:
+    return next(iter(pieces.values())).dtype

@@ -138,6 +138,7 @@ class BatchNorm2d(Numbered):
                 "first with context(collect=...) on training batches and pass them as context(stats=...); "
                 "to train, use context(key=..., mask=...)"
             )
+        x = x.to(self.weight.dtype)  # under autocast too, statistics are not rounded
         if now.stats is not None:
             moments = now.stats[self.number]
         else:

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 
@@ -18,7 +19,7 @@ from pflsweep.errors import UserError
 from .helpers import EVERYBODY, FEDERATION, NETWORK, close, make, same_in_chunks, simulate
 
 TASK, W0 = NETWORK
-HYPER = {"layers": 1, "share": 0.8, "rate": 1.0}
+HYPER = {"layers": 1, "share": 0.8, "rate": 1.0, "idle": 0.0}
 META = {"form": "fo", "alpha": 0.05, "delta": 0.001, "eval_lr": None}
 OWN_MODELS = [
     (FedAMP, {"alpha": 0.5, "sigma": 4.0, "lam": 0.5, "start_from": "sent"}),
@@ -95,6 +96,35 @@ def test_the_first_turn_starts_from_the_global_model():
     run = simulate(FedALA, HYPER, rounds=1)
     close(run.clients.mix, W0.expand(EVERYBODY, -1))
     assert (run.clients.weight == 1).all()
+
+
+def test_while_ala_is_idle_it_is_fedavg_to_the_bit_in_evaluation_too():
+    ours = simulate(FedALA, {**HYPER, "idle": 1.0}, rounds=4, participation=0.6)
+    plain = simulate(FedAvg, rounds=4, participation=0.6)
+    assert torch.equal(ours.w, plain.w)
+    for one, other in zip(ours.results, plain.results, strict=True):
+        for view in ("personal", "global"):
+            np.testing.assert_array_equal(one.scores[view].loss, other.scores[view].loss)
+
+
+def test_the_initial_stage_comes_after_the_idle_rounds():
+    """Three of five rounds idle: in the fourth all clients, who have models of their own by then, begin to learn."""
+    run = simulate(FedALA, {**HYPER, "idle": 0.6}, rounds=5)
+    states = []
+    again = Simulation(Verbs.of(run.method), TASK, FEDERATION, run.simulation.schedule, W0)
+    for _ in again.run():
+        states.append(rows(again))
+    assert [bool(state.converged.any()) for state in states] == [False, False, False, True, True]
+    assert [bool((state.weight < 1).any()) for state in states] == [False, False, False, True, True]
+    plain = simulate(FedAvg, rounds=3)
+    close(states[3].mix[:, TASK.extractor], plain.w[TASK.extractor].expand(EVERYBODY, -1))
+
+
+def test_idle_rounds_are_whole_and_depend_on_all_rounds():
+    method = make(FedALA, {**HYPER, "idle": 0.775})
+    assert [method.idle_rounds(t) for t in (1, 2, 28, 200)] == [0, 1, 21, 155]
+    assert not method.extends
+    assert make(FedALA, HYPER).extends
 
 
 def test_plugin_on_fedavg_is_fedala():

@@ -113,7 +113,10 @@ def fedala(repeat: int, device: str) -> Iterator[Row]:
     forward = simulation("fedavg", fed, epochs=1, batch=10)
     next(both["fedala"].run())
     state = both["fedala"].state()
-    state = {**state, "clients": {**state["clients"], "rows": [r.clone() for r in state["clients"]["rows"]]}}
+    state = {
+        **state,
+        "clients": {**state["clients"], "rows": [[r.clone() for r in rows] for rows in state["clients"]["rows"]]},
+    }
 
     def first_stage() -> None:
         both["fedala"].load(state)

@@ -1,14 +1,17 @@
 """What crosses the wire is counted by type; clients' rows are kept as they were put."""
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
+from pflsweep import disk
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.check.case import advance, assert_same, known, models
 from pflsweep.check.command import case_of
+from pflsweep.engine import cohort
 from pflsweep.engine.cohort import Clients, Gathered, OptimiserStates, message_size, optimiser_states, own, select
 from pflsweep.engine.lift import leaves
 from pflsweep.engine.protocol import Empty, Given, Ids, Scalars, Vector, Verbs
@@ -99,19 +102,33 @@ def test_rows_are_copies() -> None:
     assert clients.get(torch.tensor([0])).w.tolist() == [[1, 2]]
 
 
-def test_a_stores_state_is_its_seen_rows() -> None:
+@pytest.mark.parametrize("copied", [cohort.COPIED, 0.0])
+def test_a_stores_state_is_its_seen_rows(copied: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Written and read, as one copy or as views of neighbours."""
+    monkeypatch.setattr(cohort, "COPIED", copied)
     clients = store()
     assert clients.state()["rows"] == []
-    clients.put(torch.tensor([3, 1]), rows(30, 10))
+    clients.put(torch.tensor([3, 1, 2, 0]), rows(30, 10, 20, 0))
+    clients.seen[2] = False
     state = clients.state()
-    assert state["ids"].tolist() == [1, 3]
-    assert [len(leaf) for leaf in state["rows"]] == [2, 2]
+    assert state["ids"].tolist() == [0, 1, 3]
+    assert [[len(block) for block in blocks] for blocks in state["rows"]] == [[3] if copied else [2, 1]] * 2
+    viewed = [block.data_ptr() for block in state["rows"][0]] == [clients._rows.w[i].data_ptr() for i in (0, 3)]
+    assert viewed != bool(copied)
+    assert state["rows"][0][0].untyped_storage().nbytes() == (24 if copied else 16)
+    disk.write_torch(tmp_path / "state.pt", state)
     other = store()
-    other.load(state)
+    other.load(disk.read_torch(tmp_path / "state.pt"))
     everybody = torch.arange(5)
     for a, b in zip(leaves(other.get(everybody)), leaves(clients.get(everybody)), strict=True):
         assert torch.equal(a, b)
     assert torch.equal(other.seen, clients.seen)
+
+
+def test_an_older_state_has_a_tensor_where_there_are_blocks_now() -> None:
+    clients = store()
+    clients.load({"ids": torch.tensor([1, 3]), "rows": [torch.ones(2, 2), torch.tensor([5, 6])]})
+    assert clients.get(torch.arange(4)).number.tolist() == [7, 5, 7, 6]
 
 
 def test_loading_forgets_what_was_there() -> None:
@@ -173,7 +190,7 @@ def test_optimiser_states_are_saved_of_clients_that_have_some() -> None:
     assert resumed(other, 7) == [0], "before the first round there is nothing"
     resumed(kept, 7, 9)
     kept.keep(torch.tensor([7, 9]), nested(70, 90))
-    assert [len(rows) for rows in kept.state()["rows"]] == [2, 2, 2]
+    assert [[len(block) for block in rows] for rows in kept.state()["rows"]] == [[2]] * 3
     other.load(kept.state())
     kept.keep(torch.tensor([7]), nested(71))
     assert resumed(other, 8, 9, 7) == [0, 90, 70]

@@ -84,3 +84,23 @@ def test_the_lifted_gradient_is_the_loops(build, shape):
         torch.testing.assert_close(losses[k], loss[0], rtol=1e-8, atol=1e-10)
         assert float((grads[k] - grad[0]).norm() / grad[0].norm()) < 1e-6
         assert all(bool(grad[0][block].any()) for block in task.blocks), "each block is trained"
+
+
+@pytest.mark.parametrize(("build", "shape"), [pytest.param(*case, id=name) for name, case in MODELS.items()])
+def test_gradients_in_bf16_are_rounded_and_nothing_else_is(build, shape):
+    torch.manual_seed(0)
+    model: nn.Sequential = build()
+    w, rows = Task(model).vector(model), rows_of(shape)
+    models, wanted = torch.stack([w, w]), Gradient(Task(model)).of(torch.stack([w, w]), rows)
+    for precision in ("fp32", "bf16"):
+        task = Task(model, precision)
+        found = Gradient(task).of(models, rows)
+        assert found[0].dtype == found[1].dtype == torch.float32
+        for k in range(2):
+            one = Batch(*(None if part is None else part[k : k + 1] for part in rows[:5]))
+            alone = Gradient(task).of(models[k : k + 1], one)[1][0]
+            apart, rounding = ((found[1][k] - other).norm() / alone.norm() for other in (alone, wanted[1][k]))
+            assert float(apart) < (1e-5 if precision == "fp32" else 0.2), "a rounded maximum has other places"
+            assert (1e-5 < float(rounding) < 0.2) if precision == "bf16" else float(rounding) == 0
+        if not task.calibrated:
+            assert torch.equal(task.logits(w, rows.x[0]), Task(model).logits(w, rows.x[0])), "evaluation is in fp32"

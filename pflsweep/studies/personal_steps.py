@@ -1,0 +1,92 @@
+"""Personalising a global model by a few gradient steps, by an explicit and by an implicit objective.
+
+J. Luo, M. Mendieta, C. Chen and S. Wu, "PGFed: Personalize Each Client's Global Objective for Federated Learning",
+ICCV 2023, https://arxiv.org/abs/2212.01448, figure 2 and section 3.2.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from pflsweep.engine import draws
+from pflsweep.engine.evaluate import OWN, Targets, score, targets
+from pflsweep.engine.lift import only
+from pflsweep.engine.protocol import hyper
+from pflsweep.engine.simulation import Simulation
+from pflsweep.engine.task import Batch
+from pflsweep.errors import UserError
+from pflsweep.studies.study import Study
+
+Row = tuple[int, str, int, float, float, float]
+
+
+@dataclass(kw_only=True, eq=False)
+class PersonalSteps(Study):
+    """After the last round every client takes S gradient steps from the global model: implicit, on its own risk f_i,
+    and explicit, on Eq. 4: F_i = f_i + mu / (N - 1) sum_{j != i} f_j.
+
+    The paper states S. What is ours: plain gradient steps, without momentum; mu and the learning rate; f_i of a step is
+    the risk of a batch, the same for both objectives; the f_j are those of `others` rows of each client j, drawn with
+    replacement and anew for each step, one draw for all i: the mean over all f_j costs N^2 passes over the data.
+
+    The table: client, objective, step 0 to S, and on the client's test rows n, correct and loss.
+    """
+
+    steps: int = hyper("S: gradient steps of each client", low=1)
+    mu: float = hyper("weight of the others' mean risk in the explicit objective", low=0)
+    lr: float = hyper("learning rate of the steps", above=0)
+    batch: int = hyper("own rows in a step", low=1)
+    others: int = hyper("rows of each other client in a step", low=1)
+
+    def check(self, simulation: Simulation) -> None:
+        if simulation.global_model() is None:
+            raise UserError("study=personal_steps starts from the global model, and this method has none.")
+        if simulation.federation.clients < 2:
+            raise UserError("study=personal_steps needs other clients: partition.clients is 1.")
+
+    def table(self, simulation: Simulation) -> pd.DataFrame:
+        found = targets(simulation.federation, "test", OWN)
+        pool = [self._drawn(simulation, step) for step in range(self.steps)]
+        costs = [1.0] * simulation.federation.clients
+        parts = dict(simulation.workers.map("steps", costs, lambda i: list(self._rows(simulation, i, pool, found))))
+        rows = [row for client in sorted(parts) for row in parts[client]]
+        return pd.DataFrame(rows, columns=["client", "objective", "step", "n", "correct", "loss"])
+
+    def _rows(self, simulation: Simulation, client: int, pool: list[Tensor], found: Targets) -> Iterator[Row]:
+        """One client's rows of the table."""
+        task, federation, large = simulation.task, simulation.federation, simulation.schedule.eval_batch
+        for objective in ("explicit", "implicit"):
+            for step, w in enumerate(self._models(simulation, client, pool if objective == "explicit" else None)):
+                seen = score(task, task.logits, [(client, w)], federation, found, large)
+                n, correct, loss, _ = (float(column[client]) for column in seen["own"])
+                yield client, objective, step, n, correct, loss
+
+    def _models(self, simulation: Simulation, client: int, pool: list[Tensor] | None) -> Iterator[Tensor]:
+        """The global model [P], and after each step. pool: by step the rows of all clients [N, others]."""
+        task, federation, w = simulation.task, simulation.federation, simulation.global_model()
+        assert w is not None
+        yield w
+        large = simulation.schedule.eval_batch
+        data = federation.data([client], simulation.round, batch=self.batch, large=large, purpose="study")
+        for step, batch in enumerate(islice(data.train(self.steps), self.steps)):
+            g = task.grad(w, only(batch))
+            if pool is not None:
+                rows = torch.cat([pool[step][:client], pool[step][client + 1 :]]).flatten()
+                x, y = federation.gather(rows.to(federation.device))
+                g = g + self.mu * task.grad(w, Batch(x, y, None, None, None))  # as many of each: the mean over j
+            w = w - self.lr * g
+            yield w
+
+    def _drawn(self, simulation: Simulation, step: int) -> Tensor:
+        """[N, others] training rows of each client for a step."""
+        federation = simulation.federation
+        drawn = [
+            draws.generator(federation.seed, "study/others", step, int(key)).choice(rows, self.others)
+            for key, rows in zip(federation.keys, federation.rows["train"], strict=True)
+        ]
+        return torch.from_numpy(np.stack(drawn))

@@ -1,0 +1,114 @@
+"""A trial with a study: the same rounds as without, one more table, also where it was stopped and continued."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+import pflsweep
+from pflsweep.compose import compose
+from pflsweep.errors import UserError
+from pflsweep.record import Record, identity
+from pflsweep.trial import Result, Stopped, run_trial
+from tests.test_trial import Ear, assert_same
+
+SMALL = [
+    *("tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.threads=1"),
+    *("data.limit=500", "train.rounds=6", "checkpoint.every=0", "train.participation=1.0"),
+]
+STUDIES = {
+    "personal_steps": ["algorithm=fedavg", "study=personal_steps", "study.steps=2"],
+    "weight_learning": ["algorithm=fedala", "study=weight_learning", "study.client=3", "study.curves=3"],
+    "trajectory": ["algorithm=fedala", "algorithm.idle=0.5", "study=trajectory", "study.since=0.2", "study.grid=3"],
+}
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
+
+def run(*overrides: str) -> Result:
+    return pflsweep.run([*SMALL, *overrides])
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_trial_has_the_same_rounds_with_a_study_and_one_more_table(name: str) -> None:
+    seen, plain = run(*STUDIES[name]), run(*[word for word in STUDIES[name] if "study" not in word])
+    assert seen.record.folder != plain.record.folder
+    assert_same(seen, plain)
+    assert plain.record.study.empty
+    assert len(seen.record.study)
+    assert seen.record.meta["name"] == plain.record.meta["name"]
+    assert (seen.record.meta["study"], plain.record.meta["study"]) == (name, "none")
+    assert not (seen.record.folder / "checkpoint.pt").exists(), "no more rounds can follow"
+
+
+@pytest.mark.parametrize("stop", [2, 4])
+@pytest.mark.parametrize("name", STUDIES)
+def test_stopped_and_continued_it_has_seen_the_same(name: str, stop: int) -> None:
+    whole = run(*STUDIES[name], "paths.runs=whole")
+    ear = Ear(stop, lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(Stopped):
+        run_trial(compose([*SMALL, *STUDIES[name]]), lambda config, record: ear)
+    continued = run(*STUDIES[name])
+    assert_same(continued, whole)
+    pd.testing.assert_frame_equal(continued.record.study, whole.record.study, check_exact=True)
+
+
+def test_workers_change_nothing_of_what_is_seen() -> None:
+    for name, words in STUDIES.items():
+        one, two = (run(*words, f"train.workers={k}", f"paths.runs={name}{k}") for k in (1, 2))
+        pd.testing.assert_frame_equal(one.record.study, two.record.study, check_exact=True)
+
+
+def identity_of(config: dict[str, Any]) -> str:
+    return identity(config, data_checksum="x", version=1, extends=True)
+
+
+def test_records_from_before_there_were_studies_are_found() -> None:
+    for words in (["algorithm=fedala"], ["algorithm=fedavg", "ala=on"]):
+        older, now = compose(words).values, compose(words).values
+        del older["study"], older["algorithm" if "algorithm=fedala" in words else "ala"]["idle"]
+        assert identity_of(older) == identity_of(now)
+        assert identity_of(compose([*words, "study=trajectory"]).values) != identity_of(now)
+        idle = compose([*words, "algorithm.idle=0.1" if "ala=on" not in words else "ala.idle=0.1"]).values
+        assert identity_of(idle) != identity_of(now)
+
+
+@pytest.mark.parametrize("words", [STUDIES["personal_steps"], ["algorithm=fedala", "algorithm.idle=0.5"]])
+def test_more_rounds_are_another_trial(words: list[str]) -> None:
+    """Where a moment is a share of the rounds."""
+    folders = [run(*words, f"train.rounds={t}").record.folder for t in (2, 3)]
+    assert folders[0] != folders[1]
+    assert Record(folders[0]).done == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["study=trajectoy"], "there is no study 'trajectoy'. Did you mean 'trajectory'"),
+        (["study=trajectory"], "use it with algorithm=fedala, or with ala=on"),
+        (["study=weight_learning", "study.client=2"], "use it with algorithm=fedala, or with ala=on"),
+        (["algorithm=fedala", "study=trajectory", "study.client=6"], "study.client is 6, but the clients are 0 to 5"),
+        (["algorithm=fedala", "study=trajectory", "train.rounds=1"], "the rounds 1 to 1: for a plane it takes two"),
+        (["algorithm=fedala", "study=weight_learning"], "study.client is 8, but the clients are 0 to 5"),
+        (["algorithm=fedala", "algorithm.rate=0", "study=weight_learning", "study.client=2"], "no weight learns"),
+        (["algorithm=fedrep", "ala=on", "study=trajectory"], "train one whole model and send it"),
+        (["algorithm=fedrep", "ala=on", "study=weight_learning", "study.client=2"], "sends whole models"),
+        (["algorithm=local", "study=personal_steps"], "this method has none"),
+        (["study=personal_steps", "study.steps=0"], "study.steps is 0"),
+        (["study=personal_steps", "++study.step=1"], "Did you mean 'study.steps'"),
+        (["study=personal_steps", "study._target_=pflsweep.algorithms.fedavg.FedAvg"], "is no study"),
+    ],
+)
+def test_what_cannot_be_looked_at_is_refused_before_anything_is_written(words: list[str], said: str) -> None:
+    with pytest.raises(UserError) as error:
+        run(*words)
+    assert said in str(error.value)
+    assert not list(Path().glob("runs/*/meta.json"))
+
+
+def test_ala_on_another_method_can_be_looked_at() -> None:
+    table = run("algorithm=fedprox", "ala=on", "study=weight_learning", "study.client=3", "study.curves=2").record.study
+    assert sorted(set(table["round"])) == [2, 6]
+    assert torch.isfinite(torch.tensor(table["loss"].to_numpy())).all()
