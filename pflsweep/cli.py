@@ -15,7 +15,7 @@ from pflsweep.errors import UserError, nearest
 WORDS = {
     "list": "pflsweep.listing:main",
     "data": "pflsweep.showing:main",
-    "report": "pflsweep.report.cli:main",
+    "report": "pflsweep.tracking.reports:main",
     "record": "pflsweep.carry:main",
     "ui": "pflsweep.tracking:ui",
     "check": "pflsweep.check:main",

@@ -13,7 +13,7 @@ ROOT = Path(pflsweep.__file__).parent
 # README's layout, bottom to top. What stands on one line does not know of each other.
 LAYERS = (
     ("errors", "keys", "vision"),
-    ("disk",),
+    ("disk", "history", "patience"),
     ("engine.draws", "engine.lift", "engine.memory", "engine.parallel"),
     ("models",),
     ("engine.task",),
@@ -23,6 +23,7 @@ LAYERS = (
     ("algorithms", "data", "plugins"),
     ("engine.cohort", "engine.evaluate"),
     ("engine.simulation", "engine.newcomers"),
+    ("studies",),
     ("compose",),
     ("record",),
     ("report",),  # needs records alone, so that tracking can log the same pictures

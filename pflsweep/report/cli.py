@@ -4,27 +4,31 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pflsweep.errors import Parser, UserError, nearest
 
+if TYPE_CHECKING:
+    from pflsweep.report.paper.links import Tracker
 
-def main(argv: list[str]) -> int:
-    """Raises UserError on bad input."""
+
+def main(argv: list[str], tracker: "Tracker | None" = None) -> int:
+    """tracker: who knows where runs can be browsed, and keeps papers' pages there. Raises UserError on bad input."""
     from pflsweep.report.paper import layout
 
     pages = ["runs", "all", *layout.names()]
     if argv and not argv[0].startswith("-") and argv[0] not in pages:
         raise UserError(f"No report '{argv[0]}'.{nearest(argv[0], pages)} There are: {', '.join(pages)}.")
     options = _parser(pages).parse_args(argv or ["--help"])
-    return _runs(options) if options.page == "runs" else _papers(options)
+    return _runs(options) if options.page == "runs" else _papers(options, tracker)
 
 
-def _papers(options: argparse.Namespace) -> int:
+def _papers(options: argparse.Namespace, tracker: "Tracker | None") -> int:
     from pflsweep.report.paper import layout
     from pflsweep.report.paper.make import make
 
     names = layout.names() if options.page == "all" else [options.page]
-    print("\n".join(make(names, options.runs, options.out, options.scale)))
+    print("\n".join(make(names, options.runs, options.out, options.scale, tracker)))
     return 0
 
 

@@ -147,7 +147,8 @@ def _strip(axes: "Axes", points: Array, row: int, colour: str, name: str) -> Non
     axes.plot(points.mean(), row + 0.24, "D", color=colour, markeredgecolor="#222222", markersize=5.5)
 
 
-def whole() -> "MaxNLocator":
+def whole(most: int = 11) -> "MaxNLocator":
+    """Ticks at whole numbers. most: so many steps between them."""
     from matplotlib.ticker import MaxNLocator
 
-    return MaxNLocator(integer=True, nbins=11)
+    return MaxNLocator(integer=True, nbins=most)

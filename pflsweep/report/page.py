@@ -7,7 +7,7 @@ import numpy as np
 
 from pflsweep.keys import PLUGS
 from pflsweep.record import Record
-from pflsweep.report import figures, style, tables
+from pflsweep.report import figures, html, style, tables
 from pflsweep.report.compare import Row, Setting, check_baseline, finished, settings
 from pflsweep.report.select import Chosen
 
@@ -29,7 +29,7 @@ training and evaluation, images/s training alone.
 
 
 def write(chosen: Chosen, out: Path, baseline: str | None, goal: float | None = None) -> Path:
-    """Writes runs.md and its figures into the folder `out`. goal: an accuracy whose first round is told."""
+    """Writes runs.md, the same as runs.html, and figures into `out`. goal: an accuracy whose first round is told."""
     found = [setting for setting in settings(chosen.records) if setting.rows]
     check_baseline(found, baseline)
     out.mkdir(parents=True, exist_ok=True)
@@ -44,6 +44,7 @@ def write(chosen: Chosen, out: Path, baseline: str | None, goal: float | None = 
     text += _left_out(chosen)
     path = out / "runs.md"
     path.write_text("\n".join(text))
+    (out / "runs.html").write_text(html.page("\n".join(text), out))
     return path
 
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from matplotlib.colors import Colormap
@@ -40,6 +40,14 @@ _RC: Any = {
     "svg.fonttype": "none",  # text stays text: searchable, and readable by a test
     "svg.hashsalt": "pflsweep",  # the same figure is the same file
 }
+
+
+class Picture(NamedTuple):
+    """A figure of a page."""
+
+    stem: str  # of its files' names
+    shows: str
+    figure: "Figure"
 
 
 @contextmanager

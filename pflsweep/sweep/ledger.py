@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pflsweep import disk
-from pflsweep.sweep.board import SETTLED, Board
+from pflsweep.sweep.board import SETTLED, Board, point_of
 from pflsweep.sweep.plan import relevant
 from pflsweep.sweep.standings import results, standing
 
@@ -26,6 +26,7 @@ def write(board: Board, command: list[str]) -> None:
         "command": shlex.join(["pflsweep", "-m", *command]),
         "seeds": plan.seeds,
         "tune": plan.tune,
+        "tracking": plan.groups[0].config.values["tracking"],
         "groups": [_group(board, g) for g in range(len(plan.groups))],
     }
     file = path(board)
@@ -46,6 +47,7 @@ def _group(board: Board, group: int) -> dict[str, Any]:
         "space": {key: axis.grid for key, axis in of.space.items()},
         "points": of.tries,
         "points_settled": sum(slot.status in SETTLED for slot in searched),
+        "tried": [{"point": point_of(of, slot), "value": slot.value} for slot in searched if slot.value is not None],
         "winner": now.point if of.tries else None,
         "winner_value": now.best,
         "trials": {str(seed): told[0]["identity"] for seed, slot in finals.items() if (told := results(slot))},

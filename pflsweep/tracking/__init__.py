@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
-from pflsweep.errors import PATIENCE, Away, Parser, UserError
+from pflsweep.errors import Parser, UserError
+from pflsweep.patience import patiently
 from pflsweep.record import Record
 from pflsweep.tracking.shows import (
     MARK,
@@ -25,6 +26,9 @@ from pflsweep.tracking.shows import (
     stamps,
 )
 from pflsweep.tracking.store import (
+    HOST,
+    PORT,
+    TRAINING,
     check_file,
     explained,
     find,
@@ -32,6 +36,7 @@ from pflsweep.tracking.store import (
     last_step,
     named,
     opened,
+    point_to,
     sqlite_file,
     sweep_run,
     uri_of,
@@ -97,14 +102,7 @@ def _reach(options: Mapping[str, Any]) -> None:
 
 def _patiently(call: Callable[[], T]) -> T:
     """A sweep's trials wait for a store that is away: its start has shown that it can be used."""
-    until = time.monotonic() + (PATIENCE if os.environ.get(SWEEP) else 0)
-    while True:
-        try:
-            return call()
-        except Away:
-            if time.monotonic() >= until:
-                raise
-            time.sleep(1.0)
+    return patiently(call) if os.environ.get(SWEEP) else call()
 
 
 def open_sweep(cfg: Mapping[str, Any], sweep: str, name: str) -> None:
@@ -133,6 +131,8 @@ def finish_sweep(
         with opened(cfg["tracking"]) as (client, experiment):
             parent = str(sweep_run(client, experiment, sweep))
         log_comparison(client, parent, records, failed)
+        if records:
+            point_to(client, experiment, parent, "comparison/runs.html", "Comparison of its runs")
         for name, table in tables.items():
             log_table(client, parent, table, f"{name}.json")
         for name, figure in figures.items():
@@ -150,8 +150,8 @@ def stop_sweep(cfg: Mapping[str, Any], sweep: str) -> None:
 def ui(argv: list[str]) -> int:
     """`pflsweep ui`: MLflow's own pages on the store of this folder, until Ctrl-C."""
     parser = Parser(prog="pflsweep ui", description="Browse the runs of this folder in MLflow.")
-    parser.add_argument("--port", type=int, default=5000)
-    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=PORT)
+    parser.add_argument("--host", default=HOST)
     parser.add_argument("--uri", default=None, help="the store, as in tracking.uri (sqlite:///mlflow.db)")
     options = parser.parse_args(argv)
     uri = options.uri or "sqlite:///mlflow.db"
@@ -162,7 +162,7 @@ def ui(argv: list[str]) -> int:
         if file is not None:
             check_file(file)
     _check_port(options.host, options.port)
-    address = f"http://{options.host}:{options.port}/#/experiments?workflowType=machine_learning"
+    address = f"http://{options.host}:{options.port}/#/experiments{TRAINING}"
     print(f"MLflow on {uri}: {address}  (Ctrl-C ends it; a sweep's trials are behind its plus sign)", flush=True)
     quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--workers", "1"]

@@ -12,7 +12,7 @@ import pandas as pd
 from pflsweep import __version__
 from pflsweep.keys import PLUGS, flat
 from pflsweep.record import VIEWS, Record
-from pflsweep.tracking.store import SOURCE, last_step, named
+from pflsweep.tracking.store import NOTE, SOURCE, last_step, named
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -61,7 +61,7 @@ def _tags(record: Record) -> dict[str, str]:
         "commit": _text(meta.get("commit")),
         "pflsweep": str(meta.get("version") or __version__),
         "record": str(folder),
-        "mlflow.note.content": note,
+        NOTE: note,
     }
 
 

@@ -9,15 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pflsweep import __version__
-from pflsweep.errors import Away, UserError
+from pflsweep.errors import UserError
+from pflsweep.patience import Away
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
 PAGES = {"mlflow.experimentKind": "custom_model_development"}  # else MLflow shows its pages for language models
+HOST, PORT = "127.0.0.1", 5000  # where `pflsweep ui` shows a store that is no server itself
+TRAINING = "?workflowType=machine_learning"  # ends an address; else MLflow shows a run among those of language models
 SOURCE = {"mlflow.source.name": "pflsweep", "mlflow.source.type": "LOCAL"}
 NAME = 250  # characters
+NOTE = "mlflow.note.content"  # a run's description, in markdown
 ELSE = "choose another store with tracking.uri=sqlite:///other.db, or train without: tracking=none."
 
 log = logging.getLogger(__name__)
@@ -178,3 +182,16 @@ def named(name: str) -> str:
 
 def last_step(client: "MlflowClient", run_id: str, metric: str) -> int:
     return max((point.step for point in client.get_metric_history(run_id, metric)), default=0)
+
+
+def route(experiment: str, run_id: str, file: str = "") -> str:
+    """Where MLflow's pages show a run, or a file of it: an address without its server."""
+    return f"#/experiments/{experiment}/runs/{run_id}" + (f"/artifacts/{file}" if file else "") + TRAINING
+
+
+def point_to(client: "MlflowClient", experiment: str, run_id: str, file: str, words: str) -> None:
+    """A line of a run's description, once: a link to one of its files."""
+    before = client.get_run(run_id).data.tags.get(NOTE, "")
+    line = f"[{words}]({route(experiment, run_id, file)})"
+    if line not in before:
+        client.set_tag(run_id, NOTE, f"{before}\n\n{line}".strip())

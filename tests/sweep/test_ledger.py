@@ -18,6 +18,7 @@ def test_the_ledger_says_what_was_asked_and_what_answers_it(plan: Plan) -> None:
 
     first = written()
     assert first["command"] == "pflsweep -m algorithm=fedavg seed=0,1 tune=grid"
+    assert first["tracking"]["backend"] == "mlflow"
     (group,) = first["groups"]
     assert (group["method"], group["points"], group["points_settled"], group["winner"]) == ("fedavg", 3, 0, {})
     assert group["space"] == {"train.lr": [0.1, 0.2, 0.3]}
@@ -37,6 +38,7 @@ def test_the_ledger_says_what_was_asked_and_what_answers_it(plan: Plan) -> None:
             board.tell(claim, 0.7, {"trials": [{"identity": identity}]})
     (group,) = written()["groups"]
     assert (group["winner"], group["winner_value"]) == ({"train.lr": 0.2}, 0.6)
+    assert group["tried"] == [{"point": {"train.lr": 0.1}, "value": 0.4}, {"point": {"train.lr": 0.2}, "value": 0.6}]
     assert group["trials"] == {"0": "abc"}
     assert group["failed"] == {"1": "it broke too"}
     assert group["failed_points"] == ["it broke"]

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,28 +12,23 @@ import pandas as pd
 from pflsweep.report import figures, style
 from pflsweep.report.compare import newcomers_accuracy
 from pflsweep.report.figures import Array
+from pflsweep.report.paper import sensitivity, studies, weight_figures
 from pflsweep.report.paper.store import Trial
 from pflsweep.report.paper.table import Made, Reproduced, title
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from pflsweep.report.style import Picture
 
 PANELS = 3  # in a row
 
 
-class Picture(NamedTuple):
-    stem: str
-    shows: str
-    figure: "Figure"
-
-
 def draw(of: Reproduced, folder: Path) -> dict[str, str]:
-    """Saves the figures that a layout asks for as PNG and SVG; file name of each PNG -> what it shows."""
+    """Saves the figures that a layout asks for, and those of its searches, as PNG and SVG; file name of each PNG ->
+    what it shows.
+    """
     drawn = {}
-    for name in of.layout.figures:
-        for picture in FIGURES[name](of):
-            style.save(picture.figure, folder / picture.stem)
-            drawn[f"{picture.stem}.png"] = picture.shows
+    asked = (picture for name in of.layout.figures for picture in FIGURES[name](of))
+    for picture in chain(asked, sensitivity.pictures(of, _looks(of))):
+        style.save(picture.figure, folder / picture.stem)
+        drawn[f"{picture.stem}.png"] = picture.shows
     return drawn
 
 
@@ -124,6 +120,7 @@ def privacy(of: Reproduced) -> Iterator[Picture]:
             for (row, _), each in spent.items():
                 pair = [m for (r, _), m in of.made.items() if r == row and m.line.metric == "acc" and m.there]
                 own = [m for m in pair if m.line.dataset == dataset == each.line.dataset]
+                own = [m for m in own if m.line.setting == each.line.setting]
                 for accuracy in own:
                     points.setdefault(each.line.method, []).append((each.value.mean, accuracy.value.mean))
             for method, pairs in points.items():
@@ -151,50 +148,22 @@ def gains(of: Reproduced) -> Iterator[Picture]:
             yield Picture(f"gains-{column.setting}", f"gain of each client, {title(column)}", picture)
 
 
-def matrix(of: Reproduced) -> Iterator[Picture]:
-    """How PGFed's A has changed in its first setting, and how that goes with the clients' training samples."""
-    trial = _first(of, "pgfed", "A")
-    if trial is None:
+def by_row(of: Reproduced) -> Iterator[Picture]:
+    """The last round's numbers against what rows are called, a line a setting; the bar is one std."""
+    settings: dict[str, list[Made]] = {}
+    for _, each in sorted(of.made.items()):
+        if each.there:
+            settings.setdefault(each.answer.setting, []).append(each)
+    if not settings:
         return
-    change = trial.matrices["A"] - 1 / trial.rounds["cohort"].iloc[0]  # 1 / M is where it starts
-    off = np.where(np.eye(len(change), dtype=bool), np.nan, change)
-    sizes = trial.partition.groupby("client")["train"].sum().to_numpy(dtype=float)
-    if len(sizes) != len(change):
-        return
-    with style.figure(11.5, 3.4, ncols=3) as (made, (tiles, taken, given)):
-        limit = float(np.nanmax(np.abs(off))) or 1.0
-        image = tiles.imshow(off, cmap="PuOr", vmin=-limit, vmax=limit, interpolation="nearest")
-        tiles.grid(False)
-        tiles.set(title="change of A", xlabel="from client j", ylabel="client i")
-        made.colorbar(image, ax=tiles, shrink=0.85)
-        _regression(taken, sizes, np.nanmean(off, axis=0), "training samples of client j", "column mean of the change")
-        _regression(given, sizes, np.nanmean(off, axis=1), "training samples of client i", "row mean of the change")
-    yield Picture("matrix", f"change of PGFed's A, {trial.meta['name']}: the paper's figure 3", made)
-
-
-def _regression(axes: Any, x: Array, y: Array, xlabel: str, ylabel: str) -> None:
-    axes.scatter(x, y, color=style.PALETTE[0], s=18, gid=f"points {ylabel}")
-    if np.ptp(x) > 0 and np.ptp(y) > 0:
-        slope, intercept = np.polyfit(x, y, 1)
-        ends = np.array([x.min(), x.max()])
-        axes.plot(ends, slope * ends + intercept, color=style.PALETTE[1], gid=f"line {ylabel}")
-        axes.set(title=f"r = {np.corrcoef(x, y)[0, 1]:.2f}")
-    axes.set(xlabel=xlabel, ylabel=ylabel)
-
-
-def weights(of: Reproduced) -> Iterator[Picture]:
-    """What FedFomo's clients have come to take from each other, in the first setting."""
-    trial = _first(of, of.layout.own, "P")
-    if trial is not None:
-        shows = f"client-to-client weights P of FedFomo, {trial.meta['name']}"
-        yield Picture("weights", shows, figures.heatmap(trial.matrices["P"], "P"))
-
-
-def _first(of: Reproduced, method: str, name: str) -> Trial | None:
-    """The first trial of a method that has left a matrix."""
-    answers = [answer for (_, m), answer in of.answers.items() if m == method]
-    trials = (trial for answer in answers for trial in answer.trials.values())
-    return next((trial for trial in trials if name in trial.matrices), None)
+    with style.figure(5.2, 3.4) as (made, axes):
+        for look, (setting, cells) in zip(style.looks(), settings.items(), strict=False):
+            means, stds = [cell.value.mean for cell in cells], [cell.value.std or 0.0 for cell in cells]
+            labels = [cell.line.label for cell in cells]
+            axes.errorbar(labels, means, stds, capsize=3, label=setting, gid=f"by row {setting}", **look)
+        axes.set(xlabel="row of the table", ylabel="mean accuracy over clients (%)")
+        axes.legend()
+    yield Picture("by-row", "the table's rows; bar: one std", made)
 
 
 FIGURES: dict[str, Callable[[Reproduced], Iterator[Picture]]] = {
@@ -202,6 +171,7 @@ FIGURES: dict[str, Callable[[Reproduced], Iterator[Picture]]] = {
     "newcomers": newcomers,
     "privacy": privacy,
     "gains": gains,
-    "matrix": matrix,
-    "weights": weights,
+    "by_row": by_row,
+    **weight_figures.FIGURES,
+    **studies.FIGURES,
 }

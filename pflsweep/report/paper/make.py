@@ -5,13 +5,17 @@ from pathlib import Path
 
 from pflsweep import disk
 from pflsweep.errors import UserError, nearest
+from pflsweep.report import html
 from pflsweep.report.paper import export, figures, layout, page, store
+from pflsweep.report.paper.layout import Layout
+from pflsweep.report.paper.links import Tracker, Untracked
 from pflsweep.report.paper.store import Ledger, Store
 from pflsweep.report.paper.table import Reproduced, others_needed, rulings
 
 
-def make(names: Iterable[str], runs: Path, out: Path, scale: str | None) -> list[str]:
+def make(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracker: Tracker | None = None) -> list[str]:
     """Write the reports of these names and the index; a line about each. scale: None is each table's newest.
+    tracker: who knows where the runs can be browsed, and keeps the reports with them.
 
     Raises UserError at the end where some could not be made.
     """
@@ -27,7 +31,10 @@ def make(names: Iterable[str], runs: Path, out: Path, scale: str | None) -> list
     try:
         for name in names:
             try:
-                said.append(_one(name, runs, out, scale, every, stores))
+                of = layout.read(name)
+                chosen = scale or store.newest_scale(every, of.sweeps) or "paper"
+                kept = stores.setdefault(chosen, Store(runs, chosen, every))
+                said.append(_one(of, kept, out, tracker or Untracked()))
             except UserError as error:
                 errors[name] = str(error)
         said.append(f"{export.write_index(_made(out), errors)}: how far each report is")
@@ -38,19 +45,26 @@ def make(names: Iterable[str], runs: Path, out: Path, scale: str | None) -> list
     return said
 
 
-def _one(name: str, runs: Path, out: Path, scale: str | None, every: list[Ledger], stores: dict[str, Store]) -> str:
-    of = layout.read(name)
-    chosen = scale or store.newest_scale(every, of.sweeps) or "paper"
-    kept = stores.setdefault(chosen, Store(runs, chosen, every))
-    table, folder = Reproduced(of, kept), _made(out / name)
-    others = [Reproduced(layout.read(other), kept) for other in others_needed(of)]
+def _one(of: Layout, store: Store, out: Path, tracker: Tracker) -> str:
+    table, folder, ledgers = Reproduced(of, store), _made(out / of.name), store.of(of.sweeps)
+    others = [Reproduced(layout.read(other), store) for other in others_needed(of)]
     ruled = list(rulings(table, [other for other in others if _sound(other)]))
     drawn = figures.draw(table, folder)
-    disk.write_text(folder / "table.csv", export.as_csv(table))
-    disk.write_text(folder / "table.tex", export.as_latex(table))
+    text = page.text(table, ruled, drawn, tracker.links(ledgers, table.trials))
+    contents = {
+        "README.md": text,
+        "page.html": html.page(text, folder),
+        "table.csv": export.as_csv(table),
+        "table.tex": export.as_latex(table),
+    }
+    for name, content in contents.items():
+        disk.write_text(folder / name, content)
+    pictures = [(folder / name).with_suffix(kind) for name in drawn for kind in (".png", ".svg")]
+    kept = tracker.keep(of.name, [*(folder / name for name in contents), *pictures], ledgers)
     disk.write_json(folder / export.STATE, export.state(table, ruled))
-    disk.write_text(folder / "README.md", page.text(table, ruled, drawn))
-    return f"{folder / 'README.md'}: {table.complete} of {len(table.made)} cells complete at scale {chosen}"
+    return f"{folder / 'README.md'}: {table.complete} of {len(table.made)} cells complete at scale {store.scale}" + (
+        "; MLflow has it with the sweep's run" if kept else ""
+    )
 
 
 def _sound(of: Reproduced) -> bool:

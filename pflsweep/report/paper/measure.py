@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from pflsweep.report.compare import at_last, client_accuracy, newcomers_accuracy, rounds_to
+from pflsweep.report.paper import studied, weights
 from pflsweep.report.paper.store import Trial
 
 Values = pd.Series  # by client
@@ -77,6 +78,14 @@ def minutes_per_round(trial: Trial, options: dict[str, Any]) -> float:
     return float(trial.rounds["seconds"].mean() / 60)
 
 
+def round_std(trial: Trial, options: dict[str, Any]) -> float:
+    """How unsteady training is: std of the change of mean accuracy from one evaluated round to the next."""
+    target = options.get("target", "own")
+    column = "personal_accuracy" if target == "own" else f"personal_{target}_accuracy"
+    changes = trial.rounds[column].dropna().diff() if column in trial.rounds else pd.Series(dtype=float)
+    return float(changes.std())
+
+
 def floats(trial: Trial, options: dict[str, Any]) -> float:
     """Sent and received by a client in a round."""
     return float((trial.rounds["floats_down"] + trial.rounds["floats_up"]).mean())
@@ -98,7 +107,7 @@ def ala_parameters(trial: Trial, options: dict[str, Any]) -> float:
     return float(head + sum(options["blocks"][len(options["blocks"]) - below :])) / 1e6
 
 
-Quantity = Callable[[Trial, dict[str, Any]], float]
+Quantity = Callable[[Trial, dict[str, Any]], float]  # of a trial and a metric's options, with the `row` they are for
 NUMBERS: dict[str, Quantity] = {
     "newcomers": newcomers,
     "mean_accuracy": mean_accuracy,
@@ -109,6 +118,9 @@ NUMBERS: dict[str, Quantity] = {
     "floats": floats,
     "epsilon": epsilon,
     "ala_parameters": ala_parameters,
+    "round_std": round_std,
+    **weights.NUMBERS,
+    **studied.NUMBERS,
 }
 WORDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # those that a quantity needs, and those it may have
     "accuracy": ((), ("view", "target", "round", "group", "take")),
@@ -116,7 +128,9 @@ WORDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # those that a qu
     "mean_accuracy": (("first",), ()),
     "rounds_to": (("goal",), ()),
     "minutes": (("within",), ()),
+    "round_std": ((), ("target",)),
     "ala_parameters": (("blocks", "head"), ()),
+    **studied.WORDS,
 }
 SHARES = ("accuracy", "gain", "newcomers", "mean_accuracy")  # in [0, 1], or between -1 and 1
 QUANTITIES = ("accuracy", "gain", *NUMBERS)

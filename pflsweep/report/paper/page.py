@@ -10,7 +10,8 @@ from pflsweep.errors import UserError
 from pflsweep.report import tables
 from pflsweep.report.paper import layout, settings
 from pflsweep.report.paper.claims import Check, Ruling
-from pflsweep.report.paper.store import UNTRAINED, Answer
+from pflsweep.report.paper.links import Links
+from pflsweep.report.paper.store import UNTRAINED, Answer, Trial
 from pflsweep.report.paper.table import Made, Reproduced, title
 
 MINUS = "\N{MINUS SIGN}"
@@ -30,8 +31,8 @@ clients (bootstrap) where there is one seed; p: Wilcoxon's signed ranks over all
 """
 
 
-def text(of: Reproduced, ruled: list[tuple[dict[str, Any], Ruling]], figures: dict[str, str]) -> str:
-    """The page. figures: file name -> what it shows."""
+def text(of: Reproduced, ruled: list[tuple[dict[str, Any], Ruling]], figures: dict[str, str], links: Links) -> str:
+    """The page. figures: file name -> what it shows. links: where its runs can be browsed."""
     parts = [
         f"# {of.layout.name}: {of.layout.title}\n",
         _standing(of),
@@ -45,7 +46,7 @@ def text(of: Reproduced, ruled: list[tuple[dict[str, Any], Ruling]], figures: di
         *_section("Chosen hyperparameters", _winners(of)),
         *_section("What differs from the paper", settings.lines(of)),
         *_section("Odd in print", [f"{layout.notes()[number]}" for number in of.layout.notes]),
-        *_section("Made by", _origin(of)),
+        *_section("Made by", _origin(of, links)),
     ]
     return "\n".join(parts)
 
@@ -221,34 +222,43 @@ def _answers(of: Reproduced) -> list[Answer]:
     return list(of.answers.values())
 
 
-def _origin(of: Reproduced) -> list[str]:
+def _origin(of: Reproduced, links: Links) -> list[str]:
     """Commands, code and machines, the MLflow store, and the records."""
-    trials = {trial.identity: trial for answer in _answers(of) for trial in answer.trials.values()}
+    trials = of.trials
     commands = dict.fromkeys(command for answer in _answers(of) for command in answer.commands)
     lines = [f"`{command}`" for command in commands]
     if not trials:
         return lines or [f"`{command_of(of)}`"]
     for key, values in {
-        "commit": {str(m.get("commit")) for t in trials.values() for m in (t.meta, *t.meta.get("sessions", []))},
-        "pflsweep": {str(t.meta.get("version")) for t in trials.values()},
-        "device": {str(t.meta.get("environment", {}).get("device")) for t in trials.values()},
-        "torch": {str(t.meta.get("environment", {}).get("torch")) for t in trials.values()},
-        "MLflow": {store_of(t.config) for t in trials.values()},
+        "commit": {str(m.get("commit")) for t in trials for m in (t.meta, *t.meta.get("sessions", []))},
+        "pflsweep": {str(t.meta.get("version")) for t in trials},
+        "device": {str(t.meta.get("environment", {}).get("device")) for t in trials},
+        "torch": {str(t.meta.get("environment", {}).get("torch")) for t in trials},
+        "MLflow": {store_of(t.config) for t in trials},
     }.items():
         lines.append(f"{key}: {', '.join(sorted(values))}")
+    if links.sweeps:
+        shown = ", ".join(f"[{sweep}]({address})" for sweep, address in links.sweeps.items())
+        lines.append(f"sweeps in MLflow, where `pflsweep ui` or its server shows them: {shown}")
     lines.append(f"records in `{of.store.runs}`:")
     for answer in _answers(of):
-        runs = ", ".join(f"seed {seed} `{trial.identity}`" for seed, trial in answer.trials.items())
+        runs = ", ".join(f"seed {seed} {_named(trial, links)}" for seed, trial in answer.trials.items())
         if runs:
             lines.append(f"  - {answer.method} {answer.setting}: {runs}")
     return lines
 
 
+def _named(trial: Trial, links: Links) -> str:
+    address = links.runs.get(trial.identity)
+    return f"[`{trial.identity}`]({address})" if address else f"`{trial.identity}`"
+
+
 def store_of(config: dict[str, Any]) -> str:
-    """Where a trial's MLflow run is; its name there is the record's."""
+    """Where a trial's MLflow run is; its name there is the record's. Without a database's password."""
     if config.get("tracking.backend") == "none":
         return "not tracked"
-    return f"{config.get('tracking.uri') or 'sqlite:///mlflow.db'}, experiment {config.get('tracking.experiment')}"
+    uri = re.sub("(?<=://)([^:/@]+):[^@]*@", r"\1:***@", config.get("tracking.uri") or "sqlite:///mlflow.db")
+    return f"{uri}, experiment {config.get('tracking.experiment')}"
 
 
 def unwritable(folder: Any, error: OSError) -> UserError:

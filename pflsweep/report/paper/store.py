@@ -28,7 +28,13 @@ class Ledger(NamedTuple):
     command: str
     seeds: list[int]
     tune: dict[str, Any]
+    tracking: dict[str, Any]  # how its runs are tracked; {} in older ones
     groups: dict[tuple[str, str], dict[str, Any]]  # by setting and method
+
+    @property
+    def id(self) -> str:
+        """The same for the same trials."""
+        return self.path.stem
 
 
 def ledgers(runs: Path) -> list[Ledger]:
@@ -41,6 +47,7 @@ def ledgers(runs: Path) -> list[Ledger]:
                 groups = {(group["setting"], group["method"]): group for group in content.pop("groups")}
                 _ = [group[key] for group in groups.values() for key in OF_A_GROUP]
                 own = {key: content[key] for key in ("sweep", "scale", "command", "seeds", "tune")}
+                own["tracking"] = content.get("tracking", {})
                 found.append(Ledger(path, path.stat().st_mtime, groups=groups, **own))
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
@@ -91,6 +98,7 @@ class Answer:
     winner: dict[str, Any] | None = None
     winner_value: float | None = None
     split: str = ""  # on which data the winner was chosen; "" where nothing was searched
+    tried: list[tuple[dict[str, Any], float]] = field(default_factory=list)  # points of the search and their accuracy
 
     @property
     def complete(self) -> bool:
@@ -139,6 +147,7 @@ class Store:
             [why for _, group in told for why in group["failed_points"]],
             list(dict.fromkeys(ledger.command for ledger, _ in told)),
             last.get("winner"), last.get("winner_value"), told[-1][0].tune["split"] if last.get("points") else "",
+            [(each["point"], each["value"]) for each in last.get("tried", [])],  # older ledgers do not say it
         )  # fmt: skip
 
     def _trial(self, identity: str, rounds: int) -> Trial | str:

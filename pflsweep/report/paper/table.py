@@ -84,6 +84,13 @@ class Reproduced:
         """How many cells rest on all seeds that were asked for."""
         return sum(made.complete for made in self.made.values())
 
+    @property
+    def trials(self) -> list[Trial]:
+        """All that are behind it, also what gains are measured against."""
+        _ = self.made
+        found = {trial.identity: trial for answer in self.answers.values() for trial in answer.trials.values()}
+        return list(found.values())
+
     def answer(self, setting: str, method: str) -> Answer:
         if (setting, method) not in self.answers:
             self.answers[setting, method] = self.store.answer(self.layout.sweeps, setting, method)
@@ -130,7 +137,7 @@ class Reproduced:
             numbers = [float(values.agg(take)) for values in by_client]
         else:
             of = measure.NUMBERS[metric.quantity]
-            numbers = [of(trial, metric.options) for trial in answer.trials.values()]
+            numbers = [of(trial, {**metric.options, "row": method}) for trial in answer.trials.values()]
         value = measure.over_seeds(numbers)
         return value if metric.over == "seeds" else value._replace(std=None)
 

@@ -54,8 +54,8 @@ class Sweep:
             },
         )
 
-    def write(self, stem: str = "0123456789abcdef", at: float = 1e9) -> Path:
-        """The ledger; at: when it was written."""
+    def write(self, stem: str = "0123456789abcdef", at: float = 1e9, **more: Any) -> Path:
+        """The ledger; at: when it was written; more: what younger ones say beside."""
         content = {
             "sweep": self.name,
             "scale": self.scale,
@@ -63,6 +63,7 @@ class Sweep:
             "seeds": self.seeds,
             "tune": {"split": "validation"},
             "groups": list(self.groups.values()),
+            **more,
         }
         path = self.runs / "sweeps" / f"{stem}.json"
         path.parent.mkdir(exist_ok=True)

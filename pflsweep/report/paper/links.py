@@ -1,0 +1,31 @@
+"""Where a page's runs can be browsed, as reports are told by whoever tracks them: they know no tracker themselves."""
+
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from pflsweep.report.paper.store import Ledger, Trial
+
+
+class Links(NamedTuple):
+    """Addresses: of trials by their identity, of the runs that stand for sweeps by name. Without: not tracked."""
+
+    runs: dict[str, str] = {}  # noqa: RUF012 (never changed)
+    sweeps: dict[str, str] = {}  # noqa: RUF012
+
+
+class Tracker(Protocol):
+    def links(self, ledgers: list[Ledger], trials: list[Trial]) -> Links:
+        """Of some sweeps and trials."""
+
+    def keep(self, name: str, files: list[Path], ledgers: list[Ledger]) -> bool:
+        """Keep a report's files, in place of those from before, with the runs of its sweeps. False: there are none."""
+
+
+class Untracked:
+    """Nobody tracks."""
+
+    def links(self, ledgers: list[Ledger], trials: list[Trial]) -> Links:
+        return Links()
+
+    def keep(self, name: str, files: list[Path], ledgers: list[Ledger]) -> bool:
+        return False

@@ -1,0 +1,67 @@
+"""The tables that studies leave (pflsweep/studies), and numbers of them, each from one trial."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+
+from pflsweep.report.paper.store import Trial
+
+
+def table(trial: Trial) -> pd.DataFrame:
+    """study.parquet, as the class of the trial's study says; empty without one."""
+    file = trial.folder / "study.parquet"
+    return pd.read_parquet(file) if file.exists() else pd.DataFrame()
+
+
+def by_step(trial: Trial) -> pd.DataFrame:
+    """Accuracy in [0, 1] on own test rows by (objective, client), a column a step; without clients that have none."""
+    steps = table(trial)
+    steps = steps[steps["n"] > 0]
+    return steps.assign(accuracy=steps["correct"] / steps["n"]).pivot(
+        index=["objective", "client"], columns="step", values="accuracy"
+    )
+
+
+def gain_by_client(trial: Trial, objective: str) -> pd.Series:
+    """What all steps with one objective have gained each client."""
+    steps = by_step(trial).loc[objective]
+    return steps[steps.columns.max()] - steps[0]
+
+
+def step_gain(trial: Trial, options: dict[str, Any]) -> float:
+    """Mean over clients; the row is the objective."""
+    return math.nan if table(trial).empty else float(gain_by_client(trial, options["row"]).mean())
+
+
+def loss_fall(trial: Trial, options: dict[str, Any]) -> float:
+    """By weight learning: `when` is first, the first round that was looked at, or later, the mean over the others."""
+    curves = table(trial)
+    if curves.empty:
+        return math.nan
+    wide = curves.pivot(index="round", columns="epoch", values="loss")
+    falls = wide[0] - wide[wide.columns.max()]
+    return float(falls.iloc[0] if options["when"] == "first" else falls.iloc[1:].mean())
+
+
+def start_loss(trial: Trial, options: dict[str, Any]) -> float:
+    """Training loss of what local training starts from, mean over rounds: `when` is before (ALA begins), after, or
+    without, which is after as well, of the trajectory that has no ALA.
+    """
+    points = table(trial)
+    if points.empty:
+        return math.nan
+    starts = points[(points["at"] == "start") & (points["ala"].eq(options["when"] != "before"))]
+    return float(starts.loc[starts["series"] == ("without" if options["when"] == "without" else "with"), "loss"].mean())
+
+
+NUMBERS: dict[str, Callable[[Trial, dict[str, Any]], float]] = {
+    "step_gain": step_gain,
+    "loss_fall": loss_fall,
+    "start_loss": start_loss,
+}
+WORDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "loss_fall": (("when",), ()),
+    "start_loss": (("when",), ()),
+}

@@ -1,0 +1,141 @@
+"""The figures of methods' matrices of clients by clients, by the names that a layout may ask for; of the first seed."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from pflsweep.history import over_rounds
+from pflsweep.report import figures, style
+from pflsweep.report.figures import Array
+from pflsweep.report.paper import weights
+from pflsweep.report.paper.store import Trial
+from pflsweep.report.paper.table import Reproduced
+from pflsweep.report.style import Picture
+
+FRAMES = 5  # rounds that a row of heat maps shows
+PANELS = 5  # clients in a row
+
+
+def _trials(of: Reproduced, name: str, method: str = "") -> dict[str, Trial]:
+    """The first trial (of a method) that has left a matrix by the sweep's setting, in the order of columns and rows."""
+    found: dict[str, Trial] = {}
+    for _, made in sorted(of.made.items(), key=lambda each: each[0][::-1]):
+        for trial in made.answer.trials.values() if method in ("", made.answer.method) else ():
+            if name in trial.matrices:
+                found.setdefault(made.answer.setting, trial)
+    return found
+
+
+def matrix(of: Reproduced) -> Iterator[Picture]:
+    """How PGFed's A has changed in its first setting, and how that goes with the clients' training samples."""
+    trial = next(iter(_trials(of, "A", "pgfed").values()), None)
+    moved = None if trial is None else weights.change(trial)
+    if trial is None or moved is None or len(sizes := weights.sizes(trial)) != len(moved):
+        return
+    with style.figure(11.5, 3.4, ncols=3) as (made, (tiles, taken, given)):
+        limit = float(np.nanmax(np.abs(moved))) or 1.0
+        image = tiles.imshow(moved, cmap="PuOr", vmin=-limit, vmax=limit, interpolation="nearest")
+        tiles.grid(False)
+        tiles.set(title="change of A", xlabel="from client j", ylabel="client i")
+        made.colorbar(image, ax=tiles, shrink=0.85)
+        for axes, axis, client, what in ((taken, 0, "j", "column"), (given, 1, "i", "row")):
+            mean = np.nanmean(moved, axis=axis)
+            _regression(axes, sizes, mean, f"training samples of client {client}", f"{what} mean of the change")
+    yield Picture("matrix", f"change of PGFed's A, {trial.meta['name']}: the paper's figure 3", made)
+
+
+def _regression(axes: Any, x: Array, y: Array, xlabel: str, ylabel: str) -> None:
+    axes.scatter(x, y, color=style.PALETTE[0], s=18, gid=f"points {ylabel}")
+    if np.ptp(x) > 0 and np.ptp(y) > 0:
+        slope, intercept = np.polyfit(x, y, 1)
+        ends = np.array([x.min(), x.max()])
+        axes.plot(ends, slope * ends + intercept, color=style.PALETTE[1], gid=f"line {ylabel}")
+        axes.set(title=f"r = {np.corrcoef(x, y)[0, 1]:.2f}")
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+
+
+def last(of: Reproduced) -> Iterator[Picture]:
+    """What FedFomo's clients have come to take from each other, in the first setting."""
+    for trial in list(_trials(of, "P", of.layout.own).values())[:1]:
+        shows = f"client-to-client weights P of FedFomo, {trial.meta['name']}"
+        yield Picture("weights", shows, figures.heatmap(trial.matrices["P"], "P"))
+
+
+def maps(of: Reproduced) -> Iterator[Picture]:
+    """P over the rounds as heat maps, a row a setting; where rounds were not kept, the last one."""
+    found = {setting: _frames(trial) for setting, trial in _trials(of, "P").items()}
+    if not found:
+        return
+    columns = max(len(frames) for frames in found.values())
+    size = (2.3 * columns + 1.2, 2.3 * len(found))
+    with style.figure(*size, nrows=len(found), ncols=columns, squeeze=False) as (made, grid):
+        for row, (setting, frames) in zip(grid, found.items(), strict=True):
+            low, high = (of([of(frame) for _, frame in frames]) for of in (np.nanmin, np.nanmax))
+            for axes, (round, frame) in zip(row, frames, strict=False):
+                image = axes.imshow(frame, cmap=style.MAP, vmin=min(0.0, low), vmax=high, interpolation="nearest")
+                axes.set_title(f"round {round}", fontsize=9)
+                axes.grid(False)
+                axes.xaxis.set_major_locator(figures.whole(6))
+                axes.yaxis.set_major_locator(figures.whole(6))
+            for axes in row[len(frames) :]:
+                axes.set_visible(False)
+            row[0].set_ylabel(f"{setting}\nclient", fontsize=8)
+            made.colorbar(image, ax=list(row), shrink=0.85)
+    yield Picture("weight-maps", "weights P that clients (rows) give to the others (columns), by round", made)
+
+
+def _frames(trial: Trial) -> list[tuple[int, Array]]:
+    """Rounds spread evenly over those that were kept, with P without its diagonal."""
+    rounds, stack = over_rounds(trial.matrices, "P")
+    if not len(rounds):
+        return [(int(trial.rounds["round"].iloc[-1]), weights.others(trial.matrices["P"]))]
+    picked = np.unique(np.linspace(0, len(rounds) - 1, FRAMES).round().astype(int))
+    return [(int(rounds[k]), weights.others(stack[k])) for k in picked]
+
+
+def by_round(of: Reproduced) -> Iterator[Picture]:
+    """The weight that each client gives to each other one by round: a panel a client, a colour a distribution."""
+    for setting, trial in _trials(of, "P").items():
+        rounds, stack = over_rounds(trial.matrices, "P")
+        own, wanted = weights.groups(trial), weights.targets(trial)
+        if len(rounds) < 2 or own is None or wanted is None:
+            continue
+        height = -(-len(own) // PANELS)
+        size = (2.1 * PANELS + 1.4, 1.75 * height + 0.6)
+        with style.figure(*size, nrows=height, ncols=PANELS, squeeze=False, sharex=True) as (made, grid):
+            for i, axes in enumerate(grid.flat):
+                if i >= len(own):
+                    axes.set_visible(False)
+                    continue
+                for j in (j for j in range(len(own)) if j != i):
+                    axes.plot(rounds, stack[:, i, j], gid=f"weight {setting} {i} {j}", **_look(int(own[j])))
+                tested = "" if wanted[i] == own[i] else f", tested on {wanted[i]}"
+                axes.set_title(f"client {i}: {own[i]}{tested}", fontsize=8.5)
+                axes.tick_params(labelsize=7.5)
+            made.supxlabel("round", fontsize=9)
+            made.supylabel("weight of another client", fontsize=9)
+            _legend(made, int(own.max()) + 1)
+        shows = f"weights of each other client by round, colour: its distribution, {trial.meta['name']}"
+        yield Picture(f"weights-by-round-{setting.replace('/', '-').replace(';', '-')}", shows, made)
+
+
+def _legend(made: Any, count: int) -> None:
+    from matplotlib.lines import Line2D
+
+    lines = [Line2D([], [], **_look(k)) for k in range(count)]
+    made.legend(lines, [str(k) for k in range(count)], loc="outside right upper", title="distribution")
+
+
+def _look(group: int) -> dict[str, Any]:
+    """Colour and dash of a distribution."""
+    lap, k = divmod(group, len(style.PALETTE))
+    return {"color": style.PALETTE[k], "linestyle": style.DASHES[lap % len(style.DASHES)], "linewidth": 1.1}
+
+
+FIGURES: dict[str, Callable[[Reproduced], Iterator[Picture]]] = {
+    "matrix": matrix,
+    "weights": last,
+    "weight_maps": maps,
+    "weights_by_round": by_round,
+}

@@ -1,0 +1,115 @@
+"""What methods' matrices of clients by clients say: FedFomo's P, whose row a client mixes by, and PGFed's A."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pflsweep.report.paper.store import Trial
+
+Array = NDArray[np.float64]
+
+
+def others(matrix: Array) -> Array:
+    """Without the diagonal, which is NaN: what clients have of themselves is another matter."""
+    return np.where(np.eye(len(matrix), dtype=bool), np.nan, np.asarray(matrix, dtype=np.float64))
+
+
+def groups(trial: Trial) -> NDArray | None:
+    """[N] the distribution of each client's training data as a number; None where the partition has none."""
+    if "group" not in trial.partition:
+        return None
+    return trial.partition.groupby("client")["group"].first().astype("category").cat.codes.to_numpy()
+
+
+def targets(trial: Trial) -> NDArray | None:
+    """[N] the distribution of each client's test data: the one whose training labels are the nearest to its test
+    labels (L1). It is the client's own unless targets are permuted.
+    """
+    own = groups(trial)
+    if own is None:
+        return None
+    counts = {split: trial.partition.pivot_table(split, "client", "class").to_numpy() for split in ("train", "test")}
+    train = np.stack([_shares(counts["train"][own == group].sum(0)) for group in range(own.max() + 1)])
+    test = _shares(counts["test"])
+    return np.abs(test[:, None] - train[None]).sum(2).argmin(1)
+
+
+def _shares(counts: Array) -> Array:
+    return counts / np.maximum(counts.sum(-1, keepdims=True), 1)
+
+
+def change(trial: Trial) -> Array | None:
+    """[N, N] PGFed's A, end minus start (1 / M everywhere), without the diagonal; None without A."""
+    a = trial.matrices.get("A")
+    return None if a is None else others(a - 1 / trial.rounds["cohort"].iloc[0])
+
+
+def sizes(trial: Trial) -> Array:
+    """[N] training samples."""
+    return trial.partition.groupby("client")["train"].sum().to_numpy(dtype=float)
+
+
+def within(trial: Trial, options: dict[str, Any]) -> float:
+    """Mean weight that P gives to others of the client's own distribution."""
+    return _mean(trial, groups(trial), same=True)
+
+
+def across(trial: Trial, options: dict[str, Any]) -> float:
+    """Mean weight to those of other distributions."""
+    return _mean(trial, groups(trial), same=False)
+
+
+def to_target(trial: Trial, options: dict[str, Any]) -> float:
+    """Mean weight to others of the distribution that the client is tested on."""
+    return _mean(trial, targets(trial), same=True)
+
+
+def to_rest(trial: Trial, options: dict[str, Any]) -> float:
+    """Mean weight to all others."""
+    return _mean(trial, targets(trial), same=False)
+
+
+def _mean(trial: Trial, wanted: NDArray | None, same: bool) -> float:
+    """Of P's entries [i, j], j other than i, where j's distribution is (not) the one that i wants."""
+    p, own = trial.matrices.get("P"), groups(trial)
+    if p is None or own is None or wanted is None or len(p) != len(own):
+        return np.nan
+    entries = others(p)[(wanted[:, None] == own[None]) == same]
+    return float(np.nanmean(entries)) if np.isfinite(entries).any() else np.nan
+
+
+def column_r(trial: Trial, options: dict[str, Any]) -> float:
+    """Pearson's r of n_j and the mean over i of the change of alpha_ij."""
+    return _r(trial, 0)
+
+
+def row_r(trial: Trial, options: dict[str, Any]) -> float:
+    """Pearson's r of n_i and the mean over j of the change of alpha_ij."""
+    return _r(trial, 1)
+
+
+def _r(trial: Trial, axis: int) -> float:
+    moved = change(trial)
+    if moved is None or len(moved) < 3:
+        return np.nan
+    x, y = sizes(trial), np.nanmean(moved, axis=axis)
+    return float(np.corrcoef(x, y)[0, 1]) if np.ptp(x) > 0 and np.ptp(y) > 0 else np.nan
+
+
+def share_up(trial: Trial, options: dict[str, Any]) -> float:
+    """The share of alpha_ij, j other than i, that end above their start."""
+    moved = change(trial)
+    return np.nan if moved is None else float(np.mean(moved[~np.isnan(moved)] > 1e-6))
+
+
+NUMBERS: dict[str, Callable[[Trial, dict[str, Any]], float]] = {
+    "weights_within": within,
+    "weights_across": across,
+    "weights_to_target": to_target,
+    "weights_to_rest": to_rest,
+    "alpha_column_r": column_r,
+    "alpha_row_r": row_r,
+    "alpha_share_up": share_up,
+}

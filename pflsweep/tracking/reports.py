@@ -1,0 +1,129 @@
+"""`pflsweep report`, with MLflow: pages link to the runs they are made of, and are kept with the sweep's run."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pflsweep.report.paper.links import Links
+from pflsweep.report.paper.store import Ledger, Trial
+from pflsweep.tracking.store import HOST, PORT, find, forgiven, opened, point_to, route, sqlite_file, uri_of
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+def main(argv: list[str]) -> int:
+    """Raises UserError on bad input."""
+    from pflsweep.report import cli
+
+    return cli.main(argv, Shelf())
+
+
+class Shelf:
+    """The stores in which reports are kept, each opened once. One that cannot be used costs a warning, no report."""
+
+    def __init__(self) -> None:
+        self._stores: dict[str, _Store | None] = {}
+
+    def links(self, ledgers: list[Ledger], trials: list[Trial]) -> Links:
+        """Of the trials and the sweeps' runs, as far as they are tracked."""
+        found = Links({}, {})
+        for ledger in ledgers:
+            store = self._store(_options(ledger, trials))
+            if store is not None:
+                known = {trial.identity: store.runs.get(trial.identity) for trial in trials}
+                found.runs.update({identity: store.address(run) for identity, run in known.items() if run})
+                if parent := store.parent(ledger):
+                    found.sweeps[ledger.sweep] = store.address(parent)
+        return found
+
+    def keep(self, name: str, files: list[Path], ledgers: list[Ledger]) -> bool:
+        """As artifacts reports/<name> of each sweep's run, which names the report in its description."""
+        kept = False
+        for store in filter(None, self._stores.values()):
+            for ledger in ledgers:
+                if parent := store.parent(ledger):
+                    with forgiven(f"the report {name}"):
+                        store.keep(parent, name, files)
+                        kept = True
+        return kept
+
+    def _store(self, options: Mapping[str, Any]) -> "_Store | None":
+        key = f"{options.get('uri')} {options.get('experiment')}"
+        if key not in self._stores:
+            self._stores[key] = None
+            if _is_there(options):
+                with forgiven("this report"):
+                    self._stores[key] = _Store(options)
+        return self._stores[key]
+
+
+def _options(ledger: Ledger, trials: list[Trial]) -> dict[str, Any]:
+    """How a sweep was tracked. Older ledgers do not say it: then as the first of its trials."""
+    own = {identity for group in ledger.groups.values() for identity in group["trials"].values()}
+    first = next((trial.config for trial in trials if trial.identity in own), {})
+    prefix = "tracking."
+    return ledger.tracking or {k.removeprefix(prefix): v for k, v in first.items() if k.startswith(prefix)}
+
+
+def _is_there(options: Mapping[str, Any]) -> bool:
+    """Whether a store may be opened: to look for runs must not make one."""
+    if options.get("backend", "none") == "none":
+        return False
+    file = sqlite_file(uri_of(options))
+    return file is None or file.exists()
+
+
+class _Store:
+    """One experiment of a store, its runs asked for once."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.uri = uri_of(options)
+        with opened(options) as (self.client, self.experiment):
+            self.runs = _by_identity(self.client, self.experiment)  # identity -> run
+        self._parents: dict[str, str | None] = {}
+
+    def parent(self, ledger: Ledger) -> str | None:
+        """The sweep's run."""
+        if ledger.id not in self._parents:
+            run = find(self.client, self.experiment, "pflsweep.sweep", ledger.id)
+            self._parents[ledger.id] = None if run is None else run.info.run_id
+        return self._parents[ledger.id]
+
+    def address(self, run: str) -> str:
+        """In a browser: of the server that the runs are on, else of `pflsweep ui`."""
+        server = self.uri.rstrip("/") if self.uri.startswith("http") else f"http://{HOST}:{PORT}"
+        return f"{server}/{route(self.experiment, run)}"
+
+    def keep(self, run: str, name: str, files: list[Path]) -> None:
+        folder = f"reports/{name}"
+        kept = {f"{folder}/{file.name}" for file in files}
+        for file in files:
+            self.client.log_artifact(run, str(file), folder)
+        stale = [each.path for each in self.client.list_artifacts(run, folder) if each.path not in kept]
+        for path in stale:
+            with suppress(NotImplementedError):  # some places for files cannot delete
+                _artifacts(self.client, self.uri, run).delete_artifacts(path)
+        point_to(self.client, self.experiment, run, f"{folder}/page.html", f"Report {name}")
+
+
+def _artifacts(client: "MlflowClient", uri: str, run: str) -> Any:
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    return get_artifact_repository(client.get_run(run).info.artifact_uri, tracking_uri=uri)
+
+
+def _by_identity(client: "MlflowClient", experiment: str) -> dict[str, str]:
+    """The first run of each trial."""
+    found: dict[str, str] = {}
+    token = None
+    while True:
+        some = client.search_runs(
+            [experiment], "tags.identity != ''", max_results=1000, order_by=["attributes.start_time"], page_token=token
+        )
+        for run in some:
+            found.setdefault(run.data.tags["identity"], run.info.run_id)
+        token = some.token
+        if not token:
+            return found

@@ -1,0 +1,134 @@
+"""Matrices of clients by clients: their numbers, and their figures over the rounds."""
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pflsweep.record import Record
+from pflsweep.report.cli import main
+from pflsweep.report.paper import claims, figures, layout, store, table, weights
+
+from .test_pages import _heights
+from .world import Sweep
+
+MADE = "{http://www.w3.org/2000/svg}"
+# clients 0 and 1 of one distribution, 2 and 3 of another; P over three rounds is k times this
+P = np.array([[1, 4, 1, 2], [6, 1, 1, 0], [0, 0, 1, 8], [2, 2, 2, 1]], dtype=np.float32)
+
+
+def grouped(record: Record, tested: list[int], rounds: int = 3) -> None:
+    """A partition of two distributions, the first of class 0 and the second of class 1, and P by round."""
+    own = np.array([0, 0, 1, 1])
+    rows = [(i, k, "ab"[own[i]], 20 * (own[i] == k), 0, 5 * (tested[i] == k)) for i in range(4) for k in range(2)]
+    columns = ["client", "class", "group", "train", "validation", "test"]
+    pd.DataFrame(rows, columns=columns).to_parquet(record.folder / "partition.parquet")
+    stack = np.arange(1, rounds + 1, dtype=np.float32)[:, None, None] * P
+    kept = {"P@": stack, "P@round": np.arange(1, rounds + 1, dtype=np.int32)} if rounds else {}
+    np.savez(record.folder / "matrices.npz", P=3 * P, **kept)
+
+
+def fomo(sweep: str, setting: str, tested: list[int], rounds: int = 3, method: str = "fedfomo_n5") -> None:
+    world = Sweep(Path("runs"), sweep, seeds=(0,))
+    (record,) = world.add(setting, method, {0: [5, 5, 5, 5]})
+    grouped(record, tested, rounds)
+    world.write()
+
+
+def page(name: str) -> str:
+    assert main([name]) == 0
+    return (Path("reports") / name / "README.md").read_text()
+
+
+def test_weights_within_and_across_distributions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """3 P: within (4 + 6 + 8 + 2) * 3 / 4 = 15; across (1 + 2 + 1 + 0 + 0 + 0 + 2 + 2) * 3 / 8 = 3."""
+    monkeypatch.chdir(tmp_path)
+    fomo("fedfomo/table2", "cifar10/latent5", tested=[0, 0, 1, 1])
+    text = page("fedfomo/figure8")
+    assert "| Ours (n=5) | 15.0000 | 3.0000 |" in text
+    assert "| not in print | holds | 1 of 1 comparisons |" in text
+    root = ET.parse("reports/fedfomo/figure8/weights-by-round-cifar10-latent5.svg").getroot()
+    names = {name for group in root.iter(f"{MADE}g") if (name := group.get("id", "")).startswith("weight ")}
+    assert names == {f"weight cifar10/latent5 {i} {j}" for i in range(4) for j in range(4) if i != j}
+    four, one = (_heights(root, f"weight cifar10/latent5 0 {j}") for j in (1, 2))
+    assert len(four) == 3
+    assert four[0] - four[2] == pytest.approx(4 * (one[0] - one[2]), abs=0.02)
+
+
+def test_weights_to_the_distribution_that_a_client_is_tested_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients 0 and 2 have changed targets: 0 is tested on 2's and 3's distribution, 2 on 0's and 1's."""
+    monkeypatch.chdir(tmp_path)
+    fomo("fedfomo/figure5", "cifar10/latent5;out_of_local", tested=[1, 0, 0, 1])
+    text = page("fedfomo/figure7")
+    wanted, rest = (1 + 2 + 6 + 0 + 0 + 2) * 3 / 6, (4 + 1 + 0 + 8 + 2 + 2) * 3 / 6
+    assert f"| Ours (n=5) | {wanted:.4f} | {rest:.4f} |" in text
+    svg = Path("reports/fedfomo/figure7/weights-by-round-cifar10-latent5-out_of_local.svg").read_text()
+    assert "client 0: 0, tested on 1" in svg
+    assert "client 1: 0<" in svg
+
+
+def test_heat_maps_by_round_or_of_the_last_where_none_were_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fomo("fedfomo/table2", "cifar10/latent5", tested=[0, 0, 1, 1])
+    assert "| cannot be told yet |" in page("fedfomo/figure2"), "five more settings are missing"
+    said = "".join(ET.parse("reports/fedfomo/figure2/weight-maps.svg").getroot().itertext())
+    assert [f"round {k}" in said for k in (1, 2, 3)] == [True] * 3
+    fomo("fedfomo/table2", "cifar10/latent2", tested=[0, 0, 1, 1], rounds=0)
+    page("fedfomo/figure2")
+    said = "".join(ET.parse("reports/fedfomo/figure2/weight-maps.svg").getroot().itertext())
+    assert "round 3" in said
+    assert "round 2" not in said
+
+
+def test_pgfeds_figure_3_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grows with n_j, 20 or 40, so that all of it has risen; row means fall, since a row lacks its own entry."""
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), seeds=(0,))
+    (record,) = sweep.add("cifar10/clients25", "pgfed", {0: [5, 5, 5, 5]})
+    sizes = record.partition.groupby("client")["train"].sum().to_numpy()
+    np.savez(record.folder / "matrices.npz", A=0.5 + 0.001 * np.tile(sizes, (4, 1)))
+    sweep.write()
+    text = page("pgfed/figure3")
+    assert "| PGFed | 1.00 | \N{MINUS SIGN}1.00 | 1.00 |" in text
+    assert text.count("| not in print | holds |") == 2
+    assert "share_alpha_up: 1 |" in text, "all have risen, where the paper says that some do"
+
+
+def test_a_record_without_groups_and_p_has_no_numbers(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path / "runs", seeds=(0,))
+    sweep.add("cifar10/latent5", "fedfomo_n5", {0: [5, 5, 5, 5]})
+    sweep.write()
+    kept = store.Store(tmp_path / "runs", "small", store.ledgers(tmp_path / "runs"))
+    answer = kept.answer(["pgfed/table1"], "cifar10/latent5", "fedfomo_n5")
+    (trial,) = answer.trials.values()
+    of_p = [of for name, of in weights.NUMBERS.items() if name.startswith("weights_")]
+    assert np.isnan([of(trial, {}) for of in of_p]).tolist() == [True] * 4
+
+
+def test_every_figures_claims_can_be_told(tmp_path: Path) -> None:
+    """Each claim about a figure looks at cells that its layout has: no run could tell it otherwise."""
+    empty = store.Store(tmp_path, "paper", [])
+    for name in layout.names():
+        of = layout.read(name)
+        made = table.Reproduced(of, empty)
+        for claim, _ in table.rulings(made, []):
+            seen = claims.looks_at(claim, layout.printed_cells(of.paper) + table._placeholders(made))
+            assert seen, f"{claim['id']} is about nothing that {name} has"
+
+
+def test_accuracy_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), "fedfomo/figure10", seeds=(0, 1))
+    for method, n in (("validation0.01", 4), ("validation0.1", 6)):
+        sweep.add("cifar10/latent5", method, {0: [n] * 4, 1: [n] * 4})
+    sweep.write()
+    page("fedfomo/figure10")
+    root = ET.parse("reports/fedfomo/figure10/by-row.svg").getroot()
+    assert "0.01" in "".join(root.itertext())
+    assert "by_row" in figures.FIGURES

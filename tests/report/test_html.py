@@ -1,0 +1,30 @@
+"""A page as one HTML file."""
+
+from base64 import b64encode
+from pathlib import Path
+
+from pflsweep.report import html
+
+TEXT = """\
+# A & B
+
+| | head<br>below |
+|:--|--:|
+| <u>row</u> | **1.00** |
+
+![curves, by round](curves.png)
+
+![only as PNG](other.png)
+"""
+
+
+def test_tables_marks_and_pictures(tmp_path: Path) -> None:
+    for name in ("curves.png", "curves.svg", "other.png"):
+        (tmp_path / name).write_bytes(name.encode())
+    page = html.page(TEXT, tmp_path)
+    assert "<title>A &amp; B</title>" in page
+    assert "head<br>below" in page
+    assert "<u>row</u>" in page
+    assert "<strong>1.00</strong>" in page
+    assert f'src="data:image/svg+xml;base64,{b64encode(b"curves.svg").decode()}" alt="curves, by round"' in page
+    assert f'src="data:image/png;base64,{b64encode(b"other.png").decode()}"' in page

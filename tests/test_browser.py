@@ -1,0 +1,150 @@
+"""What a user sees of a sweep in a browser: MLflow's run list, the sweep's run with its pictures, a report's page."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from .browser import Page, browser, program
+from .test_tracking import empty  # noqa: F401 (a fixture)
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's own
+SWEEP = """\
+seeds: [0]
+search: tune=grid
+settings:
+  digits/clients4: >-
+    dataset=digits partition=dirichlet partition.clients=4 model=mlp train.rounds=4 train.participation=1.0
+    train.epochs=1
+methods: {local: algorithm=local, fedavg: algorithm=fedavg}
+space: {local: null, fedavg: {train.lr: {grid: [0.1, 0.03, 0.01]}}}
+"""
+LAYOUT = """\
+title: Accuracy on digits with 4 clients (%)
+sweeps: [own/table]
+own_table: {name: own, rows: {local: Local, fedavg: FedAvg}, columns: {digits/clients4: 4 clients}}
+metrics: {acc: {quantity: accuracy}}
+figures: [curves]
+"""
+LARGE = "[...document.images].some(image => image.complete && image.naturalWidth > 300)"
+
+
+class Seen(NamedTuple):
+    folder: Path
+    page: Page
+    server: str
+
+    def link(self, pattern: str) -> str:
+        """An address that the report's page has, on the server that is there."""
+        text = (self.folder / "reports/own/table/README.md").read_text()
+        found = re.search(rf"\[`?{pattern}`?\]\((http://127\.0\.0\.1:5000)(/#/\S+)\)", text)
+        assert found, text
+        return self.server + found[2]
+
+
+def pflsweep(*words: str) -> list[str]:
+    return [sys.executable, "-c", "import sys; from pflsweep.cli import main; sys.exit(main())", *words]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory, empty: Path) -> Iterator[Seen]:  # noqa: F811
+    """A sweep with a search, run and reported as a user would; a browser, and `pflsweep ui`."""
+    program()
+    folder = tmp_path_factory.mktemp("seen")
+    shutil.copy(empty, folder / "mlflow.db")  # to make one takes seconds
+    for name, content in (("sweeps/own/table.yaml", SWEEP), ("reports/layouts/own/table.yaml", LAYOUT)):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text(content)
+    environment = {key: value for key, value in os.environ.items() if key != "PFLSWEEP_SWEEP"}
+    subprocess.run(pflsweep("-m", "sweep=own/table"), cwd=folder, env=environment, check=True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    ui = subprocess.Popen(pflsweep("ui", "--port", str(port)), cwd=folder, env=environment)
+    try:
+        subprocess.run(pflsweep("report", "own/table"), cwd=folder, env=environment, check=True)
+        server = f"http://127.0.0.1:{port}"
+        _reach(server)
+        with browser(folder / "profile") as page:
+            yield Seen(folder, page, server)
+    finally:
+        ui.terminate()
+        ui.wait()
+
+
+def _reach(server: str) -> None:
+    end = time.monotonic() + 60
+    while True:
+        try:
+            urllib.request.urlopen(server).close()
+            return
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.2)
+
+
+def has(text: str) -> str:
+    return f"document.body.innerText.includes({text!r})"
+
+
+@pytest.mark.slow
+def test_the_run_list_names_the_sweep_and_behind_its_plus_its_trials(seen: Seen) -> None:
+    address = re.sub(r"runs/\w+", "runs", seen.link("own/table"))
+    seen.page.open(address, has("own/table"))
+    seen.page.wait("document.querySelector('.ag-row button') !== null")
+    seen.page.ask("document.querySelector('.ag-row button').click()")
+    seen.page.wait(has("fedavg-digits-dirichlet-0"))
+    assert seen.page.ask(has("local-digits-dirichlet-0"))
+    seen.page.picture(seen.folder / "list.png")
+
+
+@pytest.mark.slow
+def test_the_sweeps_run_has_its_pictures(seen: Seen) -> None:
+    address, _, end = seen.link("own/table").partition("?")
+    seen.page.open(f"{address}?{end}", has("Report own/table"))
+    assert seen.page.ask(has("Comparison of its runs"))
+    seen.page.picture(seen.folder / "sweep.png")
+    for picture in ("search/fedavg/digits-clients4.png", "reports/own/table/curves.png"):
+        seen.page.open(f"{address}/artifacts/{picture}?{end}", LARGE)
+
+
+@pytest.mark.slow
+def test_a_trials_run_has_its_curves(seen: Seen) -> None:
+    """Of four rounds: a chart of FedAvg's first metrics, those of its global model, has as many points."""
+    (ledger,) = (seen.folder / "runs/sweeps").glob("*.json")
+    group = next(group for group in json.loads(ledger.read_text())["groups"] if group["method"] == "fedavg")
+    address, _, end = seen.link(group["trials"]["0"]).partition("?")
+    seen.page.open(f"{address}/model-metrics?{end}", has("accuracy"))
+    seen.page.wait("document.querySelectorAll('.js-plotly-plot .points path').length >= 4")
+    seen.page.picture(seen.folder / "curves.png")
+
+
+@pytest.mark.slow
+def test_a_reports_page_shows_table_and_figures(seen: Seen) -> None:
+    seen.page.open((seen.folder / "reports/own/table/page.html").as_uri(), LARGE)
+    assert seen.page.ask("document.title") == "own/table: Accuracy on digits with 4 clients (%)"
+    rows = seen.page.ask("[...document.querySelectorAll('table')[0].rows].map(row => row.innerText).join(' ')")
+    assert re.search(r"Local\s+\d\d\.\d\d\s+FedAvg\s+\d\d\.\d\d", rows), rows
+    assert seen.page.ask("[...document.images].every(image => image.naturalWidth > 300)")
+    seen.page.picture(seen.folder / "page.png")
+
+
+@pytest.mark.slow
+def test_mlflow_shows_the_page_with_its_figures(seen: Seen) -> None:
+    address, _, end = seen.link("own/table").partition("?")
+    address += "/artifacts/reports/own/table/page.html"
+    seen.page.open(f"{address}?{end}", "document.querySelector('iframe')?.src")
+    shown = seen.page.ask("fetch(document.querySelector('iframe').src).then(answer => answer.text())")
+    assert shown == (seen.folder / "reports/own/table/page.html").read_text()
+    assert 'src="data:image/svg+xml;base64,' in shown
+    seen.page.picture(seen.folder / "mlflow.png")

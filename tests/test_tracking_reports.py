@@ -1,0 +1,104 @@
+"""Reports of tables in a real MLflow store: linked to their runs, and kept with the sweep's."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pflsweep import tracking
+from pflsweep.cli import main
+
+from .report.paper.world import Sweep
+from .test_tracking import empty, store  # noqa: F401 (fixtures)
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's own
+C25 = "cifar10/clients25"
+ID = "0123456789abcdef"
+PAGE = Path("reports/pgfed/table1/README.md")
+
+
+def tracked(runs: Path, monkeypatch: pytest.MonkeyPatch, **ledger: object) -> Sweep:
+    """A sweep with two methods of one seed, whose runs are in the store."""
+    sweep = Sweep(runs, seeds=(0,))
+    records = [*sweep.add(C25, "local", {0: [4] * 4}), *sweep.add(C25, "pgfed", {0: [7] * 4})]
+    tracking.open_sweep(records[0].config, ID, "pgfed/table1")
+    monkeypatch.setenv(tracking.SWEEP, ID)
+    for record in records:
+        with tracking.open_run(record.config, record) as run:
+            run.finish(record, "finished")
+    sweep.write(ID, **ledger)
+    return sweep
+
+
+def files(store, run_id: str, folder: str = "reports/pgfed/table1") -> set[str]:  # noqa: F811
+    return {Path(each.path).name for each in store.client.list_artifacts(run_id, folder)}
+
+
+@pytest.mark.parametrize("said", [{}, {"tracking": {"backend": "mlflow", "uri": None, "experiment": "pflsweep"}}])
+def test_a_report_links_to_its_runs_and_is_kept_with_the_sweeps(
+    said: dict,
+    store,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    """said: what the ledger tells of tracking; older ones nothing, then the trials do."""
+    tracked(Path("runs"), monkeypatch, **said)
+    runs = {run.info.run_name: run.info.run_id for run in store.runs()}
+    parent = runs.pop("pgfed/table1")
+    assert main(["report", "pgfed/table1"]) == 0
+    assert "MLflow has it with the sweep's run" in capsys.readouterr().out
+    text = PAGE.read_text()
+    for run in (parent, *runs.values()):
+        assert f"](http://127.0.0.1:5000/#/experiments/{_experiment(store)}/runs/{run}?" in text
+    made = {"README.md", "page.html", "table.csv", "table.tex", "curves.png", "curves.svg"}
+    assert files(store, parent) == made
+    stray = Path("old.png")
+    stray.write_bytes(b"")
+    store.client.log_artifact(parent, str(stray), "reports/pgfed/table1")
+    assert files(store, parent) == {*made, "old.png"}
+    assert main(["report", "pgfed/table1"]) == 0
+    assert files(store, parent) == made, "a report takes the place of the one before"
+    described = store.client.get_run(parent).data.tags["mlflow.note.content"]
+    assert described.count("reports/pgfed/table1/page.html") == 1
+    kept = Path(store.client.download_artifacts(parent, "reports/pgfed/table1/README.md"))
+    assert kept.read_text() == text
+
+
+def _experiment(store) -> str:  # noqa: F811
+    return store.client.get_experiment_by_name("pflsweep").experiment_id
+
+
+def test_a_sweep_that_was_not_tracked_has_no_links(store) -> None:  # noqa: F811
+    sweep = Sweep(Path("runs"), seeds=(0,))
+    sweep.add(C25, "local", {0: [4] * 4})
+    sweep.write(ID, tracking={"backend": "none", "uri": None, "experiment": "pflsweep"})
+    assert main(["report", "pgfed/table1"]) == 0
+    assert "](http" not in PAGE.read_text()
+
+
+def test_without_a_store_none_is_made_and_mlflow_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), seeds=(0,))
+    sweep.add(C25, "local", {0: [4] * 4})
+    sweep.write(ID)
+    code = (
+        "import sys; from pflsweep.cli import main\n"
+        "code = main(['report', 'pgfed/table1'])\n"
+        "sys.exit(code or bool({'mlflow', 'torch'} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert not Path("mlflow.db").exists()
+    assert "](http" not in PAGE.read_text()
+
+
+def test_a_damaged_store_costs_a_warning_and_no_report(
+    store,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tracked(Path("runs"), monkeypatch)
+    Path("mlflow.db").write_text("this is a diary\n" * 100)
+    assert main(["report", "pgfed/table1"]) == 0
+    assert "MLflow did not take" in caplog.text
+    assert "](http" not in PAGE.read_text()
