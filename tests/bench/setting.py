@@ -76,11 +76,12 @@ def engine(
     eval_every: int = 10**9,
     workers: int = 1,
     build: Build = cnn.build,
+    precision: str = "fp32",
 ) -> Simulation:
     """A model with the verbs of some method, ready to run round after round."""
     torch.manual_seed(0)
     model = build(federation.dataset.shape, CLASSES)
-    task = Task(model)
+    task = Task(model, precision)
     schedule = Schedule(
         10**9, participation, "share", epochs, batch, LR, 1.0, eval_every, 256, chunk, workers=workers
     )  # fmt: skip

@@ -20,7 +20,7 @@ from datetime import date
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pflsweep.engine.simulation import Result, Simulation
 from pflsweep.models import cnn, torchvision
+from pflsweep.report import style
 from tests.bench.setting import LR, SHAPE, Build, PlainLoop, federation_of, simulation
 
 CORES = len(os.sched_getaffinity(0))
@@ -82,16 +83,17 @@ def compare(setting: Setting, repeat: int) -> None:
     sizes = setting.sizes()
     fed = federation_of(sizes, [max(1, n // 3) for n in sizes], shape=setting.shape)
     how = {"epochs": setting.epochs, "batch": setting.batch, "build": setting.build}
-    ours = {n: fedavg(setting, fed, n) for n in sorted({1, CORES})}
+    ours = {f"engine, {n} workers": fedavg(setting, fed, n) for n in sorted({1, CORES})}
+    ours["engine, bf16"] = fedavg(setting, fed, CORES, precision="bf16")
     plain, loaders = PlainLoop(fed, **how), Loaders(fed, **how)
     seen: dict[str, list[float]] = {}  # seconds for each image of a round
     busy: dict[str, list[float]] = {}  # of all processes, evaluation included: what a busy machine does not change much
     for k in range(repeat + 1):
-        for n, sim in ours.items():
+        for name, sim in ours.items():
             began = processors()
             result = on_threads(1, partial(next, sim.run()))
             if k:
-                name, used = f"engine, {n} workers", processors() - began
+                used = processors() - began
                 busy.setdefault(f"{name}, evaluated", []).append(used / result.images)
                 seen.setdefault(name, []).append(result.seconds / result.images)
                 seen.setdefault(f"{name}, evaluated", []).append(whole(result) / result.images)
@@ -128,6 +130,7 @@ def show(setting: Setting, seen: dict[str, list[float]], busy: dict[str, list[fl
         (f"engine, {CORES} workers", best["plain"], target),
         (f"engine, {CORES} workers, evaluated", best["DataLoader"], EVALUATED),
         (f"engine, {CORES} workers", "engine, 1 workers", None),
+        ("engine, bf16", f"engine, {CORES} workers", None),
     ):
         ratios = [b / a for a, b in zip(seen[one], seen[other], strict=True)]
         wanted = "" if least is None else f" (target {least}: {'met' if median(ratios) >= least else 'missed'})"
@@ -136,8 +139,8 @@ def show(setting: Setting, seen: dict[str, list[float]], busy: dict[str, list[fl
         )
 
 
-def fedavg(setting: Setting, fed, workers: int, method: str = "fedavg") -> Simulation:
-    how = {"epochs": setting.epochs, "batch": setting.batch, "build": setting.build}
+def fedavg(setting: Setting, fed, workers: int, method: str = "fedavg", precision: str = "fp32") -> Simulation:
+    how = {"epochs": setting.epochs, "batch": setting.batch, "build": setting.build, "precision": precision}
     return simulation(method, fed, participation=setting.participation, workers=workers, eval_every=1, **how)
 
 
@@ -234,20 +237,50 @@ def memory() -> None:
         print(f"| {method} | {peaks[0]:.2f} | {peaks[1]:.2f} |", flush=True)
 
 
-def growth(rounds: int = 3) -> None:
-    """Seconds and memory a round for 10 to 10,000 clients at a cohort of 50, where a client keeps a model (FedALA)."""
+class Growth(NamedTuple):
+    clients: int
+    cohort: int
+    seconds: float  # a round
+    evaluation: float  # of all clients
+    rows: int  # of clients that had a turn
+    peak: float  # GB
+
+
+def growth() -> None:
+    """A round of 10 to 10,000 clients at a cohort of 50, and with cohorts of 1 to 400 of 1,000 clients, where
+    a client keeps a model (FedALA, 20 images each); printed, and drawn to docs/growth.png.
+    """
     print("\n| clients | cohort | seconds a round | evaluation | rows seen | peak GB |\n|-|-|-|-|-|-|")
-    for clients in (10, 100, 1_000, 10_000):
-        cohort = min(50, clients)
-        fed = federation_of([20] * clients, [1] * clients)
-        setting = Setting(clients, cohort / clients, 0.1, 20, 10, 1)
-        sim = fedavg(setting, fed, CORES, "fedala")
-        with watched() as peak:
-            results = [on_threads(1, lambda sim=sim: next(sim.run())) for _ in range(rounds)]
-        took, evaluated = (median(getattr(r, what) for r in results[1:]) for what in ("seconds", "eval_seconds"))
-        seen = int(sim.clients.seen.sum())
-        print(f"| {clients:,} | {cohort} | {took:.2f} | {evaluated:.2f} | {seen} | {peak[0]:.2f} |", flush=True)
-        del sim
+    by_clients = [grown(clients, min(50, clients)) for clients in (10, 100, 1_000, 10_000)]
+    by_cohort = [grown(1_000, cohort) for cohort in (1, 10, 50, 100, 200, 400)]
+    panels = {
+        "clients, 50 of them in a round": {each.clients: each for each in by_clients},
+        "clients in a round, of 1,000": {each.cohort: each for each in by_cohort},
+    }
+    with style.figure(9, 3.4, ncols=2) as (made, axes):
+        for panel, (label, points) in zip(axes, panels.items(), strict=True):
+            looks = style.looks()
+            for what, unit in (
+                ("seconds", "a round (s)"),
+                ("evaluation", "evaluation of all (s)"),
+                ("peak", "memory (GB)"),
+            ):
+                panel.plot(list(points), [getattr(each, what) for each in points.values()], label=unit, **next(looks))
+            panel.set(xlabel=label, xscale="log", yscale="log")
+        axes[0].legend()
+    style.save(made, Path("docs/growth"), kinds=("png",))
+
+
+def grown(clients: int, cohort: int, rounds: int = 3) -> Growth:
+    """The first round aside: it measures how long work takes."""
+    fed = federation_of([20] * clients, [1] * clients)
+    sim = fedavg(Setting(clients, cohort / clients, 0.1, 20, 10, 1), fed, CORES, "fedala")
+    with watched() as peak:
+        results = [on_threads(1, lambda: next(sim.run())) for _ in range(rounds)]
+    took, evaluated = (median(getattr(r, what) for r in results[1:]) for what in ("seconds", "eval_seconds"))
+    found = Growth(clients, cohort, took, evaluated, int(sim.clients.seen.sum()), peak[0])
+    print(f"| {clients:,} | {cohort} | {took:.2f} | {evaluated:.2f} | {found.rows} | {found.peak:.2f} |", flush=True)
+    return found
 
 
 def main() -> None:

@@ -12,6 +12,8 @@ from pflsweep.report.paper.links import Tracker, Untracked
 from pflsweep.report.paper.store import Ledger, Store
 from pflsweep.report.paper.table import Reproduced, others_needed, rulings
 
+READING = "READING.md"  # written by a person, beside the page that includes it
+
 
 def make(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracker: Tracker | None = None) -> list[str]:
     """Write the reports of these names and the index; a line about each. scale: None is each table's newest.
@@ -50,7 +52,9 @@ def _one(of: Layout, store: Store, out: Path, tracker: Tracker) -> str:
     others = [Reproduced(layout.read(other), store) for other in others_needed(of)]
     ruled = list(rulings(table, [other for other in others if _sound(other)]))
     drawn = figures.draw(table, folder)
-    text = page.text(table, ruled, drawn, tracker.links(ledgers, table.trials))
+    reading = folder / READING
+    said = reading.read_text() if reading.exists() else ""
+    text = page.text(table, ruled, drawn, tracker.links(ledgers, table.trials), said)
     contents = {
         "README.md": text,
         "page.html": html.page(text, folder),

@@ -31,13 +31,18 @@ clients (bootstrap) where there is one seed; p: Wilcoxon's signed ranks over all
 """
 
 
-def text(of: Reproduced, ruled: list[tuple[dict[str, Any], Ruling]], figures: dict[str, str], links: Links) -> str:
-    """The page. figures: file name -> what it shows. links: where its runs can be browsed."""
+def text(
+    of: Reproduced, ruled: list[tuple[dict[str, Any], Ruling]], figures: dict[str, str], links: Links, reading: str = ""
+) -> str:
+    """The page. figures: file name -> what it shows. links: where its runs can be browsed. reading: what a person has
+    made of it, in markdown.
+    """
     parts = [
         f"# {of.layout.name}: {of.layout.title}\n",
         _standing(of),
         table(of),
         _legend(of),
+        *([f"## Reading\n\n{reading.strip()}\n"] if reading.strip() else []),
         *[f"![{alt}]({name})\n" for name, alt in figures.items()],
         *_section("Missing and failed", _gaps(of)),
         *_section("The order, ours and print's", _order(of)),

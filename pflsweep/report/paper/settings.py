@@ -28,7 +28,7 @@ PARTITIONS = {  # how a stated partition names its number, and the key that hold
 
 def lines(of: Reproduced) -> list[str]:
     """What differs, what the paper leaves open, and what of a method was reconstructed."""
-    return [*_stated(of), *_reconstructed(of)]
+    return [*_stated(of), *_rounded(of), *_reconstructed(of)]
 
 
 def _stated(of: Reproduced) -> list[str]:
@@ -51,6 +51,12 @@ def _stated(of: Reproduced) -> list[str]:
     found = [f"{what} ({_places(where, len(said))})" for what, where in differs.items()]
     rest = [f"{name}: {', '.join(sorted(ours))}" for name, ours in unsaid.items() if ours]
     return [*found, *([f"not stated as one number in the paper, and here: {'; '.join(rest)}"] if rest else [])]
+
+
+def _rounded(of: Reproduced) -> list[str]:
+    settings = dict.fromkeys(of.layout.setting_of(line) for line in of.layout.printed)
+    used = {str(config.get("train.precision", "fp32")) for each in settings for config in _configs(of, each)}
+    return [f"gradients in {kind} (`train.precision`)" for kind in sorted(used - {"fp32"})]
 
 
 def _configs(of: Reproduced, setting: str) -> list[dict[str, Any]]:

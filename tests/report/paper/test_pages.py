@@ -57,6 +57,25 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return report(tmp_path_factory.mktemp("report"))
 
 
+def test_what_a_person_has_read_in_it_stays_on_the_page(tmp_path: Path) -> None:
+    folder = report(tmp_path)
+    (folder / "READING.md").write_text("PGFed leads by **one** client.\n")
+    with chdir(tmp_path):
+        main(["pgfed/table1", "--out", "out"])
+    assert "\n## Reading\n\nPGFed leads by **one** client.\n" in (folder / "README.md").read_text()
+    assert "<h2>Reading</h2>\n<p>PGFed leads by <strong>one</strong> client.</p>" in (folder / "page.html").read_text()
+    assert (folder / "READING.md").exists()
+
+
+def test_gradients_of_less_than_fp32_are_said(tmp_path: Path) -> None:
+    with chdir(tmp_path):
+        sweep = Sweep(Path("runs"))
+        sweep.add(C25, "pgfed", {0: [6, 7, 8, 9]}, train__precision="bf16")
+        sweep.write()
+        main(["pgfed/table1", "--out", "out"])
+        assert "\n- gradients in bf16 (`train.precision`)\n" in Path("out/pgfed/table1/README.md").read_text()
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_the_golden_report(made: Path, name: str) -> None:
     assert (made / name).read_text() == (GOLDEN / name).read_text()
