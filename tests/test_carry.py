@@ -44,7 +44,7 @@ def test_a_sweep_carried_to_another_machine_trains_nothing_there(
     assert {path: path.read_bytes() for path in Path("runs").glob("*/status.json")} == before
     from mlflow import MlflowClient
 
-    client = MlflowClient("sqlite:///mlflow.db")
+    client = MlflowClient(f"sqlite:///{other}/mlflow.db")  # MLflow keeps one store for an address
     experiment = client.get_experiment_by_name("pflsweep")
     runs = client.search_runs([experiment.experiment_id], "tags.identity LIKE '%'")
     assert {run.data.tags["identity"] for run in runs} == {path.parent.name for path in before}

@@ -4,13 +4,16 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 
 import optuna
 import pandas as pd
+import pytest
 
 from pflsweep.cli import main
 
@@ -29,6 +32,17 @@ def start(folder: Path, *arguments: str, code: str = MAIN, tracking: str = "none
         [sys.executable, "-c", code, *arguments, f"tracking={tracking}"],
         cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
+
+
+def wait_for(what: Callable[[], object], process: subprocess.Popen, seconds: float = 180) -> None:
+    """Until something is so; the test fails where the command ends before, or takes longer."""
+    until = time.monotonic() + seconds
+    while not what():
+        if process.poll() is not None or time.monotonic() > until:
+            process.kill()
+            out, err = process.communicate()
+            pytest.fail(f"{process.returncode}\n{out}\n{err}")
+        time.sleep(0.1)
 
 
 def run(folder: Path, *arguments: str, code: str = MAIN, tracking: str = "none") -> subprocess.CompletedProcess:

@@ -22,7 +22,7 @@ import pytest
 import sqlalchemy
 
 from pflsweep.sweep.storage import SILENCE
-from tests.sweep.sweeping import MAIN, database, numbers, require_same, run, run_here, start, states
+from tests.sweep.sweeping import MAIN, database, numbers, require_same, run, run_here, start, states, wait_for
 
 SWEEP = [
     "-m", "algorithm=local,fedavg", "seed=0,1,2,3", "partition.clients=6", "model.hidden=[16]", "train.epochs=1",
@@ -176,16 +176,6 @@ def begin() -> Iterator[Begin]:
     for process in processes:
         process.kill()
         process.communicate()
-
-
-def wait_for(what: Callable[[], object], process: subprocess.Popen, seconds: float = 180) -> None:
-    until = time.monotonic() + seconds
-    while not what():
-        if process.poll() is not None or time.monotonic() > until:
-            process.kill()
-            out, err = process.communicate()
-            pytest.fail(f"{process.returncode}\n{out}\n{err}")
-        time.sleep(0.1)
 
 
 def storage(url: str) -> optuna.storages.RDBStorage:
