@@ -29,7 +29,7 @@ def config(method: str, seed: int, rounds: int, **changes: Any) -> dict[str, Any
         *heads, last = key.split("__")
         node = values
         for head in heads:
-            node = node[head]
+            node = node.setdefault(head, {})
         node[last] = value
     return values
 

@@ -68,7 +68,7 @@ def maps(of: Reproduced) -> Iterator[Picture]:
     if not found:
         return
     columns = max(len(frames) for frames in found.values())
-    size = (2.3 * columns + 1.2, 2.3 * len(found))
+    size = (2.3 * columns + 1.2, 2.3 * len(found) + 0.4)
     with style.figure(*size, nrows=len(found), ncols=columns, squeeze=False) as (made, grid):
         for row, (setting, frames) in zip(grid, found.items(), strict=True):
             low, high = (of([of(frame) for _, frame in frames]) for of in (np.nanmin, np.nanmax))
@@ -113,6 +113,7 @@ def by_round(of: Reproduced) -> Iterator[Picture]:
                 tested = "" if wanted[i] == own[i] else f", tested on {wanted[i]}"
                 axes.set_title(f"client {i}: {own[i]}{tested}", fontsize=8.5)
                 axes.tick_params(labelsize=7.5)
+                axes.xaxis.set_major_locator(figures.whole(6))
             made.supxlabel("round", fontsize=9)
             made.supylabel("weight of another client", fontsize=9)
             _legend(made, int(own.max()) + 1)

@@ -24,12 +24,12 @@ def groups(trial: Trial) -> NDArray | None:
 
 
 def targets(trial: Trial) -> NDArray | None:
-    """[N] the distribution of each client's test data: the one whose training labels are the nearest to its test
-    labels (L1). It is the client's own unless targets are permuted.
+    """[N] the distribution of each client's test data. It is the client's own unless targets are permuted: then the one
+    whose training labels are the nearest to its test labels (L1).
     """
     own = groups(trial)
-    if own is None:
-        return None
+    if own is None or trial.config.get("data.targets") != "permuted":
+        return own
     counts = {split: trial.partition.pivot_table(split, "client", "class").to_numpy() for split in ("train", "test")}
     train = np.stack([_shares(counts["train"][own == group].sum(0)) for group in range(own.max() + 1)])
     test = _shares(counts["test"])

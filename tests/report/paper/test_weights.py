@@ -32,7 +32,8 @@ def grouped(record: Record, tested: list[int], rounds: int = 3) -> None:
 
 def fomo(sweep: str, setting: str, tested: list[int], rounds: int = 3, method: str = "fedfomo_n5") -> None:
     world = Sweep(Path("runs"), sweep, seeds=(0,))
-    (record,) = world.add(setting, method, {0: [5, 5, 5, 5]})
+    permuted = {"data__targets": "permuted"} if "out_of_local" in setting else {}
+    (record,) = world.add(setting, method, {0: [5, 5, 5, 5]}, **permuted)
     grouped(record, tested, rounds)
     world.write()
 
