@@ -84,7 +84,7 @@ def _scored(of: Reproduced, made: Made) -> str:
 def _by_round(trials: list[Trial], column: str) -> tuple[Array, Array, Array]:
     """The rounds that all evaluated, mean and std in percent."""
     column = column if all(column in trial.rounds for trial in trials) else "personal_accuracy"
-    seeds = [trial.rounds.dropna(subset=column).set_index("round")[column] for trial in trials]
+    seeds = [trial.rounds.set_index("round")[column].dropna() for trial in trials]
     common = sorted(set.intersection(*(set(each.index) for each in seeds)))
     values = 100 * np.array([each.loc[common].to_numpy(dtype=float) for each in seeds])
     std = values.std(axis=0, ddof=1) if len(seeds) > 1 else np.zeros(len(common))

@@ -166,10 +166,10 @@ def _read(folder: Path, rounds: int) -> Trial | str:
     if record.done > rounds:  # more has been trained since, at a larger scale
         record.truncate(rounds)
     table, clients = record.rounds, record.clients
-    scored = table.dropna(subset="personal_accuracy")
+    scored = table.set_index("round")["personal_accuracy"].dropna()
     if scored.empty:
         return f"{record.meta['name']} `{folder.name}` has no evaluated round"
-    last, best = (int(scored["round"].iloc[at]) for at in (-1, int(scored["personal_accuracy"].argmax())))
+    last, best = int(scored.index[-1]), int(scored.idxmax())
     return Trial(
         folder, record.meta, acting({**YOUNG, **flat(record.config)}), table,
         clients[clients["round"] == last], clients[clients["round"] == best], record.newcomers, record.matrices,
