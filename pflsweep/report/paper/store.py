@@ -166,10 +166,11 @@ def _read(folder: Path, rounds: int) -> Trial | str:
     if record.done > rounds:  # more has been trained since, at a larger scale
         record.truncate(rounds)
     table, clients = record.rounds, record.clients
-    scored = table.set_index("round")["personal_accuracy"].dropna()
+    scored = table["personal_accuracy"].set_axis(table["round"].to_numpy()).dropna()
     if scored.empty:
         return f"{record.meta['name']} `{folder.name}` has no evaluated round"
-    last, best = int(scored.index[-1]), int(scored.idxmax())
+    at = scored.index.to_numpy(dtype=int)
+    last, best = int(at[-1]), int(at[scored.argmax()])
     return Trial(
         folder, record.meta, acting({**YOUNG, **flat(record.config)}), table,
         clients[clients["round"] == last], clients[clients["round"] == best], record.newcomers, record.matrices,
