@@ -27,11 +27,9 @@ def main(argv: list[str]) -> int:
 
 def _export(options: argparse.Namespace) -> int:
     chosen = choose(options.runs, options.run)
-    done = [record for record in chosen.records if finished(record)]
-    if not done:
-        raise UserError(f"There is no finished run to export in '{options.runs}'.")
+    done = _require_done(chosen, "export", options.runs)
     print(_carry(done, [] if options.run else ledgers(options.runs), options.out, "exported to"))
-    _name_left(chosen, len(done))
+    _name_left(chosen)
     return 0
 
 
@@ -39,19 +37,23 @@ def _import(options: argparse.Namespace) -> int:
     if not options.source.is_dir():
         raise UserError(f"There is no folder '{options.source}'. `pflsweep record export --out DIR` makes one.")
     chosen = choose(options.source, [])
-    done = [record for record in chosen.records if finished(record)]
-    if not done:
-        raise UserError(f"There is no finished run to import in '{options.source}'.")
+    done = _require_done(chosen, "import", options.source)
     for record in done:
         if record.folder.name != record.meta["identity"]:
             raise UserError(
                 f"{record.folder} is the record of {record.meta['identity']}: give the folder its name back."
             )
     print(_carry(done, ledgers(options.source), options.runs, "imported into"))
-    _name_left(chosen, len(done))
+    _name_left(chosen)
     if not options.no_tracking:
         _track([Record(options.runs / record.folder.name) for record in done], options.uri)
     return 0
+
+
+def _require_done(chosen: Chosen, what: str, runs: Path) -> list[Record]:
+    if not chosen.done:
+        raise UserError(f"There is no finished run to {what} in '{runs}'.")
+    return chosen.done
 
 
 def _carry(records: list[Record], told: list[Ledger], out: Path, did: str) -> str:
@@ -93,8 +95,8 @@ def _settled(ledger: Ledger) -> int:
     return sum(len(g["trials"]) + len(g["failed"]) + g["points_settled"] for g in ledger.groups.values())
 
 
-def _name_left(chosen: Chosen, done: int) -> None:
-    left = [f"{record.meta['name']} ({record.status['status']})" for record in chosen.records if not finished(record)]
+def _name_left(chosen: Chosen) -> None:
+    left = [f"{record.meta['name']} ({record.status['status']})" for record in chosen.left]
     for line in [*left, *chosen.damaged]:
         print(f"left out: {line}")
 

@@ -16,6 +16,17 @@ def nearest(word: str, known: list[str]) -> str:
     return f" Did you mean '{close[0]}'?" if close else ""
 
 
+def without_password(url: str) -> str:
+    """A database's address, for messages and pages."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        return make_url(url).render_as_string(hide_password=True)
+    except (ArgumentError, ValueError):  # an address of another kind
+        return url
+
+
 class Parser(argparse.ArgumentParser):
     """One whose errors are UserErrors that name the nearest flag."""
 

@@ -61,10 +61,14 @@ def model_name(config: Config) -> str:
     return option if own in (None, option) else f"{option}.{own}"
 
 
+def plugged(config: Config) -> list[tuple[str, str, dict[str, Any]]]:
+    """Group, option and node of what a class describes: the method and what is chosen beside it."""
+    return [(group, config.choices[group], config.values[group]) for group in PLUGGED if config.values[group]]
+
+
 def own_code(config: Config) -> list[str]:
     """A hash of each module outside pflsweep that the method and its plug-ins are written in."""
-    nodes = [(group, config.choices[group], config.values[group]) for group in PLUGGED if config.values[group]]
-    classes = [base for node in nodes for base in target(*node).__mro__]
+    classes = [base for node in plugged(config) for base in target(*node).__mro__]
     names = {cls.__module__ for cls in classes}
     own = [name for name in names if name.partition(".")[0] not in ("pflsweep", *sys.stdlib_module_names)]
     return [hashlib.blake2b(_source(name).encode(), digest_size=4).hexdigest() for name in sorted(own)]

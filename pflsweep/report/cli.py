@@ -34,13 +34,12 @@ def _papers(options: argparse.Namespace, tracker: "Tracker | None") -> int:
 
 def _runs(options: argparse.Namespace) -> int:
     from pflsweep.report import page, tables
-    from pflsweep.report.compare import finished
     from pflsweep.report.select import choose
 
     if options.target is not None and not 0 < options.target <= 100:
         raise UserError(f"--target {options.target:g}: it is an accuracy in percent, above 0 and at most 100.")
     chosen = choose(options.runs, options.run)
-    done = [record for record in chosen.records if finished(record)]
+    done = chosen.done
     if not done:
         states = [*(f"{r.meta['name']} {r.status['status']}" for r in chosen.records), *chosen.damaged]
         said = "; ".join(states) or "there are no runs"
@@ -50,7 +49,7 @@ def _runs(options: argparse.Namespace) -> int:
     except OSError as error:
         raise UserError(f"--out {options.out} cannot be written to ({error.strerror}). Name another folder.") from error
     print(tables.brief(chosen.records).to_string(index=False))
-    left = len(chosen.records) - len(done) + len(chosen.damaged)
+    left = len(chosen.left) + len(chosen.damaged)
     print(f"\n{path}: {len(done)} runs" + (f"; {left} not finished or damaged, named at its end" if left else ""))
     return 0
 

@@ -8,7 +8,7 @@ import numpy as np
 from pflsweep.keys import PLUGS
 from pflsweep.record import Record
 from pflsweep.report import figures, html, style, tables
-from pflsweep.report.compare import Row, Setting, check_baseline, finished, settings
+from pflsweep.report.compare import Row, Setting, check_baseline, settings
 from pflsweep.report.select import Chosen
 
 ORIGIN = ("commit", "version", "python", "torch", "platform", "processor", "device", "threads")
@@ -134,7 +134,7 @@ def _origin_of(record: Record, key: str) -> str:
 
 def _left_out(chosen: Chosen) -> list[str]:
     """The runs in no table: named with the reason, so that nothing disappears."""
-    lines = [_unfinished(record) for record in chosen.records if not finished(record)]
+    lines = [_unfinished(record) for record in chosen.left]
     lines += [f"- {problem}" for problem in chosen.damaged]
     return ["## In no table\n", "\n".join(lines) + "\n"] if lines else []
 

@@ -6,11 +6,21 @@ from typing import NamedTuple
 
 from pflsweep.errors import UserError, nearest
 from pflsweep.record import Record
+from pflsweep.report.compare import finished
 
 
 class Chosen(NamedTuple):
     records: list[Record]  # oldest first, finished or not
     damaged: list[str]  # what is wrong with each folder that cannot be read
+
+    @property
+    def done(self) -> list[Record]:
+        return [record for record in self.records if finished(record)]
+
+    @property
+    def left(self) -> list[Record]:
+        """Those that are not finished."""
+        return [record for record in self.records if not finished(record)]
 
 
 def choose(runs: Path, words: list[str]) -> Chosen:

@@ -15,7 +15,7 @@ from pflsweep.config import RULES, check, require, target
 from pflsweep.errors import UserError, nearest
 from pflsweep.keys import PLUGS, flat
 from pflsweep.record import method_name
-from pflsweep.setting import own_code
+from pflsweep.setting import own_code, plugged
 from pflsweep.sweep import cost
 from pflsweep.sweep.command import Command
 from pflsweep.sweep.files import Scale, Table, read_scale, read_space, read_table
@@ -179,8 +179,7 @@ def chosen(table: Table, only: list[str]) -> Table:
 
 def _versions(config: Config) -> list[Any]:
     """What changes a trial's identity beside its config, as far as it is known without the data."""
-    nodes = [(group, config.choices[group], config.values[group]) for group in ("algorithm", *PLUGS, "study")]
-    return [*(target(*node).version for node in nodes if node[2]), *own_code(config)]
+    return [*(target(*node).version for node in plugged(config)), *own_code(config)]
 
 
 def _check_all(plan: Plan) -> None:

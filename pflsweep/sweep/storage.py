@@ -11,7 +11,7 @@ from typing import Any
 from optuna.storages import BaseStorage, RDBStorage, _CachedStorage
 
 from pflsweep import patience
-from pflsweep.errors import UserError
+from pflsweep.errors import UserError, without_password
 from pflsweep.patience import Away, patiently
 from pflsweep.sweep.plan import Plan
 
@@ -52,17 +52,6 @@ def opened(url: str, heartbeat: int) -> RDBStorage:
 
         event.listen(storage.engine, "connect", lambda connection, _: connection.execute("pragma synchronous=normal"))
     return storage
-
-
-def without_password(url: str) -> str:
-    """For messages."""
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
-
-    try:
-        return make_url(url).render_as_string(hide_password=True)
-    except ArgumentError:
-        return url
 
 
 def _first_of_many(url: str, options: dict[str, Any], heartbeat: int) -> RDBStorage:

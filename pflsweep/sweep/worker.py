@@ -12,13 +12,13 @@ from typing import Any
 
 from pflsweep.compose import Config
 from pflsweep.disk import Busy
-from pflsweep.errors import UserError
+from pflsweep.errors import UserError, without_password
 from pflsweep.patience import Away
 from pflsweep.progress import quietly
 from pflsweep.record import Record
 from pflsweep.sweep.board import Board, Claim
 from pflsweep.sweep.plan import Job, Plan
-from pflsweep.sweep.storage import storage_url, without_password
+from pflsweep.sweep.storage import storage_url
 from pflsweep.tracking import SWEEP
 from pflsweep.trial import Diverged, Pruned, Result, Stop, run_trial
 

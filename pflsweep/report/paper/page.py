@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from pflsweep.errors import UserError
+from pflsweep.errors import UserError, without_password
 from pflsweep.report import tables
 from pflsweep.report.paper import layout, settings
 from pflsweep.report.paper.claims import Check, Ruling
@@ -262,7 +262,7 @@ def store_of(config: dict[str, Any]) -> str:
     """Where a trial's MLflow run is; its name there is the record's. Without a database's password."""
     if config.get("tracking.backend") == "none":
         return "not tracked"
-    uri = re.sub("(?<=://)([^:/@]+):[^@]*@", r"\1:***@", config.get("tracking.uri") or "sqlite:///mlflow.db")
+    uri = without_password(config.get("tracking.uri") or "sqlite:///mlflow.db")
     return f"{uri}, experiment {config.get('tracking.experiment')}"
 
 

@@ -74,6 +74,12 @@ class Trial:
     def partition(self) -> pd.DataFrame:
         return pd.read_parquet(self.folder / "partition.parquet")
 
+    @cached_property
+    def study(self) -> pd.DataFrame:
+        """What its study has seen, as the class in pflsweep/studies says; empty without one."""
+        file = self.folder / "study.parquet"
+        return pd.read_parquet(file) if file.exists() else pd.DataFrame()
+
     @property
     def identity(self) -> str:
         return str(self.meta["identity"])

@@ -9,15 +9,9 @@ import pandas as pd
 from pflsweep.report.paper.store import Trial
 
 
-def table(trial: Trial) -> pd.DataFrame:
-    """study.parquet, as the class of the trial's study says; empty without one."""
-    file = trial.folder / "study.parquet"
-    return pd.read_parquet(file) if file.exists() else pd.DataFrame()
-
-
 def by_step(trial: Trial) -> pd.DataFrame:
     """Accuracy in [0, 1] on own test rows by (objective, client), a column a step; without clients that have none."""
-    steps = table(trial)
+    steps = trial.study
     steps = steps[steps["n"] > 0]
     return steps.assign(accuracy=steps["correct"] / steps["n"]).pivot(
         index=["objective", "client"], columns="step", values="accuracy"
@@ -32,12 +26,12 @@ def gain_by_client(trial: Trial, objective: str) -> pd.Series:
 
 def step_gain(trial: Trial, options: dict[str, Any]) -> float:
     """Mean over clients; the row is the objective."""
-    return math.nan if table(trial).empty else float(gain_by_client(trial, options["row"]).mean())
+    return math.nan if trial.study.empty else float(gain_by_client(trial, options["row"]).mean())
 
 
 def loss_fall(trial: Trial, options: dict[str, Any]) -> float:
     """By weight learning: `when` is first, the first round that was looked at, or later, the mean over the others."""
-    curves = table(trial)
+    curves = trial.study
     if curves.empty:
         return math.nan
     wide = curves.pivot(index="round", columns="epoch", values="loss")
@@ -49,7 +43,7 @@ def start_loss(trial: Trial, options: dict[str, Any]) -> float:
     """Training loss of what local training starts from, mean over rounds: `when` is before (ALA begins), after, or
     without, which is after as well, of the trajectory that has no ALA.
     """
-    points = table(trial)
+    points = trial.study
     if points.empty:
         return math.nan
     starts = points[(points["at"] == "start") & (points["ala"].eq(options["when"] != "before"))]

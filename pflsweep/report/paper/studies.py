@@ -14,13 +14,8 @@ from pflsweep.report.style import Picture
 
 
 def _trials(of: Reproduced) -> dict[str, Trial]:
-    """The first trial with a study by the sweep's setting, in the order of columns."""
-    found: dict[str, Trial] = {}
-    for made in of.made.values():
-        for trial in made.answer.trials.values():
-            if not studied.table(trial).empty:
-                found.setdefault(made.answer.setting, trial)
-    return found
+    """The first trial with a study by the sweep's setting."""
+    return of.first_trials(lambda trial: not trial.study.empty)
 
 
 def personal_steps(of: Reproduced) -> Iterator[Picture]:
@@ -65,7 +60,7 @@ def weight_learning(of: Reproduced) -> Iterator[Picture]:
         return
     with style.figure(5.2 * len(trials), 3.6, ncols=len(trials), squeeze=False) as (made, grid):
         for axes, (setting, trial) in zip(grid[0], trials.items(), strict=True):
-            curves = studied.table(trial)
+            curves = trial.study
             for look, (round, curve) in zip(style.looks(), curves.groupby("round"), strict=False):
                 axes.plot(curve["epoch"], curve["loss"], label=round, gid=f"curve {setting} {round}", **look)
             client = trial.config["study.client"]
@@ -81,7 +76,7 @@ ENDS = {"start": ("o", style.PALETTE[1]), "end": ("s", style.PALETTE[2])}  # mar
 def trajectory(of: Reproduced) -> Iterator[Picture]:
     """One client's models on the plane of their principal components, over its training loss there."""
     for setting, trial in _trials(of).items():
-        parts = dict(iter(studied.table(trial).groupby("what")))
+        parts = dict(iter(trial.study.groupby("what")))
         points = parts["point"].sort_values(["round", "at"], ascending=[True, False], kind="stable")
         first, last = int(points["round"].min()), int(points["round"].max())
         begins = points[points["ala"].astype(bool)]["round"].min()  # nan where ALA never acts

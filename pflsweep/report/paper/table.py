@@ -1,7 +1,7 @@
 """A table made anew: each printed number beside ours, the order of both, and the claims about it."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import groupby
 from statistics import fmean
@@ -90,6 +90,15 @@ class Reproduced:
         _ = self.made
         found = {trial.identity: trial for answer in self.answers.values() for trial in answer.trials.values()}
         return list(found.values())
+
+    def first_trials(self, has: Callable[[Trial], bool], method: str = "") -> dict[str, Trial]:
+        """The first trial (of a method) that has it, by the sweep's setting, in the order of columns and rows."""
+        found: dict[str, Trial] = {}
+        for _, made in sorted(self.made.items(), key=lambda each: each[0][::-1]):
+            for trial in made.answer.trials.values() if method in ("", made.answer.method) else ():
+                if made.answer.setting not in found and has(trial):
+                    found[made.answer.setting] = trial
+        return found
 
     def answer(self, setting: str, method: str) -> Answer:
         if (setting, method) not in self.answers:

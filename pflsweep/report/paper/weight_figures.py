@@ -18,13 +18,8 @@ PANELS = 5  # clients in a row
 
 
 def _trials(of: Reproduced, name: str, method: str = "") -> dict[str, Trial]:
-    """The first trial (of a method) that has left a matrix by the sweep's setting, in the order of columns and rows."""
-    found: dict[str, Trial] = {}
-    for _, made in sorted(of.made.items(), key=lambda each: each[0][::-1]):
-        for trial in made.answer.trials.values() if method in ("", made.answer.method) else ():
-            if name in trial.matrices:
-                found.setdefault(made.answer.setting, trial)
-    return found
+    """The first trial (of a method) that has left a matrix, by the sweep's setting."""
+    return of.first_trials(lambda trial: name in trial.matrices, method)
 
 
 def matrix(of: Reproduced) -> Iterator[Picture]:
