@@ -61,8 +61,8 @@ def _carry(records: list[Record], told: list[Ledger], out: Path, did: str) -> st
     new = [record for record in records if not _has(out / record.folder.name, record)]
     for record in new:
         _copy(record.folder, out / record.folder.name)
-    known = {ledger.path.name: _settled(ledger) for ledger in ledgers(out)}
-    better = [ledger.path for ledger in told if known.get(ledger.path.name, -1) < _settled(ledger)]
+    known = {ledger.path.name: ledger.settled for ledger in ledgers(out)}
+    better = [ledger.path for ledger in told if known.get(ledger.path.name, -1) < ledger.settled]
     for file in better:
         with disk.writing(out):
             (out / "sweeps").mkdir(parents=True, exist_ok=True)
@@ -88,11 +88,6 @@ def _copy(source: Path, folder: Path) -> None:
         for name in sorted(names, key=lambda name: name == "meta.json"):
             disk.atomic(folder / name, partial(shutil.copyfile, source / name))
         (folder / "lock").unlink()
-
-
-def _settled(ledger: Ledger) -> int:
-    """How many trials it tells of."""
-    return sum(len(g["trials"]) + len(g["failed"]) + g["points_settled"] for g in ledger.groups.values())
 
 
 def _name_left(chosen: Chosen) -> None:

@@ -4,6 +4,7 @@ Reports are made from it and the records alone: they need neither the storage no
 """
 
 import shlex
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ def write(board: Board, command: list[str]) -> None:
         "sweep": plan.name,
         "scale": plan.scale,
         "command": shlex.join(["pflsweep", "-m", *command]),
+        "written": round(time.time(), 3),
         "seeds": plan.seeds,
         "tune": plan.tune,
         "tracking": plan.groups[0].config.values["tracking"],

@@ -13,7 +13,7 @@ from pflsweep.errors import UserError
 from pflsweep.keys import flat, under
 from pflsweep.record import RUNTIME, YOUNG, Record, acting
 
-OF_A_GROUP = ("config", "winner", "winner_value", "points", "trials", "failed", "failed_points")
+OF_A_GROUP = ("config", "winner", "winner_value", "points", "points_settled", "trials", "failed", "failed_points")
 UNTRAINED = "not trained yet"
 BEYOND = ("seed", "train.rounds", *RUNTIME)  # what seeds of one cell may differ in; rounds are cut to those asked for
 
@@ -22,7 +22,7 @@ class Ledger(NamedTuple):
     """A sweep's file: what was asked, and which trials answer it."""
 
     path: Path
-    written: float  # seconds since 1970
+    written: float  # seconds since 1970; 0 in older ones
     sweep: str
     scale: str
     command: str
@@ -36,6 +36,11 @@ class Ledger(NamedTuple):
         """The same for the same trials."""
         return self.path.stem
 
+    @property
+    def settled(self) -> int:
+        """How many trials it tells of."""
+        return sum(settled(group) for group in self.groups.values())
+
 
 def ledgers(runs: Path) -> list[Ledger]:
     """All below a folder of runs, oldest first. Raises UserError on a damaged one."""
@@ -48,13 +53,15 @@ def ledgers(runs: Path) -> list[Ledger]:
                 _ = [group[key] for group in groups.values() for key in OF_A_GROUP]
                 own = {key: content[key] for key in ("sweep", "scale", "command", "seeds", "tune")}
                 own["tracking"] = content.get("tracking", {})
-                found.append(Ledger(path, path.stat().st_mtime, groups=groups, **own))
+                # The file's own time would be the checkout's, and a page would be another after each clone
+                own["written"] = content.get("written", 0.0)
+                found.append(Ledger(path, groups=groups, **own))
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"{path} is no ledger of a sweep: {type(error).__name__}: {error}. "
                 "Delete it; the sweep's command writes it anew and trains nothing twice."
             ) from error
-    return sorted(found, key=lambda ledger: ledger.written)
+    return sorted(found, key=lambda ledger: (ledger.written, ledger.path.name))
 
 
 @dataclass(frozen=True)
@@ -125,6 +132,7 @@ class Store:
     def answer(self, sweeps: list[str], setting: str, method: str) -> Answer:
         """Raises UserError where the trials of one cell do not belong together."""
         told = [(ledger, g) for ledger in self.of(sweeps) if (g := ledger.groups.get((setting, method))) is not None]
+        told.sort(key=lambda each: settled(each[1]))  # the last one tells most, then it is the newest
         trials: dict[int, Trial] = {}
         open_: dict[int, str] = {}
         failed: dict[int, str] = {}
@@ -151,7 +159,7 @@ class Store:
             {seed: why for seed, why in open_.items() if seed not in done and seed not in failed},
             {seed: why for seed, why in failed.items() if seed not in done},
             [why for _, group in told for why in group["failed_points"]],
-            list(dict.fromkeys(ledger.command for ledger, _ in told)),
+            _commands(ledger for ledger, _ in reversed(told)),
             last.get("winner"), last.get("winner_value"), told[-1][0].tune["split"] if last.get("points") else "",
             [(each["point"], each["value"]) for each in last.get("tried", [])],  # older ledgers do not say it
         )  # fmt: skip
@@ -161,6 +169,22 @@ class Store:
         if (identity, rounds) not in self._trials:
             self._trials[identity, rounds] = _read(self.runs / identity, rounds)
         return self._trials[identity, rounds]
+
+
+def settled(group: dict[str, Any]) -> int:
+    """How many trials a group of a ledger tells of."""
+    return len(group["trials"]) + len(group["failed"]) + int(group["points_settled"])
+
+
+def _commands(told: Iterable[Ledger]) -> list[str]:
+    """As few of the ledgers' commands as train every seed."""
+    found: list[str] = []
+    seeds: set[int] = set()
+    for ledger in told:
+        if not seeds.issuperset(ledger.seeds):
+            found.append(ledger.command)
+            seeds.update(ledger.seeds)
+    return found
 
 
 def _read(folder: Path, rounds: int) -> Trial | str:

@@ -1,6 +1,7 @@
 """Which runs answer a cell: by the ledgers, as of the round asked for, and never a mixture."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -124,6 +125,29 @@ def test_the_same_run_in_two_ledgers_is_one(sweep: Sweep) -> None:
     sweep.write("a")
     sweep.write("b")
     assert list(answer(sweep).trials) == [0]
+
+
+def test_a_cell_names_as_few_commands_as_train_its_seeds(sweep: Sweep) -> None:
+    sweep.seeds = [0]
+    sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]})
+    sweep.write("a", at=1.0, command="narrow")
+    sweep.write("b", at=2.0, command="wide")
+    assert answer(sweep).commands == ["wide"]  # they tell the same, and it is newer
+    sweep.seeds = [0, 1]
+    sweep.add(SETTING, "fedavg", {1: [2, 4, 6, 8]})
+    sweep.write("c", at=0.5, command="both seeds")
+    assert answer(sweep).commands == ["both seeds"]  # it tells more
+    sweep.seeds = [2]
+    sweep.write("d", at=3.0, command="another seed")
+    assert answer(sweep).commands == ["another seed", "both seeds"]
+
+
+def test_a_checkout_may_give_ledgers_any_time(sweep: Sweep) -> None:
+    sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]})
+    files = [sweep.write("a", at=2.0), sweep.write("b", at=1.0)]
+    for file, at in zip(files, (5.0, 9.0), strict=True):
+        os.utime(file, (at, at))
+    assert [ledger.id for ledger in ledgers(sweep.runs)] == ["b", "a"]
 
 
 def test_versions_of_a_method_do_not_mix(sweep: Sweep) -> None:

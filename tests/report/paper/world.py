@@ -1,7 +1,6 @@
 """A folder of runs with a sweep's ledger, made from chosen numbers: what a sweep would have left."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +59,7 @@ class Sweep:
             "sweep": self.name,
             "scale": self.scale,
             "command": f"pflsweep -m sweep={self.name} scale={self.scale}",
+            "written": at,
             "seeds": self.seeds,
             "tune": {"split": "validation"},
             "groups": list(self.groups.values()),
@@ -68,7 +68,6 @@ class Sweep:
         path = self.runs / "sweeps" / f"{stem}.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(content))
-        os.utime(path, (at, at))
         return path
 
 
