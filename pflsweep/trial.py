@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
@@ -24,6 +25,7 @@ from pflsweep.engine import memory
 from pflsweep.engine import simulation as engine
 from pflsweep.engine.newcomers import fine_tune
 from pflsweep.engine.optimiser import Sgd
+from pflsweep.engine.stack import Seat
 from pflsweep.errors import UserError
 from pflsweep.progress import Progress, announce, mention, say
 from pflsweep.record import Record
@@ -35,6 +37,7 @@ from pflsweep.tracking import Listener, open_run, send
 
 Stop = Callable[[], bool]  # whether to stop after this round
 Watch = Callable[[Record], None]  # called after each round; may raise Pruned
+_ONE_THREAD = threading.Lock()  # PyTorch's generator makes the first model, matplotlib a picture: there is one of each
 SMALL = 250_000  # parameters under which one thread is the fastest
 
 
@@ -110,14 +113,19 @@ def run_trial(
     listen: Callable[[dict[str, Any], Record], Listener] = open_run,
     watch: Watch = lambda record: None,
     stop: Stop = lambda: False,
+    seat: Seat | None = None,
 ) -> Result:
-    """Train what is not trained yet. listen: opens what hears of each round; it is tracking's. watch: see Watch.
+    """Train what is not trained yet. listen: opens what hears of each round; it is tracking's. watch: see Watch. seat:
+    among trials, in other threads, that it trains together with.
 
     Raises UserError on bad input, and where `listen` does, before anything is written; Busy where another process
     trains it; Stopped on Ctrl-C and on `stop`; Pruned where `watch` does; Diverged.
     """
     check(config)
-    parts = build(config)
+    with _ONE_THREAD:
+        parts = build(config)
+    if seat is not None:  # forks are for a process of one thread
+        parts = parts._replace(verbs=seat.joined(parts.verbs), schedule=replace(parts.schedule, workers=1))
     with _threads(config.values["train"]["threads"], parts), _precision(parts.task.precision):
         meta = describe(config, parts)
         folder = Path(config.values["paths"]["runs"]).absolute() / meta["identity"]
@@ -199,12 +207,13 @@ def _run(
 ) -> None:
     """The rounds that are left, with everybody who listens. Nothing is written before the listener is there."""
     name, status = record.meta["name"], "failed"
-    with listen(config.values, record) as hears, _interruptible(asked) as stop:
+    with listen(config.values, record) as hears, interruptible(asked) as stop:
         record.begin()
         try:
             announce(name, simulation)
             _train(record, simulation, parts.study, config.values["checkpoint"]["every"], hears, watch, stop)
-            _finish(record, simulation, parts, config)
+            with _ONE_THREAD:
+                _finish(record, simulation, parts, config)
             status = "finished"
         except KeyboardInterrupt as interrupt:
             status = "interrupted"
@@ -344,7 +353,7 @@ def _precision(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _interruptible(asked: Stop) -> Iterator[Stop]:
+def interruptible(asked: Stop) -> Iterator[Stop]:
     """Gives a function that says whether Ctrl-C was pressed, or stopping `asked`. A second Ctrl-C stops at once."""
     if threading.current_thread() is not threading.main_thread():
         yield asked

@@ -22,6 +22,7 @@ LAYERS = (
     ("engine.parts", "engine.solvers"),
     ("algorithms", "data", "plugins"),
     ("engine.cohort", "engine.evaluate"),
+    ("engine.stack",),
     ("engine.simulation", "engine.newcomers"),
     ("studies",),
     ("compose",),

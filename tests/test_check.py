@@ -27,6 +27,8 @@ CAUGHT: list[tuple[type[Method], p.Property, str]] = [
     (broken.IgnoresTheMask, p.any_chunking, "differs"),
     (broken.IgnoresTheMask, p.any_chunking_with_noise, "differs"),
     (broken.LooksAtItsNeighbours, p.any_chunking, "in chunks of 2"),
+    (broken.LooksAtItsNeighbours, p.stacking_changes_nothing, "trial 0 of three: personal models differs"),
+    (broken.ReadsTheRateForAll, p.stacking_changes_nothing, "cannot be trained at once: RuntimeError"),
     (broken.DrawsFromTheGlobalGenerator, p.numbers_follow_the_seed, "global random generator"),
     (broken.SeedsTheGlobalGenerator, p.numbers_follow_the_seed, "global random generator"),
     (broken.KnowsClientZero, p.labels_do_not_matter, "relabelled clients"),

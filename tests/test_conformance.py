@@ -484,14 +484,12 @@ def case(name: str, changes: dict[str, Any] | None = None, row: Row | None = Non
     ours = case_of(cls, values, row.tolerance, row.wire)
     plugs = {**({} if row.ala is None else {Ala: row.ala}), **row.plugs}
 
-    def plug(verbs: Verbs, task: Task, federation: Federation) -> Verbs:
+    def plugins(task: Task, federation: Federation) -> list[Plugin]:
         given = {"task": task, "keys": federation.draw_keys}
-        for cls, values in plugs.items():
-            own = {field: value for field, value in given.items() if field in cls.__dataclass_fields__}
-            verbs = cls(**own, **values).plug(verbs)
-        return verbs
+        own = {cls: {name: value for name, value in given.items() if name in cls.__dataclass_fields__} for cls in plugs}
+        return [cls(**own[cls], **values) for cls, values in plugs.items()]
 
-    return replace(ours, plug=plug)
+    return replace(ours, plugins=plugins)
 
 
 def test_every_algorithm_has_a_row() -> None:

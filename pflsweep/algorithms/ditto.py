@@ -61,9 +61,7 @@ class Ditto(Method):
     @each
     def own_step(self, given: Given, work: Work, batch: Batch) -> Work:
         """SGD on h_k(v; w^t) = F_k(v) + lambda/2 |v - w^t|^2"""
-        g = self.task.grad(work.v, batch)
-        if self.lam:
-            g = g.add_(work.v - given.down.w, alpha=self.lam)
+        g = parts.pulled(self.task.grad(work.v, batch), self.lam, work.v, given.down.w)
         v, v_opt = self.opt.update(work.v, work.v_opt, g, given.turn.lr)
         return work._replace(v=v, v_opt=v_opt)
 

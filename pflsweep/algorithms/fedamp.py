@@ -79,10 +79,8 @@ class FedAMP(Method):
     @each
     def step(self, given: Given, work: parts.Work, batch: Batch) -> parts.Work:
         """SGD on F_i(w) + lambda / (2 alpha_k) |w - u_i|^2"""
-        g = self.task.grad(work.w, batch)
-        if self.lam:
-            pull = (self.lam / given.down.alpha).clamp(max=1 / given.turn.lr)
-            g = g.add_((work.w - given.down.w) * pull)
+        pull = (self.lam / given.down.alpha).clamp(max=1 / given.turn.lr)
+        g = parts.pulled(self.task.grad(work.w, batch), pull, work.w, given.down.w)
         return parts.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))
 
     def aggregate(self, server: Server, up: parts.Up, turn: Turn) -> Server:

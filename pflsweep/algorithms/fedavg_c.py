@@ -83,8 +83,7 @@ class FedAvgC(Method):
 
     def gradient(self, w: Tensor, anchor: Tensor, batch: Batch, mu: float) -> Tensor:
         """Of f_B(w) + mu/2 |w - theta|^2."""
-        g = self.task.grad(w, batch)
-        return g.add_(w - anchor, alpha=mu) if mu else g
+        return parts.pulled(self.task.grad(w, batch), mu, w, anchor)
 
     def finish(self, given: Given, data: Any, work: Work) -> tuple[parts.Up, parts.Own]:
         return parts.Up(work.w), parts.Own(work.tuned) if self.evaluated == "stale" else given.client

@@ -56,7 +56,8 @@ class FedDyn(Method):
     @each
     def step(self, given: Given, work: parts.Work, batch: Batch) -> parts.Work:
         """SGD on L_k(w) - <g_k, w> + alpha/2 |w - theta|^2"""
-        g = self.task.grad(work.w, batch).sub_(given.client.g).add_(work.w - given.down.w, alpha=self.alpha)
+        g = self.task.grad(work.w, batch).sub_(given.client.g)
+        g = parts.pulled(g, self.alpha, work.w, given.down.w)
         return parts.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))
 
     def finish(self, given: Given, data: Any, work: parts.Work) -> tuple[parts.Up, Client]:

@@ -38,7 +38,5 @@ class FedProx(Method):
     @each
     def step(self, given: Given, work: parts.Work, batch: Batch) -> parts.Work:
         """SGD on h(w) = f_B(w) + mu/2 |w - w^t|^2 (their eq. 2)."""
-        g = self.task.grad(work.w, batch)
-        if self.mu:
-            g = g.add_(work.w - given.down.w, alpha=self.mu)
+        g = parts.pulled(self.task.grad(work.w, batch), self.mu, work.w, given.down.w)
         return parts.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))

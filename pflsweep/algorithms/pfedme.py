@@ -63,7 +63,7 @@ class PFedMe(Method):
         """
         w, theta = work.w, work.theta
         for _ in range(self.inner_steps):
-            g = self.task.grad(theta, batch).add_(theta - w, alpha=self.lam)
+            g = parts.pulled(self.task.grad(theta, batch), self.lam, theta, w)
             theta = theta - self.inner_lr * g
         return Work(*self.opt.update(w, work.opt, self.lam * (w - theta), given.turn.lr), theta)
 

@@ -1,7 +1,7 @@
 """A case: one method with its hyperparameters, and the simulations that properties run it in."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -10,9 +10,9 @@ from torch import Tensor
 
 from pflsweep.check.world import task_of, world
 from pflsweep.data.federation import Federation
-from pflsweep.engine.cohort import Verbs
 from pflsweep.engine.lift import leaves
 from pflsweep.engine.optimiser import Sgd
+from pflsweep.engine.protocol import Method, Plugin, Verbs
 from pflsweep.engine.simulation import Schedule, Simulation
 from pflsweep.engine.task import Task
 
@@ -35,18 +35,17 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """make: (task, opt, epochs) -> verbs. plain: whether the method refuses momentum and weight decay.
+    """make: (task, opt, epochs) -> method. plain: whether the method refuses momentum and weight decay.
 
     tolerance: relative, where only the order of sums differs. wire: floats up and down per client and round,
-    after warm-up; None: not known. plug: the verbs with what is plugged into them. optimiser_state and workers: as in
-    Schedule.
+    after warm-up; None: not known. plugins: what is plugged in beside its own. The rest is as in Schedule.
     """
 
-    make: Callable[[Task, Sgd, int], Verbs]
+    make: Callable[[Task, Sgd, int], Method]
     plain: bool = False
     tolerance: float = 1e-10
     wire: Callable[[Sizes], float] | None = None
-    plug: Callable[[Verbs, Task, Federation], Verbs] = lambda verbs, task, federation: verbs
+    plugins: Callable[[Task, Federation], Sequence[Plugin]] = lambda task, federation: ()
     optimiser_state: str = "fresh"
     workers: int = 1
 
@@ -62,7 +61,7 @@ class Case:
         federation, model = world(**(where or {}))
         task = task_of(model)
         opt = optimiser(0.0, 0.0) if self.plain else optimiser(momentum=0.9, weight_decay=1e-3)
-        verbs = watch(self.plug(self.make(task, opt, EPOCHS), task, federation))
+        verbs = watch(Verbs.of(self.make(task, opt, EPOCHS), *self.plugins(task, federation)))
         settings = replace(SCHEDULE, optimiser_state=self.optimiser_state, workers=self.workers, **schedule)
         return Simulation(verbs, task, federation, settings, task.vector(model))
 

@@ -53,14 +53,14 @@ def case_of(
 ) -> Case:
     """The case of a class. A method that refuses momentum is tried without."""
 
-    def make(task: Any, opt: Sgd, epochs: int) -> Verbs:
-        return Verbs.of(cls(task=task, opt=opt, epochs=epochs, **values))
+    def make(task: Any, opt: Sgd, epochs: int) -> Method:
+        return cls(task=task, opt=opt, epochs=epochs, **values)
 
     task = task_of(world().model)
     try:
-        make(task, Sgd(momentum=0.9, weight_decay=1e-3), 1)
+        Verbs.of(make(task, Sgd(momentum=0.9, weight_decay=1e-3), 1))
     except UserError:
-        make(task, Sgd(0.0, 0.0), 1)  # what is still wrong is the user's
+        Verbs.of(make(task, Sgd(0.0, 0.0), 1))  # what is still wrong is the user's
         return Case(make, True, tolerance, wire)
     return Case(make, False, tolerance, wire)
 

@@ -22,6 +22,7 @@ from pflsweep.check.world import CLIENTS
 from pflsweep.engine.lift import tree_map
 from pflsweep.engine.optimiser import Sgd
 from pflsweep.engine.simulation import Simulation
+from pflsweep.engine.stack import Seat, at_once
 
 Property = Callable[[Case], None]
 
@@ -50,6 +51,30 @@ def _assert_any_chunking(case: Case, where: dict[str, Any]) -> None:
     for chunk in (2, CLIENTS):
         when = f"a round in chunks of {chunk} beside the same round client by client"
         assert_same(rounds[chunk], rounds[1], when, case.tolerance)
+
+
+def stacking_changes_nothing(case: Case) -> None:
+    """trials that are trained at once give the rounds of each by itself"""
+    apart, stacked = ([_trial(case, number, chunk) for number in range(3)] for chunk in (1, 2))
+    ended, stack = at_once([partial(_after_a_round, sim) for sim in stacked])
+    for number, (got, sim) in enumerate(zip(ended, apart, strict=True)):
+        if isinstance(got, BaseException):
+            raise got
+        assert_same(got, _after_a_round(sim), f"trial {number} of three", max(case.tolerance, 1e-9))
+    assert not stack.refused, f"trials of other seeds and learning rates cannot be trained at once: {stack.refused}"
+
+
+def _trial(case: Case, number: int, chunk: int) -> Simulation:
+    """With a seed and a learning rate of its own, after some rounds."""
+    how: dict[str, Any] = {"where": {"seed": number}, "lr": 0.1 - 0.02 * number, "participation": MOST}
+    return unpacked(case.simulation(**how, chunk=chunk), packed(advance(case.simulation(**how), BEFORE)))
+
+
+def _after_a_round(sim: Simulation, seat: Seat | None = None) -> dict[str, Tensor]:
+    if seat is not None:
+        sim.verbs = seat.joined(sim.verbs)
+    advance(sim, 1)
+    return {**models(sim), **known(sim)}
 
 
 def padding_is_ignored(case: Case) -> None:
@@ -213,6 +238,7 @@ def _structure(tree: Any) -> Any:
 PROPERTIES: tuple[Property, ...] = (
     any_chunking,
     any_chunking_with_noise,
+    stacking_changes_nothing,
     padding_is_ignored,
     verbs_are_pure,
     old_work_is_dead,

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from functools import cached_property
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -158,7 +159,20 @@ class Federation:
 
     def data(self, ids: list[int], round: int, *, batch: int, large: int, purpose: str = "train") -> "Data":
         """The handle of some clients in one round."""
-        return Data(self, ids, round, batch, large, purpose, {s: [r[i] for i in ids] for s, r in self.rows.items()})
+        rows = {split: [rows[i] for i in ids] for split, rows in self.rows.items()}
+        return Data([Member(self, i, round) for i in ids], batch, large, purpose, rows)
+
+
+class Member(NamedTuple):
+    """Whose data they are, and in which round of its federation."""
+
+    federation: Federation
+    client: int
+    round: int
+
+    @property
+    def key(self) -> int:
+        return int(self.federation.keys[self.client])
 
 
 class Data:
@@ -170,25 +184,39 @@ class Data:
 
     def __init__(
         self,
-        federation: Federation,
-        ids: list[int],
-        round: int,
+        members: list[Member],
         batch: int,
         large: int,
         purpose: str,
         rows: dict[str, list[np.ndarray]],
     ) -> None:
-        self._served = [0]  # shared with its holdouts
+        self._served = np.zeros(len(members), dtype=np.int64)  # shared with its holdouts
         self._private: list[tuple[Tensor, Tensor, list]] = []  # so too: of each private batch (live, rate, looks)
         self._passes = count()  # and over private data
         self._held: dict[float, tuple[Data, Data]] = {}
-        self._federation, self._round, self._purpose = federation, round, purpose
-        self._ids, self._rows, self._batch, self._large = ids, rows, batch, large
+        self._members, self._federation = members, members[0].federation  # where their rows and device are the same
+        self._rows, self._batch, self._large, self._purpose = rows, batch, large, purpose
+
+    @classmethod
+    @contextmanager
+    def joined(cls, parts: list["Data"]) -> Iterator["Data"]:
+        """The clients of several as those of one, who may be of federations that differ in partition and seed. What has
+        been trained is counted in each. Raises ValueError where they are not of one dataset, or cut otherwise.
+        """
+        if len({(d._federation.dataset.checksum, d._batch, d._large, d._purpose, *d._rows) for d in parts}) > 1:
+            raise ValueError("the trials' data are not of one dataset")
+        rows = {split: [own for data in parts for own in data._rows[split]] for split in parts[0]._rows}
+        members = [member for data in parts for member in data._members]
+        whole = cls(members, parts[0]._batch, parts[0]._large, parts[0]._purpose, rows)
+        yield whole
+        ends = np.cumsum([len(data._members) for data in parts])[:-1]
+        for data, served in zip(parts, np.split(whole._served, ends), strict=True):
+            data._served += served
 
     @property
     def trained(self) -> int:
         """Samples in the batches of `train` and `batches` so far: what images/s counts."""
-        return self._served[0]
+        return int(self._served.sum())
 
     @property
     def sizes(self) -> Tensor:
@@ -197,8 +225,8 @@ class Data:
 
     def train(self, epochs: int, stream: str = "epochs") -> Iterator[Batch]:
         """Mini-batches of `epochs` epochs, freshly shuffled in each, the last partial batch kept."""
-        orders = [self._shuffled(c, epochs, stream) for c in range(len(self._ids))]
-        self._served[0] += sum(len(rows) for order in orders for rows in order)
+        orders = [self._shuffled(c, epochs, stream) for c in range(len(self._members))]
+        self._served += [sum(map(len, order)) for order in orders]
         return self._batches(orders, stream)
 
     def batches(self, count: int, epochs: int, stream: str = "epochs") -> Iterator[tuple[Batch, ...]]:
@@ -207,8 +235,8 @@ class Data:
         A client with too few samples for disjoint ones splits what it has; with one sample it reuses it. A last group
         of fewer than `count` samples is dropped.
         """
-        orders = [self._grouped(c, count, epochs, stream) for c in range(len(self._ids))]
-        self._served[0] += sum(len(rows) for order in orders for group in order for rows in group)
+        orders = [self._grouped(c, count, epochs, stream) for c in range(len(self._members))]
+        self._served += [sum(len(rows) for group in order for rows in group) for order in orders]
         columns = [self._batches([[g[k] for g in o] for o in orders], f"{stream}/{k}") for k in range(count)]
         return zip(*columns, strict=True)
 
@@ -252,30 +280,25 @@ class Data:
         permuted the held rows are those that the target client holds out, which nobody trains on.
         """
         if fraction not in self._held:
-            parts = [self._parted(i, own, fraction) for i, own in zip(self._ids, self._rows["train"], strict=True)]
+            parts = [_parted(who, own, fraction) for who, own in zip(self._members, self._rows["train"], strict=True)]
             rest, held = ([part[k] for part in parts] for k in (0, 1))
-            for c, i in enumerate(self._ids):
-                target = self._federation.targets[i]
-                if target != i:
-                    held[c] = self._parted(target, self._federation.rows["train"][target], fraction)[1]
+            for c, who in enumerate(self._members):
+                target = who._replace(client=who.federation.targets[who.client])
+                if target != who:
+                    held[c] = _parted(target, who.federation.rows["train"][target.client], fraction)[1]
             self._held[fraction] = self._with(rest), self._with(held)
         return self._held[fraction]
-
-    def _parted(self, client: int, own: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
-        """A client's rows as (rest, held)."""
-        key = int(self._federation.keys[client])
-        shuffled = draws.generator(self._federation.seed, "holdout", key).permutation(own)
-        take = min(int(np.ceil(fraction * len(own) - 1e-9)), max(1, len(own) - 1))
-        return np.sort(shuffled[take:] if len(own) > take else shuffled), np.sort(shuffled[:take])
 
     def public(self, share: float) -> tuple["Data", "Data"]:
         """The training data beside a public set, Federation.public: (own rows that stay private, these and the set).
 
         A client whose rows are all public has no private ones: it can be iterated, but has no mean.
         """
-        public, rows = self._federation.public(share), self._rows["train"]
-        private = [np.setdiff1d(own, public, assume_unique=True) for own in rows]
-        return self._with(private), self._with([np.union1d(own, public) for own in rows])
+        rows = [
+            (own, who.federation.public(share)) for own, who in zip(self._rows["train"], self._members, strict=True)
+        ]
+        private = [np.setdiff1d(own, public, assume_unique=True) for own, public in rows]
+        return self._with(private), self._with([np.union1d(own, public) for own, public in rows])
 
     def poisson(self, clip: float, noise: float) -> Poisson:
         """The same training data for DP-SGD."""
@@ -284,8 +307,8 @@ class Data:
     @property
     def spent(self) -> Spent:
         """The private training of each client so far."""
-        steps, looks = (torch.zeros(len(self._ids), dtype=torch.int64) for _ in range(2))
-        rate = torch.zeros(len(self._ids), dtype=torch.float64)
+        steps, looks = (torch.zeros(len(self._members), dtype=torch.int64) for _ in range(2))
+        rate = torch.zeros(len(self._members), dtype=torch.float64)
         for live, own, taken in self._private:
             if taken:
                 steps, rate = steps + live, torch.maximum(rate, own * live)
@@ -294,15 +317,15 @@ class Data:
 
     def _with(self, train: list[np.ndarray]) -> "Data":
         rows = {**self._rows, "train": train}
-        data = Data(self._federation, self._ids, self._round, self._batch, self._large, self._purpose, rows)
+        data = Data(self._members, self._batch, self._large, self._purpose, rows)
         data._served, data._private, data._passes = self._served, self._private, self._passes
         return data
 
     # Orders: for each client a list of index arrays, one a batch
 
     def _generator(self, c: int, stream: str, *more: int) -> np.random.Generator:
-        key = int(self._federation.keys[self._ids[c]])
-        return draws.generator(self._federation.seed, f"{self._purpose}/{stream}", self._round, key, *more)
+        who = self._members[c]
+        return draws.generator(who.federation.seed, f"{self._purpose}/{stream}", who.round, who.key, *more)
 
     def _cut(self, rows: np.ndarray, size: int | None = None) -> list[np.ndarray]:
         size = size or self._batch
@@ -365,6 +388,13 @@ class Data:
 
     def _keys(self, stream: str, steps: int) -> Tensor:
         """[steps, C] int64: a key for each step of a stream and each client."""
-        federation, name = self._federation, f"{self._purpose}/{stream}"
-        keys = [draws.tensor_key(federation.seed, name, self._round, int(federation.keys[i])) for i in self._ids]
-        return draws.fold(torch.stack(keys), torch.arange(steps)[:, None]).to(federation.device)
+        name = f"{self._purpose}/{stream}"
+        keys = [draws.tensor_key(who.federation.seed, name, who.round, who.key) for who in self._members]
+        return draws.fold(torch.stack(keys), torch.arange(steps)[:, None]).to(self._federation.device)
+
+
+def _parted(who: Member, own: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
+    """A client's rows as (rest, held)."""
+    shuffled = draws.generator(who.federation.seed, "holdout", who.key).permutation(own)
+    take = min(int(np.ceil(fraction * len(own) - 1e-9)), max(1, len(own) - 1))
+    return np.sort(shuffled[take:] if len(own) > take else shuffled), np.sort(shuffled[:take])

@@ -29,8 +29,8 @@ class Poisson:
     def train(self, epochs: int, stream: str = "epochs") -> Iterator[Batch]:
         """Like Data.train, but another draw in each call: what looks at the data twice spends twice."""
         data, stream = self._data, f"{stream}/poisson/{next(self._data._passes)}"
-        orders = [self._sampled(c, epochs, stream) for c in range(len(data._ids))]
-        data._served[0] += sum(len(rows) for order in orders for rows in order)
+        orders = [self._sampled(c, epochs, stream) for c in range(len(data._members))]
+        data._served += [sum(map(len, order)) for order in orders]
         return self._batches(orders, stream)
 
     @property

@@ -7,6 +7,7 @@ same for all clients. At cohort level every tensor of a tree has the clients of 
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from functools import partial, wraps
 from typing import Any
 
@@ -72,13 +73,50 @@ def each(fn: Callable) -> Callable:
         if getattr(_here, "mode", None) is not None:
             raise RuntimeError(f"{fn.__qualname__} is lifted with @each and was called for one client.")
         clients = leaves(args)[0].shape[0]
+        one, args = _for_one(fn, self, args)
         _here.mode = "one" if clients == 1 else "vmap"
         try:
-            return _one(partial(fn, self), args) if clients == 1 else _vmap(partial(fn, self), args)
+            return _one(one, args) if clients == 1 else _vmap(one, args)
         finally:
             _here.mode = None
 
     return lifted
+
+
+class PerClient:
+    """What stands for a number of a method that differs among the clients of a chunk, since they are of stacked trials.
+
+    Inside @each it is the client's own. Anywhere else nothing can be done with it: TypeError.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def _unknown(self, *_: object) -> Any:
+        raise TypeError(f"{self.name} differs among stacked trials, and is read where all clients are trained at once")
+
+    __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _unknown
+
+
+def per_client(owner: Any, numbers: dict[str, Tensor]) -> Any:
+    """A copy of a method in which some numbers are each client's own, [C] each."""
+    several = copy(owner)
+    several.__dict__.update({name: PerClient(name) for name in numbers}, _per_client=numbers)
+    return several
+
+
+def _for_one(fn: Callable, owner: Any, args: tuple) -> tuple[Callable, tuple]:
+    """What is called for one client, and the trees of the chunk that it is called with."""
+    numbers = getattr(owner, "_per_client", None)
+    if numbers is None:
+        return partial(fn, owner), args
+
+    def one(own: dict[str, Tensor], *args: Any) -> Any:
+        client = copy(owner)
+        client.__dict__.update(own, _per_client=None)
+        return fn(client, *args)
+
+    return one, (numbers, *args)
 
 
 def _one(fn: Callable, args: tuple) -> Any:

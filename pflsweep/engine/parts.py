@@ -120,6 +120,13 @@ def sgd_step(self: Method, given: Given, work: Any, batch: Batch) -> Any:
     return work._replace(w=w, opt=opt)
 
 
+def pulled(g: Tensor, strength: float | Tensor, w: Tensor, anchor: Tensor) -> Tensor:
+    """g + strength (w - anchor), the gradient with that of strength / 2 |w - anchor|^2. Writes into g where it can."""
+    if isinstance(strength, Tensor):  # each trial's own
+        return g + strength * (w - anchor)
+    return g.add_(w - anchor, alpha=strength) if strength else g
+
+
 @each
 def loss(self: Method, w: Tensor, batch: Batch) -> Tensor:
     """f_B(w), for data.mean."""

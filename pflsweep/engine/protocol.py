@@ -141,7 +141,7 @@ class Verbs(NamedTuple):
     """A method's verbs as plain functions, so that a plug-in can replace a few of them.
 
     Below them stands what only plug-ins have: which clients count nowhere in an evaluation, and what training costs
-    in privacy.
+    in privacy; then what they are the verbs of.
     """
 
     init: Callable
@@ -158,13 +158,15 @@ class Verbs(NamedTuple):
     show: Callable
     malicious: Tensor | None = None  # [N]
     epsilon: Callable[[Spent], Tensor] | None = None  # [C] float64
+    method: Method | None = None
+    plugins: tuple[Plugin, ...] = ()
 
     @classmethod
     def of(cls, method: Method, *plugins: "Plugin") -> "Verbs":
         """The method's own verbs, changed by its own plug-ins first and then by these."""
         names = [name for name in cls._fields if name not in cls._field_defaults]
         found: dict[str, Any] = {verb: getattr(method, verb, _absent(verb)) for verb in names}
-        verbs = cls(**found)
+        verbs = cls(**found, method=method, plugins=plugins)
         for plugin in (*method.plugins(), *plugins):
             plugin.check(method)
             verbs = plugin.plug(verbs)

@@ -24,6 +24,7 @@ RULES = {
     "tune.prune": Rule((), choices=PRUNERS),
     "tune.seed": Rule((int,), low=0),
     "workers.count": Rule((int,), low=1),
+    "workers.stack": Rule((int,), low=1),
     "workers.backend": Rule((), choices=("processes", "dask")),
     "workers.address": Rule((str,), null=True, empty=False),
     "workers.storage": Rule((str,), null=True, empty=False),

@@ -99,6 +99,15 @@ class Plan(NamedTuple):
         ]))  # fmt: skip
 
 
+def alike(one: Config, other: Config) -> bool:
+    """Whether trials of two configs can train as one cohort: they differ in numbers with a point alone."""
+    ours, theirs = flat(one.values), flat(other.values)
+    return ours.keys() == theirs.keys() and all(
+        value == theirs[key] or (isinstance(value, float) and isinstance(theirs[key], float))
+        for key, value in ours.items()
+    )
+
+
 def changed(config: Config, values: Point) -> Config:
     """A copy with other values of some keys, and of those that refer to them."""
     copy = deepcopy(config.values)

@@ -5,22 +5,24 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from socket import gethostname
 from typing import Any
 
 from pflsweep.compose import Config
 from pflsweep.disk import Busy
+from pflsweep.engine.stack import Seat, at_once
 from pflsweep.errors import UserError, without_password
 from pflsweep.patience import Away
 from pflsweep.progress import quietly
 from pflsweep.record import Record
 from pflsweep.sweep.board import Board, Claim
-from pflsweep.sweep.plan import Job, Plan
+from pflsweep.sweep.plan import Job, Plan, alike
 from pflsweep.sweep.storage import storage_url
 from pflsweep.tracking import SWEEP
-from pflsweep.trial import Diverged, Pruned, Result, Stop, run_trial
+from pflsweep.trial import Diverged, Pruned, Result, Stop, interruptible, run_trial
 
 log = logging.getLogger(__name__)
 PAUSE = 1.0  # seconds between two looks where nothing is free
@@ -50,22 +52,63 @@ def work(plan: Plan, index: int = 0, stop: Stop = lambda: False) -> None:
         while not board.finished:
             if stop():
                 raise KeyboardInterrupt
-            claim = board.claim(busy)
-            if claim is None:
+            claims = _claims(board, busy)
+            if not claims:
                 if not board.finished:
                     time.sleep(PAUSE)
                     board.revive()
                 busy.clear()
                 continue
-            with holding(claim):
-                if not _settle(board, claim, stop):
-                    busy.add(claim.job)
+            with holding(claims):
+                busy |= _settle_all(board, claims, stop)
 
 
-def _settle(board: Board, claim: Claim, stop: Stop) -> bool:
-    """Train a slot's trials and tell. False where another process has one of them in work."""
+def _claims(board: Board, busy: set[Job]) -> list[Claim]:
+    """What this worker trains next: a slot, or workers.stack of them whose trials can train as one cohort."""
+    first, plan = board.claim(busy), board.plan
+    if first is None:
+        return []
+    claims, config = [first], plan.groups[first.job.group].config
+    if plan.workers["stack"] > 1:
+        apart = {job for job in plan.jobs if not alike(plan.groups[job.group].config, config)}
+        while len(claims) < plan.workers["stack"] and (more := board.claim(busy | apart)) is not None:
+            claims.append(more)
+    return claims
+
+
+def _settle_all(board: Board, claims: list[Claim], stop: Stop) -> set[Job]:
+    """Train the trials of some slots, of several at once, and tell. The slots that are another process's in part.
+
+    Raises KeyboardInterrupt, and Away, when all are told or released.
+    """
+    if len(claims) == 1:
+        return set() if _settle(board, claims[0], partial(_trained, board, claims[0], stop)) else {claims[0].job}
+    with interruptible(stop) as asked:
+        ended, stack = at_once([partial(_trained, board, claim, asked) for claim in claims])
+    if stack.refused:
+        log.warning("%s and others train one by one: %s", claims[0].job, stack.refused)
+    busy, over = set(), None
+    for claim, outcome in zip(claims, ended, strict=True):
+        try:
+            if not _settle(board, claim, partial(_what_came, outcome)):
+                busy.add(claim.job)
+        except (KeyboardInterrupt, Away) as end:
+            over = end
+    if over is not None:
+        raise over
+    return busy
+
+
+def _what_came(outcome: Any) -> Any:
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
+def _settle(board: Board, claim: Claim, train: Callable[[], list[dict[str, Any]]]) -> bool:
+    """Tell what training a slot's trials has brought. False where another process has one of them in work."""
     try:
-        results = _trained(board, claim, stop)
+        results = train()
     except Busy:
         board.release(claim)
         return False
@@ -86,7 +129,7 @@ def _settle(board: Board, claim: Claim, stop: Stop) -> bool:
     return True
 
 
-def _trained(board: Board, claim: Claim, stop: Stop) -> list[dict[str, Any]]:
+def _trained(board: Board, claim: Claim, stop: Stop, seat: Seat | None = None) -> list[dict[str, Any]]:
     """The slot's trials, one a seed."""
     plan, job = board.plan, claim.job
     if job.final and board.winner(job.group) is None:
@@ -94,7 +137,7 @@ def _trained(board: Board, claim: Claim, stop: Stop) -> list[dict[str, Any]]:
     results = []
     for k, config in enumerate(plan.configs(job, claim.point)):
         watch = _Watch(board, claim, k * config.values["train"]["rounds"])
-        results.append(outcome(run_trial(config, watch=watch, stop=stop), config, plan, job))
+        results.append(outcome(run_trial(config, watch=watch, stop=stop, seat=seat), config, plan, job))
     return results
 
 
@@ -200,7 +243,7 @@ def _part_of(sweep: str) -> Iterator[None]:
 
 @contextmanager
 def _beating(board: Board) -> Iterator[Any]:
-    """Gives `holding(claim)`, a context in which a thread beats for the claim."""
+    """Gives `holding(claims)`, a context in which a thread beats for them."""
     current: list[Claim] = []
     over = threading.Event()
 
@@ -211,8 +254,8 @@ def _beating(board: Board) -> Iterator[Any]:
                     board.beat(claim)
 
     @contextmanager
-    def holding(claim: Claim) -> Iterator[None]:
-        current.append(claim)
+    def holding(claims: list[Claim]) -> Iterator[None]:
+        current.extend(claims)
         try:
             yield
         finally:

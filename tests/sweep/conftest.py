@@ -17,5 +17,5 @@ def plan(tmp_path: Path) -> Plan:
     group = Group("", "fedavg", config, space, [{"train.lr": lr} for lr in (0.1, 0.2, 0.3)], 3)
     tune = {"sampler": "grid", "split": "validation", "validation": 0.2, "view": "personal", "round": "last"}
     tune |= {"seeds": 1, "seed": 0, "points": None, "prune": "none"}
-    workers = {"count": 1, "backend": "processes", "address": None, "storage": None, "heartbeat": 1}
+    workers = {"count": 1, "stack": 1, "backend": "processes", "address": None, "storage": None, "heartbeat": 1}
     return Plan("0" * 16, "a test", [group], [0, 1], tune, workers)

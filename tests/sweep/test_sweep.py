@@ -12,7 +12,18 @@ import pandas as pd
 import pytest
 
 from pflsweep.cli import main
-from tests.sweep.sweeping import database, numbers, require_each_once, require_same, run, start, states, wait_for
+from pflsweep.engine import stack
+from tests.sweep.sweeping import (
+    database,
+    numbers,
+    require_each_once,
+    require_same,
+    run,
+    run_here,
+    start,
+    states,
+    wait_for,
+)
 
 SMALL = ["tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.rounds=2"]
 Say = Callable[..., tuple[int, str, str]]
@@ -211,3 +222,43 @@ def test_numbers_need_no_record_to_be_told_again(tmp_path: Path) -> None:
     bare = run(tmp_path, *command)
     assert bare.returncode == 0
     assert re.search(r"fedavg +[0-9.]+ ± [0-9.]+ \(2/2\)", bare.stdout)
+
+
+def test_stacked_trials_give_the_numbers_of_single_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one method, with other learning rates and seeds, on validation data and in the end; what is alike goes at
+    once, and the numbers differ by rounding alone.
+    """
+    command = ["-m", *SMALL, "algorithm=fedprox,local", "tune=grid", "tune.points=2", "seed=0,1", "train.workers=2"]
+    one, four = tmp_path / "one", tmp_path / "four"
+    fits: list[int] = []
+    train = stack._at_once
+
+    def counted(trials: list[Any]) -> None:
+        fits.append(len(trials))
+        train(trials)
+
+    monkeypatch.setattr(stack, "_at_once", counted)
+    for folder, count in ((one, 1), (four, 4)):
+        done = run_here(folder, *command, f"workers.stack={count}")
+        assert done.returncode == 0, done.stderr
+        require_each_once(database(folder), 8)
+    assert set(fits) == {2}, "two points, then two seeds"
+    first, second = numbers(one), numbers(four)
+    assert set(first) == set(second)
+    for identity, rounds in first.items():
+        pd.testing.assert_frame_equal(rounds, second[identity], rtol=1e-3, atol=0.02)
+        assert rounds["images"].tolist() == second[identity]["images"].tolist()
+
+
+def test_ctrl_c_stops_stacked_trials_after_their_round(tmp_path: Path) -> None:
+    command = ["-m", *SMALL, "seed=0,1,2", "train.rounds=3000", "workers.stack=3"]
+    with start(tmp_path, *command) as process:
+        wait_for(lambda: len(list((tmp_path / "runs").glob("*/rounds.parquet"))) == 3, process)
+        process.send_signal(signal.SIGINT)
+        _, rest = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "Traceback" not in rest
+    assert rest.count("Ctrl-C again stops at once") == 1
+    status = [json.loads(file.read_text())["status"] for file in (tmp_path / "runs").glob("*/status.json")]
+    assert status == ["interrupted"] * 3
+    assert {state for *_, state in states(database(tmp_path))} == {"WAITING"}

@@ -1,0 +1,217 @@
+"""Stacked trials: each runs as it always does, in a thread of its own, but they wait for one another where they come to
+`fit`, and one fit trains the clients of all.
+
+What differs among them is each client's own: its data by the seed, the learning rate in its turn, and a method's floats
+inside @each. A method that reads such a float elsewhere cannot be stacked; its trials are trained one by one.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from pflsweep.data.federation import Data
+from pflsweep.engine.cohort import select
+from pflsweep.engine.lift import leaves, per_client
+from pflsweep.engine.protocol import Given, Verbs, hyperparameters
+
+T = TypeVar("T")
+
+
+class Apart(Exception):  # noqa: N818 (no error)
+    """Some trials' clients cannot be trained at once."""
+
+
+@dataclass
+class _Fit:
+    """One trial's call of `fit`, and what became of it."""
+
+    seat: int
+    verbs: Verbs  # the trial's own
+    given: Given
+    data: Data
+    work: Any
+    done: bool = False
+    error: BaseException | None = None
+
+    def by_itself(self) -> None:
+        try:
+            self.work = self.verbs.fit(self.given, self.data, self.work)
+        except BaseException as error:
+            self.error = error
+
+
+class Stack:
+    """The trials that train at once.
+
+    refused: why some of their clients were not trained at once; "" as long as all were.
+    """
+
+    def __init__(self, trials: int) -> None:
+        self._trials = trials
+        self._asked: list[_Fit] = []
+        self._changed = threading.Condition()
+        self._most = trials  # that fit into memory at once
+        self.refused = ""
+
+    def trained(self, fit: _Fit) -> Any:
+        """The work of a trial's clients after the fit of all, for which it waits. Raises what its own fit raises."""
+        with self._changed:
+            self._asked.append(fit)
+            self._train_if_all_are_here()
+            self._changed.wait_for(lambda: fit.done)
+        if fit.error is not None:
+            raise fit.error
+        return fit.work
+
+    def leave(self) -> None:
+        """One trial is over: the others wait for it no more."""
+        with self._changed:
+            self._trials -= 1
+            self._train_if_all_are_here()
+
+    def _train_if_all_are_here(self) -> None:
+        if not self._asked or len(self._asked) < self._trials:
+            return
+        asked, self._asked = sorted(self._asked, key=lambda fit: fit.seat), []  # not in the threads' order
+        try:
+            for alike in _sorted(asked):
+                self._train(alike)
+        finally:
+            for fit in asked:
+                fit.done = True
+            self._changed.notify_all()
+
+    def _train(self, fits: list[_Fit]) -> None:
+        """At once, in halves where memory is too small for all, one by one where that cannot be."""
+        if len(fits) > self._most:
+            middle = (len(fits) + 1) // 2
+            self._train(fits[:middle])
+            self._train(fits[middle:])
+            return
+        if len(fits) > 1 and not self.refused:
+            try:
+                _at_once(fits)
+                return
+            except torch.OutOfMemoryError:
+                self._most = len(fits) // 2
+                self._train(fits)
+                return
+            except Exception as error:  # whose fault it was each trial's own fit will show
+                self.refused = f"{type(error).__name__}: {error}"
+        for fit in fits:
+            fit.by_itself()
+
+
+class Seat(NamedTuple):
+    """A trial's place in a stack."""
+
+    stack: Stack
+    number: int
+
+    def joined(self, verbs: Verbs) -> Verbs:
+        """The trial's verbs, with the common `fit`. Private training keeps its own, which counts what each client
+        spends.
+        """
+        if verbs.epsilon is not None:
+            return verbs
+
+        def fit(given: Given, data: Data, work: Any) -> Any:
+            return self.stack.trained(_Fit(self.number, verbs, given, data, work))
+
+        return verbs._replace(fit=fit)
+
+
+def _sorted(fits: list[_Fit]) -> list[list[_Fit]]:
+    """In groups whose trees are alike: trials may be in different rounds."""
+    groups: list[list[_Fit]] = []
+    for fit in fits:
+        group = next((group for group in groups if _outline(group[0]) == _outline(fit)), None)
+        if group is None:
+            groups.append([fit])
+        else:
+            group.append(fit)
+    return groups
+
+
+def _outline(fit: _Fit) -> Any:
+    def of(tree: Any) -> Any:
+        if isinstance(tree, Tensor):
+            return tree.shape[1:], tree.dtype
+        if isinstance(tree, tuple):
+            return type(tree), *map(of, tree)
+        if isinstance(tree, dict):
+            return {name: of(part) for name, part in tree.items()}
+        return float if isinstance(tree, float) else tree
+
+    return of((fit.given, fit.work))
+
+
+def _at_once(fits: list[_Fit]) -> None:
+    """One fit of all clients. Raises Apart, or what a method raises that cannot be stacked."""
+    counts = [len(fit.given.turn.ids) for fit in fits]
+    like = leaves(fits[0].work)[0]
+
+    def each_own(values: Sequence[float]) -> Tensor:
+        """[C] A trial's value for each of its clients."""
+        own = [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
+        return torch.tensor(own, dtype=torch.float64).to(like)
+
+    method = _several([fit.verbs.method for fit in fits], each_own)
+    plugins = [_several(list(those), each_own) for those in zip(*(fit.verbs.plugins for fit in fits), strict=True)]
+    given, work = (_joined([getattr(fit, name) for fit in fits], each_own) for name in ("given", "work"))
+    with Data.joined([fit.data for fit in fits]) as data:
+        work = Verbs.of(method, *plugins).fit(given, data, work)
+    start = 0
+    for fit, count in zip(fits, counts, strict=True):
+        fit.work = select(work, slice(start, start + count))
+        start += count
+
+
+def _joined(trees: list[Any], each_own: Callable) -> Any:
+    first = trees[0]
+    if isinstance(first, Tensor):
+        return torch.cat(trees)
+    if isinstance(first, tuple):
+        mapped = [_joined(list(parts), each_own) for parts in zip(*trees, strict=True)]
+        return type(first)._make(mapped) if hasattr(first, "_make") else tuple(mapped)
+    if isinstance(first, dict):
+        return {name: _joined([tree[name] for tree in trees], each_own) for name in first}
+    return first if all(tree == first for tree in trees) else each_own(trees)
+
+
+def _several(owners: list[Any], each_own: Callable) -> Any:
+    """A method, or plug-in, whose floats are those of several. Raises Apart where they differ in more."""
+    first, numbers = owners[0], {}
+    for name in [*hyperparameters(type(first)), "opt", "epochs"]:
+        values = [getattr(owner, name, None) for owner in owners]
+        if all(value == values[0] for value in values):
+            continue
+        if not all(isinstance(value, float) for value in values):
+            raise Apart(f"{name} is {values[0]!r} and {next(v for v in values if v != values[0])!r}")
+        numbers[name] = each_own(values)
+    return per_client(first, numbers) if numbers else first
+
+
+def at_once(trials: Sequence[Callable[[Seat], T]]) -> tuple[list[T | BaseException], Stack]:
+    """Each trial in a thread of its own, given its seat: what each has returned or raised, and the stack it was in."""
+    stack = Stack(len(trials))
+    ended: list[Any] = [None] * len(trials)
+
+    def run(k: int) -> None:
+        try:
+            ended[k] = trials[k](Seat(stack, k))
+        except BaseException as error:
+            ended[k] = error
+        finally:
+            stack.leave()
+
+    threads = [threading.Thread(target=run, args=(k,), daemon=True) for k in range(len(trials))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return ended, stack

@@ -1,0 +1,182 @@
+"""Trials that train as one cohort: each as by itself, whatever its floats, and whatever becomes of the others."""
+
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+
+from pflsweep.algorithms.fedprox import FedProx
+from pflsweep.check.case import Case, advance, assert_same, known, models
+from pflsweep.check.command import case_of
+from pflsweep.engine import stack as stacking
+from pflsweep.engine.protocol import Verbs
+from pflsweep.engine.simulation import Simulation
+from pflsweep.engine.stack import Seat, Stack, at_once
+from tests.test_conformance import OWN, TABLE, YAMLS, case
+
+APART = {  # floats that decide what is computed (is there a teacher, a strategy to learn?), or on which rows
+    ("fedphp", "strength"): "data-dependent control flow",
+    ("partialfed", "strategy_lr"): "data-dependent control flow",
+    ("fedfomo", "validation"): "read where all clients are trained at once",
+    ("fedfomo_ma", "validation"): "read where all clients are trained at once",
+    ("fedavg_data", "share"): "read where all clients are trained at once",
+}
+FLOATS = [
+    (name, key)
+    for name, row in TABLE.items()
+    if name not in OWN and row.ala is None and not row.plugs and name in YAMLS
+    for key, value in {**YAMLS[name], **row.values}.items()
+    if isinstance(value, float)
+]
+
+
+def seen(sim: Simulation, seat: Seat | None = None) -> dict[str, torch.Tensor]:
+    """Two rounds later: all that is known of a simulation, and how much it has trained on."""
+    if seat is not None:
+        sim.verbs = seat.joined(sim.verbs)
+    images = torch.tensor([result.images for result in islice(sim.run(), 2)])
+    return {**known(sim), **models(sim), "images": images}
+
+
+def require_as_by_itself(cases: list[Case], *trials: dict[str, Any]) -> Stack:
+    """Each case's trial among the others ends where it ends alone."""
+    apart = [of.simulation(**how) for of, how in zip(cases, trials, strict=True)]
+    together = [of.simulation(**how) for of, how in zip(cases, trials, strict=True)]
+    ended, stack = at_once([partial(seen, sim) for sim in together])
+    for k, (got, sim) in enumerate(zip(ended, apart, strict=True)):
+        if isinstance(got, BaseException):
+            raise got
+        assert_same(got, seen(sim), f"trial {k}", 1e-9)
+    return stack
+
+
+def prox(mu: float) -> Case:
+    return case_of(FedProx, {"mu": mu})
+
+
+@pytest.fixture
+def fits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many trials each common fit had."""
+    counts: list[int] = []
+    at_once_ = stacking._at_once
+
+    def counted(fits: list[Any]) -> None:
+        counts.append(len(fits))
+        at_once_(fits)
+
+    monkeypatch.setattr(stacking, "_at_once", counted)
+    return counts
+
+
+@pytest.mark.parametrize(("name", "key"), FLOATS)
+def test_any_float_of_a_method_is_each_trials_own(name: str, key: str) -> None:
+    value = {**YAMLS[name], **TABLE[name].values}[key]
+    cases = [case(name, {key: own}) for own in (value, value * 0.75)]
+    stack = require_as_by_itself(cases, {"chunk": 2}, {"chunk": 2, "where": {"seed": 1}})
+    assert APART.get((name, key), "") in stack.refused
+    assert bool(stack.refused) == ((name, key) in APART)
+
+
+def test_every_refusal_is_tried() -> None:
+    assert set(APART) <= set(FLOATS)
+
+
+def test_a_strength_may_be_zero_in_one_trial(fits: list[int]) -> None:
+    require_as_by_itself([prox(0.0), prox(0.5)], {}, {})
+    assert fits == [2] * 6
+
+
+def test_trials_that_differ_in_more_are_trained_one_by_one() -> None:
+    stack = require_as_by_itself([case("fedrep", {"head_epochs": 1}), case("fedrep", {"head_epochs": 2})], {}, {})
+    assert "head_epochs is 1 and 2" in stack.refused
+
+
+def test_trials_in_other_rounds_or_of_other_sizes_take_turns(fits: list[int]) -> None:
+    """One begins a round later; the other two go together."""
+    late = advance(prox(0.1).simulation(), 1)
+    sims = [prox(0.1).simulation(), late, prox(0.2).simulation()]
+    ended, stack = at_once([partial(seen, sim) for sim in sims])
+    wanted = [seen(prox(0.1).simulation()), seen(advance(prox(0.1).simulation(), 1)), seen(prox(0.2).simulation())]
+    for got, own in zip(ended, wanted, strict=True):
+        assert isinstance(got, dict)
+        assert_same(got, own, "beside trials in other rounds", 1e-9)
+    assert not stack.refused
+    assert set(fits) == {2}
+
+
+def test_one_that_fails_or_ends_leaves_the_others_as_they_are(fits: list[int]) -> None:
+    def fails(sim: Simulation, seat: Seat) -> None:
+        seen(sim, seat)
+        raise ZeroDivisionError("a watch")
+
+    longer = prox(0.2).simulation()
+
+    def goes_on(seat: Seat) -> dict[str, torch.Tensor]:
+        seen(longer, seat)
+        return seen(longer)
+
+    ended, _ = at_once([partial(fails, prox(0.1).simulation()), goes_on])
+    assert isinstance(ended[0], ZeroDivisionError)
+    alone = prox(0.2).simulation()
+    seen(alone)
+    assert isinstance(ended[1], dict)
+    assert_same(ended[1], seen(alone), "beside one that failed", 1e-9)
+    assert fits == [2] * 6
+
+
+def test_what_a_fit_raises_is_its_own_trials() -> None:
+    class Breaks(FedProx):
+        def fit(self, given: Any, data: Any, work: Any) -> Any:
+            if self.mu == 0.3:
+                raise ZeroDivisionError("a bug")
+            return super().fit(given, data, work)  # type: ignore[misc]
+
+    sims = [case_of(Breaks, {"mu": mu}).simulation() for mu in (0.3, 0.2)]
+    ended, _ = at_once([partial(seen, sim) for sim in sims])
+    assert isinstance(ended[0], ZeroDivisionError)
+    assert isinstance(ended[1], dict)
+    assert_same(ended[1], seen(prox(0.2).simulation()), "beside one with a bug", 1e-9)
+
+
+def test_memory_for_fewer_trials_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    at_once_ = stacking._at_once
+
+    def small(fits: list[Any]) -> None:
+        tried.append(len(fits))
+        if len(fits) > 2:
+            raise torch.OutOfMemoryError("a small GPU")
+        at_once_(fits)
+
+    monkeypatch.setattr(stacking, "_at_once", small)
+    cases = [prox(mu) for mu in (0.1, 0.2, 0.3, 0.4, 0.5)]
+    stack = require_as_by_itself(cases, *[{"chunk": 3}] * 5)
+    assert not stack.refused
+    assert tried[:3] == [5, 2, 2], "two and two, and the fifth by itself"
+    assert set(tried[1:]) == {2}, "it is not tried again with more"
+
+
+def test_private_training_stays_each_trials_own(fits: list[int]) -> None:
+    require_as_by_itself([case("fedavg private"), case("fedavg private")], {}, {"where": {"seed": 1}})
+    assert fits == []
+
+
+def test_a_float_outside_each_is_no_number() -> None:
+    """A method that would mix the trials' numbers with the wrong clients says so instead."""
+
+    class Reads(FedProx):
+        def fit(self, given: Any, data: Any, work: Any) -> Any:
+            return super().fit(given, data, work) if self.mu < 1 else work  # type: ignore[misc]
+
+    cases = [case_of(Reads, {"mu": mu}) for mu in (0.1, 0.2)]
+    stack = require_as_by_itself(cases, {}, {})
+    assert stack.refused.startswith("TypeError: mu differs among stacked trials, and is read where all clients")
+
+
+def test_verbs_know_what_they_are_of() -> None:
+    sim = case("fedavg ala").simulation()
+    assert [type(part).__name__ for part in sim.verbs.plugins] == ["Ala"]
+    assert isinstance(sim.verbs, Verbs)
+    assert type(sim.verbs.method).__name__ == "FedAvg"
