@@ -126,7 +126,7 @@ def run_trial(
         parts = build(config)
     if seat is not None:  # forks are for a process of one thread
         parts = parts._replace(verbs=seat.joined(parts.verbs), schedule=replace(parts.schedule, workers=1))
-    with _threads(config.values["train"]["threads"], parts), _precision(parts.task.precision):
+    with _threads(config.values["train"]["threads"], parts), precision(parts.task.precision):
         meta = describe(config, parts)
         folder = Path(config.values["paths"]["runs"]).absolute() / meta["identity"]
         w0 = parts.task.vector(parts.model)
@@ -339,7 +339,7 @@ def _threads(count: int | str, parts: Parts) -> Iterator[None]:
 
 
 @contextmanager
-def _precision(name: str) -> Iterator[None]:
+def precision(name: str) -> Iterator[None]:
     """fp32 is all of it: cuDNN's convolutions would round to tf32 by default."""
     kinds: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn.conv)  # type: ignore[attr-defined]
     before = [kind.fp32_precision for kind in kinds]
@@ -348,8 +348,8 @@ def _precision(name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        for kind, precision in zip(kinds, before, strict=True):
-            kind.fp32_precision = precision
+        for kind, old in zip(kinds, before, strict=True):
+            kind.fp32_precision = old
 
 
 @contextmanager

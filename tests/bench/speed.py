@@ -1,8 +1,11 @@
-"""The reference settings side by side in one process: `python -m tests.bench.speed [a b c memory growth] [--repeat R]`.
+"""The reference settings side by side in one process:
+`python -m tests.bench.speed [a b c stack memory growth] [--repeat R] [--device cpu|cuda]`.
 
 A: FedALA's setting, 20 clients, Dirichlet 0.1, all take part, batch 10, 1 epoch. B: PGFed's, 25 of 100 clients,
 Dirichlet 0.3, batch 128, 5 epochs. C: ResNet-18 on 64x64x3, 20 clients, batch 10, a few steps. Images are random and
 few; the method is FedAvg.
+stack: trials of A that train as one cohort beside the same one by one. On a GPU a cohort trains in one chunk, in three
+precisions, and nothing goes to worker processes.
 The engine stands beside (1) the plain eager sequential loop with one and with two threads, and (2) the same with a
 DataLoader per client and an evaluation of all clients in each round, as public libraries have it. All take the same
 cohorts in turn; ratios are medians over the rounds, and above 1 where the engine is faster.
@@ -15,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -28,7 +31,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
+from pflsweep import trial
+from pflsweep.data.federation import Federation
 from pflsweep.engine.simulation import Result, Simulation
+from pflsweep.engine.stack import Seat, at_once
 from pflsweep.models import cnn, torchvision
 from pflsweep.report import style
 from tests.bench.setting import LR, SHAPE, Build, PlainLoop, federation_of, simulation
@@ -62,7 +68,7 @@ SETTINGS = {
         20, 1.0, 0.1, 20, 10, 1, (3, 64, 64), partial(torchvision.build, name="resnet18", norm="group", groups=32)
     ),
 }
-TARGETS = {"a": 1.15, "b": 1.0}
+TARGETS = {"cpu": {"a": 1.15, "b": 1.0}, "cuda": {"a": 20.0, "b": 5.0}}
 EVALUATED = 1.5
 
 
@@ -78,20 +84,28 @@ class Loaders(PlainLoop):
         return [sum(int((self.model(a).argmax(1) == b).sum()) for a, b in loader) for loader in loaders]
 
 
-def compare(setting: Setting, repeat: int) -> None:
+def engines(setting: Setting, fed: Federation) -> dict[str, Simulation]:
+    """The engine in its modes. The one that is compared with others comes second."""
+    if fed.device.type == "cuda":
+        whole = {kind: fedavg(setting, fed, precision=kind, chunk=setting.clients) for kind in ("fp32", "tf32", "bf16")}
+        return {"engine, chunks of 1": fedavg(setting, fed), **{f"engine, {kind}": sim for kind, sim in whole.items()}}
+    ours = {f"engine, {n} workers": fedavg(setting, fed, workers=n) for n in sorted({1, CORES})}
+    return {**ours, "engine, bf16": fedavg(setting, fed, workers=CORES, precision="bf16")}
+
+
+def compare(setting: Setting, repeat: int, device: str) -> None:
     """Rounds in turn, and the table."""
     sizes = setting.sizes()
-    fed = federation_of(sizes, [max(1, n // 3) for n in sizes], shape=setting.shape)
+    fed = federation_of(sizes, [max(1, n // 3) for n in sizes], device, setting.shape)
     how = {"epochs": setting.epochs, "batch": setting.batch, "build": setting.build}
-    ours = {f"engine, {n} workers": fedavg(setting, fed, n) for n in sorted({1, CORES})}
-    ours["engine, bf16"] = fedavg(setting, fed, CORES, precision="bf16")
+    ours = engines(setting, fed)
     plain, loaders = PlainLoop(fed, **how), Loaders(fed, **how)
     seen: dict[str, list[float]] = {}  # seconds for each image of a round
     busy: dict[str, list[float]] = {}  # of all processes, evaluation included: what a busy machine does not change much
     for k in range(repeat + 1):
         for name, sim in ours.items():
             began = processors()
-            result = on_threads(1, partial(next, sim.run()))
+            result = on_threads(1, partial(next_in, sim))
             if k:
                 used = processors() - began
                 busy.setdefault(f"{name}, evaluated", []).append(used / result.images)
@@ -106,8 +120,14 @@ def compare(setting: Setting, repeat: int) -> None:
                 if k:
                     seen.setdefault(f"{name}, {threads} threads", []).append(took / result.images)
                     busy.setdefault(f"{name}, {threads} threads", []).append((processors() - began) / result.images)
-    floors = [on_threads(n, partial(floor, setting, len(ids))) for n in sorted({1, CORES})]
-    show(setting, seen, busy, max(floors))
+    floors = [on_threads(n, partial(floor, setting, len(ids), device)) for n in sorted({1, CORES})]
+    show(setting, seen, busy, max(floors), list(ours), device)
+
+
+def next_in(sim: Simulation) -> Result:
+    """A round, in the precision that its task says, as a trial has it."""
+    with trial.precision(sim.task.precision):
+        return next(sim.run())
 
 
 def evaluated(loop: PlainLoop, ids: list[int]) -> None:
@@ -115,7 +135,14 @@ def evaluated(loop: PlainLoop, ids: list[int]) -> None:
     loop.evaluate()
 
 
-def show(setting: Setting, seen: dict[str, list[float]], busy: dict[str, list[float]], floor: float) -> None:
+def show(
+    setting: Setting,
+    seen: dict[str, list[float]],
+    busy: dict[str, list[float]],
+    floor: float,
+    ours: list[str],
+    device: str,
+) -> None:
     print(f"\n{setting}\n\n| | images/s | of the floor | CPU us an image |\n|-|-|-|-|")
     for name, times in seen.items():
         rate = 1 / median(times)
@@ -123,14 +150,15 @@ def show(setting: Setting, seen: dict[str, list[float]], busy: dict[str, list[fl
         print(f"| {name} | {rate:,.0f} | {rate / floor:.2f} | {used} |")
     together = int(setting.participation * setting.clients * setting.batch)
     print(f"| floor: one model at batch {together} | {floor:,.0f} | | |")
-    target = next((TARGETS[name] for name, each in SETTINGS.items() if each is setting and name in TARGETS), None)
+    name = next(name for name, each in SETTINGS.items() if each is setting)
+    target, first, chosen, others = TARGETS[device].get(name), ours[0], ours[1], ours[2:]
     best = {kind: min((n for n in seen if n.startswith(kind)), key=lambda n: median(seen[n])) for kind in
             ("plain", "DataLoader")}  # fmt: skip
     for one, other, least in (
-        (f"engine, {CORES} workers", best["plain"], target),
-        (f"engine, {CORES} workers, evaluated", best["DataLoader"], EVALUATED),
-        (f"engine, {CORES} workers", "engine, 1 workers", None),
-        ("engine, bf16", f"engine, {CORES} workers", None),
+        (chosen, best["plain"], target),
+        (f"{chosen}, evaluated", best["DataLoader"], EVALUATED),
+        (chosen, first, None),
+        *((other, chosen, None) for other in others),
     ):
         ratios = [b / a for a, b in zip(seen[one], seen[other], strict=True)]
         wanted = "" if least is None else f" (target {least}: {'met' if median(ratios) >= least else 'missed'})"
@@ -139,17 +167,44 @@ def show(setting: Setting, seen: dict[str, list[float]], busy: dict[str, list[fl
         )
 
 
-def fedavg(setting: Setting, fed, workers: int, method: str = "fedavg", precision: str = "fp32") -> Simulation:
-    how = {"epochs": setting.epochs, "batch": setting.batch, "build": setting.build, "precision": precision}
-    return simulation(method, fed, participation=setting.participation, workers=workers, eval_every=1, **how)
+def fedavg(setting: Setting, fed: Federation, method: str = "fedavg", **more: Any) -> Simulation:
+    how = {"epochs": setting.epochs, "batch": setting.batch, "build": setting.build, "eval_every": 1}
+    return simulation(method, fed, participation=setting.participation, **{**how, **more})
 
 
-def floor(setting: Setting, clients: int) -> float:
+def stack(repeat: int, device: str) -> None:
+    """Rounds of A, of 1 to 16 trials with a learning rate each: one by one, then as one cohort."""
+    setting, chunk = SETTINGS["a"], SETTINGS["a"].clients if device == "cuda" else 1
+    sizes = setting.sizes()
+    fed = federation_of(sizes, [1] * len(sizes), device)
+    print("\n| trials of A | images/s one by one | as one cohort | ratio |\n|-|-|-|-|")
+    for trials in (2, 4, 8, 16):
+        sims = [fedavg(setting, fed, chunk=chunk, eval_every=10**9) for _ in range(trials)]
+        for k, sim in enumerate(sims):
+            sim.schedule = replace(sim.schedule, lr=LR * (1 + k / trials))
+        images, verbs = sum(next_in(sim).images for sim in sims), [sim.verbs for sim in sims]
+        apart, together = [], []
+        for _ in range(repeat + 1):
+            for sim, own in zip(sims, verbs, strict=True):
+                sim.verbs = own
+            apart.append(seconds(lambda sims=sims: [next_in(sim) for sim in sims]))
+            together.append(seconds(partial(at_once, [partial(seated, sim) for sim in sims])))
+        rates = [images / median(times[1:]) for times in (apart, together)]
+        ratio = median(a / b for a, b in zip(apart[1:], together[1:], strict=True))
+        print(f"| {trials} | {rates[0]:,.0f} | {rates[1]:,.0f} | {ratio:.2f} |", flush=True)
+
+
+def seated(sim: Simulation, seat: Seat) -> Result:
+    sim.verbs = seat.joined(sim.verbs)
+    return next_in(sim)
+
+
+def floor(setting: Setting, clients: int, device: str) -> float:
     """Images a second of one model whose batch has the whole cohort's images."""
-    model = setting.build(setting.shape, 10)
+    model = setting.build(setting.shape, 10).to(device)
     optimiser = torch.optim.SGD(model.parameters(), lr=LR)
-    x = torch.rand(clients * setting.batch, *setting.shape)
-    y = torch.randint(0, 10, (len(x),))
+    x = torch.rand(clients * setting.batch, *setting.shape, device=device)
+    y = torch.randint(0, 10, (len(x),), device=device)
 
     def step() -> None:
         optimiser.zero_grad()
@@ -168,6 +223,8 @@ def processors() -> float:
 def seconds(run: Callable[[], object]) -> float:
     began = time.perf_counter()
     run()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return time.perf_counter() - began
 
 
@@ -228,7 +285,9 @@ def memory() -> None:
     for method in ("fedavg", "fedala", "pgfedmo", "fedfomo"):
         peaks = []
         for workers in (1, CORES):
-            sim = fedavg(Setting(100, 1.0, 0.1, 60, 10, 1), federation_of([60] * 100, [2] * 100), workers, method)
+            sim = fedavg(
+                Setting(100, 1.0, 0.1, 60, 10, 1), federation_of([60] * 100, [2] * 100), method, workers=workers
+            )
             with watched() as peak:
                 for _ in range(3):
                     on_threads(1, lambda sim=sim: next(sim.run()))
@@ -274,7 +333,7 @@ def growth() -> None:
 def grown(clients: int, cohort: int, rounds: int = 3) -> Growth:
     """The first round aside: it measures how long work takes."""
     fed = federation_of([20] * clients, [1] * clients)
-    sim = fedavg(Setting(clients, cohort / clients, 0.1, 20, 10, 1), fed, CORES, "fedala")
+    sim = fedavg(Setting(clients, cohort / clients, 0.1, 20, 10, 1), fed, "fedala", workers=CORES)
     with watched() as peak:
         results = [on_threads(1, lambda: next(sim.run())) for _ in range(rounds)]
     took, evaluated = (median(getattr(r, what) for r in results[1:]) for what in ("seconds", "eval_seconds"))
@@ -285,15 +344,20 @@ def grown(clients: int, cohort: int, rounds: int = 3) -> Growth:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", nargs="*", default=["memory", *SETTINGS, "growth"])
+    parser.add_argument("what", nargs="*", default=["memory", *SETTINGS, "stack", "growth"])
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--device", choices=list(TARGETS), default="cpu")
     options = parser.parse_args()
     print(
         f"{date.today()}, {platform.machine()}, {CORES} cores, torch {torch.__version__}, load {os.getloadavg()[0]:.1f}"
     )
     for what in options.what:
-        other = {"memory": memory, "growth": growth}.get(what)
-        other() if other else compare(SETTINGS[what], options.repeat)
+        if what in SETTINGS:
+            compare(SETTINGS[what], options.repeat, options.device)
+        elif what == "stack":
+            stack(options.repeat, options.device)
+        else:
+            {"memory": memory, "growth": growth}[what]()
 
 
 if __name__ == "__main__":
