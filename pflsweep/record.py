@@ -6,8 +6,10 @@ checkpoint's round are dropped on resume.
 
 import hashlib
 import json
+import zipfile
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -103,10 +105,13 @@ def method_name(chosen: dict[str, Any]) -> str:
 
 
 class Record:
-    """One folder <runs>/<identity>. In memory the tables may be ahead of the disk until `write`."""
+    """One folder <runs>/<identity>. In memory the tables may be ahead of the disk until `write`.
+
+    The large ones, clients and matrices, are read when they are asked for, as of the last round at opening.
+    """
 
     def __init__(self, folder: str | Path) -> None:
-        """Opens an existing record. Raises UserError where it is not one, or is damaged."""
+        """Opens an existing record. Raises UserError where it is not one, or is damaged; so does what reads later."""
         self.folder = Path(folder)
         if not (self.folder / "meta.json").exists():
             raise UserError(f"{self.folder} is not a record of a trial: it has no meta.json.")
@@ -115,9 +120,11 @@ class Record:
         self.status: dict[str, Any] = self._read("status.json", disk.read_json)
         if "config" in self.status and _digest(self.config) not in self.status["config"]:  # half a YAML may be YAML
             raise self._damaged("config.yaml", "not as it was written")
-        self._rounds: list[dict[str, Any]] = self._table("rounds").to_dict("records")  # type: ignore[assignment]
-        self._clients: list[pd.DataFrame] = [table] if len(table := self._table("clients")) else []
-        self.matrices: dict[str, np.ndarray] = self._read("matrices.npz", disk.read_npz, {})
+        self._before = self._table("rounds", read_parquet)
+        self._rounds: list[dict[str, Any]] = []  # of the rounds after those
+        self._opened = self.done  # others may train on until the rest is read
+        self._table("clients", _require_parquet)
+        self._read("matrices.npz", _require_npz, None)
         self._partition: pd.DataFrame | None = None
 
     @classmethod
@@ -126,7 +133,8 @@ class Record:
         record = object.__new__(cls)
         record.folder, record.meta, record.config = folder, {**meta, "created": _now()}, config
         record.status = {"status": "running", "rounds": 0, "target": None, "seconds": 0.0, "error": None}
-        record._rounds, record._clients, record.matrices = [], [], {}
+        record._before, record._rounds = pd.DataFrame(), []
+        record._clients, record.matrices = [], {}
         record._partition = partition
         return record
 
@@ -159,42 +167,64 @@ class Record:
     @property
     def rounds(self) -> pd.DataFrame:
         """One row a round."""
-        return pd.DataFrame(self._rounds)
+        return _joined([self._before, *([pd.DataFrame(self._rounds)] if self._rounds else [])])
 
     @property
     def clients(self) -> pd.DataFrame:
         """One row a client, view, target and evaluated round."""
-        return pd.concat(self._clients, ignore_index=True) if self._clients else pd.DataFrame()
+        return _joined(self._clients)
+
+    def clients_in(self, *rounds: int) -> pd.DataFrame:
+        """The rows of `clients` of some evaluated rounds, without keeping the others."""
+        if "_clients" in vars(self):
+            table = self.clients
+            return table[table["round"].isin(rounds)].reset_index(drop=True)
+        table = self._table("clients", partial(read_parquet, rounds=rounds))
+        if not set(rounds) <= set(table.get("round", ())):
+            raise self._damaged("clients.parquet", f"without the scores of round {max(rounds)}")
+        return table
+
+    @cached_property
+    def _clients(self) -> list[pd.DataFrame]:
+        table = self._table("clients", read_parquet)
+        return [table[table["round"] <= self._opened]] if len(table) else []
+
+    @cached_property
+    def matrices(self) -> dict[str, np.ndarray]:
+        """The method's own by name, as of the last round; of small ones also those before (history.py)."""
+        return history.upto(self._read("matrices.npz", disk.read_npz, {}), self._opened)
 
     @property
     def partition(self) -> pd.DataFrame:
         """One row a client and class: counts of training, validation and test samples."""
-        return self._read("partition.parquet", pd.read_parquet) if self._partition is None else self._partition
+        return self._read("partition.parquet", read_parquet) if self._partition is None else self._partition
 
     @property
     def newcomers(self) -> pd.DataFrame:
         """One row a new client and epoch of its fine-tuning; empty where all clients train."""
-        return self._read("newcomers.parquet", pd.read_parquet, pd.DataFrame())
+        return self._read("newcomers.parquet", read_parquet, pd.DataFrame())
 
     @property
     def study(self) -> pd.DataFrame:
         """What the trial's study has seen, as its class says; empty without one."""
-        return self._read("study.parquet", pd.read_parquet, pd.DataFrame())
+        return self._read("study.parquet", read_parquet, pd.DataFrame())
 
     @property
     def done(self) -> int:
         """The last round in the tables."""
-        return int(self._rounds[-1]["round"]) if self._rounds else 0
+        last = self._rounds[-1]["round"] if self._rounds else self._before["round"].iloc[-1] if len(self._before) else 0
+        return int(last)
 
     @property
     def last_row(self) -> dict[str, Any]:
         """The last round's row."""
-        return self._rounds[-1]
+        return self._rounds[-1] if self._rounds else {**self._before.tail(1).to_dict("records")[0]}
 
     @property
     def evaluated(self) -> list[int]:
         """The rounds that have scores."""
-        return [int(row["round"]) for row in self._rounds if not np.isnan(row.get("personal_accuracy", np.nan))]
+        table = self.rounds
+        return [] if "personal_accuracy" not in table else table["round"][table["personal_accuracy"].notna()].tolist()
 
     def append(self, row: dict[str, Any], clients: pd.DataFrame | None, matrices: dict[str, np.ndarray]) -> None:
         """One more round. matrices: the method's own; of small ones the rounds before are kept too."""
@@ -205,33 +235,45 @@ class Record:
 
     def amend(self, scores: dict[str, Any], clients: pd.DataFrame) -> None:
         """The last round, evaluated after all."""
-        self._rounds[-1] = {**self._rounds[-1], **scores}
+        row = {**self.last_row, **scores}
+        self._forget(self.done - 1)
+        self._rounds.append(row)
         self._clients.append(clients)
 
     def truncate(self, last: int) -> None:
         """Forget rounds after `last`, in memory."""
-        self._rounds = [row for row in self._rounds if row["round"] <= last]
+        self._forget(last)
         table = self.clients
         self._clients = [table[table["round"] <= last]] if len(table) else []
         self.matrices = history.upto(self.matrices, last)
         self.status = {**self.status, **self._progress()}
 
+    def _forget(self, last: int) -> None:
+        """The rows of rounds after `last`."""
+        table = self.rounds
+        self._before, self._rounds = table[table["round"] <= last] if len(table) else table, []
+
     def drop_scores(self, due: Callable[[int], bool]) -> None:
         """Forget evaluations that are not due, in memory: the last round's of a run that now goes on."""
-        self._rounds = [row if due(row["round"]) else _without_scores(row) for row in self._rounds]
-        table = self.clients
-        self._clients = [table[table["round"].map(due)]] if len(table) else []
+        table, clients = self.rounds, self.clients
+        if len(table):
+            scores = [column for column in table if str(column).startswith(VIEWS)]
+            table.loc[~table["round"].map(due), scores] = np.nan
+            table = table.drop(columns=[column for column in scores if table[column].isna().all()])
+        self._before, self._rounds = table, []
+        self._clients = [clients[clients["round"].map(due)]] if len(clients) else []
 
     def _progress(self) -> dict[str, Any]:
-        seconds = sum(row["seconds"] + row["eval_seconds"] for row in self._rounds)
-        return {"rounds": self.done, "seconds": float(seconds)}
+        table = self.rounds
+        seconds = float((table["seconds"] + table["eval_seconds"]).sum()) if len(table) else 0.0
+        return {"rounds": self.done, "seconds": seconds}
 
     def write(self, simulation: dict[str, Any] | None = None) -> None:
         """Tables, then the checkpoint. Raises UserError where the disk does not let it."""
         with writing(self.folder):
-            self._clients = [table] if len(table := self.clients) else []
+            self._clients = [self.clients]
             disk.write_parquet(self.folder / "rounds.parquet", self.rounds)
-            disk.write_parquet(self.folder / "clients.parquet", table)
+            disk.write_parquet(self.folder / "clients.parquet", self.clients)
             if self.matrices:
                 disk.write_npz(self.folder / "matrices.npz", self.matrices)
             if simulation is not None:
@@ -278,9 +320,9 @@ class Record:
             raise UserError(f"{self.folder} holds no models: they are saved at the end, with checkpoint.models=true.")
         return found
 
-    def _table(self, name: str) -> pd.DataFrame:
+    def _table(self, name: str, reader: Callable[[Path], Any]) -> Any:
         """Empty before the first write."""
-        return self._read(f"{name}.parquet", pd.read_parquet, ... if self.status.get("rounds") else pd.DataFrame())
+        return self._read(f"{name}.parquet", reader, ... if self.status.get("rounds") else pd.DataFrame())
 
     def _read(self, name: str, reader: Callable[[Path], Any], missing: Any = ...) -> Any:
         """missing: what is read where there is no file; without it, that is damage."""
@@ -305,8 +347,38 @@ def _digest(config: dict[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(config, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
 
 
-def _without_scores(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if not key.startswith(VIEWS)}
+def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    """Their rows, numbered from 0: a table that may be changed."""
+    there = [table for table in tables if len(table)]
+    if len(there) < 2:
+        return there[0].reset_index(drop=True) if there else pd.DataFrame()
+    return pd.concat(there, ignore_index=True)
+
+
+def read_parquet(path: Path, rounds: Sequence[int] | None = None) -> pd.DataFrame:
+    """rounds: only their rows. pandas' own reader is made for data sets of many files: of small ones it takes several
+    times as long, as threads do.
+    """
+    import pyarrow as pa
+    from pyarrow import compute, parquet
+
+    with parquet.ParquetFile(path) as file:
+        table = file.read(use_threads=False)
+    if rounds is not None:
+        table = table.filter(compute.is_in(table["round"], pa.array(rounds, table["round"].type)))
+    return table.to_pandas(use_threads=False)
+
+
+def _require_parquet(path: Path) -> None:
+    """Raises where a file is cut short or none: what tells where its columns are stands at its end."""
+    from pyarrow import parquet
+
+    parquet.ParquetFile(path).close()
+
+
+def _require_npz(path: Path) -> None:
+    """The same of matrices."""
+    zipfile.ZipFile(path).close()
 
 
 def _now() -> str:

@@ -99,6 +99,15 @@ class Page:
         found = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         return found["result"].get("value")
 
+    def ask_frame(self, expression: str) -> Any:
+        """The value of an expression in the page's sandboxed frame, which is a target of its own."""
+        session, self._session = self._session, None
+        targets = self._call("Target.getTargets")["targetInfos"]
+        (frame,) = (target["targetId"] for target in targets if target["type"] == "iframe")
+        self._session = self._call("Target.attachToTarget", targetId=frame, flatten=True)["sessionId"]
+        value, self._session = self.ask(expression), session
+        return value
+
     def picture(self, file: Path) -> None:
         """What the window shows, as PNG."""
         file.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"]))

@@ -1,7 +1,6 @@
 """What a user sees of a sweep in a browser: MLflow's run list, the sweep's run with its pictures, a report's page."""
 
 import json
-import os
 import re
 import shutil
 import socket
@@ -10,10 +9,13 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from pflsweep.cli import main
 
 from .browser import Page, browser, program
 from .test_tracking import empty  # noqa: F401 (a fixture)
@@ -52,30 +54,34 @@ class Seen(NamedTuple):
         return self.server + found[2]
 
 
-def pflsweep(*words: str) -> list[str]:
-    return [sys.executable, "-c", "import sys; from pflsweep.cli import main; sys.exit(main())", *words]
-
-
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory, empty: Path) -> Iterator[Seen]:  # noqa: F811
-    """A sweep with a search, run and reported as a user would; a browser, and `pflsweep ui`."""
+    """A sweep with a search, run and reported as a user would; a browser, and `pflsweep ui`, which starts meanwhile."""
     program()
     folder = tmp_path_factory.mktemp("seen")
     shutil.copy(empty, folder / "mlflow.db")  # to make one takes seconds
     for name, content in (("sweeps/own/table.yaml", SWEEP), ("reports/layouts/own/table.yaml", LAYOUT)):
         (folder / name).parent.mkdir(parents=True)
         (folder / name).write_text(content)
-    environment = {key: value for key, value in os.environ.items() if key != "PFLSWEEP_SWEEP"}
-    subprocess.run(pflsweep("-m", "sweep=own/table"), cwd=folder, env=environment, check=True)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    ui = subprocess.Popen(pflsweep("ui", "--port", str(port)), cwd=folder, env=environment)
-    try:
-        subprocess.run(pflsweep("report", "own/table"), cwd=folder, env=environment, check=True)
-        server = f"http://127.0.0.1:{port}"
+    with pytest.MonkeyPatch.context() as here, _ui(folder) as server:
+        here.chdir(folder)
+        here.delenv("PFLSWEEP_SWEEP", raising=False)
+        for words in (["-m", "sweep=own/table"], ["report", "own/table"]):
+            assert main(words) == 0  # in this process: another one would take seconds to import what is here already
         _reach(server)
         with browser(folder / "profile") as page:
             yield Seen(folder, page, server)
+
+
+@contextmanager
+def _ui(folder: Path) -> Iterator[str]:
+    """The address of a server that may not be up yet."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    code = "import sys; from pflsweep.cli import main; sys.exit(main())"
+    ui = subprocess.Popen([sys.executable, "-c", code, "ui", "--port", str(port)], cwd=folder)
+    try:
+        yield f"http://127.0.0.1:{port}"
     finally:
         ui.terminate()
         ui.wait()
@@ -136,6 +142,7 @@ def test_a_reports_page_shows_table_and_figures(seen: Seen) -> None:
     rows = seen.page.ask("[...document.querySelectorAll('table')[0].rows].map(row => row.innerText).join(' ')")
     assert re.search(r"Local\s+\d\d\.\d\d\s+FedAvg\s+\d\d\.\d\d", rows), rows
     assert seen.page.ask("[...document.images].every(image => image.naturalWidth > 300)")
+    assert not seen.page.ask(has("Links do nothing in this frame"))
     seen.page.picture(seen.folder / "page.png")
 
 
@@ -147,4 +154,5 @@ def test_mlflow_shows_the_page_with_its_figures(seen: Seen) -> None:
     shown = seen.page.ask("fetch(document.querySelector('iframe').src).then(answer => answer.text())")
     assert shown == (seen.folder / "reports/own/table/page.html").read_text()
     assert 'src="data:image/svg+xml;base64,' in shown
+    assert seen.page.ask_frame(has("Links do nothing in this frame: right-click one"))
     seen.page.picture(seen.folder / "mlflow.png")

@@ -147,6 +147,65 @@ def test_truncate_forgets_later_rounds(tmp_path: Path) -> None:
     assert record.status["seconds"] == pytest.approx(1.5)
 
 
+def test_clients_of_some_rounds(tmp_path: Path) -> None:
+    written = made(tmp_path, 5)
+    for record in (written, Record(tmp_path)):
+        assert record.clients_in(1, 5)["round"].tolist() == [1, 1, 5, 5]
+        pd.testing.assert_frame_equal(record.clients_in(3), written.clients_in(3))
+    with pytest.raises(UserError, match=r"clients\.parquet.*without the scores of round 2"):
+        Record(tmp_path).clients_in(1, 2)
+
+
+def test_tables_are_read_when_they_are_asked_for_and_damage_is_said_then(tmp_path: Path) -> None:
+    """A damage that leaves the end of the file as it was."""
+    made(tmp_path)
+    for name, ask in (("clients.parquet", "clients"), ("matrices.npz", "matrices")):
+        file = tmp_path / name
+        content = file.read_bytes()
+        file.write_bytes(content[:4] + bytes(100) + content[104:])
+        record = Record(tmp_path)
+        with pytest.raises(UserError, match=rf"{name} cannot be read"):
+            getattr(record, ask)
+        file.write_bytes(content)
+    (tmp_path / "clients.parquet").write_bytes((tmp_path / "clients.parquet").read_bytes()[:4] + bytes(100))
+    with pytest.raises(UserError, match=r"clients\.parquet cannot be read"):
+        Record(tmp_path)
+
+
+def test_what_is_trained_since_a_record_was_opened_is_not_in_it(tmp_path: Path) -> None:
+    made(tmp_path, 3)
+    record = Record(tmp_path)
+    shutil.rmtree(tmp_path)
+    made(tmp_path, 5)
+    assert record.rounds["round"].max() == 3
+    assert record.clients["round"].max() == 3
+    assert record.matrices["A@round"].tolist() == [1, 2, 3]
+
+
+def test_a_record_that_goes_on_is_the_one_of_an_undisturbed_run(tmp_path: Path) -> None:
+    """Its last round was scored as the last one and now is no longer due."""
+    whole, cut = made(tmp_path / "whole", 5), Record(made(tmp_path / "cut", 3).folder)
+    cut.truncate(3)
+    cut.drop_scores(lambda t: t == 1)
+    assert cut.evaluated == [1]
+    assert cut.clients["round"].unique().tolist() == [1]
+    scored = whole.clients_in(3)
+    cut.amend({"personal_accuracy": 0.3}, scored)
+    assert (cut.done, cut.evaluated, cut.last_row["personal_accuracy"]) == (3, [1, 3], 0.3)
+    for t in (4, 5):
+        row = whole.rounds[whole.rounds["round"] == t].to_dict("records")[0]
+        clients = whole.clients_in(t)
+        cut.append(row, clients if len(clients) else None, {"A": np.full((2, 2), t)})
+    cut.write()
+    for record in (cut, Record(cut.folder)):
+        pd.testing.assert_frame_equal(record.rounds, whole.rounds)
+        pd.testing.assert_frame_equal(record.clients, whole.clients)
+        assert record.matrices["A@round"].tolist() == whole.matrices["A@round"].tolist()
+    cut.drop_scores(lambda t: False)
+    assert "personal_accuracy" not in cut.rounds
+    assert (cut.evaluated, len(cut.clients)) == ([], 0)
+
+
 FILES = (
     "meta.json",
     "config.yaml",

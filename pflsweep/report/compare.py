@@ -1,6 +1,7 @@
 """Runs side by side: grouped by setting, a row a method, seeds averaged, clients paired with a baseline."""
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,13 +29,6 @@ class HasRounds(Protocol):
 
     @property
     def rounds(self) -> pd.DataFrame: ...
-
-
-class HasClients(Protocol):
-    """The same, of its scores by client."""
-
-    @property
-    def clients(self) -> pd.DataFrame: ...
 
 
 class HasNewcomers(Protocol):
@@ -84,7 +78,12 @@ def summary(record: Record) -> Summary:
 def at_last(record: HasRounds, column: str) -> float:
     """A column of the rounds in the last evaluated one; NaN where the record has no such column."""
     rounds = record.rounds
-    return float(rounds[rounds["personal_accuracy"].notna()].iloc[-1].get(column, np.nan))
+    return float(rounds.loc[rounds["personal_accuracy"].notna(), column].iloc[-1]) if column in rounds else math.nan
+
+
+def by_round(record: HasRounds, column: str = "personal_accuracy") -> pd.Series:
+    """A column of the rounds that have it, by round."""
+    return record.rounds[["round", column]].dropna().set_index("round")[column]
 
 
 def rounds_to(record: HasRounds, goal: float) -> float:
@@ -93,13 +92,11 @@ def rounds_to(record: HasRounds, goal: float) -> float:
     return float(rounds.loc[rounds["personal_accuracy"] >= goal, "round"].min())
 
 
-def client_accuracy(record: HasClients, view: str = "personal", target: str = "own") -> pd.Series:
-    """By client, in the last evaluated round; clients without test data are left out."""
-    clients = record.clients
+def client_accuracy(clients: pd.DataFrame, view: str = "personal", target: str = "own") -> pd.Series:
+    """By client, from the rows of one round; clients without test data are left out."""
     where = clients.get("target", "own") == target  # older records have own rows alone
     shown = clients[(clients["view"] == view) & where & (clients["n"] > 0)]
-    shown = shown[shown["round"] == shown["round"].max()].set_index("client").sort_index()
-    return shown["correct"] / shown["n"]
+    return (shown["correct"] / shown["n"]).set_axis(shown["client"]).sort_index()
 
 
 def newcomers_accuracy(record: HasNewcomers) -> pd.Series:
@@ -121,8 +118,8 @@ class Row:
 
     @cached_property
     def accuracies(self) -> dict[int, pd.Series]:
-        """Seed -> accuracy by client."""
-        return {record.meta["seed"]: client_accuracy(record) for record in self.records}
+        """Seed -> accuracy by client, in the last evaluated round."""
+        return {r.meta["seed"]: client_accuracy(r.clients_in(r.evaluated[-1])) for r in self.records}
 
     @cached_property
     def summaries(self) -> list[Summary]:
@@ -138,8 +135,7 @@ class Row:
 
     def curve(self) -> Curve:
         """Mean over seeds of the rounds that all of them evaluated; the band is the t-interval over seeds."""
-        tables = [r.rounds.dropna(subset="personal_accuracy").set_index("round") for r in self.records]
-        return self._banded([t["personal_accuracy"] for t in tables])
+        return self._banded([by_round(record) for record in self.records])
 
     def newcomers(self) -> Curve | None:
         """The same of the clients that took part in no round, by epoch of fine-tuning; None where there are none."""
@@ -169,15 +165,15 @@ class Setting:
 
     config: dict[str, Any]  # flat: what they share
     apart: list[str]  # the keys in which it differs from other settings of the same report
+    named: list[str]  # those of them that its name has
     records: list[Record]  # finished or not
     rows: list[Row]  # with a finished run each
 
     @property
     def name(self) -> str:
-        """Dataset, partition, model, and the first three keys by which others differ."""
+        """Dataset, partition, model, and keys by which others differ: no other setting has the same name."""
         meta = self.records[0].meta
-        own = {key: self.config.get(key) for key in self.apart if not key.endswith("_target_")}
-        shown = [f"{key.rpartition('.')[2]}={value}" for key, value in list(own.items())[:3]]
+        shown = [f"{key.rpartition('.')[2]}={self.config.get(key)}" for key in self.named]
         return ", ".join([meta["dataset"], meta["partition"], meta["model"], *shown])
 
     @property
@@ -203,7 +199,20 @@ def settings(records: Iterable[Record]) -> list[Setting]:
     shown = [json.loads(key) for key in groups if rows[key]]
     keys = sorted({key for config in shown for key in config})
     apart = [key for key in keys if len({str(config.get(key)) for config in shown}) > 1]
-    return [Setting(json.loads(key), apart, group, rows[key]) for key, group in groups.items()]
+    named = _naming(apart, shown)
+    return [Setting(json.loads(key), apart, named, group, rows[key]) for key, group in groups.items()]
+
+
+def _naming(apart: list[str], configs: list[dict[str, Any]]) -> list[str]:
+    """The first three keys, or as many more as tell all settings apart. Dataset, partition and model have their names
+    anyway.
+    """
+    keys = [key for key in apart if not key.endswith("_target_")]
+    for n in range(3, len(keys)):
+        told = [key for key in apart if key in keys[:n] or key not in keys]
+        if len({tuple(str(config.get(key)) for key in told) for config in configs}) == len(configs):
+            return keys[:n]
+    return keys
 
 
 def check_baseline(found: list[Setting], method: str | None) -> None:
@@ -277,9 +286,9 @@ def record_curves(record: Record) -> list[Curve]:
     """One run's accuracies by round, whatever was evaluated."""
     curves = []
     for name in evaluated([record]):
-        table = record.rounds.dropna(subset=f"{name}_accuracy")
-        values = table[f"{name}_accuracy"].to_numpy(dtype=float)
-        curves.append(Curve(spoken(name), table["round"].to_numpy(dtype=float), values, values, values))
+        found = by_round(record, f"{name}_accuracy")
+        values = found.to_numpy(dtype=float)
+        curves.append(Curve(spoken(name), found.index.to_numpy(dtype=float), values, values, values))
     return [curve for curve in curves if len(curve.rounds)]
 
 

@@ -15,6 +15,11 @@ sub { color: #59636e; vertical-align: baseline; font-size: .8em; white-space: no
 code { font: .86em ui-monospace, monospace; background: #eff1f3; padding: .1em .35em; border-radius: 4px; }
 img { max-width: 100%; }
 """
+# MLflow shows a page in a frame from which nothing can be opened (sandbox="allow-scripts")
+FRAMED = """\
+<p id=framed hidden>Links do nothing in this frame: right-click one and open it in a new tab.</p>
+<script>document.getElementById("framed").hidden = parent === self</script>
+"""
 
 
 def page(text: str, folder: Path) -> str:
@@ -29,6 +34,8 @@ def page(text: str, folder: Path) -> str:
             if child.type == "image":
                 child.attrSet("src", _inside(folder / str(child.attrGet("src"))))
     body = reader.renderer.render(parts, reader.options, {})
+    if any(child.type == "link_open" for part in parts for child in part.children or []):
+        body = FRAMED + body
     head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>\n{STYLE}</style>'
     return f"<!doctype html>\n<html lang=en><head>{head}</head><body>\n{body}</body></html>\n"
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from pflsweep.report import figures, style
-from pflsweep.report.compare import newcomers_accuracy
+from pflsweep.report.compare import by_round, newcomers_accuracy
 from pflsweep.report.figures import Array
 from pflsweep.report.paper import sensitivity, studies, weight_figures
 from pflsweep.report.paper.store import Trial
@@ -84,7 +84,7 @@ def _scored(of: Reproduced, made: Made) -> str:
 def _by_round(trials: list[Trial], column: str) -> tuple[Array, Array, Array]:
     """The rounds that all evaluated, mean and std in percent."""
     column = column if all(column in trial.rounds for trial in trials) else "personal_accuracy"
-    seeds = [trial.rounds.set_index("round")[column].dropna() for trial in trials]
+    seeds = [by_round(trial, column) for trial in trials]
     common = sorted(set.intersection(*(set(each.index) for each in seeds)))
     values = 100 * np.array([each.loc[common].to_numpy(dtype=float) for each in seeds])
     std = values.std(axis=0, ddof=1) if len(seeds) > 1 else np.zeros(len(common))

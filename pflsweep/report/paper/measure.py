@@ -29,15 +29,11 @@ def accuracy(trial: Trial, options: dict[str, Any], view: str) -> Values:
     """
     clients = trial.clients_best if options.get("round") == "best" else trial.clients
     target, group = options.get("target", "own"), options.get("group")
-    values = client_accuracy(_Rows(clients), view, target)
+    values = client_accuracy(clients, view, target)
     if group is None:
         return values
     groups = trial.partition.groupby("client")["group"].first().map(_plain).loc[values.index]
     return values.groupby(groups).mean() if group == "mean" else values[groups == _plain(group)]
-
-
-class _Rows(NamedTuple):
-    clients: pd.DataFrame
 
 
 def _plain(name: str) -> str:

@@ -66,26 +66,53 @@ def ledgers(runs: Path) -> list[Ledger]:
 
 @dataclass(frozen=True)
 class Trial:
-    """A finished trial as of the round that was asked for. What reports do not need is not kept: there may be many."""
+    """A finished trial as of the round that was asked for. Of its tables a page reads what it shows: there may be many
+    trials, and of many rounds.
+    """
 
-    folder: Path
-    meta: dict[str, Any]
+    record: Record = field(repr=False)
     config: dict[str, Any]  # flat
-    rounds: pd.DataFrame
-    clients: pd.DataFrame  # of the last evaluated round
-    clients_best: pd.DataFrame  # of the best one
-    newcomers: pd.DataFrame
-    matrices: dict[str, Any] = field(repr=False)
+    last: int  # the last evaluated round
+    best: int  # that with the highest mean accuracy
+
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        return self.record.rounds
+
+    @cached_property
+    def clients(self) -> pd.DataFrame:
+        """Of the last evaluated round."""
+        return self.record.clients_in(self.last)
+
+    @cached_property
+    def clients_best(self) -> pd.DataFrame:
+        """Of the best one."""
+        return self.record.clients_in(self.best)
+
+    @cached_property
+    def newcomers(self) -> pd.DataFrame:
+        return self.record.newcomers
 
     @cached_property
     def partition(self) -> pd.DataFrame:
-        return pd.read_parquet(self.folder / "partition.parquet")
+        return self.record.partition
 
     @cached_property
     def study(self) -> pd.DataFrame:
         """What its study has seen, as the class in pflsweep/studies says; empty without one."""
-        file = self.folder / "study.parquet"
-        return pd.read_parquet(file) if file.exists() else pd.DataFrame()
+        return self.record.study
+
+    @property
+    def matrices(self) -> dict[str, Any]:
+        return self.record.matrices
+
+    @property
+    def folder(self) -> Path:
+        return self.record.folder
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        return self.record.meta
 
     @property
     def identity(self) -> str:
@@ -195,16 +222,11 @@ def _read(folder: Path, rounds: int) -> Trial | str:
         return f"{record.meta['name']} `{folder.name}` is {record.status['status']} at round {record.done} of {rounds}"
     if record.done > rounds:  # more has been trained since, at a larger scale
         record.truncate(rounds)
-    table, clients = record.rounds, record.clients
-    scored = table["personal_accuracy"].set_axis(table["round"].to_numpy()).dropna()
-    if scored.empty:
+    table, at = record.rounds, record.evaluated
+    if not at:
         return f"{record.meta['name']} `{folder.name}` has no evaluated round"
-    at = scored.index.to_numpy(dtype=int)
-    last, best = int(at[-1]), int(at[scored.argmax()])
-    return Trial(
-        folder, record.meta, acting({**YOUNG, **flat(record.config)}), table,
-        clients[clients["round"] == last], clients[clients["round"] == best], record.newcomers, record.matrices,
-    )  # fmt: skip
+    best = at[int(table["personal_accuracy"].dropna().argmax())]
+    return Trial(record, acting({**YOUNG, **flat(record.config)}), at[-1], best)
 
 
 def _check_asked(trial: Trial, group: dict[str, Any], ledger: Ledger) -> None:

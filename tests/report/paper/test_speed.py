@@ -16,17 +16,25 @@ from pflsweep.report.paper.make import make
 from .world import Sweep, create, train
 
 ROUNDS, CLIENTS, SEEDS = 300, 25, 6
+VIEWS = ("personal", "global")
 
 
 def rounds_and_clients() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """With the columns and types that training leaves."""
     rng = np.random.default_rng(0)
     correct = rng.integers(0, 100, (ROUNDS, CLIENTS))
-    rounds = pd.DataFrame({"round": range(1, ROUNDS + 1), "personal_accuracy": correct.mean(axis=1) / 100})
-    for name in ("lr", "images", "seconds", "eval_seconds", "floats_down", "floats_up", "personal_std"):
+    rounds = pd.DataFrame({"round": range(1, ROUNDS + 1)})
+    for name in ("lr", "images", "seconds", "eval_seconds", "floats_down", "floats_up", "others_down", "others_up"):
         rounds[name] = rng.random(ROUNDS)
-    index = pd.MultiIndex.from_product([range(1, ROUNDS + 1), ["personal", "global"], range(CLIENTS)])
-    clients = index.to_frame(index=False, name=["round", "view", "client"])
-    return rounds, clients.assign(target="own", n=100, correct=np.repeat(correct, 2, axis=0).ravel(), loss=1.0, f1=0.5)
+    for view in VIEWS:
+        for name in ("accuracy_weighted", "std", "worst10", "f1", "loss"):
+            rounds[f"{view}_{name}"] = rng.random(ROUNDS)
+        rounds[f"{view}_accuracy"] = correct.mean(axis=1) / 100
+    index = pd.MultiIndex.from_product([range(1, ROUNDS + 1), VIEWS, range(CLIENTS)], names=["round", "view", "client"])
+    clients = index.to_frame(index=False).assign(target="own", n=100, correct=np.repeat(correct, 2, axis=0).ravel())
+    clients = clients.astype(dict.fromkeys(("round", "client", "n", "correct"), np.int32))
+    loss, f1 = rng.random((2, len(clients)), dtype=np.float32)
+    return rounds, clients.assign(loss=loss, f1=f1)
 
 
 @pytest.mark.slow
@@ -45,12 +53,12 @@ def test_500_runs_of_300_rounds_within_seconds(tmp_path: Path) -> None:
             for name, content in (("meta", {**model.meta, "identity": identity, "seed": seed}), ("status", status)):
                 (folder / f"{name}.json").write_text(json.dumps(content))
             (folder / "config.yaml").write_text(yaml.safe_dump(config))
-            rounds.to_parquet(folder / "rounds.parquet")
-            clients.to_parquet(folder / "clients.parquet")
+            rounds.to_parquet(folder / "rounds.parquet", index=False)
+            clients.to_parquet(folder / "clients.parquet", index=False)
             model.partition.to_parquet(folder / "partition.parquet")
             sweep.group(of.setting_of(line), line.method, model)["trials"][str(seed)] = identity
     sweep.write()
     start = time.process_time()
     said = make(["pgfed/table1"], sweep.runs, tmp_path / "out", None)
-    assert time.process_time() - start < 10 * 2  # twice the goal: other processes share the caches
+    assert time.process_time() - start < 10 * 1.5  # the goal, where other processes share the caches
     assert "84 of 84 cells complete" in said[0]
