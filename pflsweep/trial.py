@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
@@ -124,13 +123,13 @@ def run_trial(
     check(config)
     with _ONE_THREAD:
         parts = build(config)
-    if seat is not None:  # forks are for a process of one thread
-        parts = parts._replace(verbs=seat.joined(parts.verbs), schedule=replace(parts.schedule, workers=1))
     with _threads(config.values["train"]["threads"], parts), precision(parts.task.precision):
         meta = describe(config, parts)
         folder = Path(config.values["paths"]["runs"]).absolute() / meta["identity"]
         w0 = parts.task.vector(parts.model)
         simulation = engine.Simulation(parts.verbs, parts.task, parts.federation, parts.schedule, w0, parts.metrics)
+        if seat is not None:
+            seat.take(simulation)
         if parts.study is not None:
             parts.study.check(simulation)
         with claimed(folder):

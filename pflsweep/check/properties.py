@@ -72,7 +72,7 @@ def _trial(case: Case, number: int, chunk: int) -> Simulation:
 
 def _after_a_round(sim: Simulation, seat: Seat | None = None) -> dict[str, Tensor]:
     if seat is not None:
-        sim.verbs = seat.joined(sim.verbs)
+        seat.take(sim)
     advance(sim, 1)
     return {**models(sim), **known(sim)}
 

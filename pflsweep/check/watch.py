@@ -13,12 +13,21 @@ from pflsweep.engine import parts
 from pflsweep.engine.cohort import Verbs
 from pflsweep.engine.lift import leaves, vmapped
 from pflsweep.engine.optimiser import WHOLE, Sgd
+from pflsweep.engine.task import Batch, Task
 
 _WORK = {"fit": 2, "step": 1}  # which argument the engine has donated
 
 
 @dataclass(frozen=True)
-class Pure(Sgd):
+class Joined(Sgd):
+    """All goes through `update`."""
+
+    def descend(self, task: Task, w: Tensor, state: Tensor, batch: Batch, lr: float | Tensor) -> tuple[Tensor, Tensor]:
+        return self.update(w, state, task.grad(w, batch), lr)
+
+
+@dataclass(frozen=True)
+class Pure(Joined):
     """Writes into nothing: under it, not even the donated work may change."""
 
     def update(
@@ -28,7 +37,7 @@ class Pure(Sgd):
 
 
 @dataclass(frozen=True)
-class Poisoning(Sgd):
+class Poisoning(Joined):
     """Leaves NaN where the old model and momentum stood: whoever reads them after the update shows it."""
 
     def update(

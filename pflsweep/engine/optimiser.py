@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pflsweep.engine.lift import vmapped
+from pflsweep.engine.task import Batch, Task
 
 WHOLE = slice(None)
 
@@ -41,5 +42,17 @@ class Sgd:
             return here if part is WHOLE else torch.cat([w[: part.start], here, w[part.stop :]]), state
         if self.momentum:
             g = state.mul_(self.momentum).add_(g)
-        here.sub_(g, alpha=lr) if isinstance(lr, float) else here.sub_(lr * g)
+        _descend(here, g, lr)
         return w, state
+
+    def descend(self, task: Task, w: Tensor, state: Tensor, batch: Batch, lr: float | Tensor) -> tuple[Tensor, Tensor]:
+        """`update` along the gradient of the batch's mean loss, parameter by parameter where nothing needs a vector."""
+        if self.momentum or self.weight_decay or vmapped() or batch.private is not None:
+            return self.update(w, state, task.grad(w, batch), lr)
+        for here, g in task.grads(w, batch):
+            _descend(here, g, lr)
+        return w, state
+
+
+def _descend(here: Tensor, g: Tensor, lr: float | Tensor) -> None:
+    here.sub_(g, alpha=lr) if isinstance(lr, float) else here.sub_(lr * g)

@@ -116,7 +116,7 @@ def start_from_own(self: Method, given: Given, data: Any) -> Work:
 @each
 def sgd_step(self: Method, given: Given, work: Any, batch: Batch) -> Any:
     """w <- w - lr grad f_B(w)"""
-    w, opt = self.opt.update(work.w, work.opt, self.task.grad(work.w, batch), given.turn.lr)
+    w, opt = self.opt.descend(self.task, work.w, work.opt, batch, given.turn.lr)
     return work._replace(w=w, opt=opt)
 
 

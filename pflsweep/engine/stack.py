@@ -7,7 +7,7 @@ inside @each. A method that reads such a float elsewhere cannot be stacked; its 
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -16,7 +16,9 @@ from torch import Tensor
 from pflsweep.data.federation import Data
 from pflsweep.engine.cohort import select
 from pflsweep.engine.lift import leaves, per_client
+from pflsweep.engine.parallel import Workers
 from pflsweep.engine.protocol import Given, Verbs, hyperparameters
+from pflsweep.engine.simulation import Simulation
 
 T = TypeVar("T")
 
@@ -112,17 +114,19 @@ class Seat(NamedTuple):
     stack: Stack
     number: int
 
-    def joined(self, verbs: Verbs) -> Verbs:
-        """The trial's verbs, with the common `fit`. Private training keeps its own, which counts what each client
-        spends.
+    def take(self, simulation: Simulation) -> None:
+        """Its fits become common ones, but for private training, which counts what each client spends. It trains in
+        this process: forks are for one of a single thread.
         """
+        verbs = simulation.verbs
+        simulation.schedule, simulation.workers = replace(simulation.schedule, workers=1), Workers(1)
         if verbs.epsilon is not None:
-            return verbs
+            return
 
         def fit(given: Given, data: Data, work: Any) -> Any:
             return self.stack.trained(_Fit(self.number, verbs, given, data, work))
 
-        return verbs._replace(fit=fit)
+        simulation.verbs = verbs._replace(fit=fit)
 
 
 def _sorted(fits: list[_Fit]) -> list[list[_Fit]]:

@@ -168,6 +168,20 @@ class Task:
         """
         if batch.private is not None:
             return self._private(batch.private, w, batch, loss, part, top, features)
+        result, grads = self._grads(w, batch, loss, part, top, features)
+        return result, torch.cat([grad.reshape(-1) for grad in grads.values()])
+
+    def grads(self, w: Tensor, batch: Batch) -> list[tuple[Tensor, Tensor]]:
+        """`grad` in pieces: of each parameter its view of w and its gradient. To join them is a pass over P more."""
+        pieces, (_, grads) = self._pieces(w, 0, None), self._grads(w, batch, cross_entropy, None, None, False)
+        return [(pieces[name], grad) for name, grad in grads.items()]
+
+    # Inside
+
+    def _grads(
+        self, w: Tensor, batch: Batch, loss: Loss, part: slice | None, top: int | None, features: bool
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss and its gradient by parameter."""
         first = 0 if top is None else len(self.blocks) - top
         pieces = self._pieces(w, first, None)
         names = list(pieces) if part is None else self._names(part.start, part.stop)
@@ -186,9 +200,7 @@ class Task:
             with torch.enable_grad():
                 result = value(*free)
             grads = torch.autograd.grad(result, free)
-        return result.detach(), torch.cat([grad.reshape(-1) for grad in grads])
-
-    # Inside
+        return result.detach(), dict(zip(names, grads, strict=True))
 
     def _private(self, how: Private, w: Tensor, batch: Batch, *options: Any) -> tuple[Tensor, Tensor]:
         """Abadi et al. 2016, Algorithm 1: (sum of the samples' clipped gradients + N(0, sigma^2 C^2 I)) / size."""

@@ -13,12 +13,19 @@ from rich.table import Table
 from pflsweep.errors import UserError
 from pflsweep.progress import duration
 from pflsweep.sweep import cost, standings
-from pflsweep.sweep.board import SETTLED, Board
+from pflsweep.sweep.board import SETTLED, Board, Slot
 from pflsweep.sweep.plan import Job, Plan
 
 EVERY = 2.0  # seconds between two looks at the storage
 QUIET = 60.0  # seconds between two lines on what is running, in a log
 RUNNING = 8  # running trials that are named
+
+
+def known(slot: Slot) -> bool:
+    """Whether a settled slot's trials were trained before, by whomever: it took less than they say."""
+    said = sum(each["seconds"] for each in standings.results(slot))
+    took = None if slot.trial is None else slot.trial.duration
+    return took is not None and took.total_seconds() < said / 2
 
 
 class View:
@@ -136,9 +143,9 @@ class View:
         return 0
 
     def _left(self) -> float | None:
-        """Seconds, by the training images that were done since the command began."""
+        """Seconds, by the training images that were done since the command began; known trials take no time."""
         slots = self._board.slots
-        now = [job for job, slot in slots.items() if slot.status in SETTLED and job not in self._before]
+        now = [j for j, slot in slots.items() if slot.status in SETTLED and j not in self._before and not known(slot)]
         images, elapsed = sum(self._cost[job] for job in now), time.monotonic() - self._began
         rest = sum(self._cost[job] for job, slot in slots.items() if slot.status not in SETTLED)
         return elapsed * rest / images if images and rest else None

@@ -195,7 +195,7 @@ def stack(repeat: int, device: str) -> None:
 
 
 def seated(sim: Simulation, seat: Seat) -> Result:
-    sim.verbs = seat.joined(sim.verbs)
+    seat.take(sim)
     return next_in(sim)
 
 

@@ -11,7 +11,6 @@ from pflsweep.compose import Config, compose
 from pflsweep.config import build_federation, check
 from pflsweep.data.federation import Federation
 from pflsweep.data.sampling import chances
-from pflsweep.engine.protocol import Verbs
 from pflsweep.engine.simulation import Simulation
 from pflsweep.errors import UserError
 from pflsweep.record import identity
@@ -123,7 +122,7 @@ def cohorts(sim: Simulation, rounds: int = 400) -> np.ndarray:
 
 def plainly(order: list[int] | None = None) -> Simulation:
     """FedAvg's."""
-    made = Case(lambda task, opt, epochs: Verbs.of(FedAvg(task=task, opt=opt, epochs=epochs)))
+    made = Case(lambda task, opt, epochs: FedAvg(task=task, opt=opt, epochs=epochs))
     return made.simulation(where={"order": order})
 
 

@@ -8,7 +8,6 @@ import torch
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.check.case import Case, advance, sizes
 from pflsweep.engine.cohort import Traffic
-from pflsweep.engine.protocol import Verbs
 from pflsweep.engine.simulation import Simulation
 from tests.engine.asks_back import LineSearch
 
@@ -36,7 +35,7 @@ class Recording(LineSearch):
 
 def simulation(lr: float, trials: int, chunk: int = 2, cls: type[LineSearch] = LineSearch) -> Simulation:
     def make(task, opt, epochs):  # type: ignore[no-untyped-def]
-        return Verbs.of(cls(task=task, opt=opt, epochs=epochs, trials=trials))
+        return cls(task=task, opt=opt, epochs=epochs, trials=trials)
 
     return Case(make).simulation(lr=lr, participation=1.0, chunk=chunk)
 
@@ -66,7 +65,7 @@ def test_a_step_that_nobody_likes_is_not_taken() -> None:
 
 def test_a_step_that_is_good_at_once_is_fedavgs() -> None:
     sim = advance(simulation(0.05, trials=3), 1)
-    plain = Case(lambda task, opt, epochs: Verbs.of(FedAvg(task=task, opt=opt, epochs=epochs)))
+    plain = Case(lambda task, opt, epochs: FedAvg(task=task, opt=opt, epochs=epochs))
     other = advance(plain.simulation(lr=0.05, participation=1.0), 1)
     torch.testing.assert_close(sim.server.w, other.server.w, rtol=1e-12, atol=1e-14)
 

@@ -17,7 +17,7 @@ from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.federation import Federation
 from pflsweep.engine import evaluate
 from pflsweep.engine.evaluate import OWN, Metrics, Scores, cover, score, targets
-from pflsweep.engine.protocol import Method, Verbs
+from pflsweep.engine.protocol import Method
 from pflsweep.engine.simulation import Simulation
 from pflsweep.engine.task import Task
 from pflsweep.models.blocks import model_of
@@ -113,7 +113,7 @@ def test_the_subset_is_drawn_once_by_key() -> None:
 
 
 def case(cls: type[Method] = FedAvg, **hyper: Any) -> Case:
-    return Case(lambda task, opt, epochs: Verbs.of(cls(task=task, opt=opt, epochs=epochs, **hyper)))
+    return Case(lambda task, opt, epochs: cls(task=task, opt=opt, epochs=epochs, **hyper))
 
 
 def asked(sim: Simulation, metrics: Metrics = EVERYTHING) -> Simulation:

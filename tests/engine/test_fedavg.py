@@ -12,7 +12,6 @@ from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.check.case import EPOCHS, SCHEDULE, Case, advance
 from pflsweep.check.world import world
 from pflsweep.engine.optimiser import Sgd
-from pflsweep.engine.protocol import Verbs
 from pflsweep.engine.simulation import Simulation
 from pflsweep.engine.task import Task
 
@@ -24,7 +23,7 @@ def literal(
     federation, model = world()
     model = model.double()
     states: dict[int, Any] = {}  # by client, of its last turn
-    cohorts = Case(lambda task, opt, epochs: Verbs.of(FedAvg(task=task, opt=opt, epochs=epochs))).simulation(
+    cohorts = Case(lambda task, opt, epochs: FedAvg(task=task, opt=opt, epochs=epochs)).simulation(
         participation=participation
     )
     for round, result in zip(range(1, rounds + 1), cohorts.run(), strict=False):
@@ -57,8 +56,8 @@ def average(model: nn.Module, trained: list[nn.Sequential], weights: list[int]) 
 def flat(
     momentum: float, weight_decay: float, rounds: int, participation: float, chunk: int, optimiser_state: str = "fresh"
 ) -> Tensor:
-    def make(task: Task, opt: Sgd, epochs: int) -> Verbs:
-        return Verbs.of(FedAvg(task=task, opt=Sgd(momentum, weight_decay), epochs=epochs))
+    def make(task: Task, opt: Sgd, epochs: int) -> FedAvg:
+        return FedAvg(task=task, opt=Sgd(momentum, weight_decay), epochs=epochs)
 
     sim: Simulation = Case(make, optimiser_state=optimiser_state).simulation(participation=participation, chunk=chunk)
     return advance(sim, rounds).server.w

@@ -11,11 +11,11 @@ from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedrod import FedRoD
 from pflsweep.algorithms.local import Local
 from pflsweep.check.case import Case, advance, assert_same, known, models, packed, unpacked
-from pflsweep.engine.protocol import Method, Verbs
+from pflsweep.engine.protocol import Method
 
 
 def case(cls: type[Method] = FedAvg, hyper: dict[str, Any] | None = None) -> Case:
-    return Case(lambda task, opt, epochs: Verbs.of(cls(task=task, opt=opt, epochs=epochs, **(hyper or {}))))
+    return Case(lambda task, opt, epochs: cls(task=task, opt=opt, epochs=epochs, **(hyper or {})))
 
 
 def cohorts(cls: type[Method] = FedAvg, seed: int = 0, **schedule: Any) -> list[list[int]]:

@@ -35,7 +35,7 @@ FLOATS = [
 def seen(sim: Simulation, seat: Seat | None = None) -> dict[str, torch.Tensor]:
     """Two rounds later: all that is known of a simulation, and how much it has trained on."""
     if seat is not None:
-        sim.verbs = seat.joined(sim.verbs)
+        seat.take(sim)
     images = torch.tensor([result.images for result in islice(sim.run(), 2)])
     return {**known(sim), **models(sim), "images": images}
 

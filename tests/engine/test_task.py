@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from pflsweep.check.world import CLASSES, world
 from pflsweep.engine.lift import each
+from pflsweep.engine.optimiser import Sgd
 from pflsweep.engine.task import Batch, Task, cross_entropy, mean_over
 from pflsweep.models.layers import context
 
@@ -177,3 +178,14 @@ def test_a_loss_may_see_features(model: nn.Sequential, task: Task) -> None:
     wanted.backward()
     torch.testing.assert_close(value, wanted.detach())
     torch.testing.assert_close(grad, free.grad)
+
+
+@pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.9, 0.0), (0.0, 1e-3)])
+def test_a_step_by_parameter_is_one_along_the_whole_gradient(task: Task, momentum: float, weight_decay: float) -> None:
+    opt, w = Sgd(momentum, weight_decay), task.vector(task.model)
+    ours, theirs = (w.clone(), opt.init(w[None])[0]), (w.clone(), opt.init(w[None])[0])
+    for size in (7, 3):
+        ours = opt.descend(task, *ours, batch(size), 0.1)
+        theirs = opt.update(*theirs, task.grad(theirs[0], batch(size)), 0.1)
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    assert not torch.equal(ours[0], w)

@@ -1,6 +1,7 @@
 """What a person sees of a sweep: the live page, lines in a log, tables and pictures."""
 
 import io
+import time
 
 import pytest
 from rich.console import Console
@@ -11,8 +12,8 @@ from pflsweep.sweep.plan import Plan
 from pflsweep.sweep.view import View
 
 
-def told(value: float, folder: str = "gone") -> dict:
-    return {"trials": [{"folder": folder, "value": value}]}
+def told(value: float, folder: str = "gone", seconds: float = 0.0) -> dict:
+    return {"trials": [{"folder": folder, "value": value, "seconds": seconds}]}
 
 
 def advance(board: Board, values: list[float | str]) -> None:
@@ -52,6 +53,21 @@ def test_the_live_page_says_what_is_done_running_failed_and_best(board: Board) -
         assert words in seen
     assert "running fedavg lr=0.3 (search): round 7 of 30," in seen
     assert "search 40.0 (2/5, 1 failed)" in seen
+
+
+def test_what_was_trained_before_does_not_shorten_what_is_left(board: Board) -> None:
+    view = View(board.plan)
+    claim = board.claim()
+    assert claim is not None
+    board.tell(claim, 0.4, told(0.4, seconds=3600.0))
+    view._look()
+    assert view._left() is None
+    assert "left" not in page(view)
+    advance(board, [0.5])
+    view._look()
+    left = view._left()
+    assert left is not None
+    assert left > 2.9 * (time.monotonic() - view._began) - 0.1, "three trials like the one that was trained here"
 
 
 def test_a_log_has_a_line_for_each_trial_that_ends(board: Board, capsys: pytest.CaptureFixture) -> None:
