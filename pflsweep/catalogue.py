@@ -7,8 +7,9 @@ from typing import Any, NamedTuple, get_type_hints
 import pandas as pd
 
 from pflsweep.compose import conf_dir, read_option
-from pflsweep.config import field_rule, target
+from pflsweep.config import target
 from pflsweep.engine.protocol import Method, hyperparameters
+from pflsweep.rules import field_rule
 
 INTRO = """# Methods
 

@@ -13,7 +13,7 @@ ROOT = Path(pflsweep.__file__).parent
 # README's layout, bottom to top. What stands on one line does not know of each other.
 LAYERS = (
     ("errors", "keys", "vision"),
-    ("disk", "history", "patience"),
+    ("disk", "history", "patience", "rules"),
     ("engine.draws", "engine.lift", "engine.memory", "engine.parallel"),
     ("models",),
     ("engine.task",),

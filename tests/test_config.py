@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from pflsweep.compose import Config, compose, conf_dir
-from pflsweep.config import Rule, build, check, field_rule
+from pflsweep.config import build, check
 from pflsweep.engine.protocol import hyper, hyperparameters
 from pflsweep.errors import UserError
 from pflsweep.keys import PLUGS
+from pflsweep.rules import Rule, field_rule
 
 
 def options(group: str) -> list[str]:

@@ -3,9 +3,9 @@
 from typing import Any, NamedTuple
 
 from pflsweep.compose import unknown_key
-from pflsweep.config import Rule, require
 from pflsweep.errors import UserError
 from pflsweep.keys import flat
+from pflsweep.rules import Rule, require
 from pflsweep.sweep.board import PRUNERS, SAMPLERS
 
 RULES = {
