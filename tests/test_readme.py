@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -60,3 +61,22 @@ def test_what_readme_shows_is_there() -> None:
     for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
         assert (Path(__file__).parent.parent / link).exists(), link
     assert not re.findall(r"^[A-Z_]{4,}$", README, flags=re.MULTILINE), "a place holder"
+
+
+def test_the_table_that_is_shown_is_the_committed_one() -> None:
+    """Row by row, ours and print's, as reports/fedpg/table1 has them."""
+    table = pd.read_csv(Path(__file__).parent.parent / "reports" / "fedpg" / "table1" / "table.csv")
+    table = table[table["dataset"] == "fmnist"].set_index(["method_label", "metric"])
+    shown = re.findall(r"^\| ([^|]+) \| ([\d.]+ \([\d.]+\).*) \|$", README, flags=re.MULTILINE)
+    assert [name for name, _ in shown] == list(dict.fromkeys(table.index.get_level_values(0)))
+    for name, cells in shown:
+        for metric, cell in zip(("l_acc", "s_acc", "g_acc", "gm_acc"), cells.split(" | "), strict=True):
+            if (name, metric) not in table.index:
+                assert cell == "-"
+                continue
+            made = table.loc[name, metric]
+            ours, printed = cell.removesuffix(")").split(" (")
+            assert float(printed) == made["printed"], (name, metric)
+            assert (
+                ours == "not made" if pd.isna(made["value"]) else float(ours) == pytest.approx(made["value"], abs=6e-4)
+            )

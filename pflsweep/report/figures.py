@@ -1,7 +1,7 @@
 """The pictures: accuracy by round, gains of clients, who holds which labels, the matrices a method learns."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +32,11 @@ def accuracy(curves: Iterable[Curve], title: str = "", band: str = "", by: str =
     looked = list(zip(curves, style.looks(), strict=False))
     looked.sort(key=lambda pair: -pair[0].mean[-1])
     with style.figure(7.2, 3.9) as (made, axes):
+        lines: dict[str, Any] = {}
         for curve, look in looked:
             few = {"marker": look["marker"], "markersize": 4} if len(curve.rounds) <= 25 else {"marker": ""}
             line = {**look, **few, "label": f"{curve.label}  {100 * curve.mean[-1]:.1f}%"}
-            axes.plot(curve.rounds, 100 * curve.mean, gid=f"curve {curve.label}", **line)
+            (lines[line["label"]],) = axes.plot(curve.rounds, 100 * curve.mean, gid=f"curve {curve.label}", **line)
             if np.any(curve.high > curve.low):
                 low, high = 100 * curve.low, 100 * curve.high
                 axes.fill_between(curve.rounds, low, high, color=look["color"], alpha=0.15, linewidth=0)
@@ -43,7 +44,7 @@ def accuracy(curves: Iterable[Curve], title: str = "", band: str = "", by: str =
         axes.xaxis.set_major_locator(whole())
         axes.margins(x=0.02)
         heading = f"mean, last {by}" + (f"\n({band})" if band else "")
-        legend = made.legend(loc="outside right upper", title=heading, alignment="left", handlelength=3.2)
+        legend = style.legend(made, lines, title=heading, alignment="left")
         legend.get_title().set_fontsize(9)
     return made
 

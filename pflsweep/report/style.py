@@ -1,6 +1,6 @@
 """How every figure of pflsweep looks: one palette, one size, one way to save."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
 from itertools import count
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
+    from matplotlib.legend import Legend
 
 # Okabe and Ito (2008), told apart with any colour vision; without their yellow, which vanishes on white paper
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -61,6 +62,12 @@ def figure(width: float = 6.4, height: float = 4.0, **subplots: Any) -> Iterator
         made = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(made)
         yield made, made.subplots(**subplots)
+
+
+def legend(made: "Figure", lines: Mapping[str, Any], **how: Any) -> "Legend":
+    """The lines' names at the right of all panels; the figure grows where there are too many for its height."""
+    made.set_figheight(max(made.get_figheight(), 0.5 + 0.21 * (len(lines) + how.get("title", "").count("\n"))))
+    return made.legend(list(lines.values()), list(lines), loc="outside right upper", **{"handlelength": 3, **how})
 
 
 def tints() -> "Colormap":

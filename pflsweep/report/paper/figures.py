@@ -68,7 +68,7 @@ def curves(of: Reproduced) -> Iterator[Picture]:
             axes.margins(x=0.02)
         for axes in list(grid.flat)[len(settings) :]:
             axes.set_visible(False)
-        made.legend(list(labels.values()), list(labels), loc="outside right upper", handlelength=3)
+        style.legend(made, labels)
     yield Picture("curves", "mean accuracy by round; band: one std over seeds", made)
 
 

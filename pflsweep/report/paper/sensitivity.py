@@ -75,7 +75,7 @@ def _figure(
         for axes in grid[:, 0]:
             axes.set_ylabel(f"accuracy on {split} data (%)")
         made.suptitle(setting, x=0.01, ha="left", fontsize=10.5)
-        made.legend(list(lines.values()), list(lines), loc="outside right upper", handlelength=3)
+        style.legend(made, lines)
     return made
 
 
