@@ -1,4 +1,4 @@
-"""`pflsweep list algorithms|datasets|partitions|models|settings|sweeps`: what can be chosen, a line each."""
+"""`pflsweep list algorithms|datasets|partitions|models|...|sweeps`: what can be chosen, a line each."""
 
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,10 @@ GROUPS = {
     "datasets": "dataset",
     "partitions": "partition",
     "models": "model",
+    "metrics": "metrics",
+    "attacks": "attack",
+    "privacy": "privacy",
+    "studies": "study",
     "settings": "setting",
 }
 KNOWN = (*GROUPS, "sweeps")

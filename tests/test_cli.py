@@ -13,6 +13,7 @@ import pytest
 
 from pflsweep import cli
 from pflsweep.cli import main
+from pflsweep.listing import GROUPS
 
 SMALL = ["tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.rounds=2"]
 
@@ -78,13 +79,18 @@ def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
         ("datasets", ["digits", "1,797"]),
         ("partitions", ["dirichlet", "alpha=0.3"]),
         ("models", ["mlp", "hidden=[200,200]"]),
+        ("metrics", ["fedpg", "S-acc", "subset=0.5"]),
+        ("attacks", ["scaled", "A2 in FedPG's Table 3", "share=0.1"]),
+        ("privacy", ["dp_sgd", "sigma=1.0"]),
+        ("studies", ["trajectory", "FedALA, figure 4"]),
+        ("settings", ["fedala_tiny_resnet"]),
     ],
 )
 def test_list(what: str, words: list[str], capsys: pytest.CaptureFixture) -> None:
     assert main(["list", what]) == 0
     out = capsys.readouterr().out
     assert [word for word in words if word not in out] == []
-    files = Path(cli.__file__).parent.parent.glob(f"conf/{what.removesuffix('s')}/*.yaml")
+    files = Path(cli.__file__).parent.parent.glob(f"conf/{GROUPS[what]}/*.yaml")
     assert len(out.splitlines()) == len(list(files))
 
 
