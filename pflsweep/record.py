@@ -242,10 +242,14 @@ class Record:
 
     def truncate(self, last: int) -> None:
         """Forget rounds after `last`, in memory."""
-        self._forget(last)
-        table = self.clients
-        self._clients = [table[table["round"] <= last]] if len(table) else []
-        self.matrices = history.upto(self.matrices, last)
+        if last < self.done:
+            self._forget(last)
+            self._opened = last  # of what is not read yet
+            if "_clients" in vars(self):
+                table = self.clients
+                self._clients = [table[table["round"] <= last]] if len(table) else []
+            if "matrices" in vars(self):
+                self.matrices = history.upto(self.matrices, last)
         self.status = {**self.status, **self._progress()}
 
     def _forget(self, last: int) -> None:

@@ -6,7 +6,7 @@ Stopped, it is continued by the same command; finished, it is not trained again.
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
@@ -36,7 +36,7 @@ from pflsweep.tracking import Listener, open_run, send
 
 Stop = Callable[[], bool]  # whether to stop after this round
 Watch = Callable[[Record], None]  # called after each round; may raise Pruned
-_ONE_THREAD = threading.Lock()  # PyTorch's generator makes the first model, matplotlib a picture: there is one of each
+_BUILDING = threading.Lock()  # the first model is drawn from PyTorch's own generator, of which there is one
 SMALL = 250_000  # parameters under which one thread is the fastest
 
 
@@ -121,15 +121,16 @@ def run_trial(
     trains it; Stopped on Ctrl-C and on `stop`; Pruned where `watch` does; Diverged.
     """
     check(config)
-    with _ONE_THREAD:
+    with _BUILDING:
         parts = build(config)
-    with _threads(config.values["train"]["threads"], parts), precision(parts.task.precision):
+    with nullcontext() if seat is not None else _alone(config, parts):
         meta = describe(config, parts)
         folder = Path(config.values["paths"]["runs"]).absolute() / meta["identity"]
         w0 = parts.task.vector(parts.model)
         simulation = engine.Simulation(parts.verbs, parts.task, parts.federation, parts.schedule, w0, parts.metrics)
         if seat is not None:
             seat.take(simulation)
+            meta["environment"]["stacked"] = seat.stack.size  # its seconds are also those of others
         if parts.study is not None:
             parts.study.check(simulation)
         with claimed(folder):
@@ -211,8 +212,7 @@ def _run(
         try:
             announce(name, simulation)
             _train(record, simulation, parts.study, config.values["checkpoint"]["every"], hears, watch, stop)
-            with _ONE_THREAD:
-                _finish(record, simulation, parts, config)
+            _finish(record, simulation, parts, config)
             status = "finished"
         except KeyboardInterrupt as interrupt:
             status = "interrupted"
@@ -320,6 +320,25 @@ def _newcomers(simulation: engine.Simulation, parts: Parts, config: Config) -> p
     opt = Sgd(train["momentum"], train["weight_decay"])
     numbers = {"epochs": config.values["data"]["new_epochs"], "batch": train["batch"], "large": train["eval_batch"]}
     return newcomer_table(fine_tune(parts.task, parts.new, w, opt, lr=train["lr"], **numbers), parts.new.keys.numpy())
+
+
+@contextmanager
+def _alone(config: Config, parts: Parts) -> Iterator[None]:
+    """What PyTorch has one of for all threads, as a trial by itself wants it; for a stack see `for_all`."""
+    with _threads(config.values["train"]["threads"], parts), precision(parts.task.precision):
+        yield
+
+
+@contextmanager
+def for_all(config: Config) -> Iterator[None]:
+    """The same around trials in threads: each would set it anew while others train."""
+    before, asked = torch.get_num_threads(), config.values["train"]["threads"]
+    torch.set_num_threads(before if asked == "auto" else int(asked))
+    try:
+        with precision(config.values["train"]["precision"]):
+            yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -79,7 +79,8 @@ class FedAMP(Method):
     @each
     def step(self, given: Given, work: parts.Work, batch: Batch) -> parts.Work:
         """SGD on F_i(w) + lambda / (2 alpha_k) |w - u_i|^2"""
-        pull = (self.lam / given.down.alpha).clamp(max=1 / given.turn.lr)
+        alpha = given.down.alpha.clamp(min=torch.finfo(work.w.dtype).tiny)  # it may be 0, and lambda too
+        pull = (self.lam / alpha).clamp(max=1 / given.turn.lr)
         g = parts.pulled(self.task.grad(work.w, batch), pull, work.w, given.down.w)
         return parts.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))
 

@@ -19,15 +19,7 @@ _WORK = {"fit": 2, "step": 1}  # which argument the engine has donated
 
 
 @dataclass(frozen=True)
-class Joined(Sgd):
-    """All goes through `update`."""
-
-    def descend(self, task: Task, w: Tensor, state: Tensor, batch: Batch, lr: float | Tensor) -> tuple[Tensor, Tensor]:
-        return self.update(w, state, task.grad(w, batch), lr)
-
-
-@dataclass(frozen=True)
-class Pure(Joined):
+class Pure(Sgd):
     """Writes into nothing: under it, not even the donated work may change."""
 
     def update(
@@ -35,19 +27,29 @@ class Pure(Joined):
     ) -> tuple[Tensor, Tensor]:
         return super().update(w.clone(), state.clone(), g, lr, part)
 
+    def descend(self, task: Task, w: Tensor, state: Tensor, batch: Batch, lr: float | Tensor) -> tuple[Tensor, Tensor]:
+        return super().descend(task, w.clone(), state, batch, lr)
+
 
 @dataclass(frozen=True)
-class Poisoning(Joined):
+class Poisoning(Sgd):
     """Leaves NaN where the old model and momentum stood: whoever reads them after the update shows it."""
 
     def update(
         self, w: Tensor, state: Tensor, g: Tensor, lr: float | Tensor, part: slice = WHOLE
     ) -> tuple[Tensor, Tensor]:
         new = super().update(w.clone(), state.clone(), g, lr, part)
-        if not vmapped():
-            w.fill_(float("nan"))
-            state.fill_(float("nan"))
+        self._spoil(w, state)
         return new
+
+    def descend(self, task: Task, w: Tensor, state: Tensor, batch: Batch, lr: float | Tensor) -> tuple[Tensor, Tensor]:
+        new = super().descend(task, w.clone(), state.clone(), batch, lr)
+        self._spoil(w, state)
+        return new
+
+    def _spoil(self, *old: Tensor) -> None:
+        for tensor in old if not vmapped() else ():
+            tensor.fill_(float("nan"))
 
 
 def guarded(verbs: Verbs, *, donated: bool) -> Verbs:

@@ -203,8 +203,9 @@ class Data:
         """The clients of several as those of one, who may be of federations that differ in partition and seed. What has
         been trained is counted in each. Raises ValueError where they are not of one dataset, or cut otherwise.
         """
-        if len({(d._federation.dataset.checksum, d._batch, d._large, d._purpose, *d._rows) for d in parts}) > 1:
-            raise ValueError("the trials' data are not of one dataset")
+        sets, cuts = [d._federation.dataset for d in parts], {(d._batch, d._large, d._purpose) for d in parts}
+        if len({(of.checksum, of.augment) for of in sets}) > 1 or len(cuts) > 1:
+            raise ValueError("the trials' data are not of one dataset, or are not cut into the same batches")
         rows = {split: [own for data in parts for own in data._rows[split]] for split in parts[0]._rows}
         members = [member for data in parts for member in data._members]
         whole = cls(members, parts[0]._batch, parts[0]._large, parts[0]._purpose, rows)

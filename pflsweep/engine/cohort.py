@@ -212,7 +212,7 @@ class Gathered:
         self._empty = False
 
     def _fits(self, piece: Any) -> bool:
-        return _outline(self.tree) == _outline(piece)
+        return outline(self.tree) == outline(piece)
 
     def _room(self, piece: Any) -> Any:
         """Room for the cohort's trees like this one."""
@@ -224,13 +224,13 @@ class Gathered:
         return tree_map(of, piece)
 
 
-def _outline(tree: Any) -> Any:
-    """What two trees have in common that differ in clients alone."""
+def outline(tree: Any, leaf: Callable = lambda leaf: leaf) -> Any:
+    """What two trees have in common that differ in clients alone. leaf: what counts of what is no tensor."""
     if isinstance(tree, Tensor):
         return tree.shape[1:], tree.dtype
     if isinstance(tree, tuple):
-        return type(tree), *map(_outline, tree)
-    return {name: _outline(part) for name, part in tree.items()} if isinstance(tree, dict) else tree
+        return type(tree), *(outline(part, leaf) for part in tree)
+    return {name: outline(part, leaf) for name, part in tree.items()} if isinstance(tree, dict) else leaf(tree)
 
 
 class Round(NamedTuple):

@@ -6,6 +6,7 @@ inside @each. A method that reads such a float elsewhere cannot be stacked; its 
 """
 
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pflsweep.data.federation import Data
-from pflsweep.engine.cohort import select
+from pflsweep.engine.cohort import outline, select
 from pflsweep.engine.lift import leaves, per_client
 from pflsweep.engine.parallel import Workers
 from pflsweep.engine.protocol import Given, Verbs, hyperparameters
@@ -47,13 +48,13 @@ class _Fit:
 
 
 class Stack:
-    """The trials that train at once.
+    """The trials that train at once, `size` in the beginning.
 
     refused: why some of their clients were not trained at once; "" as long as all were.
     """
 
     def __init__(self, trials: int) -> None:
-        self._trials = trials
+        self.size = self._trials = trials
         self._asked: list[_Fit] = []
         self._changed = threading.Condition()
         self._most = trials  # that fit into memory at once
@@ -65,9 +66,13 @@ class Stack:
             self._asked.append(fit)
             self._train_if_all_are_here()
             self._changed.wait_for(lambda: fit.done)
-        if fit.error is not None:
-            raise fit.error
-        return fit.work
+        error, fit.error = fit.error, None
+        if error is None:
+            return fit.work
+        try:
+            raise error
+        finally:
+            del error  # else this frame and its traceback would keep each other, and the memory of what failed
 
     def leave(self) -> None:
         """One trial is over: the others wait for it no more."""
@@ -82,6 +87,9 @@ class Stack:
         try:
             for alike in _sorted(asked):
                 self._train(alike)
+        except BaseException as error:  # nobody goes on untrained
+            for fit in asked:
+                fit.error = fit.error or error
         finally:
             for fit in asked:
                 fit.done = True
@@ -100,10 +108,11 @@ class Stack:
                 return
             except torch.OutOfMemoryError:
                 self._most = len(fits) // 2
-                self._train(fits)
-                return
             except Exception as error:  # whose fault it was each trial's own fit will show
                 self.refused = f"{type(error).__name__}: {error}"
+        if self._most < len(fits):  # outside of `except`, which keeps the memory of what failed
+            self._train(fits)
+            return
         for fit in fits:
             fit.by_itself()
 
@@ -133,7 +142,7 @@ def _sorted(fits: list[_Fit]) -> list[list[_Fit]]:
     """In groups whose trees are alike: trials may be in different rounds."""
     groups: list[list[_Fit]] = []
     for fit in fits:
-        group = next((group for group in groups if _outline(group[0]) == _outline(fit)), None)
+        group = next((group for group in groups if _like(group[0]) == _like(fit)), None)
         if group is None:
             groups.append([fit])
         else:
@@ -141,17 +150,9 @@ def _sorted(fits: list[_Fit]) -> list[list[_Fit]]:
     return groups
 
 
-def _outline(fit: _Fit) -> Any:
-    def of(tree: Any) -> Any:
-        if isinstance(tree, Tensor):
-            return tree.shape[1:], tree.dtype
-        if isinstance(tree, tuple):
-            return type(tree), *map(of, tree)
-        if isinstance(tree, dict):
-            return {name: of(part) for name, part in tree.items()}
-        return float if isinstance(tree, float) else tree
-
-    return of((fit.given, fit.work))
+def _like(fit: _Fit) -> Any:
+    """What fits have in common whose trees can be joined: all but numbers with a point."""
+    return outline((fit.given, fit.work), lambda leaf: float if isinstance(leaf, float) else leaf)
 
 
 def _at_once(fits: list[_Fit]) -> None:
@@ -164,9 +165,11 @@ def _at_once(fits: list[_Fit]) -> None:
         own = [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
         return torch.tensor(own, dtype=torch.float64).to(like)
 
+    if len({fit.verbs.method.task.precision for fit in fits if fit.verbs.method is not None}) > 1:
+        raise Apart("the trials' gradients have different precisions")
     method = _several([fit.verbs.method for fit in fits], each_own)
     plugins = [_several(list(those), each_own) for those in zip(*(fit.verbs.plugins for fit in fits), strict=True)]
-    given, work = (_joined([getattr(fit, name) for fit in fits], each_own) for name in ("given", "work"))
+    given, work = (_concatenated([getattr(fit, name) for fit in fits], each_own) for name in ("given", "work"))
     with Data.joined([fit.data for fit in fits]) as data:
         work = Verbs.of(method, *plugins).fit(given, data, work)
     start = 0
@@ -175,15 +178,15 @@ def _at_once(fits: list[_Fit]) -> None:
         start += count
 
 
-def _joined(trees: list[Any], each_own: Callable) -> Any:
+def _concatenated(trees: list[Any], each_own: Callable) -> Any:
     first = trees[0]
     if isinstance(first, Tensor):
         return torch.cat(trees)
     if isinstance(first, tuple):
-        mapped = [_joined(list(parts), each_own) for parts in zip(*trees, strict=True)]
+        mapped = [_concatenated(list(parts), each_own) for parts in zip(*trees, strict=True)]
         return type(first)._make(mapped) if hasattr(first, "_make") else tuple(mapped)
     if isinstance(first, dict):
-        return {name: _joined([tree[name] for tree in trees], each_own) for name in first}
+        return {name: _concatenated([tree[name] for tree in trees], each_own) for name in first}
     return first if all(tree == first for tree in trees) else each_own(trees)
 
 
@@ -200,16 +203,26 @@ def _several(owners: list[Any], each_own: Callable) -> Any:
     return per_client(first, numbers) if numbers else first
 
 
+def _without_frames(error: BaseException) -> BaseException:
+    """The error with its traceback as a note: the frames would keep a trial's models until the last one has ended."""
+    error.add_note(traceback.format_exc())
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
+
+
 def at_once(trials: Sequence[Callable[[Seat], T]]) -> tuple[list[T | BaseException], Stack]:
     """Each trial in a thread of its own, given its seat: what each has returned or raised, and the stack it was in."""
     stack = Stack(len(trials))
     ended: list[Any] = [None] * len(trials)
+    device = torch.cuda.current_device() if torch.cuda.is_available() else None
 
     def run(k: int) -> None:
         try:
+            if device is not None:
+                torch.cuda.set_device(device)  # a thread has its own
             ended[k] = trials[k](Seat(stack, k))
         except BaseException as error:
-            ended[k] = error
+            ended[k] = _without_frames(error)
         finally:
             stack.leave()
 

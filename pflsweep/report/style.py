@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from itertools import count
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ _RC: Any = {
 }
 
 
+_DRAWING = RLock()  # matplotlib's settings are of the whole process, and stacked trials end at the same time
+
+
 class Picture(NamedTuple):
     """A figure of a page."""
 
@@ -52,13 +56,20 @@ class Picture(NamedTuple):
 
 
 @contextmanager
+def _in_style() -> Iterator[None]:
+    import matplotlib
+
+    with _DRAWING, matplotlib.rc_context(_RC):
+        yield
+
+
+@contextmanager
 def figure(width: float = 6.4, height: float = 4.0, **subplots: Any) -> Iterator[tuple["Figure", Any]]:
     """A new figure and its axes in our style, without pyplot (nothing global, no window, no backend)."""
-    import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(_RC):
+    with _in_style():
         made = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(made)
         yield made, made.subplots(**subplots)
@@ -81,10 +92,8 @@ def tints() -> "Colormap":
 
 def save(made: "Figure", stem: Path, kinds: tuple[str, ...] = ("png", "svg")) -> list[Path]:
     """Write `stem`.png and `stem`.svg."""
-    import matplotlib
-
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in kinds]
-    with matplotlib.rc_context(_RC):
+    with _in_style():
         for path in paths:
             made.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
             made.set_layout_engine("none")  # once is enough: it takes half of the time
@@ -93,10 +102,8 @@ def save(made: "Figure", stem: Path, kinds: tuple[str, ...] = ("png", "svg")) ->
 
 def png(made: "Figure") -> bytes:
     """The content of a .png file."""
-    import matplotlib
-
     content = BytesIO()
-    with matplotlib.rc_context(_RC):
+    with _in_style():
         made.savefig(content, format="png")
     return content.getvalue()
 

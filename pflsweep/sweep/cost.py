@@ -125,7 +125,8 @@ def known_speeds(runs: Path) -> Speeds:
     for file in files:
         try:
             meta, status = disk.read_json(file.parent / "meta.json"), disk.read_json(file)
-            if status["status"] != "finished" or not status["seconds"]:
+            stacked = any("stacked" in each["environment"] for each in (meta, *meta.get("sessions", [])))
+            if status["status"] != "finished" or not status["seconds"] or stacked:
                 continue
             config = Config(disk.read_yaml(file.parent / "config.yaml"), meta, {}, {})
             speed = status["rounds"] * images_a_round(config) / status["seconds"]

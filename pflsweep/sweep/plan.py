@@ -99,13 +99,19 @@ class Plan(NamedTuple):
         ]))  # fmt: skip
 
 
-def alike(one: Config, other: Config) -> bool:
-    """Whether trials of two configs can train as one cohort: they differ in numbers with a point alone."""
-    ours, theirs = flat(one.values), flat(other.values)
-    return ours.keys() == theirs.keys() and all(
-        value == theirs[key] or (isinstance(value, float) and isinstance(theirs[key], float))
-        for key, value in ours.items()
-    )
+EACH_OWN = ("algorithm", "ala", "attack", "train.lr", "train.lr_decay", "partition", "data.validation")
+
+
+def alike(one: Group, other: Group) -> bool:
+    """Whether all trials of two groups can train as one cohort: they differ in seeds, and under EACH_OWN in numbers
+    with a point. Private training stays apart.
+    """
+    ours, theirs = flat(one.config.values), flat(other.config.values)
+    if ours.keys() != theirs.keys() or one.config.values.get("privacy"):
+        return False
+    searched = [(key, value) for group in (one, other) for key, axis in group.space.items() for value in axis.grid]
+    apart = [(key, side[key]) for side in (ours, theirs) for key in ours if ours[key] != theirs[key]]
+    return all(isinstance(value, float) and under(key, EACH_OWN) for key, value in (*searched, *apart))
 
 
 def changed(config: Config, values: Point) -> Config:

@@ -21,11 +21,11 @@ QUIET = 60.0  # seconds between two lines on what is running, in a log
 RUNNING = 8  # running trials that are named
 
 
-def known(slot: Slot) -> bool:
-    """Whether a settled slot's trials were trained before, by whomever: it took less than they say."""
+def trained_before(slot: Slot) -> bool:
+    """Whether a settled slot's trials were there already: it took a small part of the time that they say."""
     said = sum(each["seconds"] for each in standings.results(slot))
     took = None if slot.trial is None else slot.trial.duration
-    return took is not None and took.total_seconds() < said / 2
+    return took is not None and took.total_seconds() < said / 10
 
 
 class View:
@@ -145,7 +145,8 @@ class View:
     def _left(self) -> float | None:
         """Seconds, by the training images that were done since the command began; known trials take no time."""
         slots = self._board.slots
-        now = [j for j, slot in slots.items() if slot.status in SETTLED and j not in self._before and not known(slot)]
+        ended = {job: slot for job, slot in slots.items() if slot.status in SETTLED and job not in self._before}
+        now = [job for job, slot in ended.items() if not trained_before(slot)]
         images, elapsed = sum(self._cost[job] for job in now), time.monotonic() - self._began
         rest = sum(self._cost[job] for job, slot in slots.items() if slot.status not in SETTLED)
         return elapsed * rest / images if images and rest else None

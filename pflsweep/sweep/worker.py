@@ -18,11 +18,11 @@ from pflsweep.errors import UserError, without_password
 from pflsweep.patience import Away
 from pflsweep.progress import quietly
 from pflsweep.record import Record
-from pflsweep.sweep.board import Board, Claim
+from pflsweep.sweep.board import SETTLED, Board, Claim
 from pflsweep.sweep.plan import Job, Plan, alike
 from pflsweep.sweep.storage import storage_url
 from pflsweep.tracking import SWEEP
-from pflsweep.trial import Diverged, Pruned, Result, Stop, interruptible, run_trial
+from pflsweep.trial import Diverged, Pruned, Result, Stop, for_all, interruptible, run_trial
 
 log = logging.getLogger(__name__)
 PAUSE = 1.0  # seconds between two looks where nothing is free
@@ -66,33 +66,55 @@ def work(plan: Plan, index: int = 0, stop: Stop = lambda: False) -> None:
 def _claims(board: Board, busy: set[Job]) -> list[Claim]:
     """What this worker trains next: a slot, or workers.stack of them whose trials can train as one cohort."""
     first, plan = board.claim(busy), board.plan
-    if first is None:
-        return []
-    claims, config = [first], plan.groups[first.job.group].config
-    if plan.workers["stack"] > 1:
-        apart = {job for job in plan.jobs if not alike(plan.groups[job.group].config, config)}
+    if first is None or plan.workers["stack"] == 1:
+        return [first] if first is not None else []
+    own, claims = plan.groups[first.job.group], [first]
+    groups = {number for number, group in enumerate(plan.groups) if alike(own, group)}
+    apart = {job for job in plan.jobs if job.group not in groups and not _of_one_point(job, first.job)}
+    try:
         while len(claims) < plan.workers["stack"] and (more := board.claim(busy | apart)) is not None:
             claims.append(more)
+    except BaseException:
+        _release(board, claims)
+        raise
     return claims
+
+
+def _of_one_point(job: Job, other: Job) -> bool:
+    """Whether their trials differ in seeds alone, whatever was searched."""
+    return job.final and other.final and job.group == other.group
+
+
+def _release(board: Board, claims: list[Claim]) -> None:
+    for claim in claims:
+        with suppress(Exception):
+            board.release(claim)
 
 
 def _settle_all(board: Board, claims: list[Claim], stop: Stop) -> set[Job]:
     """Train the trials of some slots, of several at once, and tell. The slots that are another process's in part.
 
-    Raises KeyboardInterrupt, and Away, when all are told or released.
+    Raises KeyboardInterrupt, Away, and what the database raises, when all are told or released.
     """
     if len(claims) == 1:
         return set() if _settle(board, claims[0], partial(_trained, board, claims[0], stop)) else {claims[0].job}
-    with interruptible(stop) as asked:
-        ended, stack = at_once([partial(_trained, board, claim, asked) for claim in claims])
+    plan, job = board.plan, claims[0].job
+    try:
+        with interruptible(stop) as asked, for_all(plan.groups[job.group].config):
+            ended, stack = at_once([partial(_trained, board, claim, asked) for claim in claims])
+    except BaseException:  # a second Ctrl-C
+        _release(board, claims)
+        raise
     if stack.refused:
-        log.warning("%s and others train one by one: %s", claims[0].job, stack.refused)
+        title = plan.title(job, claims[0].point)
+        log.warning("%s and %d more were trained one by one: %s", title, len(claims) - 1, stack.refused)
     busy, over = set(), None
     for claim, outcome in zip(claims, ended, strict=True):
         try:
             if not _settle(board, claim, partial(_what_came, outcome)):
                 busy.add(claim.job)
-        except (KeyboardInterrupt, Away) as end:
+        except BaseException as end:
+            _release(board, [] if board.slots[claim.job].status in SETTLED else [claim])
             over = end
     if over is not None:
         raise over

@@ -1,5 +1,7 @@
 """Trials that train as one cohort: each as by itself, whatever its floats, and whatever becomes of the others."""
 
+import gc
+import weakref
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -93,7 +95,7 @@ def test_trials_that_differ_in_more_are_trained_one_by_one() -> None:
     assert "head_epochs is 1 and 2" in stack.refused
 
 
-def test_trials_in_other_rounds_or_of_other_sizes_take_turns(fits: list[int]) -> None:
+def test_trials_in_other_rounds_take_turns(fits: list[int]) -> None:
     """One begins a round later; the other two go together."""
     late = advance(prox(0.1).simulation(), 1)
     sims = [prox(0.1).simulation(), late, prox(0.2).simulation()]
@@ -180,3 +182,59 @@ def test_verbs_know_what_they_are_of() -> None:
     assert [type(part).__name__ for part in sim.verbs.plugins] == ["Ala"]
     assert isinstance(sim.verbs, Verbs)
     assert type(sim.verbs.method).__name__ == "FedAvg"
+
+
+def test_other_precisions_stay_apart() -> None:
+    sims = [prox(mu).simulation() for mu in (0.1, 0.2)]
+    sims[1].task.precision = "bf16"
+    _, stack = at_once([partial(seen, sim) for sim in sims])
+    assert stack.refused == "Apart: the trials' gradients have different precisions"
+
+
+def test_an_error_in_meeting_leaves_nobody_untrained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> Any:
+        raise ZeroDivisionError("in between")
+
+    monkeypatch.setattr(stacking, "_sorted", fails)
+    ended, _ = at_once([partial(seen, prox(mu).simulation()) for mu in (0.1, 0.2)])
+    assert [type(each) for each in ended] == [ZeroDivisionError] * 2
+    assert "in between" in ended[0].__notes__[0], "with its traceback"  # type: ignore[union-attr]
+
+
+def test_what_failed_or_ended_is_forgotten_while_others_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the help of the garbage collector: memory is short just then."""
+    alive: list[weakref.ref] = []
+    at_once_ = stacking._at_once
+
+    def small(fits: list[Any]) -> None:
+        room = torch.zeros(1)
+        alive.append(weakref.ref(room))
+        if len(fits) > 1:
+            raise torch.OutOfMemoryError("a small GPU")
+        at_once_(fits)
+
+    def ends(seat: Seat) -> None:
+        sim = prox(0.1).simulation()
+        alive.append(weakref.ref(sim))
+        seat.take(sim)
+        next(sim.run())
+        raise ZeroDivisionError("it ends")
+
+    still: list[int] = []
+
+    def goes_on(sim: Simulation, seat: Seat) -> None:
+        seat.take(sim)
+        for _ in range(3):
+            next(sim.run())
+            still.append(sum(each() is not None for each in alive))
+
+    monkeypatch.setattr(stacking, "_at_once", small)
+    gc.collect()
+    gc.disable()
+    try:
+        ended, _ = at_once([ends, partial(goes_on, prox(0.2).simulation())])
+    finally:
+        gc.enable()
+    assert isinstance(ended[0], ZeroDivisionError)
+    assert len(alive) == 2, "one that was too large, and the trial that ended"
+    assert still[-1] == 0

@@ -253,7 +253,7 @@ def test_stacked_trials_give_the_numbers_of_single_ones(tmp_path: Path, monkeypa
 def test_ctrl_c_stops_stacked_trials_after_their_round(tmp_path: Path) -> None:
     command = ["-m", *SMALL, "seed=0,1,2", "train.rounds=3000", "workers.stack=3"]
     with start(tmp_path, *command) as process:
-        wait_for(lambda: len(list((tmp_path / "runs").glob("*/rounds.parquet"))) == 3, process)
+        wait_for(lambda: len(list((tmp_path / "runs").glob("*/status.json"))) == 3, process)
         process.send_signal(signal.SIGINT)
         _, rest = process.communicate(timeout=120)
     assert process.returncode == 130

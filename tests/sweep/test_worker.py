@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from pflsweep import tracking
+from pflsweep.sweep import plan as worker_plan
 from pflsweep.sweep import worker
 from pflsweep.sweep.board import Board
-from pflsweep.sweep.plan import Job, Plan
+from pflsweep.sweep.plan import Job, Plan, alike
+from pflsweep.sweep.space import axis
 
 
 @pytest.fixture
@@ -63,3 +65,87 @@ def test_a_trial_that_fails_says_why(
     assert [key for key in ("trace", "input") if slot.result.get(key)] == ([says] if says else [])
     assert tracking.SWEEP not in os.environ  # what is trained next in this process is not this sweep's
     assert board.slots[Job(0, True, 0)].reason == "its search has no result: every point failed or was pruned"
+
+
+def three(plan: Plan) -> tuple[Board, Plan]:
+    plan = plan._replace(workers={**plan.workers, "stack": 3})
+    board = Board(plan)
+    board.prepare()
+    return board, plan
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("a second Ctrl-C, or a bug")])
+def test_what_ends_a_stack_at_once_puts_its_slots_back(
+    error: BaseException, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ends(trials: Any) -> None:
+        assert len(trials) == 3
+        raise error
+
+    board, plan = three(plan)
+    monkeypatch.setattr(worker, "at_once", ends)
+    with pytest.raises(type(error)):
+        worker.work(plan)
+    board.refresh()
+    assert {slot.status for slot in board.slots.values()} == {"waiting"}
+
+
+def test_a_claim_that_fails_puts_those_before_it_back(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    board, plan = three(plan)
+    claim, asked = Board.claim, []
+
+    def third_fails(self: Board, skip: Any = ()) -> Any:
+        asked.append(skip)
+        if len(asked) == 3:
+            raise ZeroDivisionError("the database")
+        return claim(self, skip)
+
+    monkeypatch.setattr(Board, "claim", third_fails)
+    with pytest.raises(ZeroDivisionError):
+        worker.work(plan)
+    board.refresh()
+    assert {slot.status for slot in board.slots.values()} == {"waiting"}
+
+
+def test_a_stack_tells_what_became_of_each(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is pruned, one fails, one is another process's at first; that one is trained in the end."""
+    busy = [1]
+
+    def trained(board: Board, claim: Any, *_: Any) -> Any:
+        if claim.job.final:
+            return [{"value": 0.5, "identity": "final"}]
+        match claim.job.number:
+            case 0:
+                raise worker.Pruned("it loses")
+            case 1:
+                raise ZeroDivisionError("a bug")
+        if busy.pop() if busy else 0:
+            raise worker.Busy("another process")
+        return [{"value": 0.9, "identity": "third"}]
+
+    board, plan = three(plan)
+    monkeypatch.setattr(worker, "_trained", trained)
+    worker.work(plan)
+    board.refresh()
+    by_number = {job.number: slot for job, slot in board.slots.items() if not job.final}
+    assert [by_number[k].status for k in range(3)] == ["pruned", "failed", "done"]
+    assert "ZeroDivisionError: a bug" in by_number[1].reason
+    assert "raise ZeroDivisionError" in by_number[1].result["trace"], "where it was raised"
+    assert all(slot.status == "done" for job, slot in board.slots.items() if job.final)
+
+
+def test_what_may_train_at_once(plan: Plan) -> None:
+    group = plan.groups[0]
+
+    def changed(**values: Any) -> Any:
+        config = worker_plan.changed(group.config, {key.replace("__", "."): value for key, value in values.items()})
+        return group._replace(config=config)
+
+    assert alike(group, changed(train__lr=0.5, partition__alpha=0.1))
+    assert not alike(group, changed(train__momentum=0.5)), "the optimiser is one for all"
+    assert not alike(group, changed(train__batch=7))
+    assert not alike(group, changed(model__hidden=[3]))
+    searched = group._replace(space={"train.batch": axis("train.batch", {"grid": [8, 16]}, "a test")})
+    assert not alike(searched, searched)
+    assert worker._of_one_point(Job(0, True, 0), Job(0, True, 1)), "its seeds may, whatever was searched"
+    assert not worker._of_one_point(Job(0, True, 0), Job(0, False, 1))

@@ -22,7 +22,7 @@ class Ledger(NamedTuple):
     """A sweep's file: what was asked, and which trials answer it."""
 
     path: Path
-    written: float  # seconds since 1970; 0 in older ones
+    written: float  # seconds since 1970
     sweep: str
     scale: str
     command: str
@@ -53,8 +53,7 @@ def ledgers(runs: Path) -> list[Ledger]:
                 _ = [group[key] for group in groups.values() for key in OF_A_GROUP]
                 own = {key: content[key] for key in ("sweep", "scale", "command", "seeds", "tune")}
                 own["tracking"] = content.get("tracking", {})
-                # The file's own time would be the checkout's, and a page would be another after each clone
-                own["written"] = content.get("written", 0.0)
+                own["written"] = content.get("written", path.stat().st_mtime)  # which a checkout changes
                 found.append(Ledger(path, groups=groups, **own))
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
@@ -204,14 +203,13 @@ def settled(group: dict[str, Any]) -> int:
 
 
 def _commands(told: Iterable[Ledger]) -> list[str]:
-    """As few of the ledgers' commands as train every seed."""
-    found: list[str] = []
-    seeds: set[int] = set()
-    for ledger in told:
-        if not seeds.issuperset(ledger.seeds):
-            found.append(ledger.command)
-            seeds.update(ledger.seeds)
-    return found
+    """As few of the ledgers' commands as train every seed; of equals the first."""
+    needed = list(told)
+    for ledger in reversed(needed.copy()):
+        others = {seed for other in needed if other is not ledger for seed in other.seeds}
+        if others.issuperset(ledger.seeds):
+            needed.remove(ledger)
+    return list(dict.fromkeys(ledger.command for ledger in needed))
 
 
 def _read(folder: Path, rounds: int) -> Trial | str:

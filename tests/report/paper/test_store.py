@@ -137,6 +137,9 @@ def test_a_cell_names_as_few_commands_as_train_its_seeds(sweep: Sweep) -> None:
     sweep.add(SETTING, "fedavg", {1: [2, 4, 6, 8]})
     sweep.write("c", at=0.5, command="both seeds")
     assert answer(sweep).commands == ["both seeds"]  # it tells more
+    sweep.seeds = [0]
+    sweep.write("e", at=9.0, command="the newest, narrow")
+    assert answer(sweep).commands == ["both seeds"], "though that one comes first"
     sweep.seeds = [2]
     sweep.write("d", at=3.0, command="another seed")
     assert answer(sweep).commands == ["another seed", "both seeds"]
