@@ -21,7 +21,7 @@ from pflsweep.errors import UserError
 from pflsweep.progress import quietly, say
 from pflsweep.sweep.plan import Plan, read, write
 from pflsweep.sweep.worker import work
-from pflsweep.trial import Stop
+from pflsweep.trial import Stop, interruptible
 
 JOB = "hydra.sweeper.worker"  # the override that makes a launched job a worker: <number>:<plan file>
 LOOK = 2.0  # seconds between two looks at a Dask cluster
@@ -139,12 +139,13 @@ def _on_dask(plan: Plan) -> None:
     except (OSError, TimeoutError, ValueError) as error:
         raise UserError(f"workers.address: there is no Dask scheduler at '{address}' ({error}).") from error
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # we say ourselves that it has gone
-    with client:
+    with client, interruptible(lambda: False) as pressed:  # Dask's own callbacks may swallow a KeyboardInterrupt
+        _require_worker(client, pressed)
         shared = plan._replace(workers={**plan.workers, "count": min(count, _most_on_a_machine(client))})
         while True:
             tasks = [client.submit(_task, shared, number, os.getcwd(), pure=False) for number in range(count)]
             try:
-                _wait(client, tasks)
+                _wait(client, tasks, pressed)
                 return
             except KilledWorker:
                 say("Dask workers were killed again and again (out of memory?). What they trained is taken over.")
@@ -155,8 +156,9 @@ def _on_dask(plan: Plan) -> None:
                 ) from error
 
 
-def _wait(client: Any, tasks: Sequence[Any]) -> None:
-    """Until all are done. Raises what one of them did, CancelledError without a scheduler, UserError without workers.
+def _wait(client: Any, tasks: Sequence[Any], pressed: Stop) -> None:
+    """Until all are done. Raises what one of them did, CancelledError without a scheduler, UserError without workers,
+    KeyboardInterrupt.
 
     By looking, since Ctrl-C in a wait of Dask's leaves its tracebacks behind.
     """
@@ -164,27 +166,32 @@ def _wait(client: Any, tasks: Sequence[Any]) -> None:
 
     while not all(task.done() for task in tasks):
         time.sleep(LOOK)
+        if pressed():
+            raise KeyboardInterrupt
         if client.status != "running":
             raise CancelledError(client.status)
         if not client.nthreads():
             say(f"The Dask scheduler has no worker left; one is waited for {JOINING} seconds.")
-            _require_worker(client)
+            _require_worker(client, pressed)
     for task in tasks:
         task.result()
 
 
-def _require_worker(client: Any) -> None:
-    try:
-        client.wait_for_workers(1, timeout=JOINING)
-    except TimeoutError as error:
-        raise UserError(
-            "The Dask scheduler has no worker. Start some (dask worker ADDRESS --nthreads 1) and give the same command."
-        ) from error
+def _require_worker(client: Any, pressed: Stop) -> None:
+    until = time.monotonic() + JOINING
+    while client.status == "running" and not client.nthreads():
+        if pressed():
+            raise KeyboardInterrupt
+        if time.monotonic() > until:
+            raise UserError(
+                "The Dask scheduler has no worker. Start some (dask worker ADDRESS --nthreads 1) and give the same "
+                "command."
+            )
+        time.sleep(LOOK / 4)
 
 
 def _most_on_a_machine(client: Any) -> int:
-    """How many Dask workers share a machine. Raises UserError where there is none, or one would train two trials."""
-    _require_worker(client)
+    """How many Dask workers share a machine. Raises UserError where one would train two trials."""
     workers = client.scheduler_info(n_workers=-1)["workers"].values()
     if any(worker["nthreads"] > 1 for worker in workers):
         raise UserError(
