@@ -167,7 +167,7 @@ class Record:
     @property
     def rounds(self) -> pd.DataFrame:
         """One row a round."""
-        return _joined([self._before, *([pd.DataFrame(self._rounds)] if self._rounds else [])])
+        return _joined([self._before, pd.DataFrame(self._rounds)])
 
     @property
     def clients(self) -> pd.DataFrame:

@@ -123,7 +123,7 @@ def run_trial(
     check(config)
     with _BUILDING:
         parts = build(config)
-    with nullcontext() if seat is not None else _alone(config, parts):
+    with nullcontext() if seat is not None else process_wide(config, _fastest(parts)):
         meta = describe(config, parts)
         folder = Path(config.values["paths"]["runs"]).absolute() / meta["identity"]
         w0 = parts.task.vector(parts.model)
@@ -323,17 +323,12 @@ def _newcomers(simulation: engine.Simulation, parts: Parts, config: Config) -> p
 
 
 @contextmanager
-def _alone(config: Config, parts: Parts) -> Iterator[None]:
-    """What PyTorch has one of for all threads, as a trial by itself wants it; for a stack see `for_all`."""
-    with _threads(config.values["train"]["threads"], parts), precision(parts.task.precision):
-        yield
-
-
-@contextmanager
-def for_all(config: Config) -> Iterator[None]:
-    """The same around trials in threads: each would set it anew while others train."""
+def process_wide(config: Config, auto: int | None = None) -> Iterator[None]:
+    """What PyTorch has one of for all threads. Around trials that train in threads it is entered once: each of them
+    would set it anew while others train. auto: what train.threads=auto is; None: as many as there are.
+    """
     before, asked = torch.get_num_threads(), config.values["train"]["threads"]
-    torch.set_num_threads(before if asked == "auto" else int(asked))
+    torch.set_num_threads(int(asked) if asked != "auto" else auto or before)
     try:
         with precision(config.values["train"]["precision"]):
             yield
@@ -341,19 +336,11 @@ def for_all(config: Config) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@contextmanager
-def _threads(count: int | str, parts: Parts) -> Iterator[None]:
-    """auto: a small model's step is over before a second thread has woken up. Beside workers it is one here as well, so
-    that their number changes no bit of a result.
+def _fastest(parts: Parts) -> int | None:
+    """A small model's step is over before a second thread has woken up. Beside workers it is one here as well, so that
+    their number changes no bit of a result.
     """
-    before = torch.get_num_threads()
-    if count == "auto":
-        count = 1 if parts.task.size < SMALL or parts.schedule.workers > 1 else before
-    torch.set_num_threads(int(count))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return 1 if parts.task.size < SMALL or parts.schedule.workers > 1 else None
 
 
 @contextmanager

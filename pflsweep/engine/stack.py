@@ -140,14 +140,16 @@ class Seat(NamedTuple):
 
 def _sorted(fits: list[_Fit]) -> list[list[_Fit]]:
     """In groups whose trees are alike: trials may be in different rounds."""
-    groups: list[list[_Fit]] = []
+    groups: list[tuple[Any, list[_Fit]]] = []
     for fit in fits:
-        group = next((group for group in groups if _like(group[0]) == _like(fit)), None)
-        if group is None:
-            groups.append([fit])
+        like = _like(fit)
+        for known, group in groups:
+            if known == like:
+                group.append(fit)
+                break
         else:
-            group.append(fit)
-    return groups
+            groups.append((like, [fit]))
+    return [group for _, group in groups]
 
 
 def _like(fit: _Fit) -> Any:

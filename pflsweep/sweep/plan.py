@@ -104,10 +104,10 @@ EACH_OWN = ("algorithm", "ala", "attack", "train.lr", "train.lr_decay", "partiti
 
 def alike(one: Group, other: Group) -> bool:
     """Whether all trials of two groups can train as one cohort: they differ in seeds, and under EACH_OWN in numbers
-    with a point. Private training stays apart.
+    with a point.
     """
     ours, theirs = flat(one.config.values), flat(other.config.values)
-    if ours.keys() != theirs.keys() or one.config.values.get("privacy"):
+    if ours.keys() != theirs.keys():
         return False
     searched = [(key, value) for group in (one, other) for key, axis in group.space.items() for value in axis.grid]
     apart = [(key, side[key]) for side in (ours, theirs) for key in ours if ours[key] != theirs[key]]

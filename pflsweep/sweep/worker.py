@@ -18,11 +18,11 @@ from pflsweep.errors import UserError, without_password
 from pflsweep.patience import Away
 from pflsweep.progress import quietly
 from pflsweep.record import Record
-from pflsweep.sweep.board import SETTLED, Board, Claim
+from pflsweep.sweep.board import Board, Claim
 from pflsweep.sweep.plan import Job, Plan, alike
 from pflsweep.sweep.storage import storage_url
 from pflsweep.tracking import SWEEP
-from pflsweep.trial import Diverged, Pruned, Result, Stop, for_all, interruptible, run_trial
+from pflsweep.trial import Diverged, Pruned, Result, Stop, interruptible, process_wide, run_trial
 
 log = logging.getLogger(__name__)
 PAUSE = 1.0  # seconds between two looks where nothing is free
@@ -66,9 +66,11 @@ def work(plan: Plan, index: int = 0, stop: Stop = lambda: False) -> None:
 def _claims(board: Board, busy: set[Job]) -> list[Claim]:
     """What this worker trains next: a slot, or workers.stack of them whose trials can train as one cohort."""
     first, plan = board.claim(busy), board.plan
-    if first is None or plan.workers["stack"] == 1:
-        return [first] if first is not None else []
+    if first is None:
+        return []
     own, claims = plan.groups[first.job.group], [first]
+    if plan.workers["stack"] == 1 or own.config.values.get("privacy"):  # each would train in a thread of its own
+        return claims
     groups = {number for number, group in enumerate(plan.groups) if alike(own, group)}
     apart = {job for job in plan.jobs if job.group not in groups and not _of_one_point(job, first.job)}
     try:
@@ -94,13 +96,13 @@ def _release(board: Board, claims: list[Claim]) -> None:
 def _settle_all(board: Board, claims: list[Claim], stop: Stop) -> set[Job]:
     """Train the trials of some slots, of several at once, and tell. The slots that are another process's in part.
 
-    Raises KeyboardInterrupt, Away, and what the database raises, when all are told or released.
+    Raises KeyboardInterrupt, Away, and what the database raises, when it has been tried to tell of all.
     """
     if len(claims) == 1:
         return set() if _settle(board, claims[0], partial(_trained, board, claims[0], stop)) else {claims[0].job}
     plan, job = board.plan, claims[0].job
     try:
-        with interruptible(stop) as asked, for_all(plan.groups[job.group].config):
+        with interruptible(stop) as asked, process_wide(plan.groups[job.group].config):
             ended, stack = at_once([partial(_trained, board, claim, asked) for claim in claims])
     except BaseException:  # a second Ctrl-C
         _release(board, claims)
@@ -113,8 +115,9 @@ def _settle_all(board: Board, claims: list[Claim], stop: Stop) -> set[Job]:
         try:
             if not _settle(board, claim, partial(_what_came, outcome)):
                 busy.add(claim.job)
-        except BaseException as end:
-            _release(board, [] if board.slots[claim.job].status in SETTLED else [claim])
+        except (
+            BaseException
+        ) as end:  # what is not told nor released then is missed by its heartbeat, as a slot alone is
             over = end
     if over is not None:
         raise over

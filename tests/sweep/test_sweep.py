@@ -173,17 +173,18 @@ def test_two_workers_give_the_numbers_of_one(tmp_path: Path) -> None:
     require_same(one, two)
 
 
-def test_ctrl_c_stops_two_workers_after_their_rounds(tmp_path: Path) -> None:
-    command = ["-m", *SMALL, "seed=0,1,2", "train.rounds=3000", "workers.count=2"]
+@pytest.mark.parametrize(("workers", "trials"), [("workers.count=2", 2), ("workers.stack=3", 3)])
+def test_ctrl_c_stops_trials_that_run_at_once_after_their_round(workers: str, trials: int, tmp_path: Path) -> None:
+    command = ["-m", *SMALL, "seed=0,1,2", "train.rounds=3000", workers]
     with start(tmp_path, *command) as process:
-        wait_for(lambda: len(list((tmp_path / "runs").glob("*/status.json"))) == 2, process)
+        wait_for(lambda: len(list((tmp_path / "runs").glob("*/status.json"))) == trials, process)
         process.send_signal(signal.SIGINT)
         _, rest = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "Traceback" not in rest
     assert rest.count("Ctrl-C again stops at once") == 1
     status = [json.loads(file.read_text())["status"] for file in (tmp_path / "runs").glob("*/status.json")]
-    assert status == ["interrupted", "interrupted"]
+    assert status == ["interrupted"] * trials
     assert {state for *_, state in states(database(tmp_path))} == {"WAITING"}
 
 
@@ -248,17 +249,3 @@ def test_stacked_trials_give_the_numbers_of_single_ones(tmp_path: Path, monkeypa
     for identity, rounds in first.items():
         pd.testing.assert_frame_equal(rounds, second[identity], rtol=1e-3, atol=0.02)
         assert rounds["images"].tolist() == second[identity]["images"].tolist()
-
-
-def test_ctrl_c_stops_stacked_trials_after_their_round(tmp_path: Path) -> None:
-    command = ["-m", *SMALL, "seed=0,1,2", "train.rounds=3000", "workers.stack=3"]
-    with start(tmp_path, *command) as process:
-        wait_for(lambda: len(list((tmp_path / "runs").glob("*/status.json"))) == 3, process)
-        process.send_signal(signal.SIGINT)
-        _, rest = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert "Traceback" not in rest
-    assert rest.count("Ctrl-C again stops at once") == 1
-    status = [json.loads(file.read_text())["status"] for file in (tmp_path / "runs").glob("*/status.json")]
-    assert status == ["interrupted"] * 3
-    assert {state for *_, state in states(database(tmp_path))} == {"WAITING"}

@@ -91,6 +91,8 @@ def _frames(trial: Trial) -> list[tuple[int, Array]]:
 
 def by_round(of: Reproduced) -> Iterator[Picture]:
     """The weight that each client gives to each other one by round: a panel a client, a colour a distribution."""
+    from matplotlib.lines import Line2D
+
     for setting, trial in _trials(of, "P").items():
         rounds, stack = over_rounds(trial.matrices, "P")
         own, wanted = weights.groups(trial), weights.targets(trial)
@@ -111,16 +113,10 @@ def by_round(of: Reproduced) -> Iterator[Picture]:
                 axes.xaxis.set_major_locator(figures.whole(6))
             made.supxlabel("round", fontsize=9)
             made.supylabel("weight of another client", fontsize=9)
-            _legend(made, int(own.max()) + 1)
+            lines = {str(k): Line2D([], [], **_look(k)) for k in range(int(own.max()) + 1)}
+            style.legend(made, lines, title="distribution", handlelength=2)
         shows = f"weights of each other client by round, colour: its distribution, {trial.meta['name']}"
         yield Picture(f"weights-by-round-{setting.replace('/', '-').replace(';', '-')}", shows, made)
-
-
-def _legend(made: Any, count: int) -> None:
-    from matplotlib.lines import Line2D
-
-    lines = [Line2D([], [], **_look(k)) for k in range(count)]
-    made.legend(lines, [str(k) for k in range(count)], loc="outside right upper", title="distribution")
 
 
 def _look(group: int) -> dict[str, Any]:
