@@ -14,9 +14,9 @@ ROOT = Path(pflsweep.__file__).parent
 LAYERS = (
     ("errors", "keys", "vision"),
     ("disk", "history", "patience", "rules"),
-    ("engine.draws", "engine.lift", "engine.memory", "engine.parallel"),
+    ("engine.draws", "engine.lift", "engine.memory"),
     ("models",),
-    ("engine.task",),
+    ("engine.task", "engine.parallel"),
     ("engine.optimiser",),
     ("engine.protocol",),
     ("engine.parts", "engine.solvers"),

@@ -184,11 +184,12 @@ def own(work: Any) -> Any:
 class Gathered:
     """The chunks' trees as one of the whole cohort, each copied into its place as it comes.
 
-    shared: whether forks may `place` their trees too; for the first ones there is room where they are `like` a tree.
+    pool: of memory in which forks may `place` their trees too; for the first ones there is room where they are `like`
+    a tree.
     """
 
-    def __init__(self, clients: int, shared: bool = False, like: Any = None) -> None:
-        self.clients, self._shared = clients, shared
+    def __init__(self, clients: int, pool: memory.Pool | None = None, like: Any = None) -> None:
+        self.clients, self._pool = clients, pool
         self.tree = None if like is None else self._room(like)
         self._empty = True
 
@@ -219,7 +220,7 @@ class Gathered:
 
         def of(v: Tensor) -> Tensor:
             shape = (self.clients, *v.shape[1:])
-            return memory.zeros(shape, v.dtype, v.device) if self._shared else v.new_empty(shape)
+            return v.new_empty(shape) if self._pool is None else self._pool.empty(shape, v.dtype)
 
         return tree_map(of, piece)
 
@@ -333,7 +334,7 @@ class Cohort:
     def _over_workers(self, kind: str, one: Callable[[slice], Answer]) -> Any:
         """The same chunks in worker processes, whose answers lie in memory that they share with this one."""
         cuts = [slice(k, min(k + self.chunk, len(self.ids))) for k in range(0, len(self.ids), self.chunk)]
-        gathered = Gathered(len(self.ids), shared=True, like=self.workers.seen.get(kind))
+        gathered = Gathered(len(self.ids), self.workers.pool, self.workers.seen.get(kind))
 
         def job(k: int) -> Answer:
             answer = one(cuts[k])

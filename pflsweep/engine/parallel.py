@@ -1,7 +1,7 @@
 """Jobs in worker processes of one thread each: forks of this one, made for one map and ended with it.
 
 So a worker sees all that this process holds, as it is when the map begins, and nothing has to be sent to it. What it
-writes stays its own, but for its answer and for what it puts into memory that forks share (memory.zeros).
+writes stays its own, but for its answer and for what it puts into memory that forks share (see memory.py).
 """
 
 import ctypes
@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from pflsweep.engine import memory
 from pflsweep.errors import UserError
 
 MARGIN = 2.0  # forks have to save so many times the seconds that they take
@@ -37,11 +38,12 @@ def possible(device: torch.device) -> bool:
 class Workers:
     """Up to `count` processes for each map. It knows from the maps before what each kind of work takes, and forking.
 
-    seen: by kind, what a caller remembers of its answers.
+    pool: of memory for their answers. seen: by kind, what a caller remembers of these.
     """
 
     def __init__(self, count: int) -> None:
         self.count = count
+        self.pool = memory.Pool()
         self.seen: dict[str, Any] = {}
         self._pace: dict[str, float] = {}  # by kind, seconds for a cost of 1 in one process
         self._forking = 0.02  # seconds to make a worker and to end it: a guess until the first ones

@@ -113,6 +113,20 @@ def test_an_upload_may_change_its_shape(forks: list[int]) -> None:
     assert len(forks) == 4 * 2
 
 
+def test_what_the_server_keeps_of_an_upload_is_not_written_over(forks: list[int]) -> None:
+    """Its model of the next round is a view of the memory into which that round's uploads might go."""
+
+    def first_of_cohort(verbs: Verbs) -> Verbs:
+        return verbs._replace(aggregate=lambda server, up, turn: server._replace(w=up.w[0]))
+
+    one, two = (
+        replace(case_of(FedAvg, {}), workers=workers).simulation(watch=first_of_cohort, participation=1.0)
+        for workers in (1, 2)
+    )
+    assert_same(followed(two, 4), followed(one, 4), "the server keeps a view")
+    assert forks
+
+
 # Failures
 
 
@@ -215,6 +229,17 @@ def test_what_forks_write_into_shared_memory_is_seen_here() -> None:
     assert set(threads.values()) == {1}
     assert shared.tolist() == [1, 2, 3, 4]
     assert theirs.tolist() == [1, 0, 0, 0], "but for the first job, which is done here"
+
+
+def test_memory_is_given_out_again_when_nothing_lies_in_it() -> None:
+    pool = memory.Pool()
+    first = pool.empty((4, 5), torch.float32)
+    at, part = first.data_ptr(), first[1:3].flatten()[2:]
+    del first
+    assert pool.empty((4, 5), torch.float32).data_ptr() != at, "a part of it is still used"
+    del part
+    assert pool.empty((2, 5), torch.int64).data_ptr() == at, "as many bytes"
+    assert pool.empty((0, 5), torch.float32).shape == (0, 5)
 
 
 def test_workers_can_be_asked_from_a_thread() -> None:
