@@ -125,7 +125,7 @@ def build(config: Config) -> Parts:
     federation, new = build_federation(config)
     _check_text(config, federation.dataset.vocabulary)
     model = build_model(config, federation.dataset.shape, federation.classes)
-    task = Task(model, _precision(config))
+    task = Task(model, _precision(config), _compiled(config))
     shared = {
         "task": task,
         "opt": Sgd(train["momentum"], train["weight_decay"]),
@@ -265,6 +265,13 @@ def _workers(train: dict[str, Any], device: Any, cohort: int) -> int:
     workers, threads = train["workers"], train["threads"]
     if not possible(device):
         return 1
+    if train["compile"]:
+        if workers not in ("auto", 1):
+            raise UserError(
+                f"train.workers is {workers} with train.compile=true, but worker processes end with each round, and "
+                "with them the programs that they have compiled: use train.workers=1, or train.compile=false."
+            )
+        return 1
     if workers == "auto":
         cores = torch.get_num_threads()
         return min(cores, cohort) if threads in ("auto", 1) and 2 * cohort >= cores else 1
@@ -282,6 +289,18 @@ def _precision(config: Config) -> str:
     if name == "tf32" and device_of(config) == "cpu":
         raise UserError("train.precision is 'tf32', which is of NVIDIA GPUs. On a CPU use fp32 or bf16.")
     return str(name)
+
+
+def _compiled(config: Config) -> int:
+    """The size of the batches whose gradients are compiled; 0 for none. Raises UserError where none would be."""
+    if not config.values["train"]["compile"]:
+        return 0
+    if config.values.get("privacy"):
+        raise UserError(
+            f"train.compile does not go with privacy={config.choices['privacy']}: it compiles gradients of whole "
+            "batches, and private training takes one of each sample. Use train.compile=false."
+        )
+    return int(config.values["train"]["batch"])
 
 
 def device_of(config: Config) -> str:

@@ -49,6 +49,7 @@ YOUNG: dict[str, Any] = {
     "train.sampling_alpha": 1.0,
     "train.optimiser_state": "fresh",
     "train.precision": "fp32",
+    "train.compile": False,
 }
 # keys that act on something only under this condition on the flat config
 ACTING: dict[str, Callable[[dict[str, Any]], Any]] = {

@@ -98,6 +98,7 @@ RULES = {
     "metrics.subset": Rule((float,), low=0, high=1),
     "metrics.subset_size": Rule((), choices=("union", "own")),
     "train.precision": Rule((), choices=("fp32", "tf32", "bf16")),
+    "train.compile": Rule((bool,)),
     "train.chunk": Rule((int,), low=1, choices=("auto",)),
     "train.threads": Rule((int,), low=1, choices=("auto",)),
     "train.workers": Rule((int,), low=1, choices=("auto",)),

@@ -64,6 +64,7 @@ def test_identity_leaves_out_what_changes_no_number(override: str) -> None:
         "metrics.all=true",
         "metrics.trained=true",
         "train.precision=bf16",
+        "train.compile=true",
     ],
 )
 def test_identity_holds_what_does(override: str) -> None:

@@ -1,6 +1,7 @@
 """A trial from config to record: trained once, stopped and continued, extended, loaded again."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -431,6 +432,20 @@ def test_a_trial_in_bf16_is_another_trial_with_much_the_same_numbers() -> None:
     assert_same(run(rounds, "train.precision=bf16", "train.workers=2", "paths.runs=other"), rounded)
     with pytest.raises(UserError, match=r"train\.precision is 'tf32', which is of NVIDIA GPUs"):
         run("train.precision=tf32", "device=cpu")
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="PyTorch compiles with a C++ compiler")
+def test_a_compiled_trial_is_another_trial_with_the_numbers_of_the_eager_one() -> None:
+    rounds = "train.rounds=3"
+    eager, compiled = run(rounds), run(rounds, "train.compile=true")
+    assert compiled.record.folder != eager.record.folder
+    apart = (compiled.rounds["personal_loss"] - eager.rounds["personal_loss"]).abs()
+    assert apart.max() < 1e-4
+    assert_same(run(rounds, "train.compile=true", "train.workers=auto", "paths.runs=other"), compiled)
+    with pytest.raises(UserError, match=r"train\.workers is 2 with train\.compile=true, but worker processes end"):
+        run("train.compile=true", "train.workers=2", "train.threads=auto")
+    with pytest.raises(UserError, match=r"train\.compile does not go with privacy=dp_sgd"):
+        run("train.compile=true", "privacy=dp_sgd")
 
 
 def test_fp32_is_all_of_it_also_where_pytorch_rounds_by_default() -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflsweep.check.world import task_of, world
+from pflsweep.check.world import world
 from pflsweep.data.federation import Federation
 from pflsweep.engine.lift import leaves
 from pflsweep.engine.optimiser import Sgd
@@ -38,7 +38,7 @@ class Case:
     """make: (task, opt, epochs) -> method. plain: whether the method refuses momentum and weight decay.
 
     tolerance: relative, where only the order of sums differs. wire: floats up and down per client and round,
-    after warm-up; None: not known. plugins: what is plugged in beside its own. The rest is as in Schedule.
+    after warm-up; None: not known. plugins: what is plugged in beside its own. The rest is as in Schedule and Task.
     """
 
     make: Callable[[Task, Sgd, int], Method]
@@ -48,6 +48,8 @@ class Case:
     plugins: Callable[[Task, Federation], Sequence[Plugin]] = lambda task, federation: ()
     optimiser_state: str = "fresh"
     workers: int = 1
+    precision: str = "fp32"
+    compiled: int = 0
 
     def simulation(
         self,
@@ -58,8 +60,9 @@ class Case:
         **schedule: Any,
     ) -> Simulation:
         """A fresh one. where: arguments of `world`; schedule: what differs from SCHEDULE."""
-        federation, model = world(**(where or {}))
-        task = task_of(model)
+        dtype = torch.float32 if self.precision == "bf16" else torch.float64  # autocast leaves doubles alone
+        federation, model = world(dtype=dtype, **(where or {}))
+        task = Task(model.to(dtype), self.precision, self.compiled)
         opt = optimiser(0.0, 0.0) if self.plain else optimiser(momentum=0.9, weight_decay=1e-3)
         verbs = watch(Verbs.of(self.make(task, opt, EPOCHS), *self.plugins(task, federation)))
         settings = replace(SCHEDULE, optimiser_state=self.optimiser_state, workers=self.workers, **schedule)

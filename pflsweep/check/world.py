@@ -34,12 +34,13 @@ def world(
     garbage: bool = False,
     even: bool = False,
     device: str = "cpu",
+    dtype: torch.dtype = torch.float64,
 ) -> World:
     """Six clients; data and first model are always the same, what training draws depends on `seed`.
 
     images: a convolution with batch norm and dropout; otherwise an MLP. order: the clients in another order,
     with their keys. garbage: padded rows hold huge numbers. even: all clients alike in size and classes.
-    device: where the federation lies.
+    device: where the federation lies. dtype: of its data and so of all models.
     """
     sizes = (2 * CLASSES,) * CLIENTS if even else _TRAIN
     dataset = _dataset((1, 6, 6) if images else (5,), sum(sizes) + CLIENTS * _TEST)
@@ -51,7 +52,7 @@ def world(
         validation=0.0,
         seed=seed,
         device=device,
-        dtype=torch.float64,
+        dtype=dtype,
         keys=[100 + 7 * i for i in order],
     )
     if garbage:

@@ -22,6 +22,7 @@ def _signed(value: int) -> int:
 
 
 _STEP = _signed(0x9E3779B97F4A7C15)  # odd, 2^64 / golden ratio: neighbouring counters land far apart
+_PER_STEP = _signed(pow(_STEP, -1, 2**64))  # times _STEP it is 1
 _FOLD = _signed(0xD1B54A32D192ED03)  # keeps the children of a key apart from the numbers drawn with it
 _FIRST, _SECOND = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
 
@@ -48,7 +49,8 @@ def uniform(key: Tensor, shape: Sequence[int]) -> Tensor:
     The i-th number (in row-major order) depends on key and i alone, so padding a batch changes no other row.
     """
     count = torch.arange(math.prod(shape), dtype=torch.int64, device=key.device)
-    bits = _mix(_mix(key) + (count + 1) * _STEP)
+    # _mix(key) + (count + 1) * _STEP, but a compiler must not work out products of a count: it would not let them wrap
+    bits = _mix((count + (_mix(key) * _PER_STEP + 1)) * _STEP)
     return ((bits >> 40) & 0xFFFFFF).to(torch.float32).mul(2.0**-24).reshape(tuple(shape))
 
 

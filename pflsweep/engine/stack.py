@@ -167,8 +167,9 @@ def _at_once(fits: list[_Fit]) -> None:
         own = [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
         return torch.tensor(own, dtype=torch.float64).to(like)
 
-    if len({fit.verbs.method.task.precision for fit in fits if fit.verbs.method is not None}) > 1:
-        raise Apart("the trials' gradients have different precisions")
+    tasks = [fit.verbs.method.task for fit in fits if fit.verbs.method is not None]
+    if len({(task.precision, task.compiled) for task in tasks}) > 1:
+        raise Apart("the trials' gradients are computed in different ways")
     method = _several([fit.verbs.method for fit in fits], each_own)
     plugins = [_several(list(those), each_own) for those in zip(*(fit.verbs.plugins for fit in fits), strict=True)]
     given, work = (_concatenated([getattr(fit, name) for fit in fits], each_own) for name in ("given", "work"))

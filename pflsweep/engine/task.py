@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pflsweep.engine import draws
+from pflsweep.engine.compiled import Program
 from pflsweep.engine.lift import vmapped, vmapping
 from pflsweep.models.layers import context, number_layers
 
@@ -61,12 +62,14 @@ class Task:
 
     precision: of gradients: "fp32", "tf32" (which the trial sets), or "bf16", PyTorch's autocast: parameters, losses,
     updates and evaluation stay fp32.
+    compiled: the size of batches on which gradients of the plain loss are compiled programs; 0: none are.
     size: P. extractor, head: slices of w. blocks: one slice a block, bottom to top. A task is one thread's: a forward
     pass puts its parameters into the one model.
     """
 
-    def __init__(self, model: nn.Sequential, precision: str = "fp32") -> None:
-        self.model, self.precision = model, precision
+    def __init__(self, model: nn.Sequential, precision: str = "fp32", compiled: int = 0) -> None:
+        self.model, self.precision, self.compiled = model, precision, compiled
+        self._program = Program(self._gradient)
         self.blocks: list[slice] = []
         self._layout: list[list[tuple[str, slice, torch.Size]]] = []  # per block; names are those of `model`
         start = 0
@@ -168,15 +171,40 @@ class Task:
         """
         if batch.private is not None:
             return self._private(batch.private, w, batch, loss, part, top, features)
-        result, grads = self._grads(w, batch, loss, part, top, features)
-        return result, torch.cat([grad.reshape(-1) for grad in grads.values()])
+        if loss is cross_entropy and self._compiles(batch):
+            how = (None if part is None else (part.start, part.stop), top)
+            return self._program(how, w, batch.x, batch.y, batch.mask, batch.key)
+        return self._joined(w, batch, loss, part, top, features)
 
     def grads(self, w: Tensor, batch: Batch) -> list[tuple[Tensor, Tensor]]:
         """`grad` in pieces: of each parameter its view of w and its gradient. To join them is a pass over P more."""
-        pieces, (_, grads) = self._pieces(w, 0, None), self._grads(w, batch, cross_entropy, None, None, False)
+        pieces = self._pieces(w, 0, None)
+        if self._compiles(batch):
+            grads = self._pieces(self.grad(w, batch), 0, None)
+        else:
+            grads = self._grads(w, batch, cross_entropy, None, None, False)[1]
         return [(pieces[name], grad) for name, grad in grads.items()]
 
     # Inside
+
+    def _compiles(self, batch: Batch) -> bool:
+        """Only batches of one size: those that are cut short would each need a program of their own."""
+        return self.compiled > 0 and batch.y.shape[0] == self.compiled and batch.private is None
+
+    def _gradient(
+        self, how: tuple, w: Tensor, x: Tensor, y: Tensor, mask: Tensor | None, key: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """value_and_grad of the plain loss, of tensors alone."""
+        part, top = how
+        batch = Batch(x, y, mask, None, key)
+        return self._joined(w, batch, cross_entropy, None if part is None else slice(*part), top, False)
+
+    def _joined(
+        self, w: Tensor, batch: Batch, loss: Loss, part: slice | None, top: int | None, features: bool
+    ) -> tuple[Tensor, Tensor]:
+        """The loss and its gradient as one vector."""
+        result, grads = self._grads(w, batch, loss, part, top, features)
+        return result, torch.cat([grad.reshape(-1) for grad in grads.values()])
 
     def _grads(
         self, w: Tensor, batch: Batch, loss: Loss, part: slice | None, top: int | None, features: bool

@@ -87,10 +87,15 @@ class Loaders(PlainLoop):
 def engines(setting: Setting, fed: Federation) -> dict[str, Simulation]:
     """The engine in its modes. The one that is compared with others comes second."""
     if fed.device.type == "cuda":
-        whole = {kind: fedavg(setting, fed, precision=kind, chunk=setting.clients) for kind in ("fp32", "tf32", "bf16")}
-        return {"engine, chunks of 1": fedavg(setting, fed), **{f"engine, {kind}": sim for kind, sim in whole.items()}}
+        kinds = [(kind, size) for kind in ("fp32", "tf32", "bf16") for size in (0, setting.batch)]
+        whole = {
+            f"engine, {kind}{', compiled' if size else ''}":
+            fedavg(setting, fed, precision=kind, compiled=size, chunk=setting.clients) for kind, size in kinds
+        }  # fmt: skip
+        return {"engine, chunks of 1": fedavg(setting, fed), **whole}
     ours = {f"engine, {n} workers": fedavg(setting, fed, workers=n) for n in sorted({1, CORES})}
-    return {**ours, "engine, bf16": fedavg(setting, fed, workers=CORES, precision="bf16")}
+    compiled = {"engine, 1 workers, compiled": fedavg(setting, fed, compiled=setting.batch)}
+    return {**ours, "engine, bf16": fedavg(setting, fed, workers=CORES, precision="bf16"), **compiled}
 
 
 def compare(setting: Setting, repeat: int, device: str) -> None:

@@ -188,7 +188,7 @@ def test_other_precisions_stay_apart() -> None:
     sims = [prox(mu).simulation() for mu in (0.1, 0.2)]
     sims[1].task.precision = "bf16"
     _, stack = at_once([partial(seen, sim) for sim in sims])
-    assert stack.refused == "Apart: the trials' gradients have different precisions"
+    assert stack.refused == "Apart: the trials' gradients are computed in different ways"
 
 
 def test_an_error_in_meeting_leaves_nobody_untrained(monkeypatch: pytest.MonkeyPatch) -> None:

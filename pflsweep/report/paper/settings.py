@@ -55,8 +55,13 @@ def _stated(of: Reproduced) -> list[str]:
 
 def _rounded(of: Reproduced) -> list[str]:
     settings = dict.fromkeys(of.layout.setting_of(line) for line in of.layout.printed)
-    used = {str(config.get("train.precision", "fp32")) for each in settings for config in _configs(of, each)}
-    return [f"gradients in {kind} (`train.precision`)" for kind in sorted(used - {"fp32"})]
+    configs = [config for each in settings for config in _configs(of, each)]
+    used = {str(config.get("train.precision", "fp32")) for config in configs}
+    compiled = any(config.get("train.compile") for config in configs)
+    return [
+        *(f"gradients in {kind} (`train.precision`)" for kind in sorted(used - {"fp32"})),
+        *(["compiled gradients (`train.compile`)"] if compiled else []),
+    ]
 
 
 def _configs(of: Reproduced, setting: str) -> list[dict[str, Any]]:

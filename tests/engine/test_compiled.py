@@ -1,0 +1,154 @@
+"""Compiled gradients: those of the eager ones, made once for all tasks that compute the same."""
+
+import shutil
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pflsweep.check.world import CLASSES, world
+from pflsweep.engine import compiled, draws
+from pflsweep.engine.lift import each, tree_map
+from pflsweep.engine.optimiser import Sgd
+from pflsweep.engine.task import Batch, Task
+from pflsweep.errors import UserError
+from pflsweep.models.blocks import model_of
+
+SIZE, CLIENTS = 5, 3
+pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="PyTorch compiles with a C++ compiler")
+
+
+@pytest.fixture(autouse=True)
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What has been given to the compiler; nothing is left of what tests before have compiled."""
+    graphs, compiler = [], torch.compile
+
+    def counted(graph: Any, **options: Any) -> Any:
+        graphs.append(graph)
+        return compiler(graph, **options)
+
+    monkeypatch.setattr(torch, "compile", counted)
+    monkeypatch.setattr(compiled, "_compiled", {})
+    return graphs
+
+
+def task_of(size: int = SIZE, **options: Any) -> Task:
+    """A convolution with batch norm and dropout."""
+    return Task(world(images=True).model.double(), compiled=size, **options)
+
+
+def cohort(padded: bool = True, size: int = SIZE) -> Batch:
+    """A batch of each client, of which all but the first lack rows."""
+    draw = torch.Generator().manual_seed(3)
+    x = torch.randn(CLIENTS, size, 1, 6, 6, generator=draw, dtype=torch.float64)
+    y = torch.arange(CLIENTS * size).view(CLIENTS, size) % CLASSES
+    mask = (torch.arange(size) < torch.tensor([[size], [size - 1], [2]])) if padded else None
+    keys = torch.stack([draws.tensor_key(0, "step", c) for c in range(CLIENTS)])
+    return Batch(x, y, mask, None, keys)
+
+
+def models_of(task: Task) -> Tensor:
+    w = task.vector(task.model)
+    return torch.stack([w, w * 1.1, w * 0.9])
+
+
+class Asks:
+    """What a method does with a task, lifted."""
+
+    def __init__(self, task: Task, **how: Any) -> None:
+        self.task, self.how = task, how
+
+    @each
+    def gradient(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        return self.task.value_and_grad(w, batch, **self.how)
+
+    @each
+    def step(self, w: Tensor, state: Tensor, batch: Batch) -> Tensor:
+        return Sgd(0.0, 0.0).descend(self.task, w, state, batch, 0.1)[0]
+
+
+def only(clients: slice, batch: Batch) -> Batch:
+    """Of some clients."""
+    return tree_map(lambda v: v[clients], batch)
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is given to the compiler is run as it is: to make it fast takes some seconds each time."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+
+
+def require_the_eager_ones(**how: Any) -> None:
+    eager, ours = task_of(0), task_of()
+    w, batch = models_of(eager), cohort()
+    for clients in (slice(None), slice(1)):
+        wanted, got = (Asks(task, **how).gradient(w[clients], only(clients, batch)) for task in (eager, ours))
+        for a, b in zip(got, wanted, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_they_are_the_eager_ones(made: list[Any]) -> None:
+    require_the_eager_ones()
+    assert len(made) == 2, "one for a client, one for several"
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("part", ["head", "extractor"])
+def test_parts_are_too(part: str, made: list[Any]) -> None:
+    require_the_eager_ones(part=getattr(task_of(), part))
+    assert len(made) == 2
+
+
+@pytest.mark.usefixtures("traced")
+def test_a_step_without_a_vector_takes_them_too(made: list[Any]) -> None:
+    eager, ours = task_of(0), task_of()
+    batch = only(slice(1), cohort(padded=False))
+    stepped = [Asks(task).step(models_of(task)[:1], torch.zeros(1, 0), batch) for task in (eager, ours)]
+    torch.testing.assert_close(stepped[1], stepped[0], rtol=1e-12, atol=1e-12)
+    assert made
+
+
+def test_a_batch_that_is_cut_short_is_eager(made: list[Any]) -> None:
+    eager, ours, batch = task_of(0), task_of(SIZE + 1), cohort()
+    got, wanted = (Asks(task).gradient(models_of(task), batch)[1] for task in (ours, eager))
+    assert torch.equal(got, wanted)
+    assert not made
+
+
+@pytest.mark.usefixtures("traced")
+def test_tasks_that_compute_the_same_share_a_program(made: list[Any]) -> None:
+    for _ in range(2):
+        task = task_of()
+        for _ in range(2):
+            Asks(task).gradient(models_of(task), cohort())
+    assert len(made) == 1
+    other = Task(world(images=True).model.double(), compiled=SIZE)
+    other.model[1][3].p = 0.5
+    Asks(other).gradient(models_of(other), cohort())
+    assert len(made) == 2, "another dropout is another program, though its shapes are the same"
+
+
+@pytest.mark.parametrize("size", [24, 33])
+def test_draws_are_the_same_to_the_last_bit(size: int) -> None:
+    def drawn(key: Tensor) -> Tensor:
+        return draws.uniform(draws.fold(key, 2), (size,))
+
+    keys = torch.tensor([0, 1, -5, 2**62 + 7])
+    program = compiled._program(torch.func.vmap(drawn), [keys])
+    assert torch.equal(program(keys), torch.func.vmap(drawn)(keys))
+
+
+class Decides(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.sum() > 0 else -x
+
+
+def test_a_model_that_cannot_be_compiled_says_so() -> None:
+    task = Task(model_of(fc=nn.Sequential(Decides(), nn.Flatten()), head=nn.Linear(36, CLASSES)).double(), "fp32", SIZE)
+    batch = cohort(padded=False)
+    with pytest.raises(
+        UserError, match=r"train\.compile is true, but PyTorch cannot compile the gradient.*compile=false"
+    ):
+        task.grad(task.vector(task.model), Batch(batch.x[0], batch.y[0], None, None, None))

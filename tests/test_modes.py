@@ -1,0 +1,73 @@
+"""The conformance table in other ways of computing gradients: in bf16, and compiled.
+
+Chunks, stacks and workers are modes too; their properties are in test_conformance.py and tests/engine/test_parallel.py.
+"""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from pflsweep.check.case import SCHEDULE, Case, advance, assert_same, known, models
+from pflsweep.check.properties import (
+    MOST,
+    PROPERTIES,
+    Property,
+    any_chunking,
+    any_chunking_with_noise,
+    hard_clients_are_survived,
+    labels_do_not_matter,
+    stacking_changes_nothing,
+)
+from pflsweep.engine import compiled
+from pflsweep.engine.simulation import Simulation
+from pflsweep.plugins.privacy import DpSgd
+from tests.test_conformance import TABLE, TRIED, case
+
+ROUNDED = (
+    any_chunking,
+    any_chunking_with_noise,
+    stacking_changes_nothing,
+    labels_do_not_matter,
+)  # another order of sums
+EXACT = [property_ for property_ in PROPERTIES if property_ not in ROUNDED]
+OWN_LOSS = ("fedphp", "fedphp kd")  # they have no gradients of the plain loss
+PUBLIC = [name for name in TRIED if DpSgd not in TABLE[name].plugs]
+
+
+@pytest.mark.parametrize("property_", EXACT, ids=lambda p: p.__name__)
+@pytest.mark.parametrize("name", TRIED)
+def test_property_in_bf16(name: str, property_: Property) -> None:
+    property_(replace(case(name), precision="bf16"))
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs are traced as ever, and then run operation by operation: to make fast ones takes some seconds each."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(compiled, "_compiled", TRACED)
+
+
+TRACED: dict[Any, Any] = {}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+@pytest.mark.usefixtures("traced")
+def test_compiled_gradients_are_the_same(name: str) -> None:
+    for how in ({"chunk": 1}, {"chunk": 3, "where": {"images": True}}):
+        plain, ours = (advanced(replace(case(name), compiled=size), **how) for size in (0, SCHEDULE.batch))
+        assert_same({**models(ours), **known(ours)}, {**models(plain), **known(plain)}, f"compiled, {how}", 1e-8)
+        assert ours.task._program._programs or name in OWN_LOSS, "nothing was compiled"
+
+
+def advanced(of: Case, **how: Any) -> Simulation:
+    return advance(of.simulation(participation=MOST, **how), 3)
+
+
+@pytest.mark.parametrize("property_", [p for p in PROPERTIES if p is not hard_clients_are_survived])
+@pytest.mark.parametrize("name", ["fedala", "pgfed", "asks back"])
+@pytest.mark.usefixtures("traced")
+def test_property_compiled(name: str, property_: Property) -> None:
+    property_(replace(case(name), compiled=SCHEDULE.batch))
