@@ -225,6 +225,33 @@ def test_numbers_need_no_record_to_be_told_again(tmp_path: Path) -> None:
     assert re.search(r"fedavg +[0-9.]+ ± [0-9.]+ \(2/2\)", bare.stdout)
 
 
+def test_a_stack_goes_on_with_trials_that_stand_in_other_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One has three of six rounds behind it and ends before the others, which then go on without it."""
+    command = ["-m", *SMALL, "algorithm=fedprox", "train.rounds=6", "train.lr_decay=0.9", "algorithm.mu=0.5"]
+    one, three = tmp_path / "one", tmp_path / "three"
+    assert run_here(three, *command, "train.rounds=3", "seed=1").returncode == 0
+    rounds: list[list[int]] = []
+    train = stack._at_once
+
+    def seen(trials: list[Any]) -> None:
+        rounds.append(sorted(fit.given.turn.round for fit in trials))
+        train(trials)
+
+    monkeypatch.setattr(stack, "_at_once", seen)
+    for folder, count in ((one, 1), (three, 3)):
+        done = run_here(folder, *command, "seed=0,1,2", f"workers.stack={count}")
+        assert done.returncode == 0, done.stderr
+    assert {tuple(those) for those in rounds} == {(k, k) for k in range(1, 7)}, "the third, in another round, by itself"
+    first, second = numbers(one), numbers(three)
+    assert set(first) == set(second)
+    assert len(first) == 3
+    for identity, table in first.items():
+        assert table["round"].tolist() == second[identity]["round"].tolist() == list(range(1, 7))
+        pd.testing.assert_frame_equal(table, second[identity], rtol=1e-3, atol=0.02)
+
+
 def test_stacked_trials_give_the_numbers_of_single_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one method, with other learning rates and seeds, on validation data and in the end; what is alike goes at
     once, and the numbers differ by rounding alone.

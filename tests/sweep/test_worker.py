@@ -134,6 +134,23 @@ def test_a_stack_tells_what_became_of_each(plan: Plan, monkeypatch: pytest.Monke
     assert all(slot.status == "done" for job, slot in board.slots.items() if job.final)
 
 
+def test_a_database_that_is_away_in_a_stack_loses_nothing(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the others have found is told; the slot of the one that met it is free, and the worker ends."""
+
+    def trained(board: Board, claim: Any, *_: Any) -> Any:
+        if claim.job.number == 1:
+            raise worker.Away("MLflow does not answer")
+        return [{"value": 0.5 + claim.job.number / 10, "identity": str(claim.job.number)}]
+
+    board, plan = three(plan)
+    monkeypatch.setattr(worker, "_trained", trained)
+    with pytest.raises(worker.Away):
+        worker.work(plan)
+    board.refresh()
+    by_number = {job.number: slot for job, slot in board.slots.items() if not job.final}
+    assert [by_number[k].status for k in range(3)] == ["done", "waiting", "done"]
+
+
 def test_what_may_train_at_once(plan: Plan) -> None:
     group = plan.groups[0]
 
