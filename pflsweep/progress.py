@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from pflsweep.data.handle import Data
 from pflsweep.engine.evaluate import cover, targets
 from pflsweep.engine.lift import tree_map
 from pflsweep.engine.simulation import Simulation
@@ -109,7 +110,7 @@ def _seconds_a_step(simulation: Simulation) -> float:
     """A timed gradient step on a batch of its own draws: nothing of it is kept or counted."""
     federation, task = simulation.federation, simulation.task
     client = int(federation.sizes.argmax())
-    data = federation.data([client], 0, batch=simulation.schedule.batch, large=1, purpose="warm-up")
+    data = Data.of(federation, [client], 0, batch=simulation.schedule.batch, large=1, purpose="warm-up")
     w = torch.zeros(1, task.size, device=federation.device, dtype=federation.dtype)
     took = []
     for _ in range(3):  # the first is cold

@@ -23,7 +23,7 @@ class Poisson:
     epoch has ceil(n / B) of them, as in opacus' loader. Gradients are divided by the expected size, min(B, n).
     """
 
-    def __init__(self, data: Any, clip: float, noise: float) -> None:  # a federation.Data, which makes these
+    def __init__(self, data: Any, clip: float, noise: float) -> None:  # a handle.Data, which makes these
         self._data, self._clip, self._noise = data, clip, noise
 
     def train(self, epochs: int, stream: str = "epochs") -> Iterator[Batch]:

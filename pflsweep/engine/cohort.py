@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 import torch
 from torch import Tensor
 
-from pflsweep.data.federation import Data
+from pflsweep.data.handle import Data
 from pflsweep.engine import memory
 from pflsweep.engine.lift import leaves, tree_map
 from pflsweep.engine.parallel import Workers

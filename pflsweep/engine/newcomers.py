@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pflsweep.data.federation import Federation
+from pflsweep.data.handle import Data
 from pflsweep.engine.evaluate import OWN, Scores, score, targets
 from pflsweep.engine.lift import only
 from pflsweep.engine.optimiser import Sgd
@@ -25,7 +26,7 @@ def fine_tune(
     seen = [score(task, task.logits, enumerate(models), new, own, large)["own"]]
     for epoch in range(epochs):
         for i, model in enumerate(models):
-            for step in new.data([i], epoch, batch=batch, large=large, purpose="newcomers").train(1):
+            for step in Data.of(new, [i], epoch, batch=batch, large=large, purpose="newcomers").train(1):
                 opt.update(model, states[i], task.grad(model, only(step)), lr)  # in place
         seen.append(score(task, task.logits, enumerate(models), new, own, large)["own"])
     return seen

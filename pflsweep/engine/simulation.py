@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflsweep.data.federation import Data, Federation
+from pflsweep.data.federation import Federation
+from pflsweep.data.handle import Data
 from pflsweep.engine import draws
 from pflsweep.engine.cohort import Clients, OptimiserStates, Traffic, run_round
 from pflsweep.engine.evaluate import OWN, Metrics, Scores, Targets, merged, score, targets, without
@@ -258,6 +259,5 @@ class Simulation:
         )
 
     def _data(self, ids: Tensor, round: int, purpose: str) -> Data:
-        return self.federation.data(
-            ids.tolist(), round, batch=self.schedule.batch, large=self.schedule.eval_batch, purpose=purpose
-        )
+        batch, large = self.schedule.batch, self.schedule.eval_batch
+        return Data.of(self.federation, ids.tolist(), round, batch=batch, large=large, purpose=purpose)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from pflsweep.data.federation import Data
+from pflsweep.data.handle import Data
 from pflsweep.engine.cohort import outline, select
 from pflsweep.engine.lift import leaves, per_client
 from pflsweep.engine.parallel import Workers

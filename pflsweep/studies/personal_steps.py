@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from pflsweep.data.handle import Data
 from pflsweep.engine import draws
 from pflsweep.engine.evaluate import OWN, Targets, score, targets
 from pflsweep.engine.lift import only
@@ -72,7 +73,7 @@ class PersonalSteps(Study):
         assert w is not None
         yield w
         large = simulation.schedule.eval_batch
-        data = federation.data([client], simulation.round, batch=self.batch, large=large, purpose="study")
+        data = Data.of(federation, [client], simulation.round, batch=self.batch, large=large, purpose="study")
         for step, batch in enumerate(islice(data.train(self.steps), self.steps)):
             g = task.grad(w, only(batch))
             if pool is not None:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from pflsweep.data.dataset import Dataset, Rows
-from pflsweep.data.federation import Data, Federation
+from pflsweep.data.federation import Federation
+from pflsweep.data.handle import Data
 from pflsweep.engine.cohort import Clients, own, select
 from pflsweep.engine.lift import leaves
 from pflsweep.engine.optimiser import Sgd

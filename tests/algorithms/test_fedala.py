@@ -12,6 +12,7 @@ from pflsweep.algorithms.partialfed import PartialFed
 from pflsweep.algorithms.perfedavg import PerFedAvg
 from pflsweep.compose import compose
 from pflsweep.config import build
+from pflsweep.data.handle import Data
 from pflsweep.engine.protocol import Verbs
 from pflsweep.engine.simulation import Schedule, Simulation
 from pflsweep.errors import UserError
@@ -70,7 +71,7 @@ def test_the_step_is_the_gradient_of_the_weights():
     """Eq. 5 against autograd through eq. 4."""
     method = make(FedALA, HYPER)
     (ala,) = method.plugins()
-    data = FEDERATION.data([3], 1, batch=4, large=16)
+    data = Data.of(FEDERATION, [3], 1, batch=4, large=16)
     batch = next(data.cut(next(data.sample(0.8, "ala"))))
     torch.manual_seed(1)
     own, model = torch.randn_like(W0)[TASK.head], torch.randn_like(W0)

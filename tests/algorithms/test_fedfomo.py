@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from pflsweep.algorithms.fedfomo import Client, Down, FedFomo, Up
+from pflsweep.data.handle import Data
 from pflsweep.engine.lift import tree_map
 from pflsweep.engine.protocol import Setup
 from pflsweep.errors import UserError
@@ -21,11 +22,11 @@ def start(models, before, trained, hyper=HYPER):
 
     ids = torch.arange(len(models))[None]
     given = Given(Down(models[None], ids), Client(before[None], trained[None]), given, FEDERATION.labels[[3]])
-    return method.start(given, FEDERATION.data([3], 2, batch=4, large=16))
+    return method.start(given, Data.of(FEDERATION, [3], 2, batch=4, large=16))
 
 
 def loss(w):
-    _, validation = FEDERATION.data([3], 2, batch=4, large=16).holdout(0.3)
+    _, validation = Data.of(FEDERATION, [3], 2, batch=4, large=16).holdout(0.3)
     (batch,) = validation._batches([validation._rows["train"]][0:1], None)
     return float(TASK.loss(w, tree_map(lambda v: v[0], batch)))
 

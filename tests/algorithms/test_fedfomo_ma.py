@@ -3,6 +3,7 @@ import torch
 
 from pflsweep.algorithms.fedfomo import Client
 from pflsweep.algorithms.fedfomo_ma import Down, FedFomoMA
+from pflsweep.data.handle import Data
 from pflsweep.engine.lift import tree_map
 from pflsweep.engine.protocol import Given
 
@@ -13,7 +14,7 @@ HYPER = {"models": 3, "epsilon": 0.3, "decay": 0.05, "validation": 0.3}
 
 
 def data():
-    return FEDERATION.data([3], 2, batch=4, large=16)
+    return Data.of(FEDERATION, [3], 2, batch=4, large=16)
 
 
 def start(models, own, last=1):

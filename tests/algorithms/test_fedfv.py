@@ -3,6 +3,7 @@ import torch
 
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedfv import FedFV
+from pflsweep.data.handle import Data
 from pflsweep.engine import parts
 from pflsweep.engine.protocol import Given
 
@@ -107,7 +108,7 @@ def test_the_step_is_as_long_as_the_mean_update():
 
 def test_the_loss_is_that_of_the_received_model():
     run = simulate(FedFV, HYPER, rounds=1)
-    data = FEDERATION.data(list(range(EVERYBODY)), 1, batch=4, large=16)
+    data = Data.of(FEDERATION, list(range(EVERYBODY)), 1, batch=4, large=16)
     wanted = data.mean(run.method.loss, W0.expand(EVERYBODY, -1))
     given = Given(parts.Down(W0.expand(EVERYBODY, -1)), None, None, None)
     close(run.method.finish(given, data, run.method.start(given, data))[0].loss, wanted)

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from pflsweep.data.dataset import Dataset, Rows
-from pflsweep.data.federation import Data, Federation
+from pflsweep.data.federation import Federation
+from pflsweep.data.handle import Data
 from pflsweep.engine.lift import each
 
 SIZES = [1, 2, 3, 7]
@@ -30,7 +31,7 @@ ROWS = FEDERATION.rows["train"]
 
 
 def data(ids: list[int], round: int = 1, batch: int = 2, large: int = 3) -> Data:
-    return FEDERATION.data(ids, round, batch=batch, large=large)
+    return Data.of(FEDERATION, ids, round, batch=batch, large=large)
 
 
 def seen(batches) -> list[list[int]]:
@@ -76,7 +77,7 @@ def test_orders_belong_to_seed_round_stream_and_key():
     assert base == seen(data([3]).train(1))
     assert base != seen(data([3], round=2).train(1))
     assert base != seen(data([3]).train(1, "other"))
-    assert base != seen(federation(keys=[3, 1, 2, 0]).data([3], 1, batch=2, large=3).train(1))
+    assert base != seen(Data.of(federation(keys=[3, 1, 2, 0]), [3], 1, batch=2, large=3).train(1))
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,7 @@ def test_a_client_may_have_nothing_private():
     lone = Federation(
         FEDERATION.dataset, Rows([ROWS[3], np.array([12])], [ROWS[3]] * 2), validation=0.0, seed=5, device="cpu"
     )
-    private, joined = lone.data([1], 1, batch=2, large=3).public(0.1)
+    private, joined = Data.of(lone, [1], 1, batch=2, large=3).public(0.1)
     assert private.sizes.tolist() == [0]
     assert list(private.train(2)) == []
     assert joined.sizes.tolist() == [len(lone.public(0.1))]
@@ -200,6 +201,6 @@ def test_texts_are_handed_out_as_they_are() -> None:
     federation = Federation(texts, Rows(rows, rows), validation=0.0, seed=0, device="cpu")
     assert torch.equal(federation.gather(torch.tensor([1, 0]))[0], x[[1, 0]])
     for ids in ([1], [0, 1]):
-        batch = next(federation.data(ids, 1, batch=2, large=2).train(1))
+        batch = next(Data.of(federation, ids, 1, batch=2, large=2).train(1))
         assert batch.x.dtype == torch.int32
         assert batch.x[-1, 0].tolist() == [70_000, 0, 0]

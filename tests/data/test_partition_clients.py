@@ -10,6 +10,7 @@ from pflsweep.check.world import CLIENTS, world
 from pflsweep.compose import Config, compose
 from pflsweep.config import build_federation, check
 from pflsweep.data.federation import Federation
+from pflsweep.data.handle import Data
 from pflsweep.data.sampling import chances
 from pflsweep.engine.simulation import Simulation
 from pflsweep.errors import UserError
@@ -59,7 +60,7 @@ def test_a_methods_holdout_is_the_targets_and_nobody_trains_on_it(ids):
     own, other = world().federation, world().federation.permuted(1)
 
     def parts(federation: Federation, ids: list[int]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        rest, held = federation.data(ids, 1, batch=4, large=8).holdout(0.2)
+        rest, held = Data.of(federation, ids, 1, batch=4, large=8).holdout(0.2)
         return rest._rows["train"], held._rows["train"]
 
     rest, held = parts(other, ids)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.check.case import EPOCHS, SCHEDULE, Case, advance
 from pflsweep.check.world import world
+from pflsweep.data.handle import Data
 from pflsweep.engine.optimiser import Sgd
 from pflsweep.engine.simulation import Simulation
 from pflsweep.engine.task import Task
@@ -29,7 +30,7 @@ def literal(
     for round, result in zip(range(1, rounds + 1), cohorts.run(), strict=False):
         trained, weights = [], []
         for i in result.ids.tolist():
-            batches = federation.data([i], round, batch=SCHEDULE.batch, large=8).train(EPOCHS)
+            batches = Data.of(federation, [i], round, batch=SCHEDULE.batch, large=8).train(EPOCHS)
             local = copy.deepcopy(model)
             lr = SCHEDULE.lr * SCHEDULE.lr_decay ** (round - 1)
             optimiser = torch.optim.SGD(local.parameters(), lr, momentum=momentum, weight_decay=weight_decay)

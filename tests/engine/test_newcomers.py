@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from pflsweep.check.world import task_of, world
+from pflsweep.data.handle import Data
 from pflsweep.engine.newcomers import fine_tune
 from pflsweep.engine.optimiser import Sgd
 
@@ -34,7 +35,7 @@ def test_an_epoch_is_plain_sgd_on_the_clients_own_rows(momentum):
     tuned = w.clone().requires_grad_()
     plain = torch.optim.SGD([tuned], lr=0.1, momentum=momentum, weight_decay=1e-3)
     for epoch in range(3):
-        for step in new.data([0], epoch, batch=4, large=8, purpose="newcomers").train(1):
+        for step in Data.of(new, [0], epoch, batch=4, large=8, purpose="newcomers").train(1):
             plain.zero_grad()
             torch.nn.functional.cross_entropy(task.logits(tuned, step.x[0]), step.y[0]).backward()
             plain.step()

@@ -20,6 +20,7 @@ from pflsweep.check.case import assert_same, known, models
 from pflsweep.check.command import method_at
 from pflsweep.compose import compose
 from pflsweep.config import build
+from pflsweep.data.handle import Data
 from pflsweep.data.poisson import Poisson
 from pflsweep.engine import draws
 from pflsweep.engine.lift import each
@@ -165,7 +166,7 @@ def test_clients_at_once_as_one_by_one() -> None:
 
 
 def handle(ids: list[int], batch: int = 4, fed: Any = FEDERATION, round: int = 1) -> Any:
-    return fed.data(ids, round, batch=batch, large=16)
+    return Data.of(fed, ids, round, batch=batch, large=16)
 
 
 def test_an_epoch_has_as_many_steps_as_batches_and_each_sample_the_same_chance() -> None:

@@ -12,6 +12,7 @@ from pflsweep.algorithms.fedfomo import FedFomo
 from pflsweep.algorithms.pgfed import PGFed
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.federation import Federation
+from pflsweep.data.handle import Data
 from pflsweep.engine.lift import tree_map
 from pflsweep.engine.optimiser import Sgd
 from pflsweep.engine.protocol import Verbs
@@ -69,7 +70,7 @@ class Run:
         return self.federation.rows["train"][i]
 
     def data(self, t: int, i: int):
-        return self.federation.data([i], t, batch=4, large=64)
+        return Data.of(self.federation, [i], t, batch=4, large=64)
 
     def local(self, i: int, orders: list[np.ndarray]) -> list[torch.Tensor]:
         """Row numbers of the dataset as positions within client i's data."""

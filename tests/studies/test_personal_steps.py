@@ -6,6 +6,7 @@ import torch
 
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.check.world import CLIENTS, task_of, world
+from pflsweep.data.handle import Data
 from pflsweep.engine.optimiser import Sgd
 from pflsweep.engine.protocol import Verbs
 from pflsweep.engine.simulation import Schedule, Simulation
@@ -38,7 +39,7 @@ def test_steps_descend_the_objective(explicit: bool) -> None:
     pool = [of._drawn(simulation, step) for step in range(of.steps)]
     first, *rest = of._models(simulation, client, pool if explicit else None)
     assert torch.equal(first, simulation.global_model())
-    data = federation.data([client], simulation.round, batch=4, large=8, purpose="study")
+    data = Data.of(federation, [client], simulation.round, batch=4, large=8, purpose="study")
     w = first.clone()
     for step, (batch, got) in enumerate(zip(data.train(of.steps), rest, strict=False)):
         free = w.clone().requires_grad_()

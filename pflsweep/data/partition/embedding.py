@@ -21,6 +21,7 @@ from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.datasets.cache import prepared
 from pflsweep.data.datasets.pack import Content, content
 from pflsweep.data.federation import Federation
+from pflsweep.data.handle import Data
 from pflsweep.data.partition.common import require
 from pflsweep.engine import draws
 from pflsweep.engine.lift import only
@@ -144,7 +145,7 @@ def _trained(task: Task, whole: Federation, training: Mapping[str, Any]) -> Tens
     rates = iter(training["lr"] * _course(k, steps) for k in range(steps))
     for epoch in range(training["epochs"]):
         total, seen = torch.zeros((), device=w.device), 0
-        data = whole.data([0], epoch, batch=training["batch"], large=LARGE)
+        data = Data.of(whole, [0], epoch, batch=training["batch"], large=LARGE)
         for batch in data.train(1):
             one = only(batch)
             loss, g = task.value_and_grad(w, one)

@@ -1,0 +1,267 @@
+"""The handle through which methods see their clients' data, in batches."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from itertools import count
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pflsweep.data.federation import Federation
+from pflsweep.data.poisson import NONE, Poisson
+from pflsweep.engine import draws
+from pflsweep.engine.lift import tree_map
+from pflsweep.engine.protocol import Spent
+from pflsweep.engine.task import Batch
+
+_ONCE = 1 << 24  # values up to which a client's data are converted once rather than by the batch: 64 MB
+
+
+class Member(NamedTuple):
+    """Whose data they are, and in which round of its federation."""
+
+    federation: Federation
+    client: int
+    round: int
+
+    @property
+    def key(self) -> int:
+        return int(self.federation.keys[self.client])
+
+
+class Data:
+    """The data of a chunk of clients in one round. Batches have the chunk in front: x [C, B, ...], mask [C, B].
+
+    Iterate it at cohort level only, never inside @each. Every stream of batches is a function of (seed, purpose,
+    stream, round, client key): asking twice gives the same batches, and all methods see the same ones.
+    """
+
+    def __init__(
+        self,
+        members: list[Member],
+        batch: int,
+        large: int,
+        purpose: str,
+        rows: dict[str, list[np.ndarray]],
+    ) -> None:
+        self._served = np.zeros(len(members), dtype=np.int64)  # shared with its holdouts
+        self._private: list[tuple[Tensor, Tensor, list]] = []  # so too: of each private batch (live, rate, looks)
+        self._passes = count()  # and over private data
+        self._held: dict[float, tuple[Data, Data]] = {}
+        self._members, self._federation = members, members[0].federation  # where their rows and device are the same
+        self._rows, self._batch, self._large, self._purpose = rows, batch, large, purpose
+
+    @classmethod
+    def of(
+        cls, federation: Federation, ids: list[int], round: int, *, batch: int, large: int, purpose: str = "train"
+    ) -> "Data":
+        """The handle of some clients in one round."""
+        rows = {split: [rows[i] for i in ids] for split, rows in federation.rows.items()}
+        return cls([Member(federation, i, round) for i in ids], batch, large, purpose, rows)
+
+    @classmethod
+    @contextmanager
+    def joined(cls, parts: list["Data"]) -> Iterator["Data"]:
+        """The clients of several as those of one, who may be of federations that differ in partition and seed. What has
+        been trained is counted in each. Raises ValueError where they are not of one dataset, or cut otherwise.
+        """
+        sets, cuts = [d._federation.dataset for d in parts], {(d._batch, d._large, d._purpose) for d in parts}
+        if len({(of.checksum, of.augment) for of in sets}) > 1 or len(cuts) > 1:
+            raise ValueError("the trials' data are not of one dataset, or are not cut into the same batches")
+        rows = {split: [own for data in parts for own in data._rows[split]] for split in parts[0]._rows}
+        members = [member for data in parts for member in data._members]
+        whole = cls(members, parts[0]._batch, parts[0]._large, parts[0]._purpose, rows)
+        yield whole
+        ends = np.cumsum([len(data._members) for data in parts])[:-1]
+        for data, served in zip(parts, np.split(whole._served, ends), strict=True):
+            data._served += served
+
+    @property
+    def trained(self) -> int:
+        """Samples in the batches of `train` and `batches` so far: what images/s counts."""
+        return int(self._served.sum())
+
+    @property
+    def sizes(self) -> Tensor:
+        """[C] training samples of each client."""
+        return torch.tensor([len(own) for own in self._rows["train"]], device=self._federation.device)
+
+    def train(self, epochs: int, stream: str = "epochs") -> Iterator[Batch]:
+        """Mini-batches of `epochs` epochs, freshly shuffled in each, the last partial batch kept."""
+        orders = [self._shuffled(c, epochs, stream) for c in range(len(self._members))]
+        self._served += [sum(map(len, order)) for order in orders]
+        return self._batches(orders, stream)
+
+    def batches(self, count: int, epochs: int, stream: str = "epochs") -> Iterator[tuple[Batch, ...]]:
+        """Like `train`, but each step gives `count` consecutive, disjoint batches of one shuffle (Per-FedAvg).
+
+        A client with too few samples for disjoint ones splits what it has; with one sample it reuses it. A last group
+        of fewer than `count` samples is dropped.
+        """
+        orders = [self._grouped(c, count, epochs, stream) for c in range(len(self._members))]
+        self._served += [sum(len(rows) for group in order for rows in group) for order in orders]
+        columns = [self._batches([[g[k] for g in o] for o in orders], f"{stream}/{k}") for k in range(count)]
+        return zip(*columns, strict=True)
+
+    def sample(self, share: float, stream: str) -> Iterator[Batch]:
+        """ceil(share * n) training rows, drawn once for a round and stream, in large batches that `cut` makes small."""
+        size = max(self._large // self._batch, 1) * self._batch
+        order = []
+        for c, own in enumerate(self._rows["train"]):
+            take = int(np.ceil(share * len(own) - 1e-9))
+            order.append(self._cut(self._generator(c, stream).permutation(own)[:take], size))
+        return self._batches(order, stream)
+
+    def cut(self, batch: Batch) -> Iterator[Batch]:
+        """A large batch as mini-batches in its order, without key."""
+        for start in range(0, batch.y.shape[1], self._batch):
+            part = slice(start, start + self._batch)
+            mask = None if batch.mask is None else batch.mask[:, part]
+            yield Batch(batch.x[:, part], batch.y[:, part], mask, None if mask is None else mask.any(1), None)
+
+    def mean(self, fn: Callable, *args: Any, split: str = "train") -> Any:
+        """Mean over all samples of a split of fn(*args, batch), which returns means over its batch; [C, ...] each.
+
+        fn is lifted (@each); batches are large and without key: no dropout. Every client needs samples in the split.
+        """
+        if not all(len(own) for own in self._rows[split]):
+            raise ValueError(f"a client has no samples in '{split}': there is no mean")
+        order = [self._cut(own, self._large) for own in self._rows[split]]
+        sizes = torch.tensor([len(own) for own in self._rows[split]], dtype=torch.float64)
+        total = None
+        for step, batch in enumerate(self._batches(order, None)):
+            count = torch.tensor([len(o[step]) if step < len(o) else 0 for o in order])
+            weight = (count / sizes).to(self._federation.device, self._federation.dtype)
+            part = tree_map(lambda v, w=weight: v * w.view(-1, *[1] * (v.dim() - 1)).to(v.dtype), fn(*args, batch))
+            total = part if total is None else tree_map(torch.add, total, part)
+        return total
+
+    def holdout(self, fraction: float) -> tuple["Data", "Data"]:
+        """A method's own split of the training data, the same in every round: (rest, ceil(fraction * n) rows).
+
+        At least one sample is left; a client with a single one has it in both. Where the federation's targets are
+        permuted the held rows are those that the target client holds out, which nobody trains on.
+        """
+        if fraction not in self._held:
+            parts = [_parted(who, own, fraction) for who, own in zip(self._members, self._rows["train"], strict=True)]
+            rest, held = ([part[k] for part in parts] for k in (0, 1))
+            for c, who in enumerate(self._members):
+                target = who._replace(client=who.federation.targets[who.client])
+                if target != who:
+                    held[c] = _parted(target, who.federation.rows["train"][target.client], fraction)[1]
+            self._held[fraction] = self._with(rest), self._with(held)
+        return self._held[fraction]
+
+    def public(self, share: float) -> tuple["Data", "Data"]:
+        """The training data beside a public set, Federation.public: (own rows that stay private, these and the set).
+
+        A client whose rows are all public has no private ones: it can be iterated, but has no mean.
+        """
+        rows = [
+            (own, who.federation.public(share)) for own, who in zip(self._rows["train"], self._members, strict=True)
+        ]
+        private = [np.setdiff1d(own, public, assume_unique=True) for own, public in rows]
+        return self._with(private), self._with([np.union1d(own, public) for own, public in rows])
+
+    def poisson(self, clip: float, noise: float) -> Poisson:
+        """The same training data for DP-SGD."""
+        return Poisson(self, clip, noise)
+
+    @property
+    def spent(self) -> Spent:
+        """The private training of each client so far."""
+        steps, looks = (torch.zeros(len(self._members), dtype=torch.int64) for _ in range(2))
+        rate = torch.zeros(len(self._members), dtype=torch.float64)
+        for live, own, taken in self._private:
+            if taken:
+                steps, rate = steps + live, torch.maximum(rate, own * live)
+                looks = torch.maximum(looks, len(taken) * live)
+        return Spent(steps, rate, looks)
+
+    def _with(self, train: list[np.ndarray]) -> "Data":
+        rows = {**self._rows, "train": train}
+        data = Data(self._members, self._batch, self._large, self._purpose, rows)
+        data._served, data._private, data._passes = self._served, self._private, self._passes
+        return data
+
+    # Orders: for each client a list of index arrays, one a batch
+
+    def _generator(self, c: int, stream: str, *more: int) -> np.random.Generator:
+        who = self._members[c]
+        return draws.generator(who.federation.seed, f"{self._purpose}/{stream}", who.round, who.key, *more)
+
+    def _cut(self, rows: np.ndarray, size: int | None = None) -> list[np.ndarray]:
+        size = size or self._batch
+        return [rows[k : k + size] for k in range(0, len(rows), size)]
+
+    def _shuffled(self, c: int, epochs: int, stream: str) -> list[np.ndarray]:
+        own = self._rows["train"][c]
+        return [b for e in range(epochs) for b in self._cut(self._generator(c, stream, e).permutation(own))]
+
+    def _grouped(self, c: int, count: int, epochs: int, stream: str) -> list[list[np.ndarray]]:
+        groups = []
+        for epoch in range(epochs):
+            order = self._generator(c, stream, epoch).permutation(self._rows["train"][c])
+            for group in self._cut(order, count * self._batch):
+                if len(group) >= count:
+                    groups.append(np.array_split(group, count))
+                elif len(order) < count:  # fewer samples than batches: reuse them
+                    groups.append([group[k % len(group)][None] for k in range(count)])
+        return groups
+
+    def _batches(self, orders: list[list[np.ndarray]], stream: str | None) -> Iterator[Batch]:
+        steps = max(map(len, orders), default=0)
+        keys = [None] * steps if stream is None else self._keys(stream, steps)
+        for step, key in enumerate(keys):
+            if len(orders) == 1:
+                x, y = self._of_one(orders[0][step], key)
+                yield Batch(x, y, None, None, key)
+            else:
+                yield self._padded([o[step] if step < len(o) else NONE for o in orders], key)
+
+    def _of_one(self, rows: np.ndarray, key: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Rows of a chunk's only client, x [1, B, ...], y [1, B]. Training batches, those with a key, are augmented,
+        and cut from its data converted once where these are not too large.
+        """
+        if key is None or self._converted is None:
+            x, y = self._federation.gather(torch.from_numpy(rows).to(self._federation.device))
+        else:
+            place = torch.from_numpy(np.searchsorted(self._rows["train"][0], rows)).to(self._federation.device)
+            x, y = (column[place] for column in self._converted)
+        return (x[None] if key is None else self._federation.augmented(x[None], key)), y[None]
+
+    @cached_property
+    def _converted(self) -> tuple[Tensor, Tensor] | None:
+        rows = self._rows["train"][0]
+        if len(rows) * math.prod(self._federation.dataset.shape) > _ONCE:
+            return None
+        return self._federation.gather(torch.from_numpy(rows).to(self._federation.device))
+
+    def _padded(self, rows: list[np.ndarray], key: Tensor | None, live: Tensor | None = None) -> Batch:
+        """live: which clients have a batch; None: those that have rows for it."""
+        device = self._federation.device
+        sizes = torch.tensor([len(r) for r in rows])
+        index = np.full((len(rows), max(1, int(sizes.max()))), self._federation.padding, dtype=np.int64)
+        for line, r in zip(index, rows, strict=True):
+            line[: len(r)] = r
+        mask = (torch.arange(index.shape[1]) < sizes[:, None]).to(device)
+        x, y = self._federation.gather(torch.from_numpy(index).to(device))
+        x = x if key is None else self._federation.augmented(x, key)
+        return Batch(x, y, mask, (sizes > 0 if live is None else live).to(device), key)
+
+    def _keys(self, stream: str, steps: int) -> Tensor:
+        """[steps, C] int64: a key for each step of a stream and each client."""
+        name = f"{self._purpose}/{stream}"
+        keys = [draws.tensor_key(who.federation.seed, name, who.round, who.key) for who in self._members]
+        return draws.fold(torch.stack(keys), torch.arange(steps)[:, None]).to(self._federation.device)
+
+
+def _parted(who: Member, own: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
+    """A client's rows as (rest, held)."""
+    shuffled = draws.generator(who.federation.seed, "holdout", who.key).permutation(own)
+    take = min(int(np.ceil(fraction * len(own) - 1e-9)), max(1, len(own) - 1))
+    return np.sort(shuffled[take:] if len(own) > take else shuffled), np.sort(shuffled[:take])
