@@ -91,6 +91,8 @@ def announce(name: str, simulation: Simulation) -> None:
     left = schedule.rounds - simulation.round
     if not left or _quiet:
         return
+    if simulation.task.compiled:
+        say(f"{name}: compiling gradients, which takes up to minutes the first time")
     share = simulation.cohort_size / federation.clients
     batches = sum(math.ceil(n / schedule.batch) for n in federation.sizes.tolist())
     rows = sum(map(len, cover(targets(federation, "test", simulation.metrics))))

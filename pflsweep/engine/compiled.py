@@ -88,8 +88,9 @@ def _program(fn: Callable, given: list[Tensor]) -> Callable:
     from torch.fx.experimental.proxy_tensor import make_fx  # late: it takes a second
 
     traced = make_fx(fn)(*given)
-    held = [name for name, value in vars(traced).items() if isinstance(value, Tensor)]  # the trace does not say them
-    key = (traced.code, torch.get_num_threads(), *map(_kind, given), *([id(traced)] if held else []))
+    if any(node.op in ("get_attr", "call_module") for node in traced.graph.nodes):  # of which the code has only names
+        return torch.compile(traced, dynamic=False, fullgraph=True)
+    key = (traced.code, torch.get_num_threads(), *map(_kind, given))
     if key not in _compiled:
         _compiled[key] = torch.compile(traced, dynamic=False, fullgraph=True)
     return _compiled[key]

@@ -130,6 +130,28 @@ def test_tasks_that_compute_the_same_share_a_program(made: list[Any]) -> None:
     assert len(made) == 2, "another dropout is another program, though its shapes are the same"
 
 
+class Shifted(nn.Module):
+    """It holds a tensor that is no parameter."""
+
+    def __init__(self, shift: float) -> None:
+        super().__init__()
+        self.register_buffer("shift", torch.tensor([shift], dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x + self.shift).tanh()
+
+
+@pytest.mark.usefixtures("traced")
+def test_models_that_hold_other_numbers_share_nothing() -> None:
+    batch = only(slice(1), cohort(padded=False))
+    for shift in (0.0, 1.0):
+        torch.manual_seed(0)
+        model = model_of(fc=nn.Sequential(nn.Flatten(), Shifted(shift)), head=nn.Linear(36, CLASSES)).double()
+        eager, ours = Task(model), Task(model, compiled=SIZE)
+        got, wanted = (Asks(task).gradient(task.vector(model)[None], batch)[1] for task in (ours, eager))
+        torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("size", [24, 33])
 def test_draws_are_the_same_to_the_last_bit(size: int) -> None:
     def drawn(key: Tensor) -> Tensor:
