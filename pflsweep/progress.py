@@ -14,6 +14,7 @@ from pflsweep.data.handle import Data
 from pflsweep.engine.evaluate import cover, targets
 from pflsweep.engine.lift import tree_map
 from pflsweep.engine.simulation import Simulation
+from pflsweep.engine.task import Task
 
 QUIET = 60.0  # seconds between two lines in a log
 
@@ -92,7 +93,7 @@ def announce(name: str, simulation: Simulation) -> None:
     if not left or _quiet:
         return
     if simulation.task.compiled:
-        say(f"{name}: compiling gradients, which takes up to minutes the first time")
+        say(f"{name}: the gradients of full batches are compiled first, which takes up to minutes")
     share = simulation.cohort_size / federation.clients
     batches = sum(math.ceil(n / schedule.batch) for n in federation.sizes.tolist())
     rows = sum(map(len, cover(targets(federation, "test", simulation.metrics))))
@@ -110,7 +111,8 @@ def announce(name: str, simulation: Simulation) -> None:
 
 def _seconds_a_step(simulation: Simulation) -> float:
     """A timed gradient step on a batch of its own draws: nothing of it is kept or counted."""
-    federation, task = simulation.federation, simulation.task
+    federation = simulation.federation
+    task = Task(simulation.task.model, simulation.task.precision)  # what is compiled may be another step than this
     client = int(federation.sizes.argmax())
     data = Data.of(federation, [client], 0, batch=simulation.schedule.batch, large=1, purpose="warm-up")
     w = torch.zeros(1, task.size, device=federation.device, dtype=federation.dtype)

@@ -17,7 +17,6 @@ from pflsweep.check.properties import (
     Property,
     any_chunking,
     any_chunking_with_noise,
-    hard_clients_are_survived,
     labels_do_not_matter,
     stacking_changes_nothing,
 )
@@ -66,8 +65,11 @@ def advanced(of: Case, **how: Any) -> Simulation:
     return advance(of.simulation(participation=MOST, **how), 3)
 
 
-@pytest.mark.parametrize("property_", [p for p in PROPERTIES if p is not hard_clients_are_survived])
+@pytest.mark.parametrize("property_", PROPERTIES, ids=lambda p: p.__name__)
 @pytest.mark.parametrize("name", ["fedala", "pgfed", "asks back"])
 @pytest.mark.usefixtures("traced")
-def test_property_compiled(name: str, property_: Property) -> None:
+def test_property_compiled(name: str, property_: Property, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran, run = [], compiled.Program.run
+    monkeypatch.setattr(compiled.Program, "run", lambda *given: ran.append(1) or run(*given))
     property_(replace(case(name), compiled=SCHEDULE.batch))
+    assert ran

@@ -49,34 +49,44 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
     size = math.prod(shape) * dtype.itemsize
     if device.type != "cpu" or sys.platform != "linux" or not size:
         return torch.zeros(shape, dtype=dtype, device=device)
-    if size > total(device) / 2:
-        with tempfile.TemporaryFile() as file:
-            file.truncate(size)
-            pages = mmap.mmap(file.fileno(), size)
-    else:
-        pages = _shared(size)
-    return torch.frombuffer(pages, dtype=dtype).view(shape)
+    return torch.frombuffer(_pages(size, device), dtype=dtype).view(shape)
 
 
-def _shared(size: int) -> mmap.mmap:
-    return mmap.mmap(-1, size, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+def _pages(size: int, device: torch.device) -> mmap.mmap:
+    if size <= total(device) / 2:
+        return mmap.mmap(-1, size, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+    with tempfile.TemporaryFile() as file:
+        file.truncate(size)
+        return mmap.mmap(file.fileno(), size)
 
 
 class Pool:
-    """Memory on a CPU that forks share, with anything in it. What no tensor lies in any more is given out again: the
-    system takes 0.5 to 1 s of CPU time to make a GB of it.
+    """Memory of a CPU that forks share, with anything in it. What no tensor lies in any more is given out again: the
+    system takes 0.5 to 1 s of CPU time to make a GB of it. Unused and used, it is never more than was used at once.
     """
 
     def __init__(self) -> None:
-        self._unused: dict[int, list[mmap.mmap]] = {}  # by size
+        self._unused: list[mmap.mmap] = []  # the oldest first
+        self._used = self._most = 0  # bytes
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """As torch.empty."""
         size = math.prod(shape) * dtype.itemsize
         if not size:
             return torch.empty(shape, dtype=dtype)
-        unused = self._unused.setdefault(size, [])
-        pages = unused.pop() if unused else _shared(size)
+        pages = next((each for each in self._unused if len(each) == size), None)
+        if pages is None:
+            while self._unused and self._used + size + sum(map(len, self._unused)) > self._most:
+                del self._unused[0]
+            pages = _pages(size, torch.device("cpu"))
+        else:
+            self._unused.remove(pages)
+        self._used += size
+        self._most = max(self._most, self._used)
         lent = memoryview(pages)  # which the tensor keeps, and so does each view of it
-        weakref.finalize(lent, unused.append, pages).atexit = False
+        weakref.finalize(lent, self._take_back, pages).atexit = False
         return torch.frombuffer(lent, dtype=dtype).view(shape)
+
+    def _take_back(self, pages: mmap.mmap) -> None:
+        self._used -= len(pages)
+        self._unused.append(pages)

@@ -202,7 +202,7 @@ class Simulation:
         self.last[ids] = self.round
         if self.metrics.trained:
             self._keep(ids, getattr(done.up, "w", None))
-        done = done._replace(up=None)  # evaluation needs the memory
+        done = done._replace(up=None)  # its memory is the next round's, or evaluation's
         if self.federation.device.type == "cuda":
             torch.cuda.synchronize()  # else the clock is read before the work is done
         trained = perf_counter()

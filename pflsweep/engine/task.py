@@ -69,7 +69,7 @@ class Task:
 
     def __init__(self, model: nn.Sequential, precision: str = "fp32", compiled: int = 0) -> None:
         self.model, self.precision, self.compiled = model, precision, compiled
-        self._program = Program(self._gradient)
+        self._program = Program()
         self.blocks: list[slice] = []
         self._layout: list[list[tuple[str, slice, torch.Size]]] = []  # per block; names are those of `model`
         start = 0
@@ -173,7 +173,7 @@ class Task:
             return self._private(batch.private, w, batch, loss, part, top, features)
         if loss is cross_entropy and self._compiles(batch):
             how = (None if part is None else (part.start, part.stop), top)
-            return self._program(how, w, batch.x, batch.y, batch.mask, batch.key)
+            return self._program(self._gradient, how, w, batch.x, batch.y, batch.mask, batch.key)
         return self._joined(w, batch, loss, part, top, features)
 
     def grads(self, w: Tensor, batch: Batch) -> list[tuple[Tensor, Tensor]]:
@@ -189,7 +189,7 @@ class Task:
 
     def _compiles(self, batch: Batch) -> bool:
         """Only batches of one size: those that are cut short would each need a program of their own."""
-        return self.compiled > 0 and batch.y.shape[0] == self.compiled and batch.private is None
+        return self.compiled > 0 and batch.y.shape[0] == self.compiled
 
     def _gradient(
         self, how: tuple, w: Tensor, x: Tensor, y: Tensor, mask: Tensor | None, key: Tensor | None
@@ -236,7 +236,7 @@ class Task:
         def one(x: Tensor, y: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
             key = None if batch.key is None else draws.fold(batch.key, number)
             with vmapping():
-                return self.value_and_grad(w, Batch(x[None], y[None], None, None, key), *options)
+                return self._joined(w, Batch(x[None], y[None], None, None, key), *options)
 
         numbers = torch.arange(batch.y.shape[0], device=batch.y.device)
         losses, grads = torch.func.vmap(one)(batch.x, batch.y, numbers)

@@ -162,6 +162,61 @@ def test_draws_are_the_same_to_the_last_bit(size: int) -> None:
     assert torch.equal(program(keys), torch.func.vmap(drawn)(keys))
 
 
+@torch.library.custom_op("pflsweep_tests::room", mutates_args=())
+def room(x: Tensor, clients: int) -> Tensor:
+    """x, where there is memory for so many clients."""
+    if x.shape[0] > clients:
+        raise torch.OutOfMemoryError("no room for so many")
+    return x.clone()
+
+
+room.register_fake(lambda x, clients: torch.empty_like(x))
+room.register_autograd(lambda ctx, g: (g, None))
+room.register_vmap(lambda info, in_dims, x, clients: (room(x.movedim(in_dims[0], 0), clients), 0))
+
+
+class Large(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ops.pflsweep_tests.room(x, 2) if x.dim() else x
+
+
+def test_a_chunk_that_does_not_fit_is_cut_in_two() -> None:
+    """Where memory runs out in a program the error is that of eager code, when it is made and later."""
+    model = model_of(fc=nn.Sequential(nn.Flatten(), Large()), head=nn.Linear(36, CLASSES)).double()
+    asks, batch = Asks(Task(model, compiled=SIZE)), cohort()
+    w = asks.task.vector(model).expand(CLIENTS, -1)
+    for _ in range(2):
+        with pytest.raises(torch.OutOfMemoryError, match="no room for so many"):
+            asks.gradient(w, batch)
+    asks.gradient(w[:2], only(slice(2), batch))
+
+
+def test_an_error_of_a_program_that_runs_is_its_own() -> None:
+    task = task_of()
+    asks, batch = Asks(task), only(slice(1), cohort(padded=False))
+    asks.gradient(models_of(task)[:1], batch)
+    with pytest.raises((IndexError, RuntimeError), match=r"out of bounds"):
+        asks.gradient(models_of(task)[:1], batch._replace(y=batch.y + CLASSES))
+
+
+def test_training_and_evaluation_share_a_program(made: list[Any]) -> None:
+    task = task_of()
+    asks, batch = Asks(task), only(slice(1), cohort(padded=False))
+    asks.gradient(models_of(task)[:1], batch)
+    compiles = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    with torch.no_grad():
+        asks.gradient(models_of(task)[:1], batch)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == compiles > 0
+
+
+def test_in_bf16_as_eager(made: list[Any]) -> None:
+    eager, ours = (Task(world(images=True).model, "bf16", size) for size in (0, SIZE))
+    batch = tree_map(lambda v: v.float() if v.is_floating_point() else v, cohort())
+    got, wanted = (Asks(task).gradient(models_of(task), batch)[1] for task in (ours, eager))
+    torch.testing.assert_close(got, wanted, rtol=0.05, atol=0.02)
+    assert made
+
+
 class Decides(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x if x.sum() > 0 else -x

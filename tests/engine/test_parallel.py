@@ -236,10 +236,22 @@ def test_memory_is_given_out_again_when_nothing_lies_in_it() -> None:
     first = pool.empty((4, 5), torch.float32)
     at, part = first.data_ptr(), first[1:3].flatten()[2:]
     del first
-    assert pool.empty((4, 5), torch.float32).data_ptr() != at, "a part of it is still used"
+    other = pool.empty((4, 5), torch.float32)
+    assert other.data_ptr() != at, "a part of it is still used"
     del part
     assert pool.empty((2, 5), torch.int64).data_ptr() == at, "as many bytes"
     assert pool.empty((0, 5), torch.float32).shape == (0, 5)
+
+
+def test_memory_that_nobody_asks_for_again_is_let_go() -> None:
+    """Uploads of another size in each round, two at a time."""
+    before, pool = shared_memory(), memory.Pool()
+    for megabytes in range(1, 20):
+        two = [pool.empty((megabytes << 20,), torch.uint8).fill_(k) for k in (1, 2)]
+    assert shared_memory() - before < 2 * 19 + 2 * 18 + 2, "those of the last round, and of the one before"
+    assert [int(each[-1]) for each in two] == [1, 2]
+    del two
+    assert pool.empty((19 << 20,), torch.uint8).sum() == 2 * 19 << 20, "the newest is still there"
 
 
 def test_workers_can_be_asked_from_a_thread() -> None:

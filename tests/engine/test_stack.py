@@ -184,9 +184,10 @@ def test_verbs_know_what_they_are_of() -> None:
     assert type(sim.verbs.method).__name__ == "FedAvg"
 
 
-def test_other_precisions_stay_apart() -> None:
+@pytest.mark.parametrize(("what", "value"), [("precision", "bf16"), ("compiled", 4)])
+def test_other_ways_of_computing_stay_apart(what: str, value: object) -> None:
     sims = [prox(mu).simulation() for mu in (0.1, 0.2)]
-    sims[1].task.precision = "bf16"
+    setattr(sims[1].task, what, value)
     _, stack = at_once([partial(seen, sim) for sim in sims])
     assert stack.refused == "Apart: the trials' gradients are computed in different ways"
 

@@ -70,10 +70,11 @@ def test_what_a_person_has_read_in_it_stays_on_the_page(tmp_path: Path) -> None:
 def test_gradients_of_less_than_fp32_are_said(tmp_path: Path) -> None:
     with chdir(tmp_path):
         sweep = Sweep(Path("runs"))
-        sweep.add(C25, "pgfed", {0: [6, 7, 8, 9]}, train__precision="bf16")
+        sweep.add(C25, "pgfed", {0: [6, 7, 8, 9]}, train__precision="bf16", train__compile=True)
         sweep.write()
         main(["pgfed/table1", "--out", "out"])
-        assert "\n- gradients in bf16 (`train.precision`)\n" in Path("out/pgfed/table1/README.md").read_text()
+        text = Path("out/pgfed/table1/README.md").read_text()
+        assert "\n- gradients in bf16 (`train.precision`)\n- compiled gradients (`train.compile`)\n" in text
 
 
 @pytest.mark.parametrize("name", FILES)
