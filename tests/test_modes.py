@@ -20,6 +20,7 @@ from pflsweep.check.properties import (
     labels_do_not_matter,
     stacking_changes_nothing,
 )
+from pflsweep.check.world import CLIENTS
 from pflsweep.engine import compiled
 from pflsweep.engine.simulation import Simulation
 from pflsweep.plugins.privacy import DpSgd
@@ -55,7 +56,7 @@ TRACED: dict[Any, Any] = {}
 @pytest.mark.parametrize("name", PUBLIC)
 @pytest.mark.usefixtures("traced")
 def test_compiled_gradients_are_the_same(name: str) -> None:
-    for how in ({"chunk": 1}, {"chunk": 3, "where": {"images": True}}):
+    for how in ({"chunk": 1}, {"chunk": CLIENTS, "where": {"images": True}}):
         plain, ours = (advanced(replace(case(name), compiled=size), **how) for size in (0, SCHEDULE.batch))
         assert_same({**models(ours), **known(ours)}, {**models(plain), **known(plain)}, f"compiled, {how}", 1e-8)
         assert ours.task._program._programs or name in OWN_LOSS, "nothing was compiled"

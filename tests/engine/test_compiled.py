@@ -80,25 +80,26 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
 
 
-def require_the_eager_ones(**how: Any) -> None:
+def require_the_eager_ones(*chunks: slice, **how: Any) -> None:
     eager, ours = task_of(0), task_of()
     w, batch = models_of(eager), cohort()
-    for clients in (slice(None), slice(1)):
+    for clients in chunks:
         wanted, got = (Asks(task, **how).gradient(w[clients], only(clients, batch)) for task in (eager, ours))
         for a, b in zip(got, wanted, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
 def test_they_are_the_eager_ones(made: list[Any]) -> None:
-    require_the_eager_ones()
-    assert len(made) == 2, "one for a client, one for several"
+    require_the_eager_ones(slice(None))
+    assert made
 
 
 @pytest.mark.usefixtures("traced")
-@pytest.mark.parametrize("part", ["head", "extractor"])
-def test_parts_are_too(part: str, made: list[Any]) -> None:
-    require_the_eager_ones(part=getattr(task_of(), part))
-    assert len(made) == 2
+@pytest.mark.parametrize("part", [None, "head", "extractor"])
+def test_their_traces_are_too(part: str | None, made: list[Any]) -> None:
+    how = {} if part is None else {"part": getattr(task_of(), part)}
+    require_the_eager_ones(slice(None), slice(1), **how)
+    assert len(made) == 2, "one for a client, one for several"
 
 
 @pytest.mark.usefixtures("traced")
@@ -209,6 +210,7 @@ def test_training_and_evaluation_share_a_program(made: list[Any]) -> None:
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == compiles > 0
 
 
+@pytest.mark.usefixtures("traced")
 def test_in_bf16_as_eager(made: list[Any]) -> None:
     eager, ours = (Task(world(images=True).model, "bf16", size) for size in (0, SIZE))
     batch = tree_map(lambda v: v.float() if v.is_floating_point() else v, cohort())
