@@ -26,14 +26,11 @@ from pflsweep.engine.simulation import Simulation
 from pflsweep.plugins.privacy import DpSgd
 from tests.test_conformance import TABLE, TRIED, case
 
-ROUNDED = (
-    any_chunking,
-    any_chunking_with_noise,
-    stacking_changes_nothing,
-    labels_do_not_matter,
-)  # another order of sums
+# sums are taken in another order there
+ROUNDED = (any_chunking, any_chunking_with_noise, stacking_changes_nothing, labels_do_not_matter)
 EXACT = [property_ for property_ in PROPERTIES if property_ not in ROUNDED]
 OWN_LOSS = ("fedphp", "fedphp kd")  # they have no gradients of the plain loss
+TRACED: dict[Any, Any] = {}  # programs of all tests
 PUBLIC = [name for name in TRIED if DpSgd not in TABLE[name].plugs]
 
 
@@ -48,9 +45,6 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs are traced as ever, and then run operation by operation: to make fast ones takes some seconds each."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     monkeypatch.setattr(compiled, "_compiled", TRACED)
-
-
-TRACED: dict[Any, Any] = {}
 
 
 @pytest.mark.parametrize("name", PUBLIC)

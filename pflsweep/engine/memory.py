@@ -49,11 +49,11 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
     size = math.prod(shape) * dtype.itemsize
     if device.type != "cpu" or sys.platform != "linux" or not size:
         return torch.zeros(shape, dtype=dtype, device=device)
-    return torch.frombuffer(_pages(size, device), dtype=dtype).view(shape)
+    return torch.frombuffer(_pages(size), dtype=dtype).view(shape)
 
 
-def _pages(size: int, device: torch.device) -> mmap.mmap:
-    if size <= total(device) / 2:
+def _pages(size: int) -> mmap.mmap:
+    if size <= total(torch.device("cpu")) / 2:
         return mmap.mmap(-1, size, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
     with tempfile.TemporaryFile() as file:
         file.truncate(size)
@@ -78,7 +78,7 @@ class Pool:
         if pages is None:
             while self._unused and self._used + size + sum(map(len, self._unused)) > self._most:
                 del self._unused[0]
-            pages = _pages(size, torch.device("cpu"))
+            pages = _pages(size)
         else:
             self._unused.remove(pages)
         self._used += size
