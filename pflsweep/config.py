@@ -255,8 +255,8 @@ def _schedule(train: dict[str, Any], federation: Any) -> Any:
 def _workers(train: dict[str, Any], device: Any, cohort: int) -> int:
     """How many processes may train a cohort: this one's share of the machine, which a sweep has set as its threads.
 
-    Where a cohort has fewer than half as many clients, threads do more. Raises UserError on workers of several threads:
-    a fork cannot have them.
+    Where a cohort has fewer than half as many clients, threads do more. Raises UserError on workers of several threads,
+    which a fork cannot have, and beside compiled gradients.
     """
     import torch
 

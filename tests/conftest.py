@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a working directory of the test's own: what a command leaves, it leaves there."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is given to the compiler runs operation by operation, as it was traced: to make it fast takes seconds."""
+    import torch
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
 
 
 @pytest.fixture

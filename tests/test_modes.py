@@ -4,11 +4,9 @@ Chunks, stacks and workers are modes too; their properties are in test_conforman
 """
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
-import torch
 
 from pflsweep.check.case import SCHEDULE, Case, advance, assert_same, known, models
 from pflsweep.check.properties import (
@@ -41,14 +39,13 @@ def test_property_in_bf16(name: str, property_: Property) -> None:
 
 
 @pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs are traced as ever, and then run operation by operation: to make fast ones takes some seconds each."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+def once_traced(traced: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal ones serve all tests."""
     monkeypatch.setattr(compiled, "_compiled", TRACED)
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-@pytest.mark.usefixtures("traced")
+@pytest.mark.usefixtures("once_traced")
 def test_compiled_gradients_are_the_same(name: str) -> None:
     for how in ({"chunk": 1}, {"chunk": CLIENTS, "where": {"images": True}}):
         plain, ours = (advanced(replace(case(name), compiled=size), **how) for size in (0, SCHEDULE.batch))
@@ -62,7 +59,7 @@ def advanced(of: Case, **how: Any) -> Simulation:
 
 @pytest.mark.parametrize("property_", PROPERTIES, ids=lambda p: p.__name__)
 @pytest.mark.parametrize("name", ["fedala", "pgfed", "asks back"])
-@pytest.mark.usefixtures("traced")
+@pytest.mark.usefixtures("once_traced")
 def test_property_compiled(name: str, property_: Property, monkeypatch: pytest.MonkeyPatch) -> None:
     ran, run = [], compiled.Program.run
     monkeypatch.setattr(compiled.Program, "run", lambda *given: ran.append(1) or run(*given))

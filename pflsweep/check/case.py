@@ -62,7 +62,7 @@ class Case:
         """A fresh one. where: arguments of `world`; schedule: what differs from SCHEDULE."""
         dtype = torch.float32 if self.precision == "bf16" else torch.float64  # autocast leaves doubles alone
         federation, model = world(dtype=dtype, **(where or {}))
-        task = Task(model.to(dtype), self.precision, self.compiled)
+        task = Task(model, self.precision, self.compiled)
         opt = optimiser(0.0, 0.0) if self.plain else optimiser(momentum=0.9, weight_decay=1e-3)
         verbs = watch(Verbs.of(self.make(task, opt, EPOCHS), *self.plugins(task, federation)))
         settings = replace(SCHEDULE, optimiser_state=self.optimiser_state, workers=self.workers, **schedule)

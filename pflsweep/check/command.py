@@ -11,11 +11,12 @@ import yaml
 
 from pflsweep.check.case import Case, Sizes, advance, sizes
 from pflsweep.check.properties import PROPERTIES, WARM_UP, Property
-from pflsweep.check.world import task_of, world
+from pflsweep.check.world import world
 from pflsweep.compose import conf_dir, read_option, yaml_errors
 from pflsweep.config import check_fields, imported
 from pflsweep.engine.optimiser import Sgd
 from pflsweep.engine.protocol import Method, Verbs
+from pflsweep.engine.task import Task
 from pflsweep.errors import Parser, UserError, nearest
 
 
@@ -56,7 +57,7 @@ def case_of(
     def make(task: Any, opt: Sgd, epochs: int) -> Method:
         return cls(task=task, opt=opt, epochs=epochs, **values)
 
-    task = task_of(world().model)
+    task = Task(world().model)
     try:
         Verbs.of(make(task, Sgd(momentum=0.9, weight_decay=1e-3), 1))
     except UserError:

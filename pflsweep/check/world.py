@@ -8,7 +8,6 @@ from torch import nn
 
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.federation import Federation
-from pflsweep.engine.task import Task
 from pflsweep.models.blocks import model_of
 from pflsweep.models.layers import BatchNorm2d, Dropout
 
@@ -40,7 +39,7 @@ def world(
 
     images: a convolution with batch norm and dropout; otherwise an MLP. order: the clients in another order,
     with their keys. garbage: padded rows hold huge numbers. even: all clients alike in size and classes.
-    device: where the federation lies. dtype: of its data and so of all models.
+    device: where the federation lies. dtype: of its data and of the model.
     """
     sizes = (2 * CLASSES,) * CLIENTS if even else _TRAIN
     dataset = _dataset((1, 6, 6) if images else (5,), sum(sizes) + CLIENTS * _TEST)
@@ -59,7 +58,7 @@ def world(
         federation.padding = len(dataset.x) - 1
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        return World(federation, _convolution() if images else _perceptron())
+        return World(federation, (_convolution() if images else _perceptron()).to(dtype))
 
 
 def _dataset(shape: tuple[int, ...], n: int) -> Dataset:
@@ -101,7 +100,3 @@ def _convolution() -> nn.Sequential:
         fc1=nn.Sequential(nn.Flatten(), nn.Linear(16, 6), nn.ReLU(), Dropout(0.3)),
         head=nn.Linear(6, CLASSES),
     )
-
-
-def task_of(model: nn.Sequential) -> Task:
-    return Task(model.double())

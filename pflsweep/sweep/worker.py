@@ -115,9 +115,7 @@ def _settle_all(board: Board, claims: list[Claim], stop: Stop) -> set[Job]:
         try:
             if not _settle(board, claim, partial(_what_came, outcome)):
                 busy.add(claim.job)
-        except (
-            BaseException
-        ) as end:  # what is not told nor released then is missed by its heartbeat, as a slot alone is
+        except BaseException as end:  # what is neither told nor released is missed by its heartbeat, as a slot alone is
             over = end
     if over is not None:
         raise over

@@ -5,7 +5,7 @@ A: FedALA's setting, 20 clients, Dirichlet 0.1, all take part, batch 10, 1 epoch
 Dirichlet 0.3, batch 128, 5 epochs. C: ResNet-18 on 64x64x3, 20 clients, batch 10, a few steps. Images are random and
 few; the method is FedAvg.
 stack: trials of A that train as one cohort beside the same one by one. On a GPU a cohort trains in one chunk, in three
-precisions, and nothing goes to worker processes.
+precisions, compiled and not, and nothing goes to worker processes.
 The engine stands beside (1) the plain eager sequential loop with one and with two threads, and (2) the same with a
 DataLoader per client and an evaluation of all clients in each round, as public libraries have it. All take the same
 cohorts in turn; ratios are medians over the rounds, and above 1 where the engine is faster.

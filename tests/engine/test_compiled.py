@@ -1,12 +1,11 @@
 """Compiled gradients: those of the eager ones, made once for all tasks that compute the same."""
 
 import shutil
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, library, nn
 
 from pflsweep.check.world import CLASSES, world
 from pflsweep.engine import compiled, draws
@@ -34,17 +33,17 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return graphs
 
 
-def task_of(size: int = SIZE, **options: Any) -> Task:
+def task_of(size: int = SIZE) -> Task:
     """A convolution with batch norm and dropout."""
-    return Task(world(images=True).model.double(), compiled=size, **options)
+    return Task(world(images=True).model, compiled=size)
 
 
-def cohort(padded: bool = True, size: int = SIZE) -> Batch:
+def cohort(padded: bool = True) -> Batch:
     """A batch of each client, of which all but the first lack rows."""
     draw = torch.Generator().manual_seed(3)
-    x = torch.randn(CLIENTS, size, 1, 6, 6, generator=draw, dtype=torch.float64)
-    y = torch.arange(CLIENTS * size).view(CLIENTS, size) % CLASSES
-    mask = (torch.arange(size) < torch.tensor([[size], [size - 1], [2]])) if padded else None
+    x = torch.randn(CLIENTS, SIZE, 1, 6, 6, generator=draw, dtype=torch.float64)
+    y = torch.arange(CLIENTS * SIZE).view(CLIENTS, SIZE) % CLASSES
+    mask = (torch.arange(SIZE) < torch.tensor([[SIZE], [SIZE - 1], [2]])) if padded else None
     keys = torch.stack([draws.tensor_key(0, "step", c) for c in range(CLIENTS)])
     return Batch(x, y, mask, None, keys)
 
@@ -72,12 +71,6 @@ class Asks:
 def only(clients: slice, batch: Batch) -> Batch:
     """Of some clients."""
     return tree_map(lambda v: v[clients], batch)
-
-
-@pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is given to the compiler is run as it is: to make it fast takes some seconds each time."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
 
 
 def require_the_eager_ones(*chunks: slice, **how: Any) -> None:
@@ -125,7 +118,7 @@ def test_tasks_that_compute_the_same_share_a_program(made: list[Any]) -> None:
         for _ in range(2):
             Asks(task).gradient(models_of(task), cohort())
     assert len(made) == 1
-    other = Task(world(images=True).model.double(), compiled=SIZE)
+    other = task_of()
     other.model[1][3].p = 0.5
     Asks(other).gradient(models_of(other), cohort())
     assert len(made) == 2, "another dropout is another program, though its shapes are the same"
@@ -163,7 +156,7 @@ def test_draws_are_the_same_to_the_last_bit(size: int) -> None:
     assert torch.equal(program(keys), torch.func.vmap(drawn)(keys))
 
 
-@torch.library.custom_op("pflsweep_tests::room", mutates_args=())
+@library.custom_op("pflsweep_tests::room", mutates_args=())
 def room(x: Tensor, clients: int) -> Tensor:
     """x, where there is memory for so many clients."""
     if x.shape[0] > clients:
@@ -212,7 +205,7 @@ def test_training_and_evaluation_share_a_program(made: list[Any]) -> None:
 
 @pytest.mark.usefixtures("traced")
 def test_in_bf16_as_eager(made: list[Any]) -> None:
-    eager, ours = (Task(world(images=True).model, "bf16", size) for size in (0, SIZE))
+    eager, ours = (Task(world(images=True, dtype=torch.float32).model, "bf16", size) for size in (0, SIZE))
     batch = tree_map(lambda v: v.float() if v.is_floating_point() else v, cohort())
     got, wanted = (Asks(task).gradient(models_of(task), batch)[1] for task in (ours, eager))
     torch.testing.assert_close(got, wanted, rtol=0.05, atol=0.02)

@@ -22,7 +22,6 @@ def literal(
 ) -> Tensor:
     """The same cohorts and batches, everything else by hand."""
     federation, model = world()
-    model = model.double()
     states: dict[int, Any] = {}  # by client, of its last turn
     cohorts = Case(lambda task, opt, epochs: FedAvg(task=task, opt=opt, epochs=epochs)).simulation(
         participation=participation

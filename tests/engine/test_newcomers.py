@@ -3,17 +3,18 @@
 import pytest
 import torch
 
-from pflsweep.check.world import task_of, world
+from pflsweep.check.world import world
 from pflsweep.data.handle import Data
 from pflsweep.engine.newcomers import fine_tune
 from pflsweep.engine.optimiser import Sgd
+from pflsweep.engine.task import Task
 
 RUN = {"batch": 4, "large": 8, "lr": 0.1}
 
 
 def setting(order: list[int] | None = None):
     made = world(order=order)
-    task = task_of(made.model)
+    task = Task(made.model)
     return task, made.federation, task.vector(made.model)
 
 

@@ -16,7 +16,7 @@ TOP = (1, 2, 3)
 
 @pytest.fixture
 def model() -> nn.Sequential:
-    return world().model.double()
+    return world().model
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_mean_over_leaves_out_the_padding() -> None:
 
 
 def test_dropout_is_noise_of_the_key_and_of_training_alone() -> None:
-    model = world(images=True).model.double()
+    model = world(images=True).model
     task = Task(model)
     w, x = task.vector(model), torch.randn(6, 1, 6, 6, dtype=torch.float64)
     rows = Batch(x, torch.zeros(6, dtype=torch.int64), None, None, torch.tensor(5))

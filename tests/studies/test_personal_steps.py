@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from pflsweep.algorithms.fedavg import FedAvg
-from pflsweep.check.world import CLIENTS, task_of, world
+from pflsweep.check.world import CLIENTS, world
 from pflsweep.data.handle import Data
 from pflsweep.engine.optimiser import Sgd
 from pflsweep.engine.protocol import Verbs
 from pflsweep.engine.simulation import Schedule, Simulation
-from pflsweep.engine.task import Batch
+from pflsweep.engine.task import Batch, Task
 from pflsweep.studies.personal_steps import PersonalSteps
 
 OPTIONS = {"steps": 3, "mu": 0.5, "lr": 0.2, "batch": 4, "others": 2}
@@ -18,7 +18,7 @@ OPTIONS = {"steps": 3, "mu": 0.5, "lr": 0.2, "batch": 4, "others": 2}
 
 def finished() -> tuple[Simulation, FedAvg]:
     made = world()
-    task = task_of(made.model)
+    task = Task(made.model)
     method = FedAvg(task=task, opt=Sgd(0.0, 0.0), epochs=1)
     schedule = Schedule(2, 1.0, "share", 1, 4, 0.1, 1.0, 2, 8, 1)
     simulation = Simulation(Verbs.of(method), task, made.federation, schedule, task.vector(made.model))

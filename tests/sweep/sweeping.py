@@ -71,12 +71,14 @@ def numbers(folder: Path) -> dict[str, pd.DataFrame]:
     return found
 
 
-def require_same(one: Path, other: Path) -> None:
-    """The same trials with the same numbers, to the last bit."""
+def require_same(one: Path, other: Path, **within: float) -> None:
+    """The same trials with the same numbers, to the last bit, or within rtol and atol; counts are equal."""
     first, second = numbers(one), numbers(other)
     assert set(first) == set(second)
     for identity, rounds in first.items():
-        pd.testing.assert_frame_equal(rounds, second[identity], check_exact=True)
+        pd.testing.assert_frame_equal(rounds, second[identity], check_exact=not within, **within)
+        for count in ("round", "images"):
+            assert rounds[count].tolist() == second[identity][count].tolist()
 
 
 def states(url: str) -> Counter:

@@ -244,12 +244,8 @@ def test_a_stack_goes_on_with_trials_that_stand_in_other_rounds(
         done = run_here(folder, *command, "seed=0,1,2", f"workers.stack={count}")
         assert done.returncode == 0, done.stderr
     assert {tuple(those) for those in rounds} == {(k, k) for k in range(1, 7)}, "the third, in another round, by itself"
-    first, second = numbers(one), numbers(three)
-    assert set(first) == set(second)
-    assert len(first) == 3
-    for identity, table in first.items():
-        assert table["round"].tolist() == second[identity]["round"].tolist() == list(range(1, 7))
-        pd.testing.assert_frame_equal(table, second[identity], rtol=1e-3, atol=0.02)
+    require_same(one, three, rtol=1e-3, atol=0.02)
+    assert [table["round"].tolist() for table in numbers(three).values()] == [list(range(1, 7))] * 3
 
 
 def test_stacked_trials_give_the_numbers_of_single_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,8 +267,4 @@ def test_stacked_trials_give_the_numbers_of_single_ones(tmp_path: Path, monkeypa
         assert done.returncode == 0, done.stderr
         require_each_once(database(folder), 8)
     assert set(fits) == {2}, "two points, then two seeds"
-    first, second = numbers(one), numbers(four)
-    assert set(first) == set(second)
-    for identity, rounds in first.items():
-        pd.testing.assert_frame_equal(rounds, second[identity], rtol=1e-3, atol=0.02)
-        assert rounds["images"].tolist() == second[identity]["images"].tolist()
+    require_same(one, four, rtol=1e-3, atol=0.02)
