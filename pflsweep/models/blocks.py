@@ -36,7 +36,8 @@ def require_images(name: str, shape: Sequence[int], least: int) -> None:
 
 
 def convolved(name: str, shape: Sequence[int]) -> tuple[int, int]:
-    """Height and width after twice (convolution of 5x5 without padding, pooling by 2).
+    """Height and width after twice (convolution of 5x5 without padding, pooling by 2, ReLU: which after pooling does
+    what it does before it, to a quarter of the values).
 
     shape: (channels, H, W). Raises UserError where the data are no images, or images too small for it.
     """

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from pflsweep.models.blocks import convolved, model_of
-from pflsweep.models.layers import Conv2d
+from pflsweep.models.layers import Conv2d, Linear
 
 
 def build(shape: Sequence[int], classes: int) -> nn.Sequential:
@@ -20,8 +20,8 @@ def build(shape: Sequence[int], classes: int) -> nn.Sequential:
     """
     height, width = convolved("cnn", shape)
     return model_of(
-        conv1=nn.Sequential(Conv2d(shape[0], 32, 5), nn.ReLU(), nn.MaxPool2d(2)),
-        conv2=nn.Sequential(nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2)),
-        fc1=nn.Sequential(nn.Flatten(), nn.Linear(64 * height * width, 512), nn.ReLU()),
+        conv1=nn.Sequential(Conv2d(shape[0], 32, 5), nn.MaxPool2d(2), nn.ReLU()),
+        conv2=nn.Sequential(nn.Conv2d(32, 64, 5), nn.MaxPool2d(2), nn.ReLU()),
+        fc1=nn.Sequential(nn.Flatten(), Linear(64 * height * width, 512), nn.ReLU()),
         head=nn.Linear(512, classes),
     )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from pflsweep.models.blocks import convolved, model_of
-from pflsweep.models.layers import Conv2d, norm_layer
+from pflsweep.models.layers import Conv2d, Linear, norm_layer
 
 
 def build(shape: Sequence[int], classes: int, norm: str, groups: int) -> nn.Sequential:
@@ -16,8 +16,8 @@ def build(shape: Sequence[int], classes: int, norm: str, groups: int) -> nn.Sequ
     """
     height, width = convolved("cnn_norm", shape)
     return model_of(
-        conv1=nn.Sequential(Conv2d(shape[0], 32, 5), norm_layer(norm, 32, groups), nn.ReLU(), nn.MaxPool2d(2)),
-        conv2=nn.Sequential(nn.Conv2d(32, 64, 5), norm_layer(norm, 64, groups), nn.ReLU(), nn.MaxPool2d(2)),
-        fc1=nn.Sequential(nn.Flatten(), nn.Linear(64 * height * width, 512), nn.ReLU()),
+        conv1=nn.Sequential(Conv2d(shape[0], 32, 5), norm_layer(norm, 32, groups), nn.MaxPool2d(2), nn.ReLU()),
+        conv2=nn.Sequential(nn.Conv2d(32, 64, 5), norm_layer(norm, 64, groups), nn.MaxPool2d(2), nn.ReLU()),
+        fc1=nn.Sequential(nn.Flatten(), Linear(64 * height * width, 512), nn.ReLU()),
         head=nn.Linear(512, classes),
     )

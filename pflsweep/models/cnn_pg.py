@@ -10,7 +10,7 @@ from torch import nn
 
 from pflsweep.errors import UserError
 from pflsweep.models.blocks import convolved, model_of
-from pflsweep.models.layers import Conv2d, Dropout
+from pflsweep.models.layers import Conv2d, Dropout, Linear
 
 
 def build(shape: Sequence[int], classes: int, dropout: Sequence[float]) -> nn.Sequential:
@@ -23,9 +23,9 @@ def build(shape: Sequence[int], classes: int, dropout: Sequence[float]) -> nn.Se
         raise UserError(f"model.dropout is {list(dropout)}: it must be two shares in [0, 1), of fc1 and of fc2.")
     height, width = convolved("cnn_pg", shape)
     return model_of(
-        conv1=nn.Sequential(Conv2d(shape[0], 64, 5), nn.ReLU(), nn.MaxPool2d(2)),
-        conv2=nn.Sequential(nn.Conv2d(64, 64, 5), nn.ReLU(), nn.MaxPool2d(2)),
-        fc1=nn.Sequential(nn.Flatten(), nn.Linear(64 * height * width, 384), nn.ReLU(), Dropout(dropout[0])),
-        fc2=nn.Sequential(nn.Linear(384, 192), nn.ReLU(), Dropout(dropout[1])),
+        conv1=nn.Sequential(Conv2d(shape[0], 64, 5), nn.MaxPool2d(2), nn.ReLU()),
+        conv2=nn.Sequential(nn.Conv2d(64, 64, 5), nn.MaxPool2d(2), nn.ReLU()),
+        fc1=nn.Sequential(nn.Flatten(), Linear(64 * height * width, 384), nn.ReLU(), Dropout(dropout[0])),
+        fc2=nn.Sequential(Linear(384, 192), nn.ReLU(), Dropout(dropout[1])),
         head=nn.Linear(192, classes),
     )

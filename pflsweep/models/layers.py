@@ -15,16 +15,18 @@ torch.func.functional_call, grad and vmap, and in several threads at once.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from pflsweep.engine import draws
-from pflsweep.engine.lift import vmapped
+from pflsweep.engine.lift import traced, vmapped
 from pflsweep.errors import UserError, nearest
 
 NORMS = ("group", "batch", "none")
+_LARGE = 1 << 21  # multiply-adds from which a product of oneDNN's is faster: it is called from Python
 
 
 class Moments(NamedTuple):
@@ -90,6 +92,49 @@ class Conv2d(nn.Conv2d):
         if x.device.type == "cpu" and not vmapped():
             x = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
         return super().forward(x)
+
+
+class _Product(torch.autograd.Function):
+    """a [m, k] @ b [n, k].T by oneDNN, and so are its gradients of any order."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        a, b = ctx.saved_tensors
+        of_a, of_b = ctx.needs_input_grad
+        return _Product.apply(g, b.t()) if of_a else None, _Product.apply(g.t(), a.t()) if of_b else None
+
+
+class Linear(nn.Linear):
+    """nn.Linear; on a CPU, large products are oneDNN's, whose convolutions PyTorch uses too. On AMD's processors they
+    are twice as fast as those of MKL, which it takes otherwise (docs/speed.md).
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not _by_onednn(x, self.weight):
+            return super().forward(x)
+        out = _Product.apply(x, self.weight)
+        return out if self.bias is None else out + self.bias
+
+
+def _by_onednn(x: Tensor, weight: Tensor) -> bool:
+    large = x.dim() == 2 and x.shape[0] * weight.numel() >= _LARGE
+    plain = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+    return large and plain and not vmapped() and not traced() and _onednn()
+
+
+@cache
+def _onednn() -> bool:
+    """Whether this PyTorch has the operation as it is used here: it is not public."""
+    try:
+        a = torch.ones(2, 3)
+        return torch.equal(_Product.apply(a, a), a @ a.T)
+    except (AttributeError, RuntimeError, TypeError):
+        return False
 
 
 class Dropout(Numbered):

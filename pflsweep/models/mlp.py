@@ -7,6 +7,7 @@ from torch import nn
 
 from pflsweep.errors import UserError
 from pflsweep.models.blocks import model_of
+from pflsweep.models.layers import Linear
 
 
 def build(shape: Sequence[int], classes: int, hidden: Sequence[int]) -> nn.Sequential:
@@ -20,6 +21,6 @@ def build(shape: Sequence[int], classes: int, hidden: Sequence[int]) -> nn.Seque
     blocks: dict[str, nn.Module] = {} if hidden else {"flatten": nn.Flatten()}
     for number, wider in enumerate(hidden, 1):
         flatten = [nn.Flatten()] if number == 1 else []
-        blocks[f"fc{number}"] = nn.Sequential(*flatten, nn.Linear(width, wider), nn.ReLU())
+        blocks[f"fc{number}"] = nn.Sequential(*flatten, Linear(width, wider), nn.ReLU())
         width = wider
     return model_of(**blocks, head=nn.Linear(width, classes))

@@ -10,7 +10,7 @@ from torch import nn
 
 from pflsweep.errors import UserError
 from pflsweep.models.blocks import model_of, require_images
-from pflsweep.models.layers import Dropout, norm_layer
+from pflsweep.models.layers import Dropout, Linear, norm_layer
 
 CHANNELS = (64, 128, 256, 256, 512, 512, 512, 512)
 POOLED = (1, 2, 4, 6, 8)  # after these convolutions
@@ -31,11 +31,11 @@ def build(shape: Sequence[int], classes: int, norm: str, groups: int, dropout: f
     for number, channels in enumerate(CHANNELS, 1):
         pool = [nn.MaxPool2d(2)] if number in POOLED else []
         conv = nn.Conv2d(below, channels, 3, padding=1)
-        blocks[f"conv{number}"] = nn.Sequential(conv, norm_layer(norm, channels, groups), nn.ReLU(), *pool)
+        blocks[f"conv{number}"] = nn.Sequential(conv, norm_layer(norm, channels, groups), *pool, nn.ReLU())
         below = channels
     flat = below * (shape[1] // 32) * (shape[2] // 32)
-    blocks["fc1"] = nn.Sequential(nn.Flatten(), nn.Linear(flat, 4096), nn.ReLU(), Dropout(dropout))
-    blocks["fc2"] = nn.Sequential(nn.Linear(4096, 4096), nn.ReLU(), Dropout(dropout))
+    blocks["fc1"] = nn.Sequential(nn.Flatten(), Linear(flat, 4096), nn.ReLU(), Dropout(dropout))
+    blocks["fc2"] = nn.Sequential(Linear(4096, 4096), nn.ReLU(), Dropout(dropout))
     model = model_of(**blocks, head=nn.Linear(4096, classes))
     for parameter in model[:-1].parameters():
         if parameter.dim() > 1:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from pflsweep.engine import memory
 from pflsweep.engine.task import Batch, Task
 from pflsweep.models import cnn
-from tests.bench.setting import CLASSES, LR, SHAPE
+from tests.bench.setting import CLASSES, LR, SHAPE, usual
 
 Step = Callable[[], object]
 SMALL_BLOCKS = 128 * 1024  # glibc's own threshold
@@ -25,9 +25,7 @@ SMALL_BLOCKS = 128 * 1024  # glibc's own threshold
 
 def model() -> nn.Sequential:
     torch.manual_seed(0)
-    built = cnn.build(SHAPE, CLASSES)
-    built.conv1[0].__class__ = nn.Conv2d  # ours has the channels last
-    return built
+    return usual(cnn.build(SHAPE, CLASSES))
 
 
 def plain(batch: int, module: nn.Module | None = None, x: Tensor | None = None, **sgd: bool) -> Step:

@@ -89,15 +89,26 @@ def engine(
     return Simulation(verbs(task), task, federation, schedule, task.vector(model))
 
 
+def usual(model: nn.Sequential) -> nn.Sequential:
+    """A model as one would write it by hand: PyTorch's own layers, and ReLU before pooling."""
+    for module in model.modules():
+        if isinstance(module, layers.Conv2d):
+            module.__class__ = nn.Conv2d
+        if isinstance(module, layers.Linear):
+            module.__class__ = nn.Linear
+    for block in model:
+        last = list(block.children())[-2:]
+        if list(map(type, last)) == [nn.MaxPool2d, nn.ReLU]:
+            block[-2], block[-1] = last[::-1]
+    return model
+
+
 class PlainLoop:
     """FedAvg as one would write it by hand: float tensors in memory, clients one after the other, eager torch.optim."""
 
     def __init__(self, federation: Federation, *, epochs: int, batch: int, build: Build = cnn.build) -> None:
         torch.manual_seed(0)
-        self.model = build(federation.dataset.shape, CLASSES).to(federation.device)
-        for module in self.model.modules():
-            if isinstance(module, layers.Conv2d):
-                module.__class__ = nn.Conv2d  # as one would write it by hand
+        self.model = usual(build(federation.dataset.shape, CLASSES)).to(federation.device)
         self.epochs, self.batch = epochs, batch
         self.train = [federation.gather(torch.from_numpy(rows)) for rows in federation.rows["train"]]
         self.test = [federation.gather(torch.from_numpy(rows)) for rows in federation.rows["test"]]

@@ -1,16 +1,18 @@
 """Dropout and batch norm under the context: exact, blind to padding, the same lifted and in threads."""
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from pflsweep.engine.draws import fold, tensor_key
-from pflsweep.models import cnn_norm, cnn_pg
+from pflsweep.engine.lift import tracing, vmapping
+from pflsweep.models import cnn_norm, cnn_pg, layers
 from pflsweep.models.blocks import model_of
-from pflsweep.models.layers import BatchNorm2d, Conv2d, Dropout, context
+from pflsweep.models.layers import BatchNorm2d, Conv2d, Dropout, Linear, context
 
 KEY = tensor_key(0, "test")
 
@@ -199,3 +201,72 @@ def test_a_convolution_with_channels_last_is_the_same_convolution(lifted: bool) 
     got, wanted = (vmap(f)(x) if lifted else f(x[0]) for f in (ours, stock))
     torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
     assert lifted or got.is_contiguous(memory_format=torch.channels_last)
+
+
+def products(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+    """A dense layer and what its derivatives of first and second order give, with a gradient of stride 0 among them."""
+    layer = Linear(weight.shape[1], weight.shape[0])
+    layer.weight, layer.bias = nn.Parameter(weight), nn.Parameter(bias)
+    x = x.clone().requires_grad_()
+    free = [x, layer.weight, layer.bias]
+    out = layer(x)
+    sums = torch.autograd.grad(out.sum(), free, retain_graph=True)
+    first = torch.autograd.grad(out.square().sum(), free, create_graph=True)
+    second = torch.autograd.grad(sum(g.square().sum() for g in first[:2]), free)
+    return out.detach(), *sums, *(g.detach() for g in first), *second
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """What oneDNN's product is called with."""
+    seen: list[tuple[int, ...]] = []
+    forward = layers._Product.forward
+
+    def watched(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        seen.append(tuple(a.shape))
+        return forward(ctx, a, b)
+
+    monkeypatch.setattr(layers._Product, "forward", staticmethod(watched))
+    layers._onednn()
+    seen.clear()
+    return seen
+
+
+def test_a_large_dense_layer_is_the_same_layer(called: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(32, 300) / 17, torch.randn(256, 300) / 17, torch.randn(256)
+    fast = products(x, weight, bias)
+    assert len(called) > 5 or not layers._onednn()
+    monkeypatch.setattr(layers, "_by_onednn", lambda x, weight: False)
+    called.clear()
+    usual = products(x, weight, bias)
+    assert not called
+    for one, other in zip(fast, usual, strict=True):
+        assert torch.allclose(one, other, rtol=1e-5, atol=1e-5 * float(other.abs().max()))
+
+
+def test_other_dense_layers_are_pytorchs(called: list) -> None:
+    layer, x = Linear(300, 256), torch.randn(32, 300)
+    usual = nn.functional.linear(x, layer.weight, layer.bias)
+    assert torch.equal(layer(x[:1]), nn.functional.linear(x[:1], layer.weight, layer.bias))
+    for within in (vmapping(), tracing()):
+        with within:
+            assert torch.equal(layer(x), usual)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16
+    assert torch.equal(layer(x[None]), nn.functional.linear(x[None], layer.weight, layer.bias))
+    assert layer.double()(x.double()).dtype == torch.float64
+    assert not called
+    assert vmap(layer)(torch.randn(3, 32, 300, dtype=torch.float64)).shape == (3, 32, 256)
+
+
+def test_relu_after_pooling_is_relu_before_it() -> None:
+    torch.manual_seed(0)
+    pool, relu = nn.MaxPool2d(2), nn.ReLU()
+    x = torch.randint(-2, 3, (50, 4, 8, 8)).float().requires_grad_()  # with many ties
+    weight = torch.randn(50, 4, 4, 4)
+    one, other = pool(relu(x)), relu(pool(x))
+    assert torch.equal(one, other)
+    (before,), (after,) = (torch.autograd.grad((y * weight).sum(), x) for y in (one, other))
+    assert torch.equal(before, after)
+    assert before.any()
