@@ -1,4 +1,4 @@
-"""Jobs in worker processes of one thread each: forks of this one, made for one map and ended with it.
+"""Jobs in several processes of one thread each: this one, and workers, forks of it made for one map and ended with it.
 
 So a worker sees all that this process holds, as it is when the map begins, and nothing has to be sent to it. What it
 writes stays its own, but for its answer and for what it puts into memory that forks share (see memory.py).
@@ -8,12 +8,14 @@ import ctypes
 import gc
 import os
 import pickle
+import select
 import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from time import perf_counter
@@ -26,6 +28,7 @@ from pflsweep.errors import UserError
 
 MARGIN = 2.0  # forks have to save so many times the seconds that they take
 _PR_SET_PDEATHSIG = 1  # of prctl.h
+_NUMBER = 4  # bytes
 
 
 def possible(device: torch.device) -> bool:
@@ -36,7 +39,8 @@ def possible(device: torch.device) -> bool:
 
 
 class Workers:
-    """Up to `count` processes for each map. It knows from the maps before what each kind of work takes, and forking.
+    """Up to `count` processes for each map, this one among them. It knows from the maps before what each kind of work
+    takes, and forking.
 
     pool: of memory for their answers. seen: by kind, what a caller remembers of these.
     """
@@ -61,7 +65,7 @@ class Workers:
             self._pace[kind] = (perf_counter() - began) / costs[jobs[0]]
             jobs = jobs[1:]
         total, count = sum(costs[k] for k in jobs), min(self.count, len(jobs))
-        if count > 1 and total * self._pace[kind] * (1 - 1 / count) <= MARGIN * count * self._forking:
+        if count > 1 and total * self._pace[kind] * (1 - 1 / count) <= MARGIN * (count - 1) * self._forking:
             count = 1
         began = perf_counter()
         yield from self._forked(jobs, do, count) if count > 1 else ((k, do(k)) for k in jobs)
@@ -69,23 +73,24 @@ class Workers:
             self._pace[kind] = (perf_counter() - began) * count / total
 
     def _forked(self, jobs: list[int], do: Callable[[int], Any], count: int) -> Iterator[tuple[int, Any]]:
-        waiting = iter(jobs)
+        """By `count` processes, of which this is one. Each of the others begins with a job of its own; then all take
+        what is left.
+        """
+        left = _Queue(jobs[count - 1 :])
         pids: dict[Connection, int] = {}
-        busy: dict[Connection, int] = {}
         forking = 0.0
         try:
-            for _ in range(count):
+            for k in jobs[: count - 1]:
                 began = perf_counter()
-                pipe, pid = _fork(do, list(pids))
+                pipe, pid = _fork(chain([k], left), do, list(pids))
                 pids[pipe] = pid
                 forking += perf_counter() - began
-                _give(pipe, waiting, busy)
+            busy = set(pids)
+            for k in left:
+                yield k, do(k)
+                yield from _arrived(busy, pids, 0)
             while busy:
-                ready = wait(list(busy))
-                for pipe in [each for each in busy if each in ready]:
-                    k, answer = busy.pop(pipe), _received(pipe, pids)
-                    _give(pipe, waiting, busy)
-                    yield k, answer
+                yield from _arrived(busy, pids, None)
         finally:
             began = perf_counter()
             for pid in pids.values():
@@ -93,22 +98,48 @@ class Workers:
             for pipe, pid in pids.items():
                 os.waitpid(pid, 0)
                 pipe.close()
-            self._forking = (forking + perf_counter() - began) / count
+            left.close()
+            self._forking = (forking + perf_counter() - began) / (count - 1)
 
 
-def _give(pipe: Connection, waiting: Iterator[int], busy: dict[Connection, int]) -> None:
-    """The next job, if there is one. To a worker that is dead nothing can be sent; receiving will say so."""
-    for k in waiting:
-        busy[pipe] = k
-        with suppress(BrokenPipeError):
-            pipe.send(k)
-        return
+class _Queue:
+    """Jobs of which each is taken once, by whichever process asks first: their numbers are in a pipe that forks share,
+    and to read one is to have it.
+    """
+
+    def __init__(self, jobs: list[int]) -> None:
+        turns = min(len(jobs), select.PIPE_BUF // _NUMBER)  # so many always fit: of more jobs, a turn is several
+        self._turns = [jobs[k::turns] for k in range(turns)]
+        self._numbers, into = os.pipe()
+        os.write(into, b"".join(k.to_bytes(_NUMBER, "little") for k in range(turns)))
+        os.close(into)  # so that after the last one there is an end
+
+    def __iter__(self) -> Iterator[int]:
+        while number := os.read(self._numbers, _NUMBER):
+            yield from self._turns[int.from_bytes(number, "little")]
+
+    def close(self) -> None:
+        os.close(self._numbers)
 
 
-def _received(pipe: Connection, pids: dict[Connection, int]) -> Any:
-    """A worker's answer. Raises what `do` has raised; UserError where the worker is dead."""
+def _arrived(busy: set[Connection], pids: dict[Connection, int], timeout: float | None) -> Iterator[tuple[int, Any]]:
+    """The answers that are there, at least one unless `timeout` seconds pass before. Workers that are done leave
+    `busy`.
+    """
+    while busy and (ready := wait(list(busy), timeout)):
+        for pipe in [each for each in busy if each in ready]:
+            arrived = _received(pipe, pids)
+            if arrived is None:
+                busy.remove(pipe)
+            else:
+                yield arrived
+        timeout = 0
+
+
+def _received(pipe: Connection, pids: dict[Connection, int]) -> tuple[int, Any] | None:
+    """(k, answer) from a worker, or None where it is done. Raises what `do` has raised; UserError where it is dead."""
     try:
-        answer, error = pickle.loads(pipe.recv_bytes())
+        message = pickle.loads(pipe.recv_bytes())
     except (EOFError, ConnectionResetError):
         status = os.waitstatus_to_exitcode(os.waitpid(pids.pop(pipe), 0)[1])
         pipe.close()
@@ -117,13 +148,16 @@ def _received(pipe: Connection, pids: dict[Connection, int]) -> Any:
             "memory runs out). The record is whole, and the same command goes on from its last checkpoint: with fewer "
             "processes, such as train.workers=1, where memory was short."
         ) from None
+    if message is None:
+        return None
+    k, answer, error = message
     if error is not None:
         raise error
-    return answer
+    return k, answer
 
 
-def _fork(do: Callable[[int], Any], pipes: list[Connection]) -> tuple[Connection, int]:
-    """A worker: (our end of its pipe, its pid). pipes: our ends of the others'."""
+def _fork(jobs: Iterable[int], do: Callable[[int], Any], pipes: list[Connection]) -> tuple[Connection, int]:
+    """A worker for jobs: (our end of its pipe, its pid). pipes: our ends of the others'."""
     ours, theirs = Pipe()
     sys.stdout.flush()  # else it would be printed twice
     sys.stderr.flush()
@@ -134,7 +168,7 @@ def _fork(do: Callable[[int], Any], pipes: list[Connection]) -> tuple[Connection
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if not pid:
-            _work(do, theirs, [*pipes, ours], libc, parent)
+            _work(jobs, do, theirs, [*pipes, ours], libc, parent)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
@@ -142,9 +176,10 @@ def _fork(do: Callable[[int], Any], pipes: list[Connection]) -> tuple[Connection
 
 
 def _work(
-    do: Callable[[int], Any], pipe: Connection, pipes: list[Connection], libc: ctypes.CDLL, parent: int
-) -> NoReturn:
-    """What a worker does until it is killed, or its parent is gone: in either way it ends at once."""
+    jobs: Iterable[int], do: Callable[[int], Any], pipe: Connection, pipes: list[Connection], libc: ctypes.CDLL,
+    parent: int,
+) -> NoReturn:  # fmt: skip
+    """What a worker does until it is done or killed, or its parent is gone: in any case it ends at once."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which brings the round to its end
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -153,20 +188,23 @@ def _work(
             other.close()
         gc.freeze()  # the parent's garbage is the parent's to finalise
         torch.set_num_threads(1)
-        while os.getppid() == parent:
-            pipe.send_bytes(_answer(do, pipe.recv()))
-    except (EOFError, OSError):
+        for k in jobs:
+            if os.getppid() != parent:
+                break
+            pipe.send_bytes(_answer(do, k))
+        pipe.send_bytes(pickle.dumps(None))
+    except OSError:
         pass
     finally:
         os._exit(1)
 
 
-def _answer(do: Callable[[int], Any], job: int) -> bytes:
-    """The pickled answer, or the exception."""
+def _answer(do: Callable[[int], Any], k: int) -> bytes:
+    """Pickled: k, and the answer or the exception."""
     try:
-        return pickle.dumps((do(job), None))
+        return pickle.dumps((k, do(k), None))
     except BaseException as error:
-        return pickle.dumps((None, _portable(error)))
+        return pickle.dumps((k, None, _portable(error)))
     finally:
         with suppress(Exception):  # what a method prints
             sys.stdout.flush()
