@@ -13,6 +13,7 @@ import signal
 import sys
 import traceback
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
@@ -50,7 +51,9 @@ class Workers:
         self.pool = memory.Pool()
         self.seen: dict[str, Any] = {}
         self._pace: dict[str, float] = {}  # by kind, seconds for a cost of 1 in one process
-        self._forking = 0.02  # seconds to make a worker and to end it: a guess until the first ones
+        self._forking = 0.01  # seconds to make a worker: a guess until the first ones
+        self._done: list[int] = []  # pids of workers that the system may still be taking apart
+        weakref.finalize(self, _reap, self._done).atexit = False
 
     def map(self, kind: str, costs: list[float], do: Callable[[int], Any]) -> Iterator[tuple[int, Any]]:
         """(k, do(k)) for every k, as they are done. What costs[k] measures is up to the kind of work.
@@ -76,30 +79,39 @@ class Workers:
         """By `count` processes, of which this is one. Each of the others begins with a job of its own; then all take
         what is left.
         """
+        _reap(self._done)
         left = _Queue(jobs[count - 1 :])
         pids: dict[Connection, int] = {}
+        busy: set[Connection] = set()
         forking = 0.0
         try:
             for k in jobs[: count - 1]:
                 began = perf_counter()
                 pipe, pid = _fork(chain([k], left), do, list(pids))
                 pids[pipe] = pid
+                busy.add(pipe)
                 forking += perf_counter() - began
-            busy = set(pids)
             for k in left:
                 yield k, do(k)
                 yield from _arrived(busy, pids, 0)
             while busy:
                 yield from _arrived(busy, pids, None)
         finally:
-            began = perf_counter()
-            for pid in pids.values():
-                os.kill(pid, signal.SIGKILL)  # it holds nothing of worth
             for pipe, pid in pids.items():
-                os.waitpid(pid, 0)
+                if pipe in busy:
+                    os.kill(pid, signal.SIGKILL)  # it holds nothing of worth
                 pipe.close()
+            self._done.extend(pids.values())
+            if busy:
+                _reap(self._done)
             left.close()
-            self._forking = (forking + perf_counter() - began) / (count - 1)
+            self._forking = forking / (count - 1)
+
+
+def _reap(pids: list[int]) -> None:
+    """Wait until these workers are gone: to free its memory takes one longer than to make it."""
+    while pids:
+        os.waitpid(pids.pop(), 0)
 
 
 class _Queue:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pflsweep.engine import memory
 from pflsweep.engine.task import Batch, Task
-from pflsweep.models import cnn
+from pflsweep.models import cnn, layers
 from tests.bench.setting import CLASSES, LR, SHAPE, usual
 
 Step = Callable[[], object]
@@ -51,9 +51,23 @@ def engine(batch: int) -> Step:
     return lambda: w.sub_(task.grad(w, b), alpha=LR)
 
 
-def channels_last(batch: int) -> Step:
-    layout = torch.channels_last
-    return plain(batch, model().to(memory_format=layout), torch.rand(batch, *SHAPE).to(memory_format=layout))
+def channels_last(batch: int, module: nn.Sequential | None = None) -> Step:
+    layout, module = torch.channels_last, module or model()
+    return plain(batch, module.to(memory_format=layout), torch.rand(batch, *SHAPE).to(memory_format=layout))
+
+
+def pooled_first(batch: int) -> Step:
+    """ReLU after pooling, which gives the same bits, with channels last."""
+    module = model()
+    for block in (module.conv1, module.conv2):
+        block[-2], block[-1] = block[-1], block[-2]
+    return channels_last(batch, module)
+
+
+def onednn(batch: int) -> Step:
+    module = model()
+    module.fc1[1].__class__ = layers.Linear
+    return plain(batch, module)
 
 
 def bf16(batch: int) -> Step:
@@ -86,6 +100,8 @@ def small_blocks(batch: int) -> Step:
 IDEAS: dict[str, Callable[[int], Step]] = {
     "engine: flat vector, update in place": engine,
     "channels_last": channels_last,
+    "channels_last, ReLU after pooling": pooled_first,
+    "dense layers by oneDNN": onednn,
     "SGD(foreach=True)": lambda batch: plain(batch, foreach=True),
     "SGD(fused=True)": lambda batch: plain(batch, fused=True),
     "bf16 autocast": bf16,

@@ -62,8 +62,8 @@ class Setting:
 
 
 SETTINGS = {
-    "a": Setting(clients=20, participation=1.0, alpha=0.1, samples=100, batch=10, epochs=1),
-    "b": Setting(clients=100, participation=0.25, alpha=0.3, samples=60, batch=128, epochs=5),
+    "a": Setting(clients=20, participation=1.0, alpha=0.1, samples=500, batch=10, epochs=1),
+    "b": Setting(clients=100, participation=0.25, alpha=0.3, samples=200, batch=128, epochs=5),
     "c": Setting(
         20, 1.0, 0.1, 20, 10, 1, (3, 64, 64), partial(torchvision.build, name="resnet18", norm="group", groups=32)
     ),
@@ -179,7 +179,8 @@ def fedavg(setting: Setting, fed: Federation, method: str = "fedavg", **more: An
 
 def stack(repeat: int, device: str) -> None:
     """Rounds of A, of 1 to 16 trials with a learning rate each: one by one, then as one cohort."""
-    setting, chunk = SETTINGS["a"], SETTINGS["a"].clients if device == "cuda" else 1
+    setting = replace(SETTINGS["a"], samples=100)
+    chunk = setting.clients if device == "cuda" else 1
     sizes = setting.sizes()
     fed = federation_of(sizes, [1] * len(sizes), device)
     print("\n| trials of A | images/s one by one | as one cohort | ratio |\n|-|-|-|-|")
