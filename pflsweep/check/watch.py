@@ -28,7 +28,7 @@ class Pure(Sgd):
         return super().update(w.clone(), state.clone(), g, lr, part)
 
     def descend(self, task: Task, w: Tensor, state: Tensor, batch: Batch, lr: float | Tensor) -> tuple[Tensor, Tensor]:
-        return super().descend(task, w.clone(), state, batch, lr)
+        return super().descend(task, w.clone(), state.clone(), batch, lr)
 
 
 @dataclass(frozen=True)

@@ -33,26 +33,30 @@ class Sgd:
         Writes into w and state, which the engine owns, where it can. Momentum and weight decay spare the rest of w.
         Starting from zero, momentum * 0 + g is g: the first step needs no case of its own.
         """
-        here = w[part]
+        if not vmapped():
+            self._step(w[part], state, g, lr)
+            return w, state
+        here = w[part]  # a client out of batches must be able to keep its old values
         if self.weight_decay:
             g = g + self.weight_decay * here
-        if vmapped():  # a client out of batches must be able to keep its old values
-            state = self.momentum * state + g if self.momentum else state
-            here = here - lr * (state if self.momentum else g)
-            return here if part is WHOLE else torch.cat([w[: part.start], here, w[part.stop :]]), state
-        if self.momentum:
-            g = state.mul_(self.momentum).add_(g)
-        _descend(here, g, lr)
-        return w, state
+        state = self.momentum * state + g if self.momentum else state
+        here = here - lr * (state if self.momentum else g)
+        return here if part is WHOLE else torch.cat([w[: part.start], here, w[part.stop :]]), state
 
     def descend(self, task: Task, w: Tensor, state: Tensor, batch: Batch, lr: float | Tensor) -> tuple[Tensor, Tensor]:
         """`update` along the gradient of the batch's mean loss, parameter by parameter where nothing needs a vector."""
-        if self.momentum or self.weight_decay or vmapped() or batch.private is not None:
+        if vmapped() or batch.private is not None:
             return self.update(w, state, task.grad(w, batch), lr)
-        for here, g in task.grads(w, batch):
-            _descend(here, g, lr)
+        pieces = task.views(w)
+        states = task.views(state) if self.momentum else pieces
+        for name, g in task.grads(w, batch).items():
+            self._step(pieces[name], states[name], g, lr)
         return w, state
 
-
-def _descend(here: Tensor, g: Tensor, lr: float | Tensor) -> None:
-    here.sub_(g, alpha=lr) if isinstance(lr, float) else here.sub_(lr * g)
+    def _step(self, here: Tensor, state: Tensor, g: Tensor, lr: float | Tensor) -> None:
+        """In place; without momentum no state is touched."""
+        if self.weight_decay:
+            g = g + self.weight_decay * here
+        if self.momentum:
+            g = state.mul_(self.momentum).add_(g)
+        here.sub_(g, alpha=lr) if isinstance(lr, float) else here.sub_(lr * g)

@@ -176,14 +176,11 @@ class Task:
             return self._program(self._gradient, how, w, batch.x, batch.y, batch.mask, batch.key)
         return self._joined(w, batch, loss, part, top, features)
 
-    def grads(self, w: Tensor, batch: Batch) -> list[tuple[Tensor, Tensor]]:
-        """`grad` in pieces: of each parameter its view of w and its gradient. To join them is a pass over P more."""
-        pieces = self._pieces(w, 0, None)
+    def grads(self, w: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """`grad` by parameter, as `views` has w. To join them is a pass over P more."""
         if self._compiles(batch):
-            grads = self._pieces(self.grad(w, batch), 0, None)
-        else:
-            grads = self._grads(w, batch, cross_entropy, None, None, False)[1]
-        return [(pieces[name], grad) for name, grad in grads.items()]
+            return self.views(self.grad(w, batch))
+        return self._grads(w, batch, cross_entropy, None, None, False)[1]
 
     # Inside
 

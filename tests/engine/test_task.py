@@ -180,7 +180,7 @@ def test_a_loss_may_see_features(model: nn.Sequential, task: Task) -> None:
     torch.testing.assert_close(grad, free.grad)
 
 
-@pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.9, 0.0), (0.0, 1e-3)])
+@pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.9, 0.0), (0.0, 1e-3), (0.9, 1e-3)])
 def test_a_step_by_parameter_is_one_along_the_whole_gradient(task: Task, momentum: float, weight_decay: float) -> None:
     opt, w = Sgd(momentum, weight_decay), task.vector(task.model)
     ours, theirs = (w.clone(), opt.init(w[None])[0]), (w.clone(), opt.init(w[None])[0])

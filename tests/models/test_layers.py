@@ -193,11 +193,12 @@ def test_contexts_nest_and_threads_do_not_mix():
     assert layer(x) is x
 
 
+@pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("lifted", [False, True])
-def test_a_convolution_with_channels_last_is_the_same_convolution(lifted: bool) -> None:
-    ours, stock = Conv2d(3, 4, 5).double(), nn.Conv2d(3, 4, 5).double()
+def test_a_convolution_with_channels_last_is_the_same_convolution(lifted: bool, channels: int) -> None:
+    ours, stock = Conv2d(channels, 4, 5).double(), nn.Conv2d(channels, 4, 5).double()
     stock.load_state_dict(ours.state_dict())
-    x = torch.rand(2, 7, 3, 9, 9, dtype=torch.float64)
+    x = torch.rand(2, 7, channels, 9, 9, dtype=torch.float64)
     got, wanted = (vmap(f)(x) if lifted else f(x[0]) for f in (ours, stock))
     torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
     assert lifted or got.is_contiguous(memory_format=torch.channels_last)
