@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from pflsweep.models.blocks import convolved, model_of
+from pflsweep.models.layers import Conv2d
 
 
 def build(shape: Sequence[int], classes: int) -> nn.Sequential:
@@ -18,7 +19,7 @@ def build(shape: Sequence[int], classes: int) -> nn.Sequential:
     """
     height, width = convolved("lenet5", shape)
     return model_of(
-        conv1=nn.Sequential(nn.Conv2d(shape[0], 6, 5), nn.MaxPool2d(2), nn.ReLU()),
+        conv1=nn.Sequential(Conv2d(shape[0], 6, 5), nn.MaxPool2d(2), nn.ReLU()),
         conv2=nn.Sequential(nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU()),
         fc1=nn.Sequential(nn.Flatten(), nn.Linear(16 * height * width, 120), nn.ReLU()),
         fc2=nn.Sequential(nn.Linear(120, 84), nn.ReLU()),
