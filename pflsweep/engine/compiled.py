@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pflsweep.engine.lift import tracing, vmapped
+from pflsweep.engine.lift import vmapped
 from pflsweep.errors import UserError
 
 Gradient = Callable[..., tuple[Tensor, Tensor]]  # (how, *tensors) -> loss [], gradient [..]
@@ -96,8 +96,7 @@ def _made(fn: Callable, given: list[Tensor]) -> Callable:
 def _program(fn: Callable, given: list[Tensor]) -> Callable:
     from torch.fx.experimental.proxy_tensor import make_fx  # late: it takes a second
 
-    with tracing():
-        traced = make_fx(fn)(*given)
+    traced = make_fx(fn)(*given)
     if any(node.op in ("get_attr", "call_module") for node in traced.graph.nodes):  # of which the code has only names
         return _fast(traced)
     key = (traced.code, torch.get_num_threads(), *map(_kind, given))

@@ -61,21 +61,6 @@ def vmapping() -> Iterator[None]:
         _here.mode = before
 
 
-def traced() -> bool:
-    """Whether the code that asks runs once only, for a compiler that reads which operations of PyTorch's it takes."""
-    return getattr(_here, "traced", False)
-
-
-@contextmanager
-def tracing() -> Iterator[None]:
-    """Inside it, `traced` says so."""
-    _here.traced = True
-    try:
-        yield
-    finally:
-        _here.traced = False
-
-
 def each(fn: Callable) -> Callable:
     """Marks a method written for ONE client; callers hand it the trees of a whole chunk [C, ...].
 

@@ -73,7 +73,8 @@ class Workers:
         began = perf_counter()
         yield from self._forked(jobs, do, count) if count > 1 else ((k, do(k)) for k in jobs)
         if total:
-            self._pace[kind] = (perf_counter() - began) * count / total
+            working = perf_counter() - began - self._forking * (count - 1)
+            self._pace[kind] = working * count / total
 
     def _forked(self, jobs: list[int], do: Callable[[int], Any], count: int) -> Iterator[tuple[int, Any]]:
         """By `count` processes, of which this is one. Each of the others begins with a job of its own; then all take
@@ -91,6 +92,7 @@ class Workers:
                 pids[pipe] = pid
                 busy.add(pipe)
                 forking += perf_counter() - began
+            self._forking = forking / (count - 1)
             for k in left:
                 yield k, do(k)
                 yield from _arrived(busy, pids, 0)
@@ -105,13 +107,13 @@ class Workers:
             if busy:
                 _reap(self._done)
             left.close()
-            self._forking = forking / (count - 1)
 
 
 def _reap(pids: list[int]) -> None:
     """Wait until these workers are gone: to free its memory takes one longer than to make it."""
     while pids:
-        os.waitpid(pids.pop(), 0)
+        with suppress(ChildProcessError):  # somebody's fork of this process has their pids, too
+            os.waitpid(pids.pop(), 0)
 
 
 class _Queue:
@@ -124,11 +126,13 @@ class _Queue:
         self._turns = [jobs[k::turns] for k in range(turns)]
         self._numbers, into = os.pipe()
         os.write(into, b"".join(k.to_bytes(_NUMBER, "little") for k in range(turns)))
-        os.close(into)  # so that after the last one there is an end
+        os.close(into)
+        os.set_blocking(self._numbers, False)  # all are there; a fork made elsewhere meanwhile may keep `into` open
 
     def __iter__(self) -> Iterator[int]:
-        while number := os.read(self._numbers, _NUMBER):
-            yield from self._turns[int.from_bytes(number, "little")]
+        with suppress(BlockingIOError):
+            while number := os.read(self._numbers, _NUMBER):
+                yield from self._turns[int.from_bytes(number, "little")]
 
     def close(self) -> None:
         os.close(self._numbers)
@@ -152,7 +156,7 @@ def _received(pipe: Connection, pids: dict[Connection, int]) -> tuple[int, Any] 
     """(k, answer) from a worker, or None where it is done. Raises what `do` has raised; UserError where it is dead."""
     try:
         message = pickle.loads(pipe.recv_bytes())
-    except (EOFError, ConnectionResetError):
+    except (EOFError, OSError):
         status = os.waitstatus_to_exitcode(os.waitpid(pids.pop(pipe), 0)[1])
         pipe.close()
         raise UserError(

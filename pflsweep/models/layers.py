@@ -15,14 +15,14 @@ torch.func.functional_call, grad and vmap, and in several threads at once.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from pflsweep.engine import draws
-from pflsweep.engine.lift import traced, vmapped
+from pflsweep.engine.lift import vmapped
 from pflsweep.errors import UserError, nearest
 
 NORMS = ("group", "batch", "none")
@@ -123,19 +123,35 @@ class Linear(nn.Linear):
 
 
 def _by_onednn(x: Tensor, weight: Tensor) -> bool:
-    large = x.dim() == 2 and x.shape[0] * weight.numel() >= _LARGE
-    plain = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    return large and plain and not vmapped() and not traced() and _onednn()
+    if not (_ONEDNN and _computes() and x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32):
+        return False
+    return x.dim() == 2 and x.shape[0] > 1 and x.shape[0] * weight.numel() >= _LARGE
 
 
-@cache
-def _onednn() -> bool:
-    """Whether this PyTorch has the operation as it is used here: it is not public."""
+def _computes() -> bool:
+    """Whether PyTorch does no more with an operation here than to compute it, and its gradient: neither torch.func nor
+    a compiler, a tracer, forward derivatives or autocast have a part in it.
+    """
+    return not (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch.is_autocast_enabled("cpu")
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._len_torch_dispatch_stack()
+        or forward_ad._current_level >= 0
+    )
+
+
+def _has_onednn() -> bool:
+    """Whether this PyTorch has what is used here as it is used: some of it is not public."""
     try:
-        a = torch.ones(2, 3)
-        return torch.equal(_Product.apply(a, a), a @ a.T)
+        a = torch.ones(2, 3, dtype=torch.float32)
+        return _computes() and torch.equal(_Product.apply(a, a), a @ a.T)
     except (AttributeError, RuntimeError, TypeError):
         return False
+
+
+_ONEDNN = _has_onednn()
 
 
 class Dropout(Numbered):

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.autograd import forward_ad
+from torch.func import functional_call, grad, jvp, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from pflsweep.engine.draws import fold, tensor_key
-from pflsweep.engine.lift import tracing, vmapping
 from pflsweep.models import cnn_norm, cnn_pg, layers
 from pflsweep.models.blocks import model_of
 from pflsweep.models.layers import BatchNorm2d, Conv2d, Dropout, Linear, context
@@ -228,8 +229,6 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
         return forward(ctx, a, b)
 
     monkeypatch.setattr(layers._Product, "forward", staticmethod(watched))
-    layers._onednn()
-    seen.clear()
     return seen
 
 
@@ -237,7 +236,7 @@ def test_a_large_dense_layer_is_the_same_layer(called: list, monkeypatch: pytest
     torch.manual_seed(0)
     x, weight, bias = torch.randn(32, 300) / 17, torch.randn(256, 300) / 17, torch.randn(256)
     fast = products(x, weight, bias)
-    assert len(called) > 5 or not layers._onednn()
+    assert len(called) > 5 or not layers._ONEDNN
     monkeypatch.setattr(layers, "_by_onednn", lambda x, weight: False)
     called.clear()
     usual = products(x, weight, bias)
@@ -248,17 +247,39 @@ def test_a_large_dense_layer_is_the_same_layer(called: list, monkeypatch: pytest
 
 def test_other_dense_layers_are_pytorchs(called: list) -> None:
     layer, x = Linear(300, 256), torch.randn(32, 300)
-    usual = nn.functional.linear(x, layer.weight, layer.bias)
-    assert torch.equal(layer(x[:1]), nn.functional.linear(x[:1], layer.weight, layer.bias))
-    for within in (vmapping(), tracing()):
-        with within:
-            assert torch.equal(layer(x), usual)
+    assert torch.equal(layer(x[:1]), nn.functional.linear(x[:1], layer.weight, layer.bias)), "small"
+    large = Linear(2048, 2048)
+    assert torch.equal(large(row := torch.randn(1, 2048)), nn.functional.linear(row, large.weight, large.bias)), "a row"
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(x).dtype == torch.bfloat16
     assert torch.equal(layer(x[None]), nn.functional.linear(x[None], layer.weight, layer.bias))
     assert layer.double()(x.double()).dtype == torch.float64
     assert not called
-    assert vmap(layer)(torch.randn(3, 32, 300, dtype=torch.float64)).shape == (3, 32, 256)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_under_what_transforms_it_a_dense_layer_is_pytorchs(called: list) -> None:
+    """As a user may do it with the models of a record."""
+    layer, x = Linear(300, 256), torch.randn(32, 300)
+    weights = dict(layer.named_parameters())
+
+    def loss(weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        return functional_call(layer, weights, (x,)).square().sum()
+
+    layer.zero_grad()
+    nn.functional.linear(x, layer.weight, layer.bias).square().sum().backward()
+    torch.testing.assert_close(grad(loss)(weights, x)["weight"], layer.weight.grad)
+    torch.testing.assert_close(vmap(layer)(x.expand(2, 32, 300))[1], layer(x))
+    ahead = jvp(lambda x: layer(x), (x,), (x,))[1]
+    torch.testing.assert_close(ahead, x @ layer.weight.T)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, x)
+        torch.testing.assert_close(forward_ad.unpack_dual(layer(dual)).tangent, ahead)
+    assert "mkldnn" not in make_fx(layer)(x).code
+    called.clear()
+    frozen = torch.jit.trace(layer, (x,), check_trace=False)
+    assert torch.equal(frozen(x), nn.functional.linear(x, layer.weight, layer.bias))
+    assert not called
 
 
 def test_relu_after_pooling_is_relu_before_it() -> None:
