@@ -91,8 +91,11 @@ class Quadratic(Task):
         g = self.h @ apart
         return apart @ g / 2, g.clone() if part is None else g[part].clone()
 
-    def grads(self, w: Tensor, batch: Batch) -> list[tuple[Tensor, Tensor]]:
-        return [(w, self.value_and_grad(w, batch)[1])]
+    def views(self, w: Tensor) -> dict[str, Tensor]:
+        return {"w": w}
+
+    def grads(self, w: Tensor, batch: Batch) -> dict[str, Tensor]:
+        return {"w": self.value_and_grad(w, batch)[1]}
 
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
         return self.value_and_grad(w, batch)[0]
