@@ -34,9 +34,10 @@ def lines(of: Reproduced) -> list[str]:
 def _stated(of: Reproduced) -> list[str]:
     differs: dict[str, list[str]] = defaultdict(list)
     unsaid: dict[str, set[str]] = defaultdict(set)
-    said = layout.stated(of.layout.paper, of.layout.table)
+    said = _said(of.layout)
     for line in {(p.dataset, p.model, p.setting): p for p in of.layout.printed}.values():
-        theirs, configs = said.get((line.dataset, line.model, line.setting)), _configs(of, of.layout.setting_of(line))
+        theirs = next((lines for where, lines in said.items() if _of(line, where)), None)
+        configs = _configs(of, of.layout.setting_of(line))
         if theirs is None or not configs:
             continue
         where = f"{line.dataset} {line.setting}"
@@ -51,6 +52,19 @@ def _stated(of: Reproduced) -> list[str]:
     found = [f"{what} ({_places(where, len(said))})" for what, where in differs.items()]
     rest = [f"{name}: {', '.join(sorted(ours))}" for name, ours in unsaid.items() if ours]
     return [*found, *([f"not stated as one number in the paper, and here: {'; '.join(rest)}"] if rest else [])]
+
+
+def _said(of: layout.Layout) -> dict[tuple[str, str, str], dict[str, str]]:
+    """What the paper says of training for a table; for a page of which it says nothing, where its trials are from."""
+    known = layout.names()
+    tables = [of.table, *(layout.read(name).table for name in of.sweeps if name in known)]
+    return next((said for table in tables if (said := layout.stated(of.paper, table))), {})
+
+
+def _of(line: layout.Printed, where: tuple[str, str, str]) -> bool:
+    """Whether it is said of this line's dataset, model and setting; lines of our own name no model."""
+    dataset, model, setting = where
+    return (line.dataset, line.setting) == (dataset, setting) and line.model in ("", model)
 
 
 def _rounded(of: Reproduced) -> list[str]:

@@ -96,6 +96,7 @@ def test_pgfeds_figure_3_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     np.savez(record.folder / "matrices.npz", A=0.5 + 0.001 * np.tile(sizes, (4, 1)))
     sweep.write()
     text = page("pgfed/figure3")
+    assert "rounds: stated 300, here" in text, "of a figure's training nothing is said but in its table"
     assert "| PGFed | 1.00 | \N{MINUS SIGN}1.00 | 1.00 |" in text
     assert text.count("| not in print | holds |") == 2
     assert "share_alpha_up: 1 |" in text, "all have risen, where the paper says that some do"
