@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pflsweep.engine import memory
 from pflsweep.engine.lift import vmapped
 from pflsweep.errors import UserError
 
@@ -35,7 +36,7 @@ class Program:
 
     def run(self, whose: str, fn: Gradient, how: tuple, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor]:
         """whose: the gradient of "one" client or of "all" of a chunk, in which `fn` differs."""
-        given = [_plain(tensor) for tensor in tensors if tensor is not None]
+        given = [memory.in_order(tensor) for tensor in tensors if tensor is not None]  # a program takes one layout
         key = (whose, how, *(None if tensor is None else _kind(tensor) for tensor in tensors))
 
         def of_given(*given: Tensor) -> tuple[Tensor, Tensor]:
@@ -108,11 +109,6 @@ def _program(fn: Callable, given: list[Tensor]) -> Callable:
 def _fast(traced: torch.fx.GraphModule) -> Callable:
     # its forward: around a module's errors fx has code on which the compiler stumbles, so they would come as others
     return torch.compile(traced.forward, dynamic=False, fullgraph=True)
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    """Contiguous, with the usual strides also where a dimension has one entry: programs are particular."""
-    return tensor.contiguous().view(-1).view(tensor.shape)
 
 
 def _kind(tensor: Tensor) -> tuple:

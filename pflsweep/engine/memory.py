@@ -1,5 +1,5 @@
 """How much memory a device has; freed memory, kept for the next step instead of being given back to the system; zeros
-that take no memory before something else is written there; and memory that forks write to, used again and again.
+that take no memory before something else is written there; memory that forks write to, used again and again; strides.
 """
 
 import ctypes
@@ -38,6 +38,11 @@ def total(device: torch.device) -> float:
     if device.type == "cpu" and "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return math.inf
+
+
+def in_order(tensor: Tensor) -> Tensor:
+    """Contiguous, with the usual strides also where a dimension has one entry, which PyTorch does not look at."""
+    return tensor.contiguous().view(-1).view(tensor.shape)
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
