@@ -306,7 +306,7 @@ def _models(simulation: engine.Simulation) -> dict[str, Any]:
     views, common, federation = simulation.task.views, simulation.global_model(), simulation.federation
     rows = memory.zeros((federation.clients, simulation.task.size), federation.dtype, torch.device("cpu"))
     for row, w in zip(rows, simulation.personal_models(), strict=True):
-        row.copy_(w)
+        row.copy_(w[: len(row)])  # of a method that predicts with more than a model: the one it begins with
     return {
         "global": None if common is None else simulation.task.state_dict(common),
         "personal": {i: views(torch.from_numpy(row.numpy())) for i, row in enumerate(rows)},
