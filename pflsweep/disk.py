@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ import yaml
 from pflsweep.errors import UserError
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where libyaml is there
+TEMPORARY = ".tmp"  # what a file's name ends with until it is whole
 
 
 class Busy(UserError):  # noqa: N818 (a state)
@@ -23,7 +25,8 @@ class Busy(UserError):  # noqa: N818 (a state)
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Holds a folder for this process; the operating system lets go of it when the process dies.
+    """Holds a folder for this process; the operating system lets go of it when the process dies. What a killed one
+    has left half-written there is removed.
 
     Made where it is missing, and removed again where nothing came to stand in it. Raises Busy where another process
     trains there, UserError where the folder cannot be written to.
@@ -33,6 +36,9 @@ def claimed(folder: Path) -> Iterator[None]:
         lock = _locked(folder)
     with lock:
         try:
+            with writing(folder):
+                for left in folder.glob(f".*{TEMPORARY}"):
+                    left.unlink()
             yield
         finally:
             with suppress(OSError):  # a folder further up that somebody else uses by now
@@ -71,8 +77,8 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def atomic(path: Path, save: Callable[[Path], Any]) -> None:
-    """`save` writes a file, which takes its place when all of it is on the disk."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    """`save` writes a file, which takes its place when all of it is on the disk. Of two processes the last one wins."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}{TEMPORARY}")
     try:
         save(temporary)
         _synced(temporary)

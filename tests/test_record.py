@@ -2,6 +2,8 @@
 
 import resource
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -300,6 +302,28 @@ def full_disk() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_two_processes_may_write_one_file(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from pflsweep import disk\n"
+        "for k in range(100): disk.write_json(Path(sys.argv[1]), {'k': [k] * 10000})"
+    )
+    file = tmp_path / "ledger.json"
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(file)]) for _ in range(2)]
+    while any(writer.poll() is None for writer in writers):
+        if file.exists():
+            assert len(set(disk.read_json(file)["k"])) == 1
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_what_a_killed_process_has_left_half_written_is_removed(tmp_path: Path) -> None:
+    left = tmp_path / "record" / ".checkpoint.pt.0123.tmp"
+    left.parent.mkdir()
+    left.touch()
+    with disk.claimed(left.parent):
+        assert not left.exists()
 
 
 @pytest.mark.parametrize("what", ["tables", "models", "status"])
