@@ -14,10 +14,12 @@ import torch
 
 from pflsweep import __version__
 from pflsweep.compose import Config
-from pflsweep.config import PLUGGED, Parts, target
+from pflsweep.config import PLUGGED, Parts, imported, target
 from pflsweep.errors import UserError
-from pflsweep.keys import PLUGS
+from pflsweep.keys import PLUGS, flat
 from pflsweep.record import identity, method_name
+
+BUILT = ("model", "dataset", "partition")  # config groups of functions
 
 
 def describe(config: Config, parts: Parts) -> dict[str, Any]:
@@ -67,9 +69,13 @@ def plugged(config: Config) -> list[tuple[str, str, dict[str, Any]]]:
 
 
 def own_code(config: Config) -> list[str]:
-    """A hash of each module outside pflsweep that the method and its plug-ins are written in."""
-    classes = [base for node in plugged(config) for base in target(*node).__mro__]
-    names = {cls.__module__ for cls in classes}
+    """A hash of each module outside pflsweep that method, plug-ins, model, dataset or partition are written in."""
+    objects = [target(*node) for node in plugged(config)]
+    for group in BUILT:
+        nodes = flat(config.values[group])
+        options = (str(path) for key, path in nodes.items() if key.rpartition(".")[2] == "_target_")
+        objects += [imported(path, f"{group}={config.choices[group]}") for path in options]
+    names = {cls.__module__ for each in objects for cls in getattr(each, "__mro__", (each,))}
     own = [name for name in names if name.partition(".")[0] not in ("pflsweep", *sys.stdlib_module_names)]
     return [hashlib.blake2b(_source(name).encode(), digest_size=4).hexdigest() for name in sorted(own)]
 

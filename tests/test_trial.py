@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import pflsweep
+from pflsweep import listing
 from pflsweep.compose import compose
 from pflsweep.config import build
 from pflsweep.engine.simulation import Simulation
@@ -354,6 +355,29 @@ def test_a_method_of_ones_own_that_was_edited_is_trained_again(monkeypatch: pyte
         folders.append(result.record.folder)
     assert folders[0] == folders[1] != folders[2]
     assert run("train.rounds=1").record.meta["code"] == []
+
+
+def test_a_model_of_ones_own_that_was_edited_is_trained_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = (
+        "from pflsweep.models.mlp import build\n\n\ndef mine(shape, classes):\n    return build(shape, classes, [%d])\n"
+    )
+    Path("mine/model").mkdir(parents=True)
+    Path("mine/model/edited.yaml").write_text("_target_: edited_model.mine\n")
+    monkeypatch.syspath_prepend(Path().absolute())
+    folders = []
+    for width in (8, 8, 16):
+        Path("edited_model.py").write_text(source % width)
+        sys.modules.pop("edited_model", None)
+        words = [word for word in SMALL if not word.startswith("model")]
+        folders.append(pflsweep.run([*words, "train.rounds=1", "model=edited"], "mine").record.folder)
+    assert folders[0] == folders[1] != folders[2]
+
+
+@pytest.mark.parametrize("algorithm", sorted(listing._options("algorithm", None)))
+def test_every_method_ends_with_models_that_can_be_loaded(algorithm: str) -> None:
+    result = run("train.rounds=1", f"algorithm={algorithm}")
+    x = torch.zeros(2, *result.record.meta["shape"])
+    assert result.load_personal(5)(x).shape == (2, result.record.meta["classes"])
 
 
 def test_a_commit_with_changes_is_dirty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
