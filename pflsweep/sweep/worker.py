@@ -174,11 +174,12 @@ def outcome(result: Result, config: Config, plan: Plan, job: Job) -> dict[str, A
         raise UserError(f"tune.view is {view}, but {plan.groups[job.group].method} has no such model to be scored.")
     accuracy = seen[column].to_numpy(dtype=float)
     best = int(accuracy.argmax())
-    value = accuracy[best if plan.tune["round"] == "best" else -1]
+    value = accuracy[best if plan.tune["round"] == "best" and not job.final else -1]  # final is on test data
     return {
         "value": float(value),
         "identity": result.record.meta["identity"],
         "folder": str(result.record.folder),
+        "host": gethostname(),
         "seed": config.values["seed"],
         "accuracy": result.personal_accuracy.last,
         "best_round": int(seen["round"].iloc[best]),

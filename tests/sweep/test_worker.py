@@ -3,15 +3,18 @@
 import os
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 
+import pflsweep
 from pflsweep import tracking
 from pflsweep.sweep import plan as worker_plan
 from pflsweep.sweep import worker
 from pflsweep.sweep.board import Board
 from pflsweep.sweep.plan import Job, Plan, alike
 from pflsweep.sweep.space import axis
+from pflsweep.sweep.worker import outcome
 
 
 @pytest.fixture
@@ -166,3 +169,15 @@ def test_what_may_train_at_once(plan: Plan) -> None:
     assert not alike(searched, searched)
     assert worker._of_one_point(Job(0, True, 0), Job(0, True, 1)), "its seeds may, whatever was searched"
     assert not worker._of_one_point(Job(0, True, 0), Job(0, False, 1))
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_the_best_round_counts_in_searches_alone(plan: Plan) -> None:
+    """A final trial's would be chosen on test data."""
+    best = plan._replace(tune={**plan.tune, "round": "best"})
+    result = pflsweep.run(["train.rounds=1", "partition.clients=4", "tracking=none"])
+    columns = {"personal_accuracy": [0.5, 0.9, 0.7], "personal_validation_accuracy": [0.3, 0.6, 0.4]}
+    result.rounds = pd.concat([result.rounds] * 3).assign(**columns)
+    jobs = (Job(0, False, 0), Job(0, True, 0))
+    values = [outcome(result, of.groups[0].config, of, job)["value"] for of in (plan, best) for job in jobs]
+    assert values == [0.4, 0.7, 0.6, 0.7]
