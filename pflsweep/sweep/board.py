@@ -10,6 +10,8 @@ import time
 import warnings
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
+from socket import gethostname
 from typing import Any, NamedTuple
 
 import optuna
@@ -47,6 +49,17 @@ class Slot(NamedTuple):
         return {} if self.trial is None else self.trial.user_attrs
 
     @property
+    def trials(self) -> list[dict[str, Any]]:
+        """What its trials have told, where it is settled."""
+        return self.result.get("result", {}).get("trials", [])
+
+    @property
+    def deleted(self) -> bool:
+        """Whether a trial was trained on this machine and its record is gone."""
+        here = [Path(told["folder"]) for told in self.trials if told.get("host") == gethostname()]
+        return not all(folder.exists() for folder in here)
+
+    @property
     def reason(self) -> str:
         """Why it failed."""
         died = f"its worker died {self.deaths} times (killed, or out of memory?)"
@@ -77,11 +90,20 @@ class Board:
         self._order: list[Job] = []  # what seemed free when it was last looked at
 
     def prepare(self, retry: bool = False) -> None:
-        """Enqueue what is not there yet. retry: what failed, too."""
+        """Enqueue what is not there yet, and final trials whose record was deleted. retry: what failed, too; and final
+        trials after a search that failed in part, since another point may win it.
+        """
         self._settled.clear()
         self.refresh()
-        again = ("failed", "lost") if retry else ("lost",)
-        self._enqueue(job for job in self.plan.jobs if self.slots[job].status in again)
+        failed = {job for job in self.plan.jobs if retry and self.slots[job].status == "failed"}
+        searched = {job.group for job in failed if not job.final}
+
+        def again(job: Job) -> bool:
+            slot = self.slots[job]
+            late = job.final and slot.status == "done" and (job.group in searched or slot.deleted)
+            return late or job in failed or slot.status == "lost"
+
+        self._enqueue([job for job in self.plan.jobs if again(job)])
         self.refresh()
 
     def refresh(self) -> None:
@@ -233,7 +255,7 @@ class Board:
             if not job.final and group.points:
                 given = drawn_as(group.space, group.points[job.number])
             retried = old.status == "failed"
-            attrs = {"slot": _label(job), "deaths": 0 if retried else old.deaths}
+            attrs = {"slot": _label(job), "deaths": 0 if retried else old.deaths, "anew": old.status == "done"}
             name = self._name(job)
             self._settled.discard(name)
             self._study(name).add_trial(
@@ -261,10 +283,11 @@ def _label(job: Job) -> str:
 def _standing(trials: list[FrozenTrial]) -> Slot:
     """Where a slot with these trials, in the order of their numbers, stands.
 
-    One that is over settles it; else the first open one counts, and those beside it are `extra`; else the last says
-    whether it failed or its worker died.
+    Those before one that was enqueued anew count no more. One that is over settles it; else the first open one counts,
+    and those beside it are `extra`; else the last says whether it failed or its worker died.
     """
     trials = [trial for trial in trials if not trial.user_attrs.get("duplicate")]
+    trials = trials[max((k for k, trial in enumerate(trials) if trial.user_attrs.get("anew")), default=0) :]
     if not trials:
         return Slot("lost", None)
     running = [trial for trial in trials if trial.state in OPEN]

@@ -28,6 +28,7 @@ class Size(NamedTuple):
     shape: tuple[int, ...]  # of a row
     classes: int
     owners: int = 0  # natural clients, where it has some
+    checksum: str = ""  # of the data of one's own, which may change
 
 
 SIZES = {
@@ -84,7 +85,8 @@ def size_of(config: Config) -> Size:
     if key not in _sizes:
         dataset = build_dataset(config)
         owners = 0 if dataset.owner is None else len(set(dataset.owner.tolist()))
-        _sizes[key] = Size(dataset.train, len(dataset.y) - dataset.train, dataset.shape, dataset.classes, owners)
+        test, shape = len(dataset.y) - dataset.train, dataset.shape
+        _sizes[key] = Size(dataset.train, test, shape, dataset.classes, owners, dataset.checksum)
     return _sizes[key]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from pflsweep import disk
 from pflsweep.sweep.board import SETTLED, Board, point_of
 from pflsweep.sweep.plan import relevant
-from pflsweep.sweep.standings import results, standing
+from pflsweep.sweep.standings import standing
 
 
 def path(board: Board) -> Path:
@@ -52,7 +52,7 @@ def _group(board: Board, group: int) -> dict[str, Any]:
         "tried": [{"point": point_of(of, slot), "value": slot.value} for slot in searched if slot.value is not None],
         "winner": now.point if of.tries else None,
         "winner_value": now.best,
-        "trials": {str(seed): told[0]["identity"] for seed, slot in finals.items() if (told := results(slot))},
+        "trials": {str(seed): told[0]["identity"] for seed, slot in finals.items() if (told := slot.trials)},
         "failed": {str(seed): slot.reason for seed, slot in finals.items() if slot.status == "failed"},
         "failed_points": [slot.reason for slot in searched if slot.status == "failed"],
     }

@@ -30,6 +30,11 @@ Compose = Callable[[list[str]], Config]  # overrides -> a trial's config
 def build(command: Command, overrides: Sequence[str], compose: Compose, parser: OverridesParser, name: str) -> Plan:
     """The plan. Raises UserError on the first trial whose config is wrong."""
     scale = read_scale(command.scale)
+    for override in parser.parse_overrides([word for word in overrides if is_of_sweep(word)]):
+        if override.is_sweep_override():
+            raise UserError(
+                f"'{override.input_line}' has several values, but a sweep has one: give each its own command."
+            )
     words = sorted_words([word for word in overrides if not is_of_sweep(word)], parser)
     if command.sweep is None:
         groups = list(_of_command(words, compose, command, scale))
@@ -38,8 +43,7 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
         table = chosen(read_table(command.sweep, command.scale), command.only)
         groups = list(_of_table(table, words, compose, parser, command, scale))
     own = groups[0].config.values["seed"]
-    seeds = words.seeds or ([own] if table is None else table.seeds)
-    seeds = seeds[: scale.seeds]
+    seeds = words.seeds or ([own] if table is None else table.seeds[: scale.seeds])
     for seed in seeds:
         require("seed", seed, RULES["seed"])
     if command.tune["sampler"] != "none" and command.tune["seeds"] > len(seeds):
@@ -60,11 +64,11 @@ def _of_command(words: Words, compose: Compose, command: Command, scale: Scale) 
         method = method_name(config.choices)
         for varied, label in _varied(config, words.axes, " ".join(options), known):
             setting = " ".join([*rest, *label])
-            yield _group(setting, method, varied, command, scale, [_given(words)], "tune")
+            yield _group(setting, method, varied, command, scale, [], _given(words), "tune")
 
 
 def _given(words: Words) -> dict[str, None]:
-    """What a command sets itself is not searched."""
+    """What a command sets itself is neither searched nor scaled."""
     return dict.fromkeys([*words.axes, *(word.lstrip("+").partition("=")[0] for word in words.fixed)])
 
 
@@ -92,7 +96,7 @@ def _of_table(
             raise UserError(f"{where}: {error}") from error
         changes = [table.space[row] for row in ("all", method) if row in table.space]
         for varied, label in _varied(config, words.axes, where, _keys(config)):
-            yield _group(" ".join([setting, *label]), method, varied, command, scale, [*changes, given], table.file)
+            yield _group(" ".join([setting, *label]), method, varied, command, scale, changes, given, table.file)
 
 
 def _composed(options: list[str], compose: Compose, before: dict[tuple[str, ...], Config]) -> Config:
@@ -126,13 +130,20 @@ def _varied(
 
 
 def _group(
-    setting: str, method: str, config: Config, command: Command, scale: Scale, changes: list[Any], where: str
+    setting: str,
+    method: str,
+    config: Config,
+    command: Command,
+    scale: Scale,
+    changes: list[Any],
+    given: dict[str, None],
+    where: str,
 ) -> Group:
-    known = flat(config.values)
+    known = flat(config.values).keys() - given.keys()
     config = changed(config, {key: value for key, value in scale.set.items() if key in known})
-    if scale.images is not None:
+    if scale.images is not None and "train.rounds" in known:
         config = cost.cut(config, scale.images)
-    space = _space(config, changes, where) if command.tune["sampler"] != "none" else {}
+    space = _space(config, [*changes, given], where) if command.tune["sampler"] != "none" else {}
     if not space:
         return Group(setting, method, config, {}, [], 0)
     limit = min((n for n in (command.tune["points"], scale.points) if n is not None), default=None)
@@ -179,8 +190,9 @@ def chosen(table: Table, only: list[str]) -> Table:
 
 
 def _versions(config: Config) -> list[Any]:
-    """What changes a trial's identity beside its config, as far as it is known without the data."""
-    return [*(target(*node).version for node in plugged(config)), *own_code(config)]
+    """What changes a trial's identity beside its config; of data only one's own can."""
+    versions = [target(*node).version for node in plugged(config)]
+    return [*versions, *own_code(config), *filter(None, [cost.size_of(config).checksum])]
 
 
 def _check_all(plan: Plan) -> None:

@@ -33,7 +33,9 @@ class Axis(NamedTuple):
         """What a draw stands for in the config."""
         if self.range is None:
             return next(value for value in self.grid if _label(value) == drawn)
-        return float(f"{drawn:.4g}") if isinstance(drawn, float) else drawn  # no result depends on a fifth digit
+        if drawn in self.grid or not isinstance(drawn, float):
+            return drawn
+        return float(f"{drawn:.4g}")  # no result depends on a fifth digit
 
 
 Space = dict[str, Axis]  # by full config key

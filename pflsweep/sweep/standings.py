@@ -1,7 +1,7 @@
 """How a sweep stands, per method and setting, read off the board: for the live view, the end and MLflow."""
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -86,11 +86,6 @@ def title(board: Board, job: Job) -> str:
         return board.plan.title(job, {})
     point = group.points[job.number] if group.points else point_of(group, slot)
     return board.plan.title(job, point)
-
-
-def results(slot: Slot) -> list[dict[str, Any]]:
-    """What a settled slot's trials have told."""
-    return slot.result.get("result", {}).get("trials", [])
 
 
 def spread(values: list[float]) -> str:

@@ -129,7 +129,7 @@ def _records(board: Board) -> list["Record"]:
     told = [
         (Path(one["folder"]), board.plan.groups[job.group].config.values["train"]["rounds"])
         for job, slot in board.slots.items()
-        for one in (standings.results(slot) if job.final else [])
+        for one in (slot.trials if job.final else [])
     ]
     if len(told) > MANY or not all((folder / "meta.json").exists() for folder, _ in told):
         return []

@@ -1,6 +1,8 @@
 """The board: what a slot's trials say of it, who may claim, winners, and what two commands at once leave."""
 
 from datetime import datetime
+from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import optuna
@@ -45,6 +47,8 @@ def frozen(state: TrialState, number: int, **attrs: Any) -> FrozenTrial:
         ([(FAIL, {"error": "it"}), (WAITING, {})], "waiting", ()),  # retried
         ([(WAITING, {"duplicate": True}), (FAIL, {"duplicate": True})], "lost", ()),
         ([(PRUNED, {})], "pruned", ()),
+        ([(COMPLETE, {}), (WAITING, {"anew": True})], "waiting", ()),
+        ([(COMPLETE, {}), (COMPLETE, {"anew": True})], "done", ()),
     ],
 )
 def test_where_a_slot_stands(states: list[tuple[TrialState, dict]], status: str, extra: tuple[int, ...]) -> None:
@@ -138,6 +142,48 @@ def test_a_failed_search_leaves_no_winner(plan: Plan) -> None:
     assert {slot.reason for slot in board.slots.values() if slot.status == "failed"} == {"it diverged"}
     (study,) = [s for name, s in board._studies.items() if not name.endswith("final")]
     assert {trial.state for trial in study.trials} == {FAIL}
+
+
+def done(board: Board, value: float, result: dict[str, Any]) -> Any:
+    """The point of the next claim, which is told as done."""
+    claim = board.claim()
+    assert claim is not None
+    board.tell(claim, value, result)
+    return claim.point["train.lr"]
+
+
+def test_a_point_that_is_retried_may_win(plan: Plan) -> None:
+    board = opened(plan)
+    assert [done(board, value, {}) for value in (0.4, 0.6)] == [0.1, 0.2]
+    last = board.claim()
+    assert last is not None
+    board.fail(last, "the disk was full")
+    assert [done(board, 0.5, {}) for _ in range(2)] == [0.2, 0.2]
+    assert board.finished
+    again = Board(plan)
+    again.prepare()
+    assert again.finished
+    again.prepare(retry=True)
+    assert [done(again, 0.7, {}) for _ in range(3)] == [0.3, 0.3, 0.3]  # the point, then both final trials anew
+    assert again.finished
+    other = opened(plan)
+    assert other.finished
+    assert other.winner(0) == {"train.lr": 0.3}
+
+
+def test_a_final_trial_whose_record_was_deleted_here_is_trained_anew(plan: Plan, tmp_path: Path) -> None:
+    board = opened(plan)
+    there, gone = str(tmp_path), str(tmp_path / "gone")
+    for _ in range(3):
+        done(board, 0.5, {"trials": [{"host": gethostname(), "folder": gone}]})  # of searches the value is enough
+    done(board, 0.5, {"trials": [{"host": gethostname(), "folder": there}]})
+    done(board, 0.5, {"trials": [{"host": "another machine", "folder": gone}]})
+    assert opened(plan).finished
+    last = plan._replace(id="1" * 16)
+    board = opened(last)
+    for _ in range(5):
+        done(board, 0.5, {"trials": [{"host": gethostname(), "folder": gone}]})
+    assert [slot.status for slot in opened(last).slots.values()] == ["done"] * 3 + ["waiting"] * 2
 
 
 def test_a_point_is_what_the_config_gets(plan: Plan) -> None:

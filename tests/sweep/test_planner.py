@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from pflsweep.compose import command_of, compose, is_of_sweep
+from pflsweep.compose import _compose, _sources, command_of, compose, is_of_sweep
 from pflsweep.config import check
 from pflsweep.errors import UserError
 from pflsweep.keys import flat
@@ -24,8 +24,6 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 
 def planned(*words: str, calls: Counter | None = None) -> Plan:
     """The plan of `pflsweep -m`; calls counts what is composed."""
-    from pflsweep.compose import _compose, _sources
-
     own = [word for word in words if is_of_sweep(word)]
     command = checked(command_of(_compose(own, _sources(None))))
     if command.sweep and (search := read_table(command.sweep).search):
@@ -186,6 +184,16 @@ def test_the_id_of_other_trials_is_another(words: list[str]) -> None:
     assert planned(*rest, *words).id != planned(*SAME).id
 
 
+def test_the_id_depends_on_data_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("dataset=csv", "dataset.label=label", "partition=iid")
+    ids = []
+    for name, labels in (("a.csv", 2), ("b.csv", 2), ("b.csv", 3)):
+        monkeypatch.setattr(cost, "_sizes", {})  # as in another process
+        Path(name).write_text("x,label\n" + "\n".join(f"{k},{k % labels}" for k in range(90)))
+        ids.append(planned(*words, f"dataset.path={name}").id)
+    assert ids[0] == ids[1] != ids[2]
+
+
 def test_the_id_is_that_of_before_there_were_younger_keys() -> None:
     plan = planned(*SAME)
     before = [group._replace(config=deepcopy(group.config)) for group in plan.groups]
@@ -251,6 +259,22 @@ def test_scales(table: str, only: str) -> None:
         assert least.tries == min(2, paper.tries)
         assert all(point in paper.points for point in least.points)
     assert (whole.seeds, small.seeds, smoke.seeds) == ([0, 1, 2], [0, 1], [0])
+
+
+@pytest.mark.parametrize(
+    "word", ["sweep=pgfed/table1,pgfed/table2", "tune=grid,random", "scale=smoke,small", "plan=true,false"]
+)
+def test_a_key_of_the_sweep_has_one_value(word: str) -> None:
+    with pytest.raises(UserError, match="has several values, but a sweep has one"):
+        planner.build(checked(command_of(_compose([], _sources(None)))), [word], compose, OverridesParser.create(), "")
+
+
+def test_what_a_command_says_is_not_scaled() -> None:
+    (group,) = planned("scale=smoke", "train.epochs=5", "train.rounds=40", "seed=5,6").groups
+    assert (group.config.values["train"]["epochs"], group.config.values["train"]["rounds"]) == (5, 40)
+    assert planned("scale=smoke", "train.epochs=5", "seed=5,6").seeds == [5, 6]
+    (group,) = planned("scale=smoke").groups
+    assert (group.config.values["train"]["epochs"], group.config.values["train"]["rounds"]) == (1, 17)
 
 
 def test_a_single_round_is_left_where_one_is_more_than_the_scale() -> None:
