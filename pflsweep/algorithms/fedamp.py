@@ -35,8 +35,9 @@ class FedAMP(Method):
       part in every round);
     - so that no model has a negative weight in its own mix, alpha_k is the largest step up to `alpha` at which every
       xi_ii >= 0. It is one for all clients, and the proximal term reads it too;
-    - clients minimise with E epochs of SGD, whose pull lam / alpha_k is at most 1 / lr: there one step lands on u_i,
-      and beyond it steps would diverge (alpha_k is small where many models are close);
+    - clients minimise with E epochs of SGD, whose pull lam / alpha_k is at most 1 / lr, beyond which steps would
+      diverge (alpha_k is small where many models are close). At that bound each step begins at u_i, so that a round
+      is worth one step: lam has to stay well below alpha_k / lr;
     - they start from their own models, as in public code; start_from = "sent" starts them from u_i. With one step a
       round lam then has no effect;
     - FedPG's authors give every xi_ij the sum over j; PFLlib's proximal term has no gradient.

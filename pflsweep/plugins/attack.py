@@ -82,8 +82,10 @@ class Attack(Plugin):
 
 @dataclass(frozen=True, kw_only=True)
 class Gaussian(Attack):
-    """A1: a model, or a gradient, of Gaussian noise alone; `around`, as their platform's code, around the model
-    received."""
+    """A1: a model, or a gradient, of Gaussian noise alone; `around`: around the model received.
+
+    Their platform's code gives a forged gradient the length of the honest one, of which the supplement says nothing.
+    """
 
     sigma: float = hyper("standard deviation of the noise", low=0)
     around: bool = hyper("whether a model's noise is added to the model received, or stands alone")

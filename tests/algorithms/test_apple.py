@@ -101,10 +101,11 @@ def test_never_downloaded_cores_come_first():
         assert sorted(row) == [j for j in range(EVERYBODY) if j != i]
 
 
-@pytest.mark.parametrize(("round", "base"), [(2, 1.5), (41, 8.0)])
-def test_then_large_weights_are_drawn_more_often(round, base):
-    """With chances proportional to base^|p_ij|, base = max(threshold, r M / N)."""
-    run, p = simulate(Apple, {**HYPER, "models": 1}, rounds=1), torch.tensor([3.0, 0.0, 1.0, -2.0, 0.5])
+@pytest.mark.parametrize(("round", "preference", "base"), [(2, 1.0, 1.5), (41, 1.0, 8.0), (2, 10.0, 2.0)])
+def test_then_large_weights_are_drawn_more_often(round, preference, base):
+    """With chances proportional to base^|p_ij|, base = max(threshold, preference r M / N), r from 0."""
+    hyper, p = {**HYPER, "models": 1, "preference": preference}, torch.tensor([3.0, 0.0, 1.0, -2.0, 0.5])
+    run = simulate(Apple, hyper, rounds=1)
     server = run.server._replace(held=torch.ones_like(run.server.held), p=p.expand(EVERYBODY, -1))
     turn = run.simulation._turn(torch.zeros(4000, dtype=torch.int64))
     turn = turn._replace(key=torch.arange(4000) * 7919, round=round)

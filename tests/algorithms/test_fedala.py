@@ -1,8 +1,10 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
-from pflsweep.algorithms.fedala import Ala, FedALA
+from pflsweep.algorithms.fedala import Ala, Client, FedALA
 from pflsweep.algorithms.fedamp import FedAMP
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedphp import FedPHP
@@ -91,6 +93,31 @@ def test_initial_stage_belongs_to_each_clients_first_turn_with_a_model():
     assert torch.equal(run.clients.converged, turns >= 2)
     never = turns == 0
     close(run.personal[never], run.w.expand(int(never.sum()), -1))
+
+
+def test_the_initial_stage_ends_when_losses_are_flat(monkeypatch):
+    """The last ten, of std (of a population) below 0.1; after 100 epochs whatever they do. Later turns have one."""
+    losses = (
+        lambda epoch: 0.0,  # flat at once
+        lambda epoch: max(0.0, 20.0 - epoch),  # from epoch 20 on
+        lambda epoch: -float(epoch),  # never
+        lambda epoch: 0.098 * (-1) ** epoch,  # of a sample the std is 0.103
+        lambda epoch: 0.102 * (-1) ** epoch,
+        lambda epoch: -float(epoch),  # its initial stage is over
+        lambda epoch: -float(epoch),  # has no model of its own yet
+    )
+    epochs = iter(range(1, 101))
+
+    def step(self, weight, *_):
+        epoch = next(epochs)
+        return weight + 1, torch.tensor([loss(epoch) for loss in losses])
+
+    monkeypatch.setattr(Ala, "_step", step)
+    monkeypatch.setattr(Ala, "_sample", lambda *_: ([SimpleNamespace(live=None)], 1))
+    client = Client(None, torch.zeros(7, 1), torch.zeros(7, 1), torch.arange(7) == 5, None)
+    (ala,) = make(FedALA, HYPER).plugins()
+    learned = ala._learn(client, torch.zeros(7, 1), None, None, torch.arange(7) != 6, None)
+    assert learned[:, 0].tolist() == [11, 29, 100, 11, 100, 1, 0]
 
 
 def test_the_first_turn_starts_from_the_global_model():

@@ -24,6 +24,7 @@ def test_omega_is_the_centring_matrix():
 @pytest.mark.parametrize("ids", [[3], list(range(EVERYBODY))])
 def test_steps_follow_the_gradient_of_the_regulariser(omega, layers, ids, monkeypatch):
     """10^-f (|W|^2 + tr(W Omega W^T)) in the client's own column; the code's trace spares the last d mod 4000 rows."""
+    assert mocha.ROWS == 4000
     monkeypatch.setattr(mocha, "ROWS", 4)
     run = simulate(Mocha, {**HYPER, "omega": omega, "layers": layers})
     part = slice(0, TASK.size) if layers is None else TASK.head
