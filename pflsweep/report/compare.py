@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -115,6 +115,7 @@ class Row:
     label: str
     records: list[Record]  # finished, by seed
     missing: list[Record] = field(default_factory=list)  # failed, interrupted or still running: named, not averaged
+    tuned: dict[str, Any] = field(default_factory=dict)  # what was searched beside its own, such as train.lr
 
     @cached_property
     def accuracies(self) -> dict[int, pd.Series]:
@@ -190,12 +191,14 @@ class Setting:
         return named[0] if named else None
 
 
-def settings(records: Iterable[Record]) -> list[Setting]:
-    """The runs by setting, in the order in which they come."""
+def settings(records: Iterable[Record], searched: Collection[str] = ()) -> list[Setting]:
+    """The runs by setting, in the order in which they come. searched: keys that are hyperparameters as the methods' own
+    are, since a sweep has searched them.
+    """
     groups: dict[str, list[Record]] = {}
     for record in records:
-        groups.setdefault(json.dumps(setting_of(record), sort_keys=True), []).append(record)
-    rows = {key: _rows(group) for key, group in groups.items()}
+        groups.setdefault(json.dumps(setting_of(record, searched), sort_keys=True), []).append(record)
+    rows = {key: _rows(group, searched) for key, group in groups.items()}
     shown = [json.loads(key) for key in groups if rows[key]]
     keys = sorted({key for config in shown for key in config})
     apart = [key for key in keys if len({str(config.get(key)) for config in shown}) > 1]
@@ -225,11 +228,12 @@ def check_baseline(found: list[Setting], method: str | None) -> None:
     )
 
 
-def setting_of(record: Record) -> dict[str, Any]:
+def setting_of(record: Record, searched: Collection[str] = ()) -> dict[str, Any]:
     """The flat config without what rows may differ in; rounds as trained (a run may have been extended). A key younger
     than the record has the value that trained it.
     """
-    kept = {k: v for k, v in acting({**YOUNG, **flat(record.config)}).items() if not under(k, APART)}
+    apart = (*APART, *searched)
+    kept = {k: v for k, v in acting({**YOUNG, **flat(record.config)}).items() if not under(k, apart)}
     checksum = {"data_checksum": record.meta.get("data_checksum")}
     return {**kept, **checksum, "train.rounds": record.status.get("target", kept.get("train.rounds"))}
 
@@ -239,36 +243,44 @@ def method_of(record: Record) -> str:
     return method_name(record.meta)
 
 
-def _rows(records: list[Record]) -> list[Row]:
+def _rows(records: list[Record], searched: Collection[str]) -> list[Row]:
     """A row for each method and its hyperparameters, where at least one run has finished."""
     groups: dict[str, list[Record]] = {}
     for record in records:
-        groups.setdefault(json.dumps([method_of(record), _hyper(record)], sort_keys=True), []).append(record)
+        groups.setdefault(json.dumps([method_of(record), _hyper(record, searched)], sort_keys=True), []).append(record)
     rows = []
     for group in groups.values():
         done = sorted((r for r in group if finished(r)), key=lambda r: r.meta["seed"])
         siblings = [other[0] for other in groups.values() if method_of(other[0]) == method_of(group[0])]
         if done:
-            rows.append(Row(_label(group[0], siblings), done, [r for r in group if not finished(r)]))
+            missing, label = [r for r in group if not finished(r)], _label(group[0], siblings, searched)
+            rows.append(Row(label, done, missing, _tuned(group[0], searched)))
     return rows
 
 
-def _label(record: Record, siblings: list[Record]) -> str:
+def _label(record: Record, siblings: list[Record], searched: Collection[str]) -> str:
     """The method, with the hyperparameters in which its rows differ."""
-    mine, others = _hyper(record), [_hyper(each) for each in siblings]
+    mine, others = _hyper(record, searched), [_hyper(each, searched) for each in siblings]
     apart = [key for key in mine if any(other.get(key) != mine[key] for other in others)]
     detail = ", ".join(f"{key.removeprefix('algorithm.')}={mine[key]}" for key in apart)
     return method_of(record) + (f" ({detail})" if detail else "")
 
 
-def _hyper(record: Record) -> dict[str, Any]:
-    """What makes a row: the method's hyperparameters, its plug-ins', the versions of their code or the code; and what
-    is scored beside the accuracy, so that a row's runs all have it.
+def _hyper(record: Record, searched: Collection[str]) -> dict[str, Any]:
+    """What makes a row: the method's hyperparameters, its plug-ins', what was searched beside them, the versions of
+    their code or the code; and what is scored beside the accuracy, so that a row's runs all have it.
     """
     own = {k: v for k, v in flat(record.config).items() if under(k, ("algorithm", *PLUGS)) and v != {}}
+    own |= _tuned(record, searched)
     others = {key: record.meta.get(key) for key in ("plugin_versions", "code")}  # code: of classes not pflsweep's
     own |= {"version": record.meta.get("method_version"), **{k: v for k, v in others.items() if v}}
     return {**own, **asked(record)}
+
+
+def _tuned(record: Record, searched: Collection[str]) -> dict[str, Any]:
+    """The values of what was searched, but for the method's and its plug-ins' own."""
+    values = {**YOUNG, **flat(record.config)}
+    return {k: v for k, v in values.items() if k in searched and not under(k, ("algorithm", *PLUGS))}
 
 
 def asked(record: Record) -> dict[str, Any]:
