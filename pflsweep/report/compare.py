@@ -20,8 +20,8 @@ from pflsweep.report.stats import Interval, interval, over_seeds
 Array = NDArray[np.float64]
 
 # Rows of one table may differ in the method, what is plugged into it, the seed, in what is scored beside the accuracy,
-# and in what changes no number
-APART = ("algorithm", *PLUGS, "seed", "metrics", *RUNTIME)
+# and in what changes no number, as a study of the trial
+APART = ("algorithm", *PLUGS, "seed", "metrics", "study", *RUNTIME)
 
 
 class HasRounds(Protocol):
@@ -116,6 +116,7 @@ class Row:
     records: list[Record]  # finished, by seed
     missing: list[Record] = field(default_factory=list)  # failed, interrupted or still running: named, not averaged
     tuned: dict[str, Any] = field(default_factory=dict)  # what was searched beside its own, such as train.lr
+    studied: list[Record] = field(default_factory=list)  # finished, with a study; `records` has them or their like
 
     @cached_property
     def accuracies(self) -> dict[int, pd.Series]:
@@ -250,12 +251,28 @@ def _rows(records: list[Record], searched: Collection[str]) -> list[Row]:
         groups.setdefault(json.dumps([method_of(record), _hyper(record, searched)], sort_keys=True), []).append(record)
     rows = []
     for group in groups.values():
-        done = sorted((r for r in group if finished(r)), key=lambda r: r.meta["seed"])
+        done = [r for r in group if finished(r)]
         siblings = [other[0] for other in groups.values() if method_of(other[0]) == method_of(group[0])]
         if done:
-            missing, label = [r for r in group if not finished(r)], _label(group[0], siblings, searched)
-            rows.append(Row(label, done, missing, _tuned(group[0], searched)))
+            missing, studied = [r for r in group if not finished(r)], [r for r in done if _study(r)]
+            label, tuned = _label(group[0], siblings, searched), _tuned(group[0], searched)
+            rows.append(Row(label, _by_seed(done), missing, tuned, studied))
     return rows
+
+
+def _by_seed(done: list[Record]) -> list[Record]:
+    """In the order of seeds. A trial with a study has the numbers of the same trial without: it stands for a seed that
+    has no other.
+    """
+    found: list[Record] = []
+    for record in sorted(done, key=lambda r: (r.meta["seed"], _study(r))):
+        if not (_study(record) and found and found[-1].meta["seed"] == record.meta["seed"]):
+            found.append(record)
+    return found
+
+
+def _study(record: Record) -> bool:
+    return bool(record.config.get("study"))
 
 
 def _label(record: Record, siblings: list[Record], searched: Collection[str]) -> str:
@@ -272,7 +289,8 @@ def _hyper(record: Record, searched: Collection[str]) -> dict[str, Any]:
     """
     own = {k: v for k, v in flat(record.config).items() if under(k, ("algorithm", *PLUGS)) and v != {}}
     own |= _tuned(record, searched)
-    others = {key: record.meta.get(key) for key in ("plugin_versions", "code")}  # code: of classes not pflsweep's
+    versions = {k: v for k, v in (record.meta.get("plugin_versions") or {}).items() if k != "study"}
+    others = {"plugin_versions": versions, "code": record.meta.get("code")}  # code: of classes not pflsweep's
     own |= {"version": record.meta.get("method_version"), **{k: v for k, v in others.items() if v}}
     return {**own, **asked(record)}
 

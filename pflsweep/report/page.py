@@ -69,7 +69,7 @@ def _section(
     text += [tables.markdown(tables.cost(setting))]
     text += [f"![{alt}]({name}.png)\n" for name, alt in draw(setting, base, out, suffix).items()]
     text += ["Shared settings:\n", _listing(setting.config), *_hyperparameters(setting.rows, won)]
-    return [*text, "Made by:\n", _origin(setting.rows)]
+    return [*text, *_studies(setting.rows), "Made by:\n", _origin(setting.rows)]
 
 
 def _reconstructions(rows: list[Row]) -> list[str]:
@@ -129,6 +129,16 @@ def _hyperparameters(rows: list[Row], won: Mapping[str, str]) -> list[str]:
         how = dict.fromkeys(won[r.meta["identity"]] for r in row.records if r.meta["identity"] in won)
         text.append(f"- {row.label}: {'; '.join([_pairs(values) or 'nothing to set', *how])}")
     return ["Hyperparameters:\n", "\n".join(text) + "\n"]
+
+
+def _studies(rows: list[Row]) -> list[str]:
+    """Where their tables lie."""
+    lines = [
+        f"- {record.meta['study']} of {record.meta['name']}: `{(record.folder / 'study.parquet').as_posix()}`"
+        for row in rows
+        for record in row.studied
+    ]
+    return ["Studies, which change none of these numbers:\n", "\n".join(lines) + "\n"] if lines else []
 
 
 def _origin(rows: list[Row]) -> str:
