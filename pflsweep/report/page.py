@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pflsweep.keys import PLUGS
 from pflsweep.record import Record
 from pflsweep.report import figures, html, style, tables
@@ -89,7 +87,7 @@ def draw(setting: Setting, base: Row | None, out: Path, suffix: str = "") -> dic
         style.save(figures.accuracy(new, f"New clients, {setting.name}", band, by="epoch"), out / f"new{suffix}")
         made[f"new{suffix}"] = "accuracy of new clients by epoch of fine-tuning"
     pairs = {row.label: row.gains(base) for row in setting.rows if row is not base} if base else {}
-    by_method = {label: np.concatenate(gains) for label, gains in pairs.items() if gains}
+    by_method = {label: gains for label, gains in pairs.items() if gains}
     if base and by_method:
         title, order = f"Gains in the last round, {setting.name}", [row.label for row in setting.rows]
         style.save(figures.gains(by_method, base.label, order, title), out / f"gains{suffix}")

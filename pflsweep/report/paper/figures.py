@@ -142,7 +142,7 @@ def gains(of: Reproduced) -> Iterator[Picture]:
         metric = of.layout.metrics[column.metric]
         there = [made for (_, c), made in sorted(of.made.items()) if c == number and made.there]
         if there:
-            by_method = {made.line.method: np.concatenate(of.by_client(made)) for made in there}
+            by_method = {made.line.method: [each.to_numpy() for each in of.by_client(made)] for made in there}
             head = f"Gains in the last round, {title(column)}"
             picture = figures.gains(by_method, metric.options["baseline"], order, head)
             yield Picture(f"gains-{column.setting}", f"gain of each client, {title(column)}", picture)
