@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -108,6 +108,21 @@ def newcomers_accuracy(record: HasNewcomers) -> pd.Series:
     return (table["correct"] / table["n"]).groupby(table["epoch"]).mean()
 
 
+def banded(label: str, seeds: list[pd.Series], half: Callable[[Array], float] | None = None) -> Curve:
+    """A series for each seed as one curve: the mean of what all of them have. half: of the numbers at one place, half
+    the width of the band; without it, and of one seed, there is none.
+    """
+    wide = pd.concat(seeds, axis=1, join="inner").sort_index()
+    values, at = wide.to_numpy(dtype=float), wide.index.to_numpy(dtype=float)
+    mean = values.mean(axis=1)
+    away = np.array([half(each) for each in values]) if half and len(seeds) > 1 else np.zeros(len(mean))
+    return Curve(label, at, mean, mean - away, mean + away)
+
+
+def _t_half(values: Array) -> float:
+    return over_seeds(values).half
+
+
 @dataclass(frozen=True)
 class Row:
     """One method with one set of hyperparameters, under one or several seeds."""
@@ -137,22 +152,12 @@ class Row:
 
     def curve(self) -> Curve:
         """Mean over seeds of the rounds that all of them evaluated; the band is the t-interval over seeds."""
-        return self._banded([by_round(record) for record in self.records])
+        return banded(self.label, [by_round(record) for record in self.records], _t_half)
 
     def newcomers(self) -> Curve | None:
         """The same of the clients that took part in no round, by epoch of fine-tuning; None where there are none."""
         curves = [curve for record in self.records if len(curve := newcomers_accuracy(record))]
-        return self._banded(curves) if curves else None
-
-    def _banded(self, seeds: list[pd.Series]) -> Curve:
-        """A series for each seed as one curve: mean and t-interval of what all of them have."""
-        wide = pd.concat(seeds, axis=1, join="inner").sort_index()
-        values, at = wide.to_numpy(dtype=float), wide.index.to_numpy(dtype=float)
-        if len(seeds) == 1:
-            return Curve(self.label, at, *[values[:, 0]] * 3)
-        bands = [over_seeds(each) for each in values]
-        low, high = np.array([b.low for b in bands]), np.array([b.high for b in bands])
-        return Curve(self.label, at, values.mean(axis=1), low, high)
+        return banded(self.label, curves, _t_half) if curves else None
 
     def gains(self, baseline: "Row") -> list[Array]:
         """Per-client differences to the baseline, one array for each seed that both have."""

@@ -4,7 +4,7 @@ import pytest
 
 from pflsweep.errors import UserError
 from pflsweep.report import page
-from pflsweep.report.compare import Row, check_baseline, client_accuracy, settings, summary
+from pflsweep.report.compare import Row, banded, check_baseline, client_accuracy, settings, summary
 from pflsweep.report.tables import accuracy, brief, cost, others
 
 from .records import create, finished, train
@@ -181,6 +181,19 @@ def test_curve_of_seeds_has_the_t_interval_as_band(tmp_path):
     assert curve.rounds.tolist() == [1, 2, 3]
     assert curve.mean.tolist() == pytest.approx([0.25, 0.6, 0.5])
     assert (curve.high - curve.mean)[2] == pytest.approx(12.7062 * 0.1, rel=1e-5)
+
+
+def test_a_curve_of_seeds_has_what_all_of_them_have_and_the_band_that_is_asked_for():
+    seeds = [pd.Series([0.1, 0.5, 0.9], index=[1, 2, 3]), pd.Series([0.7, 0.2], index=[2, 4])]
+    curve = banded("fedavg", seeds, lambda values: float(np.ptp(values)))
+    assert [part.tolist() for part in curve[1:]] == [
+        [2],
+        [pytest.approx(0.6)],
+        [pytest.approx(0.4)],
+        [pytest.approx(0.8)],
+    ]
+    for plain in (banded("fedavg", seeds), banded("fedavg", seeds[:1], lambda values: 1.0)):
+        assert plain.low.tolist() == plain.mean.tolist() == plain.high.tolist()
 
 
 def test_other_metrics_by_hand(tmp_path):
