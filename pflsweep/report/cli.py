@@ -36,8 +36,8 @@ def _runs(options: argparse.Namespace) -> int:
     from pflsweep.report import page, tables
     from pflsweep.report.select import choose, without_searches
 
-    if options.target is not None and not 0 < options.target <= 100:
-        raise UserError(f"--target {options.target:g}: it is an accuracy in percent, above 0 and at most 100.")
+    if options.target is not None:
+        _check_target(options.target)
     chosen = without_searches(choose(options.runs, options.run), options.run)
     done = chosen.done
     if not done:
@@ -57,6 +57,15 @@ def _runs(options: argparse.Namespace) -> int:
         + (f"; {left} not finished or damaged, named at its end" if left else "")
     )
     return 0
+
+
+def _check_target(percent: float) -> None:
+    if not 0 < percent <= 100:
+        raise UserError(f"--target {percent:g}: it is an accuracy in percent, at least 1 and at most 100.")
+    if percent < 1:  # which every run reaches in its first round
+        raise UserError(
+            f"--target {percent:g}: it is in percent, not a share of 1. Do you mean --target {100 * percent:g}?"
+        )
 
 
 def _parser(pages: list[str]) -> argparse.ArgumentParser:
