@@ -24,7 +24,8 @@ drawn once (union: on all of it, own: on as much as is its own), G-acc on everyb
 before aggregation, all with the std over clients in brackets; the gain over the baseline too; *-* is what a run did
 not score (`metrics.*`, which trains the same). What a sweep beside the runs has searched, such as `train.lr`, is a
 hyperparameter; rows of one method are labelled with those in which they differ. Floats are for one client and round,
-mean over the rounds; seconds are training and evaluation, images/s training alone.
+mean over the rounds; seconds are training and evaluation, images/s training alone. Figures cut bands off at 0 and 100,
+and where they would leave the curves no room.
 """
 
 
