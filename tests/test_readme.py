@@ -11,15 +11,15 @@ import pytest
 import yaml
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
-BLOCKS = dict(re.findall(r"^```(python|yaml)\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL))
+METHOD, OPTION, SPACE = re.findall(r"^```(?:python|yaml)\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A user's folder with README's two files."""
-    (tmp_path / "fedavgm.py").write_text(BLOCKS["python"])
+    """A user's folder with README's files, but for the search space."""
+    (tmp_path / "fedavgm.py").write_text(METHOD)
     (tmp_path / "my_conf" / "algorithm").mkdir(parents=True)
-    (tmp_path / "my_conf" / "algorithm" / "fedavgm.yaml").write_text(BLOCKS["yaml"])
+    (tmp_path / "my_conf" / "algorithm" / "fedavgm.yaml").write_text(OPTION)
     return tmp_path
 
 
@@ -41,10 +41,25 @@ def test_the_example_is_an_option_like_all_others(folder: Path) -> None:
 
 
 def test_the_example_passes_the_conformance_suite(folder: Path) -> None:
-    beta = yaml.safe_load(BLOCKS["yaml"])["beta"]
+    beta = yaml.safe_load(OPTION)["beta"]
     done = pflsweep(folder, "check", "fedavgm.FedAvgM", f"beta={beta}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "properties hold" in done.stdout
+
+
+def test_the_example_is_tuned_over_its_own_space(folder: Path) -> None:
+    command = ("--config-dir", "my_conf", "-m", "algorithm=fedavgm", "tune=grid", "plan=true", "tracking=none")
+    refused = pflsweep(folder, *command)
+    assert refused.returncode == 2
+    assert "there is no search space for 'fedavgm'" in refused.stderr
+    name = "sweeps/space/fedavgm.yaml"
+    assert name in refused.stderr
+    assert f"`{name}`" in README
+    (folder / "sweeps/space").mkdir(parents=True)
+    (folder / name).write_text(SPACE)
+    done = pflsweep(folder, *command)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"fedavgm +- +4 +5 ", done.stdout), "four points, and the winner's trial"
 
 
 def test_commands_name_what_exists(folder: Path) -> None:

@@ -34,24 +34,38 @@ def _papers(options: argparse.Namespace, tracker: "Tracker | None") -> int:
 
 def _runs(options: argparse.Namespace) -> int:
     from pflsweep.report import page, tables
-    from pflsweep.report.select import choose
+    from pflsweep.report.select import choose, without_searches
 
-    if options.target is not None and not 0 < options.target <= 100:
-        raise UserError(f"--target {options.target:g}: it is an accuracy in percent, above 0 and at most 100.")
-    chosen = choose(options.runs, options.run)
+    if options.target is not None:
+        _check_target(options.target)
+    chosen = without_searches(choose(options.runs, options.run), options.run)
     done = chosen.done
     if not done:
         states = [*(f"{r.meta['name']} {r.status['status']}" for r in chosen.records), *chosen.damaged]
-        said = "; ".join(states) or "there are no runs"
+        searching = [f"{len(chosen.hidden)} trials of searches, which stand in no table"] if chosen.hidden else []
+        said = "; ".join([*states, *searching]) or "there are no runs"
         raise UserError(f"No finished run to report on in '{options.runs}': {said}. A report is made of finished runs.")
     try:
         path = page.write(chosen, options.out, options.baseline, options.target and options.target / 100)
     except OSError as error:
         raise UserError(f"--out {options.out} cannot be written to ({error.strerror}). Name another folder.") from error
-    print(tables.brief(chosen.records).to_string(index=False))
-    left = len(chosen.left) + len(chosen.damaged)
-    print(f"\n{path}: {len(done)} runs" + (f"; {left} not finished or damaged, named at its end" if left else ""))
+    print(tables.brief(chosen.records, chosen.searches.keys).to_string(index=False))
+    left, hidden = len(chosen.left) + len(chosen.damaged), len(chosen.hidden)
+    print(
+        f"\n{path}: {len(done)} runs"
+        + (f"; {hidden} trials of searches left out" if hidden else "")
+        + (f"; {left} not finished or damaged, named at its end" if left else "")
+    )
     return 0
+
+
+def _check_target(percent: float) -> None:
+    if not 0 < percent <= 100:
+        raise UserError(f"--target {percent:g}: it is an accuracy in percent, at least 1 and at most 100.")
+    if percent < 1:  # which every run reaches in its first round
+        raise UserError(
+            f"--target {percent:g}: it is in percent, not a share of 1. Do you mean --target {100 * percent:g}?"
+        )
 
 
 def _parser(pages: list[str]) -> argparse.ArgumentParser:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -20,8 +20,8 @@ from pflsweep.report.stats import Interval, interval, over_seeds
 Array = NDArray[np.float64]
 
 # Rows of one table may differ in the method, what is plugged into it, the seed, in what is scored beside the accuracy,
-# and in what changes no number
-APART = ("algorithm", *PLUGS, "seed", "metrics", *RUNTIME)
+# and in what changes no number, as a study of the trial
+APART = ("algorithm", *PLUGS, "seed", "metrics", "study", *RUNTIME)
 
 
 class HasRounds(Protocol):
@@ -108,6 +108,21 @@ def newcomers_accuracy(record: HasNewcomers) -> pd.Series:
     return (table["correct"] / table["n"]).groupby(table["epoch"]).mean()
 
 
+def banded(label: str, seeds: list[pd.Series], half: Callable[[Array], float] | None = None) -> Curve:
+    """A series for each seed as one curve: the mean of what all of them have. half: of the numbers at one place, half
+    the width of the band; without it, and of one seed, there is none.
+    """
+    wide = pd.concat(seeds, axis=1, join="inner").sort_index()
+    values, at = wide.to_numpy(dtype=float), wide.index.to_numpy(dtype=float)
+    mean = values.mean(axis=1)
+    away = np.array([half(each) for each in values]) if half and len(seeds) > 1 else np.zeros(len(mean))
+    return Curve(label, at, mean, mean - away, mean + away)
+
+
+def _t_half(values: Array) -> float:
+    return over_seeds(values).half
+
+
 @dataclass(frozen=True)
 class Row:
     """One method with one set of hyperparameters, under one or several seeds."""
@@ -115,6 +130,8 @@ class Row:
     label: str
     records: list[Record]  # finished, by seed
     missing: list[Record] = field(default_factory=list)  # failed, interrupted or still running: named, not averaged
+    tuned: dict[str, Any] = field(default_factory=dict)  # what was searched beside its own, such as train.lr
+    studied: list[Record] = field(default_factory=list)  # finished, with a study; `records` has them or their like
 
     @cached_property
     def accuracies(self) -> dict[int, pd.Series]:
@@ -135,22 +152,12 @@ class Row:
 
     def curve(self) -> Curve:
         """Mean over seeds of the rounds that all of them evaluated; the band is the t-interval over seeds."""
-        return self._banded([by_round(record) for record in self.records])
+        return banded(self.label, [by_round(record) for record in self.records], _t_half)
 
     def newcomers(self) -> Curve | None:
         """The same of the clients that took part in no round, by epoch of fine-tuning; None where there are none."""
         curves = [curve for record in self.records if len(curve := newcomers_accuracy(record))]
-        return self._banded(curves) if curves else None
-
-    def _banded(self, seeds: list[pd.Series]) -> Curve:
-        """A series for each seed as one curve: mean and t-interval of what all of them have."""
-        wide = pd.concat(seeds, axis=1, join="inner").sort_index()
-        values, at = wide.to_numpy(dtype=float), wide.index.to_numpy(dtype=float)
-        if len(seeds) == 1:
-            return Curve(self.label, at, *[values[:, 0]] * 3)
-        bands = [over_seeds(each) for each in values]
-        low, high = np.array([b.low for b in bands]), np.array([b.high for b in bands])
-        return Curve(self.label, at, values.mean(axis=1), low, high)
+        return banded(self.label, curves, _t_half) if curves else None
 
     def gains(self, baseline: "Row") -> list[Array]:
         """Per-client differences to the baseline, one array for each seed that both have."""
@@ -190,12 +197,14 @@ class Setting:
         return named[0] if named else None
 
 
-def settings(records: Iterable[Record]) -> list[Setting]:
-    """The runs by setting, in the order in which they come."""
+def settings(records: Iterable[Record], searched: Collection[str] = ()) -> list[Setting]:
+    """The runs by setting, in the order in which they come. searched: keys that are hyperparameters as the methods' own
+    are, since a sweep has searched them.
+    """
     groups: dict[str, list[Record]] = {}
     for record in records:
-        groups.setdefault(json.dumps(setting_of(record), sort_keys=True), []).append(record)
-    rows = {key: _rows(group) for key, group in groups.items()}
+        groups.setdefault(json.dumps(setting_of(record, searched), sort_keys=True), []).append(record)
+    rows = {key: _rows(group, searched) for key, group in groups.items()}
     shown = [json.loads(key) for key in groups if rows[key]]
     keys = sorted({key for config in shown for key in config})
     apart = [key for key in keys if len({str(config.get(key)) for config in shown}) > 1]
@@ -225,11 +234,12 @@ def check_baseline(found: list[Setting], method: str | None) -> None:
     )
 
 
-def setting_of(record: Record) -> dict[str, Any]:
+def setting_of(record: Record, searched: Collection[str] = ()) -> dict[str, Any]:
     """The flat config without what rows may differ in; rounds as trained (a run may have been extended). A key younger
     than the record has the value that trained it.
     """
-    kept = {k: v for k, v in acting({**YOUNG, **flat(record.config)}).items() if not under(k, APART)}
+    apart = (*APART, *searched)
+    kept = {k: v for k, v in acting({**YOUNG, **flat(record.config)}).items() if not under(k, apart)}
     checksum = {"data_checksum": record.meta.get("data_checksum")}
     return {**kept, **checksum, "train.rounds": record.status.get("target", kept.get("train.rounds"))}
 
@@ -239,36 +249,61 @@ def method_of(record: Record) -> str:
     return method_name(record.meta)
 
 
-def _rows(records: list[Record]) -> list[Row]:
+def _rows(records: list[Record], searched: Collection[str]) -> list[Row]:
     """A row for each method and its hyperparameters, where at least one run has finished."""
     groups: dict[str, list[Record]] = {}
     for record in records:
-        groups.setdefault(json.dumps([method_of(record), _hyper(record)], sort_keys=True), []).append(record)
+        groups.setdefault(json.dumps([method_of(record), _hyper(record, searched)], sort_keys=True), []).append(record)
     rows = []
     for group in groups.values():
-        done = sorted((r for r in group if finished(r)), key=lambda r: r.meta["seed"])
+        done = [r for r in group if finished(r)]
         siblings = [other[0] for other in groups.values() if method_of(other[0]) == method_of(group[0])]
         if done:
-            rows.append(Row(_label(group[0], siblings), done, [r for r in group if not finished(r)]))
+            missing, studied = [r for r in group if not finished(r)], [r for r in done if _study(r)]
+            label, tuned = _label(group[0], siblings, searched), _tuned(group[0], searched)
+            rows.append(Row(label, _by_seed(done), missing, tuned, studied))
     return rows
 
 
-def _label(record: Record, siblings: list[Record]) -> str:
+def _by_seed(done: list[Record]) -> list[Record]:
+    """In the order of seeds. A trial with a study has the numbers of the same trial without: it stands for a seed that
+    has no other.
+    """
+    found: list[Record] = []
+    for record in sorted(done, key=lambda r: (r.meta["seed"], _study(r))):
+        if not (_study(record) and found and found[-1].meta["seed"] == record.meta["seed"]):
+            found.append(record)
+    return found
+
+
+def _study(record: Record) -> bool:
+    return bool(record.config.get("study"))
+
+
+def _label(record: Record, siblings: list[Record], searched: Collection[str]) -> str:
     """The method, with the hyperparameters in which its rows differ."""
-    mine, others = _hyper(record), [_hyper(each) for each in siblings]
+    mine, others = _hyper(record, searched), [_hyper(each, searched) for each in siblings]
     apart = [key for key in mine if any(other.get(key) != mine[key] for other in others)]
     detail = ", ".join(f"{key.removeprefix('algorithm.')}={mine[key]}" for key in apart)
     return method_of(record) + (f" ({detail})" if detail else "")
 
 
-def _hyper(record: Record) -> dict[str, Any]:
-    """What makes a row: the method's hyperparameters, its plug-ins', the versions of their code or the code; and what
-    is scored beside the accuracy, so that a row's runs all have it.
+def _hyper(record: Record, searched: Collection[str]) -> dict[str, Any]:
+    """What makes a row: the method's hyperparameters, its plug-ins', what was searched beside them, the versions of
+    their code or the code; and what is scored beside the accuracy, so that a row's runs all have it.
     """
     own = {k: v for k, v in flat(record.config).items() if under(k, ("algorithm", *PLUGS)) and v != {}}
-    others = {key: record.meta.get(key) for key in ("plugin_versions", "code")}  # code: of classes not pflsweep's
+    own |= _tuned(record, searched)
+    versions = {k: v for k, v in (record.meta.get("plugin_versions") or {}).items() if k != "study"}
+    others = {"plugin_versions": versions, "code": record.meta.get("code")}  # code: of classes not pflsweep's
     own |= {"version": record.meta.get("method_version"), **{k: v for k, v in others.items() if v}}
     return {**own, **asked(record)}
+
+
+def _tuned(record: Record, searched: Collection[str]) -> dict[str, Any]:
+    """The values of what was searched, but for the method's and its plug-ins' own."""
+    values = {**YOUNG, **flat(record.config)}
+    return {k: v for k, v in values.items() if k in searched and not under(k, ("algorithm", *PLUGS))}
 
 
 def asked(record: Record) -> dict[str, Any]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.ticker import MaxNLocator
 
 Array = NDArray[np.float64]
+WIDTH = 7.2  # inches of a figure of lines or strips
+LONGEST = 2.4  # of a line of a method's name beside them
 
 
 class Curve(NamedTuple):
@@ -31,34 +33,50 @@ def accuracy(curves: Iterable[Curve], title: str = "", band: str = "", by: str =
     """Accuracy by round (or epoch), the best ending on top of the legend. `band` says what the shaded band is."""
     looked = list(zip(curves, style.looks(), strict=False))
     looked.sort(key=lambda pair: -pair[0].mean[-1])
-    with style.figure(7.2, 3.9) as (made, axes):
+    heading = f"mean, last {by}" + (f"\n({band})" if band else "")
+    with style.figure(WIDTH, 3.9) as (made, axes):
         lines: dict[str, Any] = {}
         for curve, look in looked:
             few = {"marker": look["marker"], "markersize": 4} if len(curve.rounds) <= 25 else {"marker": ""}
-            line = {**look, **few, "label": f"{curve.label}  {100 * curve.mean[-1]:.1f}%"}
+            label = style.wrapped(f"{curve.label}  {100 * curve.mean[-1]:.1f}%", LONGEST)
+            line = {**look, **few, "label": label}
             (lines[line["label"]],) = axes.plot(curve.rounds, 100 * curve.mean, gid=f"curve {curve.label}", **line)
             if np.any(curve.high > curve.low):
-                low, high = 100 * curve.low, 100 * curve.high
+                low, high = (np.clip(100 * edge, 0, 100) for edge in (curve.low, curve.high))
                 axes.fill_between(curve.rounds, low, high, color=look["color"], alpha=0.15, linewidth=0)
-        axes.set(xlabel=by, ylabel="mean accuracy over clients (%)", title=title)
+        axes.set(xlabel=by, ylabel="mean accuracy over clients (%)", ylim=_limits([curve for curve, _ in looked]))
+        names = [*heading.split("\n"), *(part for label in lines for part in label.split("\n"))]
+        axes.set_title(style.wrapped(title, WIDTH - 1.2 - max(map(len, names)) / style.PER_INCH))  # beside the names
         axes.xaxis.set_major_locator(whole())
         axes.margins(x=0.02)
-        heading = f"mean, last {by}" + (f"\n({band})" if band else "")
         legend = style.legend(made, lines, title=heading, alignment="left")
         legend.get_title().set_fontsize(9)
     return made
 
 
-def gains(by_method: Mapping[str, Array], baseline: str, order: Sequence[str], title: str = "") -> "Figure":
-    """Each client's accuracy minus the same client's under the baseline.
+def _limits(curves: Sequence[Curve]) -> tuple[float, float]:
+    """Of an axis in percent: all means, and of the bands what reaches no farther beyond them than they reach. Those of
+    two seeds would leave no room for the curves.
+    """
+    means, lows, highs = (np.concatenate(edge) for edge in zip(*((c.mean, c.low, c.high) for c in curves), strict=True))
+    reach = max(float(np.ptp(means)), 0.02)
+    low = max(float(lows.min()), float(means.min()) - reach, 0.0)
+    high = min(float(highs.max()), float(means.max()) + reach, 1.0)
+    margin = 0.05 * (high - low) or 0.02
+    return 100 * (low - margin), 100 * (high + margin)
+
+
+def gains(by_method: Mapping[str, Sequence[Array]], baseline: str, order: Sequence[str], title: str = "") -> "Figure":
+    """Each client's accuracy minus the same client's under the baseline, an array a seed.
 
     `order`: all methods as in `accuracy`, so that each keeps its colour.
     """
     names, look = list(by_method), dict(zip(order, style.looks(), strict=False))
-    with style.figure(7.2, 1.7 + 0.62 * len(names)) as (made, axes):
+    dot = "a client and seed" if any(len(seeds) > 1 for seeds in by_method.values()) else "a client"
+    with style.figure(WIDTH, 1.7 + 0.62 * len(names)) as (made, axes):
         axes.axvline(0, color="#444444", linewidth=1)
         for row, name in enumerate(names):
-            points = 100 * by_method[name]
+            points = 100 * np.concatenate(by_method[name])
             _strip(axes, points, row, look[name]["color"], name)
             better = np.mean(points > 0)
             axes.annotate(
@@ -71,9 +89,12 @@ def gains(by_method: Mapping[str, Array], baseline: str, order: Sequence[str], t
                 fontsize=9,
                 annotation_clip=False,
             )
-        axes.set_yticks(range(len(names)), names)
-        what = f"accuracy of a client minus its accuracy under {baseline} (points)"
-        axes.set(xlabel=f"{what}\ndot: a client; bar: the middle half of them; diamond: their mean", title=title)
+        said = [style.wrapped(name, LONGEST) for name in names]
+        axes.set_yticks(range(len(names)), said)
+        what = style.wrapped(f"accuracy of a client minus its accuracy under {baseline} (points)", WIDTH - LONGEST)
+        axes.set_xlabel(f"{what}\ndot: {dot}; bar: the middle half of them; diamond: their mean")
+        longest = max(len(part) for name in said for part in name.split("\n"))
+        axes.set_title(style.wrapped(title, WIDTH - 0.5 - longest / style.PER_INCH))
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.grid(False, axis="y")
     return made

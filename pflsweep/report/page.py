@@ -1,9 +1,8 @@
 """The page of `pflsweep report runs`: tables, figures, and all that a reader needs to trust or doubt them."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from pflsweep.keys import PLUGS
 from pflsweep.record import Record
@@ -23,22 +22,25 @@ round is chosen on test data, so that it flatters; the last round is not chosen.
 correct answers over that of samples; S-acc is on a client's own test data joined with that of a share of the others,
 drawn once (union: on all of it, own: on as much as is its own), G-acc on everybody's, `trained` of the local models
 before aggregation, all with the std over clients in brackets; the gain over the baseline too; *-* is what a run did
-not score (`metrics.*`, which trains the same). Floats are for one client and round, mean over the rounds; seconds are
-training and evaluation, images/s training alone.
+not score (`metrics.*`, which trains the same). What a sweep beside the runs has searched, such as `train.lr`, is a
+hyperparameter; rows of one method are labelled with those in which they differ. Floats are for one client and round,
+mean over the rounds; seconds are training and evaluation, images/s training alone. Figures cut bands off at 0 and 100,
+and where they would leave the curves no room.
 """
 
 
 def write(chosen: Chosen, out: Path, baseline: str | None, goal: float | None = None) -> Path:
     """Writes runs.md, the same as runs.html, and figures into `out`. goal: an accuracy whose first round is told."""
-    found = [setting for setting in settings(chosen.records) if setting.rows]
+    found = [setting for setting in settings(chosen.records, chosen.searches.keys) if setting.rows]
     check_baseline(found, baseline)
     out.mkdir(parents=True, exist_ok=True)
     text = [f"# Comparison of {sum(len(row.records) for s in found for row in s.rows)} finished runs\n"]
-    text += _apart(found)
+    text += [*_searches(chosen), *_apart(found)]
     for number, setting in enumerate(found, start=1):
         heading = (f"Setting {number}: " if len(found) > 1 else "") + setting.name
         suffix = f"-{number}" if len(found) > 1 else ""
-        text += [f"## {heading}\n", *_section(setting, (setting.baseline(baseline), baseline), goal, out, suffix)]
+        base = setting.baseline(baseline), baseline
+        text += [f"## {heading}\n", *_section(setting, base, goal, out, suffix, chosen.searches.won)]
     if found:
         text += ["## How to read this\n", NOTES]
     text += _left_out(chosen)
@@ -49,9 +51,12 @@ def write(chosen: Chosen, out: Path, baseline: str | None, goal: float | None = 
 
 
 def _section(
-    setting: Setting, baseline: tuple[Row | None, str | None], goal: float | None, out: Path, suffix: str
-) -> list[str]:
-    """One setting: accuracy, other metrics, cost, figures, shared settings, origin. baseline: its row, and its name."""
+    setting: Setting, baseline: tuple[Row | None, str | None], goal: float | None, out: Path, suffix: str,
+    won: Mapping[str, str],
+) -> list[str]:  # fmt: skip
+    """One setting: accuracy, other metrics, cost, figures, shared settings, origin. baseline: its row, and its name.
+    won: how hyperparameters were chosen, by identity.
+    """
     base, wanted = baseline
     text = [tables.markdown(tables.accuracy(setting, base)), *_reconstructions(setting.rows)]
     if base is None:
@@ -62,8 +67,8 @@ def _section(
     text += ["Cost:\n"]
     text += [tables.markdown(tables.cost(setting))]
     text += [f"![{alt}]({name}.png)\n" for name, alt in draw(setting, base, out, suffix).items()]
-    text += ["Shared settings:\n", _listing(setting.config), *_hyperparameters(setting.rows)]
-    return [*text, "Made by:\n", _origin(setting.rows)]
+    text += ["Shared settings:\n", _listing(setting.config), *_hyperparameters(setting.rows, won)]
+    return [*text, *_studies(setting.rows), "Made by:\n", _origin(setting.rows)]
 
 
 def _reconstructions(rows: list[Row]) -> list[str]:
@@ -83,12 +88,23 @@ def draw(setting: Setting, base: Row | None, out: Path, suffix: str = "") -> dic
         style.save(figures.accuracy(new, f"New clients, {setting.name}", band, by="epoch"), out / f"new{suffix}")
         made[f"new{suffix}"] = "accuracy of new clients by epoch of fine-tuning"
     pairs = {row.label: row.gains(base) for row in setting.rows if row is not base} if base else {}
-    by_method = {label: np.concatenate(gains) for label, gains in pairs.items() if gains}
+    by_method = {label: gains for label, gains in pairs.items() if gains}
     if base and by_method:
         title, order = f"Gains in the last round, {setting.name}", [row.label for row in setting.rows]
         style.save(figures.gains(by_method, base.label, order, title), out / f"gains{suffix}")
         made[f"gains{suffix}"] = f"gain of each client over {base.label}"
     return made
+
+
+def _searches(chosen: Chosen) -> list[str]:
+    """How many trials of searches are left out, and how to see them."""
+    if not chosen.hidden:
+        return []
+    command = f"pflsweep report runs {chosen.hidden[0].folder.parent.as_posix()}/[0-9a-f]*"
+    return [
+        f"{len(chosen.hidden)} trials of searches, by which hyperparameters were chosen, are left out; they are shown "
+        f"where their folders are named: `{command}`.\n"
+    ]
 
 
 def _apart(found: list[Setting]) -> list[str]:
@@ -103,13 +119,25 @@ def _apart(found: list[Setting]) -> list[str]:
     return [text, "\n".join([head, "|:--" * (len(found) + 1) + "|", *lines]) + "\n"]
 
 
-def _hyperparameters(rows: list[Row]) -> list[str]:
+def _hyperparameters(rows: list[Row], won: Mapping[str, str]) -> list[str]:
     text = []
     for row in rows:
         config = row.records[0].config
         own = {k: v for group in ("algorithm", *PLUGS) for k, v in (config.get(group) or {}).items()}
-        text.append(f"- {row.label}: {_pairs({k: v for k, v in own.items() if k != '_target_'}) or 'nothing to set'}")
+        values = {**{k: v for k, v in own.items() if k != "_target_"}, **row.tuned}
+        how = dict.fromkeys(won[r.meta["identity"]] for r in row.records if r.meta["identity"] in won)
+        text.append(f"- {row.label}: {'; '.join([_pairs(values) or 'nothing to set', *how])}")
     return ["Hyperparameters:\n", "\n".join(text) + "\n"]
+
+
+def _studies(rows: list[Row]) -> list[str]:
+    """Where their tables lie."""
+    lines = [
+        f"- {record.meta['study']} of {record.meta['name']}: `{(record.folder / 'study.parquet').as_posix()}`"
+        for row in rows
+        for record in row.studied
+    ]
+    return ["Studies, which change none of these numbers:\n", "\n".join(lines) + "\n"] if lines else []
 
 
 def _origin(rows: list[Row]) -> str:

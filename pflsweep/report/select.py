@@ -7,11 +7,14 @@ from typing import NamedTuple
 from pflsweep.errors import UserError, nearest
 from pflsweep.record import Record
 from pflsweep.report.compare import finished
+from pflsweep.report.searches import Searches, beside
 
 
 class Chosen(NamedTuple):
     records: list[Record]  # oldest first, finished or not
     damaged: list[str]  # what is wrong with each folder that cannot be read
+    searches: Searches = Searches()
+    hidden: tuple[Record, ...] = ()  # trials of searches, which stand in no table
 
     @property
     def done(self) -> list[Record]:
@@ -27,14 +30,33 @@ def choose(runs: Path, words: list[str]) -> Chosen:
     """The runs that `words` name, or all in the folder `runs`. Raises UserError on a word that names none."""
     if not words:
         return _all(runs)
-    known, damaged = _all(runs) if runs.is_dir() else Chosen([], [])
+    there = _all(runs) if runs.is_dir() else Chosen([], [])
     found: dict[Path, Record] = {}
     for word in words:
-        matches = [Record(word)] if (Path(word) / "meta.json").exists() else _matching(word, known)
+        matches = [Record(word)] if (Path(word) / "meta.json").exists() else _matching(word, there.records)
         if not matches:
-            raise UserError(_unknown(word, runs, known) + "".join(f" {problem}" for problem in damaged))
+            raise UserError(_unknown(word, runs, there.records) + "".join(f" {each}" for each in there.damaged))
         found |= {record.folder.resolve(): record for record in matches}
     return Chosen(_by_age(list(found.values())), [])
+
+
+def without_searches(chosen: Chosen, words: list[str]) -> Chosen:
+    """Without the trials that sweeps have chosen hyperparameters by, unless a word is the folder of one, or its
+    identity or the beginning of it. Raises UserError on a damaged ledger.
+    """
+    found = beside(chosen.records)
+    shown: list[Record] = []
+    hidden: list[Record] = []
+    for record in chosen.records:
+        searching = record.meta["identity"] in found.trials and not _named(record, words)
+        (hidden if searching else shown).append(record)
+    return Chosen(shown, chosen.damaged, found, tuple(hidden))
+
+
+def _named(record: Record, words: list[str]) -> bool:
+    """By itself, not by a name that its final trial has, too."""
+    folder = record.folder.resolve()
+    return any(record.meta["identity"].startswith(word) or Path(word).resolve() == folder for word in words)
 
 
 def _all(runs: Path) -> Chosen:

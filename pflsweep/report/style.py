@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from itertools import count
 from pathlib import Path
+from textwrap import fill
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +23,7 @@ DASHES = (
     (0, (5, 1.5, 1.2, 1.5)),
 )  # so that a grey print can be read too
 MARKERS = "osD^vP*"
+PER_INCH = 13  # letters of a title; of smaller text a few more
 MAP = "cividis"  # dark to bright without red against green
 
 _RC: Any = {
@@ -77,8 +79,14 @@ def figure(width: float = 6.4, height: float = 4.0, **subplots: Any) -> Iterator
 
 def legend(made: "Figure", lines: Mapping[str, Any], **how: Any) -> "Legend":
     """The lines' names at the right of all panels; the figure grows where there are too many for its height."""
-    made.set_figheight(max(made.get_figheight(), 0.5 + 0.21 * (len(lines) + how.get("title", "").count("\n"))))
+    breaks = "".join([*lines, how.get("title", "")]).count("\n")
+    made.set_figheight(max(made.get_figheight(), 0.5 + 0.21 * (len(lines) + breaks)))
     return made.legend(list(lines.values()), list(lines), loc="outside right upper", **{"handlelength": 3, **how})
+
+
+def wrapped(text: str, inches: float) -> str:
+    """In lines that are no longer than that, as far as letters are of middle width."""
+    return fill(text, max(16, int(PER_INCH * inches)), break_on_hyphens=False)
 
 
 def tints() -> "Colormap":

@@ -1,7 +1,7 @@
 """A setting as tables of text: what stands in the report, on the terminal and in MLflow."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import pandas as pd
@@ -96,9 +96,11 @@ def cost(setting: Setting) -> pd.DataFrame:
     ])  # fmt: skip
 
 
-def brief(records: Sequence[Record]) -> pd.DataFrame:
-    """The table that ends a multirun: a line a method and setting. Floats are for one client and round."""
-    found = settings(records)
+def brief(records: Sequence[Record], searched: Collection[str] = ()) -> pd.DataFrame:
+    """The table that ends a multirun: a line a method and setting. Floats are for one client and round.
+    searched: keys that are hyperparameters, as for `settings`.
+    """
+    found = settings(records, searched)
     lines = []
     for setting in found:
         where = {"setting": setting.name} if len(found) > 1 else {}

@@ -159,14 +159,25 @@ def read_scale(name: str) -> Scale:
 def read_space(algorithm: str, changes: list[dict[str, Any] | None], where: str) -> Space:
     """What is searched for a method: its file's axes with `changes` laid over, None for one that is not.
 
-    A change of None takes away all axes. Raises UserError on an empty grid.
+    A change of None takes away all axes. Raises UserError on an empty grid, and on a method that has no file.
     """
-    axes, file = _read(_find(algorithm, "tune: No search space", _names("space"), "space"))
+    axes, file = _read(_space_file(algorithm))
     files = dict.fromkeys(axes, file)
     for change in changes:
         axes = {} if change is None else _merged(axes, change)
         files |= dict.fromkeys(change or {}, where)
     return {key: axis(key, content, files[key]) for key, content in axes.items() if content is not None}
+
+
+def _space_file(algorithm: str) -> Path:
+    """One's own method has none until one writes it: another's is no better guess."""
+    for sweeps in folders():
+        if (file := sweeps / "space" / f"{algorithm}.yaml").is_file():
+            return file
+    raise UserError(
+        f"tune: there is no search space for '{algorithm}'. A file sweeps/space/{algorithm}.yaml in the folder that "
+        "you work in gives it one, a line for each key that is searched, such as `train.lr: {grid: [0.1, 0.01]}`."
+    )
 
 
 def _read(path: Path) -> tuple[dict[str, Any], str]:

@@ -4,6 +4,7 @@ import math
 import shlex
 import sys
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,7 +93,8 @@ def conclude(board: Board, track: bool) -> int:
     searched = any(group.tries for group in plan.groups)
     if searched:
         print(standings.winners(board).to_string(index=False) + f"\n\n{_chosen_on(plan)}\n")
-    print(conclusion(records) if records else standings.table(board).to_string(index=False))
+    keys = {key for group in plan.groups for key in group.space}
+    print(conclusion(records, keys) if records else standings.table(board).to_string(index=False))
     if track:
         tables = {"standings": standings.table(board)} | ({"winners": standings.winners(board)} if searched else {})
         lines, figures = standings.failures(board), pictures.of_searches(board)
@@ -136,11 +138,11 @@ def _records(board: Board) -> list["Record"]:
     return [Result(folder, rounds).record for folder, rounds in dict.fromkeys(told)]
 
 
-def conclusion(records: list["Record"]) -> str:
-    """The table of `pflsweep report` in text, with its words explained."""
+def conclusion(records: list["Record"], searched: Collection[str] = ()) -> str:
+    """The table of `pflsweep report` in text, with its words explained. searched: keys that are hyperparameters."""
     from pflsweep.report.tables import brief
 
-    table = brief(records).to_string(index=False)
+    table = brief(records, searched).to_string(index=False)
     rule = "-" * len(table.splitlines()[0])
     runs = records[0].folder.parent
     shown = runs.relative_to(Path.cwd()) if runs.is_relative_to(Path.cwd()) else runs

@@ -160,14 +160,16 @@ def log_comparison(client: "MlflowClient", parent: str, records: Sequence[Record
     import tempfile
 
     from pflsweep.report import page, tables
+    from pflsweep.report.searches import beside
     from pflsweep.report.select import Chosen
 
     client.set_tag(parent, "failed", _text("; ".join(failed) or "none"))
     if not records:
         return
-    log_table(client, parent, tables.brief(records), "comparison.json")
+    searches = beside(records)
+    log_table(client, parent, tables.brief(records, searches.keys), "comparison.json")
     with tempfile.TemporaryDirectory() as folder:
-        page.write(Chosen(list(records), list(failed)), Path(folder), None)
+        page.write(Chosen(list(records), list(failed), searches), Path(folder), None)
         client.log_artifacts(parent, folder, "comparison")
 
 

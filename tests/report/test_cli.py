@@ -98,6 +98,8 @@ def test_runs_are_chosen_by(word, here, capsys):
         (["runs", "--runs", "nowhere"], "no folder of runs 'nowhere'"),
         (["runs", "--out", "runs/file"], "--out runs/file cannot be written"),
         (["runs", "--target", "120"], "--target 120: it is an accuracy in percent"),
+        (["runs", "--target", "0"], "--target 0: it is an accuracy in percent"),
+        (["runs", "--target", "0.7"], r"--target 0\.7: it is in percent, not a share of 1\. Do you mean --target 70\?"),
         (["runs", "--target", "many"], "'many'"),
     ],
 )

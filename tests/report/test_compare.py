@@ -3,8 +3,8 @@ import pandas as pd
 import pytest
 
 from pflsweep.errors import UserError
-from pflsweep.report.compare import Row, check_baseline, client_accuracy, settings, summary
-from pflsweep.report.page import _listing
+from pflsweep.report import page
+from pflsweep.report.compare import Row, banded, check_baseline, client_accuracy, settings, summary
 from pflsweep.report.tables import accuracy, brief, cost, others
 
 from .records import create, finished, train
@@ -101,7 +101,7 @@ def test_a_kept_optimiser_state_is_a_setting_and_older_records_had_a_fresh_one(t
     ]
     key = "train.optimiser_state"
     assert [setting.config.get(key) for setting in found] == ["fresh", "kept", None]
-    assert f"`{key}=kept`" in _listing(found[1].config)
+    assert f"`{key}=kept`" in page._listing(found[1].config)
 
 
 def test_what_is_scored_beside_the_accuracy_parts_no_settings(tmp_path):
@@ -132,6 +132,27 @@ def test_what_is_scored_beside_the_accuracy_parts_no_settings(tmp_path):
     assert table["gain over fedavg"].tolist() == ["-", "+0.00 (0.00)", "+5.00 (8.66)", "+5.00 (8.66)"]
 
 
+def test_a_study_parts_neither_settings_nor_rows(tmp_path):
+    """It changes no number of its trial, which stands for a seed that was not trained without it."""
+    study = {"_target_": "pflsweep.studies.trajectory.Trajectory", "client": 4}
+    runs = [
+        finished(tmp_path / "0", "fedavg", [2, 4, 6, 8], study={}),
+        finished(tmp_path / "1", "fedala", [4, 4, 6, 8], study=study),
+        finished(tmp_path / "2", "fedala", [4, 4, 6, 8], study=study, seed=1),
+        finished(tmp_path / "3", "fedala", [4, 4, 6, 8], study={**study, "client": 5}),
+        finished(tmp_path / "4", "fedala", [4, 4, 6, 8]),  # older records have no such key
+    ]
+    for record in runs[1:4]:
+        record.meta |= {"study": "trajectory", "plugin_versions": {"study": 1}}
+    (setting,) = settings(runs)
+    assert [(row.label, row.records) for row in setting.rows] == [("fedavg", runs[:1]), ("fedala", [runs[4], runs[2]])]
+    assert setting.rows[1].studied == runs[1:4]
+    assert not any(key.startswith("study") for key in setting.config)
+    lines = page._studies(setting.rows)[1].splitlines()
+    assert lines[0] == f"- trajectory of fedala-digits-dirichlet-0: `{runs[1].folder}/study.parquet`"
+    assert len(lines) == 3
+
+
 def test_hyperparameters_make_rows_named_by_where_they_differ(tmp_path):
     runs = [finished(tmp_path, "pgfed", [5, 5, 5, 5], algorithm__mu=mu) for mu in (0.1, 0.5)]
     (setting,) = settings(runs)
@@ -160,6 +181,19 @@ def test_curve_of_seeds_has_the_t_interval_as_band(tmp_path):
     assert curve.rounds.tolist() == [1, 2, 3]
     assert curve.mean.tolist() == pytest.approx([0.25, 0.6, 0.5])
     assert (curve.high - curve.mean)[2] == pytest.approx(12.7062 * 0.1, rel=1e-5)
+
+
+def test_a_curve_of_seeds_has_what_all_of_them_have_and_the_band_that_is_asked_for():
+    seeds = [pd.Series([0.1, 0.5, 0.9], index=[1, 2, 3]), pd.Series([0.7, 0.2], index=[2, 4])]
+    curve = banded("fedavg", seeds, lambda values: float(np.ptp(values)))
+    assert [part.tolist() for part in curve[1:]] == [
+        [2],
+        [pytest.approx(0.6)],
+        [pytest.approx(0.4)],
+        [pytest.approx(0.8)],
+    ]
+    for plain in (banded("fedavg", seeds), banded("fedavg", seeds[:1], lambda values: 1.0)):
+        assert plain.low.tolist() == plain.mean.tolist() == plain.high.tolist()
 
 
 def test_other_metrics_by_hand(tmp_path):

@@ -1,5 +1,6 @@
 """Sweep files: what they say, and what is refused before anything runs or is written."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,16 @@ def test_ones_own_folder_comes_before_the_packages(tmp_path: Path) -> None:
     assert read_scale("tiny").images == 100
     write("space/fedprox", "algorithm.mu: {grid: [7.0]}\n")
     assert list(read_space("fedprox", [], "")) == ["algorithm.mu"]
+
+
+def test_a_method_without_a_space_is_told_how_it_gets_one() -> None:
+    with pytest.raises(UserError, match=r"no search space for 'fedavgm'\. A file sweeps/space/fedavgm\.yaml") as told:
+        read_space("fedavgm", [], "")
+    assert "Did you mean" not in str(told.value)
+    example = re.search("`(.*)`", str(told.value))
+    assert example
+    write("space/fedavgm", example[1])
+    assert read_space("fedavgm", [], "")["train.lr"].grid == [0.1, 0.01]
 
 
 def test_a_space_changed_by_a_table() -> None:

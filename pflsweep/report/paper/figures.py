@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from pflsweep.report import figures, style
-from pflsweep.report.compare import by_round, newcomers_accuracy
-from pflsweep.report.figures import Array
+from pflsweep.report.compare import banded, by_round, newcomers_accuracy
+from pflsweep.report.figures import Curve
 from pflsweep.report.paper import sensitivity, studies, weight_figures
 from pflsweep.report.paper.store import Trial
 from pflsweep.report.paper.table import Made, Reproduced, title
@@ -58,12 +57,13 @@ def curves(of: Reproduced) -> Iterator[Picture]:
         labels: dict[str, Any] = {}
         for axes, (setting, methods) in zip(grid.flat, settings.items(), strict=False):
             for each in methods:
-                rounds, mean, std = _by_round(list(each.answer.trials.values()), _scored(of, each))
+                curve = _by_round(list(each.answer.trials.values()), _scored(of, each), each.line.label)
+                rounds, mean, low, high = curve.rounds, 100 * curve.mean, 100 * curve.low, 100 * curve.high
                 look = {**looks[each.line.method], "marker": "", "linewidth": 1.3}
                 (line,) = axes.plot(rounds, mean, gid=f"curve {setting} {each.line.method}", **look)
                 labels.setdefault(each.line.label, line)
-                if np.any(std):
-                    axes.fill_between(rounds, mean - std, mean + std, color=look["color"], alpha=0.12, linewidth=0)
+                if np.any(high > low):
+                    axes.fill_between(rounds, low, high, color=look["color"], alpha=0.12, linewidth=0)
             axes.set(title=setting, xlabel="round", ylabel="mean accuracy over clients (%)")
             axes.margins(x=0.02)
         for axes in list(grid.flat)[len(settings) :]:
@@ -81,14 +81,10 @@ def _scored(of: Reproduced, made: Made) -> str:
     return f"{view}_accuracy" if target == "own" else f"{view}_{target}_accuracy"
 
 
-def _by_round(trials: list[Trial], column: str) -> tuple[Array, Array, Array]:
-    """The rounds that all evaluated, mean and std in percent."""
+def _by_round(trials: list[Trial], column: str, label: str) -> Curve:
+    """The rounds that all evaluated; the band is one std over seeds."""
     column = column if all(column in trial.rounds for trial in trials) else "personal_accuracy"
-    seeds = [by_round(trial, column) for trial in trials]
-    common = sorted(set.intersection(*(set(each.index) for each in seeds)))
-    values = 100 * np.array([each.loc[common].to_numpy(dtype=float) for each in seeds])
-    std = values.std(axis=0, ddof=1) if len(seeds) > 1 else np.zeros(len(common))
-    return np.array(common, dtype=float), values.mean(axis=0), std
+    return banded(label, [by_round(trial, column) for trial in trials], lambda values: float(values.std(ddof=1)))
 
 
 def newcomers(of: Reproduced) -> Iterator[Picture]:
@@ -98,9 +94,7 @@ def newcomers(of: Reproduced) -> Iterator[Picture]:
         for each in methods:
             seeds = [curve for trial in each.answer.trials.values() if len(curve := newcomers_accuracy(trial))]
             if seeds:
-                wide = pd.concat(seeds, axis=1, join="inner").sort_index()
-                mean = wide.mean(axis=1).to_numpy()
-                made.append(figures.Curve(each.line.label, wide.index.to_numpy(dtype=float), mean, mean, mean))
+                made.append(banded(each.line.label, seeds))
         if made:
             stem = f"new-{setting.replace('/', '-')}"
             picture = figures.accuracy(made, f"New clients, {setting}", by="epoch")
@@ -142,7 +136,7 @@ def gains(of: Reproduced) -> Iterator[Picture]:
         metric = of.layout.metrics[column.metric]
         there = [made for (_, c), made in sorted(of.made.items()) if c == number and made.there]
         if there:
-            by_method = {made.line.method: np.concatenate(of.by_client(made)) for made in there}
+            by_method = {made.line.method: [each.to_numpy() for each in of.by_client(made)] for made in there}
             head = f"Gains in the last round, {title(column)}"
             picture = figures.gains(by_method, metric.options["baseline"], order, head)
             yield Picture(f"gains-{column.setting}", f"gain of each client, {title(column)}", picture)

@@ -158,6 +158,7 @@ def test_all_of_them_and_the_index(
     assert "| small | 5 of 84 | 6 | 1 |" in index
     assert "pgfed/table1/README.md: 5 of 84 cells complete at scale small" in capsys.readouterr().out
     assert {path.stem for path in (tmp_path / "reports/pgfed/table3").glob("*.svg")} == {"gains-clients25", "matrix"}
+    assert "dot: a client and seed;" in (tmp_path / "reports/pgfed/table3/gains-clients25.svg").read_text()
 
 
 def test_the_newest_scale_unless_another_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

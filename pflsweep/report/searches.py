@@ -1,0 +1,52 @@
+"""What the sweeps beside some runs have searched: its keys are hyperparameters, and its trials belong in no table."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from pflsweep.keys import flat, under
+from pflsweep.record import YOUNG, Record, acting
+from pflsweep.report.paper.store import Ledger, ledgers
+
+
+class Searches(NamedTuple):
+    keys: frozenset[str] = frozenset()  # that were searched for some method, such as train.lr
+    trials: frozenset[str] = frozenset()  # identities of a search's trials that are nobody's final trial
+    won: Mapping[str, str] = {}  # identity of a final trial -> how its hyperparameters were chosen
+
+
+def beside(records: Iterable[Record]) -> Searches:
+    """By the ledgers in the folders of these records. Raises UserError on a damaged one."""
+    records = list(records)
+    folders = dict.fromkeys(record.folder.parent for record in records)
+    told = [(ledger, group) for folder in folders for ledger in ledgers(folder) for group in ledger.groups.values()]
+    searched = [(ledger, group) for ledger, group in told if group["points"]]
+    finals = {identity for _, group in told for identity in group["trials"].values()}
+    trials = {
+        record.meta["identity"]
+        for record in records
+        if record.meta["identity"] not in finals and any(_tried(record, *each) for each in searched)
+    }
+    won = {identity: _chosen(*each) for each in searched for identity in each[1]["trials"].values()}
+    return Searches(frozenset(key for _, group in searched for key in group["space"]), frozenset(trials), won)
+
+
+def _chosen(ledger: Ledger, group: dict[str, Any]) -> str:
+    data = {"validation": "validation data", "test": "TEST data"}[ledger.tune["split"]]
+    return f"the best of {group['points']} points on {data}"
+
+
+def _tried(record: Record, ledger: Ledger, group: dict[str, Any]) -> bool:
+    """Whether a trial belongs to the search of a group. A ledger names final trials alone: others are known by their
+    config, so that those that failed, were stopped or still run are known, too.
+    """
+    config, tune, space = acting({**YOUNG, **flat(record.config)}), ledger.tune, group["space"]
+    held = {"data.validation": tune["validation"]} if tune["split"] == "validation" else {}
+    asked = {**acting({**YOUNG, **group["config"]}), **held}
+    own = (*space, "study")  # a study may take over what is searched
+    if record.meta["seed"] not in ledger.seeds[: tune["seeds"]] or any(
+        config.get(key, value) != value for key, value in asked.items() if not under(key, own)
+    ):
+        return False
+    point = {key: config.get(key) for key in space}  # on test data, anybody's single run is like the search's
+    tried = [each["point"] for each in group.get("tried", [])]
+    return bool(held) or point in tried or all(point[key] in space[key] for key in space)

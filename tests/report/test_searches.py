@@ -1,0 +1,139 @@
+"""Tuned methods side by side: a sweep's winners in one table, and its search in none."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pflsweep.errors import UserError
+from pflsweep.record import Record
+from pflsweep.report.cli import main
+from pflsweep.report.compare import settings
+from pflsweep.report.searches import beside
+from pflsweep.report.select import choose, without_searches
+from tests.sweep.sweeping import run_here
+
+from .records import create, finished
+
+SMALL = ("train.rounds=3", "partition.clients=6", "model.hidden=[16]", "checkpoint.every=0", "checkpoint.models=false")
+SPACES = {"fedavg": [0.5, 0.0001], "pgfed": [0.1, 0.0001]}  # the second learns nothing in three rounds
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder in which two methods were tuned, with other winners, and what the sweep has said."""
+    folder = tmp_path_factory.mktemp("swept")
+    (folder / "sweeps/space").mkdir(parents=True)
+    for method, rates in SPACES.items():
+        (folder / f"sweeps/space/{method}.yaml").write_text(f"train.lr: {{grid: {rates}}}\n")
+    done = run_here(folder, "-m", "algorithm=fedavg,pgfed", "seed=0,1", "tune=grid", *SMALL)
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+@pytest.fixture
+def here(swept, tmp_path, monkeypatch) -> Path:
+    """A copy of it to work in."""
+    shutil.copytree(swept[0], tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_winners_meet_in_one_table_and_their_search_in_none(here, capsys):
+    main(["runs"])
+    text = (here / "report/runs.md").read_text()
+    assert "# Comparison of 4 finished runs" in text
+    assert "4 trials of searches, by which hyperparameters were chosen, are left out" in text
+    assert "`pflsweep report runs runs/[0-9a-f]*`" in text
+    assert "Setting 1" not in text
+    table = [line.split(" | ") for line in text.split("Other metrics")[0].splitlines() if line.startswith("| ")]
+    assert [line[0] for line in table] == ["| method", "| :--", "| fedavg", "| pgfed"]
+    assert table[3][1] == "2"  # seeds
+    assert table[3][4][0] in "+-", "a paired difference"
+    assert table[3][4][1].isdigit()
+    assert "- fedavg: `train.lr=0.5`; the best of 2 points on validation data" in text
+    assert "`train.lr=0.1`; the best of 2 points on validation data" in text
+    assert "- train: " in text
+    assert "train.lr=" not in text.split("- train: ")[1].splitlines()[0]
+    assert "4 trials of searches left out" in capsys.readouterr().out
+
+
+def test_the_table_that_ends_the_sweep_is_one(swept):
+    end = swept[1].split("-----\n")[1]
+    assert end.split()[0] == "method", "no column says that settings differ"
+    assert "fedavg" in end
+    assert "pgfed" in end
+
+
+def test_a_search_is_shown_where_its_folder_is_named(here, capsys):
+    hidden = without_searches(choose(Path("runs"), []), []).hidden
+    assert len(hidden) == 4
+    main(["runs", *map(str, sorted(Path("runs").glob("[0-9a-f]*")))])
+    out = capsys.readouterr().out
+    for label in ("fedavg (train.lr=0.0001)", "fedavg (train.lr=0.5)", "validation=0.2", "validation=0.0"):
+        assert label in out
+    assert "8 runs" in out
+    main(["runs", hidden[0].meta["identity"][:8]])
+    assert "1 runs" in capsys.readouterr().out
+    main(["runs", "fedavg-*"])  # trials of the search have the names of final ones
+    assert "2 runs; 2 trials of searches left out" in capsys.readouterr().out
+
+
+def test_another_rate_is_another_row_of_the_same_table(here):
+    done = run_here(here, "algorithm=pgfed", "train.lr=0.2", *SMALL)
+    assert done.returncode == 0, done.stderr
+    main(["runs", "--baseline", "pgfed (train.lr=0.1)"])
+    text = (here / "report/runs.md").read_text()
+    assert "Setting 1" not in text
+    table = text.split("Other metrics")[0]
+    for row in ("| fedavg | 2 |", "| pgfed (train.lr=0.1) | 2 |", "| pgfed (train.lr=0.2) | 1 |"):
+        assert row in table
+
+
+def ledger(runs: Path, record: Record, split: str, **group) -> None:
+    """Of a sweep that has searched train.lr in this record's setting."""
+    asked = {"model.hidden": [200], "train.rounds": 3, "train.batch": 32, "data.validation": 0.0}
+    own = {
+        "setting": "", "method": record.meta["method"], "config": asked, "space": {"train.lr": [0.05, 0.1, 0.2]},
+        "points": 3, "points_settled": 3, "tried": [], "winner": {"train.lr": 0.05}, "winner_value": 0.5,
+        "trials": {"0": record.meta["identity"]}, "failed": {}, "failed_points": [], **group,
+    }  # fmt: skip
+    (runs / "sweeps").mkdir(exist_ok=True)
+    content = {"sweep": "a test", "scale": "paper", "command": "pflsweep -m ...", "seeds": [0, 1], "groups": [own]}
+    content["tune"] = {"split": split, "validation": 0.2, "seeds": 1}
+    (runs / "sweeps" / f"{split}.json").write_text(json.dumps(content))
+
+
+def test_trials_that_have_no_result_are_of_the_search_too(tmp_path):
+    won = finished(tmp_path, "fedavg", [5, 5, 5, 5], data__validation=0.0)
+    tried = [create(tmp_path, "fedavg", data__validation=0.2, train__lr=lr) for lr in (0.1, 0.07)]
+    tried[0].set_status(status="failed", error="Diverged")
+    others = [
+        create(tmp_path, "fedavg", data__validation=0.1),
+        create(tmp_path, "fedavg", data__validation=0.2, model__hidden=[100]),
+        create(tmp_path, "fedavg", data__validation=0.2, seed=1),  # the search has the first seed alone
+    ]
+    ledger(tmp_path, won, "validation")
+    assert beside([won, *tried, *others]).trials == {record.meta["identity"] for record in tried}
+
+
+def test_on_test_data_a_rate_of_ones_own_is_no_trial_of_the_search(tmp_path):
+    won, tried, drawn, own = (
+        finished(tmp_path, "fedavg", [5, 5, 5, 5], data__validation=0.0, train__lr=lr) for lr in (0.05, 0.1, 0.13, 0.07)
+    )
+    ledger(tmp_path, won, "test", tried=[{"point": {"train.lr": 0.13}, "value": 0.4}])
+    found = beside([won, tried, drawn, own])
+    assert found.trials == {tried.meta["identity"], drawn.meta["identity"]}
+    assert found.won == {won.meta["identity"]: "the best of 3 points on TEST data"}
+    (setting,) = settings([won, own], found.keys)
+    assert [row.label for row in setting.rows] == ["fedavg (train.lr=0.05)", "fedavg (train.lr=0.07)"]
+    assert len(settings([won, own])) == 2, "a rate that nothing has searched is of the setting"
+
+
+def test_a_search_alone_is_nothing_to_report_on(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tried = finished(tmp_path / "runs", "fedavg", [5, 5, 5, 5], data__validation=0.2)
+    ledger(tmp_path / "runs", tried, "validation", trials={})
+    with pytest.raises(UserError, match="No finished run to report on in 'runs': 1 trials of searches"):
+        main(["runs"])
