@@ -40,6 +40,12 @@ class Metric(NamedTuple):
     times: float = 1.0
     unit: str = "percent"  # where nothing is printed that says it
 
+    @property
+    def of_clients(self) -> bool:
+        """Whether it is an accuracy of which each client has its own: one model on everybody's data has one for all."""
+        shared = self.options.get("view") == "global" and self.options.get("target") == "all"
+        return self.quantity == "accuracy" and not shared
+
 
 class Printed(NamedTuple):
     """A row of a printed CSV file."""

@@ -27,7 +27,8 @@ No numbers are printed of this one. **Bold** is our best of the {along}, <u>unde
 """
 PAIRED = """\
 Mean difference in points of the same client under the same seed, with its 95% CI over seeds (Student's t), or over
-clients (bootstrap) where there is one seed; p: Wilcoxon's signed ranks over all pairs, not corrected for their number.
+clients (bootstrap) where there is one seed; p: Wilcoxon's signed ranks over clients, each with the mean of its
+differences over the seeds, not corrected for the number of tests. Columns with one number for all clients are left out.
 """
 
 

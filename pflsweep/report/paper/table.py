@@ -7,7 +7,6 @@ from itertools import groupby
 from statistics import fmean
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from pflsweep.report.paper import claims, layout, measure
@@ -56,7 +55,7 @@ class Paired(NamedTuple):
     column: int
     method: str
     gain: Interval
-    p: float  # Wilcoxon's signed ranks over the clients of all seeds; NaN where no client differs
+    p: float  # Wilcoxon's signed ranks over clients; NaN where no client differs
 
 
 class Reproduced:
@@ -231,16 +230,19 @@ class Reproduced:
         """The paper's method against each other one, where accuracies are the clients' own."""
         for (_, column), made in sorted(self.made.items(), key=lambda each: each[0][::-1]):
             own = self.answer(made.answer.setting, self.layout.own)
-            if made.metric.quantity == "accuracy" and not made.metric.minus and made.answer.method != self.layout.own:
+            if made.metric.of_clients and not made.metric.minus and made.answer.method != self.layout.own:
                 theirs, ours = (self._by_client(made.metric, made.line, answer) for answer in (made.answer, own))
-                pairs = [(ours[seed] - theirs[seed]).dropna().to_numpy(dtype=float) for seed in ours if seed in theirs]
+                pairs = [(ours[seed] - theirs[seed]).dropna() for seed in ours if seed in theirs]
                 if pairs and all(map(len, pairs)):
-                    yield Paired(column, made.line.method, interval(pairs), _wilcoxon(np.concatenate(pairs)))
+                    gain = interval([each.to_numpy(dtype=float) for each in pairs])
+                    yield Paired(column, made.line.method, gain, _wilcoxon(pairs))
 
 
-def _wilcoxon(differences: Any) -> float:
+def _wilcoxon(by_seed: list[pd.Series]) -> float:
+    """Of one difference a client, the mean over its seeds: a client's seeds are no independent pairs."""
     from scipy.stats import wilcoxon
 
+    differences = pd.concat(by_seed, axis=1).mean(axis=1).to_numpy(dtype=float)
     apart = differences[differences != 0]
     return float(wilcoxon(apart).pvalue) if len(apart) else math.nan
 

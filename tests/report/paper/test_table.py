@@ -171,7 +171,18 @@ def test_paired_tests_by_hand(sweep: Sweep) -> None:
     assert set(pairs) == {"local", "fedavg"}
     assert pairs["local"].gain.mean == pytest.approx(0.15)  # of 10 and 20 points
     assert pairs["local"].gain.over == "seeds"
-    assert pairs["local"].p == pytest.approx(0.125)  # four of four differences are positive: 2 / 2^4
+    # 20 20 0 0 and 40 40 0 0 points, so 30 30 0 0 by client: two of two are positive: 2 / 2^2
+    assert pairs["local"].p == pytest.approx(0.5)
+
+
+def test_one_number_for_all_clients_is_not_tested_client_by_client(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path / "runs", "fedpg/table1", seeds=(0,))
+    for method, correct in (("ditto", [2, 4, 6, 8]), ("fedpg", [4, 6, 8, 8])):
+        sweep.add("fmnist/pat2", method, {0: correct}, views=("personal", "personal_all", "global_all"))
+    sweep.write()
+    of = reproduced(sweep.runs, "fedpg/table1")
+    columns = {of.layout.columns[pair.column].metric for pair in of.paired()}
+    assert columns == {"l_acc", "g_acc"}
 
 
 def test_emds_of_our_partitions_stand_for_those_in_heads(tmp_path: Path) -> None:
