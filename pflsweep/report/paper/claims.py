@@ -62,6 +62,7 @@ class Ruling(NamedTuple):
 
     holds: bool | str | None
     checks: list[Check]
+    without: list[tuple[str, ...]] = []  # noqa: RUF012 (never changed): keys of cells that print has and no run of ours
 
 
 def judge(claim: dict[str, Any], cells: list[Cell], needed: set[tuple[str, ...]] | None = None) -> Ruling:

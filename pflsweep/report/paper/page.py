@@ -25,6 +25,12 @@ UNPRINTED = """\
 No numbers are printed of this one. **Bold** is our best of the {along}, <u>underlined</u> our second. A std is over
 {over}.
 """
+NONE = """
+**none**: all runs behind the cell are finished, and have no such number.
+"""
+NEEDS = """
+A cell that needs other rows is measured against them.
+"""
 PAIRED = """\
 Mean difference in points of the same client under the same seed, with its 95% CI over seeds (Student's t), or over
 clients (bootstrap) where there is one seed; p: Wilcoxon's signed ranks over clients, each with the mean of its
@@ -82,10 +88,19 @@ def _cell(made: Made | None, of_print: bool) -> str:
 
 def _ours(made: Made) -> str:
     if not made.there:
-        return "failed" if made.answer.failed else "missing"
+        return "none" if made.none else "failed" if made.answer.failed else _needs(made) or "missing"
     shown = value(made)
     shown = f"**{shown}**" if made.place == 1 else f"<u>{shown}</u>" if made.place == 2 else shown
-    return shown if made.complete else f"{shown} ({made.value.n} of {len(made.answer.seeds)} seeds)"
+    seeds = f"{made.value.n} of {len(made.answer.seeds)} seeds"
+    return shown if made.complete else f"{shown} ({_needs(made) or seeds})"
+
+
+def _needs(made: Made) -> str:
+    """Of which rows its number waits for seeds, where its own are all there."""
+    if not made.lacking or not made.answer.complete:
+        return ""
+    rows = "all rows" if made.metric.relative == "slowest" else ", ".join(each.method for each in made.lacking)
+    return f"needs {rows}"
 
 
 def value(made: Made) -> str:
@@ -106,7 +121,7 @@ def _section(heading: str, lines: Iterable[str]) -> list[str]:
 
 def _standing(of: Reproduced) -> str:
     seeds = sorted({seed for made in of.made.values() for seed in made.answer.seeds})
-    parts = [f"Scale **{of.store.scale}**, {of.complete} of {len(of.made)} cells complete"]
+    parts = [f"Scale **{of.store.scale}**, {of.complete} of {of.fillable} cells complete"]
     if seeds:
         parts.append(f"seeds {', '.join(map(str, seeds))}")
     printed = {cell.setting: cell.value for cell in layout.heads(of.layout)}
@@ -119,9 +134,10 @@ def _legend(of: Reproduced) -> str:
     said = " or ".join(sorted({made.metric.over for made in of.made.values()} - {"nothing"}))
     printed = sorted({re.sub(r"(\d+)", r" (\1)", line.std_over).replace("_", " ") for line in of.layout.printed} - {""})
     theirs = f"; the paper's is over {', '.join(printed)}" if printed else "; the paper prints none"
-    if not of.layout.in_print:
-        return UNPRINTED.format(along=of.layout.compare.removesuffix("s"), over=said or "nothing")
-    return LEGEND.format(along=of.layout.compare.removesuffix("s"), over=(said or "nothing") + theirs)
+    none = NONE if any(made.none for made in of.made.values()) else ""
+    needs = NEEDS if any(_needs(made) for made in of.made.values()) else ""
+    text, over = (LEGEND, (said or "nothing") + theirs) if of.layout.in_print else (UNPRINTED, said or "nothing")
+    return text.format(along=of.layout.compare.removesuffix("s"), over=over) + none + needs
 
 
 def _gaps(of: Reproduced) -> list[str]:
@@ -129,13 +145,10 @@ def _gaps(of: Reproduced) -> list[str]:
     by_command: dict[str, dict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
     why: dict[str, None] = {}
     for (_, column), made in sorted(of.made.items(), key=lambda each: each[0][::-1]):
-        answer = made.answer
-        if not made.complete:
+        for answer in made.lacking:
             command = "`, `".join(answer.commands) or command_of(of)
-            by_command[command][title(of.layout.columns[column])][answer.method] = None
-        if answer.complete and not made.there:
-            why[f"{answer.method} {answer.setting}: no {made.line.metric} can be made of its runs"] = None
-        why |= dict.fromkeys(_reasons(answer))
+            by_command[command][title(of.layout.columns[column])][made.answer.method] = None
+        why |= dict.fromkeys(reason for answer in (made.answer, *made.against) for reason in _reasons(answer))
     lines = []
     for command, columns in by_command.items():
         lines.append(f"`{command}` fills:")
@@ -178,7 +191,8 @@ def _claims(ruled: list[tuple[dict[str, Any], Ruling]]) -> list[str]:
         broken = "" if ruling.holds in (True, None) else _broken(checks)
         mean = "" if claim["basis"] == "stated" else f" ({claim['basis']}: {claim.get('note', 'our reading')})"
         print_ = VERDICTS[claim["holds_in_print"]] if not claim["needs_rerun"] else "not in print"
-        cells = (f'{claim["id"]}: "{claim["quote"]}"{mean}', print_, VERDICTS[ruling.holds], f"{so_far}{broken}")
+        said = "; ".join(filter(None, [f"{so_far}{broken}", _without(ruling)]))
+        cells = (f'{claim["id"]}: "{claim["quote"]}"{mean}', print_, VERDICTS[ruling.holds], said)
         lines.append(f"| {' | '.join(map(tables.cell, cells))} |")
     return ["| claim | in print | in our numbers | |", "|:--|:--|:--|:--|", *lines] if lines else []
 
@@ -187,6 +201,15 @@ def _broken(checks: list[Check]) -> str:
     fails = [check.said for check in checks if not check.holds]
     more = f"; and {len(fails) - 3} more" if len(fails) > 3 else ""
     return f"; fails: {'; '.join(fails[:3])}{more}" if fails else ""
+
+
+def _without(ruling: Ruling) -> str:
+    """The cells that a claim was judged without, by method."""
+    by_method: dict[str, dict[str, None]] = defaultdict(dict)
+    for _, dataset, _, setting, metric, method in ruling.without:
+        by_method[method][" ".join([dataset, setting, metric])] = None
+    cells = "; ".join(f"{method} ({', '.join(places)})" for method, places in by_method.items())
+    return f"without {cells}: none" if cells else ""
 
 
 def _paired(of: Reproduced) -> list[str]:

@@ -25,15 +25,28 @@ class Made(NamedTuple):
     answer: Answer
     value: Value  # in the printed unit
     place: int  # 1: the best of its column, 2: the second; 0: neither
+    against: list[Answer]  # those of other rows that it is measured against
 
     @property
     def there(self) -> bool:
         return not math.isnan(self.value.mean)
 
     @property
+    def lacking(self) -> list[Answer]:
+        """What has to be trained for it: its own seeds, then the same ones of what it is measured against."""
+        if not self.answer.complete:
+            return [self.answer]
+        return [other for other in self.against if not other.trials.keys() >= set(self.answer.seeds)]
+
+    @property
     def complete(self) -> bool:
         """Whether it rests on all seeds that were asked for, its own and those of what it is measured against."""
-        return self.there and self.answer.complete and self.value.n == len(self.answer.seeds)
+        return self.there and not self.lacking
+
+    @property
+    def none(self) -> bool:
+        """Whether everything is trained and there is no such number: the method has none."""
+        return not self.there and not self.lacking
 
     @property
     def difference(self) -> float | None:
@@ -75,13 +88,18 @@ class Reproduced:
             if column is not None:
                 metric = self.layout.metrics[line.metric]
                 place = (line.row, self.layout.columns.index(column))
-                found[place] = Made(line, metric, self._answer_of(line), self.value(line), 0)
+                found[place] = Made(line, metric, self._answer_of(line), self.value(line), 0, self._against(line))
         return self._ranked(found)
 
     @property
     def complete(self) -> int:
         """How many cells rest on all seeds that were asked for."""
         return sum(made.complete for made in self.made.values())
+
+    @property
+    def fillable(self) -> int:
+        """How many cells can be."""
+        return sum(not made.none for made in self.made.values())
 
     @property
     def trials(self) -> list[Trial]:
@@ -111,6 +129,20 @@ class Reproduced:
     def _answer_of(self, line: Printed) -> Answer:
         return self.answer(self.layout.setting_of(line), line.method)
 
+    def _against(self, line: Printed) -> list[Answer]:
+        """The answers of other rows that a number is measured against."""
+        metric = self.layout.metrics[line.metric]
+        if metric.relative == "slowest":
+            methods = [row.method for row in self._rivals(line)]
+        else:
+            plain = line.method.removesuffix(metric.minus) if metric.minus else ""
+            methods = [metric.relative, metric.options.get("baseline", ""), plain]
+        return [self.answer(self.layout.setting_of(line), each) for each in methods if each not in ("", line.method)]
+
+    def _rivals(self, line: Printed) -> list[Printed]:
+        """The rows of which the slowest is looked for."""
+        return [each for each in self.layout.printed if (each.setting, each.metric) == (line.setting, line.metric)]
+
     def value(self, line: Printed) -> Value:
         """What stands where a number is printed."""
         metric = self.layout.metrics[line.metric]
@@ -128,8 +160,7 @@ class Reproduced:
         factor = metric.times * (100 if line.unit == "percent" else 1)
         if metric.relative != "slowest":
             return Value(factor * own.mean / self._plain(metric, line, metric.relative).mean, None, own.n)
-        rows = [each for each in self.layout.printed if (each.setting, each.metric) == (line.setting, line.metric)]
-        numbers = [self._plain(metric, line, row.method).mean for row in rows]
+        numbers = [self._plain(metric, line, row.method).mean for row in self._rivals(line)]
         there = [number for number in numbers if math.isfinite(number)]
         slowest = max(there) if there and not any(map(math.isnan, numbers)) else math.nan
         return Value(factor * slowest / own.mean, None, own.n)
@@ -253,12 +284,16 @@ def title(column: Column) -> str:
 
 
 def rulings(of: Reproduced, others: list[Reproduced]) -> Iterator[tuple[dict[str, Any], Ruling]]:
-    """The claims about a table, judged on our numbers; some look at `others`, the paper's further tables."""
+    """The claims about a table, judged on our numbers; some look at `others`, the paper's further tables. What no run
+    could fill holds none of them back.
+    """
     cells = [cell for each in (of, *others) for cell in each.cells()]
+    none = {(each.layout.table, *made.line.key) for each in (of, *others) for made in each.made.values() if made.none}
     printed = layout.printed_cells(of.layout.paper) + _placeholders(of)
     for claim in layout.claims(of.layout.paper, of.layout.table):
         if "bold" not in claim["expr"]:  # of print's typography: nothing that a run could tell
-            yield claim, claims.judge(claim, cells, claims.looks_at(claim, printed))
+            needed = claims.looks_at(claim, printed)
+            yield claim, claims.judge(claim, cells, needed - none)._replace(without=sorted(needed & none))
 
 
 def _placeholders(of: Reproduced) -> list[Cell]:

@@ -196,6 +196,45 @@ def test_one_broken_table_does_not_hide_the_others(tmp_path: Path, monkeypatch: 
     assert "[fedala/table1]" in index
 
 
+def test_a_number_that_a_method_does_not_have_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Print has a global model of FedRep and we have none: claims about the others are told without it."""
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), "fedpg/table3", seeds=(0,))
+    for attack in ("clean", "A1", "A2"):
+        for method in dict.fromkeys(line.method for line in layout.read("fedpg/table3").printed):
+            has = ("global_all",) if method != "fedrep" else ()
+            views = ("personal", "trained", "personal_all", "trained_all", "personal_subset", "trained_subset", *has)
+            sweep.add(f"fmnist/{attack}", method, {0: [8 if method == "fedpg" else 4] * 4}, views=views)
+    sweep.write()
+    main(["fedpg/table3"])
+    text = (tmp_path / "reports/fedpg/table3/README.md").read_text()
+    assert "117 of 117 cells complete" in text
+    assert "none<br><sub>0.792</sub>" in text
+    assert "**none**: all runs behind the cell are finished" in text
+    assert "## Missing and failed" not in text
+    claim = next(line for line in text.splitlines() if "fedpg-t3-4" in line)
+    cells = "fmnist A1 gm_acc, fmnist A2 gm_acc, fmnist clean gm_acc"
+    assert claim.endswith(f"| holds | holds | 9 of 9 comparisons; without fedrep ({cells}): none |")
+
+
+def test_what_is_measured_against_other_rows_waits_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), "pgfed/table2", seeds=(0,))
+    sweep.add(C25, "pgfed", {0: [8] * 4})
+    sweep.write()
+    main(["pgfed/table2"])
+    text = (tmp_path / "reports/pgfed/table2/README.md").read_text()
+    assert "needs all rows<br><sub>3.4</sub>" in text
+    sweep.name = "pgfed/table3"
+    sweep.write()
+    main(["pgfed/table3"])
+    text = (tmp_path / "reports/pgfed/table3/README.md").read_text()
+    assert "| PGFed | needs local<br>" in text
+    assert "A cell that needs other rows is measured against them." in text
+
+
 def test_figures_without_printed_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """New clients' accuracy by epoch, 10 to 30 and 20 to 60%: what the fine-tuning ends with, and its curve."""
     monkeypatch.chdir(tmp_path)

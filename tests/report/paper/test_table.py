@@ -82,7 +82,9 @@ def test_gains_need_the_baselines_seed(sweep: Sweep) -> None:
     assert not made(of, "pgfed", "gain").complete
     del sweep.group(C25, "local")["trials"]["0"]
     sweep.write()
-    assert not made(reproduced(sweep.runs, "pgfed/table3"), "pgfed", "gain").there
+    waiting = made(reproduced(sweep.runs, "pgfed/table3"), "pgfed", "gain")
+    assert not waiting.there
+    assert (waiting.none, [answer.method for answer in waiting.lacking]) == (False, ["local"])
 
 
 def test_rounds_to_a_goal_and_speedup_over_the_slowest(tmp_path: Path) -> None:
@@ -94,7 +96,9 @@ def test_rounds_to_a_goal_and_speedup_over_the_slowest(tmp_path: Path) -> None:
     of = reproduced(sweep.runs, "pgfed/table2")
     assert made(of, "apfl", "rounds_to_70").value.mean == 2
     assert made(of, "fedper", "rounds_to_70").value.mean == 2  # 60% in the last round, 70% in the second
-    assert math.isnan(made(of, "apfl", "speedup").value.mean)  # pgfedmo may be slower still
+    waiting = made(of, "apfl", "speedup")
+    assert math.isnan(waiting.value.mean)  # pgfedmo may be slower still
+    assert (waiting.none, [answer.method for answer in waiting.lacking]) == (False, ["pgfedmo"])
     sweep.add(C25, "pgfedmo", {0: [5, 5, 5, 5]})
     sweep.write()
     of = reproduced(sweep.runs, "pgfed/table2")
