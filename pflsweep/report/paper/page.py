@@ -19,7 +19,7 @@ VERDICTS = {True: "holds", "partly": "holds in part", False: "does not hold", No
 LEGEND = """\
 Each cell: ours, then what is printed and the difference. **Bold** is our best of the {along}, <u>underlined</u> our
 second; **≠** marks a difference larger than our std and the printed one together (one that is not known counts as
-nothing; without either there is no mark). A std is over {over}.
+nothing; without either, or with ours alone where it is 0, there is no mark). A std is over {over}.
 """
 UNPRINTED = """\
 No numbers are printed of this one. **Bold** is our best of the {along}, <u>underlined</u> our second. A std is over

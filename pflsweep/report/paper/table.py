@@ -57,8 +57,10 @@ class Made(NamedTuple):
 
     @property
     def apart(self) -> bool:
-        """Whether we are further from print than both stds together; never where neither has one."""
-        stds = [std for std in (self.value.std, self.line.std) if std is not None]
+        """Whether we are further from print than both stds together; never where nothing measures the noise: that two
+        seeds agree to the last digit says little of it.
+        """
+        stds = [std for std in (self.value.std or None, self.line.std) if std is not None]
         return self.difference is not None and bool(stds) and abs(self.difference) > sum(stds)
 
 

@@ -235,6 +235,23 @@ def test_what_is_measured_against_other_rows_waits_for_them(tmp_path: Path, monk
     assert "A cell that needs other rows is measured against them." in text
 
 
+def test_rounds_have_a_decimal_and_equal_seeds_are_no_measure_of_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """70% in round 2 and 3, and twice in round 2; print has no std."""
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), "pgfed/table2")
+    sweep.add(C25, "pgfed", {0: [8] * 4})
+    later = train(create(sweep.runs, "pgfed", 1, dataset___target_=place(C25)), [[1] * 4, [1] * 4, [8] * 4])
+    sweep.name_trial(C25, "pgfed", 1, later)
+    sweep.add(C25, "fedper", {0: [8] * 4, 1: [8] * 4})
+    sweep.write()
+    main(["pgfed/table2"])
+    text = (tmp_path / "reports/pgfed/table2/README.md").read_text()
+    assert "2.5 ± 0.7</u><br><sub>9; \N{MINUS SIGN}6.5 **≠**</sub>" in text
+    assert "**2.0 ± 0.0**<br><sub>8; \N{MINUS SIGN}6.0</sub>" in text
+
+
 def test_figures_without_printed_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """New clients' accuracy by epoch, 10 to 30 and 20 to 60%: what the fine-tuning ends with, and its curve."""
     monkeypatch.chdir(tmp_path)
