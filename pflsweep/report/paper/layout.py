@@ -71,6 +71,11 @@ class Printed(NamedTuple):
         return self.method.endswith("_ala")
 
     @property
+    def noise(self) -> float | None:
+        """The std, where it is over whole runs."""
+        return self.std if self.std_over.startswith(("runs", "seeds", "shuffles")) else None
+
+    @property
     def shown(self) -> str:
         """As printed."""
         return (self.text.replace("inf", "∞") or "lost") + (f" ± {self.std_text}" if self.std_text else "")
@@ -320,10 +325,12 @@ def _formula(node: ast.expr) -> float:
     return float(ast.literal_eval(node))
 
 
-def cell_of(layout: Layout, line: Printed, value: float, std: float | None, best: bool = False) -> Cell:
-    """A number, printed or ours, as claims see it."""
+def cell_of(
+    layout: Layout, line: Printed, value: float, std: float | None, best: bool = False, noise: float | None = None
+) -> Cell:
+    """A number, printed or ours, as claims see it. noise: its std over seeds."""
     key = dict(zip(KEYS, (layout.table, *line.key), strict=True))
-    return Cell(paper=layout.paper, **key, value=value, std=std, best=best)
+    return Cell(paper=layout.paper, **key, value=value, std=std, best=best, noise=noise)
 
 
 def printed_cells(paper: str) -> list[Cell]:
@@ -334,7 +341,7 @@ def printed_cells(paper: str) -> list[Cell]:
             layout = read(name)
             for line in layout.printed:
                 if line.value is not None:
-                    cells.append(cell_of(layout, line, line.value, line.std, line.best))
+                    cells.append(cell_of(layout, line, line.value, line.std, line.best, line.noise))
             cells += heads(layout)
     return cells
 

@@ -31,6 +31,10 @@ NONE = """
 NEEDS = """
 A cell that needs other rows is measured against them.
 """
+CLEAR = """\
+Clear of std are comparisons that hold by more than the root of the summed squares of both our stds over seeds; with two
+seeds such a std is itself uncertain. The verdict does not look at it.
+"""
 PAIRED = """\
 Mean difference in points of the same client under the same seed, with its 95% CI over seeds (Student's t), or over
 clients (bootstrap) where there is one seed; p: Wilcoxon's signed ranks over clients, each with the mean of its
@@ -115,7 +119,7 @@ def number(x: float, decimals: int, sign: str = "") -> str:
 
 
 def _section(heading: str, lines: Iterable[str]) -> list[str]:
-    body = [line if line.startswith(("|", "  ", PAIRED)) else f"- {line}" for line in lines]
+    body = [line if line.startswith(("|", "  ", PAIRED, CLEAR)) else f"- {line}" for line in lines]
     return [f"## {heading}\n", "\n".join(body) + "\n"] if body else []
 
 
@@ -188,13 +192,22 @@ def _claims(ruled: list[tuple[dict[str, Any], Ruling]]) -> list[str]:
     for claim, ruling in ruled:
         n, checks = sum(check.holds for check in ruling.checks), ruling.checks
         so_far = f"{n} of {len(checks)} comparisons" + (" so far" if ruling.holds is None else "") if checks else ""
+        so_far += _clear(checks)
         broken = "" if ruling.holds in (True, None) else _broken(checks)
         mean = "" if claim["basis"] == "stated" else f" ({claim['basis']}: {claim.get('note', 'our reading')})"
         print_ = VERDICTS[claim["holds_in_print"]] if not claim["needs_rerun"] else "not in print"
         said = "; ".join(filter(None, [f"{so_far}{broken}", _without(ruling)]))
         cells = (f'{claim["id"]}: "{claim["quote"]}"{mean}', print_, VERDICTS[ruling.holds], said)
         lines.append(f"| {' | '.join(map(tables.cell, cells))} |")
-    return ["| claim | in print | in our numbers | |", "|:--|:--|:--|:--|", *lines] if lines else []
+    about = [CLEAR] if any(_clear(ruling.checks) for _, ruling in ruled) else []
+    return [*about, "| claim | in print | in our numbers | |", "|:--|:--|:--|:--|", *lines] if lines else []
+
+
+def _clear(checks: list[Check]) -> str:
+    """How many comparisons are no matter of seeds."""
+    known = [check.clear for check in checks if check.clear is not None]
+    of = f" of {len(known)}" if len(known) < len(checks) else ""
+    return f", {sum(known)}{of} clear of std" if known else ""
 
 
 def _broken(checks: list[Check]) -> str:

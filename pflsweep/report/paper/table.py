@@ -149,13 +149,21 @@ class Reproduced:
         """What stands where a number is printed."""
         metric = self.layout.metrics[line.metric]
         own = self._plain(metric, line, line.method)
-        factor = metric.times * (100 if line.unit == "percent" and metric.quantity in measure.SHARES else 1)
+        factor = _factor(metric, line)
         if metric.relative:
             return self._relative(own, metric, line)
         if metric.minus:
             other = self._plain(metric, line, line.method.removesuffix(metric.minus))
             own = Value(own.mean - other.mean, None, min(own.n, other.n))
         return Value(factor * own.mean, None if own.std is None else factor * own.std, own.n)
+
+    def noise(self, line: Printed) -> float | None:
+        """The std over seeds of what stands where a number is printed, whatever its own is over; None where it is
+        measured against another row.
+        """
+        metric = self.layout.metrics[line.metric]
+        std = measure.over_seeds(self._by_seed(metric, line, line.method)).std
+        return None if std is None or metric.relative or metric.minus else _factor(metric, line) * std
 
     def _relative(self, own: Value, metric: Metric, line: Printed) -> Value:
         """To another row; or of the column's slowest to this one, where every row has its number."""
@@ -169,18 +177,20 @@ class Reproduced:
 
     def _plain(self, metric: Metric, line: Printed, method: str) -> Value:
         """A quantity over seeds or clients, before it is related to others."""
-        answer = self.answer(self.layout.setting_of(line), method)
-        if metric.quantity not in measure.NUMBERS:
-            by_client = list(self._by_client(metric, line, answer).values())
-            if metric.over == "clients":
-                return measure.over_clients(by_client)
-            take = "min" if metric.options.get("take") == "min" else "mean"
-            numbers = [float(values.agg(take)) for values in by_client]
-        else:
-            of = measure.NUMBERS[metric.quantity]
-            numbers = [of(trial, {**metric.options, "row": method}) for trial in answer.trials.values()]
-        value = measure.over_seeds(numbers)
+        if metric.over == "clients" and metric.quantity not in measure.NUMBERS:
+            answer = self.answer(self.layout.setting_of(line), method)
+            return measure.over_clients(list(self._by_client(metric, line, answer).values()))
+        value = measure.over_seeds(self._by_seed(metric, line, method))
         return value if metric.over == "seeds" else value._replace(std=None)
+
+    def _by_seed(self, metric: Metric, line: Printed, method: str) -> list[float]:
+        """A quantity of each seed."""
+        answer = self.answer(self.layout.setting_of(line), method)
+        if metric.quantity in measure.NUMBERS:
+            of = measure.NUMBERS[metric.quantity]
+            return [of(trial, {**metric.options, "row": method}) for trial in answer.trials.values()]
+        take = "min" if metric.options.get("take") == "min" else "mean"
+        return [float(values.agg(take)) for values in self._by_client(metric, line, answer).values()]
 
     def by_client(self, made: Made) -> list[pd.Series]:
         """What a cell is a mean of, a series a seed."""
@@ -242,7 +252,7 @@ class Reproduced:
     def cells(self) -> list[Cell]:
         """Our numbers as claims see them, with the EMDs that FedFomo prints in the heads of columns."""
         cells = [
-            layout.cell_of(self.layout, made.line, made.value.mean, made.value.std)
+            layout.cell_of(self.layout, made.line, made.value.mean, made.value.std, noise=self.noise(made.line))
             for made in self.made.values()
             if made.complete
         ]
@@ -269,6 +279,11 @@ class Reproduced:
                 if pairs and all(map(len, pairs)):
                     gain = interval([each.to_numpy(dtype=float) for each in pairs])
                     yield Paired(column, made.line.method, gain, _wilcoxon(pairs))
+
+
+def _factor(metric: Metric, line: Printed) -> float:
+    """From a quantity to the printed unit."""
+    return metric.times * (100 if line.unit == "percent" and metric.quantity in measure.SHARES else 1)
 
 
 def _wilcoxon(by_seed: list[pd.Series]) -> float:

@@ -93,6 +93,8 @@ def test_a_cell_shows_ours_print_and_the_difference(made: Path) -> None:
     assert "pgfed cifar10/clients25: 1 points of its search failed: it broke" in text
     assert "`mu=0.1` (81.25% on validation data)" in text
     assert "ditto" not in text
+    claim = next(line for line in text.splitlines() if "pgfed-t1-3:" in line)  # PGFedMo 80 ± 0, PGFed 72.5 ± 3.5
+    assert claim.endswith("| cannot be told yet | 1 of 1 comparisons so far, 1 clear of std |")
     gaps = text.split("## Missing and failed")[1].split("##")[0]
     assert "`pflsweep -m sweep=pgfed/table1 scale=small` fills:" in gaps
     assert "CIFAR100, 100 clients: local, fedavg" in gaps

@@ -201,11 +201,23 @@ def test_emds_of_our_partitions_stand_for_those_in_heads(tmp_path: Path) -> None
     assert (setting, value) == ("latent2", 1.25)
 
 
+def test_noise_is_over_seeds_whatever_the_std_is_over(tmp_path: Path) -> None:
+    """Seeds' means of 50 and 60%; a client's own accuracies differ by far more."""
+    sweep = Sweep(tmp_path / "runs", "fedpg/table1")
+    sweep.add("fmnist/pat2", "fedpg", {0: [2, 4, 6, 8], 1: [2, 6, 8, 8]}, views=("personal", "global_all"))
+    sweep.write()
+    noise = {cell.metric: cell.noise for cell in reproduced(sweep.runs, "fedpg/table1").cells()}
+    assert noise == {"l_acc": pytest.approx(0.1 / math.sqrt(2)), "gm_acc": pytest.approx(0.05 / math.sqrt(2))}
+
+
 class Echo(Reproduced):
     """Print as if we had measured it."""
 
     def value(self, line: Printed) -> Value:
         return Value(math.nan if line.value is None else line.value, line.std, 3)
+
+    def noise(self, line: Printed) -> float | None:
+        return line.noise
 
     def answer(self, setting: str, method: str) -> Answer:
         trials: Any = {0: None, 1: None, 2: None}
