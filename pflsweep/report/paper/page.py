@@ -8,7 +8,7 @@ from typing import Any
 
 from pflsweep.errors import UserError, without_password
 from pflsweep.report import tables
-from pflsweep.report.paper import layout, settings
+from pflsweep.report.paper import layout, settings, weights
 from pflsweep.report.paper.claims import Check, Ruling
 from pflsweep.report.paper.links import Links
 from pflsweep.report.paper.store import UNTRAINED, Answer, Trial
@@ -58,6 +58,7 @@ def text(
         *_section("Missing and failed", _gaps(of)),
         *_section("The order, ours and print's", _order(of)),
         *_section("What the paper says of this table", _claims(ruled)),
+        *_section("Correlations by seed", _correlations(of)),
         *_section("Client by client", _paired(of)),
         *_section("Chosen hyperparameters", _winners(of)),
         *_section("What differs from the paper", settings.lines(of)),
@@ -225,6 +226,19 @@ def _without(ruling: Ruling) -> str:
     return f"without {cells}: none" if cells else ""
 
 
+def _correlations(of: Reproduced) -> list[str]:
+    """How sure each trial's correlation is: a claim about its sign looks at the mean over seeds alone."""
+    lines = []
+    for made in of.made.values():
+        if made.metric.quantity in weights.AXES:
+            axis = weights.AXES[made.metric.quantity]
+            found = {seed: weights.pearson(trial, axis) for seed, trial in made.answer.trials.items()}
+            seeds = ", ".join(f"seed {seed} r = {number(r, 2)}, {_p(p)}" for seed, (r, p) in found.items())
+            lines += [f"{made.line.metric}, {made.answer.method} {made.answer.setting}: {seeds}"] if seeds else []
+    said = "Pearson's r over clients; a claim about its sign looks at the mean over seeds alone"
+    return [said, *lines] if lines else []
+
+
 def _paired(of: Reproduced) -> list[str]:
     """The paper's method against each other one."""
     if not of.layout.own:
@@ -233,8 +247,7 @@ def _paired(of: Reproduced) -> list[str]:
     for pair in of.paired():
         gain = pair.gain
         percent = [number(100 * x, 2, "+") for x in (gain.mean, gain.low, gain.high)]
-        p = "<0.001" if pair.p < 0.001 else tables.NONE if math.isnan(pair.p) else f"{pair.p:.3f}"
-        by_row[pair.method][pair.column] = f"{percent[0]} [{percent[1]}, {percent[2]}] {gain.over}, p {p}"
+        by_row[pair.method][pair.column] = f"{percent[0]} [{percent[1]}, {percent[2]}] {gain.over}, {_p(pair.p)}"
     if not by_row:
         return []
     columns = sorted({column for row in by_row.values() for column in row})
@@ -246,6 +259,10 @@ def _paired(of: Reproduced) -> list[str]:
         PAIRED,
         *lines,
     ]
+
+
+def _p(p: float) -> str:
+    return "p " + ("<0.001" if p < 0.001 else tables.NONE if math.isnan(p) else f"{p:.3f}")
 
 
 def _winners(of: Reproduced) -> list[str]:
