@@ -149,6 +149,37 @@ class Layout(NamedTuple):
         return next(found, place)
 
 
+def with_own(of: Layout, cells: list[tuple[str, str]]) -> Layout:
+    """With a row at the end for each method that a sweep of one's own adds to a printed table, in the columns whose
+    settings it is in. cells: setting and method of all that the table's sweeps have.
+    """
+    if not of.in_print:
+        return of
+    every = [of, *(read(name) for name in names() if name.partition("/")[0] == of.paper)]
+    known = {line.method for each in every if each.in_print for line in each.printed}
+    lines, row = list(of.printed), max(of.rows)
+    for method in dict.fromkeys(method for _, method in cells if method not in known):
+        row += 1
+        lines += [_unsaid(like, row, method) for like in _likes(of) if (of.setting_of(like), method) in cells]
+    return of._replace(printed=lines)
+
+
+def _likes(of: Layout) -> list[Printed]:
+    """A printed line of each column that any row may have: no plug-in's, and none that stands for several settings."""
+    found: dict[Column, Printed] = {}
+    for line in of.printed:
+        column = of.column_of(line)
+        if column is not None and not column.variant and "*" not in column.setting:
+            found.setdefault(column, line)
+    return list(found.values())
+
+
+def _unsaid(like: Printed, row: int, method: str) -> Printed:
+    """A line of which nothing is printed."""
+    own = like._replace(row=row, label=method, method=method, best=False)
+    return own._replace(text="", value=None, std=None, std_text="", std_over="")
+
+
 def folder(name: str) -> list[Path]:
     """Where reports/<name> is looked for: the user's, then the package's (a wheel's, or beside it)."""
     package = Path(__file__).parents[2]

@@ -25,6 +25,9 @@ UNPRINTED = """\
 No numbers are printed of this one. **Bold** is our best of the {along}, <u>underlined</u> our second. A std is over
 {over}.
 """
+OWN = """
+Rows with our numbers alone are not the paper's: no count of cells and no claim has them.
+"""
 NONE = """
 **none**: all runs behind the cell are finished, and have no such number.
 """
@@ -70,22 +73,23 @@ def text(
 
 def table(of: Reproduced) -> str:
     """The paper's layout as a pipe table."""
-    head = ["", *(tables.cell("<br>".join(filter(None, [c.group, c.header]))) for c in of.layout.columns)]
+    columns = of.layout.columns
+    head = ["", *(tables.cell("<br>".join(filter(None, [c.group, c.header]))) for c in columns)]
     rows = [
         [
             tables.cell(label),
-            *(_cell(of.made.get((row, column)), of.layout.in_print) for column in range(len(of.layout.columns))),
+            *(_cell(of.made.get((row, k)), of.layout.in_print, row in of.own_rows) for k in range(len(columns))),
         ]
         for row, label in sorted(of.layout.rows.items())
     ]
-    rule = [":--", *["--:"] * len(of.layout.columns)]
+    rule = [":--", *["--:"] * len(columns)]
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rows)) + "\n"
 
 
-def _cell(made: Made | None, of_print: bool) -> str:
+def _cell(made: Made | None, in_print: bool, own: bool) -> str:
     if made is None:
         return tables.NONE
-    if not of_print:
+    if own or not in_print:
         return _ours(made)
     difference = "" if made.difference is None else f"; {number(made.difference, made.metric.decimals, '+')}"
     return f"{_ours(made)}<br><sub>{made.line.shown}{difference}{' **≠**' if made.apart else ''}</sub>"
@@ -142,7 +146,8 @@ def _legend(of: Reproduced) -> str:
     none = NONE if any(made.none for made in of.made.values()) else ""
     needs = NEEDS if any(_needs(made) for made in of.made.values()) else ""
     text, over = (LEGEND, (said or "nothing") + theirs) if of.layout.in_print else (UNPRINTED, said or "nothing")
-    return text.format(along=of.layout.compare.removesuffix("s"), over=over) + none + needs
+    own = OWN if of.own_rows else ""
+    return text.format(along=of.layout.compare.removesuffix("s"), over=over) + own + none + needs
 
 
 def _gaps(of: Reproduced) -> list[str]:

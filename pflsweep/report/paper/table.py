@@ -77,7 +77,8 @@ class Reproduced:
     """A layout filled from a store."""
 
     def __init__(self, of: Layout, store: Store) -> None:
-        self.layout, self.store = of, store
+        cells = [cell for ledger in store.of(of.sweeps) for cell in ledger.groups]
+        self.layout, self.store = layout.with_own(of, cells), store
         self.answers: dict[tuple[str, str], Answer] = {}  # by setting and method: all that were asked for
         self._accuracies: dict[tuple[Any, ...], pd.Series] = {}
 
@@ -93,15 +94,26 @@ class Reproduced:
                 found[place] = Made(line, metric, self._answer_of(line), self.value(line), 0, self._against(line))
         return self._ranked(found)
 
+    @cached_property
+    def own_rows(self) -> set[int]:
+        """Rows of a printed table that print has not."""
+        printed = {line.row for line in self.layout.printed if line.text}
+        return set(self.layout.rows) - printed if self.layout.in_print else set()
+
+    @property
+    def papers(self) -> list[Made]:
+        """The cells of the paper's rows."""
+        return [made for made in self.made.values() if made.line.row not in self.own_rows]
+
     @property
     def complete(self) -> int:
-        """How many cells rest on all seeds that were asked for."""
-        return sum(made.complete for made in self.made.values())
+        """How many of the paper's cells rest on all seeds that were asked for."""
+        return sum(made.complete for made in self.papers)
 
     @property
     def fillable(self) -> int:
-        """How many cells can be."""
-        return sum(not made.none for made in self.made.values())
+        """How many of them can."""
+        return sum(not made.none for made in self.papers)
 
     @property
     def trials(self) -> list[Trial]:
@@ -142,8 +154,9 @@ class Reproduced:
         return [self.answer(self.layout.setting_of(line), each) for each in methods if each not in ("", line.method)]
 
     def _rivals(self, line: Printed) -> list[Printed]:
-        """The rows of which the slowest is looked for."""
-        return [each for each in self.layout.printed if (each.setting, each.metric) == (line.setting, line.metric)]
+        """The paper's rows of which the slowest is looked for."""
+        same = [each for each in self.layout.printed if (each.setting, each.metric) == (line.setting, line.metric)]
+        return [each for each in same if each.row not in self.own_rows]
 
     def value(self, line: Printed) -> Value:
         """What stands where a number is printed."""
@@ -250,10 +263,10 @@ class Reproduced:
         return title(self.layout.columns[column]) if self.layout.compare == "columns" else self.layout.rows[row]
 
     def cells(self) -> list[Cell]:
-        """Our numbers as claims see them, with the EMDs that FedFomo prints in the heads of columns."""
+        """Our numbers of the paper's rows as claims see them, with the EMDs that FedFomo prints in heads of columns."""
         cells = [
             layout.cell_of(self.layout, made.line, made.value.mean, made.value.std, noise=self.noise(made.line))
-            for made in self.made.values()
+            for made in self.papers
             if made.complete
         ]
         return cells + self.heads()

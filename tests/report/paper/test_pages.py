@@ -237,6 +237,23 @@ def test_what_is_measured_against_other_rows_waits_for_them(tmp_path: Path, monk
     assert "A cell that needs other rows is measured against them." in text
 
 
+def test_a_row_of_ones_own_has_our_number_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = small_store(Path("runs"))
+    sweep.add(C25, "mine", {0: [9] * 4, 1: [9] * 4})
+    sweep.add("cifar10/clients50", "mine", {0: [9] * 4})
+    sweep.write()
+    main(["pgfed/table1"])
+    text = (tmp_path / "reports/pgfed/table1/README.md").read_text()
+    assert "| mine | **90.00 ± 0.00** | **90.00** (1 of 2 seeds) | - | - | - | - |" in text
+    assert "5 of 84 cells complete" in text
+    assert "Rows with our numbers alone are not the paper's" in text
+    assert "lost" not in text
+    with open(tmp_path / "reports/pgfed/table1/table.csv", newline="") as file:
+        own = list(csv.DictReader(file))[-2]
+    assert (own["method"], own["value"], own["printed"], own["difference"]) == ("mine", "90", "", "")
+
+
 def test_rounds_have_a_decimal_and_equal_seeds_are_no_measure_of_noise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,33 @@ def test_accuracy_is_a_mean_over_clients_and_its_std_is_over_seeds(sweep: Sweep)
     assert (of.complete, len(of.made)) == (3, 84)
 
 
+def test_a_method_of_ones_own_is_a_row_at_the_end(sweep: Sweep) -> None:
+    """Better than all: it is our best, but no claim's rival and none of print's cells."""
+    sweep.add(C25, "mine", {0: [9, 9, 9, 9], 1: [9, 9, 9, 9]})
+    sweep.write()
+    of = reproduced(sweep.runs, "pgfed/table1")
+    own = made(of, "mine", "acc")
+    assert own.value.mean == pytest.approx(90)
+    assert (own.place, own.difference, own.apart) == (1, None, False)
+    assert (list(of.layout.rows.values())[-2:], of.own_rows) == (["PGFedMo (ours)", "mine"], {15})
+    assert (of.complete, of.fillable, len(of.made)) == (3, 84, 85)  # in the one setting that it was in
+    assert "mine" not in {cell.method for cell in of.cells()}
+    assert [n for _, _, n in of.taus()] == [3]
+    assert "mine" in {pair.method for pair in of.paired()}
+    assert reproduced(sweep.runs, "pgfed/figure3").layout.rows == {1: "PGFed"}  # of one method, and not in print
+
+
+def test_a_method_of_ones_own_slows_no_other_row(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path / "runs", "pgfed/table2", seeds=(0,))
+    for method in ("apfl", "fedper", "perfedavg", "fedrod", "pgfed", "pgfedmo"):
+        sweep.add(C25, method, {0: [8] * 4})
+    sweep.group(C25, "mine")
+    sweep.write()
+    of = reproduced(sweep.runs, "pgfed/table2")
+    assert made(of, "pgfed", "speedup").value.mean == 1.0
+    assert [answer.method for answer in made(of, "mine", "speedup").lacking] == ["mine"]
+
+
 def test_kendalls_tau_by_hand(sweep: Sweep) -> None:
     """Ours local 55, fedavg 40, pgfed 70; print 72.40, 65.07, 81.02: the same order. A fourth disagrees with two."""
     assert list(reproduced(sweep.runs, "pgfed/table1").taus()) == [("CIFAR10, 25 clients", 1.0, 3)]
