@@ -275,9 +275,17 @@ def _winners(of: Reproduced) -> list[str]:
     for answer in _answers(of):
         if answer.winner:
             chosen = ", ".join(f"`{key.rpartition('.')[2]}={v}`" for key, v in answer.winner.items())
-            best = "" if answer.winner_value is None else f" ({100 * answer.winner_value:.2f}% on {answer.split} data)"
+            value = answer.winner_value
+            best = "" if value is None else f" ({100 * value:.2f}% on {answer.split} data{_other_view(of, answer)})"
             found[answer.method][f"{answer.setting}: {chosen}{best}"] = None
     return [f"{method}: {'; '.join(lines)}" for method, lines in found.items()]
+
+
+def _other_view(of: Reproduced, answer: Answer) -> str:
+    """By whose accuracy a search has chosen, where the table shows the accuracy of other models."""
+    shown = of.layout.views.get(answer.method, "personal")
+    other = answer.view not in ("", shown)  # older ledgers do not say it
+    return f" by `tune.view={answer.view}`, where the table shows the view {shown}" if other else ""
 
 
 def _answers(of: Reproduced) -> list[Answer]:

@@ -237,6 +237,22 @@ def test_what_is_measured_against_other_rows_waits_for_them(tmp_path: Path, monk
     assert "A cell that needs other rows is measured against them." in text
 
 
+def test_a_search_by_another_view_than_the_tables_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedAvg's personal model is the global one, and its row is of models that trained on from it."""
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), "fedpg/table1", seeds=(0,))
+    for method in ("fedavg", "ditto"):
+        sweep.add("fmnist/pat2", method, {0: [4] * 4}, views=("personal", "trained"))
+        group = sweep.group("fmnist/pat2", method)
+        group |= {"winner": {"algorithm.mu": 0.1}, "winner_value": 0.5, "points": 2}
+    sweep.write()
+    main(["fedpg/table1"])
+    text = (tmp_path / "reports/fedpg/table1/README.md").read_text()
+    said = "by `tune.view=personal`, where the table shows the view trained"
+    assert f"- fedavg: fmnist/pat2: `mu=0.1` (50.00% on validation data {said})\n" in text
+    assert "- ditto: fmnist/pat2: `mu=0.1` (50.00% on validation data)\n" in text
+
+
 def test_a_row_of_ones_own_has_our_number_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     sweep = small_store(Path("runs"))
