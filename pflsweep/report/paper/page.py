@@ -41,7 +41,8 @@ seeds such a std is itself uncertain. The verdict does not look at it.
 PAIRED = """\
 Mean difference in points of the same client under the same seed, with its 95% CI over seeds (Student's t), or over
 clients (bootstrap) where there is one seed; p: Wilcoxon's signed ranks over clients, each with the mean of its
-differences over the seeds, not corrected for the number of tests. Columns with one number for all clients are left out.
+differences over the seeds, not corrected for the number of tests. The interval is about other seeds, p about clients
+under these. Columns with one number for all clients are left out.
 """
 
 
