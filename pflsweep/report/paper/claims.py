@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
+from math import hypot
 from statistics import correlation, fmean, median
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ class Cell(NamedTuple):
     value: float
     std: float | None
     best: bool = False  # printed bold
+    noise: float | None = None  # its std over seeds, whatever `std` is over
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -43,6 +45,7 @@ class Term(NamedTuple):
     keys: dict[str, str]
     value: float
     less: str = ""  # what was subtracted, where it differs in a key
+    noise: float | None = None
 
     @property
     def column(self) -> tuple[str, ...]:
@@ -55,6 +58,7 @@ class Check(NamedTuple):
     holds: bool
     said: str
     column: tuple[str, ...]  # of print, of the right side; empty where it has none
+    clear: bool | None = None  # whether it holds by more than the noise of both sides; None where that is not known
 
 
 class Ruling(NamedTuple):
@@ -62,6 +66,7 @@ class Ruling(NamedTuple):
 
     holds: bool | str | None
     checks: list[Check]
+    without: list[tuple[str, ...]] = []  # noqa: RUF012 (never changed): keys of cells that print has and no run of ours
 
 
 def judge(claim: dict[str, Any], cells: list[Cell], needed: set[tuple[str, ...]] | None = None) -> Ruling:
@@ -138,7 +143,8 @@ class _Court:
         for cell in self._selected(op):
             value = _stat(cell, op.get("stat", "value"))
             if value is not None:
-                terms.append(Term(dict(zip(KEYS, cell.key, strict=True)), value))
+                noise = cell.noise if op.get("stat", "value") == "value" else None
+                terms.append(Term(dict(zip(KEYS, cell.key, strict=True)), value, noise=noise))
         if "take" in op:
             terms = [_taken(group, op["take"]) for group in _by_column(terms)]
         if "minus" in op:
@@ -156,7 +162,7 @@ class _Court:
         for a, b in _meeting(terms, subtracted, free):
             if not step or lists[0].index(a.keys["method"]) == lists[1].index(b.keys["method"]):
                 less = "" if "take" in other else " ".join(b.keys[key] for key in KEYS if key in free)
-                yield Term(a.keys, a.value - b.value, less)
+                yield Term(a.keys, a.value - b.value, less, _noise(a, b))
 
     def _pairs(self, body: dict[str, Any]) -> Iterator[tuple[Term, Term]]:
         left, right = body["left"], body["right"]
@@ -178,12 +184,12 @@ class _Court:
             others = [term for term in ranked if term.keys["method"] not in mine]
             if len(own) >= places and others:
                 a, b = own[places - 1], others[0]
-                yield Check(_above(sign * (a.value - b.value), 0, body), _versus(a, b), a.column)
+                yield _compared(sign * (a.value - b.value), a, b, body, a.column)
 
     def _greater(self, body: dict[str, Any]) -> Iterator[Check]:
         for a, b in self._pairs(body):
             margin = a.value - b.value if a.value != b.value else 0.0  # both may be infinite
-            yield Check(_above(margin, body.get("margin", 0), body), _versus(a, b), b.column)
+            yield _compared(margin, a, b, body, b.column)
 
     def _values(self, body: dict[str, Any]) -> Iterator[Check]:
         return _inside([(term.value, _named_cell(term), term) for term in self._terms(body["of"])], body)
@@ -204,8 +210,8 @@ class _Court:
             steps = [(there[0], there[-1])] if body.get("by") == "ends" else list(pairwise(there))
             for a, b in steps if len(there) > 1 else []:
                 if abs(a.value) != float("inf") or abs(b.value) != float("inf"):
-                    holds = _above(sign * (b.value - a.value), 0, body)
-                    yield Check(holds, f"{_named_cell(b)} vs {a.keys[axis]}: {b.value:.4g}, {a.value:.4g}", ())
+                    check = _compared(sign * (b.value - a.value), b, a, body, ())
+                    yield check._replace(said=f"{_named_cell(b)} vs {a.keys[axis]}: {b.value:.4g}, {a.value:.4g}")
 
     def _correlation(self, body: dict[str, Any]) -> Iterator[Check]:
         sign = 1 if body["sign"] == "positive" else -1
@@ -257,6 +263,18 @@ def _inside(numbers: list[tuple[float, str, Term]], body: dict[str, Any]) -> Ite
         yield Check(within(number) and there, f"{said}: {number:.4g}", ())
 
 
+def _compared(margin: float, a: Term, b: Term, body: dict[str, Any], column: tuple[str, ...]) -> Check:
+    """Whether a beats b by more than it has to, and by more than their noise besides."""
+    low, noise = body.get("margin", 0), _noise(a, b)
+    clear = None if noise is None else margin > low + noise + EPS
+    return Check(_above(margin, low, body), _versus(a, b), column, clear)
+
+
+def _noise(a: Term, b: Term) -> float | None:
+    """Of a difference of two numbers."""
+    return None if a.noise is None or b.noise is None else hypot(a.noise, b.noise)
+
+
 def _above(margin: float, low: float, body: dict[str, Any]) -> bool:
     return bool(margin > low + EPS or (body.get("ties") and margin > low - EPS))
 
@@ -276,8 +294,10 @@ def _by_column(terms: Iterable[Term]) -> list[list[Term]]:
 
 def _taken(column: list[Term], take: str) -> Term:
     value = TAKE[take]([term.value for term in column])
-    method = next((term.keys["method"] for term in column if term.value == value), take)
-    return Term({**column[0].keys, "method": method}, value)
+    one = next((term for term in column if term.value == value), None)
+    if one is None:  # a mean, or a median between two
+        return Term({**column[0].keys, "method": take}, value)
+    return Term(one.keys, value, noise=one.noise)
 
 
 def _meeting(left: list[Term], right: list[Term], free: set[str]) -> Iterator[tuple[Term, Term]]:

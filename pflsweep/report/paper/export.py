@@ -93,7 +93,7 @@ def state(of: Reproduced, ruled: list[tuple[dict[str, Any], Any]]) -> dict[str, 
     return {
         "title": of.layout.title,
         "scale": of.store.scale,
-        "cells": len(of.made),
+        "cells": of.fillable,
         "complete": of.complete,
         "apart": sum(made.apart for made in of.made.values()),
         "failed": sum(len(answer.failed) for answer in of.answers.values()),

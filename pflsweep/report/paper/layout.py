@@ -40,6 +40,12 @@ class Metric(NamedTuple):
     times: float = 1.0
     unit: str = "percent"  # where nothing is printed that says it
 
+    @property
+    def of_clients(self) -> bool:
+        """Whether it is an accuracy of which each client has its own: one model on everybody's data has one for all."""
+        shared = self.options.get("view") == "global" and self.options.get("target") == "all"
+        return self.quantity == "accuracy" and not shared
+
 
 class Printed(NamedTuple):
     """A row of a printed CSV file."""
@@ -63,6 +69,11 @@ class Printed(NamedTuple):
     def variant(self) -> bool:
         """Whether its method has a plug-in that the same row has not in other columns."""
         return self.method.endswith("_ala")
+
+    @property
+    def noise(self) -> float | None:
+        """The std, where it is over whole runs."""
+        return self.std if self.std_over.startswith(("runs", "seeds", "shuffles")) else None
 
     @property
     def shown(self) -> str:
@@ -136,6 +147,37 @@ class Layout(NamedTuple):
         place = f"{line.dataset}/{line.setting}"
         found = (to for like, to in self.settings.items() if fnmatchcase(f"{place}/{line.model}", like))
         return next(found, place)
+
+
+def with_own(of: Layout, cells: list[tuple[str, str]]) -> Layout:
+    """With a row at the end for each method that a sweep of one's own adds to a printed table, in the columns whose
+    settings it is in. cells: setting and method of all that the table's sweeps have.
+    """
+    if not of.in_print:
+        return of
+    every = [of, *(read(name) for name in names() if name.partition("/")[0] == of.paper)]
+    known = {line.method for each in every if each.in_print for line in each.printed}
+    lines, row = list(of.printed), max(of.rows)
+    for method in dict.fromkeys(method for _, method in cells if method not in known):
+        row += 1
+        lines += [_unsaid(like, row, method) for like in _likes(of) if (of.setting_of(like), method) in cells]
+    return of._replace(printed=lines)
+
+
+def _likes(of: Layout) -> list[Printed]:
+    """A printed line of each column that any row may have: no plug-in's, and none that stands for several settings."""
+    found: dict[Column, Printed] = {}
+    for line in of.printed:
+        column = of.column_of(line)
+        if column is not None and not column.variant and "*" not in column.setting:
+            found.setdefault(column, line)
+    return list(found.values())
+
+
+def _unsaid(like: Printed, row: int, method: str) -> Printed:
+    """A line of which nothing is printed."""
+    own = like._replace(row=row, label=method, method=method, best=False)
+    return own._replace(text="", value=None, std=None, std_text="", std_over="")
 
 
 def folder(name: str) -> list[Path]:
@@ -314,10 +356,12 @@ def _formula(node: ast.expr) -> float:
     return float(ast.literal_eval(node))
 
 
-def cell_of(layout: Layout, line: Printed, value: float, std: float | None, best: bool = False) -> Cell:
-    """A number, printed or ours, as claims see it."""
+def cell_of(
+    layout: Layout, line: Printed, value: float, std: float | None, best: bool = False, noise: float | None = None
+) -> Cell:
+    """A number, printed or ours, as claims see it. noise: its std over seeds."""
     key = dict(zip(KEYS, (layout.table, *line.key), strict=True))
-    return Cell(paper=layout.paper, **key, value=value, std=std, best=best)
+    return Cell(paper=layout.paper, **key, value=value, std=std, best=best, noise=noise)
 
 
 def printed_cells(paper: str) -> list[Cell]:
@@ -328,7 +372,7 @@ def printed_cells(paper: str) -> list[Cell]:
             layout = read(name)
             for line in layout.printed:
                 if line.value is not None:
-                    cells.append(cell_of(layout, line, line.value, line.std, line.best))
+                    cells.append(cell_of(layout, line, line.value, line.std, line.best, line.noise))
             cells += heads(layout)
     return cells
 

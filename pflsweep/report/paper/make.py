@@ -66,7 +66,7 @@ def _one(of: Layout, store: Store, out: Path, tracker: Tracker) -> str:
     pictures = [(folder / name).with_suffix(kind) for name in drawn for kind in (".png", ".svg")]
     kept = tracker.keep(of.name, [*(folder / name for name in contents), *pictures], ledgers)
     disk.write_json(folder / export.STATE, export.state(table, ruled))
-    return f"{folder / 'README.md'}: {table.complete} of {len(table.made)} cells complete at scale {store.scale}" + (
+    return f"{folder / 'README.md'}: {table.complete} of {table.fillable} cells complete at scale {store.scale}" + (
         "; MLflow has it with the sweep's run" if kept else ""
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pflsweep.errors import UserError, without_password
 from pflsweep.report import tables
-from pflsweep.report.paper import layout, settings
+from pflsweep.report.paper import layout, settings, weights
 from pflsweep.report.paper.claims import Check, Ruling
 from pflsweep.report.paper.links import Links
 from pflsweep.report.paper.store import UNTRAINED, Answer, Trial
@@ -19,15 +19,30 @@ VERDICTS = {True: "holds", "partly": "holds in part", False: "does not hold", No
 LEGEND = """\
 Each cell: ours, then what is printed and the difference. **Bold** is our best of the {along}, <u>underlined</u> our
 second; **≠** marks a difference larger than our std and the printed one together (one that is not known counts as
-nothing; without either there is no mark). A std is over {over}.
+nothing; without either, or with ours alone where it is 0, there is no mark). A std is over {over}.
 """
 UNPRINTED = """\
 No numbers are printed of this one. **Bold** is our best of the {along}, <u>underlined</u> our second. A std is over
 {over}.
 """
+OWN = """
+Rows with our numbers alone are not the paper's: no count of cells and no claim has them.
+"""
+NONE = """
+**none**: all runs behind the cell are finished, and have no such number.
+"""
+NEEDS = """
+A cell that needs other rows is measured against them.
+"""
+CLEAR = """\
+Clear of std are comparisons that hold by more than the root of the summed squares of both our stds over seeds; with two
+seeds such a std is itself uncertain. The verdict does not look at it.
+"""
 PAIRED = """\
 Mean difference in points of the same client under the same seed, with its 95% CI over seeds (Student's t), or over
-clients (bootstrap) where there is one seed; p: Wilcoxon's signed ranks over all pairs, not corrected for their number.
+clients (bootstrap) where there is one seed; p: Wilcoxon's signed ranks over clients, each with the mean of its
+differences over the seeds, not corrected for the number of tests. The interval is about other seeds, p about clients
+under these. Columns with one number for all clients are left out.
 """
 
 
@@ -47,6 +62,7 @@ def text(
         *_section("Missing and failed", _gaps(of)),
         *_section("The order, ours and print's", _order(of)),
         *_section("What the paper says of this table", _claims(ruled)),
+        *_section("Correlations by seed", _correlations(of)),
         *_section("Client by client", _paired(of)),
         *_section("Chosen hyperparameters", _winners(of)),
         *_section("What differs from the paper", settings.lines(of)),
@@ -58,22 +74,23 @@ def text(
 
 def table(of: Reproduced) -> str:
     """The paper's layout as a pipe table."""
-    head = ["", *(tables.cell("<br>".join(filter(None, [c.group, c.header]))) for c in of.layout.columns)]
+    columns = of.layout.columns
+    head = ["", *(tables.cell("<br>".join(filter(None, [c.group, c.header]))) for c in columns)]
     rows = [
         [
             tables.cell(label),
-            *(_cell(of.made.get((row, column)), of.layout.in_print) for column in range(len(of.layout.columns))),
+            *(_cell(of.made.get((row, k)), of.layout.in_print, row in of.own_rows) for k in range(len(columns))),
         ]
         for row, label in sorted(of.layout.rows.items())
     ]
-    rule = [":--", *["--:"] * len(of.layout.columns)]
+    rule = [":--", *["--:"] * len(columns)]
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rows)) + "\n"
 
 
-def _cell(made: Made | None, of_print: bool) -> str:
+def _cell(made: Made | None, in_print: bool, own: bool) -> str:
     if made is None:
         return tables.NONE
-    if not of_print:
+    if own or not in_print:
         return _ours(made)
     difference = "" if made.difference is None else f"; {number(made.difference, made.metric.decimals, '+')}"
     return f"{_ours(made)}<br><sub>{made.line.shown}{difference}{' **≠**' if made.apart else ''}</sub>"
@@ -81,10 +98,19 @@ def _cell(made: Made | None, of_print: bool) -> str:
 
 def _ours(made: Made) -> str:
     if not made.there:
-        return "failed" if made.answer.failed else "missing"
+        return "none" if made.none else "failed" if made.answer.failed else _needs(made) or "missing"
     shown = value(made)
     shown = f"**{shown}**" if made.place == 1 else f"<u>{shown}</u>" if made.place == 2 else shown
-    return shown if made.complete else f"{shown} ({made.value.n} of {len(made.answer.seeds)} seeds)"
+    seeds = f"{made.value.n} of {len(made.answer.seeds)} seeds"
+    return shown if made.complete else f"{shown} ({_needs(made) or seeds})"
+
+
+def _needs(made: Made) -> str:
+    """Of which rows its number waits for seeds, where its own are all there."""
+    if not made.lacking or not made.answer.complete:
+        return ""
+    rows = "all rows" if made.metric.relative == "slowest" else ", ".join(each.method for each in made.lacking)
+    return f"needs {rows}"
 
 
 def value(made: Made) -> str:
@@ -99,13 +125,13 @@ def number(x: float, decimals: int, sign: str = "") -> str:
 
 
 def _section(heading: str, lines: Iterable[str]) -> list[str]:
-    body = [line if line.startswith(("|", "  ", PAIRED)) else f"- {line}" for line in lines]
+    body = [line if line.startswith(("|", "  ", PAIRED, CLEAR)) else f"- {line}" for line in lines]
     return [f"## {heading}\n", "\n".join(body) + "\n"] if body else []
 
 
 def _standing(of: Reproduced) -> str:
     seeds = sorted({seed for made in of.made.values() for seed in made.answer.seeds})
-    parts = [f"Scale **{of.store.scale}**, {of.complete} of {len(of.made)} cells complete"]
+    parts = [f"Scale **{of.store.scale}**, {of.complete} of {of.fillable} cells complete"]
     if seeds:
         parts.append(f"seeds {', '.join(map(str, seeds))}")
     printed = {cell.setting: cell.value for cell in layout.heads(of.layout)}
@@ -118,9 +144,11 @@ def _legend(of: Reproduced) -> str:
     said = " or ".join(sorted({made.metric.over for made in of.made.values()} - {"nothing"}))
     printed = sorted({re.sub(r"(\d+)", r" (\1)", line.std_over).replace("_", " ") for line in of.layout.printed} - {""})
     theirs = f"; the paper's is over {', '.join(printed)}" if printed else "; the paper prints none"
-    if not of.layout.in_print:
-        return UNPRINTED.format(along=of.layout.compare.removesuffix("s"), over=said or "nothing")
-    return LEGEND.format(along=of.layout.compare.removesuffix("s"), over=(said or "nothing") + theirs)
+    none = NONE if any(made.none for made in of.made.values()) else ""
+    needs = NEEDS if any(_needs(made) for made in of.made.values()) else ""
+    text, over = (LEGEND, (said or "nothing") + theirs) if of.layout.in_print else (UNPRINTED, said or "nothing")
+    own = OWN if of.own_rows else ""
+    return text.format(along=of.layout.compare.removesuffix("s"), over=over) + own + none + needs
 
 
 def _gaps(of: Reproduced) -> list[str]:
@@ -128,13 +156,10 @@ def _gaps(of: Reproduced) -> list[str]:
     by_command: dict[str, dict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
     why: dict[str, None] = {}
     for (_, column), made in sorted(of.made.items(), key=lambda each: each[0][::-1]):
-        answer = made.answer
-        if not made.complete:
+        for answer in made.lacking:
             command = "`, `".join(answer.commands) or command_of(of)
-            by_command[command][title(of.layout.columns[column])][answer.method] = None
-        if answer.complete and not made.there:
-            why[f"{answer.method} {answer.setting}: no {made.line.metric} can be made of its runs"] = None
-        why |= dict.fromkeys(_reasons(answer))
+            by_command[command][title(of.layout.columns[column])][made.answer.method] = None
+        why |= dict.fromkeys(reason for answer in (made.answer, *made.against) for reason in _reasons(answer))
     lines = []
     for command, columns in by_command.items():
         lines.append(f"`{command}` fills:")
@@ -174,18 +199,50 @@ def _claims(ruled: list[tuple[dict[str, Any], Ruling]]) -> list[str]:
     for claim, ruling in ruled:
         n, checks = sum(check.holds for check in ruling.checks), ruling.checks
         so_far = f"{n} of {len(checks)} comparisons" + (" so far" if ruling.holds is None else "") if checks else ""
+        so_far += _clear(checks)
         broken = "" if ruling.holds in (True, None) else _broken(checks)
         mean = "" if claim["basis"] == "stated" else f" ({claim['basis']}: {claim.get('note', 'our reading')})"
         print_ = VERDICTS[claim["holds_in_print"]] if not claim["needs_rerun"] else "not in print"
-        cells = (f'{claim["id"]}: "{claim["quote"]}"{mean}', print_, VERDICTS[ruling.holds], f"{so_far}{broken}")
+        said = "; ".join(filter(None, [f"{so_far}{broken}", _without(ruling)]))
+        cells = (f'{claim["id"]}: "{claim["quote"]}"{mean}', print_, VERDICTS[ruling.holds], said)
         lines.append(f"| {' | '.join(map(tables.cell, cells))} |")
-    return ["| claim | in print | in our numbers | |", "|:--|:--|:--|:--|", *lines] if lines else []
+    about = [CLEAR] if any(_clear(ruling.checks) for _, ruling in ruled) else []
+    return [*about, "| claim | in print | in our numbers | |", "|:--|:--|:--|:--|", *lines] if lines else []
+
+
+def _clear(checks: list[Check]) -> str:
+    """How many comparisons are no matter of seeds."""
+    known = [check.clear for check in checks if check.clear is not None]
+    of = f" of {len(known)}" if len(known) < len(checks) else ""
+    return f", {sum(known)}{of} clear of std" if known else ""
 
 
 def _broken(checks: list[Check]) -> str:
     fails = [check.said for check in checks if not check.holds]
     more = f"; and {len(fails) - 3} more" if len(fails) > 3 else ""
     return f"; fails: {'; '.join(fails[:3])}{more}" if fails else ""
+
+
+def _without(ruling: Ruling) -> str:
+    """The cells that a claim was judged without, by method."""
+    by_method: dict[str, dict[str, None]] = defaultdict(dict)
+    for _, dataset, _, setting, metric, method in ruling.without:
+        by_method[method][" ".join([dataset, setting, metric])] = None
+    cells = "; ".join(f"{method} ({', '.join(places)})" for method, places in by_method.items())
+    return f"without {cells}: none" if cells else ""
+
+
+def _correlations(of: Reproduced) -> list[str]:
+    """How sure each trial's correlation is: a claim about its sign looks at the mean over seeds alone."""
+    lines = []
+    for made in of.made.values():
+        if made.metric.quantity in weights.AXES:
+            axis = weights.AXES[made.metric.quantity]
+            found = {seed: weights.pearson(trial, axis) for seed, trial in made.answer.trials.items()}
+            seeds = ", ".join(f"seed {seed} r = {number(r, 2)}, {_p(p)}" for seed, (r, p) in found.items())
+            lines += [f"{made.line.metric}, {made.answer.method} {made.answer.setting}: {seeds}"] if seeds else []
+    said = "Pearson's r over clients; a claim about its sign looks at the mean over seeds alone"
+    return [said, *lines] if lines else []
 
 
 def _paired(of: Reproduced) -> list[str]:
@@ -196,8 +253,7 @@ def _paired(of: Reproduced) -> list[str]:
     for pair in of.paired():
         gain = pair.gain
         percent = [number(100 * x, 2, "+") for x in (gain.mean, gain.low, gain.high)]
-        p = "<0.001" if pair.p < 0.001 else tables.NONE if math.isnan(pair.p) else f"{pair.p:.3f}"
-        by_row[pair.method][pair.column] = f"{percent[0]} [{percent[1]}, {percent[2]}] {gain.over}, p {p}"
+        by_row[pair.method][pair.column] = f"{percent[0]} [{percent[1]}, {percent[2]}] {gain.over}, {_p(pair.p)}"
     if not by_row:
         return []
     columns = sorted({column for row in by_row.values() for column in row})
@@ -211,14 +267,26 @@ def _paired(of: Reproduced) -> list[str]:
     ]
 
 
+def _p(p: float) -> str:
+    return "p " + ("<0.001" if p < 0.001 else tables.NONE if math.isnan(p) else f"{p:.3f}")
+
+
 def _winners(of: Reproduced) -> list[str]:
     found: dict[str, dict[str, None]] = defaultdict(dict)
     for answer in _answers(of):
         if answer.winner:
             chosen = ", ".join(f"`{key.rpartition('.')[2]}={v}`" for key, v in answer.winner.items())
-            best = "" if answer.winner_value is None else f" ({100 * answer.winner_value:.2f}% on {answer.split} data)"
+            value = answer.winner_value
+            best = "" if value is None else f" ({100 * value:.2f}% on {answer.split} data{_other_view(of, answer)})"
             found[answer.method][f"{answer.setting}: {chosen}{best}"] = None
     return [f"{method}: {'; '.join(lines)}" for method, lines in found.items()]
+
+
+def _other_view(of: Reproduced, answer: Answer) -> str:
+    """By whose accuracy a search has chosen, where the table shows the accuracy of other models."""
+    shown = of.layout.views.get(answer.method, "personal")
+    other = answer.view not in ("", shown)  # older ledgers do not say it
+    return f" by `tune.view={answer.view}`, where the table shows the view {shown}" if other else ""
 
 
 def _answers(of: Reproduced) -> list[Answer]:

@@ -137,6 +137,7 @@ class Answer:
     winner: dict[str, Any] | None = None
     winner_value: float | None = None
     split: str = ""  # on which data the winner was chosen; "" where nothing was searched
+    view: str = ""  # by the accuracy of whose models
     tried: list[tuple[dict[str, Any], float]] = field(default_factory=list)  # points of the search and their accuracy
 
     @property
@@ -180,13 +181,14 @@ class Store:
         done = {seed: trials[seed] for seed in sorted(trials)}
         seeds = sorted({seed for ledger, _ in told for seed in ledger.seeds})
         last = told[-1][1] if told else {}
+        tune = told[-1][0].tune if last.get("points") else {}
         return Answer(
             setting, method, done, seeds,
             {seed: why for seed, why in open_.items() if seed not in done and seed not in failed},
             {seed: why for seed, why in failed.items() if seed not in done},
             [why for _, group in told for why in group["failed_points"]],
             _commands(ledger for ledger, _ in reversed(told)),
-            last.get("winner"), last.get("winner_value"), told[-1][0].tune["split"] if last.get("points") else "",
+            last.get("winner"), last.get("winner_value"), tune.get("split", ""), tune.get("view", ""),
             [(each["point"], each["value"]) for each in last.get("tried", [])],  # older ledgers do not say it
         )  # fmt: skip
 

@@ -7,7 +7,6 @@ from itertools import groupby
 from statistics import fmean
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from pflsweep.report.paper import claims, layout, measure
@@ -26,15 +25,28 @@ class Made(NamedTuple):
     answer: Answer
     value: Value  # in the printed unit
     place: int  # 1: the best of its column, 2: the second; 0: neither
+    against: list[Answer]  # those of other rows that it is measured against
 
     @property
     def there(self) -> bool:
         return not math.isnan(self.value.mean)
 
     @property
+    def lacking(self) -> list[Answer]:
+        """What has to be trained for it: its own seeds, then the same ones of what it is measured against."""
+        if not self.answer.complete:
+            return [self.answer]
+        return [other for other in self.against if not other.trials.keys() >= set(self.answer.seeds)]
+
+    @property
     def complete(self) -> bool:
         """Whether it rests on all seeds that were asked for, its own and those of what it is measured against."""
-        return self.there and self.answer.complete and self.value.n == len(self.answer.seeds)
+        return self.there and not self.lacking
+
+    @property
+    def none(self) -> bool:
+        """Whether everything is trained and there is no such number: the method has none."""
+        return not self.there and not self.lacking
 
     @property
     def difference(self) -> float | None:
@@ -45,8 +57,10 @@ class Made(NamedTuple):
 
     @property
     def apart(self) -> bool:
-        """Whether we are further from print than both stds together; never where neither has one."""
-        stds = [std for std in (self.value.std, self.line.std) if std is not None]
+        """Whether we are further from print than both stds together; never where nothing measures the noise: that two
+        seeds agree to the last digit says little of it.
+        """
+        stds = [std for std in (self.value.std or None, self.line.std) if std is not None]
         return self.difference is not None and bool(stds) and abs(self.difference) > sum(stds)
 
 
@@ -56,14 +70,15 @@ class Paired(NamedTuple):
     column: int
     method: str
     gain: Interval
-    p: float  # Wilcoxon's signed ranks over the clients of all seeds; NaN where no client differs
+    p: float  # Wilcoxon's signed ranks over clients; NaN where no client differs
 
 
 class Reproduced:
     """A layout filled from a store."""
 
     def __init__(self, of: Layout, store: Store) -> None:
-        self.layout, self.store = of, store
+        cells = [cell for ledger in store.of(of.sweeps) for cell in ledger.groups]
+        self.layout, self.store = layout.with_own(of, cells), store
         self.answers: dict[tuple[str, str], Answer] = {}  # by setting and method: all that were asked for
         self._accuracies: dict[tuple[Any, ...], pd.Series] = {}
 
@@ -76,13 +91,29 @@ class Reproduced:
             if column is not None:
                 metric = self.layout.metrics[line.metric]
                 place = (line.row, self.layout.columns.index(column))
-                found[place] = Made(line, metric, self._answer_of(line), self.value(line), 0)
+                found[place] = Made(line, metric, self._answer_of(line), self.value(line), 0, self._against(line))
         return self._ranked(found)
+
+    @cached_property
+    def own_rows(self) -> set[int]:
+        """Rows of a printed table that print has not."""
+        printed = {line.row for line in self.layout.printed if line.text}
+        return set(self.layout.rows) - printed if self.layout.in_print else set()
+
+    @property
+    def papers(self) -> list[Made]:
+        """The cells of the paper's rows."""
+        return [made for made in self.made.values() if made.line.row not in self.own_rows]
 
     @property
     def complete(self) -> int:
-        """How many cells rest on all seeds that were asked for."""
-        return sum(made.complete for made in self.made.values())
+        """How many of the paper's cells rest on all seeds that were asked for."""
+        return sum(made.complete for made in self.papers)
+
+    @property
+    def fillable(self) -> int:
+        """How many of them can."""
+        return sum(not made.none for made in self.papers)
 
     @property
     def trials(self) -> list[Trial]:
@@ -112,11 +143,26 @@ class Reproduced:
     def _answer_of(self, line: Printed) -> Answer:
         return self.answer(self.layout.setting_of(line), line.method)
 
+    def _against(self, line: Printed) -> list[Answer]:
+        """The answers of other rows that a number is measured against."""
+        metric = self.layout.metrics[line.metric]
+        if metric.relative == "slowest":
+            methods = [row.method for row in self._rivals(line)]
+        else:
+            plain = line.method.removesuffix(metric.minus) if metric.minus else ""
+            methods = [metric.relative, metric.options.get("baseline", ""), plain]
+        return [self.answer(self.layout.setting_of(line), each) for each in methods if each not in ("", line.method)]
+
+    def _rivals(self, line: Printed) -> list[Printed]:
+        """The paper's rows of which the slowest is looked for."""
+        same = [each for each in self.layout.printed if (each.setting, each.metric) == (line.setting, line.metric)]
+        return [each for each in same if each.row not in self.own_rows]
+
     def value(self, line: Printed) -> Value:
         """What stands where a number is printed."""
         metric = self.layout.metrics[line.metric]
         own = self._plain(metric, line, line.method)
-        factor = metric.times * (100 if line.unit == "percent" and metric.quantity in measure.SHARES else 1)
+        factor = _factor(metric, line)
         if metric.relative:
             return self._relative(own, metric, line)
         if metric.minus:
@@ -124,31 +170,40 @@ class Reproduced:
             own = Value(own.mean - other.mean, None, min(own.n, other.n))
         return Value(factor * own.mean, None if own.std is None else factor * own.std, own.n)
 
+    def noise(self, line: Printed) -> float | None:
+        """The std over seeds of what stands where a number is printed, whatever its own is over; None where it is
+        measured against another row.
+        """
+        metric = self.layout.metrics[line.metric]
+        std = measure.over_seeds(self._by_seed(metric, line, line.method)).std
+        return None if std is None or metric.relative or metric.minus else _factor(metric, line) * std
+
     def _relative(self, own: Value, metric: Metric, line: Printed) -> Value:
         """To another row; or of the column's slowest to this one, where every row has its number."""
         factor = metric.times * (100 if line.unit == "percent" else 1)
         if metric.relative != "slowest":
             return Value(factor * own.mean / self._plain(metric, line, metric.relative).mean, None, own.n)
-        rows = [each for each in self.layout.printed if (each.setting, each.metric) == (line.setting, line.metric)]
-        numbers = [self._plain(metric, line, row.method).mean for row in rows]
+        numbers = [self._plain(metric, line, row.method).mean for row in self._rivals(line)]
         there = [number for number in numbers if math.isfinite(number)]
         slowest = max(there) if there and not any(map(math.isnan, numbers)) else math.nan
         return Value(factor * slowest / own.mean, None, own.n)
 
     def _plain(self, metric: Metric, line: Printed, method: str) -> Value:
         """A quantity over seeds or clients, before it is related to others."""
-        answer = self.answer(self.layout.setting_of(line), method)
-        if metric.quantity not in measure.NUMBERS:
-            by_client = list(self._by_client(metric, line, answer).values())
-            if metric.over == "clients":
-                return measure.over_clients(by_client)
-            take = "min" if metric.options.get("take") == "min" else "mean"
-            numbers = [float(values.agg(take)) for values in by_client]
-        else:
-            of = measure.NUMBERS[metric.quantity]
-            numbers = [of(trial, {**metric.options, "row": method}) for trial in answer.trials.values()]
-        value = measure.over_seeds(numbers)
+        if metric.over == "clients" and metric.quantity not in measure.NUMBERS:
+            answer = self.answer(self.layout.setting_of(line), method)
+            return measure.over_clients(list(self._by_client(metric, line, answer).values()))
+        value = measure.over_seeds(self._by_seed(metric, line, method))
         return value if metric.over == "seeds" else value._replace(std=None)
+
+    def _by_seed(self, metric: Metric, line: Printed, method: str) -> list[float]:
+        """A quantity of each seed."""
+        answer = self.answer(self.layout.setting_of(line), method)
+        if metric.quantity in measure.NUMBERS:
+            of = measure.NUMBERS[metric.quantity]
+            return [of(trial, {**metric.options, "row": method}) for trial in answer.trials.values()]
+        take = "min" if metric.options.get("take") == "min" else "mean"
+        return [float(values.agg(take)) for values in self._by_client(metric, line, answer).values()]
 
     def by_client(self, made: Made) -> list[pd.Series]:
         """What a cell is a mean of, a series a seed."""
@@ -208,10 +263,10 @@ class Reproduced:
         return title(self.layout.columns[column]) if self.layout.compare == "columns" else self.layout.rows[row]
 
     def cells(self) -> list[Cell]:
-        """Our numbers as claims see them, with the EMDs that FedFomo prints in the heads of columns."""
+        """Our numbers of the paper's rows as claims see them, with the EMDs that FedFomo prints in heads of columns."""
         cells = [
-            layout.cell_of(self.layout, made.line, made.value.mean, made.value.std)
-            for made in self.made.values()
+            layout.cell_of(self.layout, made.line, made.value.mean, made.value.std, noise=self.noise(made.line))
+            for made in self.papers
             if made.complete
         ]
         return cells + self.heads()
@@ -231,16 +286,24 @@ class Reproduced:
         """The paper's method against each other one, where accuracies are the clients' own."""
         for (_, column), made in sorted(self.made.items(), key=lambda each: each[0][::-1]):
             own = self.answer(made.answer.setting, self.layout.own)
-            if made.metric.quantity == "accuracy" and not made.metric.minus and made.answer.method != self.layout.own:
+            if made.metric.of_clients and not made.metric.minus and made.answer.method != self.layout.own:
                 theirs, ours = (self._by_client(made.metric, made.line, answer) for answer in (made.answer, own))
-                pairs = [(ours[seed] - theirs[seed]).dropna().to_numpy(dtype=float) for seed in ours if seed in theirs]
+                pairs = [(ours[seed] - theirs[seed]).dropna() for seed in ours if seed in theirs]
                 if pairs and all(map(len, pairs)):
-                    yield Paired(column, made.line.method, interval(pairs), _wilcoxon(np.concatenate(pairs)))
+                    gain = interval([each.to_numpy(dtype=float) for each in pairs])
+                    yield Paired(column, made.line.method, gain, _wilcoxon(pairs))
 
 
-def _wilcoxon(differences: Any) -> float:
+def _factor(metric: Metric, line: Printed) -> float:
+    """From a quantity to the printed unit."""
+    return metric.times * (100 if line.unit == "percent" and metric.quantity in measure.SHARES else 1)
+
+
+def _wilcoxon(by_seed: list[pd.Series]) -> float:
+    """Of one difference a client, the mean over its seeds: a client's seeds are no independent pairs."""
     from scipy.stats import wilcoxon
 
+    differences = pd.concat(by_seed, axis=1).mean(axis=1).to_numpy(dtype=float)
     apart = differences[differences != 0]
     return float(wilcoxon(apart).pvalue) if len(apart) else math.nan
 
@@ -251,12 +314,16 @@ def title(column: Column) -> str:
 
 
 def rulings(of: Reproduced, others: list[Reproduced]) -> Iterator[tuple[dict[str, Any], Ruling]]:
-    """The claims about a table, judged on our numbers; some look at `others`, the paper's further tables."""
+    """The claims about a table, judged on our numbers; some look at `others`, the paper's further tables. What no run
+    could fill holds none of them back.
+    """
     cells = [cell for each in (of, *others) for cell in each.cells()]
+    none = {(each.layout.table, *made.line.key) for each in (of, *others) for made in each.made.values() if made.none}
     printed = layout.printed_cells(of.layout.paper) + _placeholders(of)
     for claim in layout.claims(of.layout.paper, of.layout.table):
         if "bold" not in claim["expr"]:  # of print's typography: nothing that a run could tell
-            yield claim, claims.judge(claim, cells, claims.looks_at(claim, printed))
+            needed = claims.looks_at(claim, printed)
+            yield claim, claims.judge(claim, cells, needed - none)._replace(without=sorted(needed & none))
 
 
 def _placeholders(of: Reproduced) -> list[Cell]:

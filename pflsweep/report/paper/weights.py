@@ -82,20 +82,26 @@ def _mean(trial: Trial, wanted: NDArray | None, same: bool) -> float:
 
 def column_r(trial: Trial, options: dict[str, Any]) -> float:
     """Pearson's r of n_j and the mean over i of the change of alpha_ij."""
-    return _r(trial, 0)
+    return pearson(trial, 0)[0]
 
 
 def row_r(trial: Trial, options: dict[str, Any]) -> float:
     """Pearson's r of n_i and the mean over j of the change of alpha_ij."""
-    return _r(trial, 1)
+    return pearson(trial, 1)[0]
 
 
-def _r(trial: Trial, axis: int) -> float:
+def pearson(trial: Trial, axis: int) -> tuple[float, float]:
+    """r of the clients' training samples and the mean over an axis of the change of A, and its p."""
+    from scipy.stats import pearsonr
+
     moved = change(trial)
     if moved is None or len(moved) < 3:
-        return np.nan
+        return np.nan, np.nan
     x, y = sizes(trial), np.nanmean(moved, axis=axis)
-    return float(np.corrcoef(x, y)[0, 1]) if np.ptp(x) > 0 and np.ptp(y) > 0 else np.nan
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        return np.nan, np.nan
+    found = pearsonr(x, y)
+    return float(found.statistic), float(found.pvalue)
 
 
 def share_up(trial: Trial, options: dict[str, Any]) -> float:
@@ -104,6 +110,7 @@ def share_up(trial: Trial, options: dict[str, Any]) -> float:
     return np.nan if moved is None else float(np.mean(moved[~np.isnan(moved)] > 1e-6))
 
 
+AXES = {"alpha_column_r": 0, "alpha_row_r": 1}  # of those that are correlations
 NUMBERS: dict[str, Callable[[Trial, dict[str, Any]], float]] = {
     "weights_within": within,
     "weights_across": across,

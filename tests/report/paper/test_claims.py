@@ -26,6 +26,9 @@ def test_a_verdict_on_print_is_the_recorded_one(claim: dict) -> None:
     assert ruling.holds == claim["holds_in_print"]
     assert sum(check.holds for check in ruling.checks) == claim["numbers"]["passed"]
     assert len(ruling.checks) == claim["numbers"]["of"]
+    if "clear_of_std" in claim["numbers"]:
+        clear = [check.clear for check in ruling.checks if check.clear is not None]
+        assert f"{sum(clear)}/{len(clear)}" == claim["numbers"]["clear_of_std"]
 
 
 def cells(**values: tuple[float, ...]) -> list[Cell]:
@@ -94,6 +97,13 @@ def test_a_claim_cannot_be_told_before_all_its_cells_are_there() -> None:
     assert (ruling.holds, len(ruling.checks)) == (None, 1)
     elsewhere = [cell for cell in whole if (cell.method, cell.setting) != ("b", "s1")]
     assert judge(claim, elsewhere, needed).holds is True
+
+
+def test_a_comparison_is_clear_where_it_holds_by_more_than_both_stds_over_seeds() -> None:
+    claim = {"paper": "p", "table": [1], "expr": {"greater": AB}}
+    apart = {"a": (10, 10, 10, 9), "b": (8.5, 9, 11.5, 5)}  # by 1.5, 1, -1.5 and 4 where the root is 1.41
+    noisy = [cell._replace(noise=1.0 if cell.setting != "s3" else None) for cell in cells(**apart)]
+    assert [check.clear for check in judge(claim, noisy).checks] == [True, False, False, None]
 
 
 def test_infinite_rounds_are_more_than_any() -> None:

@@ -93,6 +93,8 @@ def test_a_cell_shows_ours_print_and_the_difference(made: Path) -> None:
     assert "pgfed cifar10/clients25: 1 points of its search failed: it broke" in text
     assert "`mu=0.1` (81.25% on validation data)" in text
     assert "ditto" not in text
+    claim = next(line for line in text.splitlines() if "pgfed-t1-3:" in line)  # PGFedMo 80 ± 0, PGFed 72.5 ± 3.5
+    assert claim.endswith("| cannot be told yet | 1 of 1 comparisons so far, 1 clear of std |")
     gaps = text.split("## Missing and failed")[1].split("##")[0]
     assert "`pflsweep -m sweep=pgfed/table1 scale=small` fills:" in gaps
     assert "CIFAR100, 100 clients: local, fedavg" in gaps
@@ -195,6 +197,95 @@ def test_one_broken_table_does_not_hide_the_others(tmp_path: Path, monkeypatch: 
         "though a claim of it is about table 5 too"
     )
     assert "[fedala/table1]" in index
+
+
+def test_a_number_that_a_method_does_not_have_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Print has a global model of FedRep and we have none: claims about the others are told without it."""
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), "fedpg/table3", seeds=(0,))
+    for attack in ("clean", "A1", "A2"):
+        for method in dict.fromkeys(line.method for line in layout.read("fedpg/table3").printed):
+            has = ("global_all",) if method != "fedrep" else ()
+            views = ("personal", "trained", "personal_all", "trained_all", "personal_subset", "trained_subset", *has)
+            sweep.add(f"fmnist/{attack}", method, {0: [8 if method == "fedpg" else 4] * 4}, views=views)
+    sweep.write()
+    main(["fedpg/table3"])
+    text = (tmp_path / "reports/fedpg/table3/README.md").read_text()
+    assert "117 of 117 cells complete" in text
+    assert "none<br><sub>0.792</sub>" in text
+    assert "**none**: all runs behind the cell are finished" in text
+    assert "## Missing and failed" not in text
+    claim = next(line for line in text.splitlines() if "fedpg-t3-4" in line)
+    cells = "fmnist A1 gm_acc, fmnist A2 gm_acc, fmnist clean gm_acc"
+    assert claim.endswith(f"| holds | holds | 9 of 9 comparisons; without fedrep ({cells}): none |")
+
+
+def test_what_is_measured_against_other_rows_waits_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), "pgfed/table2", seeds=(0,))
+    sweep.add(C25, "pgfed", {0: [8] * 4})
+    sweep.write()
+    main(["pgfed/table2"])
+    text = (tmp_path / "reports/pgfed/table2/README.md").read_text()
+    assert "needs all rows<br><sub>3.4</sub>" in text
+    sweep.name = "pgfed/table3"
+    sweep.write()
+    main(["pgfed/table3"])
+    text = (tmp_path / "reports/pgfed/table3/README.md").read_text()
+    assert "| PGFed | needs local<br>" in text
+    assert "A cell that needs other rows is measured against them." in text
+
+
+def test_a_search_by_another_view_than_the_tables_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedAvg's personal model is the global one, and its row is of models that trained on from it."""
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), "fedpg/table1", seeds=(0,))
+    for method in ("fedavg", "ditto"):
+        sweep.add("fmnist/pat2", method, {0: [4] * 4}, views=("personal", "trained"))
+        group = sweep.group("fmnist/pat2", method)
+        group |= {"winner": {"algorithm.mu": 0.1}, "winner_value": 0.5, "points": 2}
+    sweep.write()
+    main(["fedpg/table1"])
+    text = (tmp_path / "reports/fedpg/table1/README.md").read_text()
+    said = "by `tune.view=personal`, where the table shows the view trained"
+    assert f"- fedavg: fmnist/pat2: `mu=0.1` (50.00% on validation data {said})\n" in text
+    assert "- ditto: fmnist/pat2: `mu=0.1` (50.00% on validation data)\n" in text
+
+
+def test_a_row_of_ones_own_has_our_number_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = small_store(Path("runs"))
+    sweep.add(C25, "mine", {0: [9] * 4, 1: [9] * 4})
+    sweep.add("cifar10/clients50", "mine", {0: [9] * 4})
+    sweep.write()
+    main(["pgfed/table1"])
+    text = (tmp_path / "reports/pgfed/table1/README.md").read_text()
+    assert "| mine | **90.00 ± 0.00** | **90.00** (1 of 2 seeds) | - | - | - | - |" in text
+    assert "5 of 84 cells complete" in text
+    assert "Rows with our numbers alone are not the paper's" in text
+    assert "lost" not in text
+    with open(tmp_path / "reports/pgfed/table1/table.csv", newline="") as file:
+        own = list(csv.DictReader(file))[-2]
+    assert (own["method"], own["value"], own["printed"], own["difference"]) == ("mine", "90", "", "")
+
+
+def test_rounds_have_a_decimal_and_equal_seeds_are_no_measure_of_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """70% in round 2 and 3, and twice in round 2; print has no std."""
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), "pgfed/table2")
+    sweep.add(C25, "pgfed", {0: [8] * 4})
+    later = train(create(sweep.runs, "pgfed", 1, dataset___target_=place(C25)), [[1] * 4, [1] * 4, [8] * 4])
+    sweep.name_trial(C25, "pgfed", 1, later)
+    sweep.add(C25, "fedper", {0: [8] * 4, 1: [8] * 4})
+    sweep.write()
+    main(["pgfed/table2"])
+    text = (tmp_path / "reports/pgfed/table2/README.md").read_text()
+    assert "2.5 ± 0.7</u><br><sub>9; \N{MINUS SIGN}6.5 **≠**</sub>" in text
+    assert "**2.0 ± 0.0**<br><sub>8; \N{MINUS SIGN}6.0</sub>" in text
 
 
 def test_figures_without_printed_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,11 +113,11 @@ def test_both_trajectories_on_one_surface() -> None:
 
 def test_where_ala_never_acts_there_is_one_way() -> None:
     text, folder = page("fedala/figure4", {"mnist/pathological": trajectory(9)}, ("fedala",), study={"client": 4})
-    assert "| FedALA | 1.0000 | missing | missing |" in text
+    assert "| FedALA | 1.0000 | none | none |" in text
     assert "path with" not in groups(folder / "trajectory-mnist-pathological.svg")
 
 
-def test_trials_without_a_study_are_missing_and_drawn_nowhere() -> None:
+def test_trials_without_a_study_have_no_numbers_and_are_drawn_nowhere() -> None:
     text, folder = page("pgfed/figure2", {"cifar10/clients100": pd.DataFrame()}, ("explicit", "implicit"))
-    assert "| Explicit (Eq. 4) | missing |" in text
+    assert "| Explicit (Eq. 4) | none |" in text
     assert not list(folder.glob("*.png"))

@@ -56,6 +56,33 @@ def test_accuracy_is_a_mean_over_clients_and_its_std_is_over_seeds(sweep: Sweep)
     assert (of.complete, len(of.made)) == (3, 84)
 
 
+def test_a_method_of_ones_own_is_a_row_at_the_end(sweep: Sweep) -> None:
+    """Better than all: it is our best, but no claim's rival and none of print's cells."""
+    sweep.add(C25, "mine", {0: [9, 9, 9, 9], 1: [9, 9, 9, 9]})
+    sweep.write()
+    of = reproduced(sweep.runs, "pgfed/table1")
+    own = made(of, "mine", "acc")
+    assert own.value.mean == pytest.approx(90)
+    assert (own.place, own.difference, own.apart) == (1, None, False)
+    assert (list(of.layout.rows.values())[-2:], of.own_rows) == (["PGFedMo (ours)", "mine"], {15})
+    assert (of.complete, of.fillable, len(of.made)) == (3, 84, 85)  # in the one setting that it was in
+    assert "mine" not in {cell.method for cell in of.cells()}
+    assert [n for _, _, n in of.taus()] == [3]
+    assert "mine" in {pair.method for pair in of.paired()}
+    assert reproduced(sweep.runs, "pgfed/figure3").layout.rows == {1: "PGFed"}  # of one method, and not in print
+
+
+def test_a_method_of_ones_own_slows_no_other_row(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path / "runs", "pgfed/table2", seeds=(0,))
+    for method in ("apfl", "fedper", "perfedavg", "fedrod", "pgfed", "pgfedmo"):
+        sweep.add(C25, method, {0: [8] * 4})
+    sweep.group(C25, "mine")
+    sweep.write()
+    of = reproduced(sweep.runs, "pgfed/table2")
+    assert made(of, "pgfed", "speedup").value.mean == 1.0
+    assert [answer.method for answer in made(of, "mine", "speedup").lacking] == ["mine"]
+
+
 def test_kendalls_tau_by_hand(sweep: Sweep) -> None:
     """Ours local 55, fedavg 40, pgfed 70; print 72.40, 65.07, 81.02: the same order. A fourth disagrees with two."""
     assert list(reproduced(sweep.runs, "pgfed/table1").taus()) == [("CIFAR10, 25 clients", 1.0, 3)]
@@ -82,7 +109,9 @@ def test_gains_need_the_baselines_seed(sweep: Sweep) -> None:
     assert not made(of, "pgfed", "gain").complete
     del sweep.group(C25, "local")["trials"]["0"]
     sweep.write()
-    assert not made(reproduced(sweep.runs, "pgfed/table3"), "pgfed", "gain").there
+    waiting = made(reproduced(sweep.runs, "pgfed/table3"), "pgfed", "gain")
+    assert not waiting.there
+    assert (waiting.none, [answer.method for answer in waiting.lacking]) == (False, ["local"])
 
 
 def test_rounds_to_a_goal_and_speedup_over_the_slowest(tmp_path: Path) -> None:
@@ -94,7 +123,9 @@ def test_rounds_to_a_goal_and_speedup_over_the_slowest(tmp_path: Path) -> None:
     of = reproduced(sweep.runs, "pgfed/table2")
     assert made(of, "apfl", "rounds_to_70").value.mean == 2
     assert made(of, "fedper", "rounds_to_70").value.mean == 2  # 60% in the last round, 70% in the second
-    assert math.isnan(made(of, "apfl", "speedup").value.mean)  # pgfedmo may be slower still
+    waiting = made(of, "apfl", "speedup")
+    assert math.isnan(waiting.value.mean)  # pgfedmo may be slower still
+    assert (waiting.none, [answer.method for answer in waiting.lacking]) == (False, ["pgfedmo"])
     sweep.add(C25, "pgfedmo", {0: [5, 5, 5, 5]})
     sweep.write()
     of = reproduced(sweep.runs, "pgfed/table2")
@@ -171,7 +202,18 @@ def test_paired_tests_by_hand(sweep: Sweep) -> None:
     assert set(pairs) == {"local", "fedavg"}
     assert pairs["local"].gain.mean == pytest.approx(0.15)  # of 10 and 20 points
     assert pairs["local"].gain.over == "seeds"
-    assert pairs["local"].p == pytest.approx(0.125)  # four of four differences are positive: 2 / 2^4
+    # 20 20 0 0 and 40 40 0 0 points, so 30 30 0 0 by client: two of two are positive: 2 / 2^2
+    assert pairs["local"].p == pytest.approx(0.5)
+
+
+def test_one_number_for_all_clients_is_not_tested_client_by_client(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path / "runs", "fedpg/table1", seeds=(0,))
+    for method, correct in (("ditto", [2, 4, 6, 8]), ("fedpg", [4, 6, 8, 8])):
+        sweep.add("fmnist/pat2", method, {0: correct}, views=("personal", "personal_all", "global_all"))
+    sweep.write()
+    of = reproduced(sweep.runs, "fedpg/table1")
+    columns = {of.layout.columns[pair.column].metric for pair in of.paired()}
+    assert columns == {"l_acc", "g_acc"}
 
 
 def test_emds_of_our_partitions_stand_for_those_in_heads(tmp_path: Path) -> None:
@@ -186,11 +228,23 @@ def test_emds_of_our_partitions_stand_for_those_in_heads(tmp_path: Path) -> None
     assert (setting, value) == ("latent2", 1.25)
 
 
+def test_noise_is_over_seeds_whatever_the_std_is_over(tmp_path: Path) -> None:
+    """Seeds' means of 50 and 60%; a client's own accuracies differ by far more."""
+    sweep = Sweep(tmp_path / "runs", "fedpg/table1")
+    sweep.add("fmnist/pat2", "fedpg", {0: [2, 4, 6, 8], 1: [2, 6, 8, 8]}, views=("personal", "global_all"))
+    sweep.write()
+    noise = {cell.metric: cell.noise for cell in reproduced(sweep.runs, "fedpg/table1").cells()}
+    assert noise == {"l_acc": pytest.approx(0.1 / math.sqrt(2)), "gm_acc": pytest.approx(0.05 / math.sqrt(2))}
+
+
 class Echo(Reproduced):
     """Print as if we had measured it."""
 
     def value(self, line: Printed) -> Value:
         return Value(math.nan if line.value is None else line.value, line.std, 3)
+
+    def noise(self, line: Printed) -> float | None:
+        return line.noise
 
     def answer(self, setting: str, method: str) -> Answer:
         trials: Any = {0: None, 1: None, 2: None}

@@ -102,6 +102,18 @@ def test_pgfeds_figure_3_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "share_alpha_up: 1 |" in text, "all have risen, where the paper says that some do"
 
 
+def test_a_correlation_has_its_p_by_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes 20 40 20 40, column means 20 40 20 30: r = 30 / sqrt(1100), and with four clients p = 1 - r."""
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), seeds=(0,))
+    (record,) = sweep.add("cifar10/clients25", "pgfed", {0: [5, 5, 5, 5]})
+    np.savez(record.folder / "matrices.npz", A=0.5 + 0.001 * np.tile([20, 40, 20, 30], (4, 1)))
+    sweep.write()
+    text = page("pgfed/figure3")
+    assert "## Correlations by seed\n\n- Pearson's r over clients" in text
+    assert "\n- column_r, pgfed cifar10/clients25: seed 0 r = 0.90, p 0.095\n" in text
+
+
 def test_a_record_without_groups_and_p_has_no_numbers(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path / "runs", seeds=(0,))
     sweep.add("cifar10/latent5", "fedfomo_n5", {0: [5, 5, 5, 5]})

@@ -61,7 +61,7 @@ class Sweep:
             "command": f"pflsweep -m sweep={self.name} scale={self.scale}",
             "written": at,
             "seeds": self.seeds,
-            "tune": {"split": "validation"},
+            "tune": {"split": "validation", "view": "personal"},
             "groups": list(self.groups.values()),
             **more,
         }
