@@ -95,6 +95,8 @@ def _hydra(argv: list[str]) -> int:
     for outcome in outcomes:  # of a single run; a sweep has ended with its own table
         if isinstance(outcome, UserError):
             raise outcome
+        if isinstance(outcome, Exception):
+            raise SystemExit(f"pflsweep: The trial has diverged: {outcome}.")
         from pflsweep.sweep.summary import conclusion
 
         print(conclusion([outcome.record]))
@@ -125,14 +127,14 @@ def _check_flags(argv: list[str]) -> None:
 
 
 def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
-    """What Hydra runs for each trial. Bad input is returned: raised, Hydra would print more than that."""
+    """What Hydra runs for each trial. Bad input is returned, and that it diverged: raised, Hydra would print more."""
 
     def task(composed: Any) -> Any:
         from hydra.core.hydra_config import HydraConfig
         from hydra.types import RunMode
 
         from pflsweep.compose import config_of
-        from pflsweep.trial import run_trial
+        from pflsweep.trial import Diverged, run_trial
 
         hydra = HydraConfig.get()
         if hydra.sweeper.get("worker"):
@@ -142,7 +144,7 @@ def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
         try:
             _check_single(hydra.overrides.task)
             outcome: Any = run_trial(config_of(composed, hydra))  # type: ignore[arg-type]
-        except UserError as error:
+        except (UserError, Diverged) as error:
             outcome = error
         if hydra.mode == RunMode.RUN:
             outcomes.append(outcome)

@@ -248,6 +248,9 @@ def _train(
     if simulation.round == total and total not in record.evaluated:  # was to go on, and is now the last
         scores = simulation.evaluate()
         record.amend(score_columns(scores), score_table(scores, total))
+    if simulation.round in record.evaluated:  # repeated, what has diverged is not over: it may have no round left
+        seen = record.clients_in(simulation.round)
+        _require_sound(seen.loc[seen["view"] == "personal", "loss"].to_numpy(), simulation)
     progress = Progress(record.meta["name"], simulation.round, total)
     written = perf_counter()
     if study is not None and not simulation.round:
@@ -260,7 +263,8 @@ def _train(
                 study.look(simulation)
             progress.round(row)
             hears.rows(record)
-            _require_sound(result, simulation.verbs.malicious)
+            if result.scores:
+                _require_sound(result.scores["personal"].loss, simulation)
             watch(record)
             if result.round == total:
                 break  # _finish writes
@@ -274,11 +278,10 @@ def _train(
         progress.close()
 
 
-def _require_sound(result: engine.Result, malicious: torch.Tensor | None) -> None:
+def _require_sound(losses: np.ndarray, simulation: engine.Simulation) -> None:
     """Raises Diverged where no client's loss is finite any more. Under attack that is a result like another."""
-    loss = result.scores["personal"].loss if result.scores and malicious is None else np.zeros(1)
-    if not np.isfinite(loss).any():
-        raise Diverged(f"no client's loss is finite after round {result.round}: a smaller train.lr may help")
+    if simulation.verbs.malicious is None and not np.isfinite(losses).any():
+        raise Diverged(f"no client's loss is finite after round {simulation.round}: a smaller train.lr may help")
 
 
 def _finish(record: Record, simulation: engine.Simulation, parts: Parts, config: Config) -> None:

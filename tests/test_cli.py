@@ -103,6 +103,16 @@ def test_a_single_run_ends_with_its_table(capsys: pytest.CaptureFixture) -> None
     assert [path.name for path in Path().iterdir()] == ["runs"]
 
 
+def test_a_trial_that_diverges_says_so_in_a_paragraph_each_time(capsys: pytest.CaptureFixture) -> None:
+    for _ in range(2):
+        assert main([*SMALL, "train.lr=1e30"]) == 1
+        out, err = capsys.readouterr()
+        said = "The trial has diverged: no client's loss is finite after round 1: a smaller train.lr may help."
+        assert err.endswith(f"pflsweep: {said}\n")
+        assert "Traceback" not in err
+        assert out == ""
+
+
 def test_a_sweep_compares_its_trials_and_is_not_trained_twice(capsys: pytest.CaptureFixture) -> None:
     command = ["-m", "algorithm=local,fedavg", *SMALL]
     assert main(command) == 0

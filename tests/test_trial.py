@@ -19,7 +19,7 @@ from pflsweep.config import build
 from pflsweep.engine.simulation import Simulation
 from pflsweep.errors import UserError
 from pflsweep.record import Record
-from pflsweep.trial import Result, Stopped, run_trial
+from pflsweep.trial import Diverged, Result, Stopped, run_trial
 
 SMALL = ["tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.threads=1"]
 
@@ -178,6 +178,23 @@ def test_an_interrupted_extension_still_has_its_earlier_rounds() -> None:
     again = run("train.rounds=3")
     pd.testing.assert_frame_equal(again.rounds, first.rounds, check_exact=True)
     assert again.record.status["status"] == "finished"
+
+
+@pytest.mark.parametrize("rounds", [1, 3])  # 3: an extension
+def test_a_trial_that_has_diverged_is_not_finished_by_repeating_it(rounds: int) -> None:
+    diverging = ["train.lr=1e30", "checkpoint.every=0"]
+    for again in (1, rounds):
+        with pytest.raises(Diverged, match="no client's loss is finite after round 1: a smaller"):
+            run(*diverging, f"train.rounds={again}")
+    (folder,) = Path("runs").iterdir()
+    assert Record(folder).status["status"] == "failed"
+    assert Record(folder).done == 1
+
+
+def test_under_attack_a_result_may_have_no_finite_loss() -> None:
+    attacked = ["train.lr=1e30", "attack=scaled", "train.rounds=1"]
+    for _ in range(2):
+        assert run(*attacked).record.status["status"] == "finished"
 
 
 def test_more_rounds_extend_a_finished_trial() -> None:
