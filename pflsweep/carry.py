@@ -82,8 +82,8 @@ def _has(folder: Path, record: Record) -> bool:
 def _copy(source: Path, folder: Path) -> None:
     """meta.json comes last, so that half a record is none. Raises UserError, Busy where it is being trained."""
     with disk.claimed(folder), disk.writing(folder):
-        (folder / "meta.json").unlink(missing_ok=True)
-        (folder / "checkpoint.pt").unlink(missing_ok=True)  # of fewer rounds
+        for name in ("meta.json", "checkpoint.pt", "models.pt"):  # these are of fewer rounds
+            (folder / name).unlink(missing_ok=True)
         names = [file.name for file in source.iterdir() if file.name not in STAYS and file.name[0] != "."]
         for name in sorted(names, key=lambda name: name == "meta.json"):
             disk.atomic(folder / name, partial(shutil.copyfile, source / name))

@@ -136,6 +136,7 @@ def run_trial(
         with claimed(folder):
             record = _open(folder, meta, config, simulation)
             if _done(record, config):
+                _add_models(record, simulation, config)
                 send(config.values, record)
             else:
                 if record.begun:
@@ -162,9 +163,26 @@ def _done(record: Record, config: Config) -> bool:
         return False
     if record.done > rounds:
         _require_evaluated(record, rounds)
+        _ = Result(record.folder, rounds).record.newcomers  # raises where they were not measured then
     more = f", reported as of round {rounds}" if record.done > rounds else ""
     mention(f"{record.meta['name']}: trained already, {record.done} rounds{more} ({record.folder})")
     return True
+
+
+def _add_models(record: Record, simulation: engine.Simulation, config: Config) -> None:
+    """To a finished trial that was trained without saving them: its checkpoint has them."""
+    wanted = config.values["checkpoint"]["models"] and record.done == config.values["train"]["rounds"]
+    if not wanted or record.models_round == record.done:
+        return
+    state = record.checkpoint()
+    if state is not None:
+        simulation.load(state)
+        record.save_models(_models(simulation))
+        return
+    mention(
+        f"{record.meta['name']}: its models were not saved, and there is no checkpoint to make them from; "
+        "to have them, train it in another folder: paths.runs"
+    )
 
 
 def _catch_up(record: Record, simulation: engine.Simulation, study: Study | None) -> None:

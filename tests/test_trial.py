@@ -433,6 +433,53 @@ def test_saved_models_are_those_that_were_evaluated(algorithm: str) -> None:
             result.load_global()
 
 
+def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_models_are_of_the_round_that_was_asked_for() -> None:
+    two = run("train.rounds=2").load_global()
+    four = run("train.rounds=4", "checkpoint.models=false")
+    with pytest.raises(UserError, match=r"no models of round 4, only of round 2\. train\.rounds=4 checkpoint\.models"):
+        four.load_global()
+    assert same(run("train.rounds=2").load_global(), two)
+    five = run("train.rounds=5").load_global()
+    assert not same(five, two)
+    for load in (run("train.rounds=2").load_global, lambda: run("train.rounds=2").load_personal(0)):
+        with pytest.raises(
+            UserError, match=r"no models of round 2, only of round 5\. .* in another folder: paths\.runs"
+        ):
+            load()
+    assert same(run("train.rounds=2", "paths.runs=other").load_global(), two)
+
+
+def test_models_that_were_not_saved_are_made_from_the_checkpoint(capfd: pytest.CaptureFixture) -> None:
+    overrides = ["train.rounds=3", "algorithm=ditto"]
+    without = run(*overrides, "checkpoint.models=false")
+    with pytest.raises(UserError, match=r"no models of round 3\."):
+        without.load_personal(0)
+    assert_same(run(*overrides), run(*overrides, "paths.runs=other"))
+    kept = (without.record.folder / "models.pt").stat().st_mtime_ns
+    run(*overrides)
+    assert (without.record.folder / "models.pt").stat().st_mtime_ns == kept
+    capfd.readouterr()
+    for models in ("false", "true"):
+        run(*overrides, "paths.runs=bare", "checkpoint.keep=false", f"checkpoint.models={models}")
+    said = "its models were not saved, and there is no checkpoint to make them from; to have them, train it in another"
+    assert said in capfd.readouterr().err
+
+
+def test_models_of_older_records_are_of_the_round_at_which_it_ended() -> None:
+    result = run("train.rounds=2")
+    file = result.record.folder / "models.pt"
+    torch.save({key: value for key, value in torch.load(file).items() if key != "round"}, file)
+    assert same(run("train.rounds=2").load_global(), run("train.rounds=2", "paths.runs=other").load_global())
+    with pytest.raises(UserError, match=r"no models of round 1, only of round 2\."):
+        run("train.rounds=1").load_global()
+    with pytest.raises(UserError, match=r"no models of round 3\."):
+        run("train.rounds=3", "checkpoint.models=false").load_global()
+
+
 def test_the_listener_hears_every_round() -> None:
     ear = Ear()
     run_trial(compose([*SMALL, "train.rounds=3"]), lambda config, record: ear)
