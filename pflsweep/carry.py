@@ -61,14 +61,25 @@ def _carry(records: list[Record], told: list[Ledger], out: Path, did: str) -> st
     new = [record for record in records if not _has(out / record.folder.name, record)]
     for record in new:
         _copy(record.folder, out / record.folder.name)
-    known = {ledger.path.name: ledger.settled for ledger in ledgers(out)}
-    better = [ledger.path for ledger in told if known.get(ledger.path.name, -1) < ledger.settled]
+    known = {ledger.path.name: _tells(ledger) for ledger in ledgers(out)}
+    better = [
+        ledger.path for ledger in told if ledger.path.name not in known or known[ledger.path.name] < _tells(ledger)
+    ]
     for file in better:
         with disk.writing(out):
             (out / "sweeps").mkdir(parents=True, exist_ok=True)
             disk.atomic(out / "sweeps" / file.name, partial(shutil.copyfile, file))
     there = f", {len(records) - len(new)} there already" if len(new) < len(records) else ""
     return f"{len(new)} runs and {len(better)} ledgers of sweeps {did} {out}{there}"
+
+
+def _tells(ledger: Ledger) -> tuple[int, int, float]:
+    """How many final trials it names, and points that did not fail; then when it was written: one that failed may be
+    one that is tried again.
+    """
+    groups = ledger.groups.values()
+    points = sum(group["points_settled"] - len(group["failed_points"]) for group in groups)
+    return sum(len(group["trials"]) for group in groups), points, ledger.written
 
 
 def _has(folder: Path, record: Record) -> bool:
