@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from optuna.storages import BaseStorage, RDBStorage, _CachedStorage
+from sqlalchemy.engine import URL, make_url
 
 from pflsweep import patience
 from pflsweep.errors import UserError, without_password
@@ -26,7 +27,8 @@ def storage_url(plan: Plan) -> str:
             f"workers.storage and tracking.uri are both '{without_password(storage)}', but Optuna and MLflow have "
             "tables of the same names. Give each a database of its own, such as .../optuna and .../mlflow."
         )
-    return storage or f"sqlite:///{plan.folder / 'optuna.db'}"
+    file = URL.create("sqlite", database=str(plan.folder / "optuna.db"))  # a folder's name may be `q?x`
+    return storage or file.render_as_string()
 
 
 def opened(url: str, heartbeat: int) -> RDBStorage:
@@ -36,7 +38,7 @@ def opened(url: str, heartbeat: int) -> RDBStorage:
         options["connect_args"] = {"connect_timeout": 10}  # seconds; by itself a machine that is off is waited for
     if url.startswith("sqlite:///"):
         options = {"connect_args": {"timeout": 60}}
-        _prepare_sqlite(Path(url.removeprefix("sqlite:///")))
+        _prepare_sqlite(Path(make_url(url).database or ""))
     try:
         with _quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # heartbeats are experimental

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from pflsweep import __version__
 from pflsweep.errors import UserError
@@ -141,13 +142,21 @@ def forgiven(what: str) -> Iterator[None]:
 
 
 def uri_of(options: Mapping[str, Any]) -> str:
-    file = sqlite_file(options["uri"] or "sqlite:///mlflow.db")
-    return f"sqlite:///{file}" if file is not None else str(options["uri"])
+    uri = str(options["uri"] or "sqlite:///mlflow.db")
+    file = sqlite_file(uri)
+    if file is None:
+        return uri
+    whole = f"sqlite:///{file}"
+    if sqlite_file(whole) != file:  # `?` and `%` mean something there. MLflow would make a folder called `%3F`: so no /
+        whole = f"sqlite:///{quote(str(file), safe='')}"
+    return whole + "".join(uri.partition("?")[1:])
 
 
 def sqlite_file(uri: str) -> Path | None:
     """The file of a sqlite uri as an absolute path: a relative one would follow a later change of folder."""
-    return Path(uri.removeprefix("sqlite:///")).absolute() if uri.startswith("sqlite:///") else None
+    from sqlalchemy.engine import make_url
+
+    return Path(make_url(uri).database or "").absolute() if uri.startswith("sqlite:///") else None
 
 
 def _quiet() -> None:
