@@ -19,7 +19,7 @@ import yaml
 
 from pflsweep import disk, history
 from pflsweep.disk import writing
-from pflsweep.errors import UserError
+from pflsweep.errors import UserError, without_password
 from pflsweep.keys import PLUGS, flat, under
 
 # Keys that say where and how a trial runs, but not what it computes
@@ -98,6 +98,12 @@ def acting(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in ACTING or ACTING[key](config)}
 
 
+def kept(config: dict[str, Any]) -> dict[str, Any]:
+    """A config as it is written down: records are committed and sent, so without the password of MLflow's store."""
+    uri = config.get("tracking", {}).get("uri")
+    return config if uri is None else {**config, "tracking": {**config["tracking"], "uri": without_password(uri)}}
+
+
 def method_name(chosen: dict[str, Any]) -> str:
     """The method with what is plugged into it, by the options chosen of each group: fedavg, fedavg+ala+gaussian."""
     plugged = [(group, chosen.get(group) or "none") for group in PLUGS]
@@ -132,7 +138,7 @@ class Record:
     def new(cls, folder: Path, meta: dict[str, Any], config: dict[str, Any], partition: pd.DataFrame) -> "Record":
         """A record of which nothing is on the disk before `begin`."""
         record = object.__new__(cls)
-        record.folder, record.meta, record.config = folder, {**meta, "created": _now()}, config
+        record.folder, record.meta, record.config = folder, {**meta, "created": _now()}, kept(config)
         record.status = {"status": "running", "rounds": 0, "target": None, "seconds": 0.0, "error": None}
         record._before, record._rounds = pd.DataFrame(), []
         record._clients, record.matrices = [], {}
@@ -143,7 +149,7 @@ class Record:
         """The command that continues this record, in memory: more rounds, another device or commit."""
         now = {key: meta[key] for key in ("commit", "version", "environment")}
         session = {"from": self.done + 1, **now, "begun": _now()}
-        self.config = config
+        self.config = kept(config)
         self.meta = {**self.meta, "sessions": [*self.meta.get("sessions", []), session]}
 
     def begin(self) -> None:

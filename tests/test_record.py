@@ -15,7 +15,7 @@ import torch
 from pflsweep import disk
 from pflsweep.compose import compose
 from pflsweep.disk import claimed
-from pflsweep.errors import UserError
+from pflsweep.errors import UserError, without_password
 from pflsweep.record import Record, identity, method_name
 
 
@@ -252,6 +252,34 @@ def test_a_folder_that_is_no_record(tmp_path: Path) -> None:
 def test_models_that_were_not_saved(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"checkpoint\.models=true"):
         made(tmp_path).models()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgresql://lab:secret@host/runs", "postgresql://lab@host/runs"),
+        ("'http://lab:se/cr@et@host:5000' is away", "'http://lab@host:5000' is away"),
+        ("postgresql://lab@host:5432/runs", "postgresql://lab@host:5432/runs"),
+        ("http://host:5000", "http://host:5000"),
+        ("sqlite:////home/a:b@c/mlflow.db", "sqlite:////home/a:b@c/mlflow.db"),
+        ("mail a:b@c", "mail a:b@c"),
+    ],
+)
+def test_an_address_without_its_password(text: str, shown: str) -> None:
+    assert without_password(text) == shown
+
+
+def test_a_record_keeps_no_password(tmp_path: Path) -> None:
+    config = {"train": {"rounds": 1}, "tracking": {"uri": "postgresql://lab:secret@host/runs", "every": 5.0}}
+    record = Record.new(tmp_path, {"identity": "0" * 16, "name": "n"}, config, pd.DataFrame({"client": [0]}))
+    record.begin()
+    again = Record(tmp_path)
+    again.go_on(config, {"commit": None, "version": "1", "environment": {}})
+    again.begin()
+    for one in (record, again, Record(tmp_path)):
+        assert one.config["tracking"] == {"uri": "postgresql://lab@host/runs", "every": 5.0}
+    assert not [file for file in tmp_path.iterdir() if b"secret" in file.read_bytes()]
+    assert config["tracking"]["uri"] == "postgresql://lab:secret@host/runs"  # that of the command goes on
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:

@@ -360,6 +360,27 @@ def test_a_server_that_does_not_answer_is_said_soon(store, tmp_path):
     }
 
 
+def test_no_password_is_said(store, tmp_path, monkeypatch, capsys, caplog):
+    from pflsweep.tracking.store import forgiven
+
+    uri = "http://lab:secret@127.0.0.1:9"
+    record = create(tmp_path / "runs", tracking__uri=uri)
+    with pytest.raises(UserError, match=r"store http://lab@127\.0\.0\.1:9 cannot be used") as caught:
+        tracking.open_run({"tracking": {**store.options, "uri": uri}}, record)
+    with forgiven("this"):
+        raise OSError(f"{uri}/api is away")
+    monkeypatch.setattr(os, "execve", lambda *_: None)
+    monkeypatch.setattr(tracking, "_check_port", lambda *_: None)
+    tracking.ui(["--uri", uri])
+    tracking.open_sweep({"tracking": store.options}, "0123", f"seed=0,1 tracking.uri={uri}")
+    (run,) = store.runs()
+    assert run.info.run_name == "seed=0,1 tracking.uri=http://lab@127.0.0.1:9"
+    said = capsys.readouterr().out
+    assert "MLflow on http://lab@127.0.0.1:9: " in said
+    assert "http://lab@127.0.0.1:9/api is away" in caplog.text
+    assert "secret" not in f"{caught.value} {said} {caplog.text}"
+
+
 def test_ui_on_a_port_that_is_taken(store):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -44,7 +44,7 @@ def opened(url: str, heartbeat: int) -> RDBStorage:
             warnings.simplefilter("ignore")  # heartbeats are experimental
             storage = _first_of_many(url, options, heartbeat)
     except Exception as error:  # SQLAlchemy, a driver, alembic: each has its own
-        said = " ".join(str(error).split())[:300]
+        said = without_password(" ".join(str(error).split()))[:300]
         raise UserError(
             f"workers.storage: '{without_password(url)}' cannot be used as Optuna's storage ({said}). It has to be "
             "there and writable: sqlite:///file.db on one machine, postgresql://user:password@host/name for many."

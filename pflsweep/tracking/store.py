@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pflsweep import __version__
-from pflsweep.errors import UserError
+from pflsweep.errors import UserError, without_password
 from pflsweep.patience import Away
 
 if TYPE_CHECKING:
@@ -118,7 +118,8 @@ def explained(uri: str) -> Iterator[None]:
         raise
     except Exception as error:  # sqlite3, SQLAlchemy, MLflow, requests: each has its own
         said = " ".join(str(error).split())[:300]
-        raise Away(f"The MLflow store {uri} cannot be used ({said}). {_advice(said)} Or {ELSE}") from error
+        told = without_password(f"The MLflow store {uri} cannot be used ({said}).")
+        raise Away(f"{told} {_advice(said)} Or {ELSE}") from error
 
 
 def _advice(said: str) -> str:
@@ -137,7 +138,7 @@ def forgiven(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        said = " ".join(str(error).split())[:200]
+        said = without_password(" ".join(str(error).split()))[:200]
         log.warning("MLflow did not take %s: %s. The record has it all; the same command sends it again.", what, said)
 
 
@@ -185,7 +186,8 @@ def sweep_run(client: "MlflowClient", experiment: str, sweep: str | None, name: 
 
 
 def named(name: str) -> str:
-    """As long as a run's name may be; sqlite would take more, PostgreSQL refuses it."""
+    """As long as a run's name may be; sqlite would take more, PostgreSQL refuses it. A sweep's may be its command."""
+    name = without_password(name)
     return name if len(name) <= NAME else f"{name[: NAME - 3]}..."
 
 
