@@ -26,9 +26,8 @@ def main(argv: list[str] | None = None) -> int:
     """Runs one command. Its exit code: 0 done, 1 a bug or a failed trial, 2 bad input, 130 Ctrl-C."""
     argv = sys.argv[1:] if argv is None else argv
     _show_log()
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # where a method of one's own may lie
     try:
+        _find_own()
         if argv and "=" not in argv[0] and not argv[0].startswith(("-", "+", "~")):
             return _word(argv[0], argv[1:])
         return _hydra(argv)
@@ -46,6 +45,16 @@ def main(argv: list[str] | None = None) -> int:
             print(end.code, file=sys.stderr)
             return 1
         return end.code or 0
+
+
+def _find_own() -> None:
+    """A method of one's own may lie in the working directory. Raises UserError where that was deleted."""
+    try:
+        here = os.getcwd()
+    except FileNotFoundError as error:
+        raise UserError("The working directory was deleted: go to another one.") from error
+    if here not in sys.path:
+        sys.path.append(here)
 
 
 def _show_log() -> None:

@@ -16,7 +16,7 @@ from pflsweep.cli import main
 from pflsweep.listing import GROUPS
 
 SMALL = ["tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.rounds=2"]
-
+COMMAND = "import sys; from pflsweep.cli import main; sys.exit(main())"
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -187,7 +187,7 @@ def test_bad_input_with_tracking_leaves_nothing() -> None:
 
 
 def test_ctrl_c_in_a_sweep_ends_it_and_the_same_command_continues() -> None:
-    command = [sys.executable, "-c", "import sys; from pflsweep.cli import main; sys.exit(main())"]
+    command = [sys.executable, "-c", COMMAND]
     command += ["-m", "seed=0,1,2", *SMALL, "train.rounds=4000"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr
@@ -227,6 +227,14 @@ def test_a_text_that_ends_the_command_is_shown(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(cli, "_word", leave)
     assert main(["list"]) == 1
     assert "why it ended" in capsys.readouterr().err
+
+
+def test_a_working_directory_that_was_deleted_is_said() -> None:
+    code = "import os; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); " + COMMAND
+    for words in (["list", "models"], SMALL):
+        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+        said = "pflsweep: The working directory was deleted: go to another one.\n"
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
 
 
 def test_a_bug_shows_its_traceback(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
