@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from pflsweep.compose import Config
-from pflsweep.config import Parts, build, build_model, check
+from pflsweep.config import Parts, build, build_model, check, typed
 from pflsweep.disk import atomic, claimed, writing
 from pflsweep.engine import memory
 from pflsweep.engine import simulation as engine
@@ -121,6 +121,7 @@ def run_trial(
     trains it; Stopped on Ctrl-C and on `stop`; Pruned where `watch` does; Diverged.
     """
     check(config)
+    config = typed(config)
     with _BUILDING:
         parts = build(config)
     with nullcontext() if seat is not None else process_wide(config, _fastest(parts)):

@@ -11,11 +11,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from pflsweep import disk
-from pflsweep.compose import compose
+from pflsweep.compose import Config, compose
+from pflsweep.config import typed
 from pflsweep.disk import claimed
 from pflsweep.errors import UserError, without_password
+from pflsweep.keys import PLUGS
 from pflsweep.record import Record, identity, method_name
 
 
@@ -82,6 +85,34 @@ def test_records_from_before_there_was_a_precision_are_found() -> None:
     older = compose([]).values
     del older["train"]["precision"]
     assert identity(older, data_checksum="x", version=1, extends=True) == identity_of()
+
+
+def test_committed_records_are_found_by_what_they_hold() -> None:
+    """Their configs, with the keys that are younger and with floats where keys are of floats."""
+    references: dict[tuple[str, ...], Config] = {}
+    folders = [file.parent for file in Path(__file__).parents[1].glob("reports/runs/*/meta.json")]
+    for folder in folders:
+        meta, values = disk.read_json(folder / "meta.json"), disk.read_yaml(folder / "config.yaml")
+        groups = {"algorithm": meta["method"], "model": meta["model"].partition(".")[0]}
+        groups |= {group: meta.get(group) or "none" for group in ("dataset", "partition", *PLUGS, "study")}
+        options = tuple(f"{group}={option}" for group, option in groups.items())
+        if options not in references:
+            references[options] = compose(list(options))
+        config = references[options]
+        whole = OmegaConf.to_container(OmegaConf.merge(config.values, values))
+        found = {
+            identity(
+                typed(config._replace(values=whole)).values,  # type: ignore[arg-type]
+                data_checksum=meta["data_checksum"],
+                version=meta["method_version"],
+                extends=extends,
+                plugins=meta.get("plugin_versions"),
+                code=meta.get("code", ()),
+            )
+            for extends in (True, False)
+        }
+        assert folder.name in found
+    assert len(folders) > 100
 
 
 def test_identity_of_data_version_and_of_methods_that_do_not_extend() -> None:

@@ -197,6 +197,14 @@ def test_under_attack_a_result_may_have_no_finite_loss() -> None:
         assert run(*attacked).record.status["status"] == "finished"
 
 
+@pytest.mark.parametrize("key", ["train.lr", "algorithm.mu", "partition.alpha"])
+def test_a_number_is_the_same_trial_however_it_is_written(key: str) -> None:
+    whole, point = (run("algorithm=fedprox", "train.rounds=1", f"{key}={value}") for value in ("1", "1.0"))
+    assert whole.record.folder == point.record.folder
+    assert whole.config["train"]["rounds"] == 1
+    assert isinstance(whole.config["train"]["rounds"], int)
+
+
 def test_more_rounds_extend_a_finished_trial() -> None:
     run("train.rounds=2")
     extended = run("train.rounds=5")
