@@ -61,14 +61,25 @@ def _carry(records: list[Record], told: list[Ledger], out: Path, did: str) -> st
     new = [record for record in records if not _has(out / record.folder.name, record)]
     for record in new:
         _copy(record.folder, out / record.folder.name)
-    known = {ledger.path.name: ledger.settled for ledger in ledgers(out)}
-    better = [ledger.path for ledger in told if known.get(ledger.path.name, -1) < ledger.settled]
+    known = {ledger.path.name: _tells(ledger) for ledger in ledgers(out)}
+    better = [
+        ledger.path for ledger in told if ledger.path.name not in known or known[ledger.path.name] < _tells(ledger)
+    ]
     for file in better:
         with disk.writing(out):
             (out / "sweeps").mkdir(parents=True, exist_ok=True)
             disk.atomic(out / "sweeps" / file.name, partial(shutil.copyfile, file))
     there = f", {len(records) - len(new)} there already" if len(new) < len(records) else ""
     return f"{len(new)} runs and {len(better)} ledgers of sweeps {did} {out}{there}"
+
+
+def _tells(ledger: Ledger) -> tuple[int, int, float]:
+    """How many final trials it names, and points that did not fail; then when it was written: one that failed may be
+    one that is tried again.
+    """
+    groups = ledger.groups.values()
+    points = sum(group["points_settled"] - len(group["failed_points"]) for group in groups)
+    return sum(len(group["trials"]) for group in groups), points, ledger.written
 
 
 def _has(folder: Path, record: Record) -> bool:
@@ -82,8 +93,8 @@ def _has(folder: Path, record: Record) -> bool:
 def _copy(source: Path, folder: Path) -> None:
     """meta.json comes last, so that half a record is none. Raises UserError, Busy where it is being trained."""
     with disk.claimed(folder), disk.writing(folder):
-        (folder / "meta.json").unlink(missing_ok=True)
-        (folder / "checkpoint.pt").unlink(missing_ok=True)  # of fewer rounds
+        for name in ("meta.json", "checkpoint.pt", "models.pt"):  # these are of fewer rounds
+            (folder / name).unlink(missing_ok=True)
         names = [file.name for file in source.iterdir() if file.name not in STAYS and file.name[0] != "."]
         for name in sorted(names, key=lambda name: name == "meta.json"):
             disk.atomic(folder / name, partial(shutil.copyfile, source / name))

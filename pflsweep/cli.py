@@ -26,9 +26,8 @@ def main(argv: list[str] | None = None) -> int:
     """Runs one command. Its exit code: 0 done, 1 a bug or a failed trial, 2 bad input, 130 Ctrl-C."""
     argv = sys.argv[1:] if argv is None else argv
     _show_log()
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # where a method of one's own may lie
     try:
+        _find_own()
         if argv and "=" not in argv[0] and not argv[0].startswith(("-", "+", "~")):
             return _word(argv[0], argv[1:])
         return _hydra(argv)
@@ -46,6 +45,16 @@ def main(argv: list[str] | None = None) -> int:
             print(end.code, file=sys.stderr)
             return 1
         return end.code or 0
+
+
+def _find_own() -> None:
+    """A method of one's own may lie in the working directory. Raises UserError where that was deleted."""
+    try:
+        here = os.getcwd()
+    except FileNotFoundError as error:
+        raise UserError("The working directory was deleted: go to another one.") from error
+    if here not in sys.path:
+        sys.path.append(here)
 
 
 def _show_log() -> None:
@@ -95,6 +104,8 @@ def _hydra(argv: list[str]) -> int:
     for outcome in outcomes:  # of a single run; a sweep has ended with its own table
         if isinstance(outcome, UserError):
             raise outcome
+        if isinstance(outcome, Exception):
+            raise SystemExit(f"pflsweep: The trial has diverged: {outcome}.")
         from pflsweep.sweep.summary import conclusion
 
         print(conclusion([outcome.record]))
@@ -125,14 +136,14 @@ def _check_flags(argv: list[str]) -> None:
 
 
 def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
-    """What Hydra runs for each trial. Bad input is returned: raised, Hydra would print more than that."""
+    """What Hydra runs for each trial. Bad input is returned, and that it diverged: raised, Hydra would print more."""
 
     def task(composed: Any) -> Any:
         from hydra.core.hydra_config import HydraConfig
         from hydra.types import RunMode
 
         from pflsweep.compose import config_of
-        from pflsweep.trial import run_trial
+        from pflsweep.trial import Diverged, run_trial
 
         hydra = HydraConfig.get()
         if hydra.sweeper.get("worker"):
@@ -142,7 +153,7 @@ def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
         try:
             _check_single(hydra.overrides.task)
             outcome: Any = run_trial(config_of(composed, hydra))  # type: ignore[arg-type]
-        except UserError as error:
+        except (UserError, Diverged) as error:
             outcome = error
         if hydra.mode == RunMode.RUN:
             outcomes.append(outcome)

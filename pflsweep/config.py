@@ -2,9 +2,11 @@
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import is_dataclass, replace
-from functools import partial
+from functools import partial, reduce
+from operator import getitem
 from typing import Any, NamedTuple, get_type_hints
 
 from pflsweep.compose import Config, conf_dir, read_option, unknown_key
@@ -36,12 +38,10 @@ def check(config: Config) -> None:
     for key in given:
         if key not in allowed and not under(key, PLUGGED):
             raise UserError(unknown_key(key, list(allowed)))
-    for key, example in allowed.items():
-        if under(key, PLUGGED) or key.endswith("._target_"):
-            continue
+    for key, rule in _rules(config):
         if key not in given:
-            raise UserError(f"{key} is missing. Its default is {example!r}.")
-        require(key, given[key], RULES.get(key) or _rule_like(example, key, config))
+            raise UserError(f"{key} is missing. Its default is {allowed[key]!r}.")
+        require(key, given[key], rule)
     if given.get("dataset.name") != allowed.get("dataset.name"):
         option = config.choices["dataset"]
         raise UserError(f"dataset.name is a part of dataset={option}: set dataset to choose another.")
@@ -51,6 +51,35 @@ def check(config: Config) -> None:
             _check_fields(group, config.choices[group], node)
         elif group == "algorithm" or node:
             raise UserError(f"{group}={config.choices[group]}: its YAML file names no class as `_target_`.")
+
+
+def typed(config: Config) -> Config:
+    """A checked config with floats where keys are of floats: mu=1 and mu=1.0 are one trial."""
+    given, values = flat(config.values), deepcopy(config.values)
+    rules = [*_rules(config), *(pair for group in PLUGGED for pair in _field_rules(group, config))]
+    for key, rule in rules:
+        if type(given[key]) is int and float in rule.kinds and int not in rule.kinds:
+            *path, last = key.split(".")
+            reduce(getitem, path, values)[last] = float(given[key])
+    return config._replace(values=values)
+
+
+def _rules(config: Config) -> Iterator[tuple[str, Rule]]:
+    """Of each key that is not described by a class."""
+    for key, example in flat(config.reference).items():
+        if not under(key, PLUGGED) and not key.endswith("._target_"):
+            yield key, RULES.get(key) or _rule_like(example, key, config)
+
+
+def _field_rules(group: str, config: Config) -> Iterator[tuple[str, Rule]]:
+    """Of each key that a class describes."""
+    from pflsweep.engine.protocol import hyperparameters
+
+    node = config.values.get(group) or {}
+    if "_target_" in node:
+        cls = target(group, config.choices[group], node)
+        hints = get_type_hints(cls)
+        yield from ((f"{group}.{name}", field_rule(hints[name], field)) for name, field in hyperparameters(cls).items())
 
 
 def _rule_like(example: Any, key: str, config: Config) -> Rule:

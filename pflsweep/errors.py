@@ -1,6 +1,7 @@
 """The one exception whose message is written for the person at the keyboard, and argparse made to raise it."""
 
 import argparse
+import re
 from typing import NoReturn
 
 
@@ -16,15 +17,9 @@ def nearest(word: str, known: list[str]) -> str:
     return f" Did you mean '{close[0]}'?" if close else ""
 
 
-def without_password(url: str) -> str:
-    """A database's address, for messages and pages."""
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
-
-    try:
-        return make_url(url).render_as_string(hide_password=True)
-    except (ArgumentError, ValueError):  # an address of another kind
-        return url
+def without_password(text: str) -> str:
+    """Addresses of databases and servers in a text, for messages, pages and records."""
+    return re.sub(r"(://[^:/@\s]*):\S*@", r"\1@", text)
 
 
 class Parser(argparse.ArgumentParser):

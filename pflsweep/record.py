@@ -19,7 +19,7 @@ import yaml
 
 from pflsweep import disk, history
 from pflsweep.disk import writing
-from pflsweep.errors import UserError
+from pflsweep.errors import UserError, without_password
 from pflsweep.keys import PLUGS, flat, under
 
 # Keys that say where and how a trial runs, but not what it computes
@@ -98,6 +98,12 @@ def acting(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in ACTING or ACTING[key](config)}
 
 
+def kept(config: dict[str, Any]) -> dict[str, Any]:
+    """A config as it is written down: records are committed and sent, so without the password of MLflow's store."""
+    uri = config.get("tracking", {}).get("uri")
+    return config if uri is None else {**config, "tracking": {**config["tracking"], "uri": without_password(uri)}}
+
+
 def method_name(chosen: dict[str, Any]) -> str:
     """The method with what is plugged into it, by the options chosen of each group: fedavg, fedavg+ala+gaussian."""
     plugged = [(group, chosen.get(group) or "none") for group in PLUGS]
@@ -132,7 +138,7 @@ class Record:
     def new(cls, folder: Path, meta: dict[str, Any], config: dict[str, Any], partition: pd.DataFrame) -> "Record":
         """A record of which nothing is on the disk before `begin`."""
         record = object.__new__(cls)
-        record.folder, record.meta, record.config = folder, {**meta, "created": _now()}, config
+        record.folder, record.meta, record.config = folder, {**meta, "created": _now()}, kept(config)
         record.status = {"status": "running", "rounds": 0, "target": None, "seconds": 0.0, "error": None}
         record._before, record._rounds = pd.DataFrame(), []
         record._clients, record.matrices = [], {}
@@ -143,7 +149,7 @@ class Record:
         """The command that continues this record, in memory: more rounds, another device or commit."""
         now = {key: meta[key] for key in ("commit", "version", "environment")}
         session = {"from": self.done + 1, **now, "begun": _now()}
-        self.config = config
+        self.config = kept(config)
         self.meta = {**self.meta, "sessions": [*self.meta.get("sessions", []), session]}
 
     def begin(self) -> None:
@@ -202,8 +208,20 @@ class Record:
 
     @property
     def newcomers(self) -> pd.DataFrame:
-        """One row a new client and epoch of its fine-tuning; empty where all clients train."""
-        return self._read("newcomers.parquet", read_parquet, pd.DataFrame())
+        """One row a new client and epoch of its fine-tuning after the last round; empty where all clients train.
+
+        Raises UserError where they have fine-tuned nothing of that round.
+        """
+        table = self._newcomers()
+        own = table[table["round"] == self.done].drop(columns="round").reset_index(drop=True)
+        if own.empty and self.config.get("data", {}).get("new"):
+            known = " and ".join(str(t) for t in sorted(set(table["round"])) if t)
+            raise UserError(
+                f"{self.folder}: new clients have not fine-tuned the model of round {self.done}"
+                f"{f', only that of {known}: ask for as many rounds' if known else ''}. "
+                f"To have it, train this trial to {self.done} rounds in another folder: paths.runs."
+            )
+        return own
 
     @property
     def study(self) -> pd.DataFrame:
@@ -307,23 +325,55 @@ class Record:
             (self.folder / "checkpoint.pt").unlink(missing_ok=True)
 
     def save_newcomers(self, table: pd.DataFrame) -> None:
+        """Of the last round, beside those of others at which the trial has ended before."""
+        before = self._newcomers()
+        others = before[~before["round"].isin((0, self.done))]
         with writing(self.folder):
-            disk.write_parquet(self.folder / "newcomers.parquet", table)
+            disk.write_parquet(self.folder / "newcomers.parquet", _joined([others, table.assign(round=self.done)]))
+
+    def _newcomers(self) -> pd.DataFrame:
+        """Of all rounds at which the trial has ended; 0 is an unknown one."""
+        table = self._read("newcomers.parquet", read_parquet, pd.DataFrame({"round": []}))
+        return table if "round" in table else table.assign(round=self._ended())
+
+    def _ended(self) -> int:
+        """At which round the trial on the disk has ended, 0 for none: what older files belong to, which do not say."""
+        status = self._read("status.json", disk.read_json)
+        return int(status["rounds"]) if status["status"] == "finished" else 0
 
     def save_study(self, table: pd.DataFrame) -> None:
         with writing(self.folder):
             disk.write_parquet(self.folder / "study.parquet", table)
 
     def save_models(self, models: dict[str, Any]) -> None:
+        """Of the last round."""
         with writing(self.folder):
-            disk.write_torch(self.folder / "models.pt", models)
+            disk.write_torch(self.folder / "models.pt", {"round": self.done, **models})
 
     def models(self) -> dict[str, Any]:
-        """{"global": state_dict or None, "personal": {client: state_dict}}. Raises UserError without."""
+        """{"global": state_dict or None, "personal": {client: state_dict}} after the last round. Raises UserError
+        without.
+        """
+        found, of = self._models()
+        if found is None or of != self.done:
+            raise UserError(
+                f"{self.folder} holds no models of round {self.done}{f', only of round {of}' if of else ''}. "
+                f"train.rounds={self.done} checkpoint.models=true makes them as long as that is the trial's last round "
+                "and its checkpoint is there; else train it in another folder: paths.runs."
+            )
+        return found
+
+    @property
+    def models_round(self) -> int:
+        """After which round the models are that it holds; 0 where there are none, or it is not known."""
+        return self._models()[1]
+
+    def _models(self) -> tuple[dict[str, Any] | None, int]:
         found = self._read("models.pt", disk.read_torch, None)
         if found is None:
-            raise UserError(f"{self.folder} holds no models: they are saved at the end, with checkpoint.models=true.")
-        return found
+            return None, 0
+        saved = self.config.get("checkpoint", {}).get("models", True)  # else they are of a command before
+        return found, found["round"] if "round" in found else self._ended() if saved else 0
 
     def _table(self, name: str, reader: Callable[[Path], Any]) -> Any:
         """Empty before the first write."""

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from pflsweep.compose import Config
-from pflsweep.config import Parts, build, build_model, check
+from pflsweep.config import Parts, build, build_model, check, typed
 from pflsweep.disk import atomic, claimed, writing
 from pflsweep.engine import memory
 from pflsweep.engine import simulation as engine
@@ -121,6 +121,7 @@ def run_trial(
     trains it; Stopped on Ctrl-C and on `stop`; Pruned where `watch` does; Diverged.
     """
     check(config)
+    config = typed(config)
     with _BUILDING:
         parts = build(config)
     with nullcontext() if seat is not None else process_wide(config, _fastest(parts)):
@@ -136,6 +137,7 @@ def run_trial(
         with claimed(folder):
             record = _open(folder, meta, config, simulation)
             if _done(record, config):
+                _add_models(record, simulation, config)
                 send(config.values, record)
             else:
                 if record.begun:
@@ -162,9 +164,26 @@ def _done(record: Record, config: Config) -> bool:
         return False
     if record.done > rounds:
         _require_evaluated(record, rounds)
+        _ = Result(record.folder, rounds).record.newcomers  # raises where they were not measured then
     more = f", reported as of round {rounds}" if record.done > rounds else ""
     mention(f"{record.meta['name']}: trained already, {record.done} rounds{more} ({record.folder})")
     return True
+
+
+def _add_models(record: Record, simulation: engine.Simulation, config: Config) -> None:
+    """To a finished trial that was trained without saving them: its checkpoint has them."""
+    wanted = config.values["checkpoint"]["models"] and record.done == config.values["train"]["rounds"]
+    if not wanted or record.models_round == record.done:
+        return
+    state = record.checkpoint()
+    if state is not None:
+        simulation.load(state)
+        record.save_models(_models(simulation))
+        return
+    mention(
+        f"{record.meta['name']}: its models were not saved, and there is no checkpoint to make them from; "
+        "to have them, train it in another folder: paths.runs"
+    )
 
 
 def _catch_up(record: Record, simulation: engine.Simulation, study: Study | None) -> None:
@@ -248,6 +267,9 @@ def _train(
     if simulation.round == total and total not in record.evaluated:  # was to go on, and is now the last
         scores = simulation.evaluate()
         record.amend(score_columns(scores), score_table(scores, total))
+    if simulation.round in record.evaluated:  # repeated, what has diverged is not over: it may have no round left
+        seen = record.clients_in(simulation.round)
+        _require_sound(seen.loc[seen["view"] == "personal", "loss"].to_numpy(), simulation)
     progress = Progress(record.meta["name"], simulation.round, total)
     written = perf_counter()
     if study is not None and not simulation.round:
@@ -260,7 +282,8 @@ def _train(
                 study.look(simulation)
             progress.round(row)
             hears.rows(record)
-            _require_sound(result, simulation.verbs.malicious)
+            if result.scores:
+                _require_sound(result.scores["personal"].loss, simulation)
             watch(record)
             if result.round == total:
                 break  # _finish writes
@@ -274,11 +297,10 @@ def _train(
         progress.close()
 
 
-def _require_sound(result: engine.Result, malicious: torch.Tensor | None) -> None:
+def _require_sound(losses: np.ndarray, simulation: engine.Simulation) -> None:
     """Raises Diverged where no client's loss is finite any more. Under attack that is a result like another."""
-    loss = result.scores["personal"].loss if result.scores and malicious is None else np.zeros(1)
-    if not np.isfinite(loss).any():
-        raise Diverged(f"no client's loss is finite after round {result.round}: a smaller train.lr may help")
+    if simulation.verbs.malicious is None and not np.isfinite(losses).any():
+        raise Diverged(f"no client's loss is finite after round {simulation.round}: a smaller train.lr may help")
 
 
 def _finish(record: Record, simulation: engine.Simulation, parts: Parts, config: Config) -> None:

@@ -1,5 +1,6 @@
 """Records carried between folders: what travels, what is kept, and that nothing is trained again."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,10 @@ import pandas as pd
 import pytest
 
 from pflsweep.cli import main
+from pflsweep.compose import Config
+from pflsweep.config import Parts
 from pflsweep.disk import claimed
+from pflsweep.errors import UserError
 from pflsweep.record import Record
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -61,12 +65,46 @@ def test_what_is_longer_or_whole_stays(capsys: pytest.CaptureFixture) -> None:
     assert only("runs").done == 3
     assert main([*take, "short", "runs"]) == 0
     assert only("short").done == 3
-    assert not (only("short").folder / "checkpoint.pt").exists()  # it was of one round
+    assert not [
+        name for name in ("checkpoint.pt", "models.pt") if (only("short").folder / name).exists()
+    ]  # of one round
     rounds = only("short").folder / "rounds.parquet"
     rounds.write_bytes(rounds.read_bytes()[:50])
     assert main([*take, "short", "runs"]) == 0
     pd.testing.assert_frame_equal(only("short").rounds, only("runs").rounds)
     assert not Path("mlflow.db").exists()
+
+
+def test_a_ledger_of_trials_that_failed_gives_way_to_that_of_their_retry(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pflsweep.trial
+
+    def failed() -> list[dict[str, str]]:
+        (file,) = Path("out/sweeps").glob("*.json")
+        return [group["failed"] for group in json.loads(file.read_text())["groups"]]
+
+    command = ["-m", *TRIAL, "train.rounds=1", "seed=0,1"]
+    build, export = pflsweep.trial.build, ["record", "export", "--out", "out"]
+
+    def broken(config: Config) -> Parts:
+        if config.values["seed"]:
+            raise UserError("a full disk")
+        return build(config)
+
+    monkeypatch.setattr(pflsweep.trial, "build", broken)
+    assert main(command) == 2
+    assert main(export) == 0
+    assert failed() == [{"1": "a full disk"}]
+    shutil.copytree("out", "old")
+    monkeypatch.setattr(pflsweep.trial, "build", build)
+    assert main([*command, "retry=true"]) == 0
+    assert main(export) == 0
+    assert failed() == [{}]
+    assert main(export) == 0
+    assert "0 runs and 0 ledgers of sweeps exported" in capsys.readouterr().out
+    assert main(["record", "import", "old", "--runs", "out", "--no-tracking"]) == 0
+    assert failed() == [{}], "nor does the older one take its place"
 
 
 def unfinished() -> None:

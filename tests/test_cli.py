@@ -16,7 +16,7 @@ from pflsweep.cli import main
 from pflsweep.listing import GROUPS
 
 SMALL = ["tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.rounds=2"]
-
+COMMAND = "import sys; from pflsweep.cli import main; sys.exit(main())"
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -103,6 +103,16 @@ def test_a_single_run_ends_with_its_table(capsys: pytest.CaptureFixture) -> None
     assert [path.name for path in Path().iterdir()] == ["runs"]
 
 
+def test_a_trial_that_diverges_says_so_in_a_paragraph_each_time(capsys: pytest.CaptureFixture) -> None:
+    for _ in range(2):
+        assert main([*SMALL, "train.lr=1e30"]) == 1
+        out, err = capsys.readouterr()
+        said = "The trial has diverged: no client's loss is finite after round 1: a smaller train.lr may help."
+        assert err.endswith(f"pflsweep: {said}\n")
+        assert "Traceback" not in err
+        assert out == ""
+
+
 def test_a_sweep_compares_its_trials_and_is_not_trained_twice(capsys: pytest.CaptureFixture) -> None:
     command = ["-m", "algorithm=local,fedavg", *SMALL]
     assert main(command) == 0
@@ -136,8 +146,9 @@ def test_a_failing_trial_does_not_end_the_sweep(capsys: pytest.CaptureFixture) -
     assert "Traceback" not in err
 
 
-def test_the_same_trial_twice_is_no_second_seed(capsys: pytest.CaptureFixture) -> None:
-    assert main(["-m", "train.chunk=1,2", "checkpoint.every=0,1", *SMALL]) == 0
+@pytest.mark.parametrize("twice", [["train.chunk=1,2", "checkpoint.every=0,1"], ["train.lr=1,1.0"]])
+def test_the_same_trial_twice_is_no_second_seed(twice: list[str], capsys: pytest.CaptureFixture) -> None:
+    assert main(["-m", *twice, *SMALL]) == 0
     (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.split()[:1] == ["fedavg"]]
     assert row[1] == "1"
 
@@ -177,7 +188,7 @@ def test_bad_input_with_tracking_leaves_nothing() -> None:
 
 
 def test_ctrl_c_in_a_sweep_ends_it_and_the_same_command_continues() -> None:
-    command = [sys.executable, "-c", "import sys; from pflsweep.cli import main; sys.exit(main())"]
+    command = [sys.executable, "-c", COMMAND]
     command += ["-m", "seed=0,1,2", *SMALL, "train.rounds=4000"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr
@@ -217,6 +228,14 @@ def test_a_text_that_ends_the_command_is_shown(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(cli, "_word", leave)
     assert main(["list"]) == 1
     assert "why it ended" in capsys.readouterr().err
+
+
+def test_a_working_directory_that_was_deleted_is_said() -> None:
+    code = "import os; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); " + COMMAND
+    for words in (["list", "models"], SMALL):
+        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+        said = "pflsweep: The working directory was deleted: go to another one.\n"
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
 
 
 def test_a_bug_shows_its_traceback(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

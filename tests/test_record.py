@@ -13,11 +13,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from pflsweep import disk
-from pflsweep.compose import compose
+from pflsweep.compose import Config, compose
+from pflsweep.config import typed
 from pflsweep.disk import claimed
-from pflsweep.errors import UserError
+from pflsweep.errors import UserError, without_password
+from pflsweep.keys import PLUGS
 from pflsweep.record import Record, identity, method_name
 
 
@@ -84,6 +87,34 @@ def test_records_from_before_there_was_a_precision_are_found() -> None:
     older = compose([]).values
     del older["train"]["precision"]
     assert identity(older, data_checksum="x", version=1, extends=True) == identity_of()
+
+
+def test_committed_records_are_found_by_what_they_hold() -> None:
+    """Their configs, with the keys that are younger and with floats where keys are of floats."""
+    references: dict[tuple[str, ...], Config] = {}
+    folders = [file.parent for file in Path(__file__).parents[1].glob("reports/runs/*/meta.json")]
+    for folder in folders:
+        meta, values = disk.read_json(folder / "meta.json"), disk.read_yaml(folder / "config.yaml")
+        groups = {"algorithm": meta["method"], "model": meta["model"].partition(".")[0]}
+        groups |= {group: meta.get(group) or "none" for group in ("dataset", "partition", *PLUGS, "study")}
+        options = tuple(f"{group}={option}" for group, option in groups.items())
+        if options not in references:
+            references[options] = compose(list(options))
+        config = references[options]
+        whole = OmegaConf.to_container(OmegaConf.merge(config.values, values))
+        found = {
+            identity(
+                typed(config._replace(values=whole)).values,  # type: ignore[arg-type]
+                data_checksum=meta["data_checksum"],
+                version=meta["method_version"],
+                extends=extends,
+                plugins=meta.get("plugin_versions"),
+                code=meta.get("code", ()),
+            )
+            for extends in (True, False)
+        }
+        assert folder.name in found
+    assert len(folders) > 100
 
 
 def test_identity_of_data_version_and_of_methods_that_do_not_extend() -> None:
@@ -254,6 +285,34 @@ def test_a_folder_that_is_no_record(tmp_path: Path) -> None:
 def test_models_that_were_not_saved(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"checkpoint\.models=true"):
         made(tmp_path).models()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgresql://lab:secret@host/runs", "postgresql://lab@host/runs"),
+        ("'http://lab:se/cr@et@host:5000' is away", "'http://lab@host:5000' is away"),
+        ("postgresql://lab@host:5432/runs", "postgresql://lab@host:5432/runs"),
+        ("http://host:5000", "http://host:5000"),
+        ("sqlite:////home/a:b@c/mlflow.db", "sqlite:////home/a:b@c/mlflow.db"),
+        ("mail a:b@c", "mail a:b@c"),
+    ],
+)
+def test_an_address_without_its_password(text: str, shown: str) -> None:
+    assert without_password(text) == shown
+
+
+def test_a_record_keeps_no_password(tmp_path: Path) -> None:
+    config = {"train": {"rounds": 1}, "tracking": {"uri": "postgresql://lab:secret@host/runs", "every": 5.0}}
+    record = Record.new(tmp_path, {"identity": "0" * 16, "name": "n"}, config, pd.DataFrame({"client": [0]}))
+    record.begin()
+    again = Record(tmp_path)
+    again.go_on(config, {"commit": None, "version": "1", "environment": {}})
+    again.begin()
+    for one in (record, again, Record(tmp_path)):
+        assert one.config["tracking"] == {"uri": "postgresql://lab@host/runs", "every": 5.0}
+    assert not [file for file in tmp_path.iterdir() if b"secret" in file.read_bytes()]
+    assert config["tracking"]["uri"] == "postgresql://lab:secret@host/runs"  # that of the command goes on
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:

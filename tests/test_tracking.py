@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 from pflsweep import tracking
+from pflsweep.cli import main
 from pflsweep.errors import UserError
 from pflsweep.tracking.store import opened, uri_of
 
@@ -359,6 +360,27 @@ def test_a_server_that_does_not_answer_is_said_soon(store, tmp_path):
     }
 
 
+def test_no_password_is_said(store, tmp_path, monkeypatch, capsys, caplog):
+    from pflsweep.tracking.store import forgiven
+
+    uri = "http://lab:secret@127.0.0.1:9"
+    record = create(tmp_path / "runs", tracking__uri=uri)
+    with pytest.raises(UserError, match=r"store http://lab@127\.0\.0\.1:9 cannot be used") as caught:
+        tracking.open_run({"tracking": {**store.options, "uri": uri}}, record)
+    with forgiven("this"):
+        raise OSError(f"{uri}/api is away")
+    monkeypatch.setattr(os, "execve", lambda *_: None)
+    monkeypatch.setattr(tracking, "_check_port", lambda *_: None)
+    tracking.ui(["--uri", uri])
+    tracking.open_sweep({"tracking": store.options}, "0123", f"seed=0,1 tracking.uri={uri}")
+    (run,) = store.runs()
+    assert run.info.run_name == "seed=0,1 tracking.uri=http://lab@127.0.0.1:9"
+    said = capsys.readouterr().out
+    assert "MLflow on http://lab@127.0.0.1:9: " in said
+    assert "http://lab@127.0.0.1:9/api is away" in caplog.text
+    assert "secret" not in f"{caught.value} {said} {caplog.text}"
+
+
 def test_ui_on_a_port_that_is_taken(store):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -372,3 +394,24 @@ def test_ui_without_a_store_says_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="no trial was tracked in this folder"):
         tracking.ui([])
+
+
+@pytest.mark.parametrize("name", ["q?x", "pc%41t", "br{x}", "ä b#"])
+def test_a_sweep_in_a_folder_whose_name_means_something_in_a_uri(name, tmp_path, empty, monkeypatch):
+    folder = tmp_path / name
+    folder.mkdir()
+    shutil.copy(empty, folder / "mlflow.db")
+    monkeypatch.chdir(folder)
+    assert main(["-m", "train.rounds=1", "partition.clients=4", "model.hidden=[8]", "seed=0,1"]) == 0
+    assert list(tmp_path.iterdir()) == [folder]
+    with sqlite3.connect("mlflow.db") as tracked, sqlite3.connect("runs/sweeps/optuna.db") as planned:
+        assert tracked.execute("select count(*) from runs").fetchone() == (3,)
+        assert planned.execute("select count(*) from trials").fetchone() == (2,)
+    assert len(list(Path("mlruns").glob("*/*/artifacts/config.yaml"))) == 2
+
+
+def test_what_a_uri_says_beside_the_file_stays(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert uri_of({"uri": "sqlite:///my.db?timeout=9"}) == f"sqlite:///{tmp_path}/my.db?timeout=9"
+    assert uri_of({"uri": f"sqlite:///{tmp_path}/q%3Fx/my.db"}).endswith("q%3Fx%2Fmy.db")
+    assert uri_of({"uri": "postgresql://lab@host/runs"}) == "postgresql://lab@host/runs"

@@ -20,7 +20,7 @@ from pflsweep.config import build
 from pflsweep.engine.simulation import Simulation
 from pflsweep.errors import UserError
 from pflsweep.record import Record
-from pflsweep.trial import Result, Stopped, run_trial
+from pflsweep.trial import Diverged, Result, Stopped, run_trial
 
 SMALL = ["tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.threads=1"]
 
@@ -179,6 +179,31 @@ def test_an_interrupted_extension_still_has_its_earlier_rounds() -> None:
     again = run("train.rounds=3")
     pd.testing.assert_frame_equal(again.rounds, first.rounds, check_exact=True)
     assert again.record.status["status"] == "finished"
+
+
+@pytest.mark.parametrize("rounds", [1, 3])  # 3: an extension
+def test_a_trial_that_has_diverged_is_not_finished_by_repeating_it(rounds: int) -> None:
+    diverging = ["train.lr=1e30", "checkpoint.every=0"]
+    for again in (1, rounds):
+        with pytest.raises(Diverged, match="no client's loss is finite after round 1: a smaller"):
+            run(*diverging, f"train.rounds={again}")
+    (folder,) = Path("runs").iterdir()
+    assert Record(folder).status["status"] == "failed"
+    assert Record(folder).done == 1
+
+
+def test_under_attack_a_result_may_have_no_finite_loss() -> None:
+    attacked = ["train.lr=1e30", "attack=scaled", "train.rounds=1"]
+    for _ in range(2):
+        assert run(*attacked).record.status["status"] == "finished"
+
+
+@pytest.mark.parametrize("key", ["train.lr", "algorithm.mu", "partition.alpha"])
+def test_a_number_is_the_same_trial_however_it_is_written(key: str) -> None:
+    whole, point = (run("algorithm=fedprox", "train.rounds=1", f"{key}={value}") for value in ("1", "1.0"))
+    assert whole.record.folder == point.record.folder
+    assert whole.config["train"]["rounds"] == 1
+    assert isinstance(whole.config["train"]["rounds"], int)
 
 
 def test_more_rounds_extend_a_finished_trial() -> None:
@@ -438,6 +463,53 @@ def test_saved_models_are_those_that_were_evaluated(algorithm: str) -> None:
     else:
         with pytest.raises(UserError, match="local has no global model"):
             result.load_global()
+
+
+def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_models_are_of_the_round_that_was_asked_for() -> None:
+    two = run("train.rounds=2").load_global()
+    four = run("train.rounds=4", "checkpoint.models=false")
+    with pytest.raises(UserError, match=r"no models of round 4, only of round 2\. train\.rounds=4 checkpoint\.models"):
+        four.load_global()
+    assert same(run("train.rounds=2").load_global(), two)
+    five = run("train.rounds=5").load_global()
+    assert not same(five, two)
+    for load in (run("train.rounds=2").load_global, lambda: run("train.rounds=2").load_personal(0)):
+        with pytest.raises(
+            UserError, match=r"no models of round 2, only of round 5\. .* in another folder: paths\.runs"
+        ):
+            load()
+    assert same(run("train.rounds=2", "paths.runs=other").load_global(), two)
+
+
+def test_models_that_were_not_saved_are_made_from_the_checkpoint(capfd: pytest.CaptureFixture) -> None:
+    overrides = ["train.rounds=3", "algorithm=ditto"]
+    without = run(*overrides, "checkpoint.models=false")
+    with pytest.raises(UserError, match=r"no models of round 3\."):
+        without.load_personal(0)
+    assert_same(run(*overrides), run(*overrides, "paths.runs=other"))
+    kept = (without.record.folder / "models.pt").stat().st_mtime_ns
+    run(*overrides)
+    assert (without.record.folder / "models.pt").stat().st_mtime_ns == kept
+    capfd.readouterr()
+    for models in ("false", "true"):
+        run(*overrides, "paths.runs=bare", "checkpoint.keep=false", f"checkpoint.models={models}")
+    said = "its models were not saved, and there is no checkpoint to make them from; to have them, train it in another"
+    assert said in capfd.readouterr().err
+
+
+def test_models_of_older_records_are_of_the_round_at_which_it_ended() -> None:
+    result = run("train.rounds=2")
+    file = result.record.folder / "models.pt"
+    torch.save({key: value for key, value in torch.load(file).items() if key != "round"}, file)
+    assert same(run("train.rounds=2").load_global(), run("train.rounds=2", "paths.runs=other").load_global())
+    with pytest.raises(UserError, match=r"no models of round 1, only of round 2\."):
+        run("train.rounds=1").load_global()
+    with pytest.raises(UserError, match=r"no models of round 3\."):
+        run("train.rounds=3", "checkpoint.models=false").load_global()
 
 
 def test_the_listener_hears_every_round() -> None:

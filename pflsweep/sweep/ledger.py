@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pflsweep import disk
+from pflsweep.errors import without_password
+from pflsweep.record import kept
 from pflsweep.sweep.board import SETTLED, Board, point_of
 from pflsweep.sweep.plan import relevant
 from pflsweep.sweep.standings import standing
@@ -22,13 +24,13 @@ def write(board: Board, command: list[str]) -> None:
     """The board as it stands. Raises UserError where the disk does not let it."""
     plan = board.plan
     content = {
-        "sweep": plan.name,
+        "sweep": without_password(plan.name),  # which may be the command
         "scale": plan.scale,
-        "command": shlex.join(["pflsweep", "-m", *command]),
+        "command": without_password(shlex.join(["pflsweep", "-m", *command])),
         "written": round(time.time(), 3),
         "seeds": plan.seeds,
         "tune": plan.tune,
-        "tracking": plan.groups[0].config.values["tracking"],
+        "tracking": kept(plan.groups[0].config.values)["tracking"],
         "groups": [_group(board, g) for g in range(len(plan.groups))],
     }
     file = path(board)

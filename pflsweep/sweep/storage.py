@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from optuna.storages import BaseStorage, RDBStorage, _CachedStorage
+from sqlalchemy.engine import URL, make_url
 
 from pflsweep import patience
 from pflsweep.errors import UserError, without_password
@@ -26,7 +27,8 @@ def storage_url(plan: Plan) -> str:
             f"workers.storage and tracking.uri are both '{without_password(storage)}', but Optuna and MLflow have "
             "tables of the same names. Give each a database of its own, such as .../optuna and .../mlflow."
         )
-    return storage or f"sqlite:///{plan.folder / 'optuna.db'}"
+    file = URL.create("sqlite", database=str(plan.folder / "optuna.db"))  # a folder's name may be `q?x`
+    return storage or file.render_as_string()
 
 
 def opened(url: str, heartbeat: int) -> RDBStorage:
@@ -36,13 +38,13 @@ def opened(url: str, heartbeat: int) -> RDBStorage:
         options["connect_args"] = {"connect_timeout": 10}  # seconds; by itself a machine that is off is waited for
     if url.startswith("sqlite:///"):
         options = {"connect_args": {"timeout": 60}}
-        _prepare_sqlite(Path(url.removeprefix("sqlite:///")))
+        _prepare_sqlite(Path(make_url(url).database or ""))
     try:
         with _quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # heartbeats are experimental
             storage = _first_of_many(url, options, heartbeat)
     except Exception as error:  # SQLAlchemy, a driver, alembic: each has its own
-        said = " ".join(str(error).split())[:300]
+        said = without_password(" ".join(str(error).split()))[:300]
         raise UserError(
             f"workers.storage: '{without_password(url)}' cannot be used as Optuna's storage ({said}). It has to be "
             "there and writable: sqlite:///file.db on one machine, postgresql://user:password@host/name for many."

@@ -92,4 +92,4 @@ def _numbers(override: Override) -> list[Any]:
     values = list(override.sweep_iterator(transformer=Transformer.identity)) if several else [override.value()]
     if not all(isinstance(value, int | float) for value in values):
         return []
-    return list({repr(value): value for value in values}.values())
+    return list({(isinstance(value, bool), value): value for value in values}.values())

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
-from pflsweep.errors import Parser, UserError
+from pflsweep.errors import Parser, UserError, without_password
 from pflsweep.patience import patiently
 from pflsweep.record import Record
 from pflsweep.tracking.shows import (
@@ -163,7 +163,8 @@ def ui(argv: list[str]) -> int:
             check_file(file)
     _check_port(options.host, options.port)
     address = f"http://{options.host}:{options.port}/#/experiments{TRAINING}"
-    print(f"MLflow on {uri}: {address}  (Ctrl-C ends it; a sweep's trials are behind its plus sign)", flush=True)
+    where = f"MLflow on {without_password(uri)}: {address}"
+    print(f"{where}  (Ctrl-C ends it; a sweep's trials are behind its plus sign)", flush=True)
     quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--workers", "1"]
     command += ["--host", options.host, "--port", str(options.port)]

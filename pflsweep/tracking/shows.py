@@ -112,9 +112,11 @@ def log_summary(client: "MlflowClient", run_id: str, record: Record) -> None:
 
 
 def _newcomers(record: Record) -> dict[str, float]:
-    """Mean accuracy of the clients that did not train, before and after their fine-tuning."""
+    """Mean accuracy of the clients that did not train, before and after their fine-tuning, which is at the end."""
     from pflsweep.report.compare import newcomers_accuracy
 
+    if record.status["status"] != "finished":
+        return {}
     curve = newcomers_accuracy(record)
     return {"accuracy_before": float(curve.iloc[0]), "accuracy_after": float(curve.iloc[-1])} if len(curve) else {}
 

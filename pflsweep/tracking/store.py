@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from pflsweep import __version__
-from pflsweep.errors import UserError
+from pflsweep.errors import UserError, without_password
 from pflsweep.patience import Away
 
 if TYPE_CHECKING:
@@ -117,7 +118,8 @@ def explained(uri: str) -> Iterator[None]:
         raise
     except Exception as error:  # sqlite3, SQLAlchemy, MLflow, requests: each has its own
         said = " ".join(str(error).split())[:300]
-        raise Away(f"The MLflow store {uri} cannot be used ({said}). {_advice(said)} Or {ELSE}") from error
+        told = without_password(f"The MLflow store {uri} cannot be used ({said}).")
+        raise Away(f"{told} {_advice(said)} Or {ELSE}") from error
 
 
 def _advice(said: str) -> str:
@@ -136,18 +138,26 @@ def forgiven(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        said = " ".join(str(error).split())[:200]
+        said = without_password(" ".join(str(error).split()))[:200]
         log.warning("MLflow did not take %s: %s. The record has it all; the same command sends it again.", what, said)
 
 
 def uri_of(options: Mapping[str, Any]) -> str:
-    file = sqlite_file(options["uri"] or "sqlite:///mlflow.db")
-    return f"sqlite:///{file}" if file is not None else str(options["uri"])
+    uri = str(options["uri"] or "sqlite:///mlflow.db")
+    file = sqlite_file(uri)
+    if file is None:
+        return uri
+    whole = f"sqlite:///{file}"
+    if sqlite_file(whole) != file:  # `?` and `%` mean something there. MLflow would make a folder called `%3F`: so no /
+        whole = f"sqlite:///{quote(str(file), safe='')}"
+    return whole + "".join(uri.partition("?")[1:])
 
 
 def sqlite_file(uri: str) -> Path | None:
     """The file of a sqlite uri as an absolute path: a relative one would follow a later change of folder."""
-    return Path(uri.removeprefix("sqlite:///")).absolute() if uri.startswith("sqlite:///") else None
+    from sqlalchemy.engine import make_url
+
+    return Path(make_url(uri).database or "").absolute() if uri.startswith("sqlite:///") else None
 
 
 def _quiet() -> None:
@@ -176,7 +186,8 @@ def sweep_run(client: "MlflowClient", experiment: str, sweep: str | None, name: 
 
 
 def named(name: str) -> str:
-    """As long as a run's name may be; sqlite would take more, PostgreSQL refuses it."""
+    """As long as a run's name may be; sqlite would take more, PostgreSQL refuses it. A sweep's may be its command."""
+    name = without_password(name)
     return name if len(name) <= NAME else f"{name[: NAME - 3]}..."
 
 

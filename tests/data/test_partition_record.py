@@ -5,7 +5,9 @@ import pytest
 
 from pflsweep.compose import compose
 from pflsweep.data.partition.stats import emd
+from pflsweep.errors import UserError
 from pflsweep.record import Record
+from pflsweep.tracking import shows
 from pflsweep.trial import Result, run_trial
 
 SMALL = ["partition.clients=8", "model.hidden=[16]", "train.epochs=1", "train.rounds=2", "train.threads=1"]
@@ -54,6 +56,35 @@ def test_new_clients_fine_tune_at_the_end() -> None:
     assert loss[4] < loss[0]
     again = Record(record.folder).newcomers
     assert again.equals(table)
+
+
+def test_new_clients_fine_tune_the_model_of_the_round_that_was_asked_for() -> None:
+    new = ["data.new=2", "data.new_epochs=1"]
+    one = run(*new, "train.rounds=1").record.newcomers
+    longer = run(*new, "train.rounds=4").record
+    assert longer.newcomers.equals(run(*new, "train.rounds=4", "paths.runs=other").record.newcomers)
+    assert not longer.newcomers.equals(one)
+    assert run(*new, "train.rounds=1").record.newcomers.equals(one)
+    cut = Record(longer.folder)
+    cut.truncate(3)
+    said = r"have not fine-tuned the model of round 3, only that of 1 and 4: ask for as many rounds\. .* paths\.runs"
+    for ask in (lambda: cut.newcomers, lambda: run(*new, "train.rounds=3")):
+        with pytest.raises(UserError, match=said):
+            ask()
+
+
+def test_new_clients_of_older_records_are_of_the_round_at_which_it_ended() -> None:
+    new = ["data.new=2", "data.new_epochs=1"]
+    record = run(*new).record
+    table = record.newcomers
+    table.to_parquet(record.folder / "newcomers.parquet")
+    assert run(*new).record.newcomers.equals(table)
+    with pytest.raises(UserError, match="have not fine-tuned the model of round 1, only that of 2"):
+        run(*new, "train.rounds=1")
+    record.set_status(status="interrupted")  # an extension, that of which round is not known
+    with pytest.raises(UserError, match=r"have not fine-tuned the model of round 2\."):
+        _ = Record(record.folder).newcomers
+    assert shows._newcomers(Record(record.folder)) == {}, "MLflow hears of it at the end"
 
 
 def test_a_method_without_a_global_model_starts_from_the_first_one() -> None:

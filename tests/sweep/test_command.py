@@ -126,13 +126,13 @@ def test_only_single_values_of_groups_are_handed_past(word: str) -> None:
 
 def test_words_are_sorted() -> None:
     words = sorted_words(
-        ["+setting=pgfed", "seed=2,1,2", "train.lr=0.1,0.2", "algorithm=a,b", "train.threads=auto,2", "train.batch=5",
+        ["+setting=pgfed", "seed=2,1,2", "train.lr=1,0.2,1.0", "algorithm=a,b", "train.threads=auto,2", "train.batch=5",
          "data.download=true,false", "+algorithm.new=1,2"],
         OverridesParser.create(),
     )  # fmt: skip
     assert words.fixed == ["+setting=pgfed", "train.batch=5"]
     assert words.seeds == [2, 1]
-    assert words.axes == {"train.lr": [0.1, 0.2], "data.download": [True, False]}
+    assert words.axes == {"train.lr": [1.0, 0.2], "data.download": [True, False]}
     assert words.options == [
         ["algorithm=a", "algorithm=b"],
         ["train.threads=auto", "train.threads=2"],

@@ -1,6 +1,7 @@
 """The ledger: what a report needs of a sweep, as it stands at any moment."""
 
 import json
+from copy import deepcopy
 
 from pflsweep.sweep import ledger
 from pflsweep.sweep.board import Board
@@ -42,3 +43,19 @@ def test_the_ledger_says_what_was_asked_and_what_answers_it(plan: Plan) -> None:
     assert group["trials"] == {"0": "abc"}
     assert group["failed"] == {"1": "it broke too"}
     assert group["failed_points"] == ["it broke"]
+
+
+def test_the_ledger_keeps_no_password(plan: Plan) -> None:
+    uri = "postgresql://lab:secret@host/runs"
+    (group,) = plan.groups
+    values = deepcopy(group.config.values)
+    values["tracking"]["uri"] = uri
+    word = f"tracking.uri='{uri}'"
+    plan = plan._replace(name=f"seed=0,1 {word}", groups=[group._replace(config=group.config._replace(values=values))])
+    board = Board(plan)
+    board.prepare()
+    ledger.write(board, ["seed=0,1", word])
+    text = ledger.path(board).read_text()
+    assert "secret" not in text
+    assert json.loads(text)["tracking"]["uri"] == "postgresql://lab@host/runs"
+    assert board.plan.groups[0].config.values["tracking"]["uri"] == uri

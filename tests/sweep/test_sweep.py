@@ -146,6 +146,10 @@ def test_a_search_goes_on_without_what_diverged(say: Say) -> None:
     assert Path("runs").exists()
     status = [json.loads(file.read_text())["status"] for file in Path("runs").glob("*/status.json")]
     assert status == ["failed", "failed"]
+    code, _, err = say("algorithm=fedavg", "train.rounds=1", "train.lr=1e30", "retry=true")
+    again = say("algorithm=fedavg", "train.rounds=1", "train.lr=1e30", "retry=true")
+    assert (code, again[0]) == (1, 1)
+    assert "1 of 1 trials failed" in again[2]
 
 
 def test_what_another_sweep_has_trained_is_not_trained_again(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
