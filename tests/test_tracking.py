@@ -216,6 +216,19 @@ def test_a_sweep_is_a_parent(store, tmp_path, monkeypatch):
     assert len(store.runs()) == 4
 
 
+def test_a_sweep_that_was_trained_untracked_is_sent_when_it_is_given_again(store):
+    words = ["-m", "partition.clients=4", "model.hidden=[8]", "train.rounds=2", "seed=0,1"]
+    assert main([*words, "tracking=none"]) == 0
+    assert store.client.get_experiment_by_name("pflsweep") is None
+    for _ in range(2):
+        assert main(words) == 0
+        parent, *trials = sorted(store.runs(), key=lambda run: "pflsweep.sweep" not in run.data.tags)
+        assert len(trials) == 2
+        assert {run.data.tags["mlflow.parentRunId"] for run in trials} == {parent.info.run_id}
+        assert {run.info.status for run in (parent, *trials)} == {"FINISHED"}
+        assert all(store.steps(run, "personal/accuracy") == [1, 2] for run in trials)
+
+
 def test_a_sweep_with_failures_has_failed_and_names_them(store, tmp_path):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
     for records in ([], [record]):
@@ -372,9 +385,6 @@ def test_no_password_is_said(store, tmp_path, monkeypatch, capsys, caplog):
     monkeypatch.setattr(os, "execve", lambda *_: None)
     monkeypatch.setattr(tracking, "_check_port", lambda *_: None)
     tracking.ui(["--uri", uri])
-    tracking.open_sweep({"tracking": store.options}, "0123", f"seed=0,1 tracking.uri={uri}")
-    (run,) = store.runs()
-    assert run.info.run_name == "seed=0,1 tracking.uri=http://lab@127.0.0.1:9"
     said = capsys.readouterr().out
     assert "MLflow on http://lab@127.0.0.1:9: " in said
     assert "http://lab@127.0.0.1:9/api is away" in caplog.text

@@ -24,7 +24,7 @@ def write(board: Board, command: list[str]) -> None:
     """The board as it stands. Raises UserError where the disk does not let it."""
     plan = board.plan
     content = {
-        "sweep": without_password(plan.name),  # which may be the command
+        "sweep": plan.name,
         "scale": plan.scale,
         "command": without_password(shlex.join(["pflsweep", "-m", *command])),
         "written": round(time.time(), 3),

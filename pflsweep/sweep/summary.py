@@ -89,7 +89,7 @@ def conclude(board: Board, track: bool) -> int:
     from pflsweep.sweep import pictures
     from pflsweep.tracking import finish_sweep
 
-    plan, records = board.plan, _records(board)
+    plan, records = board.plan, records_of(board)
     searched = any(group.tries for group in plan.groups)
     if searched:
         print(standings.winners(board).to_string(index=False) + f"\n\n{_chosen_on(plan)}\n")
@@ -124,7 +124,7 @@ def _chosen_on(plan: Plan) -> str:
     return f"best: the highest {tune['view']} accuracy in {how} on {where}."
 
 
-def _records(board: Board) -> list["Record"]:
+def records_of(board: Board) -> list["Record"]:
     """Of the final trials, where they are few and their folders are here."""
     from pflsweep.trial import Result
 

@@ -7,7 +7,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from pflsweep.compose import Config, command_of, config_of, hydra_errors, is_of_sweep
-from pflsweep.errors import UserError
+from pflsweep.errors import UserError, without_password
 from pflsweep.sweep.words import shown
 
 if TYPE_CHECKING:  # Hydra imports this module for --help too
@@ -28,7 +28,7 @@ class TrialSweeper(BasicSweeper):
         command = self._command(arguments)
         parser = OverridesParser.create(self.hydra_context.config_loader)
         self._said = [word for word in arguments if not word.startswith(("plan=", "retry=", "workers."))]
-        name = command.sweep or " ".join(self._said) or "sweep"
+        name = command.sweep or without_password(" ".join(self._said)) or "sweep"
         plan = planner.build(command, arguments, self._compose, parser, name)
         if command.plan:
             print(summary.estimate(plan, command.scale))
@@ -39,7 +39,7 @@ class TrialSweeper(BasicSweeper):
         from pflsweep.sweep import ledger, start, summary
         from pflsweep.sweep.board import Board
         from pflsweep.sweep.view import View
-        from pflsweep.tracking import open_sweep, stop_sweep
+        from pflsweep.tracking import knows_sweep, open_sweep, part_of, send, stop_sweep
 
         assert self.launcher is not None
         cfg = plan.groups[0].config.values
@@ -58,7 +58,13 @@ class TrialSweeper(BasicSweeper):
         else:
             print(f"{plan.name}: all {len(board.slots)} trials are done, nothing is left to run.", file=sys.stderr)
         ledger.write(board, self._said)
-        code = summary.conclude(board, track=left)
+        late = not left and not knows_sweep(cfg, plan.id)  # trained with another store, or with tracking=none
+        if late:
+            open_sweep(cfg, plan.id, plan.name)
+            with part_of(plan.id):
+                for record in summary.records_of(board):
+                    send(cfg, record)
+        code = summary.conclude(board, track=left or late)
         if code:
             raise SystemExit(code)
 

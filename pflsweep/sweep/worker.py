@@ -21,7 +21,7 @@ from pflsweep.record import Record
 from pflsweep.sweep.board import Board, Claim
 from pflsweep.sweep.plan import Job, Plan, alike
 from pflsweep.sweep.storage import storage_url
-from pflsweep.tracking import SWEEP
+from pflsweep.tracking import part_of
 from pflsweep.trial import Diverged, Pruned, Result, Stop, interruptible, process_wide, run_trial
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ def work(plan: Plan, index: int = 0, stop: Stop = lambda: False) -> None:
             f"{without_password(storage_url(plan))} on {gethostname()} is not the database of the command. Machines "
             "meet in one that all of them reach: workers.storage=postgresql://user:password@host/name."
         )
-    with quietly(), _part_of(plan.id), _beating(board) as holding:
+    with quietly(), part_of(plan.id), _beating(board) as holding:
         busy: set[Job] = set()  # slots whose trial another process trains
         while not board.finished:
             if stop():
@@ -250,19 +250,6 @@ def _share_machine(index: int, count: int) -> None:
     torch.set_num_threads(max(1, cores // count))
     if torch.cuda.is_available():
         torch.cuda.set_device(index % torch.cuda.device_count())
-
-
-@contextmanager
-def _part_of(sweep: str) -> Iterator[None]:
-    """Trials that are trained meanwhile are tracked as this sweep's."""
-    before = os.environ.get(SWEEP)
-    os.environ[SWEEP] = sweep
-    try:
-        yield
-    finally:
-        os.environ.pop(SWEEP)
-        if before is not None:
-            os.environ[SWEEP] = before
 
 
 @contextmanager

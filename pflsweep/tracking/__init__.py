@@ -9,7 +9,8 @@ import errno
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from pflsweep.errors import Parser, UserError, without_password
@@ -32,6 +33,7 @@ from pflsweep.tracking.store import (
     check_file,
     explained,
     find,
+    find_sweep,
     forgiven,
     last_step,
     named,
@@ -103,6 +105,27 @@ def _reach(options: Mapping[str, Any]) -> None:
 def _patiently(call: Callable[[], T]) -> T:
     """A sweep's trials wait for a store that is away: its start has shown that it can be used."""
     return patiently(call) if os.environ.get(SWEEP) else call()
+
+
+@contextmanager
+def part_of(sweep: str) -> Iterator[None]:
+    """Trials that are trained or sent meanwhile are tracked as this sweep's."""
+    before = os.environ.get(SWEEP)
+    os.environ[SWEEP] = sweep
+    try:
+        yield
+    finally:
+        os.environ.pop(SWEEP)
+        if before is not None:
+            os.environ[SWEEP] = before
+
+
+def knows_sweep(cfg: Mapping[str, Any], sweep: str) -> bool:
+    """Whether the store has a multirun's run, or nothing is tracked. Raises UserError as open_run does."""
+    if cfg["tracking"]["backend"] == "none":
+        return True
+    with explained(uri_of(cfg["tracking"])), opened(cfg["tracking"]) as (client, experiment):
+        return find_sweep(client, experiment, sweep) is not None
 
 
 def open_sweep(cfg: Mapping[str, Any], sweep: str, name: str) -> None:

@@ -175,19 +175,22 @@ def find(client: "MlflowClient", experiment: str, tag: str, value: str) -> "Run 
     return found[0] if found else None
 
 
+def find_sweep(client: "MlflowClient", experiment: str, sweep: str) -> "Run | None":
+    return find(client, experiment, "pflsweep.sweep", sweep)
+
+
 def sweep_run(client: "MlflowClient", experiment: str, sweep: str | None, name: str | None = None) -> str | None:
     """The parent run of a sweep, created where it is missing; None for a trial of its own."""
     if not sweep:
         return None
-    run = find(client, experiment, "pflsweep.sweep", sweep)
+    run = find_sweep(client, experiment, sweep)
     tags = {**SOURCE, "pflsweep.sweep": sweep, "pflsweep": __version__}
     run = run or client.create_run(experiment, run_name=named(name or f"sweep-{sweep}"), tags=tags)
     return run.info.run_id
 
 
 def named(name: str) -> str:
-    """As long as a run's name may be; sqlite would take more, PostgreSQL refuses it. A sweep's may be its command."""
-    name = without_password(name)
+    """As long as a run's name may be; sqlite would take more, PostgreSQL refuses it."""
     return name if len(name) <= NAME else f"{name[: NAME - 3]}..."
 
 

@@ -51,7 +51,7 @@ def test_the_ledger_keeps_no_password(plan: Plan) -> None:
     values = deepcopy(group.config.values)
     values["tracking"]["uri"] = uri
     word = f"tracking.uri='{uri}'"
-    plan = plan._replace(name=f"seed=0,1 {word}", groups=[group._replace(config=group.config._replace(values=values))])
+    plan = plan._replace(groups=[group._replace(config=group.config._replace(values=values))])
     board = Board(plan)
     board.prepare()
     ledger.write(board, ["seed=0,1", word])

@@ -56,6 +56,17 @@ def studies() -> dict[str, list[optuna.trial.FrozenTrial]]:
     return {name.partition(" ")[2]: optuna.load_study(study_name=name, storage=url).trials for name in names}
 
 
+def test_a_sweep_that_is_called_by_its_command_is_called_without_the_password(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Wherever it is named: on the terminal, in its ledger, in MLflow."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["-m", "seed=0,1", "tracking.uri=postgresql://lab:secret@host/runs", "plan=true"]) == 0
+    out = capsys.readouterr().out
+    assert "tracking.uri=postgresql://lab@host/runs at scale paper" in out
+    assert "secret" not in out
+
+
 def test_each_method_is_searched_in_its_own_space(say: Say) -> None:
     code, out, _ = say("algorithm=pgfed,fedala", "tune=grid", "tune.points=4", "seed=0,1", "model.hidden=[16,16]")
     assert code == 0

@@ -36,11 +36,6 @@ class Ledger(NamedTuple):
         """The same for the same trials."""
         return self.path.stem
 
-    @property
-    def settled(self) -> int:
-        """How many trials it tells of."""
-        return sum(settled(group) for group in self.groups.values())
-
 
 def ledgers(runs: Path) -> list[Ledger]:
     """All below a folder of runs, oldest first. Raises UserError on a damaged one."""
