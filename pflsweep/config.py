@@ -5,13 +5,12 @@ import inspect
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import is_dataclass, replace
-from functools import partial, reduce
-from operator import getitem
+from functools import partial
 from typing import Any, NamedTuple, get_type_hints
 
 from pflsweep.compose import Config, conf_dir, read_option, unknown_key
 from pflsweep.errors import UserError, nearest
-from pflsweep.keys import PLUGS, flat, under
+from pflsweep.keys import PLUGS, flat, put, under
 from pflsweep.rules import RULES, Rule, field_rule, kinds_of, require
 
 PLUGGED = ("algorithm", *PLUGS, "study")  # groups whose node is described by a class rather than by its own file
@@ -59,8 +58,7 @@ def typed(config: Config) -> Config:
     rules = [*_rules(config), *(pair for group in PLUGGED for pair in _field_rules(group, config))]
     for key, rule in rules:
         if type(given[key]) is int and float in rule.kinds and int not in rule.kinds:
-            *path, last = key.split(".")
-            reduce(getitem, path, values)[last] = float(given[key])
+            put(values, key, float(given[key]))
     return config._replace(values=values)
 
 
@@ -73,13 +71,10 @@ def _rules(config: Config) -> Iterator[tuple[str, Rule]]:
 
 def _field_rules(group: str, config: Config) -> Iterator[tuple[str, Rule]]:
     """Of each key that a class describes."""
-    from pflsweep.engine.protocol import hyperparameters
-
     node = config.values.get(group) or {}
     if "_target_" in node:
-        cls = target(group, config.choices[group], node)
-        hints = get_type_hints(cls)
-        yield from ((f"{group}.{name}", field_rule(hints[name], field)) for name, field in hyperparameters(cls).items())
+        rules = _rules_of(target(group, config.choices[group], node))
+        yield from ((f"{group}.{name}", rule) for name, rule in rules.items())
 
 
 def _rule_like(example: Any, key: str, config: Config) -> Rule:
@@ -112,14 +107,22 @@ def check_fields(cls: type, values: dict[str, Any], head: str, remedy: str) -> N
     """Values against a class's fields. Raises UserError, with `head` before names and `remedy` for a missing one."""
     from pflsweep.engine.protocol import hyperparameters
 
-    fields, hints = hyperparameters(cls), get_type_hints(cls)
+    fields, rules = hyperparameters(cls), _rules_of(cls)
     for key in values:
         if key not in fields:
             raise UserError(unknown_key(f"{head}.{key}", [f"{head}.{name}" for name in fields]))
     for name, field in fields.items():
         if name not in values:
             raise UserError(f"{head}.{name} is missing ({field.metadata.get('meaning', '')}): {remedy}.")
-        require(f"{head}.{name}", values[name], field_rule(hints[name], field))
+        require(f"{head}.{name}", values[name], rules[name])
+
+
+def _rules_of(cls: type) -> dict[str, Rule]:
+    """Of a class's fields, by name."""
+    from pflsweep.engine.protocol import hyperparameters
+
+    hints = get_type_hints(cls)
+    return {name: field_rule(hints[name], field) for name, field in hyperparameters(cls).items()}
 
 
 def target(group: str, option: str, node: dict[str, Any]) -> Any:

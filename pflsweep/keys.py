@@ -14,6 +14,14 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def put(values: dict[str, Any], key: str, value: Any) -> None:
+    """Set a full key of nested dicts."""
+    *path, last = key.split(".")
+    for name in path:
+        values = values[name]
+    values[last] = value
+
+
 def under(key: str, heads: tuple[str, ...]) -> bool:
     """Whether a key is one of the heads or lies below one."""
     return any(key == head or key.startswith(f"{head}.") for head in heads)

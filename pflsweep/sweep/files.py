@@ -171,9 +171,8 @@ def read_space(algorithm: str, changes: list[dict[str, Any] | None], where: str)
 
 def _space_file(algorithm: str) -> Path:
     """One's own method has none until one writes it: another's is no better guess."""
-    for sweeps in folders():
-        if (file := sweeps / "space" / f"{algorithm}.yaml").is_file():
-            return file
+    if (file := _named(algorithm, "space")) is not None:
+        return file
     raise UserError(
         f"tune: there is no search space for '{algorithm}'. A file sweeps/space/{algorithm}.yaml in the folder that "
         "you work in gives it one, a line for each key that is searched, such as `train.lr: {grid: [0.1, 0.01]}`."
@@ -206,11 +205,15 @@ def _find(name: str, what: str, known: list[str], folder: str = "") -> Path:
     if Path(name).suffix in (".yaml", ".yml"):
         if Path(name).is_file():
             return Path(name).absolute()
-    else:
-        for sweeps in folders():
-            if (sweeps / folder / f"{name}.yaml").is_file():
-                return sweeps / folder / f"{name}.yaml"
+    elif (file := _named(name, folder)) is not None:
+        return file
     raise UserError(f"{what} '{name}'.{nearest(name, known)} There are: {', '.join(known) or 'none'}.")
+
+
+def _named(name: str, folder: str) -> Path | None:
+    """The first file of that name in a folder of sweeps/."""
+    files = (sweeps / folder / f"{name}.yaml" for sweeps in folders())
+    return next((file for file in files if file.is_file()), None)
 
 
 def _names(folder: str = "") -> list[str]:

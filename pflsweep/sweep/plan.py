@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from pflsweep import disk
 from pflsweep.compose import Config
-from pflsweep.keys import flat, under
+from pflsweep.keys import flat, put, under
 from pflsweep.record import RUNTIME, acting, without_young
 from pflsweep.sweep.space import Axis, Point, Space
 
@@ -119,11 +119,7 @@ def changed(config: Config, values: Point) -> Config:
     copy = deepcopy(config.values)
     links = {key: text for key, text in config.links.items() if key not in values}
     for key, value in {**links, **values}.items():
-        *path, last = key.split(".")
-        node = copy
-        for name in path:
-            node = node[name]
-        node[last] = value
+        put(copy, key, value)
     if links:
         copy = OmegaConf.to_container(OmegaConf.create(copy), resolve=True)  # type: ignore[assignment]
     return config._replace(values=copy, links=links)
