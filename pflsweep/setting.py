@@ -16,8 +16,8 @@ from pflsweep import __version__
 from pflsweep.compose import Config
 from pflsweep.config import PLUGGED, Parts, imported, target
 from pflsweep.errors import UserError
+from pflsweep.identity import identity, method_name
 from pflsweep.keys import PLUGS, flat
-from pflsweep.record import identity, method_name
 
 BUILT = ("model", "dataset", "partition")  # config groups of functions
 

@@ -26,6 +26,7 @@ LAYERS = (
     ("engine.stack",),
     ("studies",),
     ("compose",),
+    ("identity",),
     ("record",),
     ("report",),  # needs records alone, so that tracking can log the same pictures
     ("tracking",),

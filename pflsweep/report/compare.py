@@ -12,8 +12,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pflsweep.errors import UserError, nearest
+from pflsweep.identity import RUNTIME, YOUNG, acting, method_name
 from pflsweep.keys import PLUGS, flat, under
-from pflsweep.record import RUNTIME, VIEWS, YOUNG, Record, acting, method_name
+from pflsweep.record import VIEWS, Record
 from pflsweep.report.figures import Curve
 from pflsweep.report.stats import Interval, interval, over_seeds
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from pflsweep.identity import YOUNG, acting
 from pflsweep.keys import flat, under
-from pflsweep.record import YOUNG, Record, acting
+from pflsweep.record import Record
 from pflsweep.report.paper.store import Ledger, ledgers
 
 

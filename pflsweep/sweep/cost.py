@@ -15,7 +15,7 @@ from pflsweep import disk
 from pflsweep.compose import Config
 from pflsweep.config import build_dataset, build_model, device_of
 from pflsweep.errors import UserError
-from pflsweep.record import method_name
+from pflsweep.identity import method_name
 from pflsweep.setting import model_name, processor
 from pflsweep.sweep.plan import changed
 

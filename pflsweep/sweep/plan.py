@@ -16,8 +16,8 @@ from omegaconf import OmegaConf
 
 from pflsweep import disk
 from pflsweep.compose import Config
+from pflsweep.identity import RUNTIME, acting, without_young
 from pflsweep.keys import flat, put, under
-from pflsweep.record import RUNTIME, acting, without_young
 from pflsweep.sweep.space import Axis, Point, Space
 
 

@@ -13,8 +13,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from pflsweep.compose import Config, hydra_errors, is_of_sweep, unknown_key
 from pflsweep.config import check, target
 from pflsweep.errors import UserError, nearest
+from pflsweep.identity import method_name
 from pflsweep.keys import PLUGS, flat
-from pflsweep.record import method_name
 from pflsweep.rules import RULES, require
 from pflsweep.setting import own_code, plugged
 from pflsweep.sweep import cost

@@ -9,7 +9,7 @@ import pytest
 from pflsweep.compose import compose
 from pflsweep.config import build, check
 from pflsweep.errors import UserError
-from pflsweep.record import identity
+from pflsweep.identity import identity
 from tests.data.loading import chosen, forbid, from_yaml, picture
 
 # A folder of images

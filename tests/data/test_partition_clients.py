@@ -14,7 +14,7 @@ from pflsweep.data.handle import Data
 from pflsweep.data.sampling import chances
 from pflsweep.engine.simulation import Simulation
 from pflsweep.errors import UserError
-from pflsweep.record import identity
+from pflsweep.identity import identity
 
 ORDER = [4, 2, 0, 5, 1, 3]
 

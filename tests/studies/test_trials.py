@@ -11,7 +11,8 @@ import torch
 import pflsweep
 from pflsweep.compose import compose
 from pflsweep.errors import UserError
-from pflsweep.record import Record, identity
+from pflsweep.identity import identity
+from pflsweep.record import Record
 from pflsweep.trial import Result, Stopped, run_trial
 from tests.test_trial import Ear, assert_same
 

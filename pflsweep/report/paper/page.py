@@ -8,7 +8,7 @@ from typing import Any
 
 from pflsweep.errors import UserError, without_password
 from pflsweep.report import tables
-from pflsweep.report.paper import layout, settings, weights
+from pflsweep.report.paper import layout, papers, settings, weights
 from pflsweep.report.paper.claims import Check, Ruling
 from pflsweep.report.paper.links import Links
 from pflsweep.report.paper.store import UNTRAINED, Answer, Trial
@@ -66,7 +66,7 @@ def text(
         *_section("Client by client", _paired(of)),
         *_section("Chosen hyperparameters", _winners(of)),
         *_section("What differs from the paper", settings.lines(of)),
-        *_section("Odd in print", [f"{layout.notes()[number]}" for number in of.layout.notes]),
+        *_section("Odd in print", [f"{papers.notes()[number]}" for number in of.layout.notes]),
         *_section("Made by", _origin(of, links)),
     ]
     return "\n".join(parts)

@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 from typing import Any
 
-from pflsweep.report.paper import layout
+from pflsweep.report.paper import layout, papers
 from pflsweep.report.paper.table import Reproduced
 
 # what settings.csv calls it -> where a config has it
@@ -58,10 +58,10 @@ def _said(of: layout.Layout) -> dict[tuple[str, str, str], dict[str, str]]:
     """What the paper says of training for a table; for a page of which it says nothing, where its trials are from."""
     known = layout.names()
     tables = [of.table, *(layout.read(name).table for name in of.sweeps if name in known)]
-    return next((said for table in tables if (said := layout.stated(of.paper, table))), {})
+    return next((said for table in tables if (said := papers.stated(of.paper, table))), {})
 
 
-def _of(line: layout.Printed, where: tuple[str, str, str]) -> bool:
+def _of(line: papers.Printed, where: tuple[str, str, str]) -> bool:
     """Whether it is said of this line's dataset, model and setting; lines of our own name no model."""
     dataset, model, setting = where
     return (line.dataset, line.setting) == (dataset, setting) and line.model in ("", model)
@@ -84,7 +84,7 @@ def _configs(of: Reproduced, setting: str) -> list[dict[str, Any]]:
     return [{**group["config"], **(group["winner"] or {})} for group in groups]
 
 
-def _data(line: layout.Printed, theirs: dict[str, str], configs: list[dict[str, Any]]) -> list[str]:
+def _data(line: papers.Printed, theirs: dict[str, str], configs: list[dict[str, Any]]) -> list[str]:
     """Dataset, its size, model and partition."""
     found = []
     for what, printed, key in (("dataset", line.dataset, "dataset.name"), ("model", line.model, "model._target_")):
@@ -102,7 +102,7 @@ def _data(line: layout.Printed, theirs: dict[str, str], configs: list[dict[str, 
     return found
 
 
-def _seeds(of: Reproduced, theirs: dict[str, str], line: layout.Printed) -> list[str]:
+def _seeds(of: Reproduced, theirs: dict[str, str], line: papers.Printed) -> list[str]:
     stated, asked = _number(theirs["runs"]), {len(of.seeds(of.layout.setting_of(line)))} - {0}
     return [f"runs: stated {theirs['runs']}, here {n} (seeds)" for n in asked if stated is not None and n != stated]
 

@@ -10,8 +10,9 @@ import pandas as pd
 
 from pflsweep import disk
 from pflsweep.errors import UserError
+from pflsweep.identity import RUNTIME, YOUNG, acting
 from pflsweep.keys import flat, under
-from pflsweep.record import RUNTIME, YOUNG, Record, acting
+from pflsweep.record import Record
 
 OF_A_GROUP = ("config", "winner", "winner_value", "points", "points_settled", "trials", "failed", "failed_points")
 UNTRAINED = "not trained yet"

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from pflsweep.report.paper import claims, layout, measure
+from pflsweep.report.paper import claims, layout, measure, papers
 from pflsweep.report.paper.claims import Cell, Ruling
-from pflsweep.report.paper.layout import Column, Layout, Metric, Printed
+from pflsweep.report.paper.layout import Layout, Metric
 from pflsweep.report.paper.measure import Value
+from pflsweep.report.paper.papers import Column, Printed
 from pflsweep.report.paper.store import Answer, Store, Trial
 from pflsweep.report.stats import Interval, interval
 
@@ -320,7 +321,7 @@ def rulings(of: Reproduced, others: list[Reproduced]) -> Iterator[tuple[dict[str
     cells = [cell for each in (of, *others) for cell in each.cells()]
     none = {(each.layout.table, *made.line.key) for each in (of, *others) for made in each.made.values() if made.none}
     printed = layout.printed_cells(of.layout.paper) + _placeholders(of)
-    for claim in layout.claims(of.layout.paper, of.layout.table):
+    for claim in papers.claims(of.layout.paper, of.layout.table):
         if "bold" not in claim["expr"]:  # of print's typography: nothing that a run could tell
             needed = claims.looks_at(claim, printed)
             yield claim, claims.judge(claim, cells, needed - none)._replace(without=sorted(needed & none))
@@ -336,6 +337,6 @@ def _placeholders(of: Reproduced) -> list[Cell]:
 def others_needed(of: Layout) -> list[str]:
     """The paper's other tables that claims about this one look at."""
     printed = layout.printed_cells(of.paper)
-    seen = {key[0] for claim in layout.claims(of.paper, of.table) for key in claims.looks_at(claim, printed)}
+    seen = {key[0] for claim in papers.claims(of.paper, of.table) for key in claims.looks_at(claim, printed)}
     same = [name for name in layout.names() if name.partition("/")[0] == of.paper and name != of.name]
     return [name for name in same if layout.read(name).table in seen]

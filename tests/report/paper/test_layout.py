@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pflsweep.errors import UserError
-from pflsweep.report.paper import layout, measure
+from pflsweep.report.paper import layout, measure, papers
 from pflsweep.sweep.files import read_table, table_names
 from tests.sweep.test_tables import PRINTED, column, sweep_of
 
@@ -57,9 +57,9 @@ def test_what_a_layout_names_is_there(name: str) -> None:
     methods = {line.method for line in of.printed}
     assert not of.own or of.own in methods
     assert set(of.views) <= methods
-    assert all(number in layout.notes() for number in of.notes)
-    assert bool(layout.stated(of.paper, of.table)) is of.in_print
-    assert layout.claims(of.paper, of.table)
+    assert all(number in papers.notes() for number in of.notes)
+    assert bool(papers.stated(of.paper, of.table)) is of.in_print
+    assert papers.claims(of.paper, of.table)
 
 
 def test_rows_of_several_settings_say_which() -> None:
@@ -88,10 +88,10 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "reports/paper/columns.csv").write_text(
         "paper,table,col_order,group,header,dataset,model,setting,metric,ala\nmine,1,1,,Digits,digits,mlp,here,acc,0\n"
     )
-    for cached in (layout.read, layout._csv):
+    for cached in (layout.read, papers._csv):
         cached.cache_clear()
     yield tmp_path / "reports/layouts/mine/table1.yaml"
-    for cached in (layout.read, layout._csv):
+    for cached in (layout.read, papers._csv):
         cached.cache_clear()
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pflsweep.report.paper import layout, measure
+from pflsweep.report.paper import layout, measure, papers
 from pflsweep.report.paper.claims import Cell
-from pflsweep.report.paper.layout import Printed
 from pflsweep.report.paper.measure import Value
+from pflsweep.report.paper.papers import Printed
 from pflsweep.report.paper.store import Answer, Store, ledgers
 from pflsweep.report.paper.table import Made, Reproduced, others_needed, rulings
 
@@ -274,7 +274,7 @@ def test_print_fed_back_agrees_with_itself(name: str) -> None:
 def test_print_fed_back_has_the_recorded_verdicts(name: str) -> None:
     of = echo(name)
     ruled = list(rulings(of, [echo(other) for other in others_needed(of.layout)]))
-    about = [claim for claim in layout.claims(of.layout.paper, of.layout.table) if "bold" not in claim["expr"]]
+    about = [claim for claim in papers.claims(of.layout.paper, of.layout.table) if "bold" not in claim["expr"]]
     assert [claim["id"] for claim, _ in ruled] == [claim["id"] for claim in about]
     for claim, ruling in ruled:
         assert ruling.holds == (None if claim["needs_rerun"] else claim["holds_in_print"]), claim["id"]

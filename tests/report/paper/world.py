@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pflsweep.identity import RUNTIME
 from pflsweep.keys import flat, under
-from pflsweep.record import RUNTIME, Record
+from pflsweep.record import Record
 
 from ..records import SIZE, create, finished, train
 
