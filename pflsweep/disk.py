@@ -151,4 +151,5 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 def read_torch(path: Path) -> Any:
     import torch
 
-    return torch.load(path, weights_only=True, mmap=True)  # of many clients it may be larger than the memory
+    # on the CPU, since it may be another machine's; mapped, since of many clients it may be larger than the memory
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=True)

@@ -330,7 +330,7 @@ def _models(simulation: engine.Simulation) -> dict[str, Any]:
     for row, w in zip(rows, simulation.personal_models(), strict=True):
         row.copy_(w[: len(row)])  # of a method that predicts with more than a model: the one it begins with
     return {
-        "global": None if common is None else simulation.task.state_dict(common),
+        "global": None if common is None else simulation.task.state_dict(common.cpu()),
         "personal": {i: views(torch.from_numpy(row.numpy())) for i, row in enumerate(rows)},
     }
 

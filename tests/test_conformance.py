@@ -29,7 +29,7 @@ from pflsweep.engine import parts
 from pflsweep.engine.cohort import optimiser_states
 from pflsweep.engine.lift import leaves
 from pflsweep.engine.optimiser import Sgd
-from pflsweep.engine.protocol import Given, Method, Plugin, Setup, Verbs, hyper
+from pflsweep.engine.protocol import Given, Method, Plugin, Verbs, hyper
 from pflsweep.engine.task import Task
 from pflsweep.plugins.attack import Gaussian, Scaled
 from pflsweep.plugins.privacy import DpSgd
@@ -632,16 +632,6 @@ def test_ala_weights_stay_between_0_and_1_and_move() -> None:
     weight = sim.clients.get(torch.arange(6)).weight
     assert bool(((weight >= 0) & (weight <= 1)).all())
     assert bool((weight < 1).any())
-
-
-@pytest.mark.parametrize("name", TRIED)
-def test_states_are_made_where_the_model_lives(name: str) -> None:
-    """Of a model on another device: a state left on the CPU would fail on a GPU alone, which CI does not have."""
-    sim = case(name).simulation()
-    setup = Setup(6, 3, 10, 3, sim.federation.sizes)
-    w = torch.empty(sim.task.size, device="meta")
-    for state in (sim.verbs.init(w, setup), sim.verbs.init_client(w, setup)):
-        assert {leaf.device.type for leaf in leaves(state)} <= {"meta"}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")

@@ -1,7 +1,7 @@
 """One round of a cohort: a chunk of clients runs from send to finish before the next begins; aggregate sees all."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple, get_args, get_type_hints
 
@@ -16,6 +16,7 @@ from pflsweep.engine.protocol import Given, Spent, Turn, Verbs
 from pflsweep.errors import UserError
 
 COPIED = 1 / 16  # of the machine's memory: what a checkpoint may copy of one state
+MOVED = 1 << 28  # bytes that it takes from another device at once
 DataOf = Callable[[Tensor, int], Data]  # the data of some clients in a round
 
 
@@ -70,11 +71,13 @@ class Clients:
 
 
 def _blocks(rows: Tensor, ids: Tensor) -> list[Tensor]:
-    """Some rows, in order: one copy, or where that would take a good part of the memory, views of those that are
-    neighbours, each with a storage of its own, since torch.save writes whole storages.
+    """Some rows, in order, on the CPU: one copy, or where that would take a good part of its memory, views of those
+    that are neighbours, each with a storage of its own, since torch.save writes whole storages.
     """
-    if rows.device.type != "cpu" or rows[0].nbytes * len(ids) < memory.total(rows.device) * COPIED:
-        return [rows[ids.to(rows.device)]]
+    if rows.device.type != "cpu":
+        return [rows[some.to(rows.device)].cpu() for some in ids.split(MOVED // max(rows[0].nbytes, 1) or 1)]
+    if rows[0].nbytes * len(ids) < memory.total(rows.device) * COPIED:
+        return [rows[ids]]
     runs = ids.tensor_split((ids.diff() != 1).nonzero().flatten() + 1)
     return [torch.from_numpy(rows[int(run[0]) : int(run[-1]) + 1].numpy()) for run in runs]
 
@@ -114,8 +117,8 @@ class OptimiserStates:
         """What a checkpoint keeps."""
         return self._store.state()
 
-    def load(self, state: dict[str, Any]) -> None:
-        self._store = self._sized([blocks[0] for blocks in state["rows"]])
+    def load(self, state: dict[str, Any], device: torch.device) -> None:
+        self._store = self._sized([blocks[0].to(device) for blocks in state["rows"]])
         self._store.load(state)
 
     def _sized(self, like: list[Tensor]) -> Clients:
@@ -251,16 +254,41 @@ class Answer(NamedTuple):
     spent: Spent | None = None
 
 
+class Chunks:
+    """How many clients run at once: `size` of them, fewer once the device had no memory for so many."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def over(self, count: int, one: Callable[[slice], Any]) -> Iterator[tuple[slice, Any]]:
+        """What `one` makes of `count` clients, chunk by chunk. A chunk that does not fit into memory is cut in two, and
+        so are all after it: `one` has written nothing yet.
+        """
+        start = 0
+        while start < count:
+            cut = slice(start, min(start + self.size, count))
+            try:
+                made = one(cut)
+            except torch.OutOfMemoryError:
+                if cut.stop - start == 1:
+                    raise
+                self.size = (cut.stop - start + 1) // 2
+                continue
+            yield cut, made
+            del made  # its memory is the next one's
+            start = cut.stop
+
+
 class Cohort:
     """The clients of one round and what they are asked to do, chunk by chunk."""
 
     def __init__(
         self, verbs: Verbs, server: Any, clients: Clients, optimisers: OptimiserStates | None, turn: Turn,
-        data_of: DataOf, labels: Tensor, chunk: int, workers: Workers,
+        data_of: DataOf, labels: Tensor, chunks: Chunks, workers: Workers,
     ) -> None:  # fmt: skip
         self.verbs, self.server, self.clients, self.optimisers, self.turn = verbs, server, clients, optimisers, turn
         self.ids = turn.ids.cpu()  # store and data are indexed there
-        self.data_of, self.labels, self.chunk = data_of, labels.to(turn.share.device), chunk
+        self.data_of, self.labels, self.chunks = data_of, labels.to(turn.share.device), chunks
         self.workers = workers
         self.images = 0
         self._spent: dict[int, Spent] = {}  # by where a chunk begins
@@ -313,27 +341,16 @@ class Cohort:
         return self._over_workers(kind, one) if self.workers.count > 1 else self._in_chunks(one)
 
     def _in_chunks(self, one: Callable[[slice], Answer]) -> Any:
-        """Chunk by chunk. One that does not fit into memory is cut in two, and those after it: it has written nothing
-        yet.
-        """
-        gathered, start = Gathered(len(self.ids)), 0
-        while start < len(self.ids):
-            cut = slice(start, min(start + self.chunk, len(self.ids)))
-            try:
-                answer = one(cut)
-            except torch.OutOfMemoryError:
-                if cut.stop - start == 1:
-                    raise
-                self.chunk = (cut.stop - start + 1) // 2
-                continue
+        gathered = Gathered(len(self.ids))
+        for cut, answer in self.chunks.over(len(self.ids), one):
             self._count(cut, answer)
             gathered.put(cut, answer.up)
-            start = cut.stop
         return gathered.tree
 
     def _over_workers(self, kind: str, one: Callable[[slice], Answer]) -> Any:
         """The same chunks in worker processes, whose answers lie in memory that they share with this one."""
-        cuts = [slice(k, min(k + self.chunk, len(self.ids))) for k in range(0, len(self.ids), self.chunk)]
+        size = self.chunks.size
+        cuts = [slice(k, min(k + size, len(self.ids))) for k in range(0, len(self.ids), size)]
         gathered = Gathered(len(self.ids), self.workers.pool, self.workers.seen.get(kind))
 
         def job(k: int) -> Answer:
@@ -360,12 +377,12 @@ def _wire(down: Any, up: Any) -> tuple[int, int, int, int]:
 
 def run_round(
     verbs: Verbs, server: Any, clients: Clients, optimisers: OptimiserStates | None, turn: Turn, data_of: DataOf,
-    labels: Tensor, chunk: int, workers: Workers,
+    labels: Tensor, chunks: Chunks, workers: Workers,
 ) -> Round:  # fmt: skip
     """One round. Writes the rows of the cohort's clients; returns the new server. optimisers: None begins each turn
     with fresh ones.
     """
-    cohort = Cohort(verbs, server, clients, optimisers, turn, data_of, labels, chunk, workers)
+    cohort = Cohort(verbs, server, clients, optimisers, turn, data_of, labels, chunks, workers)
     up = cohort.train()
     new = _converse(verbs.aggregate(server, up, turn), cohort.ask)
     return Round(new, cohort.traffic, cohort.images, cohort.spent, up)

@@ -12,7 +12,7 @@ from torch import Tensor
 from pflsweep.data.federation import Federation
 from pflsweep.data.handle import Data
 from pflsweep.engine import draws
-from pflsweep.engine.cohort import Clients, OptimiserStates, Traffic, run_round
+from pflsweep.engine.cohort import Chunks, Clients, OptimiserStates, Traffic, run_round
 from pflsweep.engine.evaluate import OWN, Metrics, Scores, Targets, merged, score, targets, without
 from pflsweep.engine.lift import leaves, rebuilt
 from pflsweep.engine.memory import keep_freed
@@ -92,6 +92,7 @@ class Simulation:
         self.last = torch.full((federation.clients,), -1)  # [N] round of each client's last turn
         self.spent = Spent(*(part.expand(federation.clients).clone() for part in _UNSPENT))  # [N] all rounds so far
         self.workers = Workers(schedule.workers)
+        self.chunks = Chunks(schedule.chunk)
         self.trained: Tensor | None = None  # [N, P] of clients that had a turn, where `trained` is asked for
         self.round = 0  # rounds done
 
@@ -118,23 +119,28 @@ class Simulation:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        self.server = rebuilt(self.server, state["server"])
+        device = self.federation.device  # it may be another than that which wrote the state
+        self.server = rebuilt(self.server, (leaf.to(device) for leaf in state["server"]))
         self.workers = Workers(self.schedule.workers)
         self.clients.load(state["clients"])
         if self.optimisers is not None and "optimisers" in state:  # without momentum one of "fresh" serves as well
-            self.optimisers.load(state["optimisers"])
+            self.optimisers.load(state["optimisers"], device)
         self.round, self.last = state["round"], state["last"].clone()
         if "spent" in state:  # a checkpoint of before there was private training has none
             self.spent = Spent(*(part.clone() for part in state["spent"]))
-        self.trained = state["trained"].to(self.federation.device, copy=True) if "trained" in state else None
+        self.trained = state["trained"].to(device, copy=True) if "trained" in state else None
 
     def personal_models(self, ids: Tensor | None = None) -> Iterator[Tensor]:
         """The personalised models [P] of some clients, in order; of all where none are named."""
         everybody = torch.arange(self.federation.clients) if ids is None else ids
-        for some in everybody.split(self.schedule.chunk):
-            yield from self.verbs.personal(
-                self.server, self.clients.get(some), self._data(some, self.round, "evaluate"), self._turn(some)
-            )
+
+        def one(cut: slice) -> Tensor:
+            some = everybody[cut]
+            data = self._data(some, self.round, "evaluate")
+            return self.verbs.personal(self.server, self.clients.get(some), data, self._turn(some))
+
+        for _, models in self.chunks.over(len(everybody), one):
+            yield from models
 
     def global_model(self) -> Tensor | None:
         """The global model [P], where the method has one."""
@@ -195,7 +201,7 @@ class Simulation:
         turn = self._turn(ids)
         done = run_round(
             self.verbs, self.server, self.clients, self.optimisers, turn,
-            lambda ids, round: self._data(ids, round, "train"), self.federation.labels, self.schedule.chunk,
+            lambda ids, round: self._data(ids, round, "train"), self.federation.labels, self.chunks,
             self.workers,
         )  # fmt: skip
         self.server = done.server

@@ -9,12 +9,22 @@ from torch import Tensor
 
 from pflsweep import disk
 from pflsweep.algorithms.fedavg import FedAvg
+from pflsweep.algorithms.fedbabu import FedBABU
 from pflsweep.check.case import advance, assert_same, known, models
 from pflsweep.check.command import case_of
 from pflsweep.engine import cohort
-from pflsweep.engine.cohort import Clients, Gathered, OptimiserStates, message_size, optimiser_states, own, select
+from pflsweep.engine.cohort import (
+    Chunks,
+    Clients,
+    Gathered,
+    OptimiserStates,
+    message_size,
+    optimiser_states,
+    own,
+    select,
+)
 from pflsweep.engine.lift import leaves
-from pflsweep.engine.protocol import Empty, Given, Ids, Scalars, Vector, Verbs
+from pflsweep.engine.protocol import Empty, Given, Ids, Scalars, Turn, Vector, Verbs
 from pflsweep.errors import UserError
 
 
@@ -186,12 +196,12 @@ def test_a_turn_begins_with_the_optimiser_states_of_the_last_one() -> None:
 
 def test_optimiser_states_are_saved_of_clients_that_have_some() -> None:
     kept, other = OptimiserStates(10_000), OptimiserStates(10_000)
-    other.load(kept.state())
+    other.load(kept.state(), torch.device("cpu"))
     assert resumed(other, 7) == [0], "before the first round there is nothing"
     resumed(kept, 7, 9)
     kept.keep(torch.tensor([7, 9]), nested(70, 90))
     assert [[len(block) for block in rows] for rows in kept.state()["rows"]] == [[2]] * 3
-    other.load(kept.state())
+    other.load(kept.state(), torch.device("cpu"))
     kept.keep(torch.tensor([7]), nested(71))
     assert resumed(other, 8, 9, 7) == [0, 90, 70]
 
@@ -217,7 +227,9 @@ def test_a_cohort_is_cut_and_put_together_again() -> None:
 
 
 def test_a_chunk_that_does_not_fit_into_memory_is_halved() -> None:
-    """Room for two clients at once: six are tried, three, two; the round is that of any other chunking."""
+    """Room for two clients at once: six are tried, three, two, and two from then on; rounds are those of any other
+    chunking.
+    """
     tried = []
 
     def cramped(verbs: Verbs) -> Verbs:
@@ -230,7 +242,36 @@ def test_a_chunk_that_does_not_fit_into_memory_is_halved() -> None:
         return verbs._replace(fit=fit)
 
     of = case_of(FedAvg, {})
-    roomy = advance(of.simulation(chunk=6, participation=1.0), 1)
-    got = advance(of.simulation(chunk=6, participation=1.0, watch=cramped), 1)
-    assert tried == [6, 3, 2, 2, 2]
+    roomy = advance(of.simulation(chunk=6, participation=1.0), 2)
+    got = advance(of.simulation(chunk=6, participation=1.0, watch=cramped), 2)
+    assert tried == [6, 3, 2, 2, 2, 2, 2, 2]
     assert_same({**models(got), **known(got)}, {**models(roomy), **known(roomy)}, "halved", 1e-10)
+
+
+def test_personalised_models_that_do_not_fit_into_memory_are_made_in_halves() -> None:
+    """Of all clients, where a cohort has two."""
+    tried = []
+
+    def cramped(verbs: Verbs) -> Verbs:
+        def personal(server: Any, client: Any, data: Any, turn: Turn) -> torch.Tensor:
+            tried.append(len(turn.ids))
+            if tried[-1] > 3:
+                raise torch.OutOfMemoryError
+            return verbs.personal(server, client, data, turn)
+
+        return verbs._replace(personal=personal)
+
+    of = case_of(FedBABU, {"finetune_epochs": 1, "finetune_lr": 0.01})
+    roomy = advance(of.simulation(chunk=6, participation=1 / 3), 1)
+    got = advance(of.simulation(chunk=6, participation=1 / 3, watch=cramped), 1)
+    for _ in range(2):
+        assert_same(models(got), models(roomy), "halved", 1e-10)
+    assert tried == [6, 3, 3, 3, 3]
+
+
+def test_one_client_that_does_not_fit_into_memory_ends_the_trial() -> None:
+    def full(cut: slice) -> None:
+        raise torch.OutOfMemoryError
+
+    with pytest.raises(torch.OutOfMemoryError):
+        list(Chunks(4).over(5, full))

@@ -1,0 +1,132 @@
+"""What a GPU is given, on a device that every machine has: all tensors lie together, and the numbers are the CPU's."""
+
+import signal
+from collections.abc import Callable, Iterator
+
+import pandas as pd
+import pytest
+import torch
+
+from pflsweep import config
+from pflsweep.check.case import advance, known, models
+from pflsweep.check.world import CLIENTS
+from pflsweep.compose import compose
+from pflsweep.trial import Result, Stopped, run_trial
+from tests.pretended import NAME, another_device
+from tests.test_conformance import TRIED, case
+from tests.test_trial import Ear, assert_same
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
+SMALL = (
+    "tracking=none dataset=digits model=mlp model.hidden=[16] partition.clients=6 partition.least=20 train.rounds=2 "
+    "train.epochs=1 train.threads=1 train.chunk=6 "
+)
+CNN = SMALL.replace("digits", "mnist").replace("mlp model.hidden=[16]", "cnn_norm") + "data.limit=300 "
+
+
+@pytest.fixture
+def device() -> Iterator[str]:
+    with another_device() as name:
+        yield name
+
+
+def test_tensors_of_two_devices_do_not_meet(device: str) -> None:
+    there, here = torch.ones(2, device=device), torch.ones(2)
+    with pytest.raises(RuntimeError, match=r"aten::add: a tensor \[2\] is on the CPU"):
+        there + here
+    with pytest.raises(RuntimeError, match="aten::index_select"):
+        there.index_select(0, torch.tensor([1]))
+    with pytest.raises((TypeError, RuntimeError), match="numpy"):
+        there.numpy()
+    assert (there + torch.tensor(1.0)).tolist() == [2, 2]  # a number may
+    assert there[torch.tensor([1])].tolist() == [1]  # and so may an index
+    assert (there.cpu() + here).tolist() == [2, 2]
+
+
+def test_gradients_of_many_are_those_of_each(device: str) -> None:
+    w, x = torch.rand(3, 4), torch.rand(3, 4)
+
+    def loss(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return (w * x).sum().exp()
+
+    got = torch.func.vmap(torch.func.grad(loss))(w.to(device), x.to(device))
+    assert got.device.type == NAME
+    assert torch.equal(got.cpu(), torch.func.vmap(torch.func.grad(loss))(w, x))
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_a_method_trains_there_as_on_the_cpu(name: str) -> None:
+    def trained(device: str) -> dict[str, torch.Tensor]:
+        sim = advance(case(name).simulation(chunk=CLIENTS, where={"device": device}), 2)
+        return {what: tensor.cpu() for what, tensor in {**models(sim), **known(sim)}.items()}
+
+    here = trained("cpu")
+    with another_device() as device:
+        there = trained(device)
+    assert here.keys() == there.keys()
+    assert not [what for what in here if not torch.allclose(there[what], here[what], rtol=0, atol=0, equal_nan=True)]
+
+
+TRIALS = {
+    "all metrics": SMALL + "metrics.all=true metrics.trained=true metrics.subset=0.5",
+    "new clients": SMALL + "data.new=2 data.new_epochs=2",
+    "malicious clients": SMALL + "attack=scaled",
+    "noise": SMALL + "attack=gaussian",
+    "private": SMALL + "privacy=dp_sgd",
+    "a plug-in": SMALL + "algorithm=ditto ala=on",
+    "kept states": SMALL + "train.sampling=dirichlet train.optimiser_state=kept train.momentum=0.9",
+    "other targets": SMALL + "data.targets=permuted data.shuffle=1",
+    "models": SMALL + "algorithm=splitgp checkpoint.models=true",
+    "personal steps": SMALL + "study=personal_steps algorithm=perfedavg",
+    "trajectory": SMALL + "study=trajectory study.client=1 algorithm=fedala",
+    "weight learning": SMALL + "study=weight_learning study.client=1 algorithm=fedala",
+}
+IMAGES = {
+    "augmented": CNN + "dataset.augment=crop_flip",
+    "batch norm": CNN + "model.norm=batch algorithm=fedbabu",
+}
+
+
+def here(words: str, runs: str = "here", stop: bool = False) -> Result:
+    """stop: by Ctrl-C in the second round."""
+    ear = Ear(2 if stop else 0, lambda: signal.raise_signal(signal.SIGINT))
+    return run_trial(compose([*words.split(), f"paths.runs={runs}"]), lambda config, record: ear)
+
+
+@pytest.fixture
+def there(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """The same on the other device."""
+
+    def run(words: str, runs: str = "there", stop: bool = False) -> Result:
+        with monkeypatch.context() as patched, another_device() as device:
+            patched.setattr(config, "device_of", lambda config: device)
+            return here(words, runs, stop)
+
+    return run
+
+
+@pytest.mark.parametrize("name", TRIALS)
+def test_a_trial_there_is_that_on_the_cpu(name: str, there: Callable[..., Result]) -> None:
+    ours = there(TRIALS[name])
+    assert ours.record.meta["environment"]["device"].startswith(NAME)
+    assert_same(ours, here(TRIALS[name]))
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_a_trial_on_images_is_nearly(name: str, there: Callable[..., Result], real_data: Callable) -> None:
+    """A CPU has a convolution of its own."""
+    real_data("MNIST")
+    columns = ["global_loss", "personal_loss", "images"]
+    ours, cpu = (run(IMAGES[name]).rounds[columns] for run in (there, here))
+    pd.testing.assert_frame_equal(ours, cpu, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["a plug-in", "kept states", "models", "trajectory"])
+@pytest.mark.parametrize("first", ["there", "here"])
+def test_a_trial_goes_on_elsewhere(name: str, first: str, there: Callable[..., Result]) -> None:
+    """A checkpoint of a machine with a GPU is continued on one without, and the other way round."""
+    words = TRIALS[name].replace("train.rounds=2", "train.rounds=4") + " checkpoint.every=0"
+    before, after = (there, here) if first == "there" else (here, there)
+    with pytest.raises(Stopped, match="after round 2 of 4"):
+        before(words, "moved", stop=True)
+    assert_same(after(words, "moved"), here(words))
