@@ -217,12 +217,9 @@ def _check_text(config: Config, tokens: int | None) -> None:
 
 def build_model(config: Config, shape: tuple[int, ...], classes: int) -> Any:
     """The initial model: a draw of its own, the same for all methods under one seed."""
-    import torch
-
     from pflsweep.engine import draws
 
-    with torch.random.fork_rng():
-        torch.manual_seed(int(draws.generator(config.values["seed"], "model").integers(2**63)))
+    with draws.first_model(config.values["seed"], "model"):
         return _call(config, "model", shape, classes)
 
 

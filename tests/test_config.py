@@ -1,6 +1,7 @@
 """What may stand in a config, and what is said where something else does."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from pflsweep.compose import Config, compose, conf_dir
-from pflsweep.config import build, check
+from pflsweep.config import build, build_model, check
 from pflsweep.engine.protocol import hyper, hyperparameters
 from pflsweep.errors import UserError
 from pflsweep.keys import PLUGS
@@ -238,3 +239,16 @@ def test_config_values_are_plain() -> None:
     assert isinstance(config, Config)
     assert type(config.values["model"]["hidden"]) is list
     assert config.values["train"]["lr"] == 1.0
+
+
+def test_models_of_trials_that_are_threads_are_those_of_each_alone() -> None:
+    """PyTorch has one generator for all threads, and lets others run while one draws."""
+    configs = [compose(["model=cnn", f"seed={seed}"]) for seed in range(4)]
+
+    def first(config: Config) -> torch.Tensor:
+        return torch.cat([piece.flatten() for piece in build_model(config, (1, 28, 28), 10).parameters()])
+
+    alone = [first(config) for config in configs]
+    for _ in range(3):
+        with ThreadPoolExecutor(len(configs)) as threads:
+            assert all(map(torch.equal, threads.map(first, configs), alone))

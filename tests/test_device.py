@@ -2,19 +2,23 @@
 
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pandas as pd
 import pytest
 import torch
 
 from pflsweep import config
-from pflsweep.check.case import advance, known, models
+from pflsweep.check.case import advance, assert_same, known, models
 from pflsweep.check.world import CLIENTS
 from pflsweep.compose import compose
+from pflsweep.engine.simulation import Simulation
+from pflsweep.engine.stack import Seat, at_once
 from pflsweep.trial import Result, Stopped, run_trial
 from tests.pretended import NAME, another_device
 from tests.test_conformance import TRIED, case
-from tests.test_trial import Ear, assert_same
+from tests.test_trial import Ear
+from tests.test_trial import assert_same as assert_same_result
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 SMALL = (
@@ -28,6 +32,10 @@ CNN = SMALL.replace("digits", "mnist").replace("mlp model.hidden=[16]", "cnn_nor
 def device() -> Iterator[str]:
     with another_device() as name:
         yield name
+
+
+def on_cpu(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.cpu() for name, tensor in tensors.items()}
 
 
 def test_tensors_of_two_devices_do_not_meet(device: str) -> None:
@@ -58,13 +66,31 @@ def test_gradients_of_many_are_those_of_each(device: str) -> None:
 def test_a_method_trains_there_as_on_the_cpu(name: str) -> None:
     def trained(device: str) -> dict[str, torch.Tensor]:
         sim = advance(case(name).simulation(chunk=CLIENTS, where={"device": device}), 2)
-        return {what: tensor.cpu() for what, tensor in {**models(sim), **known(sim)}.items()}
+        return on_cpu({**models(sim), **known(sim)})
 
-    here = trained("cpu")
     with another_device() as device:
         there = trained(device)
-    assert here.keys() == there.keys()
-    assert not [what for what in here if not torch.allclose(there[what], here[what], rtol=0, atol=0, equal_nan=True)]
+    assert_same(there, trained("cpu"), "there")
+
+
+@pytest.mark.parametrize("name", ["fedrep", "perfedavg", "fedala", "pgfed", "apfl", "fedpg"])
+def test_stacked_trials_train_there_as_on_the_cpu(name: str) -> None:
+    def trial(number: int, device: str) -> Simulation:
+        how = {"where": {"device": device, "seed": number}, "lr": 0.1 - 0.02 * number}
+        return case(name).simulation(chunk=CLIENTS, **how)
+
+    def stacked(sim: Simulation, seat: Seat) -> dict[str, torch.Tensor]:
+        with another_device():  # a thread has its own
+            seat.take(sim)
+            return on_cpu(models(advance(sim, 2)))
+
+    with another_device() as device:
+        sims = [trial(number, device) for number in range(2)]
+    ended, stack = at_once([partial(stacked, sim) for sim in sims])
+    assert not stack.refused
+    for number, got in enumerate(ended):
+        assert isinstance(got, dict), got
+        assert_same(got, models(advance(trial(number, "cpu"), 2)), f"trial {number}", 1e-9)
 
 
 TRIALS = {
@@ -109,7 +135,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
 def test_a_trial_there_is_that_on_the_cpu(name: str, there: Callable[..., Result]) -> None:
     ours = there(TRIALS[name])
     assert ours.record.meta["environment"]["device"].startswith(NAME)
-    assert_same(ours, here(TRIALS[name]))
+    assert_same_result(ours, here(TRIALS[name]))
 
 
 @pytest.mark.parametrize("name", IMAGES)
@@ -129,4 +155,4 @@ def test_a_trial_goes_on_elsewhere(name: str, first: str, there: Callable[..., R
     before, after = (there, here) if first == "there" else (here, there)
     with pytest.raises(Stopped, match="after round 2 of 4"):
         before(words, "moved", stop=True)
-    assert_same(after(words, "moved"), here(words))
+    assert_same_result(after(words, "moved"), here(words))

@@ -105,8 +105,7 @@ def _made(dataset: Dataset, build: Callable, training: Mapping[str, Any], compon
     from sklearn.decomposition import PCA
 
     seed = training["seed"]
-    with torch.random.fork_rng():
-        torch.manual_seed(int(draws.generator(seed, "embedder").integers(2**63)))
+    with draws.first_model(seed, "embedder"):
         model = _built(build, dataset)
     width, rows = hidden_layer(model).out_features, len(dataset.y)
     limit = min(width, rows)
