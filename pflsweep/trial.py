@@ -352,7 +352,7 @@ def process_wide(config: Config, auto: int | None = None) -> Iterator[None]:
     before, asked = torch.get_num_threads(), config.values["train"]["threads"]
     torch.set_num_threads(int(asked) if asked != "auto" else auto or before)
     try:
-        with precision(config.values["train"]["precision"]):
+        with arithmetic(config.values["train"]["precision"]):
             yield
     finally:
         torch.set_num_threads(before)
@@ -366,15 +366,19 @@ def _fastest(parts: Parts) -> int | None:
 
 
 @contextmanager
-def precision(name: str) -> Iterator[None]:
-    """fp32 is all of it: cuDNN's convolutions would round to tf32 by default."""
+def arithmetic(precision: str) -> Iterator[None]:
+    """On a GPU: fp32 is all of it, where cuDNN's convolutions would round to tf32 by default, and their gradients are
+    added up in the same order each time.
+    """
     kinds: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn.conv)  # type: ignore[attr-defined]
-    before = [kind.fp32_precision for kind in kinds]
+    before, any_order = [kind.fp32_precision for kind in kinds], torch.backends.cudnn.deterministic
     for kind in kinds:
-        kind.fp32_precision = "tf32" if name == "tf32" else "ieee"
+        kind.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+    torch.backends.cudnn.deterministic = True
     try:
         yield
     finally:
+        torch.backends.cudnn.deterministic = any_order
         for kind, old in zip(kinds, before, strict=True):
             kind.fp32_precision = old
 

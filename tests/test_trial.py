@@ -544,11 +544,15 @@ def test_a_compiled_trial_is_another_trial_with_the_numbers_of_the_eager_one() -
         run("train.compile=true", "privacy=dp_sgd")
 
 
-def test_fp32_is_all_of_it_also_where_pytorch_rounds_by_default() -> None:
-    """cuDNN's convolutions are in tf32 unless they are told."""
+def test_a_gpu_neither_rounds_nor_adds_in_any_order_as_it_does_by_default() -> None:
+    """cuDNN's convolutions do both unless they are told."""
     kinds = torch.backends.cuda.matmul, torch.backends.cudnn.conv
-    before, seen = [kind.fp32_precision for kind in kinds], []
-    ear = Ear(1, lambda: seen.extend(kind.fp32_precision for kind in kinds))
+
+    def said() -> list[Any]:
+        return [*(kind.fp32_precision for kind in kinds), torch.backends.cudnn.deterministic]
+
+    before, seen = said(), []
+    ear = Ear(1, lambda: seen.extend(said()))
     run_trial(compose([*SMALL, "train.rounds=1"]), lambda config, record: ear)
-    assert seen == ["ieee", "ieee"]
-    assert [kind.fp32_precision for kind in kinds] == before == ["none", "tf32"]
+    assert seen == ["ieee", "ieee", True]
+    assert said() == before == ["none", "tf32", False]

@@ -131,7 +131,7 @@ def compare(setting: Setting, repeat: int, device: str) -> None:
 
 def next_in(sim: Simulation) -> Result:
     """A round, in the precision that its task says, as a trial has it."""
-    with trial.precision(sim.task.precision):
+    with trial.arithmetic(sim.task.precision):
         return next(sim.run())
 
 
