@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pflsweep.compose import compose
+from pflsweep.compose import Config, compose
 from pflsweep.config import build
 from pflsweep.engine.simulation import Simulation
 
@@ -53,15 +53,32 @@ def holds(margins: np.ndarray) -> bool:
     return bool(margins.mean() > margins.std(ddof=1) / np.sqrt(len(margins)))
 
 
-@cache
 def accuracy(overrides: str, view: str, seed: int) -> float:
     """Mean accuracy over clients of a view, in the mean of the last rounds."""
-    results = list(simulation(f"{overrides} seed={seed}").run())
-    return float(np.mean([np.nanmean(result.scores[view].accuracy) for result in results[-LAST:]]))
+    return _accuracy(_chosen(f"{overrides} seed={seed}"), view)
 
 
 def simulation(overrides: str) -> Simulation:
     """The simulation of a config. A later override of a key wins."""
-    chosen = dict(override.split("=", 1) for override in overrides.split())
-    parts = build(compose([f"{key}={value}" for key, value in chosen.items()]))
+    return _simulation(_chosen(overrides))
+
+
+def _chosen(overrides: str) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(dict(override.split("=", 1) for override in overrides.split()).items()))  # type: ignore[misc]
+
+
+@cache  # many methods stand beside the same FedAvg
+def _accuracy(chosen: tuple[tuple[str, str], ...], view: str) -> float:
+    results = list(_simulation(chosen).run())
+    return float(np.mean([np.nanmean(result.scores[view].accuracy) for result in results[-LAST:]]))
+
+
+def _simulation(chosen: tuple[tuple[str, str], ...]) -> Simulation:
+    config, seed = _composed(tuple(pair for pair in chosen if pair[0] != "seed")), int(dict(chosen).get("seed", 0))
+    parts = build(config._replace(values={**config.values, "seed": seed}))
     return Simulation(parts.verbs, parts.task, parts.federation, parts.schedule, parts.task.vector(parts.model))
+
+
+@cache
+def _composed(chosen: tuple[tuple[str, str], ...]) -> Config:
+    return compose([f"{key}={value}" for key, value in chosen])
