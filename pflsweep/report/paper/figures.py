@@ -51,15 +51,16 @@ def curves(of: Reproduced) -> Iterator[Picture]:
     settings, looks = _settings(of), _looks(of)
     if not settings:
         return
-    rows = math.ceil(len(settings) / PANELS)
-    size = (3.2 * min(len(settings), PANELS) + 2.0, 2.9 * rows)
-    with style.figure(*size, nrows=rows, ncols=min(len(settings), PANELS), squeeze=False) as (made, grid):
+    rows, columns = math.ceil(len(settings) / PANELS), min(len(settings), PANELS)
+    width, height = (4.4, 3.9) if len(settings) == 1 else (3.2, 2.9)
+    with style.figure(width * columns + 2.0, height * rows, nrows=rows, ncols=columns, squeeze=False) as (made, grid):
         labels: dict[str, Any] = {}
         for axes, (setting, methods) in zip(grid.flat, settings.items(), strict=False):
             for each in methods:
                 curve = _by_round(list(each.answer.trials.values()), _scored(of, each), each.line.label)
                 rounds, mean, low, high = curve.rounds, 100 * curve.mean, 100 * curve.low, 100 * curve.high
-                look = {**looks[each.line.method], "marker": "", "linewidth": 1.3}
+                own = each.line.method == of.layout.own
+                look = {**looks[each.line.method], "marker": "", "linewidth": 2.2 if own else 1.3}
                 (line,) = axes.plot(rounds, mean, gid=f"curve {setting} {each.line.method}", **look)
                 labels.setdefault(each.line.label, line)
                 if np.any(high > low):
