@@ -32,6 +32,11 @@ CAUGHT: list[tuple[type[Method], p.Property, str]] = [
     (broken.DrawsFromTheGlobalGenerator, p.numbers_follow_the_seed, "global random generator"),
     (broken.SeedsTheGlobalGenerator, p.numbers_follow_the_seed, "global random generator"),
     (broken.KnowsClientZero, p.labels_do_not_matter, "relabelled clients"),
+    (
+        broken.MakesItOnTheCpu,
+        p.another_device_changes_nothing,
+        "[5] is on the CPU and others are on another device (broken",
+    ),
     (broken.KeepsAMemoryOfItsOwn, p.state_is_complete, "two rounds after loading a checkpoint"),
     (broken.CountsInANumber, p.state_is_complete, "has to be a tensor"),
     (broken.SendsMoreThanItSays, p.wire_is_exact, "floats a round"),

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from pflsweep import config
-from pflsweep.check.case import advance, assert_same, known, models
+from pflsweep.check.case import advance, assert_same, models
+from pflsweep.check.elsewhere import NAME, another_device
 from pflsweep.check.world import CLIENTS
 from pflsweep.compose import compose
 from pflsweep.engine.simulation import Simulation
 from pflsweep.engine.stack import Seat, at_once
 from pflsweep.trial import Result, Stopped, run_trial
-from tests.pretended import NAME, another_device
-from tests.test_conformance import TRIED, case
+from tests.test_conformance import case
 from tests.test_trial import Ear
 from tests.test_trial import assert_same as assert_same_result
 
@@ -40,7 +40,7 @@ def on_cpu(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def test_tensors_of_two_devices_do_not_meet(device: str) -> None:
     there, here = torch.ones(2, device=device), torch.ones(2)
-    with pytest.raises(RuntimeError, match=r"aten::add: a tensor \[2\] is on the CPU"):
+    with pytest.raises(RuntimeError, match=r"aten::add: a tensor \[2\] is on the CPU and"):
         there + here
     with pytest.raises(RuntimeError, match="aten::index_select"):
         there.index_select(0, torch.tensor([1]))
@@ -60,17 +60,6 @@ def test_gradients_of_many_are_those_of_each(device: str) -> None:
     got = torch.func.vmap(torch.func.grad(loss))(w.to(device), x.to(device))
     assert got.device.type == NAME
     assert torch.equal(got.cpu(), torch.func.vmap(torch.func.grad(loss))(w, x))
-
-
-@pytest.mark.parametrize("name", TRIED)
-def test_a_method_trains_there_as_on_the_cpu(name: str) -> None:
-    def trained(device: str) -> dict[str, torch.Tensor]:
-        sim = advance(case(name).simulation(chunk=CLIENTS, where={"device": device}), 2)
-        return on_cpu({**models(sim), **known(sim)})
-
-    with another_device() as device:
-        there = trained(device)
-    assert_same(there, trained("cpu"), "there")
 
 
 @pytest.mark.parametrize("name", ["fedrep", "perfedavg", "fedala", "pgfed", "apfl", "fedpg"])

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import yaml
 
+from pflsweep.check import elsewhere
 from pflsweep.check.case import Case, Sizes, advance, sizes
 from pflsweep.check.properties import PROPERTIES, WARM_UP, Property
 from pflsweep.check.world import world
@@ -18,6 +19,9 @@ from pflsweep.engine.optimiser import Sgd
 from pflsweep.engine.protocol import Method, Verbs
 from pflsweep.engine.task import Task
 from pflsweep.errors import Parser, UserError, nearest
+
+# what only passes on what a method asks for
+NOT_TO_BLAME = (os.path.dirname(torch.__file__), elsewhere.__file__)
 
 
 def main(argv: list[str]) -> int:
@@ -73,7 +77,8 @@ def verdict(property_: Property, case: Case) -> str:
     except AssertionError as error:
         return str(error)
     except Exception as error:  # whatever a method of somebody else's may raise
-        where = traceback.extract_tb(error.__traceback__)[-1]
+        frames = traceback.extract_tb(error.__traceback__)
+        where = next((frame for frame in reversed(frames) if not frame.filename.startswith(NOT_TO_BLAME)), frames[-1])
         return f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}, line {where.lineno})"
     return ""
 

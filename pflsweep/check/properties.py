@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pflsweep.check.case import Case, advance, assert_same, known, models, packed, sizes, unpacked
+from pflsweep.check.elsewhere import another_device
 from pflsweep.check.watch import Poisoning, Pure, guard, guarded, poisoned, steps_through
 from pflsweep.check.world import CLIENTS
 from pflsweep.engine.lift import tree_map
@@ -150,6 +151,19 @@ def labels_do_not_matter(case: Case) -> None:
         assert_same(models(moved), wanted, f"round {plain.round} of relabelled clients", case.tolerance)
 
 
+def another_device_changes_nothing(case: Case) -> None:
+    """on another device, as a GPU is one, all tensors lie there, and the numbers are the same"""
+
+    def trained(device: str) -> dict[str, Tensor]:
+        sim = advance(case.simulation(where={"device": device}, participation=MOST, chunk=CLIENTS), BEFORE)
+        losses = {f"{view} loss": torch.from_numpy(score.loss) for view, score in sim.evaluate().items()}
+        return {name: tensor.cpu() for name, tensor in {**models(sim), **known(sim), **losses}.items()}
+
+    with another_device() as device:
+        there = trained(device)
+    assert_same(there, trained("cpu"), "on another device")
+
+
 def wire_is_exact(case: Case) -> None:
     """the floats on the wire are those that were promised, or at least the same in each round"""
     sim = case.simulation()
@@ -245,6 +259,7 @@ PROPERTIES: tuple[Property, ...] = (
     absent_clients_stay,
     evaluation_changes_nothing,
     labels_do_not_matter,
+    another_device_changes_nothing,
     wire_is_exact,
     state_is_complete,
     hard_clients_are_survived,

@@ -1,5 +1,5 @@
 """A device that is not the CPU, on a machine that has no other: its tensors hold CPU tensors, and to compute with them
-and with others that are not there is an error, as it would be on a GPU.
+and with others that are not there is an error, as on a GPU.
 """
 
 from collections.abc import Iterator
@@ -21,19 +21,20 @@ MOVES = ("aten::copy_", "aten::_to_copy")
 class There(Tensor):
     """A tensor of the other device."""
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__: Any = torch._C._disabled_torch_function_impl
     held: Tensor
 
     @staticmethod
     def __new__(cls, held: Tensor) -> "There":
-        like = {"dtype": held.dtype, "device": torch.device(NAME), "strides": held.stride()}
-        made = Tensor._make_wrapper_subclass(cls, held.size(), storage_offset=held.storage_offset(), **like)  # type: ignore[attr-defined]
+        made = Tensor._make_wrapper_subclass(
+            cls, held.size(), held.stride(), held.storage_offset(), dtype=held.dtype, device=torch.device(NAME)
+        )
         made.held = held
         return made
 
     @classmethod
-    def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _run(op, args, kwargs or {})
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        return _run(func, args, kwargs or {})
 
 
 class _Makes(TorchDispatchMode):
@@ -95,7 +96,7 @@ def _together(name: str, args: Any, given: list[Any]) -> None:
     for value in given:
         on_cpu = isinstance(value, Tensor) and not isinstance(value, There) and value.dim() > 0
         if on_cpu and not any(value is index for index in indices):
-            raise RuntimeError(f"{name}: a tensor {list(value.shape)} is on the CPU, others are on {NAME}")
+            raise RuntimeError(f"{name}: a tensor {list(value.shape)} is on the CPU and others are on another device")
 
 
 def _held(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
