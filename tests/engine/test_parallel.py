@@ -21,7 +21,14 @@ import torch
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.check.case import advance, assert_same, known, models, packed, unpacked
 from pflsweep.check.command import case_of
-from pflsweep.check.properties import MOST, PROPERTIES, Property, any_chunking_with_noise, hard_clients_are_survived
+from pflsweep.check.properties import (
+    MOST,
+    PROPERTIES,
+    Property,
+    another_device_changes_nothing,
+    any_chunking_with_noise,
+    hard_clients_are_survived,
+)
 from pflsweep.compose import compose
 from pflsweep.config import build
 from pflsweep.engine import memory, parallel
@@ -36,6 +43,8 @@ from pflsweep.record import Record
 from tests.broken import SendsMoreThanItSays
 from tests.sweep.sweeping import MAIN, require_same
 from tests.test_conformance import TABLE, TRIED, case
+
+NOT_OF_WORKERS = (hard_clients_are_survived, another_device_changes_nothing)  # too long; of the CPU alone
 
 pytestmark = pytest.mark.skipif(not parallel.possible(torch.device("cpu")), reason="workers need Linux without a GPU")
 
@@ -83,7 +92,7 @@ def test_workers_change_no_bit(name: str, forks: list[int]) -> None:
     assert_same(followed(three, 1), followed(one, 1), "three workers, resumed")
 
 
-@pytest.mark.parametrize("property_", [p for p in PROPERTIES if p is not hard_clients_are_survived])
+@pytest.mark.parametrize("property_", [p for p in PROPERTIES if p not in NOT_OF_WORKERS])
 @pytest.mark.parametrize("name", ["fedala", "fedfomo", "asks back", "fedavg private"])
 def test_property(name: str, property_: Property) -> None:
     if DpSgd in TABLE[name].plugs and property_ is any_chunking_with_noise:
