@@ -11,7 +11,7 @@ from pflsweep.errors import UserError, nearest
 from pflsweep.sweep.space import Space, axis
 
 KEYS = ("settings", "methods", "seeds", "search", "space", "scales")
-AT_A_SCALE = ("search", "space")
+AT_A_SCALE = ("methods", "search", "space")
 ROW_KEYS = ("run", "only")
 SCALE_KEYS = ("images", "points", "seeds", "set")
 

@@ -60,8 +60,10 @@ def test_what_is_included_lies_under() -> None:
 
 def test_what_a_table_changes_at_a_scale() -> None:
     write("base", SMALL + "search: tune=grid\nspace: {all: {train.lr: {grid: [1, 2, 3]}, algorithm.mu: null}}\n")
-    write("mine", "include: base\nscales: {small: {space: {all: {train.lr: {grid: [1]}}}, search: tune=none}}\n")
+    at_small = "{space: {all: {train.lr: {grid: [1]}}}, search: tune=none, methods: {local: algorithm=local seed=3}}"
+    write("mine", f"include: base\nscales: {{small: {at_small}}}\n")
     small, whole = read_table("mine", "small"), read_table("mine")
+    assert small.methods == {**whole.methods, "local": ["algorithm=local", "seed=3"]}
     assert small.space == {"all": {"train.lr": {"grid": [1]}, "algorithm.mu": None}}
     assert small.search == ["tune=none"]
     assert whole == read_table("mine", "smoke") == read_table("base")._replace(name="mine", file="sweeps/mine.yaml")
@@ -125,7 +127,7 @@ BAD = [  # more of the file, or a whole one; words of the message
     ("metods: {}", ["mine.yaml: unknown key 'metods'", "Did you mean 'methods'"]),
     ("scales: [small]", ["mine.yaml: 'scales' has to name some"]),
     ("scales: {smal: {}}", ["mine.yaml: scales.smal is no scale", "Did you mean 'small'"]),
-    ("scales: {small: 3}", ["scales.small is 3", "search, space"]),
+    ("scales: {small: 3}", ["scales.small is 3", "methods, search, space"]),
     ("scales: {small: {seeds: [1]}}", ["scales.small: unknown key 'seeds'"]),
     ("seeds: 3", ["mine.yaml: 'seeds' is 3", "[0, 1, 2]"]),
     ("seeds: []", ["'seeds' is []"]),

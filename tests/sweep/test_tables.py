@@ -281,6 +281,11 @@ def test_plug_ins_go_with_the_rows_that_have_them(words: tuple[str, ...]) -> Non
     build(compose([*words, "partition.clients=4"]))
 
 
+@pytest.mark.parametrize("name", table_names())
+def test_a_scale_changes_rows_and_adds_none(name: str) -> None:
+    assert list(read_table(name, "small").methods) == list(read_table(name).methods)
+
+
 def test_scales() -> None:
     small, smoke = read_scale("small"), read_scale("smoke")
     assert read_scale("paper") == Scale("paper", None, None, None, {})
