@@ -26,8 +26,9 @@ def _signed(value: int) -> int:
 _STEP = _signed(0x9E3779B97F4A7C15)  # odd, 2^64 / golden ratio: neighbouring counters land far apart
 _PER_STEP = _signed(pow(_STEP, -1, 2**64))  # times _STEP it is 1
 _FOLD = _signed(0xD1B54A32D192ED03)  # keeps the children of a key apart from the numbers drawn with it
-_FIRST_MODEL = threading.RLock()
 _FIRST, _SECOND = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
+
+_TORCHS_OWN = threading.RLock()  # held by the thread that PyTorch's own generator belongs to
 
 
 def generator(seed: int, purpose: str, *numbers: int) -> np.random.Generator:
@@ -40,7 +41,7 @@ def first_model(seed: int, purpose: str) -> Iterator[None]:
     """Within it PyTorch's own generator, from which models draw their first weights, is that of a (seed, purpose);
     afterwards as before. One thread at a time, since all threads have the same one: stacked trials are threads.
     """
-    with _FIRST_MODEL, torch.random.fork_rng():
+    with _TORCHS_OWN, torch.random.fork_rng():
         torch.manual_seed(int(generator(seed, purpose).integers(2**63)))
         yield
 
