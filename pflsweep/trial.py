@@ -3,10 +3,9 @@
 Stopped, it is continued by the same command; finished, it is not trained again.
 """
 
-import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
@@ -26,6 +25,7 @@ from pflsweep.engine.newcomers import fine_tune
 from pflsweep.engine.optimiser import Sgd
 from pflsweep.engine.stack import Seat
 from pflsweep.errors import UserError
+from pflsweep.process import Stop, interruptible, process_wide
 from pflsweep.progress import Progress, announce, mention, say
 from pflsweep.record import Record
 from pflsweep.report import figures
@@ -34,7 +34,6 @@ from pflsweep.setting import describe
 from pflsweep.studies.study import Study
 from pflsweep.tracking import Listener, open_run, send
 
-Stop = Callable[[], bool]  # whether to stop after this round
 Watch = Callable[[Record], None]  # called after each round; may raise Pruned
 _BUILDING = threading.Lock()  # the first model is drawn from PyTorch's own generator, of which there is one
 SMALL = 250_000  # parameters under which one thread is the fastest
@@ -344,60 +343,8 @@ def _newcomers(simulation: engine.Simulation, parts: Parts, config: Config) -> p
     return newcomer_table(fine_tune(parts.task, parts.new, w, opt, lr=train["lr"], **numbers), parts.new.keys.numpy())
 
 
-@contextmanager
-def process_wide(config: Config, auto: int | None = None) -> Iterator[None]:
-    """What PyTorch has one of for all threads. Around trials that train in threads it is entered once: each of them
-    would set it anew while others train. auto: what train.threads=auto is; None: as many as there are.
-    """
-    before, asked = torch.get_num_threads(), config.values["train"]["threads"]
-    torch.set_num_threads(int(asked) if asked != "auto" else auto or before)
-    try:
-        with arithmetic(config.values["train"]["precision"]):
-            yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _fastest(parts: Parts) -> int | None:
     """A small model's step is over before a second thread has woken up. Beside workers it is one here as well, so that
     their number changes no bit of a result.
     """
     return 1 if parts.task.size < SMALL or parts.schedule.workers > 1 else None
-
-
-@contextmanager
-def arithmetic(precision: str) -> Iterator[None]:
-    """On a GPU: fp32 is all of it, where cuDNN's convolutions would round to tf32 by default, and their gradients are
-    added up in the same order each time.
-    """
-    kinds: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn.conv)  # type: ignore[attr-defined]
-    before, any_order = [kind.fp32_precision for kind in kinds], torch.backends.cudnn.deterministic
-    for kind in kinds:
-        kind.fp32_precision = "tf32" if precision == "tf32" else "ieee"
-    torch.backends.cudnn.deterministic = True
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.deterministic = any_order
-        for kind, old in zip(kinds, before, strict=True):
-            kind.fp32_precision = old
-
-
-@contextmanager
-def interruptible(asked: Stop) -> Iterator[Stop]:
-    """Gives a function that says whether Ctrl-C was pressed, or stopping `asked`. A second Ctrl-C stops at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-    pressed = threading.Event()
-
-    def remember(*_: object) -> None:
-        pressed.set()
-        signal.signal(signal.SIGINT, before)
-        say("Stopping after this round; Ctrl-C again stops at once.")
-
-    before = signal.signal(signal.SIGINT, remember)
-    try:
-        yield lambda: pressed.is_set() or asked()
-    finally:
-        signal.signal(signal.SIGINT, before)

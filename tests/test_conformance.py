@@ -26,7 +26,7 @@ from pflsweep.compose import conf_dir
 from pflsweep.config import check_fields
 from pflsweep.data.federation import Federation
 from pflsweep.engine import parts
-from pflsweep.engine.cohort import optimiser_states
+from pflsweep.engine.clients import optimiser_states
 from pflsweep.engine.lift import leaves
 from pflsweep.engine.optimiser import Sgd
 from pflsweep.engine.protocol import Given, Method, Plugin, Verbs, hyper

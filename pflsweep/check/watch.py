@@ -10,9 +10,9 @@ from torch import Tensor
 
 from pflsweep.check.case import difference
 from pflsweep.engine import parts
-from pflsweep.engine.cohort import Verbs
 from pflsweep.engine.lift import leaves, vmapped
 from pflsweep.engine.optimiser import WHOLE, Sgd
+from pflsweep.engine.protocol import Verbs
 from pflsweep.engine.task import Batch, Task
 
 _WORK = {"fit": 2, "step": 1}  # which argument the engine has donated

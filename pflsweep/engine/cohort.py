@@ -2,176 +2,20 @@
 
 import inspect
 from collections.abc import Callable, Iterator
-from functools import cache
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from pflsweep.data.handle import Data
 from pflsweep.engine import memory
-from pflsweep.engine.lift import leaves, tree_map
+from pflsweep.engine.clients import Clients, OptimiserStates
+from pflsweep.engine.lift import tree_map
 from pflsweep.engine.parallel import Workers
 from pflsweep.engine.protocol import Given, Spent, Turn, Verbs
-from pflsweep.errors import UserError
+from pflsweep.engine.wire import Traffic, message_size
 
-COPIED = 1 / 16  # of the machine's memory: what a checkpoint may copy of one state
-MOVED = 1 << 28  # bytes that it takes from another device at once
 DataOf = Callable[[Tensor, int], Data]  # the data of some clients in a round
-
-
-class Clients:
-    """The state of all N clients, one row each: the store that `finish` writes to in place.
-
-    A client that was never sampled has no row of its own, which takes no memory on a CPU; it is read as the common
-    initial state. Forks of this process write to the same rows.
-    """
-
-    def __init__(self, initial: Any, clients: int) -> None:
-        self._initial = initial
-        self._rows = tree_map(lambda v: memory.zeros((clients, *v.shape), v.dtype, v.device), initial)
-        self.seen = memory.zeros((clients,), torch.bool, torch.device("cpu"))
-
-    def get(self, ids: Tensor) -> Any:
-        """The rows of some clients, copied: [C, ...] each."""
-        seen = self.seen[ids]
-
-        def read(rows: Tensor, initial: Tensor) -> Tensor:
-            if seen.all():
-                return rows[ids.to(rows.device)]
-            out, here = rows.new_empty((len(ids), *initial.shape)), seen.to(rows.device)
-            out[~here] = initial
-            out[here] = rows[ids[seen].to(rows.device)]  # to read the others would take their memory
-            return out
-
-        return tree_map(read, self._rows, self._initial)
-
-    def put(self, ids: Tensor, rows: Any) -> None:
-        """Write the rows of some clients."""
-        tree_map(lambda store, new: store.index_copy_(0, ids.to(store.device), new), self._rows, rows)
-        self.seen[ids] = True
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the rows of clients that have one, a list of blocks for each tensor of a row.
-
-        To be written before the next round: what would take much memory is not copied.
-        """
-        ids = self.seen.nonzero().flatten()
-        return {"ids": ids, "rows": [_blocks(rows, ids) for rows in leaves(self._rows)] if len(ids) else []}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Block by block, which may lie in a file."""
-        ids = state["ids"]
-        self.seen[:] = False
-        for store, blocks in zip(leaves(self._rows) if len(ids) else [], state["rows"], strict=True):
-            blocks = [blocks] if isinstance(blocks, Tensor) else blocks  # as older checkpoints have them
-            for where, block in zip(ids.split([len(block) for block in blocks]), blocks, strict=True):
-                store.index_copy_(0, where.to(store.device), block.to(store.device))
-        self.seen[ids] = True
-
-
-def _blocks(rows: Tensor, ids: Tensor) -> list[Tensor]:
-    """Some rows, in order, on the CPU: one copy, or where that would take a good part of its memory, views of those
-    that are neighbours, each with a storage of its own, since torch.save writes whole storages.
-    """
-    if rows.device.type != "cpu":
-        return [rows[some.to(rows.device)].cpu() for some in ids.split(MOVED // max(rows[0].nbytes, 1) or 1)]
-    if rows[0].nbytes * len(ids) < memory.total(rows.device) * COPIED:
-        return [rows[ids]]
-    runs = ids.tensor_split((ids.diff() != 1).nonzero().flatten() + 1)
-    return [torch.from_numpy(rows[int(run[0]) : int(run[-1]) + 1].numpy()) for run in runs]
-
-
-class OptimiserStates:
-    """The optimiser states of all N clients as their last turns left them: the fields `opt` and `..._opt` of their
-    work. A client without a turn has fresh ones, of zeros.
-    """
-
-    def __init__(self, clients: int) -> None:
-        self._clients = clients
-        self._store = self._sized([])  # as large as it has to be from the first work on
-
-    def get(self, ids: Tensor) -> tuple[Tensor, ...]:
-        """The states of some clients, copied; none before the first round."""
-        return self._store.get(ids)
-
-    def resume(self, ids: Tensor, work: Any) -> None:
-        """Write them into the work that `start` returned, which the engine owns. Raises UserError where none fits."""
-        fresh = optimiser_states(work)
-        if not fresh:
-            raise UserError(
-                f"train.optimiser_state is 'kept', but {type(work).__name__}, the work that this method's `start` "
-                "returns, has no field named `opt` or ..._opt: there is no state to keep. Give the one that "
-                "`self.opt.init` makes such a name, or use train.optimiser_state=fresh."
-            )
-        if not self._store.seen.any():
-            self._store = self._sized(fresh)
-        for state, last in zip(fresh, self._store.get(ids), strict=True):
-            state.copy_(last)
-
-    def keep(self, ids: Tensor, work: Any) -> None:
-        """Remember those of a work that has been trained."""
-        self._store.put(ids, tuple(optimiser_states(work)))
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
-        return self._store.state()
-
-    def load(self, state: dict[str, Any], device: torch.device) -> None:
-        self._store = self._sized([blocks[0].to(device) for blocks in state["rows"]])
-        self._store.load(state)
-
-    def _sized(self, like: list[Tensor]) -> Clients:
-        """An empty store for states such as these of some clients, [C, ...] each."""
-        return Clients(tuple(state.new_zeros(state.shape[1:]) for state in like), self._clients)
-
-
-def optimiser_states(work: Any) -> list[Tensor]:
-    """What stands in fields named `opt` or ..._opt of a work, and of works inside it (ALA's), in their order."""
-    found: list[Tensor] = []
-    for name in getattr(work, "_fields", ()):
-        part = getattr(work, name)
-        found += leaves(part) if name == "opt" or name.endswith("_opt") else optimiser_states(part)
-    return found
-
-
-class Traffic(NamedTuple):
-    """What crossed the wire in a round, for one client of the cohort on average."""
-
-    floats_down: float  # multiples of model parts
-    floats_up: float
-    others_down: float  # scalars and ids
-    others_up: float
-
-
-def message_size(message: Any) -> tuple[int, int]:
-    """(floats, scalars and ids) of a message, all its clients together, by the types of its fields.
-
-    Raises TypeError where a field is none of Vector, Scalars, Ids and Kept.
-    """
-    floats = others = 0
-    for value, kind in zip(message, _kinds(message.__class__), strict=True):
-        if value is None or kind == "kept":
-            continue
-        if kind == "vector":
-            floats += value.numel()
-        else:
-            others += value.numel()
-    return floats, others
-
-
-@cache
-def _kinds(message: Any) -> list[str]:
-    """What each field of a message is: vector, scalars or ids."""
-    if not hasattr(message, "_fields"):
-        raise TypeError(f"a message is a NamedTuple of Vector, Scalars and Ids, not {message.__name__}")
-    kinds = []
-    for name, hint in get_type_hints(message, include_extras=True).items():
-        annotated = [a for a in (hint, *get_args(hint)) if hasattr(a, "__metadata__")]
-        if not annotated:
-            raise TypeError(f"{message.__name__}.{name} has to be a Vector, Scalars or Ids: it crosses the wire")
-        kinds.append(annotated[0].__metadata__[0])
-    return kinds
 
 
 def select(tree: Any, where: Any) -> Any:

@@ -12,13 +12,15 @@ from torch import Tensor
 from pflsweep.data.federation import Federation
 from pflsweep.data.handle import Data
 from pflsweep.engine import draws
-from pflsweep.engine.cohort import Chunks, Clients, OptimiserStates, Traffic, run_round
+from pflsweep.engine.clients import Clients, OptimiserStates
+from pflsweep.engine.cohort import Chunks, run_round
 from pflsweep.engine.evaluate import OWN, Metrics, Scores, Targets, merged, score, targets, without
 from pflsweep.engine.lift import leaves, rebuilt
 from pflsweep.engine.memory import keep_freed
 from pflsweep.engine.parallel import Workers
 from pflsweep.engine.protocol import Given, Method, Setup, Spent, Turn, Verbs
 from pflsweep.engine.task import Task
+from pflsweep.engine.wire import Traffic
 
 BLOCKS = 4  # of clients for each worker that evaluates: so many that all end at about the same time
 _UNSPENT = Spent(torch.tensor(0), torch.tensor(0.0, dtype=torch.float64), torch.tensor(0))

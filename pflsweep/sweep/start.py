@@ -18,10 +18,10 @@ from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 
 from pflsweep.errors import UserError
+from pflsweep.process import Stop, interruptible
 from pflsweep.progress import quietly, say
 from pflsweep.sweep.plan import Plan, read, write
 from pflsweep.sweep.worker import work
-from pflsweep.trial import Stop, interruptible
 
 JOB = "hydra.sweeper.worker"  # the override that makes a launched job a worker: <number>:<plan file>
 LOOK = 2.0  # seconds between two looks at a Dask cluster

@@ -16,13 +16,14 @@ from pflsweep.disk import Busy
 from pflsweep.engine.stack import Seat, at_once
 from pflsweep.errors import UserError, without_password
 from pflsweep.patience import Away
+from pflsweep.process import Stop, interruptible, process_wide
 from pflsweep.progress import quietly
 from pflsweep.record import Record
 from pflsweep.sweep.board import Board, Claim
 from pflsweep.sweep.plan import Job, Plan, alike
 from pflsweep.sweep.storage import storage_url
 from pflsweep.tracking import part_of
-from pflsweep.trial import Diverged, Pruned, Result, Stop, interruptible, process_wide, run_trial
+from pflsweep.trial import Diverged, Pruned, Result, run_trial
 
 log = logging.getLogger(__name__)
 PAUSE = 1.0  # seconds between two looks where nothing is free

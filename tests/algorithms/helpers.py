@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.federation import Federation
 from pflsweep.data.handle import Data
-from pflsweep.engine.cohort import Clients, own, select
+from pflsweep.engine.clients import Clients
+from pflsweep.engine.cohort import own, select
 from pflsweep.engine.lift import leaves
 from pflsweep.engine.optimiser import Sgd
 from pflsweep.engine.protocol import Given, Method, Plugin, Verbs

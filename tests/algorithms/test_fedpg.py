@@ -7,7 +7,8 @@ import torch
 from pflsweep.algorithms import fedpg
 from pflsweep.algorithms.fedpg import FedPG, Known, Losses, Personal, Server, Trial, Up, gram, unfairness
 from pflsweep.engine import parts, solvers
-from pflsweep.engine.cohort import Traffic, select
+from pflsweep.engine.cohort import select
+from pflsweep.engine.wire import Traffic
 from pflsweep.errors import UserError
 
 from .helpers import EVERYBODY, NETWORK, Quadratic, by_hand, close, make, same_in_chunks, simulate

@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from pflsweep import trial
+from pflsweep import process
 from pflsweep.data.federation import Federation
 from pflsweep.engine.simulation import Result, Simulation
 from pflsweep.engine.stack import Seat, at_once
@@ -131,7 +131,7 @@ def compare(setting: Setting, repeat: int, device: str) -> None:
 
 def next_in(sim: Simulation) -> Result:
     """A round, in the precision that its task says, as a trial has it."""
-    with trial.arithmetic(sim.task.precision):
+    with process.arithmetic(sim.task.precision):
         return next(sim.run())
 
 

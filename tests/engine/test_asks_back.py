@@ -7,8 +7,8 @@ import torch
 
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.check.case import Case, advance, sizes
-from pflsweep.engine.cohort import Traffic
 from pflsweep.engine.simulation import Simulation
+from pflsweep.engine.wire import Traffic
 from tests.engine.asks_back import LineSearch
 
 ASKED: list[list[int]] = []

@@ -32,7 +32,7 @@ from pflsweep.check.properties import (
 from pflsweep.compose import compose
 from pflsweep.config import build
 from pflsweep.engine import memory, parallel
-from pflsweep.engine.cohort import Clients
+from pflsweep.engine.clients import Clients
 from pflsweep.engine.evaluate import Metrics
 from pflsweep.engine.parallel import Workers
 from pflsweep.engine.protocol import Verbs

@@ -1,0 +1,66 @@
+"""What a process has one of: its number of threads and its arithmetic in PyTorch, and Ctrl-C."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from pflsweep.compose import Config
+from pflsweep.progress import say
+
+Stop = Callable[[], bool]  # whether to stop after this round
+
+
+@contextmanager
+def process_wide(config: Config, auto: int | None = None) -> Iterator[None]:
+    """What PyTorch has one of for all threads. Around trials that train in threads it is entered once: each of them
+    would set it anew while others train. auto: what train.threads=auto is; None: as many as there are.
+    """
+    before, asked = torch.get_num_threads(), config.values["train"]["threads"]
+    torch.set_num_threads(int(asked) if asked != "auto" else auto or before)
+    try:
+        with arithmetic(config.values["train"]["precision"]):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def arithmetic(precision: str) -> Iterator[None]:
+    """On a GPU: fp32 is all of it, where cuDNN's convolutions would round to tf32 by default, and their gradients are
+    added up in the same order each time.
+    """
+    kinds: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn.conv)  # type: ignore[attr-defined]
+    before, any_order = [kind.fp32_precision for kind in kinds], torch.backends.cudnn.deterministic
+    for kind in kinds:
+        kind.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+    torch.backends.cudnn.deterministic = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.deterministic = any_order
+        for kind, old in zip(kinds, before, strict=True):
+            kind.fp32_precision = old
+
+
+@contextmanager
+def interruptible(asked: Stop) -> Iterator[Stop]:
+    """Gives a function that says whether Ctrl-C was pressed, or stopping `asked`. A second Ctrl-C stops at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    pressed = threading.Event()
+
+    def remember(*_: object) -> None:
+        pressed.set()
+        signal.signal(signal.SIGINT, before)
+        say("Stopping after this round; Ctrl-C again stops at once.")
+
+    before = signal.signal(signal.SIGINT, remember)
+    try:
+        yield lambda: pressed.is_set() or asked()
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,52 @@
+"""What crosses the wire is counted by type."""
+
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from pflsweep.engine.protocol import Empty, Ids, Scalars, Vector
+from pflsweep.engine.wire import message_size
+
+
+class Message(NamedTuple):
+    w: Vector
+    many: Vector
+    loss: Scalars
+    scores: Scalars
+    ids: Ids
+    extra: Vector | None
+
+
+def message(clients: int = 3) -> Message:
+    ids = torch.zeros(clients, 4, dtype=torch.int64)
+    w, many = torch.zeros(clients, 10), torch.zeros(clients, 2, 10)
+    return Message(w, many, torch.zeros(clients), torch.zeros(clients, 5), ids, None)
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+def test_a_message_is_counted_by_the_types_of_its_fields(clients: int) -> None:
+    assert message_size(message(clients)) == (clients * (10 + 20), clients * (1 + 5 + 4))
+    more = message(clients)._replace(extra=torch.zeros(clients, 7))
+    assert message_size(more) == (clients * 37, clients * 10)
+
+
+def test_an_expanded_tensor_counts_as_what_it_stands_for() -> None:
+    assert message_size(message()._replace(w=torch.zeros(10).expand(3, 10))) == (3 * 30, 3 * 10)
+
+
+def test_a_message_with_nothing_in_it_is_free() -> None:
+    assert message_size(Empty()) == (0, 0)
+    nothing = torch.zeros(3, 0)
+    assert message_size(message()._replace(w=nothing, many=nothing)) == (0, 3 * 10)
+
+
+class Untyped(NamedTuple):
+    w: Tensor
+
+
+@pytest.mark.parametrize("bad", [Untyped(torch.zeros(2, 3)), torch.zeros(2, 3), (torch.zeros(2, 3),), None])
+def test_what_cannot_be_counted_is_refused(bad: Any) -> None:
+    with pytest.raises(TypeError, match="Vector"):
+        message_size(bad)
