@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,12 +42,9 @@ def compose(overrides: list[str], config_dir: str | Path | None = None) -> Confi
         return config_of(composed, composed.hydra)
 
 
-def config_of(composed: DictConfig, hydra: DictConfig, references: dict[Any, Any] | None = None) -> Config:
-    """What Hydra composed, with its `hydra` node, as a Config. Raises UserError.
-
-    references: those of configs that were composed before, since to compose one takes a while.
-    """
-    sources = [f"{source.schema}://{source.path}" for source in hydra.runtime.config_sources]
+def config_of(composed: DictConfig, hydra: DictConfig) -> Config:
+    """What Hydra composed, with its `hydra` node, as a Config. Raises UserError."""
+    sources = tuple(f"{source.schema}://{source.path}" for source in hydra.runtime.config_sources)
     choices = {group: str(hydra.runtime.choices.get(group)) for group in GROUPS}
     try:
         values = _plain(composed, resolve=True)
@@ -54,10 +52,19 @@ def config_of(composed: DictConfig, hydra: DictConfig, references: dict[Any, Any
         raise UserError(f"The config cannot be resolved: {_line(error)}") from error
     options = [f"{group}={option}" for group, option in choices.items()]
     options += [f"{at}={option}" for at, option in hydra.runtime.choices.items() if "@" in at and "hydra" not in at]
-    known, key = {} if references is None else references, (*options, *sources)
-    if key not in known:
-        known[key] = _plain(_compose(options, sources))
-    return Config(values, choices, known[key], _links(_plain(composed)))
+    return Config(values, choices, _reference(tuple(options), sources, _edited(sources)), _links(_plain(composed)))
+
+
+@lru_cache(maxsize=256)  # to compose one takes as long as the config itself, and configs differ in values mostly
+def _reference(options: tuple[str, ...], sources: tuple[str, ...], edited: Any) -> dict[str, Any]:
+    """The options without the user's values. edited: see there; it forgets what was read before."""
+    return _plain(_compose(list(options), list(sources)))
+
+
+def _edited(sources: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
+    """The options' files and when they were written last, as they may be edited while a notebook is open."""
+    folders = [Path(source.removeprefix("file://")) for source in sources if source.startswith("file://")]
+    return tuple((str(file), file.stat().st_mtime_ns) for folder in folders for file in folder.glob("**/*.yaml"))
 
 
 def _links(unresolved: dict[str, Any]) -> dict[str, Any]:

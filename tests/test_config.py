@@ -177,6 +177,16 @@ def test_a_method_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         check(compose(["algorithm=mine"], folder))
 
 
+def test_an_option_may_be_edited_while_a_notebook_is_open(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    file = tmp_path / "model" / "mine.yaml"
+    for widths in ("[8]", "[16]", "[8, 4]"):
+        file.write_text(f"_target_: pflsweep.models.MLP\nhidden: {widths}\n")
+        config = compose(["model=mine", "model.hidden=[2]"], tmp_path)
+        assert config.values["model"]["hidden"] == [2]
+        assert str(config.reference["model"]["hidden"]) == widths
+
+
 def test_files_of_ones_own_that_are_broken_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "needs_more.py").write_text("import not_installed\n")

@@ -1,7 +1,7 @@
 """Hydra's sweeper for `-m`: plans, lets workers train, and ends with one table."""
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -23,7 +23,6 @@ class TrialSweeper(BasicSweeper):
         from pflsweep.sweep import planner, summary
 
         assert self.hydra_context is not None
-        self._references: dict[Any, Any] = {}  # of configs, while this sweep is planned
         self._arguments = arguments = [shown(word) for word in arguments]
         command = self._command(arguments)
         parser = OverridesParser.create(self.hydra_context.config_loader)
@@ -94,6 +93,6 @@ class TrialSweeper(BasicSweeper):
         try:
             with hydra_errors([*overrides, *self._arguments]):
                 composed = self._composed(overrides)
-                return config_of(composed, composed.hydra, self._references)
+                return config_of(composed, composed.hydra)
         except UserError as error:
             raise UserError(f"{error} (in the trial {' '.join(overrides)})") from error
