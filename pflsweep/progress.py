@@ -13,6 +13,7 @@ from tqdm import tqdm
 from pflsweep.data.handle import Data
 from pflsweep.engine.evaluate import cover, targets
 from pflsweep.engine.lift import tree_map
+from pflsweep.engine.protocol import hyperparameters
 from pflsweep.engine.simulation import Simulation
 from pflsweep.engine.task import Task
 
@@ -99,7 +100,7 @@ def announce(name: str, simulation: Simulation) -> None:
     rows = sum(map(len, cover(targets(federation, "test", simulation.metrics))))
     tested = rows / schedule.batch / schedule.eval_every
     # a forward pass is a third of a gradient step
-    steps = left * (share * schedule.epochs * batches + tested / 3)
+    steps = left * (_passes(simulation) * share * schedule.epochs * batches + tested / 3)
     seconds = _seconds_a_step(simulation) * steps / schedule.workers
     begin = f"goes on after round {simulation.round}, " if simulation.round else ""
     say(
@@ -107,6 +108,13 @@ def announce(name: str, simulation: Simulation) -> None:
         f"clients, {int(federation.sizes.sum()):,} training images, {simulation.task.size:,} parameters on "
         f"{federation.device}; about {duration(seconds)}, going by one gradient step"
     )
+
+
+def _passes(simulation: Simulation) -> float:
+    """What the method makes of an epoch."""
+    method = simulation.verbs.method
+    assert method is not None, "a trial has one"
+    return method.passes(method.epochs, **{name: getattr(method, name) for name in hyperparameters(type(method))})
 
 
 def _seconds_a_step(simulation: Simulation) -> float:

@@ -1,6 +1,7 @@
 """A trial from config to record: trained once, stopped and continued, extended, loaded again."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 import pflsweep
-from pflsweep import listing
+from pflsweep import listing, progress
 from pflsweep.compose import compose
 from pflsweep.config import build
 from pflsweep.engine.simulation import Simulation
@@ -556,3 +557,17 @@ def test_a_gpu_neither_rounds_nor_adds_in_any_order_as_it_does_by_default() -> N
     run_trial(compose([*SMALL, "train.rounds=1"]), lambda config, record: ear)
     assert seen == ["ieee", "ieee", True]
     assert said() == before == ["none", "tf32", False]
+
+
+def test_what_is_said_first_counts_the_methods_passes(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_seconds_a_step", lambda simulation: 1.0)
+    monkeypatch.setattr(progress, "duration", "{:.0f} s".format)
+    said = []
+    for method in ("fedavg", "pfedme", "ditto"):
+        run(f"algorithm={method}", "train.rounds=4", "train.eval_every=4")
+        said.append(int(re.search(r"about (\d+) s, going by one gradient step", capsys.readouterr().err)[1]))
+    fedavg, pfedme, ditto = said
+    assert pfedme == pytest.approx(5 * fedavg, rel=0.1), "but for one evaluation"
+    assert ditto == pytest.approx(2 * fedavg, rel=0.1)

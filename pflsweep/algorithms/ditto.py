@@ -49,6 +49,10 @@ class Ditto(Method):
     personal = parts.personal_is_own_once_sampled
     global_model = parts.shared_model
 
+    @classmethod
+    def passes(cls, epochs: int, **values: Any) -> float:
+        return 2 if values["own_epochs"] is None else 1 + values["own_epochs"] / epochs
+
     def start(self, given: Given, data: Any) -> Work:
         w, v = given.down.w, given.client.w
         return Work(w, self.opt.init(w), v, self.opt.init(v))

@@ -56,6 +56,10 @@ class FedAvgC(Method):
     aggregate = parts.average
     global_model = parts.shared_model
 
+    @classmethod
+    def passes(cls, epochs: int, **values: Any) -> float:
+        return 1 + values["finetune_epochs"] / epochs
+
     def init_client(self, w: Tensor, setup: Setup) -> parts.Own:
         """theta-hat_i of the last turn; nothing where it is not evaluated."""
         return parts.Own(w if self.evaluated == "stale" else w.new_zeros(0))

@@ -52,6 +52,10 @@ class PFedMe(Method):
     personal = parts.personal_is_own_once_sampled
     global_model = parts.shared_model
 
+    @classmethod
+    def passes(cls, epochs: int, **values: Any) -> float:
+        return values["inner_steps"]
+
     def start(self, given: Given, data: Any) -> Work:
         w = given.down.w
         return Work(w, self.opt.init(w), w)

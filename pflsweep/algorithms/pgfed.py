@@ -80,6 +80,10 @@ class PGFed(Method):
     personal = parts.personal_is_own
     global_model = parts.shared_model
 
+    @classmethod
+    def passes(cls, epochs: int, **values: Any) -> float:
+        return 1 + 1 / epochs
+
     def init(self, w: Tensor, setup: Setup) -> Server:
         a = w.new_full((setup.clients, setup.clients), 1 / setup.cohort)
         return Server(w, a, torch.zeros(0, dtype=torch.int64, device=w.device), w.new_zeros(0, len(w)), w.new_zeros(0))

@@ -1,8 +1,8 @@
 """What a trial costs, known before it runs: training images, and seconds by measured speed.
 
 Images are those of FedAvg, whatever the method: so a scale cuts all methods of a setting to the same rounds. A method
-may see more (Ditto, with two models, twice as many) or fewer (FedFomo holds a fifth back); its measured speed, in
-FedAvg's images too, makes up for it.
+may see more (Ditto, with two models, twice as many) or fewer (FedFomo holds a fifth back). Its measured speed makes up
+for it, also in FedAvg's images; where it has none, the passes over them that it says it makes.
 """
 
 import json
@@ -13,7 +13,7 @@ import yaml
 
 from pflsweep import disk
 from pflsweep.compose import Config
-from pflsweep.config import build_dataset, build_model, device_of
+from pflsweep.config import build_dataset, build_model, device_of, imported
 from pflsweep.errors import UserError
 from pflsweep.identity import method_name
 from pflsweep.setting import model_name, processor
@@ -117,7 +117,14 @@ def images(config: Config) -> int:
     return config.values["train"]["rounds"] * images_a_round(config)
 
 
-Speeds = dict[tuple[str, ...], float]  # images/s by _keys
+def passes(config: Config) -> float:
+    """Gradients that a training sample takes where FedAvg takes one, as the method says."""
+    values = dict(config.values["algorithm"])
+    method = imported(values.pop("_target_"), "algorithm")
+    return float(method.passes(config.values["train"]["epochs"], **values))
+
+
+Speeds = dict[tuple[str, ...], float]  # gradients of images/s, by _keys
 
 
 def known_speeds(runs: Path) -> Speeds:
@@ -131,7 +138,7 @@ def known_speeds(runs: Path) -> Speeds:
             if status["status"] != "finished" or not status["seconds"] or stacked:
                 continue
             config = Config(disk.read_yaml(file.parent / "config.yaml"), meta, {}, {})
-            speed = status["rounds"] * images_a_round(config) / status["seconds"]
+            speed = status["rounds"] * images_a_round(config) * passes(config) / status["seconds"]
             keys = _keys(meta, meta["environment"])
         except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError, UserError):
             continue  # what is damaged there is said when it is read for a report
@@ -148,19 +155,20 @@ def _keys(meta: dict[str, Any], environment: dict[str, Any]) -> list[tuple[str, 
 
 def speed(config: Config, speeds: Speeds) -> tuple[float | None, str]:
     """(images/s with evaluation, how it is known). None where it cannot be known."""
+    times = passes(config)
     try:
         device = device_of(config)
         choices = {**config.choices, "model": model_name(config)}
         keys = _keys(choices, {"device": device, "processor": processor()})
         for key, how in zip(keys, ("its own runs", "other methods' runs"), strict=True):
             if key in speeds:
-                return speeds[key], how
+                return speeds[key] / times, how
         step = ("step", *keys[-1], json.dumps([config.values["model"], config.values["train"]["batch"]]))
         if step not in speeds:
             speeds[step] = _step_speed(config, device)
     except UserError:  # a device or a dataset that is not here
         return None, "unknown"
-    return speeds[step], "plain gradient steps"
+    return speeds[step] / times, "plain gradient steps"
 
 
 def _step_speed(config: Config, device: str) -> float:

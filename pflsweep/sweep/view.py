@@ -39,7 +39,7 @@ class View:
         self._board = Board(plan, patient=False)
         self._board.refresh()
         self._began = time.monotonic()
-        alike = {(job.group, job.final): self._images(job) for job in plan.jobs if job.number == 0}
+        alike = {(job.group, job.final): self._gradients(job) for job in plan.jobs if job.number == 0}
         self._cost = {job: alike[job.group, job.final] for job in plan.jobs}
         self._before = {job for job, slot in self._board.slots.items() if slot.status in SETTLED}
         self._said = set(self._before)
@@ -136,17 +136,17 @@ class View:
             page.add_row(*row)
         return page
 
-    def _images(self, job: Job) -> int:
+    def _gradients(self, job: Job) -> float:
         configs = self.plan.configs(job, {})
         with suppress(UserError):  # its data cannot be read: the trial says so
-            return sum(cost.images(config) for config in configs)
+            return sum(cost.images(config) * cost.passes(config) for config in configs)
         return 0
 
     def _left(self) -> float | None:
-        """Seconds, by the training images that were done since the command began; known trials take no time."""
+        """Seconds, by the gradients that were taken since the command began; known trials take no time."""
         slots = self._board.slots
         ended = {job: slot for job, slot in slots.items() if slot.status in SETTLED and job not in self._before}
         now = [job for job, slot in ended.items() if not trained_before(slot)]
-        images, elapsed = sum(self._cost[job] for job in now), time.monotonic() - self._began
+        gradients, elapsed = sum(self._cost[job] for job in now), time.monotonic() - self._began
         rest = sum(self._cost[job] for job, slot in slots.items() if slot.status not in SETTLED)
-        return elapsed * rest / images if images and rest else None
+        return elapsed * rest / gradients if gradients and rest else None

@@ -140,8 +140,12 @@ def test_speeds_of_records_in_images_of_fedavg() -> None:
     rate, how = cost.speed(config, speeds)
     assert how == "its own runs"
     assert rate == pytest.approx(cost.images(config) / status["seconds"])
-    other = compose([*SMALL, "algorithm=fedavg"])
-    assert cost.speed(other, speeds) == (rate, "other methods' runs")
+    fedavg, pfedme = (compose([*SMALL, *words]) for words in (["algorithm=fedavg"], ["algorithm=pfedme"]))
+    assert cost.speed(fedavg, speeds) == (2 * rate, "other methods' runs"), "Ditto makes two passes"
+    steps = pfedme.values["algorithm"]["inner_steps"]
+    assert cost.speed(pfedme, speeds) == (2 * rate / steps, "other methods' runs")
+    again = compose([*SMALL, "algorithm=ditto", "algorithm.own_epochs=12"])
+    assert cost.speed(again, speeds) == (2 * rate / 7, "its own runs"), "own runs with other hyperparameters"
     elsewhere = compose(["dataset=cifar10"])
     assert cost.speed(elsewhere, speeds)[1] == "plain gradient steps"
 

@@ -1,0 +1,40 @@
+"""What each method says of its passes over the data, which plans count with, against the gradients that it takes."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from pflsweep.check.case import Case, advance
+from pflsweep.check.command import method_at
+from pflsweep.compose import conf_dir, read_option
+from pflsweep.engine.task import Batch, Task
+
+OPTIONS = sorted(file.stem for file in (conf_dir() / "algorithm").glob("*.yaml"))
+HEAD_ALONE = 1 / 3  # a gradient of the head is little more than a forward pass
+
+
+def gradients(monkeypatch: pytest.MonkeyPatch, method: type, values: dict[str, Any], epochs: int) -> float:
+    """Samples of which two rounds of training take a gradient of the whole model."""
+    counted, real = [], Task._grads
+
+    def counting(task: Task, w: torch.Tensor, batch: Batch, loss: Any, part: slice | None, top: Any, seen: bool) -> Any:
+        if top is None:
+            share = 1 if part is None or part.start < task.head.start else HEAD_ALONE
+            counted.append(share * (len(batch.y) if batch.mask is None else int(batch.mask.sum())))
+        return real(task, w, batch, loss, part, top, seen)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Task, "_grads", counting)
+        case = Case(lambda task, opt, _: method(task=task, opt=opt, epochs=epochs, **values), plain=True)
+        advance(case.simulation(epochs=epochs, participation=1.0), 2)
+    return sum(counted)
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_passes_are_those_of_the_gradients(name: str, epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = read_option(conf_dir() / "algorithm" / f"{name}.yaml")
+    method, fedavg = method_at(values.pop("_target_")), method_at("pflsweep.algorithms.fedavg.FedAvg")
+    found = gradients(monkeypatch, method, values, epochs) / gradients(monkeypatch, fedavg, {}, epochs)
+    assert found == pytest.approx(method.passes(epochs, **values), rel=0.4)  # a public data set, a further head
