@@ -28,7 +28,7 @@ def main(argv: list[str]) -> int:
 def _export(options: argparse.Namespace) -> int:
     chosen = choose(options.runs, options.run)
     done = _require_done(chosen, "export", options.runs)
-    print(_carry(done, [] if options.run else ledgers(options.runs), options.out, "exported to"))
+    print(_carry(done, [] if options.run else ledgers(options.runs), options.out, "exported to", "--out"))
     _name_left(chosen)
     return 0
 
@@ -43,7 +43,7 @@ def _import(options: argparse.Namespace) -> int:
             raise UserError(
                 f"{record.folder} is the record of {record.meta['identity']}: give the folder its name back."
             )
-    print(_carry(done, ledgers(options.source), options.runs, "imported into"))
+    print(_carry(done, ledgers(options.source), options.runs, "imported into", "--runs"))
     _name_left(chosen)
     if not options.no_tracking:
         _track([Record(options.runs / record.folder.name) for record in done], options.uri)
@@ -56,17 +56,17 @@ def _require_done(chosen: Chosen, what: str, runs: Path) -> list[Record]:
     return chosen.done
 
 
-def _carry(records: list[Record], told: list[Ledger], out: Path, did: str) -> str:
+def _carry(records: list[Record], told: list[Ledger], out: Path, did: str, flag: str) -> str:
     """Copies what `out` lacks; a line about it. Raises UserError where it cannot be written to, or trains now."""
     new = [record for record in records if not _has(out / record.folder.name, record)]
     for record in new:
-        _copy(record.folder, out / record.folder.name)
+        _copy(record.folder, out / record.folder.name, flag)
     known = {ledger.path.name: _tells(ledger) for ledger in ledgers(out)}
     better = [
         ledger.path for ledger in told if ledger.path.name not in known or known[ledger.path.name] < _tells(ledger)
     ]
     for file in better:
-        with disk.writing(out):
+        with disk.writing(out, flag):
             (out / "sweeps").mkdir(parents=True, exist_ok=True)
             disk.atomic(out / "sweeps" / file.name, partial(shutil.copyfile, file))
     there = f", {len(records) - len(new)} there already" if len(new) < len(records) else ""
@@ -86,13 +86,13 @@ def _has(folder: Path, record: Record) -> bool:
     """Whether a folder holds as much of this trial. What is damaged there, or shorter, is replaced."""
     with suppress(UserError):
         other = Record(folder)
-        return other.done >= record.done and finished(other)
+        return other.done > record.done or (other.done == record.done and finished(other))
     return False
 
 
-def _copy(source: Path, folder: Path) -> None:
+def _copy(source: Path, folder: Path, flag: str) -> None:
     """meta.json comes last, so that half a record is none. Raises UserError, Busy where it is being trained."""
-    with disk.claimed(folder), disk.writing(folder):
+    with disk.claimed(folder, flag), disk.writing(folder, flag):
         for name in ("meta.json", "checkpoint.pt", "models.pt"):  # these are of fewer rounds
             (folder / name).unlink(missing_ok=True)
         names = [file.name for file in source.iterdir() if file.name not in STAYS and file.name[0] != "."]

@@ -12,8 +12,9 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from pflsweep.errors import UserError, nearest
+from pflsweep.errors import UserError, nearest, one_line
 from pflsweep.keys import PLUGS, flat
+from pflsweep.places import shipped
 
 GROUPS = ("algorithm", *PLUGS, "model", "dataset", "partition", "train", "metrics", "study", "tracking")
 COMMAND = ("sweep", "only", "scale", "plan", "retry", "workers", "tune")  # keys of a sweep, not of its trials
@@ -29,9 +30,8 @@ class Config(NamedTuple):
 
 
 def conf_dir() -> Path:
-    """conf/ inside the package (a wheel) or beside it (an editable install)."""
-    inside = Path(__file__).parent / "conf"
-    return inside if inside.is_dir() else inside.parent.parent / "conf"
+    """The folder of the config groups that come with pflsweep."""
+    return shipped("conf")
 
 
 def compose(overrides: list[str], config_dir: str | Path | None = None) -> Config:
@@ -49,7 +49,7 @@ def config_of(composed: DictConfig, hydra: DictConfig) -> Config:
     try:
         values = _plain(composed, resolve=True)
     except OmegaConfBaseException as error:
-        raise UserError(f"The config cannot be resolved: {_line(error)}") from error
+        raise UserError(f"The config cannot be resolved: {one_line(error)}") from error
     options = [f"{group}={option}" for group, option in choices.items()]
     options += [f"{at}={option}" for at, option in hydra.runtime.choices.items() if "@" in at and "hydra" not in at]
     return Config(values, choices, _reference(tuple(options), sources, _edited(sources)), _links(_plain(composed)))
@@ -130,7 +130,7 @@ def yaml_errors() -> Iterator[None]:
     try:
         yield
     except yaml.YAMLError as error:
-        raise UserError(f"This cannot be read as YAML: {_line(error)}") from error
+        raise UserError(f"This cannot be read as YAML: {one_line(error)}") from error
 
 
 def read_option(file: Path) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def read_option(file: Path) -> dict[str, Any]:
         with yaml_errors(), open(file) as text:
             content = yaml.safe_load(text) or {}
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} cannot be read ({_line(error)}).") from error
+        raise UserError(f"{file} cannot be read ({one_line(error)}).") from error
     if not isinstance(content, dict):
         raise UserError(f"{file} has to be lines of `key: value`.")
     return content
@@ -153,7 +153,7 @@ def _rephrased(error: Exception, overrides: list[str], sources: list[str]) -> st
         return f"{group}={option}: there is no {group} '{option}'.{guess} Known are: {', '.join(known)}."
     if isinstance(error, OverrideParseException):
         return (
-            f"'{error.override}' cannot be read as key=value ({_line(error)}). A list is written "
+            f"'{error.override}' cannot be read as key=value ({one_line(error)}). A list is written "
             "key=[1,2]; text with special characters is quoted twice: 'key=\"a b\"'."
         )
     if "Ambiguous value" in str(error) or "requires --multirun" in str(error):
@@ -163,8 +163,8 @@ def _rephrased(error: Exception, overrides: list[str], sources: list[str]) -> st
     missing = re.search(r"Could not override '([^']*)'", str(error)) or re.search(r"full_key: (\S+)", cause)
     if missing and ("Could not override" in str(error) or "is not in struct" in cause):
         return unknown_key(missing[1], _known_keys(overrides, sources))
-    detail = f" ({_line(error.__cause__)})" if error.__cause__ and str(error.__cause__) not in str(error) else ""
-    return f"The config cannot be composed: {_line(error)}{detail}"
+    detail = f" ({one_line(error.__cause__)})" if error.__cause__ and str(error.__cause__) not in str(error) else ""
+    return f"The config cannot be composed: {one_line(error)}{detail}"
 
 
 def unknown_key(key: str, known: list[str]) -> str:
@@ -195,8 +195,3 @@ def _known_keys(overrides: list[str], sources: list[str]) -> list[str]:
             composed = _compose([], sources)
         known |= dict.fromkeys(flat(_plain(composed)) | flat(command_of(composed)))
     return [key for key in known if not key.endswith("._target_")]
-
-
-def _line(error: BaseException) -> str:
-    """An exception's message as one line."""
-    return " ".join(str(error).split()) or type(error).__name__

@@ -24,7 +24,7 @@ class Busy(UserError):  # noqa: N818 (a state)
 
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[None]:
+def claimed(folder: Path, choice: str = "paths.runs") -> Iterator[None]:
     """Holds a folder for this process; the operating system lets go of it when the process dies. What a killed one
     has left half-written there is removed.
 
@@ -32,11 +32,11 @@ def claimed(folder: Path) -> Iterator[None]:
     trains there, UserError where the folder cannot be written to.
     """
     made = [path for path in (folder, *folder.parents) if not path.exists()]
-    with writing(folder):
+    with writing(folder, choice):
         lock = _locked(folder)
     with lock:
         try:
-            with writing(folder):
+            with writing(folder, choice):
                 for left in folder.glob(f".*{TEMPORARY}"):
                     left.unlink()
             yield
@@ -51,7 +51,10 @@ def claimed(folder: Path) -> Iterator[None]:
 def _locked(folder: Path) -> IO[str]:
     while True:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / "lock", "w")  # noqa: SIM115 (closed by the caller: the lock lives as long as it is open)
+        try:
+            lock = open(folder / "lock", "w")  # noqa: SIM115 (closed by the caller: the lock lives as long as it is open)
+        except FileNotFoundError:  # who held it before has removed the folder
+            continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(lock.fileno()), os.stat(lock.name)):
@@ -67,13 +70,13 @@ def _locked(folder: Path) -> IO[str]:
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Turns what the disk refuses into a UserError."""
+def writing(folder: Path, choice: str = "paths.runs") -> Iterator[None]:
+    """Turns what the disk refuses into a UserError. choice: what chooses the folder."""
     try:
         yield
     except OSError as error:
         why = error.strerror or str(error)
-        raise UserError(f"{folder} cannot be written to ({why}). Choose another folder: paths.runs.") from error
+        raise UserError(f"{folder} cannot be written to ({why}). Choose another folder: {choice}.") from error
 
 
 def atomic(path: Path, save: Callable[[Path], Any]) -> None:

@@ -9,6 +9,11 @@ class UserError(Exception):
     """Bad input: what is wrong, where, and what would be right. The command prints it and exits with code 2."""
 
 
+def one_line(error: BaseException) -> str:
+    """An exception's message as one line, its name where it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def nearest(word: str, known: list[str]) -> str:
     """`" Did you mean 'x'?"`, or nothing where no known word is close."""
     import difflib

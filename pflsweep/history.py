@@ -39,6 +39,19 @@ def upto(arrays: Arrays, last: int) -> Arrays:
     return found
 
 
+def cut(arrays: Arrays, last: int) -> Arrays:
+    """What is left when a run of more rounds is read as of `last`: of matrices that were not kept then, nothing."""
+    found = upto(arrays, last)
+    for name in [name for name in arrays if not name.endswith(("@", "@round"))]:
+        rounds, stack = over_rounds(arrays, name)
+        at = np.flatnonzero(rounds == last)
+        if len(at):
+            found[name] = stack[at[0]]
+        else:
+            del found[name]
+    return found
+
+
 def over_rounds(arrays: Mapping[str, NDArray], name: str) -> tuple[NDArray, NDArray]:
     """Rounds [R] and matrices [R, a, b] in float32; R = 0 where none were kept, as in older records."""
     none = np.zeros(0, np.int32), np.zeros((0, 0, 0), np.float32)

@@ -72,6 +72,11 @@ def without_young(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in YOUNG or value != YOUNG[key]}
 
 
+def whole(config: dict[str, Any]) -> dict[str, Any]:
+    """A config as flat keys that act on something; those younger than it have the values that it was trained with."""
+    return acting({**YOUNG, **flat(config)})
+
+
 def acting(config: dict[str, Any]) -> dict[str, Any]:
     """A flat config without the keys that act on nothing."""
     return {key: value for key, value in config.items() if key not in ACTING or ACTING[key](config)}

@@ -49,11 +49,12 @@ class Record:
         self.meta: dict[str, Any] = self._read("meta.json", disk.read_json)
         self.config: dict[str, Any] = self._read("config.yaml", disk.read_yaml)
         self.status: dict[str, Any] = self._read("status.json", disk.read_json)
-        if "config" in self.status and _digest(self.config) not in self.status["config"]:  # half a YAML may be YAML
+        self._written = [_digest(self.config)]  # of the config that is on the disk
+        if "config" in self.status and self._written[0] not in self.status["config"]:  # half a YAML may be YAML
             raise self._damaged("config.yaml", "not as it was written")
         self._before = self._table("rounds", read_parquet)
         self._rounds: list[dict[str, Any]] = []  # of the rounds after those
-        self._opened = self.done  # others may train on until the rest is read
+        self._opened, self._cut = self.done, False  # others may train on until the rest is read
         self._table("clients", _require_parquet)
         self._read("matrices.npz", _require_npz, None)
         self._partition: pd.DataFrame | None = None
@@ -64,6 +65,7 @@ class Record:
         record = object.__new__(cls)
         record.folder, record.meta, record.config = folder, {**meta, "created": _now()}, kept(config)
         record.status = {"status": "running", "rounds": 0, "target": None, "seconds": 0.0, "error": None}
+        record._written = []
         record._before, record._rounds = pd.DataFrame(), []
         record._clients, record.matrices = [], {}
         record._partition = partition
@@ -85,9 +87,10 @@ class Record:
                 disk.write_parquet(self.folder / "partition.parquet", self.partition)
                 self._partition = None
             # the old one stays allowed: the file is still the old one if the process dies right here
-            digests = [_digest(self.config), *self.status.get("config", [])[:1]]
+            digests = [_digest(self.config), *self._written]
             self.set_status(status="running", target=self.config["train"]["rounds"], error=None, config=digests)
             disk.write_text(self.folder / "config.yaml", yaml.safe_dump(self.config, sort_keys=False))
+            self._written = digests[:1]
             disk.write_json(self.folder / "meta.json", self.meta)
 
     @property
@@ -123,7 +126,8 @@ class Record:
     @cached_property
     def matrices(self) -> dict[str, np.ndarray]:
         """The method's own by name, as of the last round; of small ones also those before (history.py)."""
-        return history.upto(self._read("matrices.npz", disk.read_npz, {}), self._opened)
+        found = self._read("matrices.npz", disk.read_npz, {})
+        return history.cut(found, self._opened) if self._cut else history.upto(found, self._opened)
 
     @property
     def partition(self) -> pd.DataFrame:
@@ -187,12 +191,12 @@ class Record:
         """Forget rounds after `last`, in memory."""
         if last < self.done:
             self._forget(last)
-            self._opened = last  # of what is not read yet
+            self._opened, self._cut = last, True  # of what is not read yet
             if "_clients" in vars(self):
                 table = self.clients
                 self._clients = [table[table["round"] <= last]] if len(table) else []
             if "matrices" in vars(self):
-                self.matrices = history.upto(self.matrices, last)
+                self.matrices = history.cut(self.matrices, last)
         self.status = {**self.status, **self._progress()}
 
     def _forget(self, last: int) -> None:

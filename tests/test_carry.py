@@ -75,6 +75,23 @@ def test_what_is_longer_or_whole_stays(capsys: pytest.CaptureFixture) -> None:
     assert not Path("mlflow.db").exists()
 
 
+def test_a_longer_run_that_was_stopped_stays_with_its_checkpoint(capsys: pytest.CaptureFixture) -> None:
+    assert main([*TRIAL, "train.rounds=1"]) == 0
+    assert main(["record", "export", "--out", "out"]) == 0
+    assert main([*TRIAL, "train.rounds=3"]) == 0
+    only("runs").set_status(status="interrupted")
+    assert main(["record", "import", "out", "--no-tracking"]) == 0
+    assert "0 runs and 0 ledgers of sweeps imported into runs, 1 there already" in capsys.readouterr().out
+    assert (only("runs").done, (only("runs").folder / "checkpoint.pt").exists()) == (3, True)
+
+
+def test_a_place_that_cannot_be_written_to_is_chosen_by_its_flag(capsys: pytest.CaptureFixture) -> None:
+    assert main([*TRIAL, "train.rounds=1"]) == 0
+    Path("file").touch()
+    assert main(["record", "export", "--out", "file"]) == 2
+    assert "Choose another folder: --out." in capsys.readouterr().err
+
+
 def test_a_ledger_of_trials_that_failed_gives_way_to_that_of_their_retry(
     capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,3 +43,12 @@ def test_large_matrices_and_those_that_change_shape() -> None:
     assert len(history.over_rounds(arrays, "P")[0]) == 0
     grown = history.grown(run(range(1, 4), size=3), {"P": np.ones((3, 4))}, 4)
     assert grown["P@round"].tolist() == [4]
+
+
+def test_a_run_that_is_read_as_of_an_earlier_round_shows_that_rounds_matrix() -> None:
+    arrays = run(range(1, 101))  # every other round is kept
+    cut = history.cut(arrays, 50)
+    assert cut["P"].tolist() == np.full((3, 3), 50.0).tolist()
+    assert history.over_rounds(cut, "P")[0].tolist() == list(range(2, 51, 2))
+    assert "P" not in history.cut(arrays, 51), "not kept, so not known"
+    assert history.cut(run(range(1, 4), size=33), 2) == {}

@@ -1,5 +1,6 @@
 """The record folder: tables, checkpoint, lock, and what is said of a damaged file."""
 
+import json
 import resource
 import shutil
 import subprocess
@@ -58,6 +59,17 @@ def test_truncate_forgets_later_rounds(tmp_path: Path) -> None:
     assert record.rounds["round"].tolist() == [1, 2]
     assert record.clients["round"].unique().tolist() == [1]
     assert record.status["seconds"] == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("read_before", [False, True])
+def test_truncate_shows_the_matrix_of_that_round(tmp_path: Path, read_before: bool) -> None:
+    made(tmp_path)
+    record = Record(tmp_path)
+    if read_before:
+        assert record.matrices["A"].tolist() == [[3, 3], [3, 3]]
+    record.truncate(2)
+    assert record.matrices["A"].tolist() == [[2, 2], [2, 2]]
+    assert record.matrices["A@round"].tolist() == [1, 2]
 
 
 def test_clients_of_some_rounds(tmp_path: Path) -> None:
@@ -276,6 +288,40 @@ def test_a_full_disk_is_said_and_leaves_no_half_file(what: str, tmp_path: Path) 
     with full_disk(), pytest.raises(UserError, match=r"cannot be written to.*paths\.runs"):
         write()
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_a_config_that_could_not_be_written_twice_leaves_the_record_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path)
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    for rounds in (4, 5):
+        record = Record(tmp_path)
+        record.go_on({"train": {"rounds": rounds}, "seed": 0}, dict.fromkeys(("commit", "version", "environment")))
+        with monkeypatch.context() as patched:
+            patched.setattr(disk, "write_text", full)
+            patched.setattr(disk, "write_json", lambda path, content: path.write_text(json.dumps(content)))
+            with pytest.raises(UserError, match="No space left"):
+                record.begin()
+    assert Record(tmp_path).config["train"]["rounds"] == 3
+
+
+def test_a_folder_that_goes_while_it_is_locked_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mkdir, made_once = Path.mkdir, []
+
+    def then_gone(path: Path, **how: Any) -> None:
+        mkdir(path, **how)
+        if path.name == "x" and not made_once:  # another process had it, and wrote nothing
+            made_once.append(path)
+            path.rmdir()
+
+    monkeypatch.setattr(Path, "mkdir", then_gone)
+    with claimed(tmp_path / "x"):
+        assert (tmp_path / "x" / "lock").exists()
+    assert made_once
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:

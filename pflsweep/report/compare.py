@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pflsweep.errors import UserError, nearest
-from pflsweep.identity import RUNTIME, YOUNG, acting, method_name
+from pflsweep.identity import RUNTIME, YOUNG, method_name, whole
 from pflsweep.keys import PLUGS, flat, under
 from pflsweep.record import VIEWS, Record
 from pflsweep.report.figures import Curve
@@ -240,7 +240,7 @@ def setting_of(record: Record, searched: Collection[str] = ()) -> dict[str, Any]
     than the record has the value that trained it.
     """
     apart = (*APART, *searched)
-    kept = {k: v for k, v in acting({**YOUNG, **flat(record.config)}).items() if not under(k, apart)}
+    kept = {k: v for k, v in whole(record.config).items() if not under(k, apart)}
     checksum = {"data_checksum": record.meta.get("data_checksum")}
     return {**kept, **checksum, "train.rounds": record.status.get("target", kept.get("train.rounds"))}
 

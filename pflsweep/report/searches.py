@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pflsweep.identity import YOUNG, acting
-from pflsweep.keys import flat, under
+from pflsweep.identity import whole
+from pflsweep.keys import PLUGS, under
 from pflsweep.record import Record
 from pflsweep.report.paper.store import Ledger, ledgers
 
@@ -40,14 +40,21 @@ def _tried(record: Record, ledger: Ledger, group: dict[str, Any]) -> bool:
     """Whether a trial belongs to the search of a group. A ledger names final trials alone: others are known by their
     config, so that those that failed, were stopped or still run are known, too.
     """
-    config, tune, space = acting({**YOUNG, **flat(record.config)}), ledger.tune, group["space"]
+    config, tune, space = whole(record.config), ledger.tune, group["space"]
     held = {"data.validation": tune["validation"]} if tune["split"] == "validation" else {}
-    asked = {**acting({**YOUNG, **group["config"]}), **held}
+    asked = {**whole(group["config"]), **held}
     own = (*space, "study")  # a study may take over what is searched
     if record.meta["seed"] not in ledger.seeds[: tune["seeds"]] or any(
         config.get(key, value) != value for key, value in asked.items() if not under(key, own)
     ):
         return False
+    if _plugged(config) != _plugged(asked):
+        return False
     point = {key: config.get(key) for key in space}  # on test data, anybody's single run is like the search's
     tried = [each["point"] for each in group.get("tried", [])]
     return bool(held) or point in tried or all(point[key] in space[key] for key in space)
+
+
+def _plugged(config: dict[str, Any]) -> set[str]:
+    """The keys of what is plugged in; a group of which nothing is chosen is empty, or in older configs not there."""
+    return {key for key, value in config.items() if under(key, PLUGS) and value != {}}

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from pflsweep.compose import read_option
 from pflsweep.errors import UserError, nearest
+from pflsweep.places import own_and_shipped
 from pflsweep.sweep.space import Space, axis
 
 KEYS = ("settings", "methods", "seeds", "search", "space", "scales")
@@ -43,13 +44,6 @@ class Scale(NamedTuple):
     points: int | None  # at most so many points of a search
     seeds: int | None  # at most so many seeds
     set: dict[str, Any]  # key -> value, where a config has the key
-
-
-def folders() -> list[Path]:
-    """Where sweep files are looked for: the user's sweeps/, then the package's (a wheel's, or beside it)."""
-    package = Path(__file__).parent.parent
-    inside = package / "sweeps"
-    return [Path.cwd() / "sweeps", inside if inside.is_dir() else package.parent / "sweeps"]
 
 
 def read_table(name: str, scale: str = "paper") -> Table:
@@ -212,14 +206,14 @@ def _find(name: str, what: str, known: list[str], folder: str = "") -> Path:
 
 def _named(name: str, folder: str) -> Path | None:
     """The first file of that name in a folder of sweeps/."""
-    files = (sweeps / folder / f"{name}.yaml" for sweeps in folders())
+    files = (sweeps / folder / f"{name}.yaml" for sweeps in own_and_shipped("sweeps"))
     return next((file for file in files if file.is_file()), None)
 
 
 def _names(folder: str = "") -> list[str]:
     found = {
         file.relative_to(sweeps / folder).with_suffix("").as_posix(): None
-        for sweeps in folders()
+        for sweeps in own_and_shipped("sweeps")
         for file in sorted((sweeps / folder).rglob("*.yaml"))
     }
     return list(found)
@@ -237,7 +231,7 @@ def table_file(name: str) -> Path:
 
 def _shown(path: Path) -> str:
     """A path as a person would name it."""
-    for folder in folders():
+    for folder in own_and_shipped("sweeps"):
         if path.is_relative_to(folder):
             return f"sweeps/{path.relative_to(folder).as_posix()}"
     return str(path)

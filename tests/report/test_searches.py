@@ -118,6 +118,17 @@ def test_trials_that_have_no_result_are_of_the_search_too(tmp_path):
     assert beside([won, *tried, *others]).trials == {record.meta["identity"] for record in tried}
 
 
+def test_a_rate_that_was_searched_plain_is_no_trial_of_the_search_with_a_plug_in(tmp_path):
+    plugged = {"ala": {"ala__layers": 1}, "attack": {"attack__scale": 5.0}, "privacy": {"privacy__clip": 1.0}}
+    won, tried = (finished(tmp_path, "fedavg", [5, 5, 5, 5], data__validation=0.0, train__lr=lr) for lr in (0.05, 0.1))
+    others = [
+        finished(tmp_path, "fedavg", [5, 5, 5, 5], data__validation=0.0, train__lr=0.1, **keys)
+        for keys in plugged.values()
+    ]
+    ledger(tmp_path, won, "test")
+    assert beside([won, tried, *others]).trials == {tried.meta["identity"]}
+
+
 def test_on_test_data_a_rate_of_ones_own_is_no_trial_of_the_search(tmp_path):
     won, tried, drawn, own = (
         finished(tmp_path, "fedavg", [5, 5, 5, 5], data__validation=0.0, train__lr=lr) for lr in (0.05, 0.1, 0.13, 0.07)

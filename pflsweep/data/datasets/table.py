@@ -9,7 +9,7 @@ import numpy as np
 from pflsweep.data.dataset import Dataset
 from pflsweep.data.datasets.files import own_path
 from pflsweep.data.datasets.pack import content, pack
-from pflsweep.errors import UserError, nearest
+from pflsweep.errors import UserError, nearest, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +53,7 @@ def _table(file: Path) -> "pd.DataFrame":
         pd.read_csv(file, header=None, nrows=2)  # refuses fields without a name, which below would shift all others
         table = pd.read_csv(file)
     except (OSError, ValueError) as error:  # pandas' errors of parsing and of decoding are ValueErrors
-        why = " ".join(str(error).split())
+        why = one_line(error)
         raise UserError(f"{file} cannot be read as csv with a header of all columns ({why}).") from error
     if not len(table) or len(table.columns) < 2:
         raise UserError(

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pflsweep import disk
-from pflsweep.errors import UserError, nearest
+from pflsweep.errors import UserError, nearest, one_line
+from pflsweep.places import own_and_shipped
 from pflsweep.report.paper import papers
 from pflsweep.report.paper.claims import KEYS, Cell
 from pflsweep.report.paper.papers import Column, Printed
@@ -129,7 +130,7 @@ def names() -> list[str]:
     """The tables that have a layout, in the order of a reader."""
     found = {
         file.relative_to(root).with_suffix("").as_posix(): None
-        for root in papers.folder("layouts")
+        for root in own_and_shipped("reports/layouts")
         for file in sorted(root.glob("*/*.yaml"))
     }
     return list(found)
@@ -138,7 +139,7 @@ def names() -> list[str]:
 @cache
 def read(name: str) -> Layout:
     """Raises UserError on a layout that is not there or says what cannot be."""
-    file = next((f for root in papers.folder("layouts") if (f := root / f"{name}.yaml").is_file()), None)
+    file = next((f for root in own_and_shipped("reports/layouts") if (f := root / f"{name}.yaml").is_file()), None)
     if file is None:
         raise UserError(f"No report '{name}'.{nearest(name, names())} There are: runs, all, {', '.join(names())}.")
     content = _content(file)
@@ -163,8 +164,12 @@ def read(name: str) -> Layout:
 def _unprinted(own: Any, metrics: dict[str, Metric], file: Path) -> tuple[str, list[Column], list[Printed]]:
     """Name, columns and cells of a table of which nothing is printed."""
     keys = ("name", "rows", "columns")
-    if not isinstance(own, dict) or set(own) != set(keys) or not all(own.values()):
-        raise UserError(f"{file}: without `printed` it needs own_table: {{{', '.join(keys)}}}, each with something.")
+    whole = isinstance(own, dict) and set(own) == set(keys) and all(own.values())
+    if not whole or not all(isinstance(own[key], dict) for key in ("rows", "columns")):
+        raise UserError(
+            f"{file}: without `printed` it needs own_table: {{{', '.join(keys)}}}, each with something; rows are "
+            "`method: label`, columns `dataset/setting: header`."
+        )
     columns, cells = [], []
     for place, header in own["columns"].items():
         dataset, _, setting = place.partition("/")
@@ -198,7 +203,7 @@ def _content(file: Path) -> dict[str, Any]:
     try:
         content = disk.read_yaml(file)
     except Exception as error:  # YAML has its own ways to say what is wrong
-        raise UserError(f"{file} is no layout: {' '.join(str(error).split())}.") from error
+        raise UserError(f"{file} is no layout: {one_line(error)}.") from error
     for key in content:
         if key not in (*NEEDED, *DEFAULTS):
             allowed = [*NEEDED, *DEFAULTS]
@@ -212,6 +217,8 @@ def _content(file: Path) -> dict[str, Any]:
         like = TYPES.get(key) or type(DEFAULTS[key])
         if not isinstance(value, like):
             raise UserError(f"{file}: '{key}' is {value!r}: it has to be a {NAMES_OF[like]}.")
+    if not content["sweeps"]:
+        raise UserError(f"{file}: 'sweeps' is empty: name those that train its cells, such as pgfed/table1.")
     return {**DEFAULTS, **content}
 
 

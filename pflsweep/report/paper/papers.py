@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from pflsweep import disk
 from pflsweep.errors import UserError
+from pflsweep.places import own_and_shipped
 
 # Numbers for the symbols of printed formulas: Sigma, the model's parameters, is the unit of what is sent; the share of
 # the feature extractor is not stated, and M is that of FedALA's text
@@ -64,13 +65,6 @@ class Column(NamedTuple):
     setting: str  # may hold a *, where the column's rows have different settings
     metric: str
     variant: bool  # of methods with a plug-in, such as fedavg_ala
-
-
-def folder(name: str) -> list[Path]:
-    """Where reports/<name> is looked for: the user's, then the package's (a wheel's, or beside it)."""
-    package = Path(__file__).parents[2]
-    inside = package / "reports"
-    return [Path.cwd() / "reports" / name, (inside if inside.is_dir() else package.parent / "reports") / name]
 
 
 def lines(stem: str) -> list[Printed]:
@@ -156,7 +150,7 @@ def _csv(name: str) -> list[dict[str, str]]:
 
 
 def _data(name: str) -> Path:
-    found = next((path for root in folder("paper") if (path := root / name).is_file()), None)
+    found = next((path for root in own_and_shipped("reports/paper") if (path := root / name).is_file()), None)
     if found is None:
         raise UserError(f"There is no reports/paper/{name} here or beside the package: printed numbers stand there.")
     return found

@@ -10,13 +10,14 @@ import pandas as pd
 
 from pflsweep import disk
 from pflsweep.errors import UserError
-from pflsweep.identity import RUNTIME, YOUNG, acting
-from pflsweep.keys import flat, under
+from pflsweep.identity import RUNTIME, whole
+from pflsweep.keys import under
 from pflsweep.record import Record
 
 OF_A_GROUP = ("config", "winner", "winner_value", "points", "points_settled", "trials", "failed", "failed_points")
 UNTRAINED = "not trained yet"
-BEYOND = ("seed", "train.rounds", *RUNTIME)  # what seeds of one cell may differ in; rounds are cut to those asked for
+# what seeds of one cell may differ in; records are cut to the rounds asked for
+BEYOND = ("seed", "train.rounds", *RUNTIME)
 
 
 class Ledger(NamedTuple):
@@ -219,10 +220,10 @@ def _read(folder: Path, rounds: int) -> Trial | str:
     if record.done > rounds:  # more has been trained since, at a larger scale
         record.truncate(rounds)
     table, at = record.rounds, record.evaluated
-    if not at:
-        return f"{record.meta['name']} `{folder.name}` has no evaluated round"
+    if rounds not in at:  # the last one was, until the trial went on
+        return f"{record.meta['name']} `{folder.name}` was trained further and is not evaluated after round {rounds}"
     best = at[int(table["personal_accuracy"].dropna().argmax())]
-    return Trial(record, acting({**YOUNG, **flat(record.config)}), at[-1], best)
+    return Trial(record, whole(record.config), rounds, best)
 
 
 def _check_asked(trial: Trial, group: dict[str, Any], ledger: Ledger) -> None:
@@ -251,7 +252,7 @@ def _what(trial: Trial) -> dict[str, Any]:
     own = {key: value for key, value in trial.config.items() if not under(key, BEYOND)}
     keys = ("method_version", "plugin_versions", "data_checksum", "code")
     meta = {key: trial.meta.get(key) or None for key in keys}
-    return {**own, **meta}
+    return {**own, **meta, "train.rounds": trial.last}
 
 
 def _mixed(trials: list[Trial], told: list[tuple[Ledger, dict[str, Any]]], why: str) -> UserError:

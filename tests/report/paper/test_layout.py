@@ -120,6 +120,11 @@ def test_a_new_table_needs_no_code(own: Path) -> None:
         (GOOD.replace("accuracy}", "accuracy, targte: all}"), "has 'targte'. Did you mean 'target'"),
         (GOOD.replace("accuracy}", "gain}"), "metrics.acc: gain needs 'baseline'"),
         (GOOD.replace("printed: mine_table1\n", ""), "without `printed` it needs own_table"),
+        (
+            GOOD.replace("printed: mine_table1", "own_table: {name: a, rows: [fedavg], columns: [digits/mlp]}"),
+            "rows are `method: label`",
+        ),
+        (GOOD.replace("[mine/table1]", "[]"), "'sweeps' is empty"),
         (GOOD + "figures: [curve]\n", "figures has 'curve'. Did you mean 'curves'"),
     ],
 )

@@ -67,6 +67,29 @@ def test_a_trial_is_read_as_of_the_round_asked_for(sweep: Sweep) -> None:
     assert trial.clients_best.query("view == 'personal'")["correct"].tolist() == [3, 5, 7, 9]
 
 
+def test_a_round_that_an_extension_left_unevaluated_is_no_number(sweep: Sweep) -> None:
+    (record,) = sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]})
+    record.drop_scores(lambda t: t % 2 == 0)  # it went on with eval_every=2
+    train(record, [[9, 9, 9, 9]])
+    sweep.write()
+    told = answer(sweep)
+    assert told.trials == {}
+    assert "was trained further and is not evaluated after round 3" in told.open[0]
+
+
+def test_seeds_of_other_rounds_are_an_error(sweep: Sweep) -> None:
+    sweep.seeds = [0]
+    sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]})
+    sweep.write("a")
+    sweep.groups.clear()
+    sweep.seeds = [1]
+    sweep.add(SETTING, "fedavg", {1: [2, 4, 6, 8]})
+    sweep.group(SETTING, "fedavg")["config"]["train.rounds"] = 2  # its record has been extended since
+    sweep.write("b")
+    with pytest.raises(UserError, match=r"they differ in train\.rounds: train\.rounds is 3 and 2"):
+        answer(sweep)
+
+
 def test_scales_do_not_mix(sweep: Sweep) -> None:
     sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]})
     sweep.write("a", at=1.0)
