@@ -52,7 +52,7 @@ def _group(board: Board, group: int) -> dict[str, Any]:
         "points": of.tries,
         "points_settled": sum(slot.status in SETTLED for slot in searched),
         "tried": [{"point": point_of(of, slot), "value": slot.value} for slot in searched if slot.value is not None],
-        "winner": now.point if of.tries else None,
+        "winner": now.point if of.tries and board.ready(group) else None,
         "winner_value": now.best,
         "trials": {str(seed): told[0]["identity"] for seed, slot in finals.items() if (told := slot.trials)},
         "failed": {str(seed): slot.reason for seed, slot in finals.items() if slot.status == "failed"},

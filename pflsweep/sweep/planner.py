@@ -198,6 +198,8 @@ def _versions(config: Config) -> list[Any]:
 def _check_all(plan: Plan) -> None:
     """Every config that is known now. Raises UserError, which names the trial."""
     for group in plan.groups:
+        if plan.tune["view"] == "trained" and not group.config.values["metrics"]["trained"]:
+            raise UserError("tune.view is trained, which is scored with metrics.trained=true alone: add that.")
         for point in _extremes(group):
             try:
                 check(changed(group.config, point))

@@ -17,13 +17,14 @@ from typing import Any
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 
-from pflsweep.errors import UserError
+from pflsweep.errors import UserError, one_line
 from pflsweep.process import Stop, interruptible
 from pflsweep.progress import quietly, say
 from pflsweep.sweep.plan import Plan, read, write
 from pflsweep.sweep.worker import work
 
 JOB = "hydra.sweeper.worker"  # the override that makes a launched job a worker: <number>:<plan file>
+OVER = "over"  # among the files named by the numbers of processes: nobody is to begin any more
 LOOK = 2.0  # seconds between two looks at a Dask cluster
 JOINING = 60  # seconds for which a cluster may be without any worker
 
@@ -69,7 +70,7 @@ def _returns(launcher: Launcher, jobs: list[list[str]], folder: Path) -> Sequenc
     except UserError:
         raise
     except Exception as error:  # submitit's, joblib's, Slurm's: each has its own
-        said = " ".join(str(error).split())
+        said = one_line(error)
         raise UserError(
             f"hydra/launcher: {name} could not bring the workers to their end ({said[:500]}). What is trained is kept: "
             "the same command continues, by itself or with another launcher."
@@ -108,7 +109,7 @@ def _warned() -> Iterator[Stop]:
 def _in_processes(plan: Plan) -> None:
     """joblib's, of this machine. One that is killed takes the others with it, so they are started anew."""
     from joblib import Parallel, delayed
-    from joblib.externals.loky.process_executor import TerminatedWorkerError
+    from joblib.externals.loky.process_executor import BrokenProcessPool, TerminatedWorkerError
 
     count = plan.workers["count"]
     with TemporaryDirectory() as pids, _passing_on(Path(pids)) as pressed:
@@ -118,7 +119,12 @@ def _in_processes(plan: Plan) -> None:
                 parallel(delayed(_process)(plan, number, Path(pids)) for number in range(count))
                 break
             except TerminatedWorkerError:
+                for file in Path(pids).iterdir():
+                    file.unlink()
                 say("A worker was killed (out of memory?). Workers start anew, and its trial is taken over.")
+            except BrokenProcessPool:  # a terminal's Ctrl-C reaches a worker that is not in a group of its own yet
+                if not pressed.is_set():
+                    raise
     if pressed.is_set():
         raise KeyboardInterrupt
 
@@ -232,11 +238,16 @@ def _wanted(host: Any, key: Any) -> bool:
 def _process(plan: Plan, number: int, pids: Path) -> None:
     """A worker in a process of its own. Ctrl-C reaches it through the command, and it ends when the command is gone."""
     os.setpgrp()  # a terminal's Ctrl-C goes to the command alone
-    (pids / str(os.getpid())).touch()
-    parent = os.getppid()
+    own, parent = pids / str(os.getpid()), os.getppid()
+    own.touch()
+    if (pids / OVER).exists():
+        return
     threading.Thread(target=_follow, args=(parent,), daemon=True).start()
-    with suppress(KeyboardInterrupt), quietly(mute=True):
-        work(plan, number)
+    try:
+        with suppress(KeyboardInterrupt), quietly(mute=True):
+            work(plan, number)
+    finally:
+        own.unlink(missing_ok=True)  # its number may be another program's some day
     if os.getppid() != parent:
         os._exit(1)  # nobody is there to end joblib's process
 
@@ -257,8 +268,9 @@ def _passing_on(pids: Path) -> Iterator[threading.Event]:
         if pressed.is_set():
             signal.signal(signal.SIGINT, signal.default_int_handler)
         pressed.set()
+        (pids / OVER).touch()  # for workers that come later
         for file in pids.iterdir():
-            with suppress(ProcessLookupError):
+            with suppress(OSError, ValueError):  # it has ended meanwhile; OVER
                 os.kill(int(file.name), signal.SIGINT)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             raise KeyboardInterrupt

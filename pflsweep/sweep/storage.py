@@ -12,7 +12,7 @@ from optuna.storages import BaseStorage, RDBStorage, _CachedStorage
 from sqlalchemy.engine import URL, make_url
 
 from pflsweep import patience
-from pflsweep.errors import UserError, without_password
+from pflsweep.errors import UserError, one_line, without_password
 from pflsweep.patience import Away, patiently
 from pflsweep.sweep.plan import Plan
 
@@ -44,7 +44,7 @@ def opened(url: str, heartbeat: int) -> RDBStorage:
             warnings.simplefilter("ignore")  # heartbeats are experimental
             storage = _first_of_many(url, options, heartbeat)
     except Exception as error:  # SQLAlchemy, a driver, alembic: each has its own
-        said = without_password(" ".join(str(error).split()))[:300]
+        said = without_password(one_line(error))[:300]
         raise UserError(
             f"workers.storage: '{without_password(url)}' cannot be used as Optuna's storage ({said}). It has to be "
             "there and writable: sqlite:///file.db on one machine, postgresql://user:password@host/name for many."
@@ -108,7 +108,7 @@ class Patience:
             if isinstance(error, Away) or not _is_away(error):
                 raise
             self.missed = time.monotonic()
-            said = " ".join(str(error.__cause__ or error).split())[:200]
+            said = one_line(error.__cause__ or error)[:200]
             raise Away(
                 f"workers.storage: the database has not answered for {patience.PATIENCE:.0f} seconds ({said}). Nothing "
                 "is lost: when it is back, the same command continues."

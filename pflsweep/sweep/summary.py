@@ -4,7 +4,7 @@ import math
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -126,16 +126,30 @@ def _chosen_on(plan: Plan) -> str:
 
 def records_of(board: Board) -> list["Record"]:
     """Of the final trials, where they are few and their folders are here."""
+    told = _told(board)
+    records = list(trained(board)) if len(told) <= MANY else []
+    return records if len(records) == len(told) else []
+
+
+def trained(board: Board) -> Iterator["Record"]:
+    """The final trials whose records are here, as of the round that was asked for."""
     from pflsweep.trial import Result
 
-    told = [
-        (Path(one["folder"]), board.plan.groups[job.group].config.values["train"]["rounds"])
-        for job, slot in board.slots.items()
-        for one in (slot.trials if job.final else [])
-    ]
-    if len(told) > MANY or not all((folder / "meta.json").exists() for folder, _ in told):
-        return []
-    return [Result(folder, rounds).record for folder, rounds in dict.fromkeys(told)]
+    for folder, rounds in _told(board):
+        if (folder / "meta.json").exists():
+            record = Result(folder, rounds).record
+            if rounds in record.evaluated:  # not where it has been trained further since
+                yield record
+
+
+def _told(board: Board) -> list[tuple[Path, int]]:
+    """Folder and rounds of the final trials."""
+    plan, final = board.plan, [(job, slot) for job, slot in board.slots.items() if job.final]
+    return list(dict.fromkeys(
+        (Path(one["folder"]), plan.groups[job.group].config.values["train"]["rounds"])
+        for job, slot in final
+        for one in slot.trials
+    ))  # fmt: skip
 
 
 def conclusion(records: list["Record"], searched: Collection[str] = ()) -> str:

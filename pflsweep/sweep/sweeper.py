@@ -50,7 +50,7 @@ class TrialSweeper(BasicSweeper):
             try:
                 with View(plan, lambda board: ledger.write(board, self._said)):
                     start.run(plan, self.launcher)
-            except KeyboardInterrupt:
+            except BaseException:  # Ctrl-C; a cluster or a database that is not there
                 stop_sweep(cfg, plan.id)
                 raise
             board.refresh()
@@ -61,7 +61,7 @@ class TrialSweeper(BasicSweeper):
         if late:
             open_sweep(cfg, plan.id, plan.name)
             with part_of(plan.id):
-                for record in summary.records_of(board):
+                for record in summary.trained(board):
                     send(cfg, record)
         code = summary.conclude(board, track=left or late)
         if code:

@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
-from pflsweep.errors import UserError
+from pflsweep.errors import UserError, one_line
 from pflsweep.progress import duration
 from pflsweep.sweep import cost, standings
 from pflsweep.sweep.board import SETTLED, Board, Slot
@@ -35,6 +35,7 @@ class View:
         """tell: called when trials have ended."""
         self.plan, self._tell = plan, tell
         self.console = Console(stderr=True)
+        self._untold = False
         self._over = threading.Event()
         self._board = Board(plan, patient=False)
         self._board.refresh()
@@ -74,7 +75,7 @@ class View:
                     self._line("The sweep's database is back.")
                 away = False
             except Exception as error:  # the workers have more patience
-                said = " ".join(str(error.__cause__ or error).split())[:200]
+                said = one_line(error.__cause__ or error)[:200]
                 if not away:
                     self._line(f"The sweep's database cannot be read now ({said}); workers wait for it.")
                 away = True
@@ -89,14 +90,24 @@ class View:
                 self._said.add(job)
                 if not self.console.is_terminal:
                     self._line(self._end_of(job))
-        if len(self._said) > before:
-            self._tell(self._board)
+        if len(self._said) > before or self._untold:
+            self._pass_on()
         if self.console.is_terminal:
             self._live.update(self._page(), refresh=True)
         elif time.monotonic() - self._reported >= QUIET and not self._over.is_set():
             self._reported = time.monotonic()
             for text in self._running():
                 self._line(f"running: {text}")
+
+    def _pass_on(self) -> None:
+        try:
+            self._tell(self._board)
+        except UserError as error:
+            if not self._untold:
+                self._line(f"{error} It is tried again.")
+            self._untold = True
+        else:
+            self._untold = False
 
     def _line(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)

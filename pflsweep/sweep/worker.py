@@ -14,7 +14,7 @@ from typing import Any
 from pflsweep.compose import Config
 from pflsweep.disk import Busy
 from pflsweep.engine.stack import Seat, at_once
-from pflsweep.errors import UserError, without_password
+from pflsweep.errors import UserError, one_line, without_password
 from pflsweep.patience import Away
 from pflsweep.process import Stop, interruptible, process_wide
 from pflsweep.progress import quietly
@@ -134,11 +134,10 @@ def _settle(board: Board, claim: Claim, train: Callable[[], list[dict[str, Any]]
     try:
         results = train()
     except Busy:
-        board.release(claim)
+        _told(board.release, claim)
         return False
     except (KeyboardInterrupt, Away):
-        with suppress(Away):
-            board.release(claim)
+        _release(board, [claim])
         raise
     except Pruned as loser:
         _told(board.prune, claim, {"reason": str(loser)})
@@ -171,8 +170,13 @@ def outcome(result: Result, config: Config, plan: Plan, job: Job) -> dict[str, A
     column = selected_column(plan, job)
     seen = rounds[["round", column]].dropna() if column in rounds else rounds[["round"]].head(0)
     if not len(seen):
-        view = plan.tune["view"]
-        raise UserError(f"tune.view is {view}, but {plan.groups[job.group].method} has no such model to be scored.")
+        view, method = plan.tune["view"], plan.groups[job.group].method
+        if f"{view}_accuracy" in rounds:
+            raise UserError(
+                f"No client of {method} has a validation row: its training rows times tune.validation "
+                f"({plan.tune['validation']}) round to none. Give clients more rows, or use a larger tune.validation."
+            )
+        raise UserError(f"tune.view is {view}, but {method} has no such model to be scored.")
     accuracy = seen[column].to_numpy(dtype=float)
     best = int(accuracy.argmax())
     value = accuracy[best if plan.tune["round"] == "best" and not job.final else -1]  # final is on test data
@@ -227,7 +231,7 @@ def _told(tell: Any, claim: Claim, *what: Any, **more: Any) -> None:
 
 def _reason(error: Exception) -> str:
     """An error in a line, for summary and storage."""
-    said = " ".join(str(error).split())[:500]
+    said = one_line(error)[:500]
     return said if isinstance(error, UserError | Fruitless) else f"{type(error).__name__}: {said}"
 
 

@@ -19,6 +19,7 @@ from pflsweep.record import Record
 from pflsweep.tracking.shows import (
     MARK,
     describe,
+    log_amended,
     log_artifacts,
     log_comparison,
     log_summary,
@@ -260,6 +261,8 @@ class MlflowRun:
 
     def _finish(self, record: Record, status: str) -> None:
         self._send(record)
+        if record.done:
+            log_amended(self.client, self.run_id, record)
         log_summary(self.client, self.run_id, record)
         log_artifacts(self.client, self.run_id, record)
         self.client.set_terminated(self.run_id, STATUS[status])

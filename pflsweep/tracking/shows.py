@@ -86,12 +86,14 @@ def metrics_of(row: dict[Any, Any], stamp: int) -> "list[Metric]":
 
 
 def log_summary(client: "MlflowClient", run_id: str, record: Record) -> None:
-    """The run in a few numbers; after an extension they get a second step, never the same one again."""
+    """The run in a few numbers; after an extension they get a second step. The same step again has only what differs:
+    of a run that was stopped after this round and has ended since.
+    """
     from mlflow.entities import Metric
 
     from pflsweep.report.compare import summary
 
-    if not _evaluated(record) or last_step(client, run_id, "summary/accuracy") >= record.done:
+    if not _evaluated(record):
         return
     found = summary(record)
     values = {
@@ -108,7 +110,20 @@ def log_summary(client: "MlflowClient", run_id: str, record: Record) -> None:
     named = {f"summary/{name}": value for name, value in values.items()}
     named |= {f"partition/{name}": value for name, value in record.meta.get("statistics", {}).items()}
     named |= {f"new/{name}": value for name, value in _newcomers(record).items()}
-    client.log_batch(run_id, [Metric(name, _finite(value), now, record.done) for name, value in named.items()])
+    values = {name: _finite(value) for name, value in named.items()}
+    if last_step(client, run_id, "summary/accuracy") >= record.done:
+        known = client.get_run(run_id).data.metrics
+        values = {name: value for name, value in values.items() if repr(known.get(name)) != repr(value)}
+    client.log_batch(run_id, [Metric(name, value, now, record.done) for name, value in values.items()])
+
+
+def log_amended(client: "MlflowClient", run_id: str, record: Record) -> None:
+    """The scores of the last round where the store has that round without: it was to go on, and is now the last."""
+    row = record.last_row
+    if record.done in record.evaluated and last_step(client, run_id, "personal/accuracy") < record.done:
+        scores = tuple(view.replace("_", "/") for view in VIEWS)
+        now = int(time.time() * 1000)
+        client.log_batch(run_id, [metric for metric in metrics_of(row, now) if metric.key.startswith(scores)])
 
 
 def _newcomers(record: Record) -> dict[str, float]:
@@ -178,7 +193,9 @@ def log_comparison(client: "MlflowClient", parent: str, records: Sequence[Record
 def log_table(client: "MlflowClient", run_id: str, table: pd.DataFrame, file: str) -> None:
     """As MLflow's log_table, whose tables its pages show; but that appends to a table already there."""
     client.log_text(run_id, table.to_json(orient="split", index=False), file)
-    client.set_tag(run_id, "mlflow.loggedArtifacts", json.dumps([{"path": file, "type": "table"}]))
+    tables = json.loads(client.get_run(run_id).data.tags.get("mlflow.loggedArtifacts", "[]"))
+    if (entry := {"path": file, "type": "table"}) not in tables:
+        client.set_tag(run_id, "mlflow.loggedArtifacts", json.dumps([*tables, entry]))
 
 
 def _evaluated(record: Record) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pflsweep import __version__
-from pflsweep.errors import UserError, without_password
+from pflsweep.errors import UserError, one_line, without_password
 from pflsweep.patience import Away
 
 if TYPE_CHECKING:
@@ -23,6 +23,11 @@ TRAINING = "?workflowType=machine_learning"  # ends an address; else MLflow show
 SOURCE = {"mlflow.source.name": "pflsweep", "mlflow.source.type": "LOCAL"}
 NAME = 250  # characters
 NOTE = "mlflow.note.content"  # a run's description, in markdown
+SETTINGS = {  # MLflow's, of this process
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # a server that does not answer is said in seconds: by itself it tries for
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # minutes, for which training would wait
+}
 ELSE = "choose another store with tracking.uri=sqlite:///other.db, or train without: tracking=none."
 
 log = logging.getLogger(__name__)
@@ -31,10 +36,11 @@ log = logging.getLogger(__name__)
 @contextmanager
 def opened(options: Mapping[str, Any]) -> "Iterator[tuple[MlflowClient, str]]":
     """Client and experiment id. One process at a time: two that create a store or a sweep collide."""
-    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
     uri = uri_of(options)
     file = sqlite_file(uri)
-    with _alone(file) if file is not None else _alone_on_server(uri), _impatient():
+    with _alone(file) if file is not None else _alone_on_server(uri):
         if file is not None:
             check_file(file)
         from mlflow import MlflowClient
@@ -51,19 +57,6 @@ def opened(options: Mapping[str, Any]) -> "Iterator[tuple[MlflowClient, str]]":
             # beside the store: by itself MLflow takes the working directory
             place = (file.parent / "mlruns" / options["experiment"]).as_uri() if file is not None else None
             yield client, client.create_experiment(options["experiment"], place, PAGES)
-
-
-@contextmanager
-def _impatient() -> Iterator[None]:
-    """A server that does not answer is said in seconds: by itself MLflow tries for minutes."""
-    few = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-    ours = {name: value for name, value in few.items() if name not in os.environ}
-    os.environ.update(ours)
-    try:
-        yield
-    finally:
-        for name in ours:
-            del os.environ[name]
 
 
 @contextmanager
@@ -117,7 +110,7 @@ def explained(uri: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # sqlite3, SQLAlchemy, MLflow, requests: each has its own
-        said = " ".join(str(error).split())[:300]
+        said = one_line(error)[:300]
         told = without_password(f"The MLflow store {uri} cannot be used ({said}).")
         raise Away(f"{told} {_advice(said)} Or {ELSE}") from error
 
@@ -138,7 +131,7 @@ def forgiven(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        said = without_password(" ".join(str(error).split()))[:200]
+        said = without_password(one_line(error))[:200]
         log.warning("MLflow did not take %s: %s. The record has it all; the same command sends it again.", what, said)
 
 

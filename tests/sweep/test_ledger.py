@@ -21,13 +21,14 @@ def test_the_ledger_says_what_was_asked_and_what_answers_it(plan: Plan) -> None:
     assert first["command"] == "pflsweep -m algorithm=fedavg seed=0,1 tune=grid"
     assert first["tracking"]["backend"] == "mlflow"
     (group,) = first["groups"]
-    assert (group["method"], group["points"], group["points_settled"], group["winner"]) == ("fedavg", 3, 0, {})
+    assert (group["method"], group["points"], group["points_settled"], group["winner"]) == ("fedavg", 3, 0, None)
     assert group["space"] == {"train.lr": [0.1, 0.2, 0.3]}
     assert "seed" not in group["config"]
     assert "paths.runs" not in group["config"]
     for value in (0.4, 0.6, None):
         claim = board.claim()
         assert claim is not None
+        assert written()["groups"][0]["winner"] is None, "nobody has won before the last point is settled"
         board.fail(claim, "it broke") if value is None else board.tell(claim, value, {"trials": []})
     board.refresh()
     for identity in ("abc", None):

@@ -269,6 +269,12 @@ def test_a_key_of_the_sweep_has_one_value(word: str) -> None:
         planner.build(checked(command_of(_compose([], _sources(None)))), [word], compose, OverridesParser.create(), "")
 
 
+def test_a_view_that_is_not_scored_is_refused_before_anything_runs() -> None:
+    with pytest.raises(UserError, match=r"scored with metrics\.trained=true alone"):
+        planned("tune=grid", "tune.view=trained")
+    assert planned("tune=grid", "tune.view=trained", "metrics.trained=true").tune["view"] == "trained"
+
+
 def test_what_a_command_says_is_not_scaled() -> None:
     (group,) = planned("scale=smoke", "train.epochs=5", "train.rounds=40", "seed=5,6").groups
     assert (group.config.values["train"]["epochs"], group.config.values["train"]["rounds"]) == (5, 40)

@@ -1,8 +1,10 @@
 """Sweeps as a user meets them: searches, samplers, pruning, failures, two workers, Ctrl-C, what is printed."""
 
 import json
+import os
 import re
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -200,6 +202,22 @@ def test_ctrl_c_stops_trials_that_run_at_once_after_their_round(workers: str, tr
     assert rest.count("Ctrl-C again stops at once") == 1
     status = [json.loads(file.read_text())["status"] for file in (tmp_path / "runs").glob("*/status.json")]
     assert status == ["interrupted"] * trials
+    assert {state for *_, state in states(database(tmp_path))} == {"WAITING"}
+
+
+@pytest.mark.parametrize("to_all", [True, False], ids=["of a terminal", "to the command alone"])
+def test_ctrl_c_while_workers_start(to_all: bool, tmp_path: Path) -> None:
+    """Some are not there yet, and in a terminal those that are hear it as if it were theirs."""
+    with start(tmp_path, "-m", *SMALL, "seed=0,1", "train.rounds=3000", "workers.count=2") as process:
+        assert process.stderr is not None
+        process.stderr.readline()  # how many trials there are
+        time.sleep(1)
+        os.killpg(process.pid, signal.SIGINT) if to_all else process.send_signal(signal.SIGINT)
+        _, rest = process.communicate(timeout=120)
+    assert process.returncode == 130, rest
+    assert "Traceback" not in rest
+    status = [json.loads(file.read_text())["status"] for file in (tmp_path / "runs").glob("*/status.json")]
+    assert set(status) <= {"interrupted"}
     assert {state for *_, state in states(database(tmp_path))} == {"WAITING"}
 
 

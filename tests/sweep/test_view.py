@@ -6,6 +6,7 @@ import time
 import pytest
 from rich.console import Console
 
+from pflsweep.errors import UserError
 from pflsweep.sweep import pictures, standings, summary
 from pflsweep.sweep.board import Board
 from pflsweep.sweep.plan import Plan
@@ -116,3 +117,21 @@ def test_a_search_as_a_picture(board: Board) -> None:
     ]
     assert lr.collections[1].get_offsets().tolist() == [pytest.approx([0.2, 60])]
     assert lr.get_xlabel() == "train.lr"
+
+
+def test_a_ledger_that_could_not_be_written_is_said_once_and_tried_again(
+    board: Board, capsys: pytest.CaptureFixture
+) -> None:
+    told_of: list[int] = []
+
+    def tell(board: Board) -> None:
+        told_of.append(1)
+        if len(told_of) < 3:
+            raise UserError("runs/sweeps cannot be written to (No space left on device).")
+
+    view = View(board.plan, tell)
+    advance(board, [0.4])
+    for _ in range(4):
+        view._look()
+    assert len(told_of) == 3, "until it is written, and not again"
+    assert capsys.readouterr().err.count("No space left on device). It is tried again.") == 1

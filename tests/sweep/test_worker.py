@@ -9,6 +9,8 @@ import torch
 
 import pflsweep
 from pflsweep import tracking
+from pflsweep.disk import Busy
+from pflsweep.errors import UserError
 from pflsweep.sweep import plan as worker_plan
 from pflsweep.sweep import worker
 from pflsweep.sweep.board import Board
@@ -181,3 +183,37 @@ def test_the_best_round_counts_in_searches_alone(plan: Plan) -> None:
     jobs = (Job(0, False, 0), Job(0, True, 0))
     values = [outcome(result, of.groups[0].config, of, job)["value"] for of in (plan, best) for job in jobs]
     assert values == [0.4, 0.7, 0.6, 0.7]
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_search_without_validation_rows_says_so(plan: Plan) -> None:
+    result = pflsweep.run(["train.rounds=1", "partition.clients=4", "tracking=none"])
+    config = plan.groups[0].config
+    with pytest.raises(UserError, match=r"training rows times tune\.validation \(0\.2\) round to none"):
+        outcome(result, config, plan, Job(0, False, 0))
+    with pytest.raises(UserError, match=r"tune\.view is trained, but fedavg has no such model"):
+        outcome(result, config, plan._replace(tune={**plan.tune, "view": "trained"}), Job(0, True, 0))
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, Busy("another process has it")], ids=["Ctrl-C", "busy"])
+def test_a_slot_that_was_taken_over_meanwhile_is_not_put_back(
+    end: BaseException, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board, other = Board(plan), Board(plan)
+    board.prepare()
+    board.refresh()
+    claim = board.claim()
+    assert claim is not None
+
+    def ends() -> Any:
+        other.refresh()
+        other.tell(claim, 0.5, {"trials": []})
+        raise end
+
+    if isinstance(end, Busy):
+        assert worker._settle(board, claim, ends) is False
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            worker._settle(board, claim, ends)
+    board.refresh()
+    assert board.slots[claim.job].value == 0.5
