@@ -95,6 +95,8 @@ class Board:
         """
         self._settled.clear()
         self.refresh()
+        if any(slot.status == "running" for slot in self.slots.values()):
+            self.revive()  # of a command that was killed: they would look as if they ran, and come last
         failed = {job for job in self.plan.jobs if retry and self.slots[job].status == "failed"}
         searched = {job.group for job in failed if not job.final}
 

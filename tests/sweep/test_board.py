@@ -110,6 +110,19 @@ def test_who_died_is_taken_over_and_after_three_deaths_the_slot_has_failed(plan:
     assert claim.point == {"train.lr": 0.1}
 
 
+def test_what_a_killed_command_has_left_is_in_its_place_again(plan: Plan) -> None:
+    board = opened(plan)
+    claim = board.claim()
+    assert claim is not None
+    assert opened(plan).slots[claim.job].status == "running", "it may be another machine's"
+    _age_heartbeats(board)
+    again = opened(plan)
+    assert again.slots[claim.job].status == "waiting"
+    next_one = again.claim()
+    assert next_one is not None
+    assert next_one.job == claim.job
+
+
 def _age_heartbeats(board: Board) -> None:
     """As if nobody had beaten for a minute."""
     import sqlite3
