@@ -142,7 +142,7 @@ def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
         from hydra.core.hydra_config import HydraConfig
         from hydra.types import RunMode
 
-        from pflsweep.compose import config_of
+        from pflsweep.compose import check_single, config_of
         from pflsweep.trial import Diverged, run_trial
 
         hydra = HydraConfig.get()
@@ -151,7 +151,7 @@ def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
 
             return launched(hydra.sweeper.worker)
         try:
-            _check_single(hydra.overrides.task)
+            check_single(hydra.overrides.task)
             outcome: Any = run_trial(config_of(composed, hydra))  # type: ignore[arg-type]
         except (UserError, Diverged) as error:
             outcome = error
@@ -160,15 +160,6 @@ def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
         return outcome
 
     return task
-
-
-def _check_single(overrides: list[str]) -> None:
-    """Raises UserError where a single trial is asked for what only a sweep can do."""
-    from pflsweep.compose import is_of_sweep
-
-    asked = [override for override in overrides if is_of_sweep(override)]
-    if asked:
-        raise UserError(f"{asked[0]} is of a sweep: add -m, as in `pflsweep -m {' '.join(asked)}`.")
 
 
 def _config_dir(argv: list[str]) -> str | None:

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf._utils import get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 
 from pflsweep.errors import UserError, nearest, one_line
@@ -35,7 +36,8 @@ def conf_dir() -> Path:
 
 
 def compose(overrides: list[str], config_dir: str | Path | None = None) -> Config:
-    """A Config as the command line would make it, from any working directory. Raises UserError."""
+    """A trial's Config as the command line would make it, from any working directory. Raises UserError."""
+    check_single(overrides)
     sources = _sources(config_dir)
     with hydra_errors(overrides, config_dir):
         composed = _compose(overrides, sources)
@@ -83,6 +85,13 @@ def is_of_sweep(override: str) -> bool:
     return override.lstrip("+~").partition("=")[0].partition(".")[0].partition("@")[0] in COMMAND
 
 
+def check_single(overrides: list[str]) -> None:
+    """Raises UserError where a single trial is asked for what only a sweep can do."""
+    asked = [override for override in overrides if is_of_sweep(override)]
+    if asked:
+        raise UserError(f"{asked[0]} is of a sweep: add -m, as in `pflsweep -m {' '.join(asked)}`.")
+
+
 def _plain(composed: DictConfig, resolve: bool = False) -> dict[str, Any]:
     """The trial's config: what was composed without the nodes of Hydra and of a sweep."""
     copy = OmegaConf.masked_copy(composed, [str(key) for key in composed if key not in ("hydra", *COMMAND)])
@@ -90,6 +99,8 @@ def _plain(composed: DictConfig, resolve: bool = False) -> dict[str, Any]:
 
 
 def _sources(config_dir: str | Path | None) -> list[str]:
+    if config_dir and not Path(config_dir).is_dir():
+        raise UserError(f"There is no folder '{config_dir}' of config groups (--config-dir).")
     own = [f"file://{Path(config_dir).absolute()}"] if config_dir else []
     return ["pkg://hydra.conf", f"file://{conf_dir()}", *own, "structured://"]
 
@@ -133,11 +144,16 @@ def yaml_errors() -> Iterator[None]:
         raise UserError(f"This cannot be read as YAML: {one_line(error)}") from error
 
 
+def yaml_of(text: str | IO[str]) -> Any:
+    """A text's content as Hydra would read it: 1e-3 is a number, and no key stands twice. Raises yaml.YAMLError."""
+    return yaml.load(text, Loader=get_yaml_loader())
+
+
 def read_option(file: Path) -> dict[str, Any]:
     """An option's YAML file as it stands. Raises UserError."""
     try:
         with yaml_errors(), open(file) as text:
-            content = yaml.safe_load(text) or {}
+            content = yaml_of(text) or {}
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{file} cannot be read ({one_line(error)}).") from error
     if not isinstance(content, dict):

@@ -4,9 +4,9 @@ from pathlib import Path
 
 
 def shipped(name: str) -> Path:
-    """The folder `name` inside the package (a wheel) or beside it (an editable install)."""
-    inside = Path(__file__).parent / name
-    return inside if inside.is_dir() else inside.parent.parent / name
+    """The folder `name`, such as reports/paper, inside the package (a wheel) or beside it (an editable install)."""
+    package = Path(__file__).parent
+    return package / name if (package / name).is_dir() else package.parent / name
 
 
 def own_and_shipped(name: str) -> list[Path]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pflsweep.compose import Config, compose, conf_dir
+from pflsweep import places
+from pflsweep.compose import Config, compose, conf_dir, read_option
 from pflsweep.config import build, build_model, check
 from pflsweep.engine.protocol import hyper, hyperparameters
 from pflsweep.errors import UserError
@@ -201,6 +202,22 @@ def test_files_of_ones_own_that_are_broken_are_named(tmp_path: Path, monkeypatch
             check(compose(["algorithm=mine"], tmp_path))
 
 
+def test_an_option_of_ones_own_is_read_as_hydra_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("rate: 1e-3\n")
+    assert read_option(file) == {"rate": 0.001}
+    file.write_text("rate: 0.1\nrate: 0.2\n")
+    with pytest.raises(UserError, match="found duplicate key rate"):
+        read_option(file)
+
+
+def test_a_notebook_refuses_what_only_a_sweep_can_do_and_folders_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="plan=true is of a sweep: add -m"):
+        compose(["plan=true"])
+    with pytest.raises(UserError, match="There is no folder 'nope' of config groups"):
+        compose([], "nope")
+
+
 def test_the_working_directory_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = compose(["seed=3"])
     monkeypatch.chdir(tmp_path)
@@ -209,10 +226,8 @@ def test_the_working_directory_does_not_matter(tmp_path: Path, monkeypatch: pyte
 
 def test_conf_inside_the_package_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a wheel, where conf/ lies in the package."""
-    import pflsweep.compose
-
     shutil.copytree(conf_dir(), tmp_path / "conf")
-    monkeypatch.setattr(pflsweep.compose, "__file__", str(tmp_path / "compose.py"))
+    monkeypatch.setattr(places, "__file__", str(tmp_path / "places.py"))
     assert conf_dir() == tmp_path / "conf"
     check(compose([]))
 

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from pflsweep.check import elsewhere
 from pflsweep.check.case import Case, Sizes, advance, sizes
 from pflsweep.check.properties import PROPERTIES, WARM_UP, Property
 from pflsweep.check.world import world
-from pflsweep.compose import conf_dir, read_option, yaml_errors
+from pflsweep.compose import conf_dir, read_option, yaml_errors, yaml_of
 from pflsweep.config import check_fields, imported
 from pflsweep.engine.optimiser import Sgd
 from pflsweep.engine.protocol import Method, Verbs
@@ -117,7 +116,7 @@ def _overrides(pairs: list[str]) -> dict[str, Any]:
         if not equals:
             raise UserError(f"check: '{pair}' is not a hyperparameter of the form key=value.")
         with yaml_errors():
-            values[name] = yaml.safe_load(text)
+            values[name] = yaml_of(text)
     return values
 
 

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pflsweep.compose import read_option
+from pflsweep.compose import is_of_sweep, read_option
 from pflsweep.errors import UserError, nearest
 from pflsweep.places import own_and_shipped
 from pflsweep.sweep.space import Space, axis
@@ -58,7 +58,7 @@ def read_table(name: str, scale: str = "paper") -> Table:
         _check_names(content.get(key), key, file)
     rows = {row: _row(text, f"{file}: methods.{row}") for row, text in content["methods"].items()}
     settings = {
-        str(column): _overrides(text, f"{file}: settings.{column}") for column, text in content["settings"].items()
+        str(column): _of_trial(text, f"{file}: settings.{column}") for column, text in content["settings"].items()
     }
     only = {
         str(row): _columns(patterns, list(settings), f"{file}: methods.{row}.only")
@@ -98,9 +98,9 @@ def _check_names(part: Any, key: str, file: str) -> None:
 def _row(content: Any, where: str) -> tuple[list[str], Any]:
     """A method's overrides, and the patterns of its columns, None for all."""
     if not isinstance(content, dict):
-        return _overrides(content, where), None
+        return _of_trial(content, where), None
     _known(content, ROW_KEYS, where)
-    return _overrides(content.get("run"), f"{where}.run"), content.get("only")
+    return _of_trial(content.get("run"), f"{where}.run"), content.get("only")
 
 
 def _columns(patterns: Any, settings: list[str], where: str) -> list[str]:
@@ -249,6 +249,19 @@ def _known(content: dict[str, Any], keys: tuple[str, ...], file: str) -> None:
             raise UserError(
                 f"{file}: unknown key '{key}'.{nearest(str(key), list(keys))} It may have: {', '.join(keys)}."
             )
+
+
+def _of_trial(text: Any, where: str) -> list[str]:
+    """Overrides of a row's or a column's trials."""
+    words = _overrides(text, where)
+    for word in words:
+        if is_of_sweep(word):
+            raise UserError(
+                f"{where}: {word} is of the whole sweep: say it in the command; tune=..., also under `search`."
+            )
+        if word.startswith("seed="):
+            raise UserError(f"{where}: {word}: seeds are the whole sweep's. Say `seeds: [...]` at the file's top.")
+    return words
 
 
 def _overrides(text: Any, where: str) -> list[str]:

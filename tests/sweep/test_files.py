@@ -60,10 +60,10 @@ def test_what_is_included_lies_under() -> None:
 
 def test_what_a_table_changes_at_a_scale() -> None:
     write("base", SMALL + "search: tune=grid\nspace: {all: {train.lr: {grid: [1, 2, 3]}, algorithm.mu: null}}\n")
-    at_small = "{space: {all: {train.lr: {grid: [1]}}}, search: tune=none, methods: {local: algorithm=local seed=3}}"
+    at_small = "{space: {all: {train.lr: {grid: [1]}}}, search: tune=none, methods: {local: algorithm=local train.lr=3}}"
     write("mine", f"include: base\nscales: {{small: {at_small}}}\n")
     small, whole = read_table("mine", "small"), read_table("mine")
-    assert small.methods == {**whole.methods, "local": ["algorithm=local", "seed=3"]}
+    assert small.methods == {**whole.methods, "local": ["algorithm=local", "train.lr=3"]}
     assert small.space == {"all": {"train.lr": {"grid": [1]}, "algorithm.mu": None}}
     assert small.search == ["tune=none"]
     assert whole == read_table("mine", "smoke") == read_table("base")._replace(name="mine", file="sweeps/mine.yaml")
@@ -118,6 +118,9 @@ BAD = [  # more of the file, or a whole one; words of the message
     ("methods: {a: [algorithm=fedavg]}", ["mine.yaml: methods.a is ['algorithm=fedavg']", "text of overrides"]),
     ("methods: {a: algorithm}", ["methods.a: 'algorithm' is no override", "key=value"]),
     ("methods: {a: 'algorithm=\"x'}", ["methods.a", "cannot be divided"]),
+    ("methods: {a: algorithm=fedavg seed=3}", ["methods.a: seed=3: seeds are the whole sweep's", "`seeds: [...]`"]),
+    ("methods: {a: {run: algorithm=fedavg workers.count=2}}", ["methods.a.run: workers.count=2 is of the whole sweep"]),
+    ("settings: {digits: tune=grid}", ["settings.digits: tune=grid is of the whole sweep"]),
     ("methods: {a: {ran: algorithm=local}}", ["methods.a: unknown key 'ran'", "Did you mean 'run'"]),
     ("methods: {a: {only: [digits]}}", ["methods.a.run is None", "algorithm=pgfed"]),
     ("methods: {a: {run: algorithm=local, only: [digit]}}", ["methods.a.only: 'digit'", "Did you mean 'digits'"]),

@@ -215,7 +215,7 @@ def test_ctrl_c_while_workers_start(to_all: bool, tmp_path: Path) -> None:
         os.killpg(process.pid, signal.SIGINT) if to_all else process.send_signal(signal.SIGINT)
         _, rest = process.communicate(timeout=120)
     assert process.returncode == 130, rest
-    assert "Traceback" not in rest
+    assert to_all or "Traceback" not in rest  # in a terminal an interpreter that only starts says so itself
     status = [json.loads(file.read_text())["status"] for file in (tmp_path / "runs").glob("*/status.json")]
     assert set(status) <= {"interrupted"}
     assert {state for *_, state in states(database(tmp_path))} == {"WAITING"}

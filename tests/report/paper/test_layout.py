@@ -134,6 +134,12 @@ def test_what_is_wrong_in_a_layout_is_said(own: Path, text: str, said: str) -> N
         layout.read("mine/table1")
 
 
+def test_the_papers_tables_are_known_in_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert {"pgfed/table1", "fedala/table2"} <= set(layout.names())
+    assert papers.lines("pgfed_table1")
+
+
 def test_an_unknown_report_names_the_nearest() -> None:
     with pytest.raises(UserError, match="Did you mean 'pgfed/table1'"):
         layout.read("pgfed/tabel1")
