@@ -42,7 +42,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
         (["ui", "--port", "many"], ["argument --port: invalid int value: 'many'"]),
         (["check", "--config-dri", "x"], ["pflsweep check"]),
         (["--multrun"], ["Unknown flag '--multrun'", "--multirun"]),
-        (["--config-dir", "nowhere"], ["nowhere", "not found"]),
+        (["--config-dir", "nowhere"], ["There is no folder 'nowhere'"]),
         (["-m", "algorithm=local,fedprox", "algorithm.mu=1"], ["not a key of every option", "algorithm=local"]),
         (["-m", "algorithm=fedprox,local", "algorithm.mu=1"], ["algorithm.mu", "not a key of every option"]),
         (["-m", "train.lr=0.1,-1", *SMALL], ["train.lr is -1", "in the trial"]),

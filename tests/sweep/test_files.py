@@ -60,7 +60,9 @@ def test_what_is_included_lies_under() -> None:
 
 def test_what_a_table_changes_at_a_scale() -> None:
     write("base", SMALL + "search: tune=grid\nspace: {all: {train.lr: {grid: [1, 2, 3]}, algorithm.mu: null}}\n")
-    at_small = "{space: {all: {train.lr: {grid: [1]}}}, search: tune=none, methods: {local: algorithm=local train.lr=3}}"
+    at_small = (
+        "{space: {all: {train.lr: {grid: [1]}}}, search: tune=none, methods: {local: algorithm=local train.lr=3}}"
+    )
     write("mine", f"include: base\nscales: {{small: {at_small}}}\n")
     small, whole = read_table("mine", "small"), read_table("mine")
     assert small.methods == {**whole.methods, "local": ["algorithm=local", "train.lr=3"]}
