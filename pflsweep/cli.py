@@ -6,10 +6,13 @@ Nothing heavy is imported here, so that --help is quick.
 import importlib
 import logging
 import os
+import re
 import sys
+from argparse import ArgumentError
 from collections.abc import Callable
 from typing import Any
 
+from pflsweep import __version__
 from pflsweep.errors import UserError, nearest
 
 WORDS = {
@@ -28,6 +31,9 @@ def main(argv: list[str] | None = None) -> int:
     _show_log()
     try:
         _find_own()
+        if argv == ["--version"]:
+            print(f"pflsweep {__version__}")
+            return 0
         if argv and "=" not in argv[0] and not argv[0].startswith(("-", "+", "~")):
             return _word(argv[0], argv[1:])
         return _hydra(argv)
@@ -125,14 +131,23 @@ def _overrides_first(argv: list[str]) -> list[str]:
 
 
 def _check_flags(argv: list[str]) -> None:
-    """Raises UserError on a misspelt flag; argparse would print all it knows."""
+    """Raises UserError on what is no flag of Hydra's; argparse would print all it knows."""
     from hydra._internal.utils import get_args_parser
 
-    known = list(get_args_parser()._option_string_actions)
-    for argument in argv:
-        flag = argument.partition("=")[0]
-        if flag.startswith("--") and not any(each.startswith(flag) for each in known):
-            raise UserError(f"Unknown flag '{flag}'.{nearest(flag, known)} See `pflsweep --help`.")
+    parser = get_args_parser()
+    parser.exit_on_error = False
+    try:
+        options, unknown = parser.parse_known_args(argv)
+    except ArgumentError as error:
+        raise UserError(f"{error}. See `pflsweep --help`.") from error
+    if unknown:
+        flag, known = unknown[0].partition("=")[0], list(parser._option_string_actions)
+        raise UserError(f"Unknown flag '{flag}'.{nearest(flag, known)} See `pflsweep --help`.")
+    if options.experimental_rerun is not None:
+        raise UserError("--experimental-rerun is not needed: a command that is given again goes on with its trials.")
+    foreign = [word for word in options.overrides if re.match(r"\+*hydra/sweeper=(?!pflsweep$)", word)]
+    if foreign:
+        raise UserError(f"{foreign[0]}: sweeps are pflsweep's own, which shares out trials and goes on where it ended.")
 
 
 def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
@@ -140,9 +155,8 @@ def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
 
     def task(composed: Any) -> Any:
         from hydra.core.hydra_config import HydraConfig
-        from hydra.types import RunMode
 
-        from pflsweep.compose import check_single, config_of
+        from pflsweep.compose import check_single, config_of, hydra_errors
         from pflsweep.trial import Diverged, run_trial
 
         hydra = HydraConfig.get()
@@ -152,11 +166,12 @@ def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
             return launched(hydra.sweeper.worker)
         try:
             check_single(hydra.overrides.task)
-            outcome: Any = run_trial(config_of(composed, hydra))  # type: ignore[arg-type]
+            with hydra_errors(hydra.overrides.task):
+                config = config_of(composed, hydra)  # type: ignore[arg-type]
+            outcome: Any = run_trial(config)
         except (UserError, Diverged) as error:
             outcome = error
-        if hydra.mode == RunMode.RUN:
-            outcomes.append(outcome)
+        outcomes.append(outcome)
         return outcome
 
     return task

@@ -48,6 +48,9 @@ def config_of(composed: DictConfig, hydra: DictConfig) -> Config:
     """What Hydra composed, with its `hydra` node, as a Config. Raises UserError."""
     sources = tuple(f"{source.schema}://{source.path}" for source in hydra.runtime.config_sources)
     choices = {group: str(hydra.runtime.choices.get(group)) for group in GROUPS}
+    for group, option in choices.items():
+        if option == "None":
+            raise UserError(f"{group} has to be one option's name: {group}=NAME, or with -m {group}=ONE,OTHER.")
     try:
         values = _plain(composed, resolve=True)
     except OmegaConfBaseException as error:
@@ -129,10 +132,13 @@ def hydra_errors(overrides: list[str], config_dir: str | Path | None = None) -> 
             yield
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(_rephrased(error, overrides, _sources(config_dir))) from error
+    except UnicodeDecodeError as error:  # Hydra does not say of which
+        raise UserError(f"An option's YAML file is not text in UTF-8: {one_line(error)}.") from error
     except ValueError as error:
-        if not str(error).startswith("Config group override"):
+        if not str(error).startswith(("Config group override", "The --resolve flag", "Only one of --run")):
             raise
-        raise UserError(f"A config group is set to an option's name, as in dataset=digits ({error}).") from error
+        group = "A config group is set to an option's name, as in dataset=digits: " if "group" in str(error) else ""
+        raise UserError(f"{group}{one_line(error)}.") from error
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import traceback
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import is_dataclass, replace
@@ -9,7 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple, get_type_hints
 
 from pflsweep.compose import Config, conf_dir, read_option, unknown_key
-from pflsweep.errors import UserError, nearest
+from pflsweep.errors import UserError, nearest, one_line
 from pflsweep.keys import PLUGS, flat, put, under
 from pflsweep.rules import RULES, Rule, field_rule, kinds_of, require
 
@@ -46,10 +47,8 @@ def check(config: Config) -> None:
         raise UserError(f"dataset.name is a part of dataset={option}: set dataset to choose another.")
     for group in PLUGGED:
         node = config.values.get(group) or {}
-        if "_target_" in node:
+        if group == "algorithm" or node:
             _check_fields(group, config.choices[group], node)
-        elif group == "algorithm" or node:
-            raise UserError(f"{group}={config.choices[group]}: its YAML file names no class as `_target_`.")
 
 
 def typed(config: Config) -> Config:
@@ -109,6 +108,8 @@ def check_fields(cls: type, values: dict[str, Any], head: str, remedy: str) -> N
 
     fields, rules = hyperparameters(cls), _rules_of(cls)
     for key in values:
+        if key in cls.__dataclass_fields__ and key not in fields:  # type: ignore[attr-defined]
+            raise UserError(f"{head}.{key} is a field of {cls.__name__}, no hyperparameter: declare it with hyper().")
         if key not in fields:
             raise UserError(unknown_key(f"{head}.{key}", [f"{head}.{name}" for name in fields]))
     for name, field in fields.items():
@@ -127,7 +128,16 @@ def _rules_of(cls: type) -> dict[str, Rule]:
 
 def target(group: str, option: str, node: dict[str, Any]) -> Any:
     """The object that a node's `_target_` names. Raises UserError where there is none."""
-    return imported(str(node["_target_"]), f"{group}={option}")
+    return imported(target_path(group, option, node), f"{group}={option}")
+
+
+def target_path(group: str, option: str, node: Any) -> str:
+    """A node's `_target_`. Raises UserError where it cannot name anything."""
+    path = node.get("_target_") if isinstance(node, dict) else None
+    if not isinstance(path, str) or "." not in path:
+        said = "is missing" if path is None else f"is {path!r}"
+        raise UserError(f"{group}={option}: `_target_` {said}: it has to name a class, as my_package.MyClass.")
+    return path
 
 
 def imported(path: str, what: str) -> Any:
@@ -138,12 +148,20 @@ def imported(path: str, what: str) -> Any:
     except Exception as error:  # a module of the user's own may fail in any way
         lost = isinstance(error, ModuleNotFoundError) and module.startswith(str(error.name))
         raise UserError(
-            f"{what}: the module '{module}' cannot be imported: {type(error).__name__}: {error}."
+            f"{what}: the module '{module}' cannot be imported: {type(error).__name__}: {one_line(error)}"
+            f"{'' if lost else _line_of(error)}."
             + (" Is the package installed, or its folder in PYTHONPATH?" if lost else "")
         ) from error
     if name not in dir(found):
         raise UserError(f"{what}: the module '{module}' has no '{name}'.{nearest(name, dir(found))}")
     return getattr(found, name)
+
+
+def _line_of(error: Exception) -> str:
+    """Where a module failed: the innermost line that is in a file."""
+    frames = traceback.extract_tb(error.__traceback__)
+    frame = next(frame for frame in reversed(frames) if not frame.filename.startswith("<"))
+    return "" if isinstance(error, SyntaxError) else f" ({frame.filename}, line {frame.lineno})"
 
 
 def build(config: Config) -> Parts:

@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from typing import NoReturn
+from typing import Any, NoReturn
 
 
 class UserError(Exception):
@@ -28,7 +28,16 @@ def without_password(text: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """One whose errors are UserErrors that name the nearest flag."""
+    """One whose errors are UserErrors that name the nearest flag, and that takes words after flags too."""
+
+    _intermixed = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        words = any(isinstance(action, argparse._SubParsersAction) for action in self._actions)
+        if words or self._intermixed:  # the latter asks this method in turn
+            return super().parse_known_args(args, namespace)
+        self._intermixed = True
+        return self.parse_known_intermixed_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         said = next((word.partition("=")[0] for word in message.split() if word.startswith("-")), "")

@@ -1,5 +1,6 @@
 """`pflsweep list algorithms|datasets|partitions|models|...|sweeps`: what can be chosen, a line each."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,24 +40,29 @@ def main(argv: list[str]) -> int:
 def _options(group: str, config_dir: str | None) -> dict[str, str]:
     files = [file for folder in _folders(config_dir) for file in (folder / group).glob("*.yaml")]
     names = {file.stem: file for file in sorted(files, key=lambda file: file.stem)}
-    return {name: _line(group, file) for name, file in names.items()}
+    return {name: _or_why(_line, group, file) for name, file in names.items()}
 
 
 def _sweeps() -> dict[str, str]:
     """Those of the working directory and the package's."""
     from pflsweep.sweep.files import table_names
 
-    return {name: _line_of_sweep(name) for name in table_names()}
+    return {name: _or_why(_line_of_sweep, name) for name in table_names()}
+
+
+def _or_why(line: Callable[..., str], *args: Any) -> str:
+    """A line, or why there is none: one broken file does not hide the others."""
+    try:
+        return line(*args)
+    except UserError as error:
+        return f"cannot be read: {error}"
 
 
 def _line_of_sweep(name: str) -> str:
     """Its leading comment; then how large it is."""
     from pflsweep.sweep.files import read_table, table_file
 
-    try:
-        table = read_table(name)
-    except UserError as error:
-        return f"cannot be read: {error}"
+    table = read_table(name)
     cells, whole = len(table.cells), len(table.methods) * len(table.settings)
     size = [_count(len(table.methods), "method"), _count(len(table.settings), "setting")]
     fewer = f" ({cells} of {whole} cells)" if cells < whole else ""
@@ -77,8 +83,8 @@ def _folders(config_dir: str | None) -> list[Path]:
 
 def _line(group: str, file: Path) -> str:
     """An algorithm's paper, any other option's leading comment; then the keys with their values."""
-    text, node = file.read_text(), read_option(file)
-    about = _comment(text)
+    node = read_option(file)
+    about = _comment(file.read_text())
     if group == "algorithm":
         from pflsweep.config import target
 

@@ -100,8 +100,8 @@ RULES = {
     "train.precision": Rule((), choices=("fp32", "tf32", "bf16")),
     "train.compile": Rule((bool,)),
     "train.chunk": Rule((int,), low=1, choices=("auto",)),
-    "train.threads": Rule((int,), low=1, choices=("auto",)),
-    "train.workers": Rule((int,), low=1, choices=("auto",)),
+    "train.threads": Rule((int,), low=1, high=1024, choices=("auto",)),
+    "train.workers": Rule((int,), low=1, high=1024, choices=("auto",)),
 }
 
 

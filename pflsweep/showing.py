@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 WORDS = ["show"]
+KINDS = ("png", "svg", "pdf")  # of pictures
 
 
 def main(argv: list[str]) -> int:
@@ -58,9 +59,15 @@ def _draw(table: "pd.DataFrame", name: str, path: Path) -> Path:
 
     made = figures.labels(table, f"Training labels, {name}")
     try:
-        return style.save(made, path.with_suffix(""), ("png",))[0]
+        return style.save(made, path.with_suffix(""), (path.suffix[1:],))[0]
     except OSError as error:
         raise UserError(f"--out {path} cannot be written to ({error.strerror}). Name another file.") from error
+
+
+def _picture(name: str) -> Path:
+    if Path(name).suffix[1:] not in KINDS:
+        raise argparse.ArgumentTypeError(f"'{name}' has to end in {', '.join(f'.{kind}' for kind in KINDS)}")
+    return Path(name)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -69,6 +76,6 @@ def _parser() -> argparse.ArgumentParser:
     about = "A line a client: samples, classes, EMD; and a picture. Keys as for a trial."
     show = words.add_parser("show", help="the clients of a partition, without training", description=about)
     show.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="such as dataset=digits partition=iid")
-    show.add_argument("--out", type=Path, metavar="FILE", help="the picture (DATASET-PARTITION-SEED.png)")
+    show.add_argument("--out", type=_picture, metavar="FILE", help="the picture (DATASET-PARTITION-SEED.png)")
     show.add_argument("--config-dir", "-cd", default=None, help="a folder with options of your own")
     return parser

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pflsweep import cli
+from pflsweep import __version__, cli
 from pflsweep.cli import main
 from pflsweep.listing import GROUPS
 
@@ -42,6 +42,18 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
         (["ui", "--port", "many"], ["argument --port: invalid int value: 'many'"]),
         (["check", "--config-dri", "x"], ["pflsweep check"]),
         (["--multrun"], ["Unknown flag '--multrun'", "--multirun"]),
+        (["-v"], ["Unknown flag '-v'"]),
+        (["--cfg"], ["--cfg", "expected one argument"]),
+        (["--resolve"], ["--resolve", "--cfg"]),
+        (["-m", "--cfg", "job"], ["Only one of", "--multirun", "--cfg"]),
+        (["--experimental-rerun", "x.pickle"], ["given again"]),
+        (["-m", "hydra/sweeper=basic", "seed=0,1"], ["hydra/sweeper=basic", "pflsweep's own"]),
+        (["~algorithm"], ["algorithm has to be one option's name"]),
+        (["algorithm=[local,fedavg]"], ["algorithm=ONE,OTHER"]),
+        (["train.threads=100000"], ["train.threads is 100000", "at most 1024"]),
+        (["ui", "--uri", "foo://x"], ["foo://x", "cannot be used"]),
+        (["ui", "--uri", "http://127.0.0.1:5000"], ["in a browser"]),
+        (["data", "show", "--out", "a.gif"], ["a.gif", ".svg"]),
         (["--config-dir", "nowhere"], ["There is no folder 'nowhere'"]),
         (["-m", "algorithm=local,fedprox", "algorithm.mu=1"], ["not a key of every option", "algorithm=local"]),
         (["-m", "algorithm=fedprox,local", "algorithm.mu=1"], ["algorithm.mu", "not a key of every option"]),
@@ -92,6 +104,41 @@ def test_list(what: str, words: list[str], capsys: pytest.CaptureFixture) -> Non
     assert [word for word in words if word not in out] == []
     files = Path(cli.__file__).parent.parent.glob(f"conf/{GROUPS[what]}/*.yaml")
     assert len(out.splitlines()) == len(list(files))
+
+
+def test_version(capsys: pytest.CaptureFixture) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"pflsweep {__version__}\n"
+
+
+BROKEN = {
+    "nothing.yaml": (b"beta: 1", "`_target_` is missing"),
+    "five.yaml": (b"_target_: 5", "`_target_` is 5"),
+    "latin.yaml": (b"# m\xe9", "codec can't decode"),
+    "index.yaml": (b"_target_: failing.Method", "IndexError: list index out of range"),
+}
+
+
+@pytest.mark.parametrize("file", BROKEN)
+def test_a_broken_option_of_ones_own_is_explained(
+    file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    content, why = BROKEN[file]
+    Path("own/algorithm").mkdir(parents=True)
+    Path("own/algorithm", file).write_bytes(content)
+    Path("failing.py").write_text("import os\n\n[1][3]\n")
+    monkeypatch.syspath_prepend(Path.cwd())
+    option = file.partition(".")[0]
+    assert main(["list", "algorithms", "--config-dir", "own"]) == 0  # the others are shown
+    out = capsys.readouterr().out
+    assert "fedala " in out
+    assert why in next(line for line in out.splitlines() if line.startswith(f"{option} "))
+    for command in (["check", option, "--config-dir", "own", "beta=2"], [f"algorithm={option}", "--config-dir=own"]):
+        assert main(command) == 2
+        err = capsys.readouterr().err
+        assert why in err
+        assert err.count("\n") == 1
+        assert (f"{Path.cwd()}/failing.py, line 3" in err) == (option == "index")
 
 
 def test_a_single_run_ends_with_its_table(capsys: pytest.CaptureFixture) -> None:

@@ -92,7 +92,7 @@ def test_every_option_passes_its_own_check(group: str, option: str) -> None:
         (["privacy=dp_sgd", "privacy.delta=1"], ["privacy.delta is 1", "below 1"]),
         (["privacy=dp_sgd", "++privacy.sigmas=1"], ["privacy.sigmas", "Did you mean 'privacy.sigma'"]),
         (["privacy=dp_sgd", "privacy._target_=pflsweep.algorithms.fedavg.FedAvg"], ["no method or plug-in"]),
-        (["algorithm._target_=FedAvg"], ["algorithm=fedavg", "cannot be imported"]),
+        (["algorithm._target_=FedAvg"], ["algorithm=fedavg", "`_target_` is 'FedAvg'", "my_package.MyClass"]),
         (["partition.clients=many"], ["partition.clients is 'many'", "a whole number"]),
         (["algorithm=fedprox", "algorithm.mu=-1"], ["algorithm.mu is -1", "at least 0"]),
         (["algorithm=fedprox", "~algorithm.mu"], ["algorithm.mu is missing", "proximal"]),
@@ -174,7 +174,7 @@ def test_a_method_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(UserError, match="Did you mean 'mine'"):
         compose(["algorithm=mne"], folder)
     file.write_text("kind: a\n")
-    with pytest.raises(UserError, match="names no class as `_target_`"):
+    with pytest.raises(UserError, match="`_target_` is missing"):
         check(compose(["algorithm=mine"], folder))
 
 

@@ -13,7 +13,7 @@ from pflsweep.check.case import Case, Sizes, advance, sizes
 from pflsweep.check.properties import PROPERTIES, WARM_UP, Property
 from pflsweep.check.world import world
 from pflsweep.compose import conf_dir, read_option, yaml_errors, yaml_of
-from pflsweep.config import check_fields, imported
+from pflsweep.config import check_fields, imported, target_path
 from pflsweep.engine.optimiser import Sgd
 from pflsweep.engine.protocol import Method, Verbs
 from pflsweep.engine.task import Task
@@ -27,9 +27,8 @@ def main(argv: list[str]) -> int:
     """Prints a line for each property; 0 where all hold, 1 where not. Raises UserError on bad input."""
     options = _parser().parse_args(argv)
     torch.set_num_threads(1)  # models this small only wait for each other's threads
-    node = _node(options.method, options.config_dir)
-    cls = method_at(node.pop("_target_", options.method))
-    values = {**node, **_overrides(options.overrides)}
+    cls, defaults = _named(options.method, options.config_dir)
+    values = {**defaults, **_overrides(options.overrides)}
     check_fields(cls, values, cls.__name__, "add key=VALUE, or name its folder of YAML files with --config-dir")
     case = case_of(cls, values)
     print(f"{cls.__name__}: {getattr(cls, 'paper', 'no paper named')}")
@@ -99,10 +98,6 @@ def _wire(case: Case) -> str:
 
 def method_at(path: str) -> type[Method]:
     """The method that a dotted path names. Raises UserError with the module and what is wrong with it."""
-    if "." not in path:
-        known = sorted(file.stem for file in (conf_dir() / "algorithm").glob("*.yaml"))
-        guess = nearest(path, known)
-        raise UserError(f"check: there is no algorithm '{path}'.{guess} A class is written my_package.MyMethod.")
     found = imported(path, "check")
     if not isinstance(found, type) or not issubclass(found, Method):
         raise UserError(f"check: '{path}' is no method (protocol.Method).")
@@ -120,13 +115,28 @@ def _overrides(pairs: list[str]) -> dict[str, Any]:
     return values
 
 
-def _node(method: str, config_dir: Path | None) -> dict[str, Any]:
-    """The YAML file of this name, or the one that names this class; {} where there is none."""
+def _named(method: str, config_dir: Path | None) -> tuple[type[Method], dict[str, Any]]:
+    """The class, and the hyperparameters of the YAML file of this name or of the one that names this class, if any.
+
+    Raises UserError with the file or module and what is wrong with it.
+    """
     if config_dir is not None and not (config_dir / "algorithm").is_dir():
         raise UserError(f"check: --config-dir is '{config_dir}', which has no folder 'algorithm'.")
-    for folder in filter(None, (config_dir, conf_dir())):
-        for file in sorted((folder / "algorithm").glob("*.yaml")):
-            node = read_option(file)
-            if method in (file.stem, node.get("_target_")):
-                return {key: value for key, value in node.items() if key != "defaults"}
-    return {}
+    folders = [folder / "algorithm" for folder in (config_dir, conf_dir()) if folder]
+    files = [file for folder in folders for file in sorted(folder.glob("*.yaml"))]
+    if "." in method:
+        node = next((node for node in map(read_option, files) if node.get("_target_") == method), {})
+        cls = method_at(method)
+    else:
+        node = read_option(_file(method, files))
+        cls = method_at(target_path("algorithm", method, node))
+    return cls, {key: value for key, value in node.items() if key not in ("_target_", "defaults")}
+
+
+def _file(option: str, files: list[Path]) -> Path:
+    """The first of an option's name."""
+    known = {file.stem: file for file in reversed(files)}
+    if option not in known:
+        guess = nearest(option, sorted(known))
+        raise UserError(f"check: there is no algorithm '{option}'.{guess} A class is written my_package.MyMethod.")
+    return known[option]

@@ -32,6 +32,7 @@ from pflsweep.tracking.store import (
     PORT,
     TRAINING,
     check_file,
+    check_server,
     explained,
     find,
     find_sweep,
@@ -182,9 +183,10 @@ def ui(argv: list[str]) -> int:
     file = sqlite_file(uri)
     if file is not None and not file.exists():
         raise UserError(f"There is no store '{file}': no trial was tracked in this folder. Go to the one that has it.")
+    if uri.startswith("http"):
+        raise UserError(f"--uri {uri} is a server, which has these pages itself: open its address in a browser.")
     with explained(uri):
-        if file is not None:
-            check_file(file)
+        check_file(file) if file is not None else check_server(uri)
     _check_port(options.host, options.port)
     address = f"http://{options.host}:{options.port}/#/experiments{TRAINING}"
     where = f"MLflow on {without_password(uri)}: {address}"

@@ -16,6 +16,7 @@ from pflsweep.patience import Away
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
+    from sqlalchemy import Engine
 
 PAGES = {"mlflow.experimentKind": "custom_model_development"}  # else MLflow shows its pages for language models
 HOST, PORT = "127.0.0.1", 5000  # where `pflsweep ui` shows a store that is no server itself
@@ -81,10 +82,22 @@ def _alone_on_server(uri: str) -> Iterator[None]:
         return
     import sqlalchemy
 
-    engine = sqlalchemy.create_engine(uri, poolclass=sqlalchemy.NullPool, connect_args={"connect_timeout": 10})
-    with engine.connect() as connection:
+    with _engine(uri).connect() as connection:
         connection.execute(sqlalchemy.text("select pg_advisory_lock(hashtext('pflsweep'))"))
         yield
+
+
+def _engine(uri: str) -> "Engine":
+    """Connections to a database on a server, each closed after use."""
+    import sqlalchemy
+
+    patience = {"connect_timeout": 10} if uri.startswith("postgresql") else {}
+    return sqlalchemy.create_engine(uri, poolclass=sqlalchemy.NullPool, connect_args=patience)
+
+
+def check_server(uri: str) -> None:
+    """Raises where there is no database to connect to."""
+    _engine(uri).connect().close()
 
 
 def check_file(file: Path) -> None:
