@@ -9,6 +9,7 @@ import pandas as pd
 from pflsweep.compose import conf_dir, read_option
 from pflsweep.config import target
 from pflsweep.engine.protocol import Method, hyperparameters
+from pflsweep.keys import shown
 from pflsweep.rules import field_rule
 
 INTRO = """# Methods
@@ -89,5 +90,4 @@ def _row(cls: type[Method], name: str, options: list[Option]) -> str:
 
 
 def _value(value: Any, remark: str) -> str:
-    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    return f"{text} ({remark})" if remark else text
+    return f"{shown(value)} ({remark})" if remark else shown(value)

@@ -22,6 +22,13 @@ def put(values: dict[str, Any], key: str, value: Any) -> None:
     values[last] = value
 
 
+def shown(value: Any) -> str:
+    """A value as an override gives it: null, true, [1,2]."""
+    if isinstance(value, list):
+        return f"[{','.join(map(shown, value))}]"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def under(key: str, heads: tuple[str, ...]) -> bool:
     """Whether a key is one of the heads or lies below one."""
     return any(key == head or key.startswith(f"{head}.") for head in heads)

@@ -6,6 +6,7 @@ from typing import Any
 
 from pflsweep.compose import conf_dir, read_option
 from pflsweep.errors import Parser, UserError, nearest
+from pflsweep.keys import shown
 
 GROUPS = {
     "algorithms": "algorithm",
@@ -94,7 +95,7 @@ def _line(group: str, file: Path) -> str:
     if group == "setting":  # sets keys of many groups
         return about
     values = {k: v for k, v in node.items() if k not in ("_target_", "defaults", "name")}
-    shown = ", ".join(f"{key}={_text(value)}" for key, value in values.items())
+    shown = ", ".join(f"{key}={shown(value)}" for key, value in values.items())
     return f"{about}  [{shown}]" if shown else about
 
 
@@ -102,9 +103,3 @@ def _comment(text: str) -> str:
     """The first."""
     comments = [line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")]
     return next((line.rstrip(",:") for line in comments if not line.startswith("@package")), "")
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{','.join(map(_text, value))}]"
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

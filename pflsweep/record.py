@@ -26,6 +26,10 @@ STALE = (
     *("rounds.parquet", "clients.parquet", "newcomers.parquet", "study.parquet", "matrices.npz"),
     *("checkpoint.pt", "models.pt", "labels.png"),
 )
+NEEDED = {  # what every file says
+    "meta.json": ("identity", "name", "method", "seed", "created", "environment"),
+    "status.json": ("status", "rounds"),
+}
 VIEWS = ("personal_", "global_", "trained_")  # how the columns of an evaluation begin
 
 
@@ -49,6 +53,10 @@ class Record:
         self.meta: dict[str, Any] = self._read("meta.json", disk.read_json)
         self.config: dict[str, Any] = self._read("config.yaml", disk.read_yaml)
         self.status: dict[str, Any] = self._read("status.json", disk.read_json)
+        for name, found in (("meta.json", self.meta), ("status.json", self.status)):
+            lost = [key for key in NEEDED[name] if key not in found]
+            if lost:
+                raise self._damaged(name, f"without '{lost[0]}'")
         self._written = [_digest(self.config)]  # of the config that is on the disk
         if "config" in self.status and self._written[0] not in self.status["config"]:  # half a YAML may be YAML
             raise self._damaged("config.yaml", "not as it was written")

@@ -20,12 +20,14 @@ from pflsweep.disk import claimed
 from pflsweep.errors import UserError, without_password
 from pflsweep.record import Record
 
+META: dict[str, Any] = {"identity": "0" * 16, "name": "n", "method": "fedavg", "seed": 0, "environment": {}}
+
 
 def made(folder: Path, rounds: int = 3) -> Record:
     """A written record of a few rounds, evaluated in every other one."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {"train": {"rounds": rounds}, "seed": 0}
-    record = Record.new(folder, {"identity": "0" * 16, "name": "n"}, config, pd.DataFrame({"client": [0]}))
+    record = Record.new(folder, META, config, pd.DataFrame({"client": [0]}))
     record.begin()
     for t in range(1, rounds + 1):
         row: dict[str, Any] = {"round": t, "seconds": 0.5, "eval_seconds": 0.25}
@@ -143,6 +145,16 @@ FILES = (
 DAMAGES = ("truncated", "foreign", "empty")
 
 
+@pytest.mark.parametrize(("name", "key"), [("meta.json", "created"), ("status.json", "rounds")])
+def test_a_file_that_lacks_what_it_has_to_say_is_damaged(tmp_path: Path, name: str, key: str) -> None:
+    made(tmp_path)
+    content = json.loads((tmp_path / name).read_text())
+    del content[key]
+    (tmp_path / name).write_text(json.dumps(content))
+    with pytest.raises(UserError, match=f"{name} cannot be read: it is without '{key}'"):
+        Record(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("name", "damage"),
     [*[(f, d) for f in FILES for d in DAMAGES], *[(f, "missing") for f in FILES[1:5]]],
@@ -195,7 +207,7 @@ def test_an_address_without_its_password(text: str, shown: str) -> None:
 
 def test_a_record_keeps_no_password(tmp_path: Path) -> None:
     config = {"train": {"rounds": 1}, "tracking": {"uri": "postgresql://lab:secret@host/runs", "every": 5.0}}
-    record = Record.new(tmp_path, {"identity": "0" * 16, "name": "n"}, config, pd.DataFrame({"client": [0]}))
+    record = Record.new(tmp_path, META, config, pd.DataFrame({"client": [0]}))
     record.begin()
     again = Record(tmp_path)
     again.go_on(config, {"commit": None, "version": "1", "environment": {}})
