@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pflsweep.errors import UserError, without_password
+from pflsweep.keys import shown
 from pflsweep.report import tables
 from pflsweep.report.paper import layout, papers, settings, weights
 from pflsweep.report.paper.claims import Check, Ruling
@@ -16,10 +17,19 @@ from pflsweep.report.paper.table import Made, Reproduced, title
 
 MINUS = "\N{MINUS SIGN}"
 VERDICTS = {True: "holds", "partly": "holds in part", False: "does not hold", None: "cannot be told yet"}
+SINGLE = " Where we show none, the mark takes ours over seeds."
+OVER = {"seeds": "seeds (divided by n \N{MINUS SIGN} 1)", "clients": "clients (divided by n), then averaged over seeds"}
+VIEWS = """\
+The view `trained` is of each client's model as it last left local training.
+"""
+TAU = """\
+Kendall's tau-b compares our order with print's: 1 where they are the same, 0 where they have nothing in common,
+\N{MINUS SIGN}1 where one is the other reversed.
+"""
 LEGEND = """\
 Each cell: ours, then what is printed and the difference. **Bold** is our best of the {along}, <u>underlined</u> our
 second; **≠** marks a difference larger than our std and the printed one together (one that is not known counts as
-nothing; without either, or with ours alone where it is 0, there is no mark). A std is over {over}.
+nothing; without either, or with ours alone where it is 0, there is no mark). A std is over {over}.{single}
 """
 UNPRINTED = """\
 No numbers are printed of this one. **Bold** is our best of the {along}, <u>underlined</u> our second. A std is over
@@ -125,7 +135,7 @@ def number(x: float, decimals: int, sign: str = "") -> str:
 
 
 def _section(heading: str, lines: Iterable[str]) -> list[str]:
-    body = [line if line.startswith(("|", "  ", PAIRED, CLEAR)) else f"- {line}" for line in lines]
+    body = [line if line.startswith(("|", "  ", PAIRED, CLEAR, TAU, VIEWS)) else f"- {line}" for line in lines]
     return [f"## {heading}\n", "\n".join(body) + "\n"] if body else []
 
 
@@ -141,14 +151,16 @@ def _standing(of: Reproduced) -> str:
 
 
 def _legend(of: Reproduced) -> str:
-    said = " or ".join(sorted({made.metric.over for made in of.made.values()} - {"nothing"}))
+    said = " or ".join(OVER[over] for over in sorted({made.metric.over for made in of.made.values()} - {"nothing"}))
+    unshown = any(made.value.std is None and made.noise is not None for made in of.made.values())
     printed = sorted({re.sub(r"(\d+)", r" (\1)", line.std_over).replace("_", " ") for line in of.layout.printed} - {""})
     theirs = f"; the paper's is over {', '.join(printed)}" if printed else "; the paper prints none"
     none = NONE if any(made.none for made in of.made.values()) else ""
     needs = NEEDS if any(_needs(made) for made in of.made.values()) else ""
     text, over = (LEGEND, (said or "nothing") + theirs) if of.layout.in_print else (UNPRINTED, said or "nothing")
     own = OWN if of.own_rows else ""
-    return text.format(along=of.layout.compare.removesuffix("s"), over=over) + own + none + needs
+    along, single = of.layout.compare.removesuffix("s"), SINGLE if unshown else ""
+    return text.format(along=along, over=over, single=single) + own + none + needs
 
 
 def _gaps(of: Reproduced) -> list[str]:
@@ -174,8 +186,12 @@ def _reasons(answer: Answer) -> list[str]:
     return [
         *(f"{what} seed {seed} failed: {_line(reason)}" for seed, reason in answer.failed.items()),
         *(f"{what} seed {seed}: {reason}" for seed, reason in answer.open.items() if reason != UNTRAINED),
-        *([f"{what}: {len(answer.failed_points)} points of its search failed{points}"] if points else []),
+        *([f"{what}: {_points(len(answer.failed_points))} of its search failed{points}"] if points else []),
     ]
+
+
+def _points(n: int) -> str:
+    return "one point" if n == 1 else f"{n} points"
 
 
 def command_of(of: Reproduced) -> str:
@@ -191,7 +207,7 @@ def _order(of: Reproduced) -> list[str]:
     taus = [(name, tables.NONE if math.isnan(tau) else f"{tau:.2f}", n) for name, tau, n in of.taus()]
     lines = [f"| {tables.cell(name)} | {tau} | {n} |" for name, tau, n in taus]
     along = of.layout.compare.removesuffix("s")
-    return [f"| {along} | Kendall's tau | of |", "|:--|--:|--:|", *lines] if lines else []
+    return [TAU, f"| {along} | Kendall's tau | of |", "|:--|--:|--:|", *lines] if lines else []
 
 
 def _claims(ruled: list[tuple[dict[str, Any], Ruling]]) -> list[str]:
@@ -275,18 +291,27 @@ def _winners(of: Reproduced) -> list[str]:
     found: dict[str, dict[str, None]] = defaultdict(dict)
     for answer in _answers(of):
         if answer.winner:
-            chosen = ", ".join(f"`{key.rpartition('.')[2]}={v}`" for key, v in answer.winner.items())
+            chosen = ", ".join(_chosen(answer, key, value) for key, value in answer.winner.items())
             value = answer.winner_value
             best = "" if value is None else f" ({100 * value:.2f}% on {answer.split} data{_other_view(of, answer)})"
             found[answer.method][f"{answer.setting}: {chosen}{best}"] = None
-    return [f"{method}: {'; '.join(lines)}" for method, lines in found.items()]
+    lines = [f"{method}: {'; '.join(lines)}" for method, lines in found.items()]
+    return [VIEWS, *lines] if any("view trained" in line for line in lines) else lines
+
+
+def _chosen(answer: Answer, key: str, value: Any) -> str:
+    """A hyperparameter of the winner, with all its values for which the search has an accuracy."""
+    tried = {shown(point[key]): point[key] for point, _ in answer.tried if key in point}
+    ordered = sorted(tried, key=lambda text: (str(type(tried[text])), tried[text]))
+    of = f" (of {', '.join(ordered)})" if len(tried) > 1 else ""
+    return f"`{key.rpartition('.')[2]}={shown(value)}`{of}"
 
 
 def _other_view(of: Reproduced, answer: Answer) -> str:
     """By whose accuracy a search has chosen, where the table shows the accuracy of other models."""
-    shown = of.layout.views.get(answer.method, "personal")
-    other = answer.view not in ("", shown)  # older ledgers do not say it
-    return f" by `tune.view={answer.view}`, where the table shows the view {shown}" if other else ""
+    view = of.layout.views.get(answer.method, "personal")
+    other = answer.view not in ("", view)  # older ledgers do not say it
+    return f" by `tune.view={answer.view}`, where the table shows the view {view}" if other else ""
 
 
 def _answers(of: Reproduced) -> list[Answer]:

@@ -27,6 +27,7 @@ class Made(NamedTuple):
     value: Value  # in the printed unit
     place: int  # 1: the best of its column, 2: the second; 0: neither
     against: list[Answer]  # those of other rows that it is measured against
+    noise: float | None  # the std over seeds of what stands there, whatever its own is over
 
     @property
     def there(self) -> bool:
@@ -58,10 +59,11 @@ class Made(NamedTuple):
 
     @property
     def apart(self) -> bool:
-        """Whether we are further from print than both stds together; never where nothing measures the noise: that two
-        seeds agree to the last digit says little of it.
+        """Whether we are further from print than both stds together, ours over seeds where none is shown; never where
+        nothing measures the noise: that two seeds agree to the last digit says little of it.
         """
-        stds = [std for std in (self.value.std or None, self.line.std) if std is not None]
+        own = self.noise if self.value.std is None else self.value.std
+        stds = [std for std in (own or None, self.line.std) if std is not None]
         return self.difference is not None and bool(stds) and abs(self.difference) > sum(stds)
 
 
@@ -92,7 +94,8 @@ class Reproduced:
             if column is not None:
                 metric = self.layout.metrics[line.metric]
                 place = (line.row, self.layout.columns.index(column))
-                found[place] = Made(line, metric, self._answer_of(line), self.value(line), 0, self._against(line))
+                answer, against = self._answer_of(line), self._against(line)
+                found[place] = Made(line, metric, answer, self.value(line), 0, against, self.noise(line))
         return self._ranked(found)
 
     @cached_property
@@ -266,7 +269,7 @@ class Reproduced:
     def cells(self) -> list[Cell]:
         """Our numbers of the paper's rows as claims see them, with the EMDs that FedFomo prints in heads of columns."""
         cells = [
-            layout.cell_of(self.layout, made.line, made.value.mean, made.value.std, noise=self.noise(made.line))
+            layout.cell_of(self.layout, made.line, made.value.mean, made.value.std, noise=made.noise)
             for made in self.papers
             if made.complete
         ]

@@ -90,7 +90,7 @@ def test_a_cell_shows_ours_print_and_the_difference(made: Path) -> None:
     assert "75.00 (1 of 2 seeds)" in text
     assert "pgfed cifar10/clients50 seed 1 failed: ValueError: the loss is nan" in text
     assert "is running at round 1 of 3" in text
-    assert "pgfed cifar10/clients25: 1 points of its search failed: it broke" in text
+    assert "pgfed cifar10/clients25: one point of its search failed: it broke" in text
     assert "`mu=0.1` (81.25% on validation data)" in text
     assert "ditto" not in text
     claim = next(line for line in text.splitlines() if "pgfed-t1-3:" in line)  # PGFedMo 80 ± 0, PGFed 72.5 ± 3.5
@@ -246,12 +246,13 @@ def test_a_search_by_another_view_than_the_tables_is_named(tmp_path: Path, monke
         sweep.add("fmnist/pat2", method, {0: [4] * 4}, views=("personal", "trained"))
         group = sweep.group("fmnist/pat2", method)
         group |= {"winner": {"algorithm.mu": 0.1}, "winner_value": 0.5, "points": 2}
+        group["tried"] = [{"point": {"algorithm.mu": mu}, "value": 0.5 - mu} for mu in (1.0, 0.1, 0.01)]
     sweep.write()
     main(["fedpg/table1"])
     text = (tmp_path / "reports/fedpg/table1/README.md").read_text()
     said = "by `tune.view=personal`, where the table shows the view trained"
-    assert f"- fedavg: fmnist/pat2: `mu=0.1` (50.00% on validation data {said})\n" in text
-    assert "- ditto: fmnist/pat2: `mu=0.1` (50.00% on validation data)\n" in text
+    assert f"- fedavg: fmnist/pat2: `mu=0.1` (of 0.01, 0.1, 1.0) (50.00% on validation data {said})\n" in text
+    assert "- ditto: fmnist/pat2: `mu=0.1` (of 0.01, 0.1, 1.0) (50.00% on validation data)\n" in text
 
 
 def test_a_row_of_ones_own_has_our_number_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -233,8 +233,16 @@ def test_noise_is_over_seeds_whatever_the_std_is_over(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path / "runs", "fedpg/table1")
     sweep.add("fmnist/pat2", "fedpg", {0: [2, 4, 6, 8], 1: [2, 6, 8, 8]}, views=("personal", "global_all"))
     sweep.write()
-    noise = {cell.metric: cell.noise for cell in reproduced(sweep.runs, "fedpg/table1").cells()}
+    of = reproduced(sweep.runs, "fedpg/table1")
+    noise = {cell.metric: cell.noise for cell in of.cells()}
     assert noise == {"l_acc": pytest.approx(0.1 / math.sqrt(2)), "gm_acc": pytest.approx(0.05 / math.sqrt(2))}
+    apart = {m.line.metric: (m.difference, m.apart) for m in of.made.values() if m.there}
+    assert apart == {  # printed: 0.897 ± 0.068 and 0.89
+        "l_acc": (pytest.approx(0.55 - 0.897), True),
+        "gm_acc": (pytest.approx(0.275 - 0.89), True),
+    }
+    close = of.made[next(place for place, m in of.made.items() if m.line.metric == "gm_acc")]
+    assert not close._replace(value=close.value._replace(mean=0.86)).apart  # 0.03 < 0.035
 
 
 class Echo(Reproduced):
