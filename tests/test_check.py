@@ -7,6 +7,7 @@ import pytest
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.check import command, main
 from pflsweep.check import properties as p
+from pflsweep.check.case import Case
 from pflsweep.check.command import case_of, verdict
 from pflsweep.engine.protocol import Method
 from pflsweep.errors import UserError
@@ -77,6 +78,18 @@ def test_check_fails_with_the_reason(few: None, capsys: pytest.CaptureFixture[st
     assert main(["tests.broken.WritesIntoDown"]) == 1
     out = capsys.readouterr().out
     assert "FAILED  no verb writes into what it is given\n        step writes into" in out
+
+
+def test_check_says_a_reason_once(few: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    def another(case: Case) -> None:
+        """fails likewise"""
+        p.verbs_are_pure(case)
+
+    monkeypatch.setattr(command, "PROPERTIES", (p.verbs_are_pure, another))
+    assert main(["tests.broken.WritesIntoDown"]) == 1
+    out = capsys.readouterr().out
+    assert out.count("step writes into") == 1
+    assert "FAILED  fails likewise\n        for a reason that stands above\n2 of 2 properties failed." in out
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,8 @@ def main(argv: list[str]) -> int:
     check_fields(cls, values, cls.__name__, "add key=VALUE, or name its folder of YAML files with --config-dir")
     case = case_of(cls, values)
     print(f"{cls.__name__}: {getattr(cls, 'paper', 'no paper named')}")
-    failures = sum(_report(property_, case) for property_ in PROPERTIES)
+    said: set[str] = set()
+    failures = sum(_report(property_, case, said) for property_ in PROPERTIES)
     if failures:
         print(f"{failures} of {len(PROPERTIES)} properties failed.")
     else:
@@ -81,11 +82,13 @@ def verdict(property_: Property, case: Case) -> str:
     return ""
 
 
-def _report(property_: Property, case: Case) -> bool:
-    """Prints a property's line; whether it failed."""
+def _report(property_: Property, case: Case, said: set[str]) -> bool:
+    """Prints a property's line, with the reason where it failed, if that is a new one; whether it failed."""
     why = verdict(property_, case)
     says = (property_.__doc__ or property_.__name__).partition("\n")[0]
-    print(f"FAILED  {says}\n        {why}" if why else f"ok      {says}", flush=True)
+    reason = "for a reason that stands above" if why in said else why
+    print(f"FAILED  {says}\n        {reason}" if why else f"ok      {says}", flush=True)
+    said.add(why)
     return bool(why)
 
 
