@@ -8,15 +8,25 @@ from typing import Any
 
 import numpy as np
 
+from pflsweep.errors import UserError, nearest
 from pflsweep.report import figures, style
 from pflsweep.report.compare import banded, by_round, newcomers_accuracy
 from pflsweep.report.figures import Curve
 from pflsweep.report.paper import sensitivity, studies, weight_figures
+from pflsweep.report.paper.layout import Layout
 from pflsweep.report.paper.store import Trial
 from pflsweep.report.paper.table import Made, Reproduced, title
 from pflsweep.report.style import Picture
 
 PANELS = 3  # in a row
+
+
+def check(of: Layout) -> None:
+    """Raises UserError where a layout asks for a figure that there is not."""
+    for name in of.figures:
+        if name not in FIGURES:
+            known = ", ".join(FIGURES)
+            raise UserError(f"{of.name}: figures has '{name}'.{nearest(name, list(FIGURES))} It may have: {known}.")
 
 
 def draw(of: Reproduced, folder: Path) -> dict[str, str]:

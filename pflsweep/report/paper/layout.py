@@ -144,7 +144,6 @@ def read(name: str) -> Layout:
         raise UserError(f"No report '{name}'.{nearest(name, names())} There are: runs, all, {', '.join(names())}.")
     content = _content(file)
     metrics = {key: _metric(key, spec, file) for key, spec in content.pop("metrics").items()}
-    _known("figures", content["figures"], _figures(), file)
     stem, own, beside = (content.pop(key) for key in ("printed", "own_table", "beside"))
     if not stem:
         table, columns, printed = _unprinted(own, metrics, file)
@@ -242,12 +241,6 @@ def _metric(name: str, spec: Any, file: Path) -> Metric:
         if value not in allowed:
             raise UserError(f"{file}: metrics.{name}.{key} is '{value}': it has to be {', '.join(allowed)}.")
     return metric
-
-
-def _figures() -> list[str]:
-    from pflsweep.report.paper.figures import FIGURES
-
-    return list(FIGURES)
 
 
 def _known(key: str, words: list[str], allowed: list[str], file: Path) -> None:

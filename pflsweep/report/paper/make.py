@@ -48,6 +48,7 @@ def make(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracker
 
 
 def _one(of: Layout, store: Store, out: Path, tracker: Tracker) -> str:
+    figures.check(of)
     table, folder, ledgers = Reproduced(of, store), _made(out / of.name), store.of(of.sweeps)
     others = [Reproduced(layout.read(other), store) for other in others_needed(of)]
     ruled = list(rulings(table, [other for other in others if _sound(other)]))

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pflsweep.errors import UserError
-from pflsweep.report.paper import layout, measure, papers
+from pflsweep.report.paper import figures, layout, measure, papers
+from pflsweep.report.paper.make import make
 from pflsweep.sweep.files import read_table, table_names
 from tests.sweep.test_tables import PRINTED, column, sweep_of
 
@@ -20,6 +21,11 @@ def test_every_printed_table_has_a_layout() -> None:
     assert sorted(IN_PRINT) == sorted(sweep_of(csv) for csv in PRINTED)
     assert sum(len(layout.read(name).printed) for name in IN_PRINT) == 1311
     assert set(table_names()) <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_figure_that_is_asked_for_is_there(name: str) -> None:
+    figures.check(layout.read(name))
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -125,13 +131,20 @@ def test_a_new_table_needs_no_code(own: Path) -> None:
             "rows are `method: label`",
         ),
         (GOOD.replace("[mine/table1]", "[]"), "'sweeps' is empty"),
-        (GOOD + "figures: [curve]\n", "figures has 'curve'. Did you mean 'curves'"),
     ],
 )
 def test_what_is_wrong_in_a_layout_is_said(own: Path, text: str, said: str) -> None:
     own.write_text(text)
     with pytest.raises(UserError, match=said.replace("[", r"\[")):
         layout.read("mine/table1")
+
+
+def test_a_figure_that_there_is_not_is_said_before_anything_is_written(own: Path, tmp_path: Path) -> None:
+    own.write_text(GOOD + "figures: [curve]\n")
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(UserError, match=r"figures has 'curve'\. Did you mean 'curves'"):
+        make(["mine/table1"], tmp_path / "runs", tmp_path / "out", None)
+    assert not (tmp_path / "out/mine").exists()
 
 
 def test_the_papers_tables_are_known_in_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
