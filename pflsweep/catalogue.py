@@ -9,7 +9,7 @@ import pandas as pd
 from pflsweep.compose import conf_dir, read_option
 from pflsweep.config import target
 from pflsweep.engine.protocol import Method, hyperparameters
-from pflsweep.keys import shown
+from pflsweep.keys import as_override
 from pflsweep.rules import field_rule
 
 INTRO = """# Methods
@@ -90,4 +90,4 @@ def _row(cls: type[Method], name: str, options: list[Option]) -> str:
 
 
 def _value(value: Any, remark: str) -> str:
-    return f"{shown(value)} ({remark})" if remark else shown(value)
+    return f"{as_override(value)} ({remark})" if remark else as_override(value)

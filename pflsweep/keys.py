@@ -22,10 +22,10 @@ def put(values: dict[str, Any], key: str, value: Any) -> None:
     values[last] = value
 
 
-def shown(value: Any) -> str:
+def as_override(value: Any) -> str:
     """A value as an override gives it: null, true, [1,2]."""
     if isinstance(value, list):
-        return f"[{','.join(map(shown, value))}]"
+        return f"[{','.join(map(as_override, value))}]"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 

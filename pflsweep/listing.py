@@ -6,7 +6,7 @@ from typing import Any
 
 from pflsweep.compose import conf_dir, read_option
 from pflsweep.errors import Parser, UserError, nearest
-from pflsweep.keys import shown
+from pflsweep.keys import as_override
 
 GROUPS = {
     "algorithms": "algorithm",
@@ -95,8 +95,8 @@ def _line(group: str, file: Path) -> str:
     if group == "setting":  # sets keys of many groups
         return about
     values = {k: v for k, v in node.items() if k not in ("_target_", "defaults", "name")}
-    shown = ", ".join(f"{key}={shown(value)}" for key, value in values.items())
-    return f"{about}  [{shown}]" if shown else about
+    keys = ", ".join(f"{key}={as_override(value)}" for key, value in values.items())
+    return f"{about}  [{keys}]" if keys else about
 
 
 def _comment(text: str) -> str:

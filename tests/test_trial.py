@@ -399,9 +399,10 @@ def test_a_model_of_ones_own_that_was_edited_is_trained_again(monkeypatch: pytes
     assert folders[0] == folders[1] != folders[2]
 
 
+@pytest.mark.parametrize("hidden", ["[16]", "[]"])  # the latter is logistic regression: nothing is below the head
 @pytest.mark.parametrize("algorithm", sorted(listing._options("algorithm", None)))
-def test_every_method_ends_with_models_that_can_be_loaded(algorithm: str) -> None:
-    result = run("train.rounds=1", f"algorithm={algorithm}")
+def test_every_method_ends_with_models_that_can_be_loaded(algorithm: str, hidden: str) -> None:
+    result = run("train.rounds=1", f"algorithm={algorithm}", f"model.hidden={hidden}")
     x = torch.zeros(2, *result.record.meta["shape"])
     assert result.load_personal(5)(x).shape == (2, result.record.meta["classes"])
 

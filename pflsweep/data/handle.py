@@ -127,10 +127,12 @@ class Data:
         """Mean over all samples of a split of fn(*args, batch), which returns means over its batch; [C, ...] each.
 
         fn is lifted (@each); batches are large and without key: no dropout. Every client needs samples in the split.
+        Batches are drawn, since datasets may be sorted by class and batch norm sees which samples are together.
         """
         if not all(len(own) for own in self._rows[split]):
             raise ValueError(f"a client has no samples in '{split}': there is no mean")
-        order = [self._cut(own, self._large) for own in self._rows[split]]
+        drawn = [self._generator(c, f"mean/{split}").permutation(own) for c, own in enumerate(self._rows[split])]
+        order = [self._cut(own, self._large) for own in drawn]
         sizes = torch.tensor([len(own) for own in self._rows[split]], dtype=torch.float64)
         total = None
         for step, batch in enumerate(self._batches(order, None)):

@@ -199,9 +199,12 @@ def _outputs(
 
 
 def _calibrate(task: Task, w: Tensor, federation: Federation, client: int, large: int) -> Stats:
-    """Batch norm's statistics for one model on one client's training data; nothing of it is kept."""
+    """Batch norm's statistics for one model on one client's training data, in batches that are drawn: datasets may be
+    sorted by class. Nothing of it is kept.
+    """
     stats: Stats = {}
-    rows = torch.from_numpy(federation.rows["train"][client]).to(federation.device)
+    generator = draws.generator(federation.seed, "calibration", int(federation.keys[client]))
+    rows = torch.from_numpy(generator.permutation(federation.rows["train"][client])).to(federation.device)
     for part in islice(rows.split(large), CALIBRATION_BATCHES):
         with context(collect=stats):
             task.logits(w, federation.gather(part)[0])

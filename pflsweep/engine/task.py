@@ -60,8 +60,8 @@ def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
 class Task:
     """A model's architecture and its loss.
 
-    precision: of gradients: "fp32", "tf32" (which the trial sets), or "bf16", PyTorch's autocast: parameters, losses,
-    updates and evaluation stay fp32.
+    precision: "fp32"; "tf32", which the trial sets for all products on a GPU; or "bf16", PyTorch's autocast in training
+    passes: parameters, gradients' sums, updates and evaluation stay fp32.
     compiled: the size of batches on which gradients of the plain loss are compiled programs; 0: none are.
     size: P. extractor, head: slices of w. blocks: one slice a block, bottom to top. A task is one thread's: a forward
     pass puts its parameters into the one model.
@@ -201,7 +201,7 @@ class Task:
     ) -> tuple[Tensor, Tensor]:
         """The loss and its gradient as one vector."""
         result, grads = self._grads(w, batch, loss, part, top, features)
-        return result, torch.cat([grad.reshape(-1) for grad in grads.values()])
+        return result, torch.cat([grad.reshape(-1) for grad in grads.values()]) if grads else w.new_zeros(0)
 
     def _grads(
         self, w: Tensor, batch: Batch, loss: Loss, part: slice | None, top: int | None, features: bool
@@ -218,6 +218,8 @@ class Task:
             return loss(self._noisy(at, batch, first), batch)
 
         free = [pieces[name] for name in names]
+        if not free:  # such as what is below the head of a model that is all head
+            return value().detach(), {}
         if vmapped():
             grads, result = torch.func.grad_and_value(value, argnums=tuple(range(len(free))))(*free)
         else:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pflsweep.keys import PLUGS, shown
+from pflsweep.keys import PLUGS, as_override
 from pflsweep.record import Record
 from pflsweep.report import figures, html, style, tables
 from pflsweep.report.compare import Row, Setting, check_baseline, settings
@@ -183,4 +183,4 @@ def _listing(values: dict[str, Any]) -> str:
 
 
 def _pairs(values: dict[str, Any]) -> str:
-    return ", ".join(f"`{k}={shown(v)}`" for k, v in values.items())
+    return ", ".join(f"`{k}={as_override(v)}`" for k, v in values.items())

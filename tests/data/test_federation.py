@@ -57,6 +57,23 @@ def test_a_mean_over_uneven_large_batches_is_the_mean(ids):
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-14)
 
 
+def test_the_batches_of_a_mean_are_drawn_since_a_dataset_may_be_sorted_by_class():
+    def batches(round: int) -> list[list[int]]:
+        found = []
+
+        def look(batch):
+            found.append(batch.x[0, :, 0].int().tolist())
+            return torch.zeros(1, dtype=torch.float64)
+
+        data([3], round).mean(look)
+        return found
+
+    order = batches(1)
+    assert [len(rows) for rows in order] == [3, 3, 1]
+    assert sorted(flat(order)) == ROWS[3].tolist() != flat(order)
+    assert batches(1) == order != batches(2)
+
+
 def test_an_epoch_is_every_row_once_and_the_next_another_order():
     order = seen(data([3]).train(2))
     assert [len(rows) for rows in order] == [2, 2, 2, 1] * 2

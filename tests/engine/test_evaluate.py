@@ -21,6 +21,7 @@ from pflsweep.engine.protocol import Method
 from pflsweep.engine.simulation import Simulation
 from pflsweep.engine.task import Task
 from pflsweep.models.blocks import model_of
+from pflsweep.models.layers import BatchNorm2d
 
 EVERYTHING = Metrics(subset=0.5, subset_size="union", all=True, trained=True)
 Y = [0, 0, 1, 1, 2, 2, 2, 2, 0]
@@ -45,6 +46,20 @@ def answers(*classes: int) -> Tensor:
 def scored(models: list[Tensor], metrics: Metrics = EVERYTHING, large: int = 4) -> dict[str, Scores]:
     task, federation = tiny()
     return score(task, task.logits, enumerate(models), federation, targets(federation, "test", metrics), large)
+
+
+def test_batch_norm_is_calibrated_on_all_classes_of_a_sorted_dataset() -> None:
+    """Of 160 images that are their class, 40 of each in a row, four batches of ten are drawn."""
+    y = torch.arange(4).repeat_interleave(40)
+    dataset = Dataset("sorted", y.float().view(-1, 1, 1, 1), y, 160, 4, 1.0, torch.zeros(1), torch.ones(1), "sorted")
+    rows = Rows([np.arange(160)], [np.arange(160)])
+    federation = Federation(dataset, rows, validation=0.0, seed=0, device="cpu")
+    model = model_of(body=nn.Sequential(BatchNorm2d(1), nn.Flatten()), head=nn.Linear(1, 4))
+    task = Task(model)
+    (total, mean, var) = evaluate._calibrate(task, task.vector(model), federation, 0, 10)[0]
+    assert total == 40
+    assert float(mean) == pytest.approx(1.5, abs=0.5)
+    assert float(var) == pytest.approx(1.25, abs=0.5)
 
 
 def test_scores_by_hand() -> None:

@@ -9,6 +9,7 @@ from pflsweep.check.world import CLASSES, world
 from pflsweep.engine.lift import each
 from pflsweep.engine.optimiser import Sgd
 from pflsweep.engine.task import Batch, Task, cross_entropy, mean_over
+from pflsweep.models.blocks import model_of
 from pflsweep.models.layers import context
 
 TOP = (1, 2, 3)
@@ -142,6 +143,24 @@ def test_a_batch_of_padding_alone_has_no_loss_and_no_gradient(model: nn.Sequenti
     value, grad = task.value_and_grad(task.vector(model), batch(3, torch.zeros(3, dtype=torch.bool)))
     assert float(value) == 0
     assert not grad.any()
+
+
+def test_nothing_below_the_head_has_an_empty_gradient() -> None:
+    """As of logistic regression, for methods that train what is below the head by itself."""
+    model = model_of(head=nn.Linear(5, CLASSES, dtype=torch.float64))
+    task = Task(model)
+    w = task.vector(model)
+    value, grad = task.value_and_grad(w, batch(), part=task.extractor)
+    assert (float(value), grad.shape) == (float(task.loss(w, batch())), (0,))
+
+    rows = batch()
+
+    class Both:
+        @each
+        def grad(self, w: Tensor, x: Tensor) -> Tensor:
+            return task.grad(w, rows._replace(x=x), part=task.extractor)
+
+    assert Both().grad(torch.stack([w, w]), torch.stack([rows.x, rows.x])).shape == (2, 0)
 
 
 def test_mean_over_leaves_out_the_padding() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pflsweep.errors import UserError, without_password
-from pflsweep.keys import shown
+from pflsweep.keys import as_override
 from pflsweep.report import tables
 from pflsweep.report.paper import layout, papers, settings, weights
 from pflsweep.report.paper.claims import Check, Ruling
@@ -301,10 +301,10 @@ def _winners(of: Reproduced) -> list[str]:
 
 def _chosen(answer: Answer, key: str, value: Any) -> str:
     """A hyperparameter of the winner, with all its values for which the search has an accuracy."""
-    tried = {shown(point[key]): point[key] for point, _ in answer.tried if key in point}
+    tried = {as_override(point[key]): point[key] for point, _ in answer.tried if key in point}
     ordered = sorted(tried, key=lambda text: (str(type(tried[text])), tried[text]))
     of = f" (of {', '.join(ordered)})" if len(tried) > 1 else ""
-    return f"`{key.rpartition('.')[2]}={shown(value)}`{of}"
+    return f"`{key.rpartition('.')[2]}={as_override(value)}`{of}"
 
 
 def _other_view(of: Reproduced, answer: Answer) -> str:
