@@ -37,7 +37,10 @@ class Parser(argparse.ArgumentParser):
         if words or self._intermixed:  # the latter asks this method in turn
             return super().parse_known_args(args, namespace)
         self._intermixed = True
-        return self.parse_known_intermixed_args(args, namespace)
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._intermixed = False
 
     def error(self, message: str) -> NoReturn:
         said = next((word.partition("=")[0] for word in message.split() if word.startswith("-")), "")

@@ -52,7 +52,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
         (["algorithm=[local,fedavg]"], ["algorithm=ONE,OTHER"]),
         (["train.threads=100000"], ["train.threads is 100000", "at most 1024"]),
         (["ui", "--uri", "foo://x"], ["foo://x", "cannot be used"]),
-        (["ui", "--uri", "http://127.0.0.1:5000"], ["in a browser"]),
+        (["ui", "--uri", "http://lab:secret@127.0.0.1:5000"], ["--uri http://lab@127.0.0.1:5000 is", "in a browser"]),
         (["data", "show", "--out", "a.gif"], ["a.gif", ".svg"]),
         (["--config-dir", "nowhere"], ["There is no folder 'nowhere'"]),
         (["-m", "algorithm=local,fedprox", "algorithm.mu=1"], ["not a key of every option", "algorithm=local"]),

@@ -184,7 +184,8 @@ def ui(argv: list[str]) -> int:
     if file is not None and not file.exists():
         raise UserError(f"There is no store '{file}': no trial was tracked in this folder. Go to the one that has it.")
     if uri.startswith("http"):
-        raise UserError(f"--uri {uri} is a server, which has these pages itself: open its address in a browser.")
+        shown = without_password(uri)
+        raise UserError(f"--uri {shown} is a server, which has these pages itself: open its address in a browser.")
     with explained(uri):
         check_file(file) if file is not None else check_server(uri)
     _check_port(options.host, options.port)
