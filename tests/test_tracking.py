@@ -425,13 +425,17 @@ def test_no_password_is_said(store, tmp_path, monkeypatch, capsys, caplog):
         tracking.open_run({"tracking": {**store.options, "uri": uri}}, record)
     with forgiven("this"):
         raise OSError(f"{uri}/api is away")
+    database = "postgresql://lab:secret@127.0.0.1:9/runs"
+    with pytest.raises(UserError, match=r"store postgresql://lab@127\.0\.0\.1:9/runs cannot be used") as refused:
+        tracking.ui(["--uri", database])
     monkeypatch.setattr(os, "execve", lambda *_: None)
-    monkeypatch.setattr(tracking, "_check_port", lambda *_: None)
-    tracking.ui(["--uri", uri])
+    for name in ("_check_port", "check_server"):
+        monkeypatch.setattr(tracking, name, lambda *_: None)
+    tracking.ui(["--uri", database])
     said = capsys.readouterr().out
-    assert "MLflow on http://lab@127.0.0.1:9: " in said
+    assert "MLflow on postgresql://lab@127.0.0.1:9/runs: " in said
     assert "http://lab@127.0.0.1:9/api is away" in caplog.text
-    assert "secret" not in f"{caught.value} {said} {caplog.text}"
+    assert "secret" not in f"{caught.value} {refused.value} {said} {caplog.text}"
 
 
 def test_ui_on_a_port_that_is_taken(store):
