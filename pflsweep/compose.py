@@ -18,6 +18,11 @@ from pflsweep.keys import PLUGS, flat
 from pflsweep.places import shipped
 
 GROUPS = ("algorithm", *PLUGS, "model", "dataset", "partition", "train", "metrics", "study", "tracking")
+HYDRA_SAYS = {  # how the ValueErrors begin that are of the user's words, and what goes before them
+    "Config group override": "A config group is set to an option's name, as in dataset=digits: ",
+    "The --resolve flag": "",
+    "Only one of --run": "",
+}
 COMMAND = ("sweep", "only", "scale", "plan", "retry", "workers", "tune")  # keys of a sweep, not of its trials
 
 
@@ -135,10 +140,10 @@ def hydra_errors(overrides: list[str], config_dir: str | Path | None = None) -> 
     except UnicodeDecodeError as error:  # Hydra does not say of which
         raise UserError(f"An option's YAML file is not text in UTF-8: {one_line(error)}.") from error
     except ValueError as error:
-        if not str(error).startswith(("Config group override", "The --resolve flag", "Only one of --run")):
+        explained = next((words for begins, words in HYDRA_SAYS.items() if str(error).startswith(begins)), None)
+        if explained is None:  # none of Hydra's
             raise
-        group = "A config group is set to an option's name, as in dataset=digits: " if "group" in str(error) else ""
-        raise UserError(f"{group}{one_line(error)}.") from error
+        raise UserError(f"{explained}{one_line(error)}.") from error
 
 
 @contextmanager

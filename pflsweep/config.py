@@ -108,10 +108,11 @@ def check_fields(cls: type, values: dict[str, Any], head: str, remedy: str) -> N
 
     fields, rules = hyperparameters(cls), _rules_of(cls)
     for key in values:
-        if key in cls.__dataclass_fields__ and key not in fields:  # type: ignore[attr-defined]
+        if key in fields:
+            continue
+        if key in cls.__dataclass_fields__:  # type: ignore[attr-defined]
             raise UserError(f"{head}.{key} is a field of {cls.__name__}, no hyperparameter: declare it with hyper().")
-        if key not in fields:
-            raise UserError(unknown_key(f"{head}.{key}", [f"{head}.{name}" for name in fields]))
+        raise UserError(unknown_key(f"{head}.{key}", [f"{head}.{name}" for name in fields]))
     for name, field in fields.items():
         if name not in values:
             raise UserError(f"{head}.{name} is missing ({field.metadata.get('meaning', '')}): {remedy}.")

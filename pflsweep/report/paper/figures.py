@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from pflsweep.errors import UserError, nearest
 from pflsweep.report import figures, style
 from pflsweep.report.compare import banded, by_round, newcomers_accuracy
 from pflsweep.report.figures import Curve
 from pflsweep.report.paper import sensitivity, studies, weight_figures
-from pflsweep.report.paper.layout import Layout
+from pflsweep.report.paper.layout import Layout, require_known
 from pflsweep.report.paper.store import Trial
 from pflsweep.report.paper.table import Made, Reproduced, title
 from pflsweep.report.style import Picture
@@ -23,10 +22,7 @@ PANELS = 3  # in a row
 
 def check(of: Layout) -> None:
     """Raises UserError where a layout asks for a figure that there is not."""
-    for name in of.figures:
-        if name not in FIGURES:
-            known = ", ".join(FIGURES)
-            raise UserError(f"{of.name}: figures has '{name}'.{nearest(name, list(FIGURES))} It may have: {known}.")
+    require_known("figures", of.figures, list(FIGURES), of.name)
 
 
 def draw(of: Reproduced, folder: Path) -> dict[str, str]:

@@ -232,7 +232,7 @@ def _metric(name: str, spec: Any, file: Path) -> Metric:
         )
     own = {key: value for key, value in spec.items() if key in Metric._fields}
     needed, further = WORDS.get(spec["quantity"], ((), ()))
-    _known(f"metrics.{name}", list(spec), [*Metric._fields, *needed, *further], file)
+    require_known(f"metrics.{name}", list(spec), [*Metric._fields, *needed, *further], file)
     for word in needed:
         if word not in spec:
             raise UserError(f"{file}: metrics.{name}: {spec['quantity']} needs '{word}'.")
@@ -243,11 +243,12 @@ def _metric(name: str, spec: Any, file: Path) -> Metric:
     return metric
 
 
-def _known(key: str, words: list[str], allowed: list[str], file: Path) -> None:
+def require_known(key: str, words: list[str], allowed: list[str], where: Path | str) -> None:
+    """Raises UserError where one of a layout's words is none that is allowed. where: the layout."""
     for word in words:
         if word not in allowed:
             raise UserError(
-                f"{file}: {key} has '{word}'.{nearest(str(word), allowed)} It may have: {', '.join(allowed)}."
+                f"{where}: {key} has '{word}'.{nearest(str(word), allowed)} It may have: {', '.join(allowed)}."
             )
 
 

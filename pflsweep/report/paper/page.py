@@ -135,7 +135,8 @@ def number(x: float, decimals: int, sign: str = "") -> str:
 
 
 def _section(heading: str, lines: Iterable[str]) -> list[str]:
-    body = [line if line.startswith(("|", "  ", PAIRED, CLEAR, TAU, VIEWS)) else f"- {line}" for line in lines]
+    """Lines of tables and inner lists stand as they are, and so do paragraphs, which end with a newline."""
+    body = [line if line.startswith(("|", "  ")) or line.endswith("\n") else f"- {line}" for line in lines]
     return [f"## {heading}\n", "\n".join(body) + "\n"] if body else []
 
 
