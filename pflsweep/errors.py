@@ -33,8 +33,10 @@ class Parser(argparse.ArgumentParser):
     _intermixed = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        words = any(isinstance(action, argparse._SubParsersAction) for action in self._actions)
-        if words or self._intermixed:  # the latter asks this method in turn
+        words = next((each for each in self._actions if isinstance(each, argparse._SubParsersAction)), None)
+        if words is not None:
+            return super().parse_known_args(self._word_first(args, words), namespace)
+        if self._intermixed:  # it asks this method in turn
             return super().parse_known_args(args, namespace)
         self._intermixed = True
         try:
@@ -42,8 +44,21 @@ class Parser(argparse.ArgumentParser):
         finally:
             self._intermixed = False
 
+    def _word_first(self, args: list[str], words: "argparse._SubParsersAction[Parser]") -> list[str]:
+        """`report --runs DIR runs` is `report runs --runs DIR`. Raises UserError where none is known."""
+        flags = [pair for parser in words.choices.values() for pair in parser._option_string_actions.items()]
+        taking = {flag for flag, action in flags if action.nargs != 0}
+        free = [word[:1] != "-" and before not in taking for before, word in zip(["", *args], args, strict=False)]
+        if not any(free):
+            return args if {"-h", "--help"}.intersection(args) else self.error(f"{words.metavar} is missing")
+        at = free.index(True)
+        word, known = args[at], list(words.choices)
+        if word not in known:
+            raise UserError(f"{self.prog}: there is no '{word}'.{nearest(word, known)} There are: {', '.join(known)}.")
+        return [word, *args[:at], *args[at + 1 :]]
+
     def error(self, message: str) -> NoReturn:
-        said = next((word.partition("=")[0] for word in message.split() if word.startswith("-")), "")
+        said = next((re.split("[=:,]", word)[0] for word in message.split() if word.startswith("-")), "")
         guess = nearest(said, self.flags()) if said not in self.flags() else ""
         raise UserError(f"{self.prog}: {message}.{guess} See `{self.prog} --help`.")
 

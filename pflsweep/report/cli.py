@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pflsweep.errors import Parser, UserError, nearest
+from pflsweep.errors import Parser, UserError
 
 if TYPE_CHECKING:
     from pflsweep.report.paper.links import Tracker
@@ -16,10 +16,7 @@ def main(argv: list[str], tracker: "Tracker | None" = None) -> int:
     """tracker: who knows where runs can be browsed, and keeps papers' pages there. Raises UserError on bad input."""
     from pflsweep.report.paper import layout
 
-    pages = ["runs", "all", *layout.names()]
-    if argv and not argv[0].startswith("-") and argv[0] not in pages:
-        raise UserError(f"No report '{argv[0]}'.{nearest(argv[0], pages)} There are: {', '.join(pages)}.")
-    options = _parser(pages).parse_args(argv or ["--help"])
+    options = _parser(["runs", "all", *layout.names()]).parse_args(argv or ["--help"])
     return _runs(options) if options.page == "runs" else _papers(options, tracker)
 
 

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pflsweep.errors import UserError, without_password
@@ -161,7 +161,26 @@ def _legend(of: Reproduced) -> str:
     text, over = (LEGEND, (said or "nothing") + theirs) if of.layout.in_print else (UNPRINTED, said or "nothing")
     own = OWN if of.own_rows else ""
     along, single = of.layout.compare.removesuffix("s"), SINGLE if unshown else ""
-    return text.format(along=along, over=over, single=single) + own + none + needs
+    return text.format(along=along, over=over, single=single) + own + none + needs + "".join(_slowest(of))
+
+
+def _slowest(of: Reproduced) -> Iterator[str]:
+    """Over which row of a column the others' numbers are, where that is its slowest: in ours often another than in
+    print's.
+    """
+    for number, column in enumerate(of.layout.columns):
+        places = [place for place in sorted(of.made) if place[1] == number and place[0] not in of.own_rows]
+        there = [made for made in map(of.made.__getitem__, places) if made.there and made.metric.relative == "slowest"]
+        arrived = [(made.line.label, made.value.mean) for made in there if made.value.mean]
+        printed = [(made.line.label, made.line.value) for made in there if made.line.value is not None]
+        if arrived:
+            ours, theirs = _lowest(arrived), _lowest(printed)
+            yield f"\n{title(column)}: ours over {ours}, the slowest that gets there; print's over {theirs}.\n"
+
+
+def _lowest(numbers: list[tuple[str, float]]) -> str:
+    """The labels of the least of them."""
+    return ", ".join(label for label, number in numbers if number == min(each for _, each in numbers))
 
 
 def _gaps(of: Reproduced) -> list[str]:

@@ -377,7 +377,9 @@ def test_accuracy_against_epsilon(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["pgfed/tabel1"], "No report 'pgfed/tabel1'. Did you mean 'pgfed/table1'"),
+        (["pgfed/tabel1"], "there is no 'pgfed/tabel1'. Did you mean 'pgfed/table1'"),
+        (["--runs", "runs", "pgfed/tabel1"], "there is no 'pgfed/tabel1'. Did you mean 'pgfed/table1'"),
+        (["--runs", "runs"], "pflsweep report: PAGE is missing."),
         (["pgfed/table1", "--runs", "nowhere"], "There is no folder of runs 'nowhere'"),
         (["pgfed/table1", "--otu", "x"], "Did you mean '--out'"),
         (["pgfed/table1", "--out", "/proc/x"], "--out /proc/x cannot be written to"),

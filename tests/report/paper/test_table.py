@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pflsweep.report.paper import layout, measure, papers
+from pflsweep.report.paper import layout, measure, page, papers
 from pflsweep.report.paper.claims import Cell
+from pflsweep.report.paper.links import Links
 from pflsweep.report.paper.measure import Value
 from pflsweep.report.paper.papers import Printed
 from pflsweep.report.paper.store import Answer, Store, ledgers
@@ -131,6 +132,8 @@ def test_rounds_to_a_goal_and_speedup_over_the_slowest(tmp_path: Path) -> None:
     of = reproduced(sweep.runs, "pgfed/table2")
     assert made(of, "pgfedmo", "rounds_to_70").value == (math.inf, None, 1)
     assert made(of, "apfl", "speedup").value.mean == 1.0
+    ours, print_s = "APFL, FedPer, Per-FedAvg, FedRoD, PGFed, the slowest that gets there", "APFL, Per-FedAvg"
+    assert f"25 clients, speedup: ours over {ours}; print's over {print_s}.\n" in page.text(of, [], {}, Links())
 
 
 def test_speed_relative_to_fedavg(sweep: Sweep) -> None:
