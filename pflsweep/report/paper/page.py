@@ -18,7 +18,10 @@ from pflsweep.report.paper.table import Made, Reproduced, title
 MINUS = "\N{MINUS SIGN}"
 VERDICTS = {True: "holds", "partly": "holds in part", False: "does not hold", None: "cannot be told yet"}
 SINGLE = " Where we show none, the mark takes ours over seeds."
-OVER = {"seeds": "seeds (divided by n \N{MINUS SIGN} 1)", "clients": "clients (divided by n), then averaged over seeds"}
+OVER = {
+    "seeds": "seeds (divided by n \N{MINUS SIGN} 1), each with a partition, a first model and cohorts of its own",
+    "clients": "clients (divided by n), then averaged over seeds",
+}
 VIEWS = """\
 The view `trained` is of each client's model as it last left local training.
 """
