@@ -235,11 +235,21 @@ def _check_text(config: Config, tokens: int | None) -> None:
 
 
 def build_model(config: Config, shape: tuple[int, ...], classes: int) -> Any:
-    """The initial model: a draw of its own, the same for all methods under one seed."""
+    """The initial model: a draw of its own, the same for all methods under one seed. Raises UserError where it has no
+    blocks, of which methods share some.
+    """
+    from torch import nn
+
     from pflsweep.engine import draws
 
     with draws.first_model(config.values["seed"], "model"):
-        return _call(config, "model", shape, classes)
+        model = _call(config, "model", shape, classes)
+    if not (isinstance(model, nn.Sequential) and len(model) and isinstance(model[-1], nn.Linear)):
+        raise UserError(
+            f"model={config.choices['model']} is {type(model).__name__}: it has to be an nn.Sequential of blocks, the "
+            "last of them its head, an nn.Linear."
+        )
+    return model
 
 
 def _call(config: Config, group: str, *args: Any, **offered: Any) -> Any:

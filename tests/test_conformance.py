@@ -91,7 +91,7 @@ def extractor_twice(s: Sizes) -> float:
 
 
 ROUNDING = 1e-12
-TWO_EXITS = HARD + " train.rounds=8 train.lr=0.3 algorithm.gamma=0.5 algorithm.keep=0.5"  # of SplitGP, apart early
+TWO_EXITS = HARD + " train.lr=0.3 algorithm.gamma=0.5 algorithm.keep=0.5"  # of SplitGP, apart early
 TWO_GROUPS = (  # of 15 clients with five classes each, trained until their little data has no more to give
     HARD + " partition.clients=30 partition.classes_per_client=5 train.participation=1 train.batch=48 train.epochs=5 "
     "train.lr=0.3 train.rounds=12"
@@ -221,7 +221,7 @@ TABLE = {
                 "a learnt alpha",
                 off="algorithm.adaptive=false",
                 on="algorithm.adaptive=true",
-                where=f"{HARD} algorithm.alpha=0.1 train.rounds=10",
+                where=f"{HARD} algorithm.alpha=0.1",
             ),
         ),
     ),
@@ -233,7 +233,7 @@ TABLE = {
             Works(
                 "the envelope's minimiser",
                 off="algorithm.eval=w",
-                where=f"{SOME_ALIKE} partition.clients=30 partition.least=10 train.rounds=10 algorithm.inner_lr=0.05",
+                where=f"{SOME_ALIKE} partition.clients=30 partition.least=10 train.rounds=5 algorithm.inner_lr=0.05",
             ),
         ),
     ),
@@ -279,7 +279,7 @@ TABLE = {
                 "a model for each group",
                 off="algorithm.eps1=0",
                 on="algorithm.eps1=10",
-                where=HARD + " train.participation=1 train.rounds=10 algorithm.after=3 algorithm.eps2=0",
+                where=HARD + " train.participation=1 algorithm.after=3 algorithm.eps2=0",
             ),
         ),
     ),
@@ -336,7 +336,7 @@ TABLE = {
             Works(
                 "layers of its own",
                 off="algorithm.strategy_lr=0",
-                where=HARD + " partition.clients=20 train.participation=1",
+                where=HARD + " partition.clients=20 train.participation=1 train.rounds=15",
             ),
         ),
     ),

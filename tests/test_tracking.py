@@ -253,6 +253,26 @@ def test_a_sweep_that_was_trained_untracked_is_sent_when_it_is_given_again(store
         assert all(store.steps(run, "personal/accuracy") == [1, 2] for run in trials)
 
 
+def test_a_sweep_that_was_trained_untracked_in_part_is_sent_whole(store, tmp_path):
+    words = ["-m", "partition.clients=4", "model.hidden=[8]", "train.rounds=2", "seed=0,1"]
+    assert main([*words, "tracking=none"]) == 0
+    shutil.rmtree(next(tmp_path.glob("runs/*/meta.json")).parent)  # as if it had been stopped before
+    assert main(words) == 0
+    assert len([run for run in store.runs() if "mlflow.parentRunId" in run.data.tags]) == 2
+
+
+def test_a_sweep_whose_end_was_not_told_is_ended_by_the_same_command(store):
+    words = ["-m", "partition.clients=4", "model.hidden=[8]", "train.rounds=2", "seed=0,1"]
+    assert main(words) == 0
+    (parent,) = (run for run in store.runs() if "pflsweep.sweep" in run.data.tags)
+    store.client.set_tag(parent.info.run_id, "mlflow.loggedArtifacts", "[]")
+    store.client.update_run(parent.info.run_id, status="RUNNING")  # as if it had died before
+    assert main(words) == 0
+    (parent,) = (run for run in store.runs() if "pflsweep.sweep" in run.data.tags)
+    assert parent.info.status == "FINISHED"
+    assert "comparison.json" in parent.data.tags["mlflow.loggedArtifacts"]
+
+
 def test_all_tables_of_a_sweep_are_named(store, tmp_path):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
     tables = {"standings": pd.DataFrame({"a": [1]}), "winners": pd.DataFrame({"b": [2]})}

@@ -13,11 +13,11 @@ SEEDS = (0, 1, 2)
 LAST = 3  # rounds whose accuracy is averaged
 # A hard federation: two of the ten classes a client, in groups; small enough for a second or two a run.
 HARD = (
-    "dataset=digits model=mlp partition=pathological partition.clients=10 train.participation=0.5 train.rounds=15 "
+    "dataset=digits model=mlp partition=pathological partition.clients=10 train.participation=0.5 train.rounds=8 "
     "train.batch=16 train.lr=0.1"
 )
 
-ALIKE = HARD.replace("pathological", "iid") + " partition.clients=30 train.rounds=8"  # each has little
+ALIKE = HARD.replace("pathological", "iid") + " partition.clients=30"  # each has little
 SOME_ALIKE = HARD.replace("pathological", "dirichlet") + " partition.clients=20 partition.alpha=0.5 partition.least=20"
 # Six clients in each of the groups, with little each.
 GROUPS = HARD + " partition.clients=30 partition.least=20 train.participation=1 train.rounds=5"

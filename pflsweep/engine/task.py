@@ -4,6 +4,7 @@ A model is an nn.Sequential of named blocks, bottom to top; its last block, the 
 a model is a slice of `w`. Everything here is written for one client and runs lifted as well (see lift.py).
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
@@ -96,7 +97,12 @@ class Task:
         self.extractor = slice(0, self.head.start)
         self.classes = head.out_features
         self.calibrated = any(getattr(module, "calibrated", False) for module in model.modules())
-        self._spans = {(i, j): model[i:j] for i in range(len(model)) for j in range(i + 1, len(model) + 1)}
+        blocks = list(model.named_children())
+        self._spans = {
+            (i, j): nn.Sequential(OrderedDict(blocks[i:j]))  # model[i:j] would call the class of one's own
+            for i in range(len(blocks))
+            for j in range(i + 1, len(blocks) + 1)
+        }
 
     def top(self, blocks: int) -> slice:
         """The slice of w that holds the top `blocks` blocks (FedALA's p). Empty for 0."""

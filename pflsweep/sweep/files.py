@@ -259,7 +259,7 @@ def _of_trial(text: Any, where: str) -> list[str]:
             raise UserError(
                 f"{where}: {word} is of the whole sweep: say it in the command; tune=..., also under `search`."
             )
-        if word.startswith("seed="):
+        if word.lstrip("+~").startswith("seed="):
             raise UserError(f"{where}: {word}: seeds are the whole sweep's. Say `seeds: [...]` at the file's top.")
     return words
 

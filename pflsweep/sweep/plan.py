@@ -132,8 +132,15 @@ def plan_id(groups: Sequence[Group], seeds: list[int], tune: dict[str, Any], cod
         [g.name, without_young(relevant(g.config)), g.points, g.tries, {key: tuple(a) for key, a in g.space.items()}]
         for g in groups
     ]
-    text = json.dumps([parts, seeds, searched, list(code)], sort_keys=True)
+    followed = [{key: text for key, text in g.config.links.items() if _follows(text, g.space)} for g in groups]
+    links = [followed] if any(followed) else []
+    text = json.dumps([parts, seeds, searched, list(code), *links], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _follows(text: Any, space: Space) -> bool:
+    """Whether a value that refers to other keys is another one at each point."""
+    return any(key in str(text) for key in space)
 
 
 def relevant(config: Config) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Numbers that are swept (seed=0,1 train.lr=.1,.01) are set on copies: to compose 
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -13,8 +13,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from pflsweep.compose import Config, hydra_errors, is_of_sweep, unknown_key
 from pflsweep.config import check, target
 from pflsweep.errors import UserError, nearest
-from pflsweep.identity import method_name
-from pflsweep.keys import PLUGS, flat
+from pflsweep.identity import RUNTIME, method_name
+from pflsweep.keys import PLUGS, flat, under
 from pflsweep.rules import RULES, require
 from pflsweep.setting import own_code, plugged
 from pflsweep.sweep import cost
@@ -36,6 +36,7 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
                 f"'{override.input_line}' has several values, but a sweep has one: give each its own command."
             )
     words = sorted_words([word for word in overrides if not is_of_sweep(word)], parser)
+    _check_words(words, overrides, command)
     if command.sweep is None:
         groups = list(_of_command(words, compose, command, scale))
         table = None
@@ -55,6 +56,19 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
     return plan
 
 
+def _check_words(words: Words, overrides: Sequence[str], command: Command) -> None:
+    """Raises UserError on words that would change nothing."""
+    swept = [*words.axes, *_set(options[0] for options in words.options)]
+    for key in swept:
+        if under(key, RUNTIME):
+            raise UserError(f"{key} changes no number, so that its values would be one trial: give it one value.")
+        if key in _set(words.fixed) or swept.count(key) > 1:
+            raise UserError(f"{key} is given twice: say all its values once, as in {key}=ONE,OTHER.")
+    search = next((word for word in overrides if word.startswith("tune.")), None)
+    if search and command.tune["sampler"] == "none":
+        raise UserError(f"{search}: nothing is searched. Add how, as in tune=grid.")
+
+
 def _of_command(words: Words, compose: Compose, command: Command, scale: Scale) -> Iterator[Group]:
     """A group for each combination of what is swept, but for the seeds."""
     composed = [(options, compose([*words.fixed, *options])) for options in itertools.product(*words.options)]
@@ -69,7 +83,12 @@ def _of_command(words: Words, compose: Compose, command: Command, scale: Scale) 
 
 def _given(words: Words) -> dict[str, None]:
     """What a command sets itself is neither searched nor scaled."""
-    return dict.fromkeys([*words.axes, *(word.lstrip("+").partition("=")[0] for word in words.fixed)])
+    return {**dict.fromkeys(words.axes), **_set(words.fixed), **_set(options[0] for options in words.options)}
+
+
+def _set(overrides: Iterable[str]) -> dict[str, None]:
+    """The keys that overrides set."""
+    return dict.fromkeys(word.lstrip("+").partition("=")[0] for word in overrides)
 
 
 def _keys(config: Config) -> list[str]:
@@ -94,7 +113,7 @@ def _of_table(
             config = changed(config, numbers) if numbers.keys() <= flat(config.values).keys() else compose(overrides)
         except UserError as error:
             raise UserError(f"{where}: {error}") from error
-        changes = [table.space[row] for row in ("all", method) if row in table.space]
+        changes = [table.space.get("all", {}), _set(table.methods[method]), table.space.get(method, {})]
         for varied, label in _varied(config, words.axes, where, _keys(config)):
             yield _group(" ".join([setting, *label]), method, varied, command, scale, changes, given, table.file)
 
@@ -200,6 +219,8 @@ def _check_all(plan: Plan) -> None:
     for group in plan.groups:
         if plan.tune["view"] == "trained" and not group.config.values["metrics"]["trained"]:
             raise UserError("tune.view is trained, which is scored with metrics.trained=true alone: add that.")
+        if group.tries and plan.tune["split"] == "validation" and group.config.values["data"]["validation"]:
+            raise UserError(f"data.validation is a trial's own; a search holds tune.validation back ({group.name}).")
         for point in _extremes(group):
             try:
                 check(changed(group.config, point))

@@ -83,22 +83,22 @@ def _total(plan: Plan, scale: str, table: "pd.DataFrame", ways: Counter[str]) ->
 
 
 def conclude(board: Board, track: bool) -> int:
-    """Print how a sweep ended and, where `track`, tell MLflow. The exit code: 1 where a trial failed, 2 where all that
-    failed did so of bad input.
+    """Tell MLflow how a sweep ended, where `track`, and print it. The exit code: 1 where a trial failed, 2 where all
+    that failed did so of bad input.
     """
     from pflsweep.sweep import pictures
     from pflsweep.tracking import finish_sweep
 
     plan, records = board.plan, records_of(board)
     searched = any(group.tries for group in plan.groups)
+    if track:  # first: who reads what is printed may be gone
+        tables = {"standings": standings.table(board)} | ({"winners": standings.winners(board)} if searched else {})
+        lines, figures = standings.failures(board), pictures.of_searches(board)
+        finish_sweep(plan.groups[0].config.values, plan.id, records, lines, tables, figures)
     if searched:
         print(standings.winners(board).to_string(index=False) + f"\n\n{_chosen_on(plan)}\n")
     keys = {key for group in plan.groups for key in group.space}
     print(conclusion(records, keys) if records else standings.table(board).to_string(index=False))
-    if track:
-        tables = {"standings": standings.table(board)} | ({"winners": standings.winners(board)} if searched else {})
-        lines, figures = standings.failures(board), pictures.of_searches(board)
-        finish_sweep(plan.groups[0].config.values, plan.id, records, lines, tables, figures)
     return _name_failures(board)
 
 

@@ -1,6 +1,7 @@
 """Hydra's sweeper for `-m`: plans, lets workers train, and ends with one table."""
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -38,17 +39,19 @@ class TrialSweeper(BasicSweeper):
         from pflsweep.sweep import ledger, start, summary
         from pflsweep.sweep.board import Board
         from pflsweep.sweep.view import View
-        from pflsweep.tracking import knows_sweep, open_sweep, part_of, send, stop_sweep
+        from pflsweep.tracking import open_sweep, part_of, send, stop_sweep, sweep_status
 
         assert self.launcher is not None
         cfg = plan.groups[0].config.values
         board = Board(plan)
         board.prepare(command.retry)
-        left = not board.finished
-        if left:
+        left, status = not board.finished, sweep_status(cfg, plan.id)
+        track = left or status not in ("FINISHED", "FAILED")  # the latter: another store, or it was not told the end
+        if track:
             open_sweep(cfg, plan.id, plan.name)
+        if left:
             try:
-                with View(plan, lambda board: ledger.write(board, self._said)):
+                with View(plan, lambda board: ledger.write(board, self._own_options() + self._said)):
                     start.run(plan, self.launcher)
             except BaseException:  # Ctrl-C; a cluster or a database that is not there
                 stop_sweep(cfg, plan.id)
@@ -56,16 +59,22 @@ class TrialSweeper(BasicSweeper):
             board.refresh()
         else:
             print(f"{plan.name}: all {len(board.slots)} trials are done, nothing is left to run.", file=sys.stderr)
-        ledger.write(board, self._said)
-        late = not left and not knows_sweep(cfg, plan.id)  # trained with another store, or with tracking=none
-        if late:
-            open_sweep(cfg, plan.id, plan.name)
+        ledger.write(board, self._own_options() + self._said)
+        if track and (status is None or not left):  # some were trained with another store, or with tracking=none
             with part_of(plan.id):
                 for record in summary.trained(board):
                     send(cfg, record)
-        code = summary.conclude(board, track=left or late)
+        code = summary.conclude(board, track)
         if code:
             raise SystemExit(code)
+
+    def _own_options(self) -> list[str]:
+        """The flag of a folder with options of one's own."""
+        assert self.config is not None
+        sources = self.config.hydra.runtime.config_sources
+        folders = [Path(source.path) for source in sources if source.provider == "command-line"]
+        here = Path.cwd()
+        return [f"--config-dir={f.relative_to(here) if f.is_relative_to(here) else f}" for f in folders]
 
     def _command(self, arguments: list[str]) -> "Command":
         """The sweep's own keys; those of a sweep file's search stand under those of the command."""

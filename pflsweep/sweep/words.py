@@ -45,7 +45,9 @@ def shown(word: str) -> str:
 
 
 def sorted_words(overrides: list[str], parser: OverridesParser) -> Words:
-    """Sweeps over numbers become axes, all other sweeps are composed; so is a seed that is no number."""
+    """Sweeps over numbers become axes, all other sweeps are composed; so is a seed that is no number. Raises
+    UserError on a pattern that matches nothing.
+    """
     words = Words([], [], {}, None)
     for override in parser.parse_overrides(overrides):
         key, numbers = override.key_or_group, _numbers(override)
@@ -57,6 +59,8 @@ def sorted_words(overrides: list[str], parser: OverridesParser) -> Words:
             words.axes[key] = numbers
         else:
             words.options.append([f"{override.get_key_element()}={text}" for text in override.sweep_string_iterator()])
+            if not words.options[-1]:
+                raise UserError(f"'{override.input_line}' matches nothing, so that there is no trial.")
     return words
 
 

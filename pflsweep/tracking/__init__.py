@@ -122,12 +122,15 @@ def part_of(sweep: str) -> Iterator[None]:
             os.environ[SWEEP] = before
 
 
-def knows_sweep(cfg: Mapping[str, Any], sweep: str) -> bool:
-    """Whether the store has a multirun's run, or nothing is tracked. Raises UserError as open_run does."""
+def sweep_status(cfg: Mapping[str, Any], sweep: str) -> str | None:
+    """MLflow's status of a multirun's run, None where the store has none; FINISHED where nothing is tracked. Raises
+    UserError as open_run does.
+    """
     if cfg["tracking"]["backend"] == "none":
-        return True
+        return "FINISHED"
     with explained(uri_of(cfg["tracking"])), opened(cfg["tracking"]) as (client, experiment):
-        return find_sweep(client, experiment, sweep) is not None
+        run = find_sweep(client, experiment, sweep)
+        return None if run is None else str(run.info.status)
 
 
 def open_sweep(cfg: Mapping[str, Any], sweep: str, name: str) -> None:

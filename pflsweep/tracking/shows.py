@@ -31,7 +31,7 @@ def describe(client: "MlflowClient", run: "Run", record: Record, parent: str | N
     params: list[Param] = []
     for key, value in flat(record.config).items():
         shown = _text(value)
-        if key in CHANGING or run.data.params.get(key, shown) != shown:
+        if key in CHANGING or key in run.data.tags or run.data.params.get(key, shown) != shown:
             tags[key] = shown
         elif key not in run.data.params:
             params.append(Param(key, shown))

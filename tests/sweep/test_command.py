@@ -62,6 +62,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
         (["-m", "algorithm=fedprox,local", "algorithm.mu=1"], ["algorithm.mu is not a key of every option", "=local"]),
         (["-m", "algorithm=local,fedprox", "algorithm.mu=1,2"], ["algorithm.mu is not a key of every", "=local"]),
         (["-m", "algorithm=local,fedprox", "algorithm.mo=1"], ["'algorithm.mo'", "'algorithm.mu'", "=local"]),
+        (["-m", "algorithm=glob(zzz*)"], ["'algorithm=glob(zzz*)' matches nothing"]),
         (["-m", "algorithm=local,fedavg", "train.lrr=1"], ["'train.lrr'", "Did you mean 'train.lr'"]),
         (["-m", "algorithm=fedprox,pgfed", "algorithm.mu=-1"], ["algorithm.mu is -1", "fedprox"]),
         (["-m", "algorithm=fedprox,pgfed", "algorithm.mu=[1"], ["'algorithm.mu=[1' cannot be read as key=value"]),

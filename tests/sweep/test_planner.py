@@ -1,5 +1,6 @@
 """From a command to a plan: its groups, jobs and configs, and its id."""
 
+import re
 from collections import Counter
 from copy import deepcopy
 from pathlib import Path
@@ -11,7 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from pflsweep.compose import _compose, _sources, command_of, compose, is_of_sweep
 from pflsweep.config import check
 from pflsweep.errors import UserError
-from pflsweep.keys import flat
+from pflsweep.keys import as_override, flat
 from pflsweep.sweep import cost, planner
 from pflsweep.sweep.command import checked
 from pflsweep.sweep.files import read_table
@@ -64,18 +65,68 @@ def test_plug_ins_are_part_of_a_method() -> None:
 def test_copies_are_what_composing_would_give_and_options_are_composed_once() -> None:
     calls: Counter = Counter()
     plan = planned(
-        *("algorithm=fedprox,pgfed", "algorithm.mu=0.1,1", "seed=0,3", "train.threads=auto,2"),
-        "data.download=true,false", "+setting=pgfed", "partition.clients=50", calls=calls,
+        *("algorithm=fedprox,pgfed", "algorithm.mu=0.1,1", "seed=0,3", "data.limit=null,500"),
+        "metrics.trained=true,false", "+setting=pgfed", "partition.clients=50", calls=calls,
     )  # fmt: skip
-    assert sorted(calls.values()) == [1] * 4  # two methods, two kinds of threads
+    assert sorted(calls.values()) == [1] * 4  # two methods, two kinds of limits
     assert len(plan.groups) == 16
     for job in plan.jobs:
         (config,) = plan.configs(job, {})
         values = flat(config.values)
-        keys = ("algorithm.mu", "train.threads", "data.download", "seed")
-        words = [f"{key}={str(values[key]).lower()}" for key in keys]
+        keys = ("algorithm.mu", "data.limit", "metrics.trained", "seed")
+        words = [f"{key}={as_override(values[key])}" for key in keys]
         fresh = compose(["+setting=pgfed", "partition.clients=50", f"algorithm={config.choices['algorithm']}", *words])
         assert (values, config.reference) == (flat(fresh.values), fresh.reference)
+
+
+def test_what_a_command_sweeps_is_not_searched_nor_scaled_whatever_its_values(tmp_path: Path) -> None:
+    (tmp_path / "sweeps/space").mkdir(parents=True)
+    (tmp_path / "sweeps/space/pfedme.yaml").write_text("algorithm.eval: {grid: [theta, w]}\ntrain.lr: {grid: [1, 2]}\n")
+    plan = planned("algorithm=pfedme", "algorithm.eval=theta,w", "tune=grid")
+    assert [(g.setting, list(g.space), g.tries) for g in plan.groups] == [
+        ("algorithm.eval=theta", ["train.lr"], 2),
+        ("algorithm.eval=w", ["train.lr"], 2),
+    ]
+    plan = planned("algorithm=local", "data.limit=null,500", "scale=smoke")
+    assert [g.config.values["data"]["limit"] for g in plan.groups] == [None, 500]
+
+
+def test_what_a_row_sets_is_not_searched_for_it_unless_the_file_says_how(tmp_path: Path) -> None:
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps/own.yaml").write_text(
+        "settings: {digits: dataset=digits}\n"
+        "methods: {pinned: algorithm=fedprox algorithm.mu=1.0, own: algorithm=fedprox algorithm.mu=1.0}\n"
+        "space: {own: {algorithm.mu: {grid: [0.5, 2.0]}}}\n"
+        "search: tune=grid\n"
+    )
+    spaces = {
+        group.method: {key: axis.grid for key, axis in group.space.items()} for group in planned("sweep=own").groups
+    }
+    assert list(spaces["pinned"]) == ["train.lr"]
+    assert spaces["own"]["algorithm.mu"] == [0.5, 2.0]
+
+
+def test_a_search_of_values_that_others_follow_is_another() -> None:
+    search = ("algorithm=pfedme", "tune=grid", "tune.points=2")
+    fixed, follows = (planned(f"algorithm.inner_lr={lr}", *search) for lr in ("0.05", "${train.lr}"))
+    assert fixed.groups[0].config.values == follows.groups[0].config.values
+    assert fixed.id != follows.id
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train.workers=1,2"], "train.workers changes no number"),
+        (["device=cpu,auto"], "device changes no number"),
+        (["train.lr=0.1,0.2", "train.lr=0.3"], "train.lr is given twice"),
+        (["dataset=digits,mnist", "dataset=digits"], "dataset is given twice"),
+        (["tune.points=3"], "tune.points=3: nothing is searched. Add how, as in tune=grid."),
+        (["tune=grid", "data.validation=0.5"], "a search holds tune.validation back"),
+    ],
+)
+def test_words_that_would_change_nothing_are_refused(words: list[str], said: str) -> None:
+    with pytest.raises(UserError, match=re.escape(said)):
+        planned(*words)
 
 
 def test_a_table_is_composed_once_for_each_combination_of_options() -> None:
