@@ -62,8 +62,6 @@ def _check_words(words: Words, overrides: Sequence[str], command: Command) -> No
     for key in swept:
         if under(key, RUNTIME):
             raise UserError(f"{key} changes no number, so that its values would be one trial: give it one value.")
-        if key in _set(words.fixed) or swept.count(key) > 1:
-            raise UserError(f"{key} is given twice: say all its values once, as in {key}=ONE,OTHER.")
     search = next((word for word in overrides if word.startswith("tune.")), None)
     if search and command.tune["sampler"] == "none":
         raise UserError(f"{search}: nothing is searched. Add how, as in tune=grid.")

@@ -46,11 +46,15 @@ def shown(word: str) -> str:
 
 def sorted_words(overrides: list[str], parser: OverridesParser) -> Words:
     """Sweeps over numbers become axes, all other sweeps are composed; so is a seed that is no number. Raises
-    UserError on a pattern that matches nothing.
+    UserError on a pattern that matches nothing, and on a word after a sweep of its key; one before it is overridden.
     """
-    words = Words([], [], {}, None)
+    words, swept = Words([], [], {}, None), set[str]()
     for override in parser.parse_overrides(overrides):
         key, numbers = override.key_or_group, _numbers(override)
+        if override.get_key_element() in swept:
+            raise UserError(f"{key} is given again by '{override.input_line}': say all its values once.")
+        if override.is_sweep_override():
+            swept.add(override.get_key_element())
         if key == "seed" and numbers:
             words = words._replace(seeds=numbers)
         elif not override.is_sweep_override():

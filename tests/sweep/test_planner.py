@@ -118,8 +118,8 @@ def test_a_search_of_values_that_others_follow_is_another() -> None:
     [
         (["train.workers=1,2"], "train.workers changes no number"),
         (["device=cpu,auto"], "device changes no number"),
-        (["train.lr=0.1,0.2", "train.lr=0.3"], "train.lr is given twice"),
-        (["dataset=digits,mnist", "dataset=digits"], "dataset is given twice"),
+        (["train.lr=0.1,0.2", "train.lr=0.3"], "train.lr is given again"),
+        (["dataset=digits,mnist", "dataset=digits"], "dataset is given again"),
         (["tune.points=3"], "tune.points=3: nothing is searched. Add how, as in tune=grid."),
         (["tune=grid", "data.validation=0.5"], "a search holds tune.validation back"),
     ],
