@@ -1,12 +1,15 @@
 """What a record says about its trial before training: identity, name, environment."""
 
+import ast
 import hashlib
 import importlib
 import inspect
 import platform
 import subprocess
 import sys
+import sysconfig
 from functools import cache
+from importlib.util import resolve_name
 from pathlib import Path
 from typing import Any
 
@@ -69,15 +72,40 @@ def plugged(config: Config) -> list[tuple[str, str, dict[str, Any]]]:
 
 
 def own_code(config: Config) -> list[str]:
-    """A hash of each module outside pflsweep that method, plug-ins, model, dataset or partition are written in."""
+    """A hash of each module outside pflsweep that method, plug-ins, model, dataset or partition are written in, with
+    those of one's own that it imports.
+    """
     objects = [target(*node) for node in plugged(config)]
     for group in BUILT:
         nodes = flat(config.values[group])
         options = (str(path) for key, path in nodes.items() if key.rpartition(".")[2] == "_target_")
         objects += [imported(path, f"{group}={config.choices[group]}") for path in options]
     names = {cls.__module__ for each in objects for cls in getattr(each, "__mro__", (each,))}
-    own = [name for name in names if name.partition(".")[0] not in ("pflsweep", *sys.stdlib_module_names)]
+    own = {name for name in names if name.partition(".")[0] not in ("pflsweep", *sys.stdlib_module_names)}
+    further = set(own)
+    while further := {name for each in further if _is_own(each) for name in _imports(each) if _is_own(name)} - own:
+        own |= further
     return [hashlib.blake2b(_source(name).encode(), digest_size=4).hexdigest() for name in sorted(own)]
+
+
+def _is_own(module: str) -> bool:
+    """Whether it is neither installed nor Python's nor pflsweep's."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None or module.partition(".")[0] in ("pflsweep", "__main__", *sys.stdlib_module_names):
+        return False
+    return not any(Path(file).is_relative_to(sysconfig.get_path(each)) for each in ("purelib", "platlib", "stdlib"))
+
+
+def _imports(module: str) -> set[str]:
+    """What its source imports; `from a import b` may mean a module a.b."""
+    found, package = set(), sys.modules[module].__package__
+    for node in ast.walk(ast.parse(_source(module))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            source = resolve_name("." * node.level + (node.module or ""), package)
+            found |= {source, *(f"{source}.{alias.name}" for alias in node.names)}
+    return found
 
 
 def _source(module: str) -> str:

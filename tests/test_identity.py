@@ -10,6 +10,7 @@ from pflsweep.compose import Config, compose
 from pflsweep.config import typed
 from pflsweep.identity import identity, method_name
 from pflsweep.keys import PLUGS
+from pflsweep.setting import own_code
 
 
 def identity_of(*overrides: str, extends: bool = True, version: int = 1, checksum: str = "x") -> str:
@@ -127,3 +128,21 @@ def test_a_methods_name_has_its_plug_ins() -> None:
     assert method_name(before) == "fedavg"
     assert method_name({**before, "ala": "on"}) == "fedavg+ala"
     assert method_name({**before, "ala": "on", "privacy": "dp_sgd", "attack": "scaled"}) == "fedavg+ala+dp_sgd+scaled"
+
+
+def test_what_own_code_imports_is_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/wide.yaml").write_text("_target_: own_wide.net\n")
+    (tmp_path / "own_wide.py").write_text(
+        "import numpy\nfrom torch import nn\nimport own_widths as w\n\n\ndef net(shape, classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, w.WIDTH), nn.Linear(w.WIDTH, classes))\n"
+    )
+    (tmp_path / "own_widths.py").write_text("from own_number import WIDTH\n")
+    (tmp_path / "own_number.py").write_text("WIDTH = 16\n")
+    config = compose(["model=wide"], tmp_path)
+    before = own_code(config)
+    assert len(before) == 3  # neither numpy nor torch
+    (tmp_path / "own_number.py").write_text("WIDTH = 640\n")
+    after = own_code(config)
+    assert len(set(after) - set(before)) == 1

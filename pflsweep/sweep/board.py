@@ -24,7 +24,7 @@ from pflsweep.sweep.space import Point, drawn_as, suggested
 from pflsweep.sweep.storage import SILENCE, Patience, opened, storage_url
 
 LONGEST = 400  # characters of a group in a study's name, of which PostgreSQL takes 512
-DEATHS = 3  # workers that may die over a slot
+DEATHS = 3  # workers that may die over a slot without a further round of it
 OPEN = (TrialState.WAITING, TrialState.RUNNING)
 SETTLED = ("done", "pruned", "failed")
 SAMPLERS = ("none", "grid", "random", "tpe", "cmaes")
@@ -36,7 +36,7 @@ class Slot(NamedTuple):
 
     status: str  # waiting | running | done | pruned | failed | lost
     trial: FrozenTrial | None
-    deaths: int = 0  # workers that died over it
+    deaths: int = 0  # workers that died over it since it came further
     extra: tuple[int, ...] = ()  # ids of trials beside it that two commands enqueued at once
 
     @property
@@ -258,6 +258,7 @@ class Board:
                 given = drawn_as(group.space, group.points[job.number])
             retried = old.status == "failed"
             attrs = {"slot": _label(job), "deaths": 0 if retried else old.deaths, "anew": old.status == "done"}
+            attrs["before"] = old.result.get("reached", old.result.get("before", 0))
             name = self._name(job)
             self._settled.discard(name)
             self._study(name).add_trial(
@@ -302,7 +303,8 @@ def _standing(trials: list[FrozenTrial]) -> Slot:
         extra = tuple(t._trial_id for t in running[1:] if t.state == TrialState.WAITING)
         return Slot(first.state.name.lower(), first, first.user_attrs.get("deaths", 0), extra)
     last = trials[-1]
-    deaths = last.user_attrs.get("deaths", 0)
+    further = last.user_attrs.get("reached", 0) > last.user_attrs.get("before", 0)
+    deaths = 0 if further else last.user_attrs.get("deaths", 0)  # each reboot in a long trial is no fault of it
     if last.user_attrs.get("error"):
         return Slot("failed", last, deaths)
     return Slot("failed" if deaths + 1 >= DEATHS else "lost", last, deaths + 1)

@@ -211,6 +211,7 @@ class _Watch:
         if time.monotonic() - self.said >= TOLD:
             self.said = time.monotonic()
             trial.set_user_attr("round", [int(row["round"]), int(record.config["train"]["rounds"])])
+            trial.set_user_attr("reached", self.before + int(row["round"]))
         value = row.get(self.column)
         if self.claim.job.final or self.board.plan.tune["prune"] == "none" or value is None or value != value:
             return

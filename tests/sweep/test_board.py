@@ -43,6 +43,8 @@ def frozen(state: TrialState, number: int, **attrs: Any) -> FrozenTrial:
         ([(FAIL, {})], "lost", ()),  # its worker died
         ([(FAIL, {"deaths": 0}), (FAIL, {"deaths": 1})], "lost", ()),
         ([(FAIL, {"deaths": 2})], "failed", ()),  # the third
+        ([(FAIL, {"deaths": 2, "before": 7, "reached": 7})], "failed", ()),
+        ([(FAIL, {"deaths": 2, "before": 7, "reached": 8})], "lost", ()),  # a reboot in a long trial
         ([(FAIL, {"error": "it"})], "failed", ()),
         ([(FAIL, {"error": "it"}), (WAITING, {})], "waiting", ()),  # retried
         ([(WAITING, {"duplicate": True}), (FAIL, {"duplicate": True})], "lost", ()),
@@ -108,6 +110,19 @@ def test_who_died_is_taken_over_and_after_three_deaths_the_slot_has_failed(plan:
     claim = board.claim()
     assert claim is not None
     assert claim.point == {"train.lr": 0.1}
+
+
+def test_deaths_between_which_rounds_were_trained_do_not_count(plan: Plan) -> None:
+    board = opened(plan)
+    for reached in (12, 17, 20, 20, 20):
+        claim = board.claim()
+        assert claim is not None
+        claim.trial.set_user_attr("reached", reached)
+        _age_heartbeats(board)
+        assert board.slots[SEARCH].status != "failed"
+        board.revive()
+    assert board.slots[SEARCH].status == "failed"  # three times at round 20
+    assert "died 3 times" in board.slots[SEARCH].reason
 
 
 def test_what_a_killed_command_has_left_is_in_its_place_again(plan: Plan) -> None:
