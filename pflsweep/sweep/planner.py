@@ -12,6 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from pflsweep.compose import Config, hydra_errors, is_of_sweep, unknown_key
 from pflsweep.config import check, target
+from pflsweep.engine import parts
 from pflsweep.errors import UserError, nearest
 from pflsweep.identity import RUNTIME, method_name
 from pflsweep.keys import PLUGS, flat, under
@@ -215,16 +216,26 @@ def _versions(config: Config) -> list[Any]:
 def _check_all(plan: Plan) -> None:
     """Every config that is known now. Raises UserError, which names the trial."""
     for group in plan.groups:
-        if plan.tune["view"] == "trained" and not group.config.values["metrics"]["trained"]:
-            raise UserError("tune.view is trained, which is scored with metrics.trained=true alone: add that.")
-        if group.tries and plan.tune["split"] == "validation" and group.config.values["data"]["validation"]:
-            raise UserError(f"data.validation is a trial's own; a search holds tune.validation back ({group.name}).")
+        if group.tries:
+            _check_search(plan, group)
         for point in _extremes(group):
             try:
                 check(changed(group.config, point))
             except UserError as error:
                 shown = " ".join([group.name, *(f"{key}={value}" for key, value in point.items())])
                 raise UserError(f"{error} (in the trial {shown})") from error
+
+
+def _check_search(plan: Plan, group: Group) -> None:
+    """Raises UserError where its trials would have no score that points can be compared by."""
+    values, view = group.config.values, plan.tune["view"]
+    if view == "trained" and not values["metrics"]["trained"]:
+        raise UserError("tune.view is trained, which is scored with metrics.trained=true alone: add that.")
+    method = target("algorithm", group.config.choices["algorithm"], values["algorithm"])
+    if view == "global" and method.global_model is parts.no_global_model:
+        raise UserError(f"tune.view is global, but {group.name} has no global model. Search it by tune.view=personal.")
+    if plan.tune["split"] == "validation" and values["data"]["validation"]:
+        raise UserError(f"data.validation is a trial's own; a search holds tune.validation back ({group.name}).")
 
 
 def _extremes(group: Group) -> list[Point]:

@@ -121,6 +121,7 @@ def test_a_search_of_values_that_others_follow_is_another() -> None:
         (["train.lr=0.1,0.2", "train.lr=0.3"], "train.lr is given again"),
         (["dataset=digits,mnist", "dataset=digits"], "dataset is given again"),
         (["tune.points=3"], "tune.points=3: nothing is searched. Add how, as in tune=grid."),
+        (["algorithm=fedavg,local", "tune=grid", "tune.view=global"], "tune.view is global, but local has no global"),
         (["tune=grid", "data.validation=0.5"], "a search holds tune.validation back"),
     ],
 )
