@@ -97,7 +97,7 @@ class Task:
         self.extractor = slice(0, self.head.start)
         self.classes = head.out_features
         self.calibrated = any(getattr(module, "calibrated", False) for module in model.modules())
-        blocks = list(model.named_children())
+        blocks = list(model._modules.items())
         self._spans = {
             (i, j): nn.Sequential(OrderedDict(blocks[i:j]))  # model[i:j] would call the class of one's own
             for i in range(len(blocks))
