@@ -88,7 +88,7 @@ RULES = {
     "train.weights": Rule((), choices=("share", "uniform")),
     "train.epochs": Rule((int,), low=1),
     "train.batch": Rule((int,), low=1),
-    "train.lr": Rule((float,), above=0),
+    "train.lr": Rule((float,), above=0, below=1e38),  # weights are of 32 bits
     "train.lr_decay": Rule((float,), above=0),
     "train.momentum": Rule((float,), low=0, below=1),
     "train.optimiser_state": Rule((), choices=("fresh", "kept")),

@@ -71,6 +71,7 @@ def test_every_option_passes_its_own_check(group: str, option: str) -> None:
         (["dataset.mean=[nan]"], ["dataset.mean is [nan]", "each a number"]),
         (["dataset.name=mnist"], ["dataset.name is a part of dataset=digits"]),
         (["train.lr=inf"], ["train.lr is inf"]),
+        (["train.lr=1e308"], ["train.lr is 1e+308", "below 1e+38"]),
         (["partition.alpha=inf"], ["partition.alpha is inf"]),
         (["partition=natural", "partition.clients=many"], ["partition.clients is 'many'", "a whole number or null"]),
         (["tracking.backend=wandb"], ["tracking.backend is 'wandb'", "mlflow, none"]),

@@ -377,7 +377,12 @@ TABLE = {
         reductions=(Reduction("local", {"prior": "own", "dr_lr": 0.0}, personal=True),),
         works=(
             Works("learned weights", off="algorithm.dr_lr=0", on="algorithm.dr_lr=0.01"),
-            Works("others' cores", off="algorithm=local", on="algorithm.dr_lr=0.01", where=SOME_ALIKE),
+            Works(
+                "others' cores",
+                off="algorithm=local",
+                on="algorithm.dr_lr=0.01",
+                where=SOME_ALIKE + " train.rounds=15",
+            ),
         ),
     ),
     "apple all": Row(

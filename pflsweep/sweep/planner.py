@@ -14,8 +14,8 @@ from pflsweep.compose import Config, hydra_errors, is_of_sweep, unknown_key
 from pflsweep.config import check, target
 from pflsweep.engine import parts
 from pflsweep.errors import UserError, nearest
-from pflsweep.identity import RUNTIME, method_name
-from pflsweep.keys import PLUGS, flat, under
+from pflsweep.identity import method_name
+from pflsweep.keys import PLUGS, flat
 from pflsweep.rules import RULES, require
 from pflsweep.setting import own_code, plugged
 from pflsweep.sweep import cost
@@ -37,7 +37,7 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
                 f"'{override.input_line}' has several values, but a sweep has one: give each its own command."
             )
     words = sorted_words([word for word in overrides if not is_of_sweep(word)], parser)
-    _check_words(words, overrides, command)
+    _check_words(overrides, command)
     if command.sweep is None:
         groups = list(_of_command(words, compose, command, scale))
         table = None
@@ -57,12 +57,8 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
     return plan
 
 
-def _check_words(words: Words, overrides: Sequence[str], command: Command) -> None:
-    """Raises UserError on words that would change nothing."""
-    swept = [*words.axes, *_set(options[0] for options in words.options)]
-    for key in swept:
-        if under(key, RUNTIME):
-            raise UserError(f"{key} changes no number, so that its values would be one trial: give it one value.")
+def _check_words(overrides: Sequence[str], command: Command) -> None:
+    """Raises UserError on words of a search where there is none."""
     search = next((word for word in overrides if word.startswith("tune.")), None)
     if search and command.tune["sampler"] == "none":
         raise UserError(f"{search}: nothing is searched. Add how, as in tune=grid.")

@@ -54,6 +54,7 @@ def _launched(plan: Plan, launcher: Launcher) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write(plan, file)
+        file.chmod(0o600)  # a storage's address may have a password
     except OSError as error:
         raise UserError(f"{file} cannot be written ({error.strerror}). Choose another folder: paths.runs.") from error
     for returned in _returns(launcher, jobs, folder):

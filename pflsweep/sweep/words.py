@@ -45,16 +45,13 @@ def shown(word: str) -> str:
 
 
 def sorted_words(overrides: list[str], parser: OverridesParser) -> Words:
-    """Sweeps over numbers become axes, all other sweeps are composed; so is a seed that is no number. Raises
-    UserError on a pattern that matches nothing, and on a word after a sweep of its key; one before it is overridden.
+    """Sweeps over numbers become axes, all other sweeps are composed; so is a seed that is no number. The
+    last word of a key counts. Raises UserError on a pattern that matches nothing.
     """
-    words, swept = Words([], [], {}, None), set[str]()
+    words = Words([], [], {}, None)
     for override in parser.parse_overrides(overrides):
         key, numbers = override.key_or_group, _numbers(override)
-        if override.get_key_element() in swept:
-            raise UserError(f"{key} is given again by '{override.input_line}': say all its values once.")
-        if override.is_sweep_override():
-            swept.add(override.get_key_element())
+        words = _without(words, override)
         if key == "seed" and numbers:
             words = words._replace(seeds=numbers)
         elif not override.is_sweep_override():
@@ -66,6 +63,16 @@ def sorted_words(overrides: list[str], parser: OverridesParser) -> Words:
             if not words.options[-1]:
                 raise UserError(f"'{override.input_line}' matches nothing, so that there is no trial.")
     return words
+
+
+def _without(words: Words, override: Override) -> Words:
+    """Without earlier sweeps of the same key; what was fixed before is overridden when it is composed."""
+    key, written = override.key_or_group, f"{override.get_key_element()}="
+    return words._replace(
+        axes={axis: values for axis, values in words.axes.items() if axis != key},
+        options=[options for options in words.options if not options[0].startswith(written)],
+        seeds=None if key == "seed" else words.seeds,
+    )
 
 
 def divided(overrides: Iterable[str], parser: OverridesParser) -> tuple[list[str], dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import subprocess
 import time
 from pathlib import Path
@@ -34,6 +35,8 @@ def test_the_same_records(launcher: list[str], basic: Path, tmp_path: Path) -> N
     require_same(basic, tmp_path)
     require_each_once(database(tmp_path), 4)
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]  # no folders of the launcher's
+    (plan,) = tmp_path.glob("runs/sweeps/plans/*.json")
+    assert stat.S_IMODE(plan.stat().st_mode) == 0o600  # a storage's address may have a password
 
 
 def test_a_failing_trial_does_not_end_the_others(basic: Path, tmp_path: Path) -> None:
