@@ -14,7 +14,7 @@ from omegaconf._utils import get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 
 from pflsweep.errors import UserError, nearest, one_line
-from pflsweep.keys import PLUGS, flat
+from pflsweep.keys import PLUGS, flat, key_of
 from pflsweep.places import shipped
 
 GROUPS = ("algorithm", *PLUGS, "model", "dataset", "partition", "train", "metrics", "study", "tracking")
@@ -90,7 +90,7 @@ def command_of(composed: DictConfig) -> dict[str, Any]:
 
 def is_of_sweep(override: str) -> bool:
     """Whether an override sets one of these keys."""
-    return override.lstrip("+~").partition("=")[0].partition(".")[0].partition("@")[0] in COMMAND
+    return key_of(override).partition(".")[0].partition("@")[0] in COMMAND
 
 
 def check_single(overrides: list[str]) -> None:

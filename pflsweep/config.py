@@ -238,17 +238,15 @@ def build_model(config: Config, shape: tuple[int, ...], classes: int) -> Any:
     """The initial model: a draw of its own, the same for all methods under one seed. Raises UserError where it has no
     blocks, of which methods share some.
     """
-    from torch import nn
-
     from pflsweep.engine import draws
+    from pflsweep.models.blocks import head_of
 
     with draws.first_model(config.values["seed"], "model"):
         model = _call(config, "model", shape, classes)
-    if not (isinstance(model, nn.Sequential) and len(model) and isinstance(model[-1], nn.Linear)):
-        raise UserError(
-            f"model={config.choices['model']} is {type(model).__name__}: it has to be an nn.Sequential of blocks, the "
-            "last of them its head, an nn.Linear."
-        )
+    try:
+        head_of(model)
+    except TypeError as error:
+        raise UserError(f"model={config.choices['model']}: {error}.") from error
     return model
 
 

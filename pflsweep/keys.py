@@ -29,6 +29,11 @@ def as_override(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def key_of(override: str) -> str:
+    """The key that an override sets: train.lr of +train.lr=0.1."""
+    return override.lstrip("+~").partition("=")[0]
+
+
 def under(key: str, heads: tuple[str, ...]) -> bool:
     """Whether a key is one of the heads or lies below one."""
     return any(key == head or key.startswith(f"{head}.") for head in heads)

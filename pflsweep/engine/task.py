@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from pflsweep.engine import draws
 from pflsweep.engine.compiled import Program
 from pflsweep.engine.lift import vmapped, vmapping
+from pflsweep.models.blocks import head_of
 from pflsweep.models.layers import context, number_layers
 
 Loss = Callable[..., Tensor]  # (logits [B, K], batch) -> scalar mean
@@ -89,13 +90,10 @@ class Task:
         }
         self._where = {name: where for entries in self._layout for name, where, _ in entries}
         number_layers(model)  # a user's own nn.Sequential too: each dropout layer draws in a way of its own
-        head = model[-1]
-        if not isinstance(head, nn.Linear):
-            raise TypeError(f"the last block of a model is its head, one nn.Linear; here it is {type(head).__name__}")
         self.size = start
         self.head = self.blocks[-1]
         self.extractor = slice(0, self.head.start)
-        self.classes = head.out_features
+        self.classes = head_of(model).out_features
         self.calibrated = any(getattr(module, "calibrated", False) for module in model.modules())
         blocks = list(model._modules.items())
         self._spans = {

@@ -22,6 +22,18 @@ def model_of(**blocks: nn.Module) -> nn.Sequential:
     return model
 
 
+def head_of(model: nn.Module) -> nn.Linear:
+    """A model's last block. Raises TypeError where it is no nn.Linear, or the model no nn.Sequential of blocks."""
+    if not isinstance(model, nn.Sequential):
+        raise TypeError(
+            f"a model is an nn.Sequential of blocks, the last one nn.Linear; here it is {type(model).__name__}"
+        )
+    head = model[-1] if len(model) else None
+    if not isinstance(head, nn.Linear):
+        raise TypeError(f"the last block of a model is its head, one nn.Linear; here it is {type(head).__name__}")
+    return head
+
+
 def require_images(name: str, shape: Sequence[int], least: int) -> None:
     """Raises UserError where a row is no image [channels, H, W], or one with a side below `least` pixels."""
     if len(shape) != 3:

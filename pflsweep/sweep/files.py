@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from pflsweep.compose import is_of_sweep, read_option
 from pflsweep.errors import UserError, nearest
+from pflsweep.keys import key_of
 from pflsweep.places import own_and_shipped
 from pflsweep.sweep.space import Space, axis
 
@@ -259,7 +260,7 @@ def _of_trial(text: Any, where: str) -> list[str]:
             raise UserError(
                 f"{where}: {word} is of the whole sweep: say it in the command; tune=..., also under `search`."
             )
-        if word.lstrip("+~").startswith("seed="):
+        if key_of(word) == "seed":
             raise UserError(f"{where}: {word}: seeds are the whole sweep's. Say `seeds: [...]` at the file's top.")
     return words
 

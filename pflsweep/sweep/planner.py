@@ -15,7 +15,7 @@ from pflsweep.config import check, target
 from pflsweep.engine import parts
 from pflsweep.errors import UserError, nearest
 from pflsweep.identity import method_name
-from pflsweep.keys import PLUGS, flat
+from pflsweep.keys import PLUGS, flat, key_of
 from pflsweep.rules import RULES, require
 from pflsweep.setting import own_code, plugged
 from pflsweep.sweep import cost
@@ -69,7 +69,7 @@ def _of_command(words: Words, compose: Compose, command: Command, scale: Scale) 
     composed = [(options, compose([*words.fixed, *options])) for options in itertools.product(*words.options)]
     known = list(dict.fromkeys(key for _, config in composed for key in _keys(config)))
     for options, config in composed:
-        rest = [word for word in options if word.partition("=")[0] not in ("algorithm", *PLUGS)]
+        rest = [word for word in options if key_of(word) not in ("algorithm", *PLUGS)]
         method = method_name(config.choices)
         for varied, label in _varied(config, words.axes, " ".join(options), known):
             setting = " ".join([*rest, *label])
@@ -83,7 +83,7 @@ def _given(words: Words) -> dict[str, None]:
 
 def _set(overrides: Iterable[str]) -> dict[str, None]:
     """The keys that overrides set."""
-    return dict.fromkeys(word.lstrip("+").partition("=")[0] for word in overrides)
+    return dict.fromkeys(map(key_of, overrides))
 
 
 def _keys(config: Config) -> list[str]:

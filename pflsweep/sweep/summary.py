@@ -91,14 +91,14 @@ def conclude(board: Board, track: bool) -> int:
 
     plan, records = board.plan, records_of(board)
     searched = any(group.tries for group in plan.groups)
+    tables = {"standings": standings.table(board)} | ({"winners": standings.winners(board)} if searched else {})
     if track:  # first: who reads what is printed may be gone
-        tables = {"standings": standings.table(board)} | ({"winners": standings.winners(board)} if searched else {})
         lines, figures = standings.failures(board), pictures.of_searches(board)
         finish_sweep(plan.groups[0].config.values, plan.id, records, lines, tables, figures)
     if searched:
-        print(standings.winners(board).to_string(index=False) + f"\n\n{_chosen_on(plan)}\n")
+        print(tables["winners"].to_string(index=False) + f"\n\n{_chosen_on(plan)}\n")
     keys = {key for group in plan.groups for key in group.space}
-    print(conclusion(records, keys) if records else standings.table(board).to_string(index=False))
+    print(conclusion(records, keys) if records else tables["standings"].to_string(index=False))
     return _name_failures(board)
 
 

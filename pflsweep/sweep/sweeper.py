@@ -27,8 +27,9 @@ class TrialSweeper(BasicSweeper):
         self._arguments = arguments = [shown(word) for word in arguments]
         command = self._command(arguments)
         parser = OverridesParser.create(self.hydra_context.config_loader)
-        self._said = [word for word in arguments if not word.startswith(("plan=", "retry=", "workers."))]
-        name = command.sweep or without_password(" ".join(self._said)) or "sweep"
+        said = [word for word in arguments if not word.startswith(("plan=", "retry=", "workers."))]
+        name = command.sweep or without_password(" ".join(said)) or "sweep"
+        self._said = [*self._own_options(), *said]  # what a ledger has
         plan = planner.build(command, arguments, self._compose, parser, name)
         if command.plan:
             print(summary.estimate(plan, command.scale))
@@ -51,7 +52,7 @@ class TrialSweeper(BasicSweeper):
             open_sweep(cfg, plan.id, plan.name)
         if left:
             try:
-                with View(plan, lambda board: ledger.write(board, self._own_options() + self._said)):
+                with View(plan, lambda board: ledger.write(board, self._said)):
                     start.run(plan, self.launcher)
             except BaseException:  # Ctrl-C; a cluster or a database that is not there
                 stop_sweep(cfg, plan.id)
@@ -59,7 +60,7 @@ class TrialSweeper(BasicSweeper):
             board.refresh()
         else:
             print(f"{plan.name}: all {len(board.slots)} trials are done, nothing is left to run.", file=sys.stderr)
-        ledger.write(board, self._own_options() + self._said)
+        ledger.write(board, self._said)
         if track and (status is None or not left):  # some were trained with another store, or with tracking=none
             with part_of(plan.id):
                 for record in summary.trained(board):

@@ -68,6 +68,14 @@ def test_a_model_ends_in_one_linear_layer() -> None:
         Task(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
 
 
+def test_a_model_may_be_of_a_class_of_its_own() -> None:
+    class Own(nn.Sequential):
+        def __init__(self, width: int) -> None:
+            super().__init__(nn.Linear(2, width), nn.Linear(width, 2))
+
+    assert Task(Own(3)).blocks == Task(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))).blocks
+
+
 def test_the_gradient_is_that_of_the_plain_model(model: nn.Sequential, task: Task) -> None:
     w = task.vector(model)
     wanted = torch.cat([g.reshape(-1) for g in plain_gradient(model, batch()).values()])

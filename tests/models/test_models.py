@@ -10,7 +10,7 @@ from torch import nn
 
 from pflsweep.errors import UserError
 from pflsweep.models import cnn, cnn_norm, cnn_pg, fasttext, lenet5, mlp, nfresnet18, vgg11
-from pflsweep.models.blocks import model_of
+from pflsweep.models.blocks import head_of, model_of
 from pflsweep.models.layers import context
 
 CONF = sorted((Path(__file__).parents[2] / "conf/model").glob("*.yaml"))
@@ -117,3 +117,6 @@ def test_a_model_without_a_linear_head_is_refused():
         model_of(fc1=nn.Linear(2, 2), tail=nn.Linear(2, 2))
     with pytest.raises(TypeError, match="head"):
         model_of(head=nn.ReLU())
+    for none, named in ((nn.Linear(2, 2), "Linear"), (nn.Sequential(), "NoneType"), (nn.Sequential(nn.ReLU()), "ReLU")):
+        with pytest.raises(TypeError, match=f"here it is {named}"):
+            head_of(none)
