@@ -2,17 +2,20 @@
 
 import importlib
 import inspect
+import logging
 import traceback
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import is_dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple, get_type_hints
 
 from pflsweep.compose import Config, conf_dir, read_option, unknown_key
 from pflsweep.errors import UserError, nearest, one_line
 from pflsweep.keys import PLUGS, flat, put, under
 from pflsweep.rules import RULES, Rule, field_rule, kinds_of, require
+
+log = logging.getLogger(__name__)
 
 PLUGGED = ("algorithm", *PLUGS, "study")  # groups whose node is described by a class rather than by its own file
 
@@ -344,7 +347,19 @@ def _precision(config: Config) -> str:
     name = config.values["train"]["precision"]
     if name == "tf32" and device_of(config) == "cpu":
         raise UserError("train.precision is 'tf32', which is of NVIDIA GPUs. On a CPU use fp32 or bf16.")
+    if name == "bf16" and device_of(config) == "cpu":
+        _tell_emulated()
     return str(name)
+
+
+@cache  # once a process: a sweep builds many trials
+def _tell_emulated() -> None:
+    """A warning where PyTorch works bf16 out in software, slower than fp32 (docs/speed.md)."""
+    import torch
+
+    can = getattr(torch.cpu, "get_capabilities", dict)()  # not in PyTorch 2.10
+    if not can.get("avx512_bf16", True) and not can.get("amx_bf16"):  # ARM's names are others
+        log.warning("train.precision=bf16: this processor has no AVX512-BF16 or AMX; here fp32 is the faster one")
 
 
 def _compiled(config: Config) -> int:

@@ -17,7 +17,7 @@ import torch
 import pflsweep
 from pflsweep import listing, progress
 from pflsweep.compose import compose
-from pflsweep.config import build
+from pflsweep.config import _tell_emulated, build
 from pflsweep.engine.simulation import Simulation
 from pflsweep.errors import UserError
 from pflsweep.record import Record
@@ -530,6 +530,25 @@ def test_a_trial_in_bf16_is_another_trial_with_much_the_same_numbers() -> None:
     assert_same(run(rounds, "train.precision=bf16", "train.workers=2", "paths.runs=other"), rounded)
     with pytest.raises(UserError, match=r"train\.precision is 'tf32', which is of NVIDIA GPUs"):
         run("train.precision=tf32", "device=cpu")
+
+
+@pytest.mark.parametrize(
+    ("can", "told"),
+    [
+        ({"avx512_bf16": False, "amx_bf16": False}, 1),
+        ({"avx512_bf16": True, "amx_bf16": False}, 0),
+        ({"neon": True}, 0),
+    ],
+)
+def test_bf16_that_the_processor_has_not_is_warned_of_once(
+    can: dict[str, bool], told: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: can)
+    _tell_emulated.cache_clear()
+    for seed in (0, 1):
+        build(compose([*SMALL, "device=cpu", "train.precision=bf16", f"seed={seed}"]))
+    build(compose([*SMALL, "device=cpu"]))
+    assert caplog.text.count("here fp32 is the faster one") == told
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="PyTorch compiles with a C++ compiler")
