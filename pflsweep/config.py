@@ -357,7 +357,7 @@ def _tell_emulated() -> None:
     """A warning where PyTorch works bf16 out in software, slower than fp32 (docs/speed.md)."""
     import torch
 
-    can = getattr(torch.cpu, "get_capabilities", dict)()  # not in PyTorch 2.10
+    can: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()  # not in PyTorch 2.10
     if not can.get("avx512_bf16", True) and not can.get("amx_bf16"):  # ARM's names are others
         log.warning("train.precision=bf16: this processor has no AVX512-BF16 or AMX; here fp32 is the faster one")
 

@@ -99,6 +99,8 @@ def conclude(board: Board, track: bool) -> int:
         print(tables["winners"].to_string(index=False) + f"\n\n{_chosen_on(plan)}\n")
     keys = {key for group in plan.groups for key in group.space}
     print(conclusion(records, keys) if records else tables["standings"].to_string(index=False))
+    if elsewhere := _elsewhere(board):
+        print(f"Records that are not here: {elsewhere}. `pflsweep report` needs the folders copied together.")
     return _name_failures(board)
 
 
@@ -150,6 +152,13 @@ def _told(board: Board) -> list[tuple[Path, int]]:
         for job, slot in final
         for one in slot.trials
     ))  # fmt: skip
+
+
+def _elsewhere(board: Board) -> str:
+    """Of which machines and folders final trials' records are that are not here; '' for none."""
+    told = {(one["host"], Path(one["folder"])) for job, slot in board.slots.items() if job.final for one in slot.trials}
+    places = Counter(f"{host}:{folder.parent}" for host, folder in sorted(told) if not folder.exists())
+    return ", ".join(f"{count} in {place}" for place, count in places.items())
 
 
 def conclusion(records: list["Record"], searched: Collection[str] = ()) -> str:

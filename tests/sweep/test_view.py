@@ -14,7 +14,7 @@ from pflsweep.sweep.view import View
 
 
 def told(value: float, folder: str = "gone", seconds: float = 0.0) -> dict:
-    return {"trials": [{"folder": folder, "value": value, "seconds": seconds}]}
+    return {"trials": [{"folder": folder, "host": "gpu1", "value": value, "seconds": seconds}]}
 
 
 def advance(board: Board, values: list[float | str]) -> None:
@@ -93,6 +93,7 @@ def test_the_end_names_winners_means_and_failures(board: Board, capsys: pytest.C
     assert "76.0 ± 1.4 (5/5, 1 failed)" in out
     assert "the trial fedavg lr=0.3 (search) failed: it broke" in err
     assert "1 of 5 trials failed; retry=true tries them again." in err
+    assert "Records that are not here: 1 in gpu1:." in out  # both seeds told of one folder
 
 
 def test_standings(board: Board) -> None:
