@@ -1,5 +1,6 @@
 """What a process has one of: its number of threads and its arithmetic in PyTorch, and Ctrl-C."""
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +13,12 @@ from pflsweep.compose import Config
 from pflsweep.progress import say
 
 Stop = Callable[[], bool]  # whether to stop after this round
+
+
+def threads_each(workers: int) -> int:
+    """Of so many workers that share this machine's cores; the only one has PyTorch's own number."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return torch.get_num_threads() if workers == 1 else max(1, cores // workers)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from pflsweep.compose import Config
 from pflsweep.config import build_dataset, build_model, device_of, imported
 from pflsweep.errors import UserError
 from pflsweep.identity import method_name
+from pflsweep.process import process_wide, threads_each
 from pflsweep.setting import model_name, processor
 from pflsweep.sweep.plan import changed
 
@@ -124,7 +125,7 @@ def passes(config: Config) -> float:
     return float(method.passes(config.values["train"]["epochs"], **values))
 
 
-Speeds = dict[tuple[str, ...], float]  # gradients of images/s, by _keys
+Speeds = dict[tuple[str, ...], float]  # gradients of images/s, of one thread on a CPU, by _keys
 
 
 def known_speeds(runs: Path) -> Speeds:
@@ -137,9 +138,10 @@ def known_speeds(runs: Path) -> Speeds:
             stacked = any("stacked" in each["environment"] for each in (meta, *meta.get("sessions", [])))
             if status["status"] != "finished" or not status["seconds"] or stacked:
                 continue
-            config = Config(disk.read_yaml(file.parent / "config.yaml"), meta, {}, {})
-            speed = status["rounds"] * images_a_round(config) * passes(config) / status["seconds"]
-            keys = _keys(meta, meta["environment"])
+            config, where = Config(disk.read_yaml(file.parent / "config.yaml"), meta, {}, {}), meta["environment"]
+            threads = where["threads"] if where["device"] == "cpu" else 1
+            speed = status["rounds"] * images_a_round(config) * passes(config) / status["seconds"] / threads
+            keys = _keys(meta, where)
         except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError, UserError):
             continue  # what is damaged there is said when it is read for a report
         found |= dict.fromkeys(keys, speed)
@@ -153,27 +155,36 @@ def _keys(meta: dict[str, Any], environment: dict[str, Any]) -> list[tuple[str, 
     return [(*where, method), where]
 
 
-def speed(config: Config, speeds: Speeds) -> tuple[float | None, str]:
-    """(images/s with evaluation, how it is known). None where it cannot be known."""
+def speed(config: Config, speeds: Speeds, workers: int = 1) -> tuple[float | None, str]:
+    """(images/s with evaluation of a trial beside others of so many workers, how it is known). None where it cannot be.
+
+    A CPU's threads are taken to help alike: a cohort trains in as many processes, and its clients are many.
+    """
     times = passes(config)
     try:
         device = device_of(config)
+        threads = _threads(config, workers) if device == "cpu" else 1
         choices = {**config.choices, "model": model_name(config)}
         keys = _keys(choices, {"device": device, "processor": processor()})
         for key, how in zip(keys, ("its own runs", "other methods' runs"), strict=True):
             if key in speeds:
-                return speeds[key] / times, how
+                return threads * speeds[key] / times, how
         step = ("step", *keys[-1], json.dumps([config.values["model"], config.values["train"]["batch"]]))
         if step not in speeds:
             speeds[step] = _step_speed(config, device)
     except UserError:  # a device or a dataset that is not here
         return None, "unknown"
-    return speeds[step] / times, "plain gradient steps"
+    return threads * speeds[step] / times, "plain gradient steps"
+
+
+def _threads(config: Config, workers: int) -> int:
+    asked = config.values["train"]["threads"]
+    return threads_each(workers) if asked == "auto" else int(asked)
 
 
 def _step_speed(config: Config, device: str) -> float:
-    """Images/s of plain gradient steps, timed now on random rows."""
-    from time import perf_counter
+    """Images/s of plain gradient steps, on a CPU of one thread, timed now on random rows."""
+    from time import perf_counter, thread_time
 
     import torch
 
@@ -189,9 +200,11 @@ def _step_speed(config: Config, device: str) -> float:
     x = torch.randint(words, shape, generator=generator) if words else torch.rand(shape, generator=generator)
     y = torch.randint(size.classes, (batch,), generator=generator)
     one = Batch(x.to(device), y.to(device), mask=None, live=None, key=torch.tensor(0, device=device))
-    took = []
-    for _ in range(3):  # the first is cold
-        began = perf_counter()
-        task.grad(w, one).sum().item()
-        took.append(perf_counter() - began)
+    clock = thread_time if device == "cpu" else perf_counter  # whatever else the cores do now
+    took: list[float] = []
+    with process_wide(changed(config, {"train.threads": 1})):
+        while len(took) < 3 or sum(took) < 0.2:  # seconds; the first are cold
+            began = clock()
+            task.grad(w, one).sum().item()
+            took.append(clock() - began)
     return batch / min(took)

@@ -29,7 +29,7 @@ def estimate(plan: Plan, scale: str) -> str:
     lines, ways = [], Counter[str]()
     for g, group in enumerate(plan.groups):
         trials = [config for job in [*plan.searched(g), *plan.final(g)] for config in plan.configs(job, {})]
-        rate, how = cost.speed(group.config, speeds)
+        rate, how = cost.speed(group.config, speeds, plan.workers["count"])
         ways[how] += 1
         lines.append({
             "method": group.method,

@@ -1,7 +1,6 @@
 """A worker: it claims a slot of the plan, trains its trials, tells, and goes on until nothing is left."""
 
 import logging
-import os
 import threading
 import time
 import traceback
@@ -16,7 +15,7 @@ from pflsweep.disk import Busy
 from pflsweep.engine.stack import Seat, at_once
 from pflsweep.errors import UserError, one_line, without_password
 from pflsweep.patience import Away
-from pflsweep.process import Stop, interruptible, process_wide
+from pflsweep.process import Stop, interruptible, process_wide, threads_each
 from pflsweep.progress import quietly
 from pflsweep.record import Record
 from pflsweep.sweep.board import Board, Claim
@@ -252,8 +251,7 @@ def _share_machine(index: int, count: int) -> None:
         return
     import torch
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(max(1, cores // count))
+    torch.set_num_threads(threads_each(count))
     if torch.cuda.is_available():
         torch.cuda.set_device(index % torch.cuda.device_count())
 

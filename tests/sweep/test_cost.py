@@ -1,6 +1,7 @@
 """What a sweep costs: images as trials train them, speeds of records, and the page of plan=true."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -148,6 +149,24 @@ def test_speeds_of_records_in_images_of_fedavg() -> None:
     assert cost.speed(again, speeds) == (2 * rate / 7, "its own runs"), "own runs with other hyperparameters"
     elsewhere = compose(["dataset=cifar10"])
     assert cost.speed(elsewhere, speeds)[1] == "plain gradient steps"
+
+
+def test_speeds_are_of_a_thread_and_a_worker_has_its_share_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_trial(compose([*SMALL, "train.rounds=2", "train.threads=1"]))
+    one, three, shared = (compose([*SMALL, f"train.threads={n}"]) for n in (1, 3, "auto"))
+    speeds = cost.known_speeds(Path("runs"))
+    rate, _ = cost.speed(one, speeds)
+    assert rate is not None
+    assert cost.speed(three, speeds)[0] == pytest.approx(3 * rate)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda of: set(range(8)), raising=False)
+    assert cost.speed(shared, speeds, workers=2)[0] == pytest.approx(4 * rate)
+    (file,) = Path("runs").glob("*/meta.json")
+    meta = json.loads(file.read_text())
+    for device, slower in (("cpu", 2), ("cuda", 1)):  # what a record of two threads says
+        meta["environment"] |= {"threads": 2, "device": device}
+        file.write_text(json.dumps(meta))
+        (found,) = {*cost.known_speeds(Path("runs")).values()}
+        assert found == pytest.approx(max(speeds.values()) / slower)
 
 
 def test_records_of_other_machines_unfinished_and_damaged_ones_say_nothing() -> None:
