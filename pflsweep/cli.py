@@ -155,6 +155,7 @@ def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
 
     def task(composed: Any) -> Any:
         from hydra.core.hydra_config import HydraConfig
+        from omegaconf import OmegaConf
 
         from pflsweep.compose import check_single, config_of, hydra_errors
         from pflsweep.trial import Diverged, run_trial
@@ -164,9 +165,11 @@ def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
             from pflsweep.sweep.start import launched
 
             return launched(hydra.sweeper.worker)
+        # not resolved: ${...} may lead nowhere
+        said: list[str] = OmegaConf.to_container(hydra.overrides.task)  # type: ignore[assignment]
         try:
-            check_single(hydra.overrides.task)
-            with hydra_errors(hydra.overrides.task):
+            check_single(said)
+            with hydra_errors(said):
                 config = config_of(composed, hydra)  # type: ignore[arg-type]
             outcome: Any = run_trial(config)
         except (UserError, Diverged) as error:

@@ -59,7 +59,7 @@ def config_of(composed: DictConfig, hydra: DictConfig) -> Config:
     try:
         values = _plain(composed, resolve=True)
     except OmegaConfBaseException as error:
-        raise UserError(f"The config cannot be resolved: {one_line(error)}") from error
+        raise UserError(f"{error.full_key} cannot be resolved: {str(error).splitlines()[0]}.") from error
     options = [f"{group}={option}" for group, option in choices.items()]
     options += [f"{at}={option}" for at, option in hydra.runtime.choices.items() if "@" in at and "hydra" not in at]
     return Config(values, choices, _reference(tuple(options), sources, _edited(sources)), _links(_plain(composed)))

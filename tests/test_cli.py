@@ -57,6 +57,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
         (["--config-dir", "nowhere"], ["There is no folder 'nowhere'"]),
         (["-m", "algorithm=local,fedprox", "algorithm.mu=1"], ["not a key of every option", "algorithm=local"]),
         (["-m", "algorithm=fedprox,local", "algorithm.mu=1"], ["algorithm.mu", "not a key of every option"]),
+        (["train.lr=${nothing}"], ["train.lr cannot be resolved"]),
         (["-m", "train.lr=0.1,-1", *SMALL], ["train.lr is -1", "in the trial"]),
     ],
 )

@@ -47,7 +47,7 @@ def test_every_option_passes_its_own_check(group: str, option: str) -> None:
         (["train=3"], ["option's name", "dataset=digits"]),
         (["data=3"], ["'data' is a group of keys"]),
         (["train.lr"], ["'train.lr' cannot be read as key=value"]),
-        (["train.lr=${nothing}"], ["cannot be resolved", "nothing"]),
+        (["train.lr=${nothing}"], ["train.lr cannot be resolved", "'nothing' not found"]),
         (["~train.lr"], ["train.lr is missing", "0.05"]),
         (["train.lr=fast"], ["train.lr is 'fast'", "a number above 0"]),
         (["train.lr=0"], ["train.lr is 0", "above 0"]),
