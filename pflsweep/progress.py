@@ -124,10 +124,14 @@ def _seconds_a_step(simulation: Simulation) -> float:
     client = int(federation.sizes.argmax())
     data = Data.of(federation, [client], 0, batch=simulation.schedule.batch, large=1, purpose="warm-up")
     w = torch.zeros(1, task.size, device=federation.device, dtype=federation.dtype)
-    took = []
-    for _ in range(3):  # the first is cold
-        began = perf_counter()
-        batch = tree_map(lambda v: v[0], next(iter(data.train(1))))
-        w.sub_(task.grad(w[0], batch), alpha=0.1).sum().item()
-        took.append(perf_counter() - began)
+    took, threads = [], torch.get_num_threads()
+    torch.set_num_threads(1 if simulation.schedule.workers > 1 else threads)  # workers have one each
+    try:
+        for _ in range(3):  # the first is cold
+            began = perf_counter()
+            batch = tree_map(lambda v: v[0], next(iter(data.train(1))))
+            w.sub_(task.grad(w[0], batch), alpha=0.1).sum().item()
+            took.append(perf_counter() - began)
+    finally:
+        torch.set_num_threads(threads)
     return min(took)

@@ -19,6 +19,7 @@ from pflsweep import listing, progress
 from pflsweep.compose import compose
 from pflsweep.config import _tell_emulated, build
 from pflsweep.engine.simulation import Simulation
+from pflsweep.engine.task import Task
 from pflsweep.errors import UserError
 from pflsweep.record import Record
 from pflsweep.trial import Diverged, Result, Stopped, run_trial
@@ -591,3 +592,20 @@ def test_what_is_said_first_counts_the_methods_passes(
     fedavg, pfedme, ditto = said
     assert pfedme == pytest.approx(5 * fedavg, rel=0.1), "but for one evaluation"
     assert ditto == pytest.approx(2 * fedavg, rel=0.1)
+
+
+def test_a_step_is_timed_on_one_thread_where_workers_have_one_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    grad, threads, before = Task.grad, [], torch.get_num_threads()
+    monkeypatch.setattr(Task, "grad", lambda *a: threads.append(torch.get_num_threads()) or grad(*a))
+    torch.set_num_threads(3)
+    try:
+        for count, seen in (("2", 1), ("1", 3)):
+            words = [word for word in SMALL if "threads" not in word] + ["device=cpu", f"train.workers={count}"]
+            parts = build(compose(words))
+            w0 = parts.task.vector(parts.model)
+            progress.announce("", Simulation(parts.verbs, parts.task, parts.federation, parts.schedule, w0))
+            assert set(threads) == {seen}
+            assert torch.get_num_threads() == 3
+            threads.clear()
+    finally:
+        torch.set_num_threads(before)
