@@ -18,7 +18,7 @@ WIDTHS = (0.25, 0.5, 1, 2, 4)  # of MMD's kernels, in mean squared distances
 class Client(NamedTuple):
     w: Tensor  # [P] w_i^p, the inherited private model
     turns: Tensor  # [] taken so far
-    expected: int  # turns that a client takes on average in the whole run
+    expected: int  # turns that a client takes on average in the whole run, by the size of cohorts; theirs: by the share
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,7 +91,12 @@ def test_initial_stage_belongs_to_each_clients_first_turn_with_a_model():
     for result in run.results:
         turns[result.ids] += 1
     assert torch.equal(run.clients.converged, turns >= 2)
-    never = turns == 0
+
+
+def test_a_client_that_was_never_sampled_has_the_newest_global_model():
+    run = simulate(FedALA, HYPER, rounds=2, participation=0.4)
+    never = run.simulation.last < 0
+    assert never.any()
     close(run.personal[never], run.w.expand(int(never.sum()), -1))
 
 

@@ -452,11 +452,11 @@ def test_gamma_and_form_leave_the_global_model_alone():
 
 
 def test_models_of_absent_clients_are_kept():
-    runs = [simulate(FedPG, RATE, rounds=t, participation=0.4) for t in (3, 4)]
-    ids = runs[1].results[-1].ids.tolist()
+    runs = [simulate(FedPG, RATE, rounds=t, participation=0.4) for t in (1, 2)]
+    ids, never = runs[1].results[-1].ids.tolist(), runs[1].server.last < 0
+    assert never.any()
     for i in range(EVERYBODY):
-        never = runs[1].server.last[i] < 0
-        wanted = runs[1].w if never else runs[0].personal[i]
+        wanted = runs[1].w if never[i] else runs[0].personal[i]
         assert torch.equal(runs[1].personal[i], wanted) == (i not in ids)
 
 
