@@ -78,7 +78,7 @@ def _total(plan: Plan, scale: str, table: "pd.DataFrame", ways: Counter[str]) ->
         f"{', '.join(map(str, seeds))}; time on this machine with {workers} worker{'s' * (workers > 1)}: "
         f"{_time(_sum(table['seconds']) / workers)}.",
         " ".join(said),
-        "Trials that are trained already cost nothing. Nothing was run: plan=true.",
+        "Counted as if nothing were trained; what is will cost nothing. Nothing was run: plan=true.",
     ])  # fmt: skip
 
 
