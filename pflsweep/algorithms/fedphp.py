@@ -96,10 +96,12 @@ def mmd(ours: Tensor, theirs: Tensor, batch: Batch) -> Tensor:
     """Squared maximum mean discrepancy (Gretton et al. 2012) of two models' features [B, D] of one batch."""
     here = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask.bool()
     both = torch.cat([here, here])
+    n = both.sum()
     z = torch.where(both[:, None], torch.cat([ours, theirs]), 0)
+    # about their mean, which no distance sees: equal features of a single sample are 0 there, and so is their distance
+    z = torch.where(both[:, None], z - (z.sum(0) / n.clamp(min=1)).detach(), 0)
     squares = (z * z).sum(1)
     distances = (squares[:, None] + squares - 2 * z @ z.T).clamp(min=0)  # [2B, 2B]
-    n = both.sum()
     # the 1e-8 of the authors' code: a single sample of equal features has no distance at all
     width = (both[:, None] * both * distances).sum().detach() / (n * n - n).clamp(min=1) + 1e-8
     kernels = torch.stack([torch.exp(-distances / (width * factor)) for factor in WIDTHS]).sum(0)
