@@ -6,12 +6,12 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pflsweep.progress import duration
 from pflsweep.sweep import cost, standings
 from pflsweep.sweep.board import Board
-from pflsweep.sweep.plan import Plan
+from pflsweep.sweep.plan import Job, Plan
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,17 +146,20 @@ def trained(board: Board) -> Iterator["Record"]:
 
 def _told(board: Board) -> list[tuple[Path, int]]:
     """Folder and rounds of the final trials."""
-    plan, final = board.plan, [(job, slot) for job, slot in board.slots.items() if job.final]
+    groups = board.plan.groups
     return list(dict.fromkeys(
-        (Path(one["folder"]), plan.groups[job.group].config.values["train"]["rounds"])
-        for job, slot in final
-        for one in slot.trials
+        (Path(one["folder"]), groups[job.group].config.values["train"]["rounds"]) for job, one in _final(board)
     ))  # fmt: skip
+
+
+def _final(board: Board) -> Iterator[tuple[Job, dict[str, Any]]]:
+    """What the final trials' workers have told, each with its job."""
+    return ((job, one) for job, slot in board.slots.items() if job.final for one in slot.trials)
 
 
 def _elsewhere(board: Board) -> str:
     """Of which machines and folders final trials' records are that are not here; '' for none."""
-    told = {(one["host"], Path(one["folder"])) for job, slot in board.slots.items() if job.final for one in slot.trials}
+    told = {(one["host"], Path(one["folder"])) for _, one in _final(board)}
     places = Counter(f"{host}:{folder.parent}" for host, folder in sorted(told) if not folder.exists())
     return ", ".join(f"{count} in {place}" for place, count in places.items())
 
