@@ -104,6 +104,6 @@ def _opacus() -> Any:
     except ImportError as error:
         raise UserError(
             f"privacy=dp_sgd needs opacus to compute epsilon, and it cannot be imported ({error}). "
-            "Use `pip install pflsweep[privacy]`."
+            "In a checkout: `pip install -e '.[privacy]'`."
         ) from error
     return rdp

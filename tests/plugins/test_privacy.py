@@ -367,7 +367,7 @@ def test_batch_norm_is_refused() -> None:
 def test_without_opacus_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opacus.accountants.analysis", None)
     privacy._opacus.cache_clear()
-    with pytest.raises(UserError, match=r"needs opacus .* Use `pip install pflsweep\[privacy\]`"):
+    with pytest.raises(UserError, match=r"needs opacus .* In a checkout: `pip install -e '\.\[privacy\]'`"):
         build(compose(["privacy=dp_sgd"]))
 
 

@@ -20,6 +20,14 @@ SPECIAL = {**{letter: rf"\{letter}" for letter in "&%#_${}"}, "~": r"\textasciit
 HEAD = ["report", "scale", "cells complete", "apart from print", "failed trials", "mean tau"]
 HEAD += ["claims: holds / in part / does not / open", "what"]
 
+INDEX = """\
+# The papers' tables, ours beside print
+
+*Apart from print* are cells that differ from print by more than both stds together. *Mean tau* is Kendall's over the
+columns: 1 where our order of methods is print's. *Claims* are sentences of the paper, judged by our numbers; *open* are
+those with cells that are missing.
+"""
+
 
 def as_csv(of: Reproduced) -> str:
     """The columns of the printed files, with print in further ones; a missing cell has an empty value."""
@@ -99,12 +107,19 @@ def state(of: Reproduced, ruled: list[tuple[dict[str, Any], Any]]) -> dict[str, 
         "failed": sum(len(answer.failed) for answer in of.answers.values()),
         "tau": sum(taus) / len(taus) if taus else None,
         "claims": {verdict: verdicts.count(verdict) for verdict in page.VERDICTS.values()},
+        "trials": sorted(trial.identity for trial in of.trials),
     }
+
+
+def trials_of(folder: Path) -> list[str]:
+    """The trials that a report in this folder was made of; none where there is none."""
+    file = folder / STATE
+    return list(json.loads(file.read_text()).get("trials", [])) if file.exists() else []
 
 
 def write_index(out: Path, errors: dict[str, str]) -> Path:
     """index.md, from the states that reports have left in their folders."""
-    lines = [f"| {' | '.join(HEAD)} |", "|:--|:--|--:|--:|--:|--:|--:|:--|"]
+    lines, unmade = [f"| {' | '.join(HEAD)} |", "|:--|:--|--:|--:|--:|--:|--:|:--|"], []
     for name in layout.names():
         file = out / name / STATE
         if name in errors:
@@ -112,9 +127,10 @@ def write_index(out: Path, errors: dict[str, str]) -> Path:
         elif file.exists():
             lines.append(_line(name, json.loads(file.read_text())))
         else:
-            lines.append(f"| {name} | | | | | | | not made: `pflsweep report {name}` |")
+            unmade.append(name)
+    rest = f"\nWithout a page so far (`pflsweep report NAME` makes one): {', '.join(unmade)}.\n" if unmade else ""
     path = out / "index.md"
-    disk.write_text(path, "# The papers' tables, ours beside print\n\n" + "\n".join(lines) + "\n")
+    disk.write_text(path, "\n".join([INDEX, *lines]) + "\n" + rest)
     return path
 
 

@@ -29,7 +29,8 @@ def make(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracker
     every = store.ledgers(runs)
     _check_scale(scale, every, runs)
     stores: dict[str, Store] = {}
-    said, errors = [], {}
+    said: list[str] = []
+    errors: dict[str, UserError] = {}
     try:
         for name in names:
             try:
@@ -38,8 +39,9 @@ def make(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracker
                 kept = stores.setdefault(chosen, Store(runs, chosen, every))
                 said.append(_one(of, kept, out, tracker or Untracked()))
             except UserError as error:
-                errors[name] = str(error)
-        said.append(f"{export.write_index(_made(out), errors)}: how far each report is")
+                errors[name] = error
+        broken = {name: str(error) for name, error in errors.items() if not isinstance(error, Kept)}
+        said.append(f"{export.write_index(_made(out), broken)}: how far each report is")
     except OSError as error:
         raise page.unwritable(out, error) from error
     if errors:
@@ -50,6 +52,7 @@ def make(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracker
 def _one(of: Layout, store: Store, out: Path, tracker: Tracker) -> str:
     figures.check(of)
     table, folder, ledgers = Reproduced(of, store), _made(out / of.name), store.of(of.sweeps)
+    _check_kept(folder, store.runs)
     others = [Reproduced(layout.read(other), store) for other in others_needed(of)]
     ruled = list(rulings(table, [other for other in others if _sound(other)]))
     drawn = figures.draw(table, folder)
@@ -70,6 +73,20 @@ def _one(of: Layout, store: Store, out: Path, tracker: Tracker) -> str:
     return f"{folder / 'README.md'}: {table.complete} of {table.fillable} cells complete at scale {store.scale}" + (
         "; MLflow has it with the sweep's run" if kept else ""
     )
+
+
+class Kept(UserError):  # noqa: N818 (no error of what is there)
+    """A page stays as it is."""
+
+
+def _check_kept(folder: Path, runs: Path) -> None:
+    """Raises Kept where the page that is there was made of trials that are not here: it could not be made anew."""
+    lost = [identity for identity in export.trials_of(folder) if not (runs / identity).exists()]
+    if lost:
+        raise Kept(
+            f"The page in {folder} stays as it is: {len(lost)} trials of it are not in '{runs}'. --out DIR makes "
+            "another elsewhere; `pflsweep record import` brings its records (a checkout's are in reports/runs)."
+        )
 
 
 def _sound(of: Reproduced) -> bool:

@@ -4,15 +4,16 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from textwrap import fill
 from typing import Any
 
 from pflsweep.errors import UserError, without_password
 from pflsweep.keys import as_override
 from pflsweep.report import tables
-from pflsweep.report.paper import layout, papers, settings, weights
+from pflsweep.report.paper import gaps, layout, papers, settings, weights
 from pflsweep.report.paper.claims import Check, Ruling
 from pflsweep.report.paper.links import Links
-from pflsweep.report.paper.store import UNTRAINED, Answer, Trial
+from pflsweep.report.paper.store import Answer, Trial
 from pflsweep.report.paper.table import Made, Reproduced, title
 
 MINUS = "\N{MINUS SIGN}"
@@ -72,7 +73,7 @@ def text(
         _legend(of),
         *([f"## Reading\n\n{reading.strip()}\n"] if reading.strip() else []),
         *[f"![{alt}]({name})\n" for name, alt in figures.items()],
-        *_section("Missing and failed", _gaps(of)),
+        *_section("Missing and failed", gaps.lines(of)),
         *_section("The order, ours and print's", _order(of)),
         *_section("What the paper says of this table", _claims(ruled)),
         *_section("Correlations by seed", _correlations(of)),
@@ -164,7 +165,8 @@ def _legend(of: Reproduced) -> str:
     text, over = (LEGEND, (said or "nothing") + theirs) if of.layout.in_print else (UNPRINTED, said or "nothing")
     own = OWN if of.own_rows else ""
     along, single = of.layout.compare.removesuffix("s"), SINGLE if unshown else ""
-    return text.format(along=along, over=over, single=single) + own + none + needs + "".join(_slowest(of))
+    legend = fill(text.format(along=along, over=over, single=single), 120, break_on_hyphens=False) + "\n"
+    return legend + own + none + needs + "".join(_slowest(of))
 
 
 def _slowest(of: Reproduced) -> Iterator[str]:
@@ -184,46 +186,6 @@ def _slowest(of: Reproduced) -> Iterator[str]:
 def _lowest(numbers: list[tuple[str, float]]) -> str:
     """The labels of the least of them."""
     return ", ".join(label for label, number in numbers if number == min(each for _, each in numbers))
-
-
-def _gaps(of: Reproduced) -> list[str]:
-    """What is missing, by the command that fills it, and each failed trial."""
-    by_command: dict[str, dict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
-    why: dict[str, None] = {}
-    for (_, column), made in sorted(of.made.items(), key=lambda each: each[0][::-1]):
-        for answer in made.lacking:
-            command = "`, `".join(answer.commands) or command_of(of)
-            by_command[command][title(of.layout.columns[column])][made.answer.method] = None
-        why |= dict.fromkeys(reason for answer in (made.answer, *made.against) for reason in _reasons(answer))
-    lines = []
-    for command, columns in by_command.items():
-        lines.append(f"`{command}` fills:")
-        lines += [f"  - {column}: {', '.join(methods)}" for column, methods in columns.items()]
-    return [*lines, *why]
-
-
-def _reasons(answer: Answer) -> list[str]:
-    """Why seeds are without a number, where that is more than that nobody has trained them."""
-    what = f"{answer.method} {answer.setting}"
-    points = f": {_line(answer.failed_points[0])}" if answer.failed_points else ""
-    return [
-        *(f"{what} seed {seed} failed: {_line(reason)}" for seed, reason in answer.failed.items()),
-        *(f"{what} seed {seed}: {reason}" for seed, reason in answer.open.items() if reason != UNTRAINED),
-        *([f"{what}: {_points(len(answer.failed_points))} of its search failed{points}"] if points else []),
-    ]
-
-
-def _points(n: int) -> str:
-    return "one point" if n == 1 else f"{n} points"
-
-
-def command_of(of: Reproduced) -> str:
-    """What trains a table at this scale."""
-    return f"pflsweep -m sweep={of.layout.sweeps[0]} scale={of.store.scale}"
-
-
-def _line(reason: str) -> str:
-    return " ".join(reason.split())
 
 
 def _order(of: Reproduced) -> list[str]:
@@ -312,7 +274,7 @@ def _p(p: float) -> str:
 
 def _winners(of: Reproduced) -> list[str]:
     found: dict[str, dict[str, None]] = defaultdict(dict)
-    for answer in _answers(of):
+    for answer in of.asked:
         if answer.winner:
             chosen = ", ".join(_chosen(answer, key, value) for key, value in answer.winner.items())
             value = answer.winner_value
@@ -337,19 +299,13 @@ def _other_view(of: Reproduced, answer: Answer) -> str:
     return f" by `tune.view={answer.view}`, where the table shows the view {view}" if other else ""
 
 
-def _answers(of: Reproduced) -> list[Answer]:
-    """All that is behind the table, also what gains are measured against."""
-    _ = of.made
-    return list(of.answers.values())
-
-
 def _origin(of: Reproduced, links: Links) -> list[str]:
     """Commands, code and machines, the MLflow store, and the records."""
     trials = of.trials
-    commands = dict.fromkeys(command for answer in _answers(of) for command in answer.commands)
+    commands = dict.fromkeys(command for answer in of.asked for command in answer.commands)
     lines = [f"`{command}`" for command in commands]
     if not trials:
-        return lines or [f"`{command_of(of)}`"]
+        return lines or [f"`{gaps.command_of(of)}`"]
     for key, values in {
         "commit": {str(m.get("commit")) for t in trials for m in (t.meta, *t.meta.get("sessions", []))},
         "pflsweep": {str(t.meta.get("version")) for t in trials},
@@ -362,7 +318,7 @@ def _origin(of: Reproduced, links: Links) -> list[str]:
         shown = ", ".join(f"[{sweep}]({address})" for sweep, address in links.sweeps.items())
         lines.append(f"sweeps in MLflow, where `pflsweep ui` or its server shows them: {shown}")
     lines.append(f"records in `{of.store.runs}`:")
-    for answer in _answers(of):
+    for answer in of.asked:
         runs = ", ".join(f"seed {seed} {_named(trial, links)}" for seed, trial in answer.trials.items())
         if runs:
             lines.append(f"  - {answer.method} {answer.setting}: {runs}")

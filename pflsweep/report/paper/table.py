@@ -120,10 +120,15 @@ class Reproduced:
         return sum(not made.none for made in self.papers)
 
     @property
-    def trials(self) -> list[Trial]:
-        """All that are behind it, also what gains are measured against."""
+    def asked(self) -> list[Answer]:
+        """What there is for each cell of its sweeps, also of those that gains are measured against."""
         _ = self.made
-        found = {trial.identity: trial for answer in self.answers.values() for trial in answer.trials.values()}
+        return list(self.answers.values())
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All that are behind it."""
+        found = {trial.identity: trial for answer in self.asked for trial in answer.trials.values()}
         return list(found.values())
 
     def first_trials(self, has: Callable[[Trial], bool], method: str = "") -> dict[str, Trial]:

@@ -28,13 +28,20 @@ def test_every_figure_that_is_asked_for_is_there(name: str) -> None:
     figures.check(layout.read(name))
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_sweep_trains_all_of_it(name: str) -> None:
+    of = layout.read(name)
+    placed = [line for line in of.printed if of.column_of(line) is not None]
+    assert {(of.setting_of(line), line.method) for line in placed} <= set(read_table(of.sweeps[0]).cells)
+
+
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_shows_what_its_sweep_trains(name: str) -> None:
     of = layout.read(name)
     trained = {cell for sweep in of.sweeps for cell in read_table(sweep).cells}
     assert {(of.setting_of(line), line.method) for line in of.printed} <= trained
     if name in table_names():
-        assert {(of.setting_of(line), line.method) for line in of.printed} == trained
+        assert {(of.setting_of(line), line.method) for line in of.printed} == set(read_table(name).cells)
     assert len({(line.row, of.column_of(line)) for line in of.printed}) == len(of.printed)
 
 

@@ -95,9 +95,6 @@ def test_a_cell_shows_ours_print_and_the_difference(made: Path) -> None:
     assert "ditto" not in text
     claim = next(line for line in text.splitlines() if "pgfed-t1-3:" in line)  # PGFedMo 80 ± 0, PGFed 72.5 ± 3.5
     assert claim.endswith("| cannot be told yet | 1 of 1 comparisons so far, 1 clear of std |")
-    gaps = text.split("## Missing and failed")[1].split("##")[0]
-    assert "`pflsweep -m sweep=pgfed/table1 scale=small` fills:" in gaps
-    assert "CIFAR100, 100 clients: local, fedavg" in gaps
 
 
 def test_the_csv_has_the_printed_files_columns(made: Path) -> None:
@@ -173,11 +170,32 @@ def test_the_newest_scale_unless_another_is_asked_for(tmp_path: Path, monkeypatc
     page = tmp_path / "reports/pgfed/table1/README.md"
     main(["pgfed/table1"])
     assert "Scale **smoke**, 0 of 84" in page.read_text()
-    assert "`pflsweep -m sweep=pgfed/table1 scale=smoke` fills" in page.read_text()
     main(["pgfed/table1", "--scale", "small"])
     assert "Scale **small**, 5 of 84" in page.read_text()
     with pytest.raises(UserError, match=r"--scale smal: .*Did you mean 'small'"):
         main(["pgfed/table1", "--scale", "smal"])
+
+
+def test_a_page_of_trials_that_are_not_here_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """In a checkout with committed pages, a first small sweep of one's own."""
+    monkeypatch.chdir(tmp_path)
+    small_store(Path("carried"))
+    own = Sweep(Path("runs"))
+    own.add(C25, "local", {0: [1, 1, 1, 1], 1: [2, 2, 2, 2]})
+    own.write()
+    main(["pgfed/table1", "--runs", "carried"])
+    page = tmp_path / "reports/pgfed/table1/README.md"
+    before = page.read_text()
+    with pytest.raises(UserError, match=r"pgfed/table1: The page in reports/pgfed/table1 stays as it is: 9 trials"):
+        main(["pgfed/table1"])
+    assert page.read_text() == before
+    assert "(pgfed/table1/README.md) | small | 5 of 84" in (tmp_path / "reports/index.md").read_text()
+    main(["pgfed/table1", "--out", "own"])
+    assert "1 of 84 cells complete" in (tmp_path / "own/pgfed/table1/README.md").read_text()
+    own.add(C25, "local", {0: [1, 1, 1, 1], 1: [2, 2, 2, 2]}, model__width=2)
+    main(["pgfed/table1", "--out", "own"])  # its trials are all here still
 
 
 def test_one_broken_table_does_not_hide_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,93 @@
+"""What a table is still without, by the command that fills it, and what has failed."""
+
+import re
+import shlex
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from pflsweep.report.paper.store import UNTRAINED, Answer
+from pflsweep.report.paper.table import Reproduced, title
+
+OWN = Path("runs")  # where a command's trials are, unless paths.runs says otherwise
+FIRST = """\
+A command trains what `{own}` lacks. `pflsweep record import {runs}` brings there what these numbers are of.
+"""
+
+
+def lines(of: Reproduced) -> list[str]:
+    """What is missing, by the command that fills it, and each failed trial."""
+    by_command: dict[str, dict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
+    why: dict[str, None] = {}
+    commands = _commands(of)
+    for (_, column), made in sorted(of.made.items(), key=lambda each: each[0][::-1]):
+        for answer in filter(_trainable, made.lacking):
+            filled = by_command[commands[answer.setting, answer.method]]
+            filled[title(of.layout.columns[column])][made.answer.method] = None
+        why |= dict.fromkeys(reason for answer in (made.answer, *made.against) for reason in _reasons(answer))
+    found = [FIRST.format(own=OWN, runs=of.store.runs)] if by_command and of.trials and of.store.runs != OWN else []
+    for command, columns in by_command.items():
+        found.append(f"`{command}` fills:")
+        found += [f"  - {column}: {_rows(of, column, list(methods))}" for column, methods in columns.items()]
+    failed = any(answer.failed for answer in of.asked)
+    return [*found, *why, *(["what failed is tried again by its command with `retry=true` alone"] if failed else [])]
+
+
+def _rows(of: Reproduced, column: str, methods: list[str]) -> str:
+    every = {made.answer.method for (_, k), made in of.made.items() if title(of.layout.columns[k]) == column}
+    return f"all {len(methods)} rows" if set(methods) == every and len(methods) > 1 else ", ".join(methods)
+
+
+def command_of(of: Reproduced) -> str:
+    """What trains a table at this scale."""
+    return f"pflsweep -m sweep={of.layout.sweeps[0]} scale={of.store.scale}"
+
+
+def _trainable(answer: Answer) -> bool:
+    """Whether a command has something to train, without `retry=true`."""
+    return bool(answer.open) or not answer.seeds
+
+
+def _commands(of: Reproduced) -> dict[tuple[str, str], str]:
+    """What fills a cell, by setting and method: the command that has begun it; else one for what a setting lacks, with
+    the words by which its other rows were trained, since those are compared with it.
+    """
+    cells, rows = [answer for answer in of.asked if _trainable(answer)], defaultdict(list)
+    found = {(cell.setting, cell.method): "`, `".join(cell.commands) for cell in cells if cell.commands}
+    for cell in cells:
+        if not cell.commands:
+            rows[cell.setting].append(cell.method)
+    own = of.layout.name == of.layout.sweeps[0]  # it has no other rows and columns
+    alike: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
+    for setting, lacked in rows.items():
+        begun = [each.commands[0] for each in of.asked if each.setting == setting and each.commands]
+        alike[begun[0] if begun else command_of(of), () if own and not begun else tuple(lacked)].append(setting)
+    for (like, methods), settings in alike.items():
+        every = own and len(settings) == len({answer.setting for answer in of.asked})
+        command = _for(like, of.layout.sweeps[0], [*([] if every else settings), *methods])
+        found |= {(setting, method): command for setting in settings for method in rows[setting]}
+    return found
+
+
+def _for(command: str, sweep: str, only: list[str]) -> str:
+    """A command for a sweep's rows and columns of these names; for all where there is none."""
+    words = [word for word in shlex.split(command) if not word.startswith("only=")]
+    at = next(number for number, word in enumerate(words) if word.startswith("sweep="))
+    names = [name if re.fullmatch(r"[\w./*-]+", name) else f'"{name}"' for name in only]  # as Hydra asks for it
+    chosen = [f"only=[{','.join(names)}]"] if names else []
+    return shlex.join([*words[:at], f"sweep={sweep}", *chosen, *words[at + 1 :]])
+
+
+def _reasons(answer: Answer) -> Iterator[str]:
+    """Why seeds are without a number, where that is more than that nobody has trained them."""
+    what = f"{answer.method} {answer.setting}"
+    points = f": {_line(answer.failed_points[0])}" if answer.failed_points else ""
+    yield from (f"{what} seed {seed} failed: {_line(reason)}" for seed, reason in answer.failed.items())
+    yield from (f"{what} seed {seed}: {reason}" for seed, reason in answer.open.items() if reason != UNTRAINED)
+    if points:
+        n = len(answer.failed_points)
+        yield f"{what}: {'one point' if n == 1 else f'{n} points'} of its search failed{points}"
+
+
+def _line(reason: str) -> str:
+    return " ".join(reason.split())

@@ -1,0 +1,135 @@
+"""What a page says is missing: the commands that fill it, read as the sweeper reads them."""
+
+import re
+import shlex
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from pflsweep.report.cli import main
+from pflsweep.report.paper import layout
+from pflsweep.report.paper.store import Store
+from pflsweep.report.paper.table import Reproduced
+from pflsweep.sweep.files import read_table
+from pflsweep.sweep.planner import chosen
+
+from .world import Sweep
+
+C25, C50 = "cifar10/clients25", "cifar10/clients50"
+ALL = [[1, 2, 3, 4], [2, 3, 4, 5]]
+Cells = set[tuple[str, str]]
+
+
+def commands(folder: Path, name: str, runs: str = "runs") -> dict[str, list[str]]:
+    """Of the page's section: each command, and the lines below it."""
+    with chdir(folder):
+        main([name, "--runs", runs, "--out", "out"])
+    text = (folder / "out" / name / "README.md").read_text()
+    section = text.partition("## Missing and failed\n")[2].partition("\n## ")[0]
+    return {
+        part.partition("` fills:\n")[0]: re.findall(r"^  - (.*)$", part, re.MULTILINE)
+        for part in re.split(r"^- `", section, flags=re.MULTILINE)[1:]
+    }
+
+
+def trained_by(command: str) -> Cells:
+    """Setting and method of all that it trains."""
+    words = dict(word.split("=", 1) for word in shlex.split(command)[2:])
+    only = OverridesParser.create().parse_override(f"only={words['only']}").value() if "only" in words else []
+    return set(chosen(read_table(words["sweep"], words["scale"]), list(map(str, only))).cells)
+
+
+def asked(name: str) -> Cells:
+    """Of its own rows and of those that they are measured against."""
+    of = Reproduced(layout.read(name), Store(Path("nowhere"), "small", []))
+    return {(answer.setting, answer.method) for answer in of.asked}
+
+
+@pytest.mark.parametrize("name", layout.names())
+def test_of_what_nobody_has_begun_one_command_trains_all(tmp_path: Path, name: str) -> None:
+    sweep = Sweep(tmp_path / "runs", name="of_my_own")
+    sweep.add("mine/a", "local", {0: ALL[0], 1: ALL[1]})
+    sweep.write()
+    (command,) = commands(tmp_path, name)
+    assert trained_by(command) == asked(name)
+
+
+def test_rows_that_are_missing_are_trained_like_those_beside_them(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path / "runs")
+    for method in ("local", "fedavg"):
+        sweep.add(C25, method, {0: ALL[0], 1: ALL[1]}, train__precision="bf16")
+    sweep.write(command=f"pflsweep -m sweep=pgfed/table1 'only=[{C25},local,fedavg]' scale=small train.precision=bf16")
+    found = commands(tmp_path, "pgfed/table1")
+    cells = asked("pgfed/table1")
+    mine = {cell for cell in cells if cell[0] == C25} - {(C25, "local"), (C25, "fedavg")}
+    by_command = {command: trained_by(command) for command in found}
+    plain, like = sorted(by_command, key=lambda command: "bf16" in command)
+    assert like.startswith(f"pflsweep -m sweep=pgfed/table1 'only=[{C25},")
+    assert like.endswith("scale=small train.precision=bf16")
+    assert by_command[like] == mine
+    assert by_command[plain] == {cell for cell in cells if cell[0] != C25}
+    assert plain.endswith("scale=small")
+
+
+def test_what_a_command_has_begun_it_ends(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path / "runs")
+    sweep.add(C25, "local", {0: ALL[0]})
+    begun = f"pflsweep -m sweep=pgfed/table1 'only=[{C25}]' scale=small train.compile=true"
+    sweep.write(command=begun)
+    found = commands(tmp_path, "pgfed/table1")
+    assert found[begun] == ["CIFAR10, 25 clients: local"]
+    (rest,) = (command for command in found if "compile=true" in command and command != begun)
+    assert trained_by(rest) == {cell for cell in asked("pgfed/table1") if cell[0] == C25 and cell[1] != "local"}
+
+
+def test_a_figure_of_two_rows_does_not_ask_for_all_of_its_table(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path / "runs")
+    for method in ("local", "pgfed", "pgfedmo"):
+        sweep.add(C25, method, {0: ALL[0], 1: ALL[1]})
+    sweep.write()
+    (command,) = commands(tmp_path, "pgfed/gains")
+    assert {method for _, method in trained_by(command)} == {"local", "pgfed", "pgfedmo"}
+    assert {setting for setting, _ in trained_by(command)} == {cell[0] for cell in asked("pgfed/gains")} - {C25}
+
+
+def test_a_name_that_hydra_wants_quoted(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path / "runs", name="fedfomo/figure3")
+    done = "cifar10/latent5;epsilon0.0"
+    for method in ("fedfomo_n2", "fedfomo_n5", "fedfomo_n10", "fedfomo_n15"):
+        sweep.add(done, method, {0: ALL[0], 1: ALL[1]}, algorithm__models=int(method.rpartition("n")[2]))
+    sweep.write()
+    (command,) = commands(tmp_path, "fedfomo/figure3")
+    assert trained_by(command) == {cell for cell in asked("fedfomo/figure3") if cell[0] != done}
+
+
+def test_a_seed_that_failed_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path / "runs")
+    sweep.add(C25, "local", {0: ALL[0]})
+    sweep.group(C25, "local")["failed"]["1"] = "Diverged: no client's loss is finite"
+    sweep.write()
+    found = commands(tmp_path, "pgfed/table1")
+    assert all((C25, "local") not in trained_by(command) for command in found)
+    text = (tmp_path / "out/pgfed/table1/README.md").read_text()
+    assert "- local cifar10/clients25 seed 1 failed: Diverged: no client's loss is finite\n" in text
+    assert "(1 of 2 seeds)" in text
+
+
+def test_all_rows_of_a_column_are_a_word(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path / "runs")
+    sweep.add(C25, "local", {0: ALL[0], 1: ALL[1]})
+    sweep.write()
+    said = [line for lines in commands(tmp_path, "pgfed/table1").values() for line in lines]
+    assert "CIFAR100, 100 clients: all 14 rows" in said
+    assert any(line.startswith("CIFAR10, 25 clients: fedavg, feddyn, pfedme") for line in said)
+
+
+@pytest.mark.parametrize(("runs", "hint"), [("runs", False), ("carried", True)])
+def test_where_records_of_another_folder_are_brought(tmp_path: Path, runs: str, hint: bool) -> None:
+    sweep = Sweep(tmp_path / runs)
+    sweep.add(C25, "local", {0: ALL[0], 1: ALL[1]})
+    sweep.write()
+    commands(tmp_path, "pgfed/table1", runs)
+    text = (tmp_path / "out/pgfed/table1/README.md").read_text()
+    assert (f"`pflsweep record import {runs}`" in text) is hint
