@@ -43,6 +43,10 @@ class FedRep(Method):
 
     head_epochs: int = hyper("epochs on the head (tau), before the epochs on the extractor", low=0)
 
+    @classmethod
+    def passes(cls, epochs: int, **values: Any) -> float:
+        return 1 + float(values["head_epochs"]) / (3 * epochs)  # a head's gradient is little more than a forward pass
+
     init_client = parts.own_head
     send = parts.broadcast
     aggregate = parts.average  # Server update: phi = sum_i p_i phi_i

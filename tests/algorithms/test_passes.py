@@ -38,3 +38,10 @@ def test_passes_are_those_of_the_gradients(name: str, epochs: int, monkeypatch: 
     method, fedavg = method_at(values.pop("_target_")), method_at("pflsweep.algorithms.fedavg.FedAvg")
     found = gradients(monkeypatch, method, values, epochs) / gradients(monkeypatch, fedavg, {}, epochs)
     assert found == pytest.approx(method.passes(epochs, **values), rel=0.4)  # a public data set, a further head
+
+
+def test_ten_epochs_on_the_head_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    fedrep, fedavg = (method_at(f"pflsweep.algorithms.{name}") for name in ("fedrep.FedRep", "fedavg.FedAvg"))
+    values = {"head_epochs": 10}
+    found = gradients(monkeypatch, fedrep, values, 5) / gradients(monkeypatch, fedavg, {}, 5)
+    assert found == pytest.approx(fedrep.passes(5, **values)) == pytest.approx(1 + 2 / 3)
