@@ -24,7 +24,7 @@ def nearest(word: str, known: list[str]) -> str:
 
 def without_password(text: str) -> str:
     """Addresses of databases and servers in a text, for messages, pages and records."""
-    return re.sub(r"(://[^:/@\s]*):\S*@", r"\1@", text)
+    return re.sub(r"([?&]\w*password=)[^&\s'\"]*", r"\1", re.sub(r"(://[^:/@\s]*):\S*@", r"\1@", text))
 
 
 class Parser(argparse.ArgumentParser):

@@ -89,11 +89,13 @@ def own_code(config: Config) -> list[str]:
 
 
 def _is_own(module: str) -> bool:
-    """Whether it is neither installed nor Python's nor pflsweep's."""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if file is None or module.partition(".")[0] in ("pflsweep", "__main__", *sys.stdlib_module_names):
+    """Whether it is a file of Python that is neither installed, here or elsewhere, nor Python's nor pflsweep's."""
+    file = Path(getattr(sys.modules.get(module), "__file__", None) or "")
+    if file.suffix != ".py" or module.partition(".")[0] in ("pflsweep", "__main__", *sys.stdlib_module_names):
         return False
-    return not any(Path(file).is_relative_to(sysconfig.get_path(each)) for each in ("purelib", "platlib", "stdlib"))
+    if {"site-packages", "dist-packages"} & set(file.parts):  # of another environment, by PYTHONPATH, or the user's
+        return False
+    return not any(file.is_relative_to(sysconfig.get_path(each)) for each in ("purelib", "platlib", "stdlib"))
 
 
 def _imports(module: str) -> set[str]:

@@ -130,6 +130,24 @@ def test_a_methods_name_has_its_plug_ins() -> None:
     assert method_name({**before, "ala": "on", "privacy": "dp_sgd", "attack": "scaled"}) == "fedavg+ala+dp_sgd+scaled"
 
 
+@pytest.mark.parametrize("where", ["site-packages", "dist-packages"])
+def test_what_is_installed_elsewhere_is_not_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """As with PYTHONPATH on a cluster, `pip install --user`, or a virtual environment that sees the system's."""
+    installed = tmp_path / where
+    installed.mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(installed)
+    library, own = f"library_of_{where[:4]}", f"own_of_{where[:4]}"
+    (installed / f"{library}.py").write_text("WIDTH = 16\n")
+    (tmp_path / f"{own}.py").write_text(
+        f"import {library}\nfrom torch import nn\n\n\ndef net(shape, classes):\n"
+        f"    return nn.Sequential(nn.Flatten(), nn.Linear(64, {library}.WIDTH), nn.Linear({library}.WIDTH, classes))\n"
+    )
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/wide.yaml").write_text(f"_target_: {own}.net\n")
+    assert len(own_code(compose(["model=wide"], tmp_path))) == 1
+
+
 def test_what_own_code_imports_is_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "model").mkdir()

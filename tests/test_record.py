@@ -196,6 +196,8 @@ def test_models_that_were_not_saved(tmp_path: Path) -> None:
         ("postgresql://lab:secret@host/runs", "postgresql://lab@host/runs"),
         ("'http://lab:se/cr@et@host:5000' is away", "'http://lab@host:5000' is away"),
         ("postgresql://lab@host:5432/runs", "postgresql://lab@host:5432/runs"),
+        ("postgresql://h/runs?user=lab&password=secret&x=1", "postgresql://h/runs?user=lab&password=&x=1"),
+        ("'postgresql://h/runs?sslpassword=secret' is away", "'postgresql://h/runs?sslpassword=' is away"),
         ("http://host:5000", "http://host:5000"),
         ("sqlite:////home/a:b@c/mlflow.db", "sqlite:////home/a:b@c/mlflow.db"),
         ("mail a:b@c", "mail a:b@c"),

@@ -153,6 +153,7 @@ def _group(
     given: dict[str, None],
     where: str,
 ) -> Group:
+    _checked(config, f"{method} {setting}".strip())  # what counts below goes by its values
     known = flat(config.values).keys() - given.keys()
     config = changed(config, {key: value for key, value in scale.set.items() if key in known})
     if scale.images is not None and "train.rounds" in known:
@@ -212,25 +213,28 @@ def _versions(config: Config) -> list[Any]:
 def _check_all(plan: Plan) -> None:
     """Every config that is known now. Raises UserError, which names the trial."""
     for group in plan.groups:
-        if group.tries:
-            _check_search(plan, group)
+        if plan.tune["sampler"] != "none":
+            _check_scored(plan, group)
         for point in _extremes(group):
-            try:
-                check(changed(group.config, point))
-            except UserError as error:
-                shown = " ".join([group.name, *(f"{key}={value}" for key, value in point.items())])
-                raise UserError(f"{error} (in the trial {shown})") from error
+            _checked(changed(group.config, point), " ".join([group.name, *(f"{k}={v}" for k, v in point.items())]))
 
 
-def _check_search(plan: Plan, group: Group) -> None:
-    """Raises UserError where its trials would have no score that points can be compared by."""
+def _checked(config: Config, name: str) -> None:
+    try:
+        check(config)
+    except UserError as error:
+        raise UserError(f"{error} (in the trial {name})") from error
+
+
+def _check_scored(plan: Plan, group: Group) -> None:
+    """Raises UserError where its trials would have no score that points, or at the end methods, can be compared by."""
     values, view = group.config.values, plan.tune["view"]
     if view == "trained" and not values["metrics"]["trained"]:
         raise UserError("tune.view is trained, which is scored with metrics.trained=true alone: add that.")
     method = target("algorithm", group.config.choices["algorithm"], values["algorithm"])
     if view == "global" and method.global_model is parts.no_global_model:
         raise UserError(f"tune.view is global, but {group.name} has no global model. Search it by tune.view=personal.")
-    if plan.tune["split"] == "validation" and values["data"]["validation"]:
+    if group.tries and plan.tune["split"] == "validation" and values["data"]["validation"]:
         raise UserError(f"data.validation is a trial's own; a search holds tune.validation back ({group.name}).")
 
 

@@ -112,7 +112,8 @@ def _name_failures(board: Board) -> int:
     if not failed:
         return 0
     print(f"{len(failed)} of {len(board.slots)} trials failed; retry=true tries them again.", file=sys.stderr)
-    return 2 if all(slot.result.get("input") for slot in failed) else 1
+    causes = [slot for slot in failed if not slot.result.get("fruitless")]  # what a failed search has left out is none
+    return 2 if causes and all(slot.result.get("input") for slot in causes) else 1
 
 
 def _chosen_on(plan: Plan) -> str:

@@ -142,7 +142,8 @@ def _settle(board: Board, claim: Claim, train: Callable[[], list[dict[str, Any]]
         _told(board.prune, claim, {"reason": str(loser)})
     except Exception as error:
         bug = not isinstance(error, UserError | Diverged | Fruitless)
-        more = {"trace": traceback.format_exc()[-4000:]} if bug else {"input": isinstance(error, UserError)}
+        kind = {"input": isinstance(error, UserError), "fruitless": isinstance(error, Fruitless)}
+        more = {"trace": traceback.format_exc()[-4000:]} if bug else kind
         _told(board.fail, claim, _reason(error), **more)
         _let_go_of_memory()
     else:

@@ -138,6 +138,29 @@ def test_words_of_a_search_that_would_not_count_are_refused(words: list[str], sa
         planned(*words)
 
 
+def test_the_view_is_there_for_a_method_of_which_nothing_is_searched() -> None:
+    with pytest.raises(UserError, match=r"tune\.view is global, but local has no global model"):
+        planned("algorithm=fedavg,local", "tune=grid", "tune.view=global", "train.lr=0.1")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["scale=small", "train.epochs=abc"], "train.epochs"),
+        (["scale=small", "train.participation=abc"], "train.participation"),
+        (["scale=small", "partition.clients=abc"], "partition.clients"),
+        (["scale=small", "data.validation=abc"], "data.validation"),
+        (["scale=small", "~train.epochs"], "train.epochs"),
+        (["dataset.test_fraction=abc"], "dataset.test_fraction"),
+        (["~seed"], "seed"),
+        (["tune=grid", "~metrics.trained", "tune.view=trained"], "metrics.trained"),
+    ],
+)
+def test_values_are_checked_before_anything_counts_with_them(words: list[str], said: str) -> None:
+    with pytest.raises(UserError, match=re.escape(said)):
+        planned(*words)
+
+
 def test_a_table_is_composed_once_for_each_combination_of_options() -> None:
     calls: Counter = Counter()
     table = read_table("pgfed/table1")

@@ -24,8 +24,8 @@ INDEX = """\
 # The papers' tables, ours beside print
 
 *Apart from print* are cells that differ from print by more than both stds together. *Mean tau* is Kendall's over the
-columns: 1 where our order of methods is print's. *Claims* are sentences of the paper, judged by our numbers; *open* are
-those with cells that are missing.
+columns that are filled: 1 where our order of methods is print's. *Claims* are the paper's, judged by our numbers;
+*open* are those with cells that are missing.
 """
 
 
@@ -60,7 +60,8 @@ def _number(value: float | None) -> str:
 def as_latex(of: Reproduced) -> str:
     """A tabular in the style of booktabs (\\usepackage{booktabs}): the best bold, the second underlined."""
     columns = of.layout.columns
-    lines = [f"% {of.layout.name}, scale {of.store.scale}", rf"\begin{{tabular}}{{l{'r' * len(columns)}}}", r"\toprule"]
+    about = f"% {of.layout.name}, scale {of.store.scale}; a superscript: how many of the seeds are there"
+    lines = [about, rf"\begin{{tabular}}{{l{'r' * len(columns)}}}", r"\toprule"]
     if any(column.group for column in columns):
         lines += _groups([column.group for column in columns])
     lines += [" & ".join(["", *(escaped(column.header) for column in columns)]) + r" \\", r"\midrule"]
@@ -83,10 +84,12 @@ def _groups(heads: list[str]) -> list[str]:
 
 def _latex(made: Made | None) -> str:
     if made is None or not made.there:
-        return "--"
+        return (
+            "none" if made is not None and made.none else "failed" if made is not None and made.answer.failed else "--"
+        )
     shown = page.value(made).replace(page.MINUS, "-").replace("∞", r"\infty").replace("±", r"\pm")
     bold = rf"\mathbf{{{shown}}}" if made.place == 1 else rf"\underline{{{shown}}}" if made.place == 2 else shown
-    return f"${bold}$"
+    return f"${bold}$" if made.complete else f"${bold}^{{{made.value.n}/{len(made.answer.seeds)}}}$"
 
 
 def escaped(text: str) -> str:
@@ -96,7 +99,7 @@ def escaped(text: str) -> str:
 
 def state(of: Reproduced, ruled: list[tuple[dict[str, Any], Any]]) -> dict[str, Any]:
     """What the index says of a report."""
-    taus = [tau for _, tau, _ in of.taus() if tau == tau]
+    taus = [each.tau for each in of.taus() if each.n == each.of and each.tau == each.tau]
     verdicts = [page.VERDICTS[ruling.holds] for _, ruling in ruled]
     return {
         "title": of.layout.title,

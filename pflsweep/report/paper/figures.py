@@ -71,12 +71,31 @@ def curves(of: Reproduced) -> Iterator[Picture]:
                 labels.setdefault(each.line.label, line)
                 if np.any(high > low):
                     axes.fill_between(rounds, low, high, color=look["color"], alpha=0.12, linewidth=0)
-            axes.set(title=setting, xlabel="round", ylabel="mean accuracy over clients (%)")
+            axes.set(title=setting, xlabel="round", ylabel=f"{_measured(of, methods[0])} (%)")
             axes.margins(x=0.02)
+            _skip_start(axes)
         for axes in list(grid.flat)[len(settings) :]:
             axes.set_visible(False)
         style.legend(made, labels)
     yield Picture("curves", "mean accuracy by round; band: one std over seeds", made)
+
+
+def _measured(of: Reproduced, made: Made) -> str:
+    """What the curves are of: of a setting's several columns the first."""
+    several = {each.line.metric for each in of.made.values() if each.answer.setting == made.answer.setting}
+    column = of.layout.column_of(made.line)
+    head = f"{column.header}, " if column is not None and len(several) > 1 and made.metric.of_clients else ""
+    return f"{head}mean accuracy over clients"
+
+
+def _skip_start(axes: Any) -> None:
+    """Cut off below what curves come to after a tenth of the rounds: one that begins untrained would press the others,
+    which differ by less than a point, into a line.
+    """
+    ys = [y for line in axes.lines for x, y in zip(*line.get_data(), strict=True) if x > axes.dataLim.x1 / 10]
+    low, high = axes.get_ylim()
+    if ys and min(ys) - low > 0.3 * (high - low):
+        axes.set_ylim(bottom=min(ys) - 0.05 * (high - min(ys)))
 
 
 def _scored(of: Reproduced, made: Made) -> str:

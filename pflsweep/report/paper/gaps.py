@@ -35,7 +35,7 @@ def lines(of: Reproduced) -> list[str]:
 
 def _rows(of: Reproduced, column: str, methods: list[str]) -> str:
     every = {made.answer.method for (_, k), made in of.made.items() if title(of.layout.columns[k]) == column}
-    return f"all {len(methods)} rows" if set(methods) == every and len(methods) > 1 else ", ".join(methods)
+    return "all rows" if set(methods) == every and len(methods) > 1 else ", ".join(methods)
 
 
 def command_of(of: Reproduced) -> str:

@@ -78,6 +78,11 @@ class Layout(NamedTuple):
             labels.setdefault(line.row, " ".join([line.label, *(f"({part})" for part in own)]))
         return labels
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """Method -> how its rows begin."""
+        return {line.method: line.label for line in self.printed}
+
     def column_of(self, line: Printed) -> Column | None:
         """Where a printed number stands; None for one that has no column of its own."""
         known = {column.metric for column in self.columns}

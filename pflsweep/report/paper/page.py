@@ -48,15 +48,20 @@ NONE = """
 NEEDS = """
 A cell that needs other rows is measured against them.
 """
+BASIS = {"stated": "", "reading": "our reading", "extended": "extended", "consistency": "consistency"}
+CLAIMS = """\
+What the paper says, in our words; in parentheses how we have read it. A claim of a figure holds where ours rounds to
+the same.
+"""
 CLEAR = """\
 Clear of std are comparisons that hold by more than the root of the summed squares of both our stds over seeds; with two
 seeds such a std is itself uncertain. The verdict does not look at it.
 """
 PAIRED = """\
 Mean difference in points of the same client under the same seed, with its 95% CI over seeds (Student's t), or over
-clients (bootstrap) where there is one seed; p: Wilcoxon's signed ranks over clients, each with the mean of its
-differences over the seeds, not corrected for the number of tests. The interval is about other seeds, p about clients
-under these. Columns with one number for all clients are left out.
+clients (bootstrap) where there is one seed; p: Wilcoxon's signed ranks over clients, by seed, since another seed deals
+the data anew; not corrected for the number of tests. The interval is about other seeds, p about clients under these.
+Columns with one number for all clients are left out.
 """
 
 
@@ -189,10 +194,13 @@ def _lowest(numbers: list[tuple[str, float]]) -> str:
 
 
 def _order(of: Reproduced) -> list[str]:
-    taus = [(name, tables.NONE if math.isnan(tau) else f"{tau:.2f}", n) for name, tau, n in of.taus()]
-    lines = [f"| {tables.cell(name)} | {tau} | {n} |" for name, tau, n in taus]
+    lines = [
+        f"| {tables.cell(each.line)} | {tables.NONE if math.isnan(each.tau) else number(each.tau, 2)} | "
+        f"{each.n} of {each.of} |"
+        for each in of.taus()
+    ]
     along = of.layout.compare.removesuffix("s")
-    return [TAU, f"| {along} | Kendall's tau | of |", "|:--|--:|--:|", *lines] if lines else []
+    return [TAU, f"| {along} | Kendall's tau | numbers |", "|:--|--:|--:|", *lines] if lines else []
 
 
 def _claims(ruled: list[tuple[dict[str, Any], Ruling]]) -> list[str]:
@@ -202,12 +210,13 @@ def _claims(ruled: list[tuple[dict[str, Any], Ruling]]) -> list[str]:
         so_far = f"{n} of {len(checks)} comparisons" + (" so far" if ruling.holds is None else "") if checks else ""
         so_far += _clear(checks)
         broken = "" if ruling.holds in (True, None) else _broken(checks)
-        mean = "" if claim["basis"] == "stated" else f" ({claim['basis']}: {claim.get('note', 'our reading')})"
+        said = ": ".join(filter(None, [BASIS[claim["basis"]], claim.get("note", "")]))
+        read = f" ({said})" if said else ""
         print_ = VERDICTS[claim["holds_in_print"]] if not claim["needs_rerun"] else "not in print"
-        said = "; ".join(filter(None, [f"{so_far}{broken}", _without(ruling)]))
-        cells = (f'{claim["id"]}: "{claim["quote"]}"{mean}', print_, VERDICTS[ruling.holds], said)
+        found = "; ".join(filter(None, [f"{so_far}{broken}", _without(ruling)]))
+        cells = (f"{claim['id']}: {claim['quote']}{read}", print_, VERDICTS[ruling.holds], found)
         lines.append(f"| {' | '.join(map(tables.cell, cells))} |")
-    about = [CLEAR] if any(_clear(ruling.checks) for _, ruling in ruled) else []
+    about = [CLAIMS, *([CLEAR] if any(_clear(ruling.checks) for _, ruling in ruled) else [])]
     return [*about, "| claim | in print | in our numbers | |", "|:--|:--|:--|:--|", *lines] if lines else []
 
 
@@ -240,7 +249,7 @@ def _correlations(of: Reproduced) -> list[str]:
         if made.metric.quantity in weights.AXES:
             axis = weights.AXES[made.metric.quantity]
             found = {seed: weights.pearson(trial, axis) for seed, trial in made.answer.trials.items()}
-            seeds = ", ".join(f"seed {seed} r = {number(r, 2)}, {_p(p)}" for seed, (r, p) in found.items())
+            seeds = ", ".join(f"seed {seed} r = {number(r, 2)}, p {_p(p)}" for seed, (r, p) in found.items())
             lines += [f"{made.line.metric}, {made.answer.method} {made.answer.setting}: {seeds}"] if seeds else []
     said = "Pearson's r over clients; a claim about its sign looks at the mean over seeds alone"
     return [said, *lines] if lines else []
@@ -254,12 +263,14 @@ def _paired(of: Reproduced) -> list[str]:
     for pair in of.paired():
         gain = pair.gain
         percent = [number(100 * x, 2, "+") for x in (gain.mean, gain.low, gain.high)]
-        by_row[pair.method][pair.column] = f"{percent[0]} [{percent[1]}, {percent[2]}] {gain.over}, {_p(pair.p)}"
+        by_row[of.layout.labels[pair.method]][pair.column] = (
+            f"{percent[0]} [{percent[1]}, {percent[2]}] {gain.over}, p {', '.join(map(_p, pair.p))}"
+        )
     if not by_row:
         return []
     columns = sorted({column for row in by_row.values() for column in row})
     heads = " | ".join(tables.cell(title(of.layout.columns[column])) for column in columns)
-    lines = [f"| {of.layout.own} minus | {heads} |", "|:--" + "|:--" * len(columns) + "|"]
+    lines = [f"| {of.layout.labels[of.layout.own]} minus | {heads} |", "|:--" + "|:--" * len(columns) + "|"]
     for method, cells in by_row.items():
         lines.append(f"| {method} | {' | '.join(cells.get(column, tables.NONE) for column in columns)} |")
     return [
@@ -269,7 +280,7 @@ def _paired(of: Reproduced) -> list[str]:
 
 
 def _p(p: float) -> str:
-    return "p " + ("<0.001" if p < 0.001 else tables.NONE if math.isnan(p) else f"{p:.3f}")
+    return "<0.001" if p < 0.001 else tables.NONE if math.isnan(p) else f"{p:.3f}"
 
 
 def _winners(of: Reproduced) -> list[str]:

@@ -1,5 +1,6 @@
 """Where the trials behind a table differ from what its paper states."""
 
+import math
 import re
 from collections import defaultdict
 from typing import Any
@@ -19,9 +20,10 @@ KEYS = {
     "weight_decay": "train.weight_decay",
     "lr_decay": "train.lr_decay",
 }
+CLASSES = r"(\d+) random classes|classes per client[^\d]*(\d+)|, (\d+) classes per client"
 PARTITIONS = {  # how a stated partition names its number, and the key that holds it
     r"dirichlet ([\d.]+)": "partition.alpha",
-    r"(\d+) random classes|classes per client[^\d]*(\d+)|, (\d+) classes per client": "partition.classes_per_client",
+    CLASSES: "partition.classes_per_client",
     r"latent distributions: (\d+)": "partition.clusters",
 }
 
@@ -37,7 +39,7 @@ def _stated(of: Reproduced) -> list[str]:
     said = _said(of.layout)
     for line in {(p.dataset, p.model, p.setting): p for p in of.layout.printed}.values():
         theirs = next((lines for where, lines in said.items() if _of(line, where)), None)
-        configs = _configs(of, of.layout.setting_of(line))
+        configs = list(_configs(of, of.layout.setting_of(line)).values())
         if theirs is None or not configs:
             continue
         where = f"{line.dataset} {line.setting}"
@@ -47,7 +49,7 @@ def _stated(of: Reproduced) -> list[str]:
                 unsaid[name + (f" ({theirs[name]})" if theirs[name] not in ("ns", "") else "")] |= set(ours)
             elif any(_number(each) != _number(theirs[name]) for each in ours):
                 differs[f"{name}: stated {theirs[name]}, here {', '.join(ours)}"].append(where)
-        for difference in (*_data(line, theirs, configs), *_seeds(of, theirs, line)):
+        for difference in (*_data(line, theirs, configs), *_classes(of, theirs, line), *_seeds(of, theirs, line)):
             differs[difference].append(where)
     found = [f"{what} ({_places(where, len(said))})" for what, where in differs.items()]
     rest = [f"{name}: {', '.join(sorted(ours))}" for name, ours in unsaid.items() if ours]
@@ -68,20 +70,28 @@ def _of(line: papers.Printed, where: tuple[str, str, str]) -> bool:
 
 
 def _rounded(of: Reproduced) -> list[str]:
+    """Precision and compiling, with the columns that have them, and the rows where not all of those do."""
+    places: dict[str, list[str]] = defaultdict(list)
     settings = dict.fromkeys(of.layout.setting_of(line) for line in of.layout.printed)
-    configs = [config for each in settings for config in _configs(of, each)]
-    used = {str(config.get("train.precision", "fp32")) for config in configs}
-    compiled = any(config.get("train.compile") for config in configs)
-    return [
-        *(f"gradients in {kind} (`train.precision`)" for kind in sorted(used - {"fp32"})),
-        *(["compiled gradients (`train.compile`)"] if compiled else []),
-    ]
+    begun = {setting: configs for setting in settings if (configs := _configs(of, setting))}
+    for setting, configs in begun.items():
+        rows: dict[str, list[str]] = defaultdict(list)
+        for method, config in configs.items():
+            kind = str(config.get("train.precision", "fp32"))
+            if kind != "fp32":
+                rows[f"gradients in {kind} (`train.precision`)"].append(method)
+            if config.get("train.compile"):
+                rows["compiled gradients (`train.compile`)"].append(method)
+        for what, methods in rows.items():
+            places[what].append(setting + ("" if len(methods) == len(configs) else f" of {', '.join(methods)}"))
+    return [what if where == list(begun) else f"{what} ({'; '.join(where)})" for what, where in places.items()]
 
 
-def _configs(of: Reproduced, setting: str) -> list[dict[str, Any]]:
-    """Of all methods in a setting, with what their searches chose."""
-    groups = [g for ledger in of.store.of(of.layout.sweeps) for (s, _), g in ledger.groups.items() if s == setting]
-    return [{**group["config"], **(group["winner"] or {})} for group in groups]
+def _configs(of: Reproduced, setting: str) -> dict[str, dict[str, Any]]:
+    """Of each method in a setting, with what its search chose."""
+    ledgers = of.store.of(of.layout.sweeps)
+    groups = [group for ledger in ledgers for (s, _), group in ledger.groups.items() if s == setting]
+    return {group["method"]: {**group["config"], **(group["winner"] or {})} for group in groups}
 
 
 def _data(line: papers.Printed, theirs: dict[str, str], configs: list[dict[str, Any]]) -> list[str]:
@@ -100,6 +110,17 @@ def _data(line: papers.Printed, theirs: dict[str, str], configs: list[dict[str, 
         if stated and (not ours or any(_number(each) != _number(next(filter(None, stated.groups()))) for each in ours)):
             found.append(f"partition: stated {theirs['partition']}, here {', '.join(sorted(ours)) or 'another'}")
     return found
+
+
+def _classes(of: Reproduced, theirs: dict[str, str], line: papers.Printed) -> list[str]:
+    """Where clients were dealt fewer classes than is stated: one may be dealt twice."""
+    stated = re.search(CLASSES, theirs["partition"])
+    setting = of.layout.setting_of(line)
+    trials = [trial for answer in of.asked if answer.setting == setting for trial in answer.trials.values()]
+    least = min((trial.meta.get("statistics", {}).get("classes_min", math.inf) for trial in trials), default=math.inf)
+    if not stated or least >= float(next(filter(None, stated.groups()))):
+        return []
+    return [f"partition: stated {theirs['partition']}, here some clients have {least}, dealt more than once"]
 
 
 def _seeds(of: Reproduced, theirs: dict[str, str], line: papers.Printed) -> list[str]:

@@ -73,7 +73,16 @@ class Paired(NamedTuple):
     column: int
     method: str
     gain: Interval
-    p: float  # Wilcoxon's signed ranks over clients; NaN where no client differs
+    p: list[float]  # by seed: Wilcoxon's signed ranks over clients; NaN where none differs
+
+
+class Tau(NamedTuple):
+    """Kendall's tau-b between ours and print."""
+
+    line: str  # the column or row
+    tau: float  # NaN where all numbers of one are equal
+    n: int  # over how many numbers
+    of: int  # of how many that there can be
 
 
 class Reproduced:
@@ -247,8 +256,9 @@ class Reproduced:
                 there = {p: m for p in places if math.isfinite((m := found[p]).value.mean)}
                 shown = {p: sign * round(m.value.mean, m.metric.decimals) for p, m in there.items()}
                 top = sorted(set(shown.values()), reverse=True)[:2]
+                enough = len(shown) > (1 if len(there) == len(places) else 2)  # of the first two rows one says nothing
                 for place, number in shown.items():
-                    if number in top and len(shown) > 1:
+                    if number in top and enough:
                         ranked[place] = found[place]._replace(place=1 + top.index(number))
         return ranked
 
@@ -258,14 +268,16 @@ class Reproduced:
         places = sorted(found, key=lambda place: place[along])
         return [list(group) for _, group in groupby(places, key=lambda place: place[along])]
 
-    def taus(self) -> Iterator[tuple[str, float, int]]:
-        """Kendall's tau-b between ours and print, by column or row, and over how many numbers."""
+    def taus(self) -> Iterator[Tau]:
+        """Of each column or row with at least three numbers to compare."""
         from scipy.stats import kendalltau
 
         for places in self._lines(self.made):
-            pairs = [(m.value.mean, m.line.value) for p in places if (m := self.made[p]).difference is not None]
-            if len(pairs) > 1:
-                yield self._line_name(places[0]), float(kendalltau(*zip(*pairs, strict=True)).statistic), len(pairs)
+            fillable = [m for p in places if (m := self.made[p]).line.value is not None and not m.none]
+            pairs = [(m.value.mean, m.line.value) for m in fillable if m.difference is not None]
+            if len(pairs) > 2:
+                tau = float(kendalltau(*zip(*pairs, strict=True)).statistic)
+                yield Tau(self._line_name(places[0]), tau, len(pairs), len(fillable))
 
     def _line_name(self, place: tuple[int, int]) -> str:
         row, column = place
@@ -295,12 +307,13 @@ class Reproduced:
         """The paper's method against each other one, where accuracies are the clients' own."""
         for (_, column), made in sorted(self.made.items(), key=lambda each: each[0][::-1]):
             own = self.answer(made.answer.setting, self.layout.own)
-            if made.metric.of_clients and not made.metric.minus and made.answer.method != self.layout.own:
+            clients = made.metric.of_clients and not made.metric.minus and not made.line.setting.endswith("=mean")
+            if clients and made.answer.method != self.layout.own:
                 theirs, ours = (self._by_client(made.metric, made.line, answer) for answer in (made.answer, own))
                 pairs = [(ours[seed] - theirs[seed]).dropna() for seed in ours if seed in theirs]
                 if pairs and all(map(len, pairs)):
                     gain = interval([each.to_numpy(dtype=float) for each in pairs])
-                    yield Paired(column, made.line.method, gain, _wilcoxon(pairs))
+                    yield Paired(column, made.line.method, gain, [_wilcoxon(differences) for differences in pairs])
 
 
 def _factor(metric: Metric, line: Printed) -> float:
@@ -308,11 +321,10 @@ def _factor(metric: Metric, line: Printed) -> float:
     return metric.times * (100 if line.unit == "percent" and metric.quantity in measure.SHARES else 1)
 
 
-def _wilcoxon(by_seed: list[pd.Series]) -> float:
-    """Of one difference a client, the mean over its seeds: a client's seeds are no independent pairs."""
+def _wilcoxon(differences: pd.Series) -> float:
+    """Of the clients of one seed: under another one a client has another share of the data."""
     from scipy.stats import wilcoxon
 
-    differences = pd.concat(by_seed, axis=1).mean(axis=1).to_numpy(dtype=float)
     apart = differences[differences != 0]
     return float(wilcoxon(apart).pvalue) if len(apart) else math.nan
 

@@ -121,7 +121,7 @@ def test_all_rows_of_a_column_are_a_word(tmp_path: Path) -> None:
     sweep.add(C25, "local", {0: ALL[0], 1: ALL[1]})
     sweep.write()
     said = [line for lines in commands(tmp_path, "pgfed/table1").values() for line in lines]
-    assert "CIFAR100, 100 clients: all 14 rows" in said
+    assert "CIFAR100, 100 clients: all rows" in said
     assert any(line.startswith("CIFAR10, 25 clients: fedavg, feddyn, pfedme") for line in said)
 
 

@@ -1,4 +1,4 @@
-"""A report over 500 finished runs of 300 rounds is there within seconds."""
+"""What a report over 500 finished runs of 300 rounds takes, beside reading their files once."""
 
 import json
 import time
@@ -38,7 +38,7 @@ def rounds_and_clients() -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 @pytest.mark.slow
-def test_500_runs_of_300_rounds_within_seconds(tmp_path: Path) -> None:
+def test_500_runs_of_300_rounds_take_little_more_than_reading_them(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path / "runs", seeds=tuple(range(SEEDS)))
     model = train(create(tmp_path / "model", partition__clients=CLIENTS, rounds=ROUNDS), [[1] * CLIENTS])
     rounds, clients = rounds_and_clients()
@@ -58,7 +58,12 @@ def test_500_runs_of_300_rounds_within_seconds(tmp_path: Path) -> None:
             model.partition.to_parquet(folder / "partition.parquet")
             sweep.group(of.setting_of(line), line.method, model)["trials"][str(seed)] = identity
     sweep.write()
-    start = time.process_time()
+    begun = time.process_time()
+    for folder in sweep.runs.glob("0*"):
+        for table in ("rounds", "clients"):
+            pd.read_parquet(folder / f"{table}.parquet")
+        yaml.safe_load((folder / "config.yaml").read_text())
+    read = time.process_time()
     said = make(["pgfed/table1"], sweep.runs, tmp_path / "out", None)
-    assert time.process_time() - start < 10 * 1.5  # the goal, where other processes share the caches
+    assert time.process_time() - read < 4 * (read - begun)  # 2.2 when it was written, with its pictures
     assert "84 of 84 cells complete" in said[0]

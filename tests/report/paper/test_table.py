@@ -68,7 +68,7 @@ def test_a_method_of_ones_own_is_a_row_at_the_end(sweep: Sweep) -> None:
     assert (list(of.layout.rows.values())[-2:], of.own_rows) == (["PGFedMo (ours)", "mine"], {15})
     assert (of.complete, of.fillable, len(of.made)) == (3, 84, 85)  # in the one setting that it was in
     assert "mine" not in {cell.method for cell in of.cells()}
-    assert [n for _, _, n in of.taus()] == [3]
+    assert [each.n for each in of.taus()] == [3]
     assert "mine" in {pair.method for pair in of.paired()}
     assert reproduced(sweep.runs, "pgfed/figure3").layout.rows == {1: "PGFed"}  # of one method, and not in print
 
@@ -86,11 +86,25 @@ def test_a_method_of_ones_own_slows_no_other_row(tmp_path: Path) -> None:
 
 def test_kendalls_tau_by_hand(sweep: Sweep) -> None:
     """Ours local 55, fedavg 40, pgfed 70; print 72.40, 65.07, 81.02: the same order. A fourth disagrees with two."""
-    assert list(reproduced(sweep.runs, "pgfed/table1").taus()) == [("CIFAR10, 25 clients", 1.0, 3)]
+    assert list(reproduced(sweep.runs, "pgfed/table1").taus()) == [("CIFAR10, 25 clients", 1.0, 3, 14)]
     sweep.add(C25, "apfl", {0: [4, 5, 5, 5], 1: [5, 5, 5, 5]})  # 48.75, printed 77.03
     sweep.write()
-    ((_, tau, n),) = reproduced(sweep.runs, "pgfed/table1").taus()
+    ((_, tau, n, _),) = reproduced(sweep.runs, "pgfed/table1").taus()
     assert (tau, n) == (pytest.approx((5 - 1) / 6), 4)  # only local and apfl are the other way round
+
+
+def test_two_rows_of_a_column_have_no_order(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path / "runs")
+    for method, correct in {"local": 4, "fedavg": 2}.items():
+        sweep.add(C25, method, {0: [correct] * 4, 1: [correct] * 4})
+    sweep.write()
+    of = reproduced(sweep.runs, "pgfed/table1")
+    assert list(of.taus()) == []
+    assert {cell.place for cell in of.made.values()} == {0}
+    sweep.add(C25, "pgfed", {0: [3] * 4, 1: [3] * 4})
+    sweep.write()
+    of = reproduced(sweep.runs, "pgfed/table1")
+    assert [made(of, method, "acc").place for method in ("local", "pgfed", "fedavg")] == [1, 2, 0]
 
 
 def test_gains_are_paired_by_client_and_seed(sweep: Sweep) -> None:
@@ -205,8 +219,8 @@ def test_paired_tests_by_hand(sweep: Sweep) -> None:
     assert set(pairs) == {"local", "fedavg"}
     assert pairs["local"].gain.mean == pytest.approx(0.15)  # of 10 and 20 points
     assert pairs["local"].gain.over == "seeds"
-    # 20 20 0 0 and 40 40 0 0 points, so 30 30 0 0 by client: two of two are positive: 2 / 2^2
-    assert pairs["local"].p == pytest.approx(0.5)
+    # 20 20 0 0 and 40 40 0 0 points: under each seed two of two that differ are positive: 2 / 2^2
+    assert pairs["local"].p == pytest.approx([0.5, 0.5])
 
 
 def test_one_number_for_all_clients_is_not_tested_client_by_client(tmp_path: Path) -> None:
@@ -275,7 +289,7 @@ def test_print_fed_back_agrees_with_itself(name: str) -> None:
     taus = list(of.taus())
     lines = {m.line.row for m in of.made.values()} if of.layout.compare == "rows" else of.layout.columns
     assert len(taus) == len(lines)
-    assert all(tau == pytest.approx(1.0) for _, tau, _ in taus)
+    assert all((each.tau, each.n) == (pytest.approx(1.0), each.of) for each in taus)
     assert not any(m.apart for m in of.made.values())
     assert {m.difference for m in of.made.values()} <= {0.0, None}
     assert of.complete == sum(m.line.value is not None for m in of.made.values())
