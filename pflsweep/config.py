@@ -242,7 +242,7 @@ def build_model(config: Config, shape: tuple[int, ...], classes: int) -> Any:
     blocks, of which methods share some.
     """
     from pflsweep.engine import draws
-    from pflsweep.models.blocks import head_of
+    from pflsweep.models.blocks import head_of, unsuited
 
     with draws.first_model(config.values["seed"], "model"):
         model = _call(config, "model", shape, classes)
@@ -250,6 +250,8 @@ def build_model(config: Config, shape: tuple[int, ...], classes: int) -> Any:
         head_of(model)
     except TypeError as error:
         raise UserError(f"model={config.choices['model']}: {error}.") from error
+    if why := unsuited(model):
+        raise UserError(f"model={config.choices['model']}: {why}.")
     return model
 
 

@@ -160,7 +160,7 @@ def _like(fit: _Fit) -> Any:
 def _at_once(fits: list[_Fit]) -> None:
     """One fit of all clients. Raises Apart, or what a method raises that cannot be stacked."""
     counts = [len(fit.given.turn.ids) for fit in fits]
-    like = leaves(fits[0].work)[0]
+    like = next(leaf for leaf in leaves(fits[0].work) if leaf.is_floating_point())  # weights, not what counts steps
 
     def each_own(values: Sequence[float]) -> Tensor:
         """[C] A trial's value for each of its clients."""

@@ -34,6 +34,27 @@ def head_of(model: nn.Module) -> nn.Linear:
     return head
 
 
+def unsuited(model: nn.Module) -> str:
+    """Why clients cannot train a model as a vector of all its parameters, the same in each chunk; '' where they can."""
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p:
+            return f"`{name}` draws from PyTorch's own generator, in evaluation too: use pflsweep.models.layers.Dropout"
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            return (
+                f"`{name}` keeps running statistics, which clients do not send: use pflsweep.models.layers.BatchNorm2d"
+            )
+    for name, _ in model.named_buffers():
+        return (
+            f"`{name}` is a buffer, which is neither trained nor sent: make it a parameter, or compute it in `forward`"
+        )
+    for name, weight in model.named_parameters():
+        if not weight.requires_grad:
+            return f"`{name}` is frozen, but all parameters are trained: compute with a constant in `forward`"
+    if len(list(model.named_parameters(remove_duplicate=False))) > len(list(model.parameters())):
+        return "two layers share a parameter: give each its own"
+    return ""
+
+
 def require_images(name: str, shape: Sequence[int], least: int) -> None:
     """Raises UserError where a row is no image [channels, H, W], or one with a side below `least` pixels."""
     if len(shape) != 3:

@@ -1,13 +1,17 @@
 """Data of the user's own, by config alone: a folder of images, arrays, a table."""
 
+import io
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from pflsweep.compose import compose
 from pflsweep.config import build, check
+from pflsweep.data.datasets import images
+from pflsweep.data.datasets.table import _table
 from pflsweep.errors import UserError
 from pflsweep.identity import identity
 from tests.data.loading import chosen, forbid, from_yaml, picture
@@ -280,3 +284,18 @@ def test_a_trial_without_augmentation_keeps_the_identity_it_had_before_there_was
     before = {**values, "dataset": {k: v for k, v in values["dataset"].items() if k != "augment"}}
     one, other = (identity(each, data_checksum="c", version=1, extends=False) for each in (values, before))
     assert one == other
+
+
+def test_a_column_has_one_type_in_a_large_table(tmp_path: Path) -> None:
+    """pandas reads large files in parts: client ids of digits alone, and one of letters near the end."""
+    lines = [f"{k % 50},0.5,{k % 3}" for k in range(300_000)]
+    (tmp_path / "rows.csv").write_text("\n".join(["client,a,label", *lines, "B12,0.5,1"]) + "\n")
+    assert _table(tmp_path / "rows.csv")["client"].map(type).unique().tolist() == [str]
+
+
+@pytest.mark.parametrize(("mode", "kind"), [("I;16", np.uint16), ("F", np.float32)])
+def test_an_image_of_more_than_8_bits_is_refused(mode: str, kind: type) -> None:
+    file = io.BytesIO()
+    Image.fromarray(np.ones((4, 4), dtype=kind)).save(file, "TIFF")
+    with pytest.raises(UserError, match=rf"x\.tif has pixels of mode {mode}, .* dataset=npz"):
+        images._decoded("x.tif", file.getvalue(), "folder", 1, None)

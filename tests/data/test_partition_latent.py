@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from pflsweep.compose import compose
 from pflsweep.config import build_federation, check
 from pflsweep.data.federation import Federation
-from pflsweep.data.partition import embedding
+from pflsweep.data.partition import embedding, latent
 from pflsweep.data.partition.stats import emd
 from pflsweep.errors import UserError
 from tests.data.loading import picture
@@ -58,6 +59,28 @@ def test_clients_spread_evenly_over_clusters(root, clients, clusters):
     counts = np.bincount(found.group)
     assert len(counts) == clusters
     assert np.ptp(counts) <= 1
+
+
+def test_a_row_in_another_cluster_moves_few_others() -> None:
+    """As where another machine's K-means rounds otherwise."""
+    found = np.random.default_rng(0).integers(2, size=1000)
+    other = found.copy()
+    other[500] = 1 - other[500]
+    group = np.repeat([0, 1], 3)
+    parts, again = (latent._dealt(each, 0, group, np.random.default_rng(1)) for each in (found, other))
+    moved = sum(len(np.setdiff1d(a, b)) for a, b in zip(parts, again, strict=True))
+    assert 1 <= moved <= 6
+    assert sorted(np.concatenate(again)) == list(range(1000))
+
+
+def test_clusters_do_not_depend_on_threads() -> None:
+    z = np.random.default_rng(0).normal(size=(6000, 64)).astype(np.float32)
+    found = []
+    for threads in (1, 3):
+        with threadpool_limits(threads):
+            found.append(latent.cluster(z, 5, 2, np.random.default_rng(2)))
+            assert {pool["num_threads"] for pool in threadpool_info()} == {threads}, "afterwards as before"
+    assert np.array_equal(*found)
 
 
 def test_a_seed_deals_anew_but_does_not_train_anew(root):

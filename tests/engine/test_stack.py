@@ -4,11 +4,12 @@ import gc
 import weakref
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
+from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedprox import FedProx
 from pflsweep.check.case import Case, advance, assert_same, known, models
 from pflsweep.check.command import case_of
@@ -88,6 +89,26 @@ def test_every_refusal_is_tried() -> None:
 def test_a_strength_may_be_zero_in_one_trial(fits: list[int]) -> None:
     require_as_by_itself([prox(0.0), prox(0.5)], {}, {})
     assert fits == [2] * 6
+
+
+class Counted(NamedTuple):
+    steps: torch.Tensor  # [C] int64
+    w: torch.Tensor
+    opt: torch.Tensor
+
+
+class Counting(FedAvg):
+    """FedAvg whose work begins with whole numbers."""
+
+    def start(self, given: Any, data: Any) -> Counted:
+        w = given.down.w
+        return Counted(w.new_zeros(len(w), dtype=torch.int64), w, self.opt.init(w))
+
+
+def test_a_rate_is_a_float_though_the_first_leaf_is_a_count(fits: list[int]) -> None:
+    cases = [case_of(Counting, {}), case_of(Counting, {})]
+    require_as_by_itself(cases, {"lr": 0.1}, {"lr": 0.3})
+    assert set(fits) == {2}
 
 
 def test_trials_that_differ_in_more_are_trained_one_by_one() -> None:

@@ -1,5 +1,7 @@
 """Every model: parameter counts, shapes, named blocks, readable errors."""
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from torch import nn
 
 from pflsweep.errors import UserError
 from pflsweep.models import cnn, cnn_norm, cnn_pg, fasttext, lenet5, mlp, nfresnet18, vgg11
-from pflsweep.models.blocks import head_of, model_of
+from pflsweep.models.blocks import head_of, model_of, unsuited
 from pflsweep.models.layers import context
 
 CONF = sorted((Path(__file__).parents[2] / "conf/model").glob("*.yaml"))
@@ -47,12 +49,45 @@ def test_every_yaml_builds_a_model_of_blocks(path, shape):
     assert type(model) is nn.Sequential
     assert list(dict(model.named_children()))[-1] == "head"
     assert isinstance(model[-1], nn.Linear)
-    assert not list(model.buffers())
+    assert not unsuited(model)
     x = torch.randn(2, *shape) if len(shape) == 3 else torch.randint(50, (2, *shape))
     with context():
         features = model[:-1](x)
         assert features.shape == (2, model[-1].in_features)
         assert model(x).shape == (2, 7)
+
+
+def frozen() -> nn.Linear:
+    layer = nn.Linear(4, 4)
+    layer.bias.requires_grad_(False)
+    return layer
+
+
+def twice() -> nn.Sequential:
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    second.weight = first.weight
+    return nn.Sequential(first, second)
+
+
+def with_a_constant() -> nn.Linear:
+    layer = nn.Linear(4, 4)
+    layer.register_buffer("scale", torch.ones(4))
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: nn.Dropout(0.5), r"`body` draws .*layers\.Dropout"),
+        (lambda: nn.BatchNorm1d(4), r"`body` keeps running statistics.*layers\.BatchNorm2d"),
+        (with_a_constant, r"`body\.scale` is a buffer"),
+        (frozen, r"`body\.bias` is frozen"),
+        (twice, r"two layers share a parameter"),
+        (lambda: nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Dropout(0.0)), "^$"),
+    ],
+)
+def test_what_clients_cannot_train_is_said(make: Callable[[], nn.Module], why: str) -> None:
+    assert re.search(why, unsuited(model_of(body=make(), head=nn.Linear(4, 2))))
 
 
 def test_blocks_are_named_bottom_to_top():

@@ -88,6 +88,13 @@ def test_a_private_gradient_is_the_sum_of_clipped_ones_over_the_expected_size(cl
     close(got, clipped(a_batch(), clip, part=part) / 4)
 
 
+def test_gradients_by_parameter_are_private_too() -> None:
+    batch = private(a_batch(), 0.3)
+    by_parameter = TASK.grads(W0, batch)
+    for name, g in TASK.views(TASK.grad(W0, batch)).items():
+        close(by_parameter[name], g)
+
+
 def test_the_sum_moves_by_no_more_than_the_clip_when_a_sample_comes() -> None:
     x = a_batch().x.clone()
     x[4] *= 1e6

@@ -49,6 +49,11 @@ def _decoded(label: str, content: bytes, name: str, channels: int, size: int | N
 
     try:
         with Image.open(io.BytesIO(content)) as file:
+            if file.mode.startswith(("I", "F")):  # to 8 bits they would be clipped
+                raise UserError(
+                    f"dataset={name}: {label} has pixels of mode {file.mode}, and images here have 8 bits a channel. "
+                    "Convert it, or bring such data as arrays: dataset=npz."
+                )
             image = file.convert("L" if channels == 1 else "RGB")
     except (OSError, ValueError, SyntaxError) as error:  # PIL's own for files that are none, are cut short, are garbled
         raise UserError(

@@ -51,7 +51,7 @@ def _table(file: Path) -> "pd.DataFrame":
 
     try:
         pd.read_csv(file, header=None, nrows=2)  # refuses fields without a name, which below would shift all others
-        table = pd.read_csv(file)
+        table = pd.read_csv(file, low_memory=False)  # in parts a column could have two types
     except (OSError, ValueError) as error:  # pandas' errors of parsing and of decoding are ValueErrors
         why = one_line(error)
         raise UserError(f"{file} cannot be read as csv with a header of all columns ({why}).") from error

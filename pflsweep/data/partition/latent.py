@@ -53,9 +53,11 @@ def split(
 def cluster(z: np.ndarray, clusters: int, starts: int, rng: np.random.Generator) -> np.ndarray:
     """z [n, D] -> [n] the cluster of each row, 0 to clusters - 1."""
     from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits
 
     state = int(rng.integers(2**31))
-    return KMeans(clusters, init="k-means++", n_init=starts, random_state=state).fit_predict(z)
+    with threadpool_limits(1):  # sums of several threads differ in their last digits, and rows then change clusters
+        return KMeans(clusters, init="k-means++", n_init=starts, random_state=state).fit_predict(z)
 
 
 def _splits(dataset: Dataset) -> tuple[slice, slice]:
@@ -63,9 +65,12 @@ def _splits(dataset: Dataset) -> tuple[slice, slice]:
 
 
 def _dealt(found: np.ndarray, start: int, group: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
-    """One split's rows, numbered from `start`: each cluster's shuffled and cut evenly among its clients."""
+    """One split's rows, numbered from `start`: each cluster's cut evenly among its clients, in one shuffled order of
+    all, so that a row which falls to another cluster on another machine moves few others.
+    """
     parts: list[np.ndarray] = []
+    order = rng.permutation(len(found))
     for k in range(group.max() + 1):  # clients of a cluster stand side by side, clusters in order
-        rows = start + rng.permutation(np.flatnonzero(found == k))
+        rows = start + order[found[order] == k]
         parts += np.array_split(rows, int((group == k).sum()))
     return parts
