@@ -39,12 +39,10 @@ def generator(seed: int, purpose: str, *numbers: int) -> np.random.Generator:
 @contextmanager
 def first_model(seed: int, purpose: str) -> Iterator[None]:
     """Within it PyTorch's own generator, from which models draw their first weights, is that of a (seed, purpose);
-    afterwards as before. One thread at a time, since all threads have the same one: stacked trials are threads.
+    afterwards as before. One thread at a time, since all threads have the same one: stacked trials are threads. Models
+    are made on the CPU, so GPUs' generators stay as they are.
     """
-    with (
-        _TORCHS_OWN,
-        torch.random.fork_rng(devices=[]),
-    ):  # models are made on the CPU: GPUs' generators stay as they are
+    with _TORCHS_OWN, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(generator(seed, purpose).integers(2**63)))
         yield
 
