@@ -84,9 +84,7 @@ def _groups(heads: list[str]) -> list[str]:
 
 def _latex(made: Made | None) -> str:
     if made is None or not made.there:
-        return (
-            "none" if made is not None and made.none else "failed" if made is not None and made.answer.failed else "--"
-        )
+        return "--" if made is None or made.absent == "missing" else made.absent
     shown = page.value(made).replace(page.MINUS, "-").replace("∞", r"\infty").replace("±", r"\pm")
     bold = rf"\mathbf{{{shown}}}" if made.place == 1 else rf"\underline{{{shown}}}" if made.place == 2 else shown
     return f"${bold}$" if made.complete else f"${bold}^{{{made.value.n}/{len(made.answer.seeds)}}}$"
@@ -107,7 +105,7 @@ def state(of: Reproduced, ruled: list[tuple[dict[str, Any], Any]]) -> dict[str, 
         "cells": of.fillable,
         "complete": of.complete,
         "apart": sum(made.apart for made in of.made.values()),
-        "failed": sum(len(answer.failed) for answer in of.answers.values()),
+        "failed": sum(len(answer.failed) for answer in of.asked),
         "tau": sum(taus) / len(taus) if taus else None,
         "claims": {verdict: verdicts.count(verdict) for verdict in page.VERDICTS.values()},
         "trials": sorted(trial.identity for trial in of.trials),

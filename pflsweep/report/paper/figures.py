@@ -40,7 +40,7 @@ def draw(of: Reproduced, folder: Path) -> dict[str, str]:
 def _settings(of: Reproduced) -> dict[str, list[Made]]:
     """The numbers with trials by the sweep's setting, each method once, in the order of columns and rows."""
     found: dict[str, dict[str, Made]] = {}
-    for _, made in sorted(of.made.items(), key=lambda each: each[0][::-1]):
+    for _, made in of.by_column():
         if made.answer.trials:
             found.setdefault(made.answer.setting, {}).setdefault(made.answer.method, made)
     return {setting: list(methods.values()) for setting, methods in found.items()}

@@ -20,7 +20,7 @@ def lines(of: Reproduced) -> list[str]:
     by_command: dict[str, dict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
     why: dict[str, None] = {}
     commands = _commands(of)
-    for (_, column), made in sorted(of.made.items(), key=lambda each: each[0][::-1]):
+    for column, made in of.by_column():
         for answer in filter(_trainable, made.lacking):
             filled = by_command[commands[answer.setting, answer.method]]
             filled[title(of.layout.columns[column])][made.answer.method] = None

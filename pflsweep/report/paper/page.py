@@ -117,7 +117,7 @@ def _cell(made: Made | None, in_print: bool, own: bool) -> str:
 
 def _ours(made: Made) -> str:
     if not made.there:
-        return "none" if made.none else "failed" if made.answer.failed else _needs(made) or "missing"
+        return _needs(made) or made.absent if made.absent == "missing" else made.absent
     shown = value(made)
     shown = f"**{shown}**" if made.place == 1 else f"<u>{shown}</u>" if made.place == 2 else shown
     seeds = f"{made.value.n} of {len(made.answer.seeds)} seeds"

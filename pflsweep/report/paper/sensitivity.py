@@ -28,7 +28,7 @@ def pictures(of: Reproduced, looks: dict[str, dict[str, Any]]) -> Iterator[Pictu
     """looks: how each method is drawn in all of a page's figures."""
     labels = {line.method: line.label for line in of.layout.printed}
     settings: dict[str, list[Answer]] = {}
-    for answer in of.answers.values():
+    for answer in of.asked:
         if answer.method in labels and len(answer.tried) >= FEWEST:
             settings.setdefault(answer.setting, []).append(answer)
     for setting, answers in settings.items():

@@ -105,20 +105,18 @@ def _data(line: papers.Printed, theirs: dict[str, str], configs: list[dict[str, 
     limits = {config["data.limit"] for config in configs if config.get("data.limit")}
     found += [f"data: only {limit} rows of the dataset" for limit in sorted(limits)]
     for like, key in PARTITIONS.items():
-        stated = re.search(like, theirs["partition"])
+        stated = _named(like, theirs["partition"])
         ours = {str(config[key]) for config in configs if key in config}
-        if stated and (not ours or any(_number(each) != _number(next(filter(None, stated.groups()))) for each in ours)):
+        if stated is not None and (not ours or any(_number(each) != stated for each in ours)):
             found.append(f"partition: stated {theirs['partition']}, here {', '.join(sorted(ours)) or 'another'}")
     return found
 
 
 def _classes(of: Reproduced, theirs: dict[str, str], line: papers.Printed) -> list[str]:
     """Where clients were dealt fewer classes than is stated: one may be dealt twice."""
-    stated = re.search(CLASSES, theirs["partition"])
-    setting = of.layout.setting_of(line)
-    trials = [trial for answer in of.asked if answer.setting == setting for trial in answer.trials.values()]
+    stated, trials = _named(CLASSES, theirs["partition"]), of.trials_of(of.layout.setting_of(line))
     least = min((trial.meta.get("statistics", {}).get("classes_min", math.inf) for trial in trials), default=math.inf)
-    if not stated or least >= float(next(filter(None, stated.groups()))):
+    if stated is None or least >= stated:
         return []
     return [f"partition: stated {theirs['partition']}, here some clients have {least}, dealt more than once"]
 
@@ -140,6 +138,12 @@ def _number(text: str) -> float | None:
         return None
 
 
+def _named(like: str, partition: str) -> float | None:
+    """The number that a stated partition names."""
+    found = re.search(like, partition)
+    return None if found is None else _number(next(filter(None, found.groups())))
+
+
 def _plain(name: str) -> str:
     return re.sub("[^a-z0-9]", "", name.lower())
 
@@ -148,7 +152,7 @@ def _reconstructed(of: Reproduced) -> list[str]:
     """What of the methods' code is not in their papers."""
     found = {
         (answer.method, str(trial.meta["reconstruction"])): None
-        for answer in of.answers.values()
+        for answer in of.asked
         for trial in answer.trials.values()
         if trial.meta.get("reconstruction")
     }

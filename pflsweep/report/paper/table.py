@@ -41,6 +41,11 @@ class Made(NamedTuple):
         return [other for other in self.against if not other.trials.keys() >= set(self.answer.seeds)]
 
     @property
+    def absent(self) -> str:
+        """Why it is not there: none, failed, or missing."""
+        return "none" if self.none else "failed" if self.answer.failed else "missing"
+
+    @property
     def complete(self) -> bool:
         """Whether it rests on all seeds that were asked for, its own and those of what it is measured against."""
         return self.there and not self.lacking
@@ -107,6 +112,11 @@ class Reproduced:
                 found[place] = Made(line, metric, answer, self.value(line), 0, against, self.noise(line))
         return self._ranked(found)
 
+    def by_column(self) -> Iterator[tuple[int, Made]]:
+        """Each with the number of its column, in the order of columns and rows."""
+        for (_, column), made in sorted(self.made.items(), key=lambda each: each[0][::-1]):
+            yield column, made
+
     @cached_property
     def own_rows(self) -> set[int]:
         """Rows of a printed table that print has not."""
@@ -140,10 +150,14 @@ class Reproduced:
         found = {trial.identity: trial for answer in self.asked for trial in answer.trials.values()}
         return list(found.values())
 
+    def trials_of(self, setting: str) -> list[Trial]:
+        """Of all methods in a setting."""
+        return [trial for answer in self.asked if answer.setting == setting for trial in answer.trials.values()]
+
     def first_trials(self, has: Callable[[Trial], bool], method: str = "") -> dict[str, Trial]:
         """The first trial (of a method) that has it, by the sweep's setting, in the order of columns and rows."""
         found: dict[str, Trial] = {}
-        for _, made in sorted(self.made.items(), key=lambda each: each[0][::-1]):
+        for _, made in self.by_column():
             for trial in made.answer.trials.values() if method in ("", made.answer.method) else ():
                 if made.answer.setting not in found and has(trial):
                     found[made.answer.setting] = trial
@@ -296,8 +310,7 @@ class Reproduced:
         """The EMD of our partitions where a column's head prints one, over the trials of its setting."""
         found = []
         for head in layout.heads(self.layout):
-            answers = [a for (s, _), a in self.answers.items() if s == f"{head.dataset}/{head.setting}"]
-            trials = [trial for answer in answers for trial in answer.trials.values()]
+            trials = self.trials_of(f"{head.dataset}/{head.setting}")
             emds = [trial.meta["statistics"]["emd_code"] for trial in trials if "statistics" in trial.meta]
             if emds:
                 found.append(head._replace(value=fmean(emds)))
@@ -305,7 +318,7 @@ class Reproduced:
 
     def paired(self) -> Iterator[Paired]:
         """The paper's method against each other one, where accuracies are the clients' own."""
-        for (_, column), made in sorted(self.made.items(), key=lambda each: each[0][::-1]):
+        for column, made in self.by_column():
             own = self.answer(made.answer.setting, self.layout.own)
             clients = made.metric.of_clients and not made.metric.minus and not made.line.setting.endswith("=mean")
             if clients and made.answer.method != self.layout.own:
