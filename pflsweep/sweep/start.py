@@ -8,7 +8,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from socket import gethostname
 from tempfile import TemporaryDirectory
@@ -18,13 +19,14 @@ from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 
 from pflsweep.errors import UserError, one_line
-from pflsweep.process import Stop, interruptible
+from pflsweep.process import Stop, interruptible, threads_each
 from pflsweep.progress import quietly, say
 from pflsweep.sweep.plan import Plan, read, write
 from pflsweep.sweep.worker import work
 
 JOB = "hydra.sweeper.worker"  # the override that makes a launched job a worker: <number>:<plan file>
-OVER = "over"  # among the files named by the numbers of processes: nobody is to begin any more
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # of libraries other than PyTorch
+OVER = "over"  # among the files named by workers and their processes, 3.4711: nobody is to begin any more
 LOOK = 2.0  # seconds between two looks at a Dask cluster
 JOINING = 60  # seconds for which a cluster may be without any worker
 
@@ -108,26 +110,36 @@ def _warned() -> Iterator[Stop]:
 
 
 def _in_processes(plan: Plan) -> None:
-    """joblib's, of this machine. One that is killed takes the others with it, so they are started anew."""
-    from joblib import Parallel, delayed
+    """Of this machine. Each has an executor of its own, which is started anew when its process is killed: one executor
+    would end its other processes with it, and each of their trials would count a death.
+    """
+    from joblib.externals.loky import ProcessPoolExecutor
     from joblib.externals.loky.process_executor import BrokenProcessPool, TerminatedWorkerError
 
-    count = plan.workers["count"]
-    with TemporaryDirectory() as pids, _passing_on(Path(pids)) as pressed:
-        while not pressed.is_set():
-            try:
-                parallel = Parallel(n_jobs=count, backend="loky", batch_size=1, pre_dispatch="all")
-                parallel(delayed(_process)(plan, number, Path(pids)) for number in range(count))
-                break
-            except TerminatedWorkerError:
-                for file in Path(pids).iterdir():
-                    file.unlink()
-                say("A worker was killed (out of memory?). Workers start anew, and its trial is taken over.")
-            except BrokenProcessPool:  # a terminal's Ctrl-C reaches a worker that is not in a group of its own yet
-                if not pressed.is_set():
-                    raise
+    count, errors = plan.workers["count"], list[BaseException]()
+    threads = {name: os.environ.get(name, str(threads_each(count))) for name in THREADS}
+    with TemporaryDirectory() as folder, _passing_on(Path(folder)) as pressed, ExitStack() as executors:
+
+        def begin(number: int) -> Future[None]:
+            executor = ProcessPoolExecutor(max_workers=1, env=threads)
+            executors.callback(executor.shutdown, kill_workers=True)
+            return executor.submit(_process, plan, number, Path(folder))
+
+        under_way = {begin(number): number for number in range(count)}
+        while under_way:
+            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+                number, error = under_way.pop(future), future.exception()
+                if isinstance(error, TerminatedWorkerError) and not pressed.is_set():
+                    for file in Path(folder).glob(f"{number}.*"):
+                        file.unlink()
+                    say("A worker was killed (out of memory?). It starts anew, and its trial is taken over.")
+                    under_way[begin(number)] = number
+                elif error is not None and not (pressed.is_set() and isinstance(error, BrokenProcessPool)):
+                    errors.append(error)  # the others go on with what there is to do
     if pressed.is_set():
         raise KeyboardInterrupt
+    if errors:
+        raise errors[0]
 
 
 def _on_dask(plan: Plan) -> None:
@@ -239,7 +251,7 @@ def _wanted(host: Any, key: Any) -> bool:
 def _process(plan: Plan, number: int, pids: Path) -> None:
     """A worker in a process of its own. Ctrl-C reaches it through the command, and it ends when the command is gone."""
     os.setpgrp()  # a terminal's Ctrl-C goes to the command alone
-    own, parent = pids / str(os.getpid()), os.getppid()
+    own, parent = pids / f"{number}.{os.getpid()}", os.getppid()
     own.touch()
     if (pids / OVER).exists():
         return
@@ -272,7 +284,7 @@ def _passing_on(pids: Path) -> Iterator[threading.Event]:
         (pids / OVER).touch()  # for workers that come later
         for file in pids.iterdir():
             with suppress(OSError, ValueError):  # it has ended meanwhile; OVER
-                os.kill(int(file.name), signal.SIGINT)
+                os.kill(int(file.name.partition(".")[2]), signal.SIGINT)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             raise KeyboardInterrupt
         say("Stopping after this round of each worker; Ctrl-C again stops at once.")

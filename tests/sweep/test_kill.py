@@ -1,11 +1,24 @@
 """kill -9 in each phase of a sweep of twelve trials: the same command brings it to the end of an undisturbed one."""
 
+import os
 import signal
 from pathlib import Path
 
 import pytest
 
-from tests.sweep.sweeping import MAIN, TWELVE, database, require_each_once, require_same, run, run_here
+from tests.sweep.kills import workers_of
+from tests.sweep.sweeping import (
+    MAIN,
+    TWELVE,
+    database,
+    require_each_once,
+    require_same,
+    run,
+    run_here,
+    start,
+    states,
+    wait_for,
+)
 
 # where the process kills itself, the n-th time that it comes there: module, function, when
 PHASES = {
@@ -57,3 +70,15 @@ def test_a_killed_sweep_goes_on(phase: str, undisturbed: Path, tmp_path: Path) -
     require_same(undisturbed, tmp_path)
     require_each_once(database(tmp_path), 8)
     assert again.stdout == run_here(tmp_path, *TWELVE).stdout
+
+
+def test_a_killed_worker_leaves_the_others_their_trials(tmp_path: Path) -> None:
+    slow = [*TWELVE[:2], "seed=0", *TWELVE[6:], "train.rounds=150", "workers.count=2"]
+    with start(tmp_path, *slow) as process:
+        wait_for(lambda: len(list((tmp_path / "runs").glob("*/status.json"))) == 2, process)
+        os.kill(workers_of(process.pid)[0], signal.SIGKILL)
+        _, rest = process.communicate(timeout=300)
+    assert process.returncode == 0, rest
+    assert rest.count("A worker was killed") == 1
+    require_each_once(database(tmp_path), 2)
+    assert sum(count for (*_, state), count in states(database(tmp_path)).items() if state == "FAIL") == 1
