@@ -15,10 +15,22 @@ from pflsweep.progress import say
 Stop = Callable[[], bool]  # whether to stop after this round
 
 
+def available() -> int:
+    """This machine's cores, those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def threads_each(workers: int) -> int:
     """Of so many workers that share this machine's cores; the only one has PyTorch's own number."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return torch.get_num_threads() if workers == 1 else max(1, cores // workers)
+    return torch.get_num_threads() if workers == 1 else max(1, available() // workers)
+
+
+def cores(config: Config, share: int) -> int:
+    """That a trial may use on a CPU, as processes or as threads. share: what `auto` is."""
+    workers, threads = config.values["train"]["workers"], config.values["train"]["threads"]
+    if workers not in ("auto", 1):
+        return int(workers)
+    return share if threads == "auto" or (workers == "auto" and threads == 1) else int(threads)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from pflsweep.engine.newcomers import fine_tune
 from pflsweep.engine.optimiser import Sgd
 from pflsweep.engine.stack import Seat
 from pflsweep.errors import UserError
-from pflsweep.process import Stop, interruptible, process_wide
+from pflsweep.process import Stop, cores, interruptible, process_wide
 from pflsweep.progress import Progress, announce, mention, say
 from pflsweep.record import Record
 from pflsweep.report import figures
@@ -123,8 +123,10 @@ def run_trial(
     config = typed(config)
     with _BUILDING:
         parts = build(config)
+    share = cores(config, torch.get_num_threads())  # before a small model sets them to one
     with nullcontext() if seat is not None else process_wide(config, _fastest(parts)):
         meta = describe(config, parts)
+        meta["environment"]["cores"] = share
         folder = Path(config.values["paths"]["runs"]).absolute() / meta["identity"]
         w0 = parts.task.vector(parts.model)
         simulation = engine.Simulation(parts.verbs, parts.task, parts.federation, parts.schedule, w0, parts.metrics)

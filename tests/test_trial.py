@@ -441,7 +441,7 @@ def test_a_continuation_says_where_it_ran() -> None:
     (session,) = meta.pop("sessions")
     assert meta == first
     assert session["from"] == 3
-    assert session["environment"] == first["environment"] | {"threads": 2}
+    assert session["environment"] == first["environment"] | {"threads": 2, "cores": 2}
 
 
 def test_rounds_before_the_first_evaluation_cannot_be_reported() -> None:

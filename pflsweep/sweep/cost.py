@@ -1,8 +1,8 @@
 """What a trial costs, known before it runs: training images, and seconds by measured speed.
 
 Images are those of FedAvg, whatever the method: so a scale cuts all methods of a setting to the same rounds. A method
-may see more (Ditto, with two models, twice as many) or fewer (FedFomo holds a fifth back). Its measured speed makes up
-for it, also in FedAvg's images; where it has none, the passes over them that it says it makes.
+may take more gradients of them (Ditto, with two models, twice as many) or fewer (FedFomo holds a fifth back): the
+passes over them that it says it makes. Speeds are in gradients.
 """
 
 import json
@@ -16,9 +16,9 @@ from pflsweep.compose import Config
 from pflsweep.config import build_dataset, build_model, device_of, imported
 from pflsweep.errors import UserError
 from pflsweep.identity import method_name
-from pflsweep.process import process_wide, threads_each
+from pflsweep.process import available, cores, process_wide, threads_each
 from pflsweep.setting import model_name, processor
-from pflsweep.sweep.plan import changed
+from pflsweep.sweep.plan import Job, Plan, changed
 
 
 class Size(NamedTuple):
@@ -118,6 +118,11 @@ def images(config: Config) -> int:
     return config.values["train"]["rounds"] * images_a_round(config)
 
 
+def gradients(plan: Plan, job: Job) -> float:
+    """Of images, in all trials of a slot."""
+    return sum(images(config) * passes(config) for config in plan.configs(job, plan.foreseen(job)))
+
+
 def passes(config: Config) -> float:
     """Gradients that a training sample takes where FedAvg takes one, as the method says."""
     values = dict(config.values["algorithm"])
@@ -125,7 +130,7 @@ def passes(config: Config) -> float:
     return float(method.passes(config.values["train"]["epochs"], **values))
 
 
-Speeds = dict[tuple[str, ...], float]  # gradients of images/s, of one thread on a CPU, by _keys
+Speeds = dict[tuple[str, ...], float]  # gradients of images/s, of one core on a CPU, by _keys
 
 
 def known_speeds(runs: Path) -> Speeds:
@@ -139,47 +144,49 @@ def known_speeds(runs: Path) -> Speeds:
             if status["status"] != "finished" or not status["seconds"] or stacked:
                 continue
             config, where = Config(disk.read_yaml(file.parent / "config.yaml"), meta, {}, {}), meta["environment"]
-            threads = where["threads"] if where["device"] == "cpu" else 1
-            speed = status["rounds"] * images_a_round(config) * passes(config) / status["seconds"] / threads
-            keys = _keys(meta, where)
+            share = where.get("cores", where["threads"]) if where["device"] == "cpu" else 1
+            speed = status["rounds"] * images_a_round(config) * passes(config) / status["seconds"] / share
+            keys = _keys(meta, where, config)
         except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError, UserError):
             continue  # what is damaged there is said when it is read for a report
         found |= dict.fromkeys(keys, speed)
     return found
 
 
-def _keys(meta: dict[str, Any], environment: dict[str, Any]) -> list[tuple[str, ...]]:
+def _keys(choices: dict[str, Any], environment: dict[str, Any], config: Config) -> list[tuple[str, ...]]:
     """From the most to the least alike."""
-    where = (environment["device"], environment["processor"], meta["model"], meta["dataset"])
-    method = method_name(meta)
-    return [(*where, method), where]
+    train, model = config.values["train"], json.dumps(config.values["model"], sort_keys=True)
+    how = (model, str(train["batch"]), train["precision"])
+    where = (environment["device"], environment["processor"], choices["model"], choices["dataset"], *how)
+    return [(*where, method_name(choices)), where]
 
 
 def speed(config: Config, speeds: Speeds, workers: int = 1) -> tuple[float | None, str]:
-    """(images/s with evaluation of a trial beside others of so many workers, how it is known). None where it cannot be.
+    """(gradients of images/s with evaluation, of a trial beside others of so many workers, how it is known). None where
+    it cannot be.
 
-    A CPU's threads are taken to help alike: a cohort trains in as many processes, and its clients are many.
+    A CPU's cores are taken to help alike: a cohort trains in as many processes, and its clients are many.
     """
-    times = passes(config)
     try:
         device = device_of(config)
-        threads = _threads(config, workers) if device == "cpu" else 1
+        share = _share(config, workers) if device == "cpu" else 1
         choices = {**config.choices, "model": model_name(config)}
-        keys = _keys(choices, {"device": device, "processor": processor()})
+        keys = _keys(choices, {"device": device, "processor": processor()}, config)
         for key, how in zip(keys, ("its own runs", "other methods' runs"), strict=True):
             if key in speeds:
-                return threads * speeds[key] / times, how
-        step = ("step", *keys[-1], json.dumps([config.values["model"], config.values["train"]["batch"]]))
+                return share * speeds[key], how
+        step = ("step", *keys[-1])
         if step not in speeds:
             speeds[step] = _step_speed(config, device)
     except UserError:  # a device or a dataset that is not here
         return None, "unknown"
-    return threads * speeds[step] / times, "plain gradient steps"
+    return share * speeds[step], "plain gradient steps"
 
 
-def _threads(config: Config, workers: int) -> int:
-    asked = config.values["train"]["threads"]
-    return threads_each(workers) if asked == "auto" else int(asked)
+def _share(config: Config, workers: int) -> float:
+    """Of this machine's cores, which more workers than cores share."""
+    asked = cores(config, threads_each(workers))
+    return asked if workers == 1 else min(asked, available() / workers)
 
 
 def _step_speed(config: Config, device: str) -> float:

@@ -91,6 +91,11 @@ class Plan(NamedTuple):
         held = {"data.validation": self.tune["validation"]} if self.tune["split"] == "validation" else {}
         return [changed(group.config, {**point, **held, "seed": seed}) for seed in self.tuning_seeds]
 
+    def foreseen(self, job: Job) -> Point:
+        """The point of a slot as far as it is known now: a grid's. Of others {}, the default values."""
+        points = [] if job.final else self.groups[job.group].points
+        return points[job.number] if points else {}
+
     def title(self, job: Job, point: Point) -> str:
         """A slot in a person's words."""
         shown = " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in point.items())

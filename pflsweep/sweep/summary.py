@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 MANY = 100  # records that are read for a table; of more, what was told of them serves
 
 
-def estimate(plan: Plan, scale: str) -> str:
+def estimate(plan: Plan) -> str:
     """The trials of a plan with their cost; nothing is run."""
     import pandas as pd
 
     speeds = cost.known_speeds(plan.runs)
     lines, ways = [], Counter[str]()
     for g, group in enumerate(plan.groups):
-        trials = [config for job in [*plan.searched(g), *plan.final(g)] for config in plan.configs(job, {})]
+        jobs = [*plan.searched(g), *plan.final(g)]
         rate, how = cost.speed(group.config, speeds, plan.workers["count"])
         ways[how] += 1
         lines.append({
             "method": group.method,
             "setting": group.setting or standings.NONE,
             "points": group.tries,
-            "trials": len(trials),
+            "trials": group.tries * len(plan.tuning_seeds) + len(plan.seeds),
             "rounds": group.config.values["train"]["rounds"],
             "images a trial": cost.images(group.config),
-            "seconds": sum(cost.images(config) for config in trials) / rate if rate else math.nan,
+            "seconds": sum(cost.gradients(plan, job) for job in jobs) / rate if rate else math.nan,
         })  # fmt: skip
     table = pd.DataFrame(lines)
     by_setting = table.groupby("setting", sort=False)
     totals = by_setting.agg(methods=("method", "size"), trials=("trials", "sum"), seconds=("seconds", _sum))
     pages = [_page(table), *([_page(totals.reset_index())] if 1 < len(totals) < len(table) else [])]
-    return "\n\n".join([*pages, _total(plan, scale, table, ways)])
+    return "\n\n".join([*pages, _total(plan, table, ways)])
 
 
 def _sum(seconds: "pd.Series") -> float:
@@ -65,7 +65,7 @@ def _time(seconds: float) -> str:
     return "unknown" if math.isnan(seconds) else duration(seconds)
 
 
-def _total(plan: Plan, scale: str, table: "pd.DataFrame", ways: Counter[str]) -> str:
+def _total(plan: Plan, table: "pd.DataFrame", ways: Counter[str]) -> str:
     workers, seeds, missing = plan.workers["count"], plan.seeds, ways.pop("unknown", 0)
     known = ", ".join(f"{how} ({count})" for how, count in ways.most_common())
     said = [f"Speeds are those of {known}."] if known else []
@@ -74,7 +74,7 @@ def _total(plan: Plan, scale: str, table: "pd.DataFrame", ways: Counter[str]) ->
     if missing:
         said.append(f"{missing} of unknown speed: their data or their device are not here.")
     return "\n".join([
-        f"{plan.name} at scale {scale}: {table['trials'].sum():,} trials, seed{'s' * (len(seeds) > 1)} "
+        f"{plan.name} at scale {plan.scale}: {table['trials'].sum():,} trials, seed{'s' * (len(seeds) > 1)} "
         f"{', '.join(map(str, seeds))}; time on this machine with {workers} worker{'s' * (workers > 1)}: "
         f"{_time(_sum(table['seconds']) / workers)}.",
         " ".join(said),

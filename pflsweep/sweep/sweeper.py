@@ -32,7 +32,7 @@ class TrialSweeper(BasicSweeper):
         self._said = [*self._own_options(), *said]  # what a ledger has
         plan = planner.build(command, arguments, self._compose, parser, name)
         if command.plan:
-            print(summary.estimate(plan, command.scale))
+            print(summary.estimate(plan))
             return
         self._run(plan, command)
 

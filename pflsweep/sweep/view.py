@@ -40,8 +40,7 @@ class View:
         self._board = Board(plan, patient=False)
         self._board.refresh()
         self._began = time.monotonic()
-        alike = {(job.group, job.final): self._gradients(job) for job in plan.jobs if job.number == 0}
-        self._cost = {job: alike[job.group, job.final] for job in plan.jobs}
+        self._cost = {job: self._gradients(job) for job in plan.jobs}
         self._before = {job for job, slot in self._board.slots.items() if slot.status in SETTLED}
         self._said = set(self._before)
         self._since: dict[Job, float] = {}
@@ -148,9 +147,8 @@ class View:
         return page
 
     def _gradients(self, job: Job) -> float:
-        configs = self.plan.configs(job, {})
         with suppress(UserError):  # its data cannot be read: the trial says so
-            return sum(cost.images(config) * cost.passes(config) for config in configs)
+            return cost.gradients(self.plan, job)
         return 0
 
     def _left(self) -> float | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
 from pflsweep.cli import main
 from pflsweep.compose import compose
@@ -15,6 +16,8 @@ from pflsweep.errors import UserError
 from pflsweep.progress import duration
 from pflsweep.sweep import cost
 from pflsweep.sweep.cost import SIZES, Size
+from pflsweep.sweep.plan import Group, Plan
+from pflsweep.sweep.space import Axis
 from pflsweep.trial import run_trial
 
 FOLDERS = {  # of the data, where they are at hand
@@ -133,40 +136,67 @@ def records(path: str = "runs") -> list[dict]:
     return [json.loads(file.read_text()) for file in Path(path).glob("*/status.json")]
 
 
-def test_speeds_of_records_in_images_of_fedavg() -> None:
+def test_speeds_of_records_in_gradients() -> None:
     config = compose([*SMALL, "algorithm=ditto", "train.rounds=3", "train.participation=1.0"])
     run_trial(config)
     (status,) = records()
     speeds = cost.known_speeds(Path("runs"))
     rate, how = cost.speed(config, speeds)
     assert how == "its own runs"
-    assert rate == pytest.approx(cost.images(config) / status["seconds"])
-    fedavg, pfedme = (compose([*SMALL, *words]) for words in (["algorithm=fedavg"], ["algorithm=pfedme"]))
-    assert cost.speed(fedavg, speeds) == (2 * rate, "other methods' runs"), "Ditto makes two passes"
-    steps = pfedme.values["algorithm"]["inner_steps"]
-    assert cost.speed(pfedme, speeds) == (2 * rate / steps, "other methods' runs")
+    assert rate == pytest.approx(2 * cost.images(config) / status["seconds"]), "Ditto makes two passes"
+    assert cost.speed(compose([*SMALL, "algorithm=fedavg"]), speeds) == (rate, "other methods' runs")
     again = compose([*SMALL, "algorithm=ditto", "algorithm.own_epochs=12"])
-    assert cost.speed(again, speeds) == (2 * rate / 7, "its own runs"), "own runs with other hyperparameters"
-    elsewhere = compose(["dataset=cifar10"])
-    assert cost.speed(elsewhere, speeds)[1] == "plain gradient steps"
+    assert cost.speed(again, speeds) == (rate, "its own runs"), "with other hyperparameters"
+    for other in ("model.hidden=[17]", "train.batch=11", "train.precision=bf16"):
+        assert cost.speed(compose([*SMALL, other]), speeds)[1] == "plain gradient steps", other
+    assert cost.speed(compose(["dataset=cifar10"]), speeds)[1] == "plain gradient steps"
 
 
-def test_speeds_are_of_a_thread_and_a_worker_has_its_share_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_trial(compose([*SMALL, "train.rounds=2", "train.threads=1"]))
-    one, three, shared = (compose([*SMALL, f"train.threads={n}"]) for n in (1, 3, "auto"))
-    speeds = cost.known_speeds(Path("runs"))
-    rate, _ = cost.speed(one, speeds)
-    assert rate is not None
-    assert cost.speed(three, speeds)[0] == pytest.approx(3 * rate)
+def test_speeds_are_of_a_core_and_a_worker_has_its_share_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda of: set(range(8)), raising=False)
-    assert cost.speed(shared, speeds, workers=2)[0] == pytest.approx(4 * rate)
+    run_trial(compose([*SMALL, "train.rounds=2", "train.workers=1", "train.threads=1"]))
+    speeds = cost.known_speeds(Path("runs"))
+
+    def rate(workers: int, *words: str) -> float:
+        found, _ = cost.speed(compose([*SMALL, *words]), speeds, workers)
+        assert found is not None
+        return found
+
+    one = rate(1, "train.workers=1", "train.threads=1")
+    assert rate(1, "train.workers=1", "train.threads=3") == rate(1, "train.workers=3") == pytest.approx(3 * one)
+    assert rate(2) == rate(2, "train.threads=1") == pytest.approx(4 * one)
+    assert rate(3) == pytest.approx(2 * one)
+    assert rate(16) == rate(16, "train.threads=3") == pytest.approx(one / 2), "two workers on a core"
     (file,) = Path("runs").glob("*/meta.json")
     meta = json.loads(file.read_text())
-    for device, slower in (("cpu", 2), ("cuda", 1)):  # what a record of two threads says
-        meta["environment"] |= {"threads": 2, "device": device}
+    assert meta["environment"]["cores"] == 1
+    for device, slower in (("cpu", 2), ("cuda", 1)):  # what a record of two cores says
+        meta["environment"] |= {"cores": 2, "device": device}
         file.write_text(json.dumps(meta))
         (found,) = {*cost.known_speeds(Path("runs")).values()}
         assert found == pytest.approx(max(speeds.values()) / slower)
+
+
+def test_a_record_tells_what_cores_its_trial_had() -> None:
+    """Not what it made of them: a small model takes one thread of each process."""
+    torch.set_num_threads(5)
+    try:
+        for words, had in ((["seed=1"], 5), (["seed=2", "train.workers=1"], 5), (["seed=3", "train.workers=2"], 2)):
+            result = run_trial(compose([*SMALL, "train.rounds=1", *words]))
+            assert result.record.meta["environment"] | {"threads": 1, "cores": had} == result.record.meta["environment"]
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_points_cost_what_they_set() -> None:
+    config = compose([*SMALL, "algorithm=ditto", "train.epochs=2", "train.rounds=3"])
+    grids = {"train.lr": [0.1, 0.2], "algorithm.own_epochs": [1, 6]}
+    axes = {key: Axis(grid, None, False, "ours") for key, grid in grids.items()}
+    points = [{key: value} for key, axis in axes.items() for value in axis.grid]
+    tune = {"split": "test", "seeds": 2}
+    plan = Plan("id", "name", [Group("", "ditto", config, axes, points, 4)], [0, 1, 2], tune, {"count": 1})
+    images = cost.images(config)
+    assert [cost.gradients(plan, job) / images for job in plan.jobs] == [4, 4, 3, 8, 2, 2, 2]
 
 
 def test_records_of_other_machines_unfinished_and_damaged_ones_say_nothing() -> None:
