@@ -6,6 +6,7 @@ FAILs without an `error` and the slot is enqueued anew. What is said here of a s
 counts, see `_standing`. While the database is away, workers wait for it, see `Patience`.
 """
 
+import json
 import time
 import warnings
 from collections.abc import Iterable
@@ -25,6 +26,7 @@ from pflsweep.sweep.storage import SILENCE, Patience, opened, storage_url
 
 LONGEST = 400  # characters of a group in a study's name, of which PostgreSQL takes 512
 DEATHS = 3  # workers that may die over a slot without a further round of it
+POINT = "point"  # what a final trial's is kept under
 OPEN = (TrialState.WAITING, TrialState.RUNNING)
 SETTLED = ("done", "pruned", "failed")
 SAMPLERS = ("none", "grid", "random", "tpe", "cmaes")
@@ -90,20 +92,16 @@ class Board:
         self._order: list[Job] = []  # what seemed free when it was last looked at
 
     def prepare(self, retry: bool = False) -> None:
-        """Enqueue what is not there yet, and final trials whose record was deleted. retry: what failed, too; and final
-        trials after a search that failed in part, since another point may win it.
-        """
+        """Enqueue what is not there yet, and final trials whose record was deleted. retry: what failed, too."""
         self._settled.clear()
         self.refresh()
         if any(slot.status == "running" for slot in self.slots.values()):
             self.revive()  # of a command that was killed: they would look as if they ran, and come last
-        failed = {job for job in self.plan.jobs if retry and self.slots[job].status == "failed"}
-        searched = {job.group for job in failed if not job.final}
 
         def again(job: Job) -> bool:
             slot = self.slots[job]
-            late = job.final and slot.status == "done" and (job.group in searched or slot.deleted)
-            return late or job in failed or slot.status == "lost"
+            deleted = job.final and slot.status == "done" and slot.deleted
+            return deleted or slot.status == "lost" or (retry and slot.status == "failed")
 
         self._enqueue([job for job in self.plan.jobs if again(job)])
         self.refresh()
@@ -124,7 +122,7 @@ class Board:
                     if name not in self._settled:
                         optuna.storages.fail_stale_trials(self._study(name))
         self.refresh()
-        lost = [job for job in self.plan.jobs if self.slots[job].status == "lost"]
+        lost = [job for job in self.plan.jobs if self.slots[job].status == "lost" or self._outdated(job)]
         if lost:
             self._enqueue(lost)
             self.refresh()
@@ -136,13 +134,20 @@ class Board:
 
     @property
     def finished(self) -> bool:
-        return all(slot.status in SETTLED for slot in self.slots.values())
+        return all(slot.status in SETTLED and not self._outdated(job) for job, slot in self.slots.items())
+
+    def _outdated(self, job: Job) -> bool:
+        """Whether it is the final trial of a point that was the best before failed ones were retried."""
+        slot = self.slots[job]
+        if not job.final or slot.status != "done" or POINT not in slot.result or not self.ready(job.group):
+            return False
+        return bool(slot.result[POINT] != _as_kept(self.winner(job.group)))
 
     def claim(self, skip: Iterable[Job] = ()) -> Claim | None:
         """The next slot that is free and ready. None where there is none as far as is known: `refresh` may help."""
         skip = set(skip)
         for job in list(self._order):
-            if job in skip or (job.final and not self.ready(job.group)):
+            if job in skip or (job.final and not self._ready_now(job.group)):
                 continue
             self._order.remove(job)
             trial_id = self._id(job)
@@ -158,6 +163,13 @@ class Board:
     def ready(self, group: int) -> bool:
         """Whether a group's final trials can begin: its search is over."""
         return all(self.slots[job].status in SETTLED for job in self.plan.searched(group))
+
+    def _ready_now(self, group: int) -> bool:
+        """By the database: another command may have retried points of a search that was over."""
+        searched = self.plan.searched(group)
+        if searched and self.ready(group):
+            self._read(self._name(searched[0]), searched)
+        return self.ready(group)
 
     def best(self, group: int) -> Slot | None:
         """The slot of a search's best point, the first of equals; None without any."""
@@ -203,6 +215,7 @@ class Board:
         study, group = self._study(self._name(job)), self.plan.groups[job.group]
         if job.final:
             point = self.winner(job.group) or {}
+            self._calls.set_trial_user_attr(trial_id, POINT, _as_kept(point))
             return Claim(job, Trial(study, trial_id), point)
         study.sampler = sampler(self.plan.tune, job.number)
         study.pruner = pruner(self.plan.tune)
@@ -239,8 +252,8 @@ class Board:
             slot = self.slots[job] = _standing(by_slot.get(_label(job), []))
             for extra in slot.extra:
                 self._drop(extra)
-        if all(self.slots[job].status in SETTLED for job in jobs):
-            self._settled.add(name)
+        settled = all(self.slots[job].status in SETTLED for job in jobs)
+        (self._settled.add if settled else self._settled.discard)(name)
 
     def _drop(self, trial_id: int) -> None:
         """A trial of a slot that has one already, from two commands that planned at the same moment."""
@@ -277,6 +290,11 @@ def point_of(group: Group, slot: Slot) -> Point:
     """The point that was tried in a slot; what is not drawn yet is left out."""
     params = {} if slot.trial is None else slot.trial.params
     return {key: axis.value(params[key]) for key, axis in group.space.items() if key in params}
+
+
+def _as_kept(point: Point | None) -> str:
+    """As it comes out of the database again."""
+    return json.dumps(point, sort_keys=True)
 
 
 def _label(job: Job) -> str:

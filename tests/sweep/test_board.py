@@ -192,11 +192,52 @@ def test_a_point_that_is_retried_may_win(plan: Plan) -> None:
     again.prepare()
     assert again.finished
     again.prepare(retry=True)
-    assert [done(again, 0.7, {}) for _ in range(3)] == [0.3, 0.3, 0.3]  # the point, then both final trials anew
+    assert done(again, 0.7, {}) == 0.3
+    assert not again.finished
+    again.revive()
+    assert [done(again, 0.6, {}) for _ in range(2)] == [0.3, 0.3]  # both final trials anew
     assert again.finished
     other = opened(plan)
     assert other.finished
     assert other.winner(0) == {"train.lr": 0.3}
+
+
+def test_final_trials_stay_where_a_retried_point_loses(plan: Plan) -> None:
+    board = opened(plan)
+    assert [done(board, value, {}) for value in (0.4, 0.6)] == [0.1, 0.2]
+    last = board.claim()
+    assert last is not None
+    board.fail(last, "the disk was full")
+    assert [done(board, 0.5, {}) for _ in range(2)] == [0.2, 0.2]
+    board.prepare(retry=True)
+    assert done(board, 0.5, {}) == 0.3
+    assert board.finished
+
+
+def test_a_point_that_is_retried_elsewhere_may_win_here(plan: Plan) -> None:
+    """A machine that has seen the search's end trains no final trial of its old winner; one under way is done anew."""
+    here = opened(plan)
+    assert [done(here, value, {}) for value in (0.4, 0.6)] == [0.1, 0.2]
+    last = here.claim()
+    assert last is not None
+    here.fail(last, "the disk was full")
+    here.refresh()
+    early = here.claim()
+    assert early is not None
+    assert early.point == {"train.lr": 0.2}
+    there = Board(plan)
+    there.prepare(retry=True)
+    assert here.claim() is None
+    assert done(there, 0.7, {}) == 0.3
+    here.tell(early, 0.5, {})
+    here.refresh()
+    assert done(here, 0.6, {}) == 0.3
+    assert not here.finished
+    there.revive()
+    assert done(there, 0.6, {}) == 0.3
+    here.refresh()
+    assert there.finished
+    assert here.finished
 
 
 def test_a_final_trial_whose_record_was_deleted_here_is_trained_anew(plan: Plan, tmp_path: Path) -> None:
