@@ -25,6 +25,7 @@ from pflsweep.engine.newcomers import fine_tune
 from pflsweep.engine.optimiser import Sgd
 from pflsweep.engine.stack import Seat
 from pflsweep.errors import UserError
+from pflsweep.patience import Away
 from pflsweep.process import Stop, cores, interruptible, process_wide
 from pflsweep.progress import Progress, announce, mention, say
 from pflsweep.record import Record
@@ -240,8 +241,8 @@ def _run(
             total = simulation.schedule.rounds
             done = record.status["rounds"]
             raise Stopped(f"{name}: stopped after round {done} of {total}; the same command continues") from interrupt
-        except (Pruned, Diverged) as loser:
-            status = "pruned" if isinstance(loser, Pruned) else status
+        except (Pruned, Diverged, Away) as loser:
+            status = {Pruned: "pruned", Away: "interrupted"}.get(type(loser), status)
             record.write(_state(simulation, parts.study))
             record.set_status(status=status, error=f"{type(loser).__name__}: {loser}")
             raise

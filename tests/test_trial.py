@@ -21,6 +21,7 @@ from pflsweep.config import _tell_emulated, build
 from pflsweep.engine.simulation import Simulation
 from pflsweep.engine.task import Task
 from pflsweep.errors import UserError
+from pflsweep.patience import Away
 from pflsweep.record import Record
 from pflsweep.trial import Diverged, Result, Stopped, run_trial
 
@@ -242,6 +243,23 @@ def test_ctrl_c_stops_after_the_round_and_the_same_command_continues(algorithm: 
     assert again.heard == [4, 5, 6]
     assert again.status == "finished"
     assert_same(result, pflsweep.run([*overrides, "paths.runs=other"]))
+
+
+def test_where_a_database_stays_away_what_is_trained_is_kept() -> None:
+    overrides = [*SMALL, "train.rounds=5", "checkpoint.every=1000"]
+
+    def ask(record: Record) -> None:
+        if record.done == 2:
+            raise Away("it does not answer")
+
+    ear = Ear()
+    with pytest.raises(Away):
+        run_trial(compose(overrides), lambda config, record: ear, watch=ask)
+    (folder,) = Path("runs").iterdir()
+    assert (Record(folder).status["status"], ear.status) == ("interrupted", "interrupted")
+    again = Ear()
+    run_trial(compose(overrides), lambda config, record: again)
+    assert again.heard == [3, 4, 5]
 
 
 def test_kill_9_loses_at_most_the_time_since_the_checkpoint() -> None:

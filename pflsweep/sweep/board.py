@@ -90,6 +90,7 @@ class Board:
         self._studies: dict[str, optuna.Study] = {}
         self._settled: set[str] = set()  # names of studies in which nothing changes any more
         self._order: list[Job] = []  # what seemed free when it was last looked at
+        self._notes: dict[int, dict[str, Any]] = {}  # by trial
 
     def prepare(self, retry: bool = False) -> None:
         """Enqueue what is not there yet, and final trials whose record was deleted. retry: what failed, too."""
@@ -183,9 +184,16 @@ class Board:
             return {}
         return None if best is None else point_of(of, best)
 
+    def note(self, claim: Claim, **attrs: Any) -> None:
+        """What the next beat tells of a trial: training does not wait for the database."""
+        self._notes[claim.trial._trial_id] = attrs
+
     def beat(self, claim: Claim) -> None:
         """Raises where the database is away: the next beat may reach it."""
-        self.storage.record_heartbeat(claim.trial._trial_id)
+        trial_id = claim.trial._trial_id
+        self.storage.record_heartbeat(trial_id)
+        for key, value in self._notes.get(trial_id, {}).items():
+            self.storage.set_trial_user_attr(trial_id, key, value)
 
     def tell(self, claim: Claim, value: float, result: dict[str, Any]) -> None:
         """A slot is done."""
@@ -203,8 +211,10 @@ class Board:
         self._end(claim, TrialState.PRUNED)
 
     def release(self, claim: Claim) -> None:
-        """Put a slot back, for another worker or another day."""
-        self._calls.set_trial_state_values(claim.trial._trial_id, state=TrialState.WAITING)
+        """Put a slot back, for another worker or another day. Raises where the database is away, in which case the slot
+        is taken over when it was silent for long: who releases is about to end, and does not wait.
+        """
+        self.storage.set_trial_state_values(claim.trial._trial_id, state=TrialState.WAITING)
 
     def _end(self, claim: Claim, state: TrialState, value: float | None = None) -> None:
         study = self._study(self._name(claim.job))

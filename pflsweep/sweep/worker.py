@@ -26,7 +26,6 @@ from pflsweep.trial import Diverged, Pruned, Result, run_trial
 
 log = logging.getLogger(__name__)
 PAUSE = 1.0  # seconds between two looks where nothing is free
-TOLD = 5.0  # seconds between two tellings of the round
 
 
 class Fruitless(Exception):  # noqa: N818 (no error of its own)
@@ -133,7 +132,7 @@ def _settle(board: Board, claim: Claim, train: Callable[[], list[dict[str, Any]]
     try:
         results = train()
     except Busy:
-        _told(board.release, claim)
+        _release(board, [claim])
         return False
     except (KeyboardInterrupt, Away):
         _release(board, [claim])
@@ -203,21 +202,19 @@ class _Watch:
     """Called after each round: tells it, and stops a loser. before: rounds under earlier seeds."""
 
     def __init__(self, board: Board, claim: Claim, before: int) -> None:
-        self.board, self.claim, self.before, self.said = board, claim, before, 0.0
+        self.board, self.claim, self.before = board, claim, before
         self.column = selected_column(board.plan, claim.job)
 
     def __call__(self, record: Record) -> None:
         row, trial = record.last_row, self.claim.trial
-        if time.monotonic() - self.said >= TOLD:
-            self.said = time.monotonic()
-            trial.set_user_attr("round", [int(row["round"]), int(record.config["train"]["rounds"])])
-            trial.set_user_attr("reached", self.before + int(row["round"]))
+        done, total = int(row["round"]), int(record.config["train"]["rounds"])
+        self.board.note(self.claim, round=[done, total], reached=self.before + done)
         value = row.get(self.column)
         if self.claim.job.final or self.board.plan.tune["prune"] == "none" or value is None or value != value:
             return
-        trial.report(float(value), self.before + int(row["round"]))
+        trial.report(float(value), self.before + done)
         if trial.should_prune():
-            raise Pruned(f"stopped in round {int(row['round'])} at {value:.1%}, behind others at that round")
+            raise Pruned(f"stopped in round {done} at {value:.1%}, behind others at that round")
 
 
 def _told(tell: Any, claim: Claim, *what: Any, **more: Any) -> None:

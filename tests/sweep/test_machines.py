@@ -319,7 +319,7 @@ def test_commands_on_two_machines(undisturbed: Path, lab: Lab, begin: Begin, tmp
 
 
 def test_a_database_that_stays_away(undisturbed: Path, lab: Lab, begin: Begin, tmp_path: Path) -> None:
-    """Nothing is lost: the same command goes on."""
+    """Nothing is lost: the trial under way goes on to its end, and the same command does the rest."""
     few = ["-m", "algorithm=fedavg", "seed=2,3", *SWEEP[3:], lab.words[0]]
     process = begin(tmp_path, *few, code=f"import pflsweep.patience; pflsweep.patience.PATIENCE = 1; {MAIN}")
     wait_for(lambda: under_way(tmp_path), process)
@@ -330,6 +330,8 @@ def test_a_database_that_stays_away(undisturbed: Path, lab: Lab, begin: Begin, t
     assert "the database has not answered for 1 seconds" in line
     assert "the same command continues" in line
     assert "Traceback" not in err
+    (status,) = [json.loads(file.read_text()) for file in (tmp_path / "runs").glob("*/status.json")]
+    assert (status["status"], status["rounds"]) == ("finished", 60)
     again = run(tmp_path, *few)
     assert again.returncode == 0, again.stderr
     assert len(numbers(tmp_path)) == 2

@@ -1,6 +1,7 @@
 """What workers of one machine share, and what they tell when a trial goes wrong."""
 
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -154,6 +155,28 @@ def test_a_database_that_is_away_in_a_stack_loses_nothing(plan: Plan, monkeypatc
     board.refresh()
     by_number = {job.number: slot for job, slot in board.slots.items() if not job.final}
     assert [by_number[k].status for k in range(3)] == ["done", "waiting", "done"]
+
+
+def test_training_does_not_wait_for_the_database(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How far a trial is comes with its next beat; one that misses the database is no matter."""
+    board = Board(plan)
+    board.prepare()
+    claim = board.claim()
+    assert claim is not None
+    monkeypatch.setattr(board.storage, "set_trial_user_attr", _gone)
+    record = SimpleNamespace(last_row={"round": 3, "personal_accuracy": 0.5}, config={"train": {"rounds": 9}})
+    worker._Watch(board, claim, before=9)(record)
+    with pytest.raises(ConnectionError):
+        board.beat(claim)
+    monkeypatch.undo()
+    board.beat(claim)
+    board.refresh()
+    slot = board.slots[claim.job]
+    assert (slot.result["round"], slot.result["reached"]) == ([3, 9], 12)
+
+
+def _gone(*_: Any) -> None:
+    raise ConnectionError("no database")
 
 
 def test_what_may_train_at_once(plan: Plan) -> None:
