@@ -52,16 +52,19 @@ def arithmetic(precision: str) -> Iterator[None]:
     """On a GPU: fp32 is all of it, where cuDNN's convolutions would round to tf32 by default, and their gradients are
     added up in the same order each time.
     """
-    kinds: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn.conv)  # type: ignore[attr-defined]
-    before, any_order = [kind.fp32_precision for kind in kinds], torch.backends.cudnn.deterministic
-    for kind in kinds:
-        kind.fp32_precision = "tf32" if precision == "tf32" else "ieee"
-    torch.backends.cudnn.deterministic = True
+    cudnn: Any = torch.backends.cudnn
+    matmul: Any = torch.backends.cuda.matmul
+    conv, rnn = cudnn.conv, cudnn.rnn
+    before = [(kind, kind.fp32_precision) for kind in (matmul, conv, rnn)]
+    rounded, any_order = conv.fp32_precision == "tf32", cudnn.deterministic
+    matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+    cudnn.allow_tf32 = precision == "tf32"  # not conv's own: by that alone PyTorch's cudnn.flags() raises
+    cudnn.deterministic = True
     try:
         yield
     finally:
-        torch.backends.cudnn.deterministic = any_order
-        for kind, old in zip(kinds, before, strict=True):
+        cudnn.allow_tf32, cudnn.deterministic = rounded, any_order
+        for kind, old in before:
             kind.fp32_precision = old
 
 

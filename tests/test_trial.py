@@ -586,16 +586,20 @@ def test_a_compiled_trial_is_another_trial_with_the_numbers_of_the_eager_one() -
 
 def test_a_gpu_neither_rounds_nor_adds_in_any_order_as_it_does_by_default() -> None:
     """cuDNN's convolutions do both unless they are told."""
-    kinds = torch.backends.cuda.matmul, torch.backends.cudnn.conv
+    cudnn, cuda = torch.backends.cudnn, torch.backends.cuda
+    kinds = cuda.matmul, cudnn.conv
 
     def said() -> list[Any]:
-        return [*(kind.fp32_precision for kind in kinds), torch.backends.cudnn.deterministic]
+        with cudnn.flags():  # which raises where kinds of layers disagree
+            pass
+        return [*("tf32" in kind.fp32_precision for kind in kinds), cudnn.allow_tf32, cudnn.deterministic]
 
     before, seen = said(), []
     ear = Ear(1, lambda: seen.extend(said()))
     run_trial(compose([*SMALL, "train.rounds=1"]), lambda config, record: ear)
-    assert seen == ["ieee", "ieee", True]
-    assert said() == before == ["none", "tf32", False]
+    assert seen == [False, False, False, True]
+    assert said() == before == [False, True, True, False]
+    assert [kind.fp32_precision for kind in kinds] == ["none", "tf32"]
 
 
 def test_what_is_said_first_counts_the_methods_passes(

@@ -92,6 +92,18 @@ def test_a_seed_deals_anew_but_does_not_train_anew(root):
     assert len(list((root / "prepared").glob("digits-embedding-*.bin"))) == 1
 
 
+def test_an_embedder_of_ones_own_that_was_edited_is_another(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    source = "def net(shape, classes):\n    return None\n"
+    (tmp_path / "own_embedder.py").write_text(source)
+    from own_embedder import net  # type: ignore[import-not-found]
+
+    before = embedding._described(net)
+    assert before == embedding._described(net)
+    (tmp_path / "own_embedder.py").write_text(f"{source}# another\n")
+    assert before != embedding._described(net)
+
+
 def test_what_is_kept_is_checked_and_what_is_learnt_can_be_repeated(tmp_path):
     first = federation(tmp_path)
     (kept,) = (tmp_path / "prepared").glob("*.bin")

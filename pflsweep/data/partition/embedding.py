@@ -28,6 +28,7 @@ from pflsweep.engine.lift import only
 from pflsweep.engine.optimiser import Sgd
 from pflsweep.engine.task import Task
 from pflsweep.errors import UserError
+from pflsweep.sources import own_modules
 
 log = logging.getLogger(__name__)
 VERSION = 1  # of the code below; another number makes all embeddings anew
@@ -95,9 +96,10 @@ def _moments(dataset: Dataset) -> list:
 
 
 def _described(build: Callable) -> list:
-    """A builder and its options, as text of which a change makes another embedding."""
+    """A builder, its options and its code where that is one's own: a change of them makes another embedding."""
     function = getattr(build, "func", build)
-    return [f"{function.__module__}.{function.__qualname__}", getattr(build, "keywords", {})]
+    own = own_modules([function])
+    return [f"{function.__module__}.{function.__qualname__}", getattr(build, "keywords", {}), *([own] if own else [])]
 
 
 def _made(dataset: Dataset, build: Callable, training: Mapping[str, Any], components: int, device: str) -> Content:
