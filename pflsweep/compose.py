@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from traceback import extract_tb
 from typing import IO, Any, NamedTuple
 
 import yaml
@@ -144,6 +145,10 @@ def hydra_errors(overrides: list[str], config_dir: str | Path | None = None) -> 
         if explained is None:  # none of Hydra's
             raise
         raise UserError(f"{explained}{one_line(error)}.") from error
+    except TypeError as error:
+        if Path(extract_tb(error.__traceback__)[-1].filename).name != "defaults_list.py":  # Hydra's
+            raise
+        raise UserError("A config group is set to an option's name, as in dataset=digits, not to a number.") from error
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import logging
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -17,6 +18,7 @@ from pflsweep.rules import RULES, Rule, field_rule, kinds_of, require
 
 log = logging.getLogger(__name__)
 
+TOO_LARGE = re.compile("allocate|out of memory|verflow|Storage size")  # PyTorch's words
 PLUGGED = ("algorithm", *PLUGS, "study")  # groups whose node is described by a class rather than by its own file
 
 
@@ -244,8 +246,14 @@ def build_model(config: Config, shape: tuple[int, ...], classes: int) -> Any:
     from pflsweep.engine import draws
     from pflsweep.models.blocks import head_of, unsuited
 
-    with draws.first_model(config.values["seed"], "model"):
-        model = _call(config, "model", shape, classes)
+    try:
+        with draws.first_model(config.values["seed"], "model"):
+            model = _call(config, "model", shape, classes)
+    except (RuntimeError, TypeError, OverflowError, MemoryError) as error:
+        if not isinstance(error, OverflowError | MemoryError) and not TOO_LARGE.search(str(error)):
+            raise
+        said = str(error).partition("\n")[0]
+        raise UserError(f"model={config.choices['model']} is too large with its options: {said}") from error
     try:
         head_of(model)
     except TypeError as error:
