@@ -55,8 +55,8 @@ def _launched(plan: Plan, launcher: Launcher) -> None:
         plan = plan._replace(workers={**plan.workers, "count": 1})
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
+        file.parent.chmod(0o700)  # first: a storage's address may have a password
         write(plan, file)
-        file.chmod(0o600)  # a storage's address may have a password
     except OSError as error:
         raise UserError(f"{file} cannot be written ({error.strerror}). Choose another folder: paths.runs.") from error
     for returned in _returns(launcher, jobs, folder):

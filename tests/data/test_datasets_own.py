@@ -129,6 +129,8 @@ def test_arrays(tmp_path):
     assert data.owners == ("a", "b")
     last = arrays(x_train=content["x_train"].transpose(0, 2, 3, 1), x_test=content["x_test"].transpose(0, 2, 3, 1))
     assert from_yaml("npz", path=saved(tmp_path, last)).x.equal(data.x), "channels last are put first"
+    four = arrays(x_train=np.zeros((5, 6, 5, 4), np.uint8), x_test=np.zeros((2, 6, 5, 4), np.uint8))  # RGB and alpha
+    assert from_yaml("npz", path=saved(tmp_path, four)).shape == (4, 6, 5)
     grey = {key: content[key][:, 0] if key[0] == "x" else content[key] for key in ("x_train", "y_train")}
     data = from_yaml("npz", path=saved(tmp_path, grey))
     assert (data.shape, data.train, data.owner) == ((1, 6, 5), 5, None)

@@ -25,7 +25,7 @@ def load(
     augment: str,
     path: str | None,
 ) -> Dataset:
-    """x [n, channels, H, W], [n, H, W, channels], [n, H, W] or [n, features].
+    """x [n, channels, H, W], [n, H, W, channels] with fewer channels than rows of pixels, [n, H, W] or [n, features].
 
     uint8 is scaled to [0, 1] and then normalised, numbers of other types are normalised as they are. y [n] whole
     numbers from 0. group [n] a number or name for each row, those of training first. Raises UserError on all else.
@@ -108,7 +108,7 @@ def _rows(file: Path, x: np.ndarray, part: str) -> np.ndarray:
         )
     if x.ndim == 3:
         x = x[:, None]
-    elif x.ndim == 4 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3):
+    elif x.ndim == 4 and x.shape[3] < x.shape[1] and x.shape[1] not in (1, 3):
         x = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
     if x.dtype != np.uint8:
         with np.errstate(over="ignore"):  # refused below
