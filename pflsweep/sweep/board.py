@@ -26,6 +26,7 @@ from pflsweep.sweep.storage import SILENCE, Patience, opened, storage_url
 
 LONGEST = 400  # characters of a group in a study's name, of which PostgreSQL takes 512
 DEATHS = 3  # workers that may die over a slot without a further round of it
+FINAL = "final"  # the study of final trials
 POINT = "point"  # what a final trial's is kept under
 OPEN = (TrialState.WAITING, TrialState.RUNNING)
 SETTLED = ("done", "pruned", "failed")
@@ -234,8 +235,10 @@ class Board:
 
     def _name(self, job: Job) -> str:
         """Of the study that a slot is in."""
-        what = "final" if job.final else self.plan.groups[job.group].name
-        return f"{self.plan.id} {what if len(what) <= LONGEST else f'group {job.group}'}"
+        what = self.plan.groups[job.group].name
+        if job.final or what == FINAL or len(what) > LONGEST:
+            what = FINAL if job.final else f"group {job.group}"
+        return f"{self.plan.id} {what}"
 
     def _by_study(self) -> dict[str, list[Job]]:
         found: dict[str, list[Job]] = {}

@@ -10,7 +10,8 @@ from functools import partial
 from socket import gethostname
 from typing import Any
 
-from pflsweep.compose import Config
+import numpy as np
+
 from pflsweep.disk import Busy
 from pflsweep.engine.stack import Seat, at_once
 from pflsweep.errors import UserError, one_line, without_password
@@ -159,16 +160,16 @@ def _trained(board: Board, claim: Claim, stop: Stop, seat: Seat | None = None) -
     results = []
     for k, config in enumerate(plan.configs(job, claim.point)):
         watch = _Watch(board, claim, k * config.values["train"]["rounds"])
-        results.append(outcome(run_trial(config, watch=watch, stop=stop, seat=seat), config, plan, job))
+        results.append(outcome(run_trial(config, watch=watch, stop=stop, seat=seat), plan, job))
     return results
 
 
-def outcome(result: Result, config: Config, plan: Plan, job: Job) -> dict[str, Any]:
+def outcome(result: Result, plan: Plan, job: Job) -> dict[str, Any]:
     """A finished trial in a few numbers. value: what slots are compared by."""
     rounds = result.rounds
     column = selected_column(plan, job)
-    seen = rounds[["round", column]].dropna() if column in rounds else rounds[["round"]].head(0)
-    if not len(seen):
+    accuracy = rounds[column].dropna().to_numpy() if column in rounds else np.zeros(0)
+    if not len(accuracy):
         view, method = plan.tune["view"], plan.groups[job.group].method
         if f"{view}_accuracy" in rounds:
             raise UserError(
@@ -176,19 +177,15 @@ def outcome(result: Result, config: Config, plan: Plan, job: Job) -> dict[str, A
                 f"({plan.tune['validation']}) round to none. Give clients more rows, or use a larger tune.validation."
             )
         raise UserError(f"tune.view is {view}, but {method} has no such model to be scored.")
-    accuracy = seen[column].to_numpy(dtype=float)
-    best = int(accuracy.argmax())
-    value = accuracy[best if plan.tune["round"] == "best" and not job.final else -1]  # final is on test data
+    value = accuracy[
+        accuracy.argmax() if plan.tune["round"] == "best" and not job.final else -1
+    ]  # final is on test data
     return {
         "value": float(value),
         "identity": result.record.meta["identity"],
         "folder": str(result.record.folder),
         "host": gethostname(),
-        "seed": config.values["seed"],
-        "accuracy": result.personal_accuracy.last,
-        "best_round": int(seen["round"].iloc[best]),
         "seconds": float(rounds["seconds"].sum() + rounds["eval_seconds"].sum()),
-        "images": int(rounds["images"].sum()),
     }
 
 

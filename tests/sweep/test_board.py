@@ -267,6 +267,12 @@ def test_a_point_is_what_the_config_gets(plan: Plan) -> None:
     assert (final.values["train"]["lr"], final.values["data"]["validation"], final.values["seed"]) == (0.1, 0.0, 1)
 
 
+def test_a_method_of_ones_own_may_be_called_final(plan: Plan) -> None:
+    board = opened(plan._replace(groups=[plan.groups[0]._replace(method="final")]))
+    assert [done(board, value, {}) for value in (0.4, 0.6, 0.5, 0.5, 0.5)] == [0.1, 0.2, 0.3, 0.2, 0.2]
+    assert board.finished
+
+
 def test_many_slots_are_one_study(plan: Plan) -> None:
     group = plan.groups[0]._replace(space={}, points=[], tries=0)
     many = plan._replace(id="1" * 16, groups=[group], seeds=list(range(300)))

@@ -204,18 +204,17 @@ def test_the_best_round_counts_in_searches_alone(plan: Plan) -> None:
     columns = {"personal_accuracy": [0.5, 0.9, 0.7], "personal_validation_accuracy": [0.3, 0.6, 0.4]}
     result.rounds = pd.concat([result.rounds] * 3).assign(**columns)
     jobs = (Job(0, False, 0), Job(0, True, 0))
-    values = [outcome(result, of.groups[0].config, of, job)["value"] for of in (plan, best) for job in jobs]
+    values = [outcome(result, of, job)["value"] for of in (plan, best) for job in jobs]
     assert values == [0.4, 0.7, 0.6, 0.7]
 
 
 @pytest.mark.usefixtures("elsewhere")
 def test_a_search_without_validation_rows_says_so(plan: Plan) -> None:
     result = pflsweep.run(["train.rounds=1", "partition.clients=4", "tracking=none"])
-    config = plan.groups[0].config
     with pytest.raises(UserError, match=r"training rows times tune\.validation \(0\.2\) round to none"):
-        outcome(result, config, plan, Job(0, False, 0))
+        outcome(result, plan, Job(0, False, 0))
     with pytest.raises(UserError, match=r"tune\.view is trained, but fedavg has no such model"):
-        outcome(result, config, plan._replace(tune={**plan.tune, "view": "trained"}), Job(0, True, 0))
+        outcome(result, plan._replace(tune={**plan.tune, "view": "trained"}), Job(0, True, 0))
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, Busy("another process has it")], ids=["Ctrl-C", "busy"])

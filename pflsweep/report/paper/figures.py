@@ -52,6 +52,11 @@ def _looks(of: Reproduced) -> dict[str, dict[str, Any]]:
     return dict(zip(methods, style.looks(), strict=False))
 
 
+def _labels(of: Reproduced) -> dict[str, str]:
+    """How methods are called."""
+    return {line.method: line.label for line in reversed(of.layout.printed)}
+
+
 def curves(of: Reproduced) -> Iterator[Picture]:
     """Mean accuracy by round, a panel a setting; the band is one std over seeds."""
     settings, looks = _settings(of), _looks(of)
@@ -133,7 +138,7 @@ def privacy(of: Reproduced) -> Iterator[Picture]:
     datasets = list(dict.fromkeys(made.line.dataset for made in spent.values()))
     if not datasets:
         return
-    looks = _looks(of)
+    looks, labels = _looks(of), _labels(of)
     with style.figure(4.2 * len(datasets) + 1, 3.4, ncols=len(datasets), squeeze=False) as (made, grid):
         for axes, dataset in zip(grid[0], datasets, strict=True):
             points: dict[str, list[tuple[float, float]]] = {}
@@ -147,7 +152,7 @@ def privacy(of: Reproduced) -> Iterator[Picture]:
                 look = looks[method]
                 finite = sorted(pair for pair in pairs if math.isfinite(pair[0]))
                 epsilons, accuracies = ([pair[k] for pair in finite] for k in (0, 1))
-                axes.plot(epsilons, accuracies, label=method, gid=f"privacy {dataset} {method}", **look)
+                axes.plot(epsilons, accuracies, label=labels[method], gid=f"privacy {dataset} {method}", **look)
                 for flat in (pair[1] for pair in pairs if math.isinf(pair[0])):
                     axes.axhline(flat, color=look["color"], linestyle="--", linewidth=1)
             axes.set(title=dataset, xlabel="epsilon", ylabel="mean accuracy over clients (%)")
@@ -157,14 +162,15 @@ def privacy(of: Reproduced) -> Iterator[Picture]:
 
 def gains(of: Reproduced) -> Iterator[Picture]:
     """Each client's gain over the baseline, a figure a column."""
-    order = list(_looks(of))
+    labels = _labels(of)
+    order = [labels[method] for method in _looks(of)]
     for number, column in enumerate(of.layout.columns):
-        metric = of.layout.metrics[column.metric]
+        baseline = of.layout.metrics[column.metric].options["baseline"]
         there = [made for (_, c), made in sorted(of.made.items()) if c == number and made.there]
         if there:
-            by_method = {made.line.method: [each.to_numpy() for each in of.by_client(made)] for made in there}
+            by_method = {labels[made.line.method]: [each.to_numpy() for each in of.by_client(made)] for made in there}
             head = f"Gains in the last round, {title(column)}"
-            picture = figures.gains(by_method, metric.options["baseline"], order, head)
+            picture = figures.gains(by_method, labels.get(baseline, baseline), order, head)
             yield Picture(f"gains-{column.setting}", f"gain of each client, {title(column)}", picture)
 
 
