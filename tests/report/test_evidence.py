@@ -40,3 +40,15 @@ def indexed(folder: Path) -> dict[str, str]:
 def test_the_index_has_each_page() -> None:
     assert "fedpg/table1" in PAGES
     assert set(indexed(ROOT / "reports")) == set(PAGES)
+
+
+def test_curves_have_a_panel_for_each_accuracy_of_a_setting() -> None:
+    """FedPG's table 1: on own, shared and all data, and of the global model, which Local and FedRep do not have."""
+    drawn = (ROOT / "reports/fedpg/table1/curves.svg").read_text()
+    kinds = ("", " personal subset", " personal all", " global all")
+    methods = {kind: set(re.findall(rf'id="curve fmnist/pat2{kind} (\S+)"', drawn)) for kind in kinds}
+    personal = methods[""]
+    assert {"local", "fedrep", "fedpg", "sfedpg"} <= personal
+    assert methods[" personal subset"] == methods[" personal all"] == personal
+    assert methods[" global all"] < personal
+    assert not {"local", "fedrep", "fedamp"} & methods[" global all"]

@@ -37,13 +37,13 @@ def draw(of: Reproduced, folder: Path) -> dict[str, str]:
     return drawn
 
 
-def _settings(of: Reproduced) -> dict[str, list[Made]]:
-    """The numbers with trials by the sweep's setting, each method once, in the order of columns and rows."""
-    found: dict[str, dict[str, Made]] = {}
+def _grouped(of: Reproduced, key: Callable[[Made], Any]) -> dict[Any, list[Made]]:
+    """The numbers with trials by `key`, each method once, in the order of columns and rows."""
+    found: dict[Any, dict[str, Made]] = {}
     for _, made in of.by_column():
         if made.answer.trials:
-            found.setdefault(made.answer.setting, {}).setdefault(made.answer.method, made)
-    return {setting: list(methods.values()) for setting, methods in found.items()}
+            found.setdefault(key(made), {}).setdefault(made.answer.method, made)
+    return {group: list(methods.values()) for group, methods in found.items()}
 
 
 def _looks(of: Reproduced) -> dict[str, dict[str, Any]]:
@@ -58,39 +58,52 @@ def _labels(of: Reproduced) -> dict[str, str]:
 
 
 def curves(of: Reproduced) -> Iterator[Picture]:
-    """Mean accuracy by round, a panel a setting; the band is one std over seeds."""
-    settings, looks = _settings(of), _looks(of)
-    if not settings:
+    """Mean accuracy by round, a panel a setting and a kind of accuracy; the band is one std over seeds."""
+    panels, looks = _grouped(of, _panel), _looks(of)
+    if not panels:
         return
-    rows, columns = math.ceil(len(settings) / PANELS), min(len(settings), PANELS)
-    width, height = (4.4, 3.9) if len(settings) == 1 else (3.2, 2.9)
+    rows = math.ceil(len(panels) / PANELS)
+    columns = math.ceil(len(panels) / rows)
+    width, height = (4.4, 3.9) if len(panels) == 1 else (3.2, 2.9)
     with style.figure(width * columns + 2.0, height * rows, nrows=rows, ncols=columns, squeeze=False) as (made, grid):
         labels: dict[str, Any] = {}
-        for axes, (setting, methods) in zip(grid.flat, settings.items(), strict=False):
+        for axes, ((setting, *kind), methods) in zip(grid.flat, panels.items(), strict=False):
             for each in methods:
-                curve = _by_round(list(each.answer.trials.values()), _scored(of, each), each.line.label)
+                trials, column = list(each.answer.trials.values()), _scored(of, each)
+                if not all(column in trial.rounds for trial in trials):  # no such model
+                    continue
+                curve = _by_round(trials, column, each.line.label)
                 rounds, mean, low, high = curve.rounds, 100 * curve.mean, 100 * curve.low, 100 * curve.high
                 own = each.line.method == of.layout.own
                 look = {**looks[each.line.method], "marker": "", "linewidth": 2.2 if own else 1.3}
-                (line,) = axes.plot(rounds, mean, gid=f"curve {setting} {each.line.method}", **look)
+                (line,) = axes.plot(rounds, mean, gid=" ".join(["curve", setting, *kind, each.line.method]), **look)
                 labels.setdefault(each.line.label, line)
                 if np.any(high > low):
                     axes.fill_between(rounds, low, high, color=look["color"], alpha=0.12, linewidth=0)
-            axes.set(title=setting, xlabel="round", ylabel=f"{_measured(of, methods[0])} (%)")
+            over = "" if kind == ["global", "all"] else " over clients"
+            axes.set(title=_head(of, methods[0]), xlabel="round", ylabel=f"mean accuracy{over} (%)")
             axes.margins(x=0.02)
             _skip_start(axes)
-        for axes in list(grid.flat)[len(settings) :]:
+        for axes in list(grid.flat)[len(panels) :]:
             axes.set_visible(False)
         style.legend(made, labels)
     yield Picture("curves", "mean accuracy by round; band: one std over seeds", made)
 
 
-def _measured(of: Reproduced, made: Made) -> str:
-    """What the curves are of: of a setting's several columns the first."""
-    several = {each.line.metric for each in of.made.values() if each.answer.setting == made.answer.setting}
-    column = of.layout.column_of(made.line)
-    head = f"{column.header}, " if column is not None and len(several) > 1 and made.metric.of_clients else ""
-    return f"{head}mean accuracy over clients"
+def _panel(made: Made) -> tuple[str, ...]:
+    """The setting, and what accuracy is of where it is not that of personal models on own data."""
+    options = made.metric.options if made.metric.quantity == "accuracy" else {}
+    said = (options.get("view", "personal"), options.get("target", "own"))
+    return made.answer.setting, *(() if said == ("personal", "own") else said)
+
+
+def _head(of: Reproduced, made: Made) -> str:
+    """A panel's title: its setting, and the column where others of the setting are of other accuracies."""
+    setting, column = made.answer.setting, of.layout.column_of(made.line)
+    several = {each.line.metric for each in of.made.values() if each.answer.setting == setting}
+    if column is None or len(several) == 1 or made.metric.quantity != "accuracy":
+        return setting
+    return f"{setting}, {column.header}"
 
 
 def _skip_start(axes: Any) -> None:
@@ -114,13 +127,12 @@ def _scored(of: Reproduced, made: Made) -> str:
 
 def _by_round(trials: list[Trial], column: str, label: str) -> Curve:
     """The rounds that all evaluated; the band is one std over seeds."""
-    column = column if all(column in trial.rounds for trial in trials) else "personal_accuracy"
     return banded(label, [by_round(trial, column) for trial in trials], lambda values: float(values.std(ddof=1)))
 
 
 def newcomers(of: Reproduced) -> Iterator[Picture]:
     """Accuracy of clients that took part in no round, by epoch of their fine-tuning, a figure a setting."""
-    for setting, methods in _settings(of).items():
+    for setting, methods in _grouped(of, lambda made: made.answer.setting).items():
         made = []
         for each in methods:
             seeds = [curve for trial in each.answer.trials.values() if len(curve := newcomers_accuracy(trial))]
