@@ -1,5 +1,6 @@
 """How every figure of pflsweep looks: one palette, one size, one way to save."""
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
@@ -75,6 +76,18 @@ def figure(width: float = 6.4, height: float = 4.0, **subplots: Any) -> Iterator
         made = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(made)
         yield made, made.subplots(**subplots)
+
+
+@contextmanager
+def panels(number: int, size: tuple[float, float], in_a_row: int = 3, **subplots: Any) -> Iterator[tuple["Figure", Any]]:
+    """A figure of so many panels of that size in rows of about one length, with room for a legend; and their axes."""
+    rows = math.ceil(number / in_a_row)
+    columns = math.ceil(number / rows)
+    width, height = size[0] * columns + 2.0, size[1] * rows
+    with figure(width, height, nrows=rows, ncols=columns, squeeze=False, **subplots) as (made, grid):
+        for axes in grid.flat[number:]:
+            axes.set_visible(False)
+        yield made, list(grid.flat[:number])
 
 
 def legend(made: "Figure", lines: Mapping[str, Any], **how: Any) -> "Legend":

@@ -17,8 +17,6 @@ from pflsweep.report.paper.store import Trial
 from pflsweep.report.paper.table import Made, Reproduced, title
 from pflsweep.report.style import Picture
 
-PANELS = 3  # in a row
-
 
 def check(of: Layout) -> None:
     """Raises UserError where a layout asks for a figure that there is not."""
@@ -62,12 +60,9 @@ def curves(of: Reproduced) -> Iterator[Picture]:
     panels, looks = _grouped(of, _panel), _looks(of)
     if not panels:
         return
-    rows = math.ceil(len(panels) / PANELS)
-    columns = math.ceil(len(panels) / rows)
-    width, height = (4.4, 3.9) if len(panels) == 1 else (3.2, 2.9)
-    with style.figure(width * columns + 2.0, height * rows, nrows=rows, ncols=columns, squeeze=False) as (made, grid):
+    with style.panels(len(panels), (4.4, 3.9) if len(panels) == 1 else (3.2, 2.9)) as (made, all_axes):
         labels: dict[str, Any] = {}
-        for axes, ((setting, *kind), methods) in zip(grid.flat, panels.items(), strict=False):
+        for axes, ((setting, *kind), methods) in zip(all_axes, panels.items(), strict=True):
             for each in methods:
                 trials, column = list(each.answer.trials.values()), _scored(of, each)
                 if not all(column in trial.rounds for trial in trials):  # no such model
@@ -84,8 +79,6 @@ def curves(of: Reproduced) -> Iterator[Picture]:
             axes.set(title=_head(of, methods[0]), xlabel="round", ylabel=f"mean accuracy{over} (%)")
             axes.margins(x=0.02)
             _skip_start(axes)
-        for axes in list(grid.flat)[len(panels) :]:
-            axes.set_visible(False)
         style.legend(made, labels)
     yield Picture("curves", "mean accuracy by round; band: one std over seeds", made)
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FEWEST = 3  # points of a search that say something
-PANELS = 3  # in a row
 
 
 class Slice(NamedTuple):
@@ -58,11 +57,9 @@ def _plain(value: Any) -> Any:
 def _figure(
     setting: str, panels: dict[str, list[Slice]], looks: dict[str, dict[str, Any]], labels: dict[str, str], split: str
 ) -> "Figure":
-    rows, columns = -(-len(panels) // PANELS), min(len(panels), PANELS)
-    size = (3.2 * columns + 2.0, 2.9 * rows)
-    with style.figure(*size, nrows=rows, ncols=columns, squeeze=False, sharey=True) as (made, grid):
+    with style.panels(len(panels), (3.2, 2.9), sharey=True) as (made, all_axes):
         lines: dict[str, Any] = {}
-        for axes, (key, found) in zip(grid.flat, panels.items(), strict=False):
+        for axes, (key, found) in zip(all_axes, panels.items(), strict=True):
             for each in found:
                 look = looks[each.method]
                 lines.setdefault(labels[each.method], _draw(axes, each, look, f"{setting} {key} {each.method}"))
@@ -70,10 +67,8 @@ def _figure(
             values = [value for each in found for value, _ in each.points]
             if all(isinstance(value, int | float) and value > 0 for value in values) and max(values) > 5 * min(values):
                 axes.set_xscale("log")
-        for axes in list(grid.flat)[len(panels) :]:
-            axes.set_visible(False)
-        for axes in grid[:, 0]:
-            axes.set_ylabel(f"accuracy on {split} data (%)")
+            if axes.get_subplotspec().is_first_col():
+                axes.set_ylabel(f"accuracy on {split} data (%)")
         made.suptitle(setting, x=0.01, ha="left", fontsize=10.5)
         style.legend(made, lines)
     return made

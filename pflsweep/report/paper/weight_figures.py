@@ -14,7 +14,6 @@ from pflsweep.report.paper.table import Reproduced
 from pflsweep.report.style import Picture
 
 FRAMES = 5  # rounds that a row of heat maps shows
-PANELS = 5  # clients in a row
 
 
 def _trials(of: Reproduced, name: str, method: str = "") -> dict[str, Trial]:
@@ -98,13 +97,8 @@ def by_round(of: Reproduced) -> Iterator[Picture]:
         own, wanted = weights.groups(trial), weights.targets(trial)
         if len(rounds) < 2 or own is None or wanted is None:
             continue
-        height = -(-len(own) // PANELS)
-        size = (2.1 * PANELS + 1.4, 1.75 * height + 0.6)
-        with style.figure(*size, nrows=height, ncols=PANELS, squeeze=False, sharex=True) as (made, grid):
-            for i, axes in enumerate(grid.flat):
-                if i >= len(own):
-                    axes.set_visible(False)
-                    continue
+        with style.panels(len(own), (2.1, 1.95), in_a_row=5, sharex=True) as (made, all_axes):
+            for i, axes in enumerate(all_axes):
                 for j in (j for j in range(len(own)) if j != i):
                     axes.plot(rounds, stack[:, i, j], gid=f"weight {setting} {i} {j}", **_look(int(own[j])))
                 tested = "" if wanted[i] == own[i] else f", tested on {wanted[i]}"
