@@ -79,15 +79,15 @@ def figure(width: float = 6.4, height: float = 4.0, **subplots: Any) -> Iterator
 
 
 @contextmanager
-def panels(number: int, size: tuple[float, float], in_a_row: int = 3, **subplots: Any) -> Iterator[tuple["Figure", Any]]:
+def panels(n: int, size: tuple[float, float], in_a_row: int = 3, **subplots: Any) -> Iterator[tuple["Figure", Any]]:
     """A figure of so many panels of that size in rows of about one length, with room for a legend; and their axes."""
-    rows = math.ceil(number / in_a_row)
-    columns = math.ceil(number / rows)
+    rows = math.ceil(n / in_a_row)
+    columns = math.ceil(n / rows)
     width, height = size[0] * columns + 2.0, size[1] * rows
     with figure(width, height, nrows=rows, ncols=columns, squeeze=False, **subplots) as (made, grid):
-        for axes in grid.flat[number:]:
+        for axes in grid.flat[n:]:
             axes.set_visible(False)
-        yield made, list(grid.flat[:number])
+        yield made, list(grid.flat[:n])
 
 
 def legend(made: "Figure", lines: Mapping[str, Any], **how: Any) -> "Legend":
