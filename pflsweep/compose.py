@@ -107,11 +107,15 @@ def _plain(composed: DictConfig, resolve: bool = False) -> dict[str, Any]:
     return OmegaConf.to_container(copy, resolve=resolve)  # type: ignore[return-value]
 
 
-def _sources(config_dir: str | Path | None) -> list[str]:
+def folders(config_dir: str | Path | None) -> list[Path]:
+    """Of config groups: pflsweep's, and one's own. Raises UserError where that is not there."""
     if config_dir and not Path(config_dir).is_dir():
         raise UserError(f"There is no folder '{config_dir}' of config groups (--config-dir).")
-    own = [f"file://{Path(config_dir).absolute()}"] if config_dir else []
-    return ["pkg://hydra.conf", f"file://{conf_dir()}", *own, "structured://"]
+    return [conf_dir(), *([Path(config_dir).absolute()] if config_dir else [])]
+
+
+def _sources(config_dir: str | Path | None) -> list[str]:
+    return ["pkg://hydra.conf", *(f"file://{folder}" for folder in folders(config_dir)), "structured://"]
 
 
 def _compose(overrides: list[str], sources: list[str]) -> DictConfig:

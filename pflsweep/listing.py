@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pflsweep.compose import conf_dir, read_option
+from pflsweep.compose import folders, read_option
 from pflsweep.errors import Parser, UserError, nearest
 from pflsweep.keys import as_override
 
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
 
 
 def _options(group: str, config_dir: str | None) -> dict[str, str]:
-    files = [file for folder in _folders(config_dir) for file in (folder / group).glob("*.yaml")]
+    files = [file for folder in folders(config_dir) for file in (folder / group).glob("*.yaml")]
     names = {file.stem: file for file in sorted(files, key=lambda file: file.stem)}
     return {name: _or_why(_line, group, file) for name, file in names.items()}
 
@@ -74,12 +74,6 @@ def _line_of_sweep(name: str) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
-
-
-def _folders(config_dir: str | None) -> list[Path]:
-    if config_dir and not Path(config_dir).is_dir():
-        raise UserError(f"list: there is no folder '{config_dir}' (--config-dir).")
-    return [conf_dir(), *([Path(config_dir)] if config_dir else [])]
 
 
 def _line(group: str, file: Path) -> str:
