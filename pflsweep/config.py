@@ -18,7 +18,7 @@ from pflsweep.rules import RULES, Rule, field_rule, kinds_of, require
 
 log = logging.getLogger(__name__)
 
-TOO_LARGE = re.compile("allocate|out of memory|verflow|Storage size")  # PyTorch's words
+TOO_LARGE = re.compile("allocate|out of memory|verflow|Storage size|Numerical result out of range")  # PyTorch's words
 PLUGGED = ("algorithm", *PLUGS, "study")  # groups whose node is described by a class rather than by its own file
 
 
@@ -250,7 +250,7 @@ def build_model(config: Config, shape: tuple[int, ...], classes: int) -> Any:
         with draws.first_model(config.values["seed"], "model"):
             model = _call(config, "model", shape, classes)
     except (RuntimeError, TypeError, OverflowError, MemoryError) as error:
-        if not isinstance(error, OverflowError | MemoryError) and not TOO_LARGE.search(str(error)):
+        if not isinstance(error, MemoryError) and not TOO_LARGE.search(str(error)):
             raise
         said = str(error).partition("\n")[0]
         raise UserError(f"model={config.choices['model']} is too large with its options: {said}") from error

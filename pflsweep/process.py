@@ -25,12 +25,15 @@ def threads_each(workers: int) -> int:
     return torch.get_num_threads() if workers == 1 else max(1, available() // workers)
 
 
-def cores(config: Config, share: int) -> int:
-    """That a trial may use on a CPU, as processes or as threads. share: what `auto` is."""
+def cores(config: Config, beside: int = 1) -> float:
+    """This machine's share that a trial has on a CPU, as processes or as threads. beside: how many workers train here,
+    this one counted; more than cores share them.
+    """
     workers, threads = config.values["train"]["workers"], config.values["train"]["threads"]
-    if workers not in ("auto", 1):
-        return int(workers)
-    return share if threads == "auto" or (workers == "auto" and threads == 1) else int(threads)
+    asked = threads if workers in ("auto", 1) else workers
+    if asked == "auto" or (workers == "auto" and threads == 1):
+        asked = threads_each(beside)
+    return min(int(asked), available() / beside)
 
 
 @contextmanager
@@ -58,7 +61,8 @@ def arithmetic(precision: str) -> Iterator[None]:
     before = [(kind, kind.fp32_precision) for kind in (matmul, conv, rnn)]
     rounded, any_order = conv.fp32_precision == "tf32", cudnn.deterministic
     matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
-    cudnn.allow_tf32 = precision == "tf32"  # not conv's own: by that alone PyTorch's cudnn.flags() raises
+    cudnn.allow_tf32 = precision == "tf32"  # without it PyTorch's cudnn.flags() raises
+    conv.fp32_precision = rnn.fp32_precision = matmul.fp32_precision
     cudnn.deterministic = True
     try:
         yield

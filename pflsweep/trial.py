@@ -113,9 +113,10 @@ def run_trial(
     watch: Watch = lambda record: None,
     stop: Stop = lambda: False,
     seat: Seat | None = None,
+    beside: int = 1,
 ) -> Result:
     """Train what is not trained yet. listen: opens what hears of each round; it is tracking's. watch: see Watch. seat:
-    among trials, in other threads, that it trains together with.
+    among trials, in other threads, that it trains together with. beside: workers that train on this machine.
 
     Raises UserError on bad input, and where `listen` does, before anything is written; Busy where another process
     trains it; Stopped on Ctrl-C and on `stop`; Pruned where `watch` does; Diverged.
@@ -124,7 +125,7 @@ def run_trial(
     config = typed(config)
     with _BUILDING:
         parts = build(config)
-    share = cores(config, torch.get_num_threads())  # before a small model sets them to one
+    share = cores(config, beside)  # before a small model sets threads to one
     with nullcontext() if seat is not None else process_wide(config, _fastest(parts)):
         meta = describe(config, parts)
         meta["environment"]["cores"] = share

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from socket import gethostname
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import optuna
 from optuna.storages import _CachedStorage
@@ -27,7 +28,9 @@ from pflsweep.sweep.storage import SILENCE, Patience, opened, storage_url
 LONGEST = 400  # characters of a group in a study's name, of which PostgreSQL takes 512
 DEATHS = 3  # workers that may die over a slot without a further round of it
 FINAL = "final"  # the study of final trials
+FINAL_JOB = Job(0, True, 0)  # any of them: their study is one
 POINT = "point"  # what a final trial's is kept under
+RETRIED = "retried"  # what each `retry` of a search leaves for other commands
 OPEN = (TrialState.WAITING, TrialState.RUNNING)
 SETTLED = ("done", "pruned", "failed")
 SAMPLERS = ("none", "grid", "random", "tpe", "cmaes")
@@ -53,8 +56,8 @@ class Slot(NamedTuple):
 
     @property
     def trials(self) -> list[dict[str, Any]]:
-        """What its trials have told, where it is settled."""
-        return self.result.get("result", {}).get("trials", [])
+        """What its trials have told, where it is done."""
+        return self.result.get("result", {}).get("trials", []) if self.status == "done" else []
 
     @property
     def deleted(self) -> bool:
@@ -89,7 +92,8 @@ class Board:
         self._patience = Patience(self._calls) if patient else None
         self.slots: dict[Job, Slot] = {}
         self._studies: dict[str, optuna.Study] = {}
-        self._settled: set[str] = set()  # names of studies in which nothing changes any more
+        self._settled: set[str] = set()  # names of studies in which nothing changes, unless `retry` is given somewhere
+        self._retried: str | None = None  # which of them we know of
         self._order: list[Job] = []  # what seemed free when it was last looked at
         self._notes: dict[int, dict[str, Any]] = {}  # by trial
 
@@ -105,11 +109,18 @@ class Board:
             deleted = job.final and slot.status == "done" and slot.deleted
             return deleted or slot.status == "lost" or (retry and slot.status == "failed")
 
-        self._enqueue([job for job in self.plan.jobs if again(job)])
+        anew = [job for job in self.plan.jobs if again(job)]
+        self._enqueue(anew)
+        if any(not job.final for job in anew):  # said last: who hears of it finds them
+            self._study(self._name(FINAL_JOB)).set_user_attr(RETRIED, uuid4().hex)
         self.refresh()
 
     def refresh(self) -> None:
-        """Read where every slot stands; enqueue anew what a dead worker has left."""
+        """Read where every slot stands."""
+        retried = self._study(self._name(FINAL_JOB)).user_attrs.get(RETRIED)
+        if retried != self._retried:
+            self._settled.clear()
+            self._retried = retried
         for name, jobs in self._by_study().items():
             if name not in self._settled:
                 self._read(name, jobs)
@@ -124,7 +135,7 @@ class Board:
                     if name not in self._settled:
                         optuna.storages.fail_stale_trials(self._study(name))
         self.refresh()
-        lost = [job for job in self.plan.jobs if self.slots[job].status == "lost" or self._outdated(job)]
+        lost = [job for job in self.plan.jobs if self.slots[job].status == "lost"]
         if lost:
             self._enqueue(lost)
             self.refresh()
@@ -136,14 +147,18 @@ class Board:
 
     @property
     def finished(self) -> bool:
-        return all(slot.status in SETTLED and not self._outdated(job) for job, slot in self.slots.items())
+        return all(slot.status in SETTLED for slot in self.slots.values())
 
-    def _outdated(self, job: Job) -> bool:
-        """Whether it is the final trial of a point that was the best before failed ones were retried."""
-        slot = self.slots[job]
-        if not job.final or slot.status != "done" or POINT not in slot.result or not self.ready(job.group):
-            return False
-        return bool(slot.result[POINT] != _as_kept(self.winner(job.group)))
+    def _judged(self, job: Job, slot: Slot) -> Slot:
+        """A final trial that is done waits again while points of its search are retried, and is lost where another
+        point has won then.
+        """
+        if not job.final or slot.status != "done" or not self.plan.groups[job.group].tries:
+            return slot
+        if not self.ready(job.group):
+            return slot._replace(status="waiting")
+        same = slot.result.get(POINT) == _as_kept(self.winner(job.group))
+        return slot if same else slot._replace(status="lost")
 
     def claim(self, skip: Iterable[Job] = ()) -> Claim | None:
         """The next slot that is free and ready. None where there is none as far as is known: `refresh` may help."""
@@ -192,9 +207,14 @@ class Board:
     def beat(self, claim: Claim) -> None:
         """Raises where the database is away: the next beat may reach it."""
         trial_id = claim.trial._trial_id
-        self.storage.record_heartbeat(trial_id)
-        for key, value in self._notes.get(trial_id, {}).items():
-            self.storage.set_trial_user_attr(trial_id, key, value)
+        try:
+            self.storage.record_heartbeat(trial_id)
+            for key, value in self._notes.get(trial_id, {}).items():
+                self.storage.set_trial_user_attr(trial_id, key, value)
+        except Exception as error:
+            if self._patience is not None:
+                self._patience.noticed(error)  # nobody else could beat either: see _could_be_heard
+            raise
 
     def tell(self, claim: Claim, value: float, result: dict[str, Any]) -> None:
         """A slot is done."""
@@ -262,7 +282,7 @@ class Board:
         for trial in self._study(name).get_trials(deepcopy=False):
             by_slot.setdefault(trial.user_attrs.get("slot", ""), []).append(trial)
         for job in jobs:
-            slot = self.slots[job] = _standing(by_slot.get(_label(job), []))
+            slot = self.slots[job] = self._judged(job, _standing(by_slot.get(_label(job), [])))
             for extra in slot.extra:
                 self._drop(extra)
         settled = all(self.slots[job].status in SETTLED for job in jobs)
@@ -283,8 +303,11 @@ class Board:
             if not job.final and group.points:
                 given = drawn_as(group.space, group.points[job.number])
             retried = old.status == "failed"
-            attrs = {"slot": _label(job), "deaths": 0 if retried else old.deaths, "anew": old.status == "done"}
-            attrs["before"] = old.result.get("reached", old.result.get("before", 0))
+            attrs = {"slot": _label(job), "deaths": 0 if retried else old.deaths}
+            if old.trial is not None and old.trial.state == TrialState.COMPLETE:
+                attrs["anew"] = old.trial._trial_id
+            else:
+                attrs["before"] = old.result.get("reached", old.result.get("before", 0))
             name = self._name(job)
             self._settled.discard(name)
             self._study(name).add_trial(
@@ -317,11 +340,13 @@ def _label(job: Job) -> str:
 def _standing(trials: list[FrozenTrial]) -> Slot:
     """Where a slot with these trials, in the order of their numbers, stands.
 
-    Those before one that was enqueued anew count no more. One that is over settles it; else the first open one counts,
-    and those beside it are `extra`; else the last says whether it failed or its worker died.
+    What was enqueued anew counts from the first that takes the same one's place. One that is over settles it; else the
+    first open one counts, and those beside it are `extra`; else the last says whether it failed or its worker died.
     """
     trials = [trial for trial in trials if not trial.user_attrs.get("duplicate")]
-    trials = trials[max((k for k, trial in enumerate(trials) if trial.user_attrs.get("anew")), default=0) :]
+    replaced = [trial.user_attrs.get("anew") for trial in trials]
+    newest = next((old for old in reversed(replaced) if old), None)
+    trials = trials[replaced.index(newest) :] if newest else trials
     if not trials:
         return Slot("lost", None)
     running = [trial for trial in trials if trial.state in OPEN]

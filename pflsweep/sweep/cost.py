@@ -16,7 +16,7 @@ from pflsweep.compose import Config
 from pflsweep.config import build_dataset, build_model, device_of, imported
 from pflsweep.errors import UserError
 from pflsweep.identity import method_name
-from pflsweep.process import available, cores, process_wide, threads_each
+from pflsweep.process import cores, process_wide
 from pflsweep.setting import model_name, processor
 from pflsweep.sweep.plan import Job, Plan, changed
 
@@ -144,7 +144,7 @@ def known_speeds(runs: Path) -> Speeds:
             if status["status"] != "finished" or not status["seconds"] or stacked:
                 continue
             config, where = Config(disk.read_yaml(file.parent / "config.yaml"), meta, {}, {}), meta["environment"]
-            share = where.get("cores", where["threads"]) if where["device"] == "cpu" else 1
+            share = where["cores"] if where["device"] == "cpu" else 1
             speed = status["rounds"] * images_a_round(config) * passes(config) / status["seconds"] / share
             keys = _keys(meta, where, config)
         except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError, UserError):
@@ -169,7 +169,7 @@ def speed(config: Config, speeds: Speeds, workers: int = 1) -> tuple[float | Non
     """
     try:
         device = device_of(config)
-        share = _share(config, workers) if device == "cpu" else 1
+        share = cores(config, workers) if device == "cpu" else 1
         choices = {**config.choices, "model": model_name(config)}
         keys = _keys(choices, {"device": device, "processor": processor()}, config)
         for key, how in zip(keys, ("its own runs", "other methods' runs"), strict=True):
@@ -181,12 +181,6 @@ def speed(config: Config, speeds: Speeds, workers: int = 1) -> tuple[float | Non
     except UserError:  # a device or a dataset that is not here
         return None, "unknown"
     return share * speeds[step], "plain gradient steps"
-
-
-def _share(config: Config, workers: int) -> float:
-    """Of this machine's cores, which more workers than cores share."""
-    asked = cores(config, threads_each(workers))
-    return asked if workers == 1 else min(asked, available() / workers)
 
 
 def _step_speed(config: Config, device: str) -> float:

@@ -26,6 +26,7 @@ from pflsweep.sweep.worker import work
 
 JOB = "hydra.sweeper.worker"  # the override that makes a launched job a worker: <number>:<plan file>
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # of libraries other than PyTorch
+EARLY = 3  # times that a worker may be killed before it begins
 OVER = "over"  # among the files named by workers and their processes, 3.4711: nobody is to begin any more
 LOOK = 2.0  # seconds between two looks at a Dask cluster
 JOINING = 60  # seconds for which a cluster may be without any worker
@@ -55,8 +56,11 @@ def _launched(plan: Plan, launcher: Launcher) -> None:
         plan = plan._replace(workers={**plan.workers, "count": 1})
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.parent.chmod(0o700)  # first: a storage's address may have a password
-        write(plan, file)
+        before = os.umask(0o077)  # a storage's address may have a password
+        try:
+            write(plan, file)
+        finally:
+            os.umask(before)
     except OSError as error:
         raise UserError(f"{file} cannot be written ({error.strerror}). Choose another folder: paths.runs.") from error
     for returned in _returns(launcher, jobs, folder):
@@ -110,36 +114,58 @@ def _warned() -> Iterator[Stop]:
 
 
 def _in_processes(plan: Plan) -> None:
-    """Of this machine. Each has an executor of its own, which is started anew when its process is killed: one executor
-    would end its other processes with it, and each of their trials would count a death.
+    """Of this machine. What one of them raises is raised where all did: one that comes to its end has left nothing."""
+    with TemporaryDirectory() as folder, _passing_on(Path(folder)) as pressed:
+        errors = _attended(plan, Path(folder), pressed)
+    if pressed.is_set():
+        raise KeyboardInterrupt
+    if len(errors) == plan.workers["count"]:
+        raise errors[0]
+
+
+def _attended(plan: Plan, pids: Path, pressed: threading.Event) -> list[BaseException]:
+    """What workers have raised when all have ended. One that is killed is started anew, each by an executor of its own:
+    a common one would end the others with it, and each of their trials would count a death.
     """
     from joblib.externals.loky import ProcessPoolExecutor
     from joblib.externals.loky.process_executor import BrokenProcessPool, TerminatedWorkerError
 
-    count, errors = plan.workers["count"], list[BaseException]()
-    threads = {name: os.environ.get(name, str(threads_each(count))) for name in THREADS}
-    with TemporaryDirectory() as folder, _passing_on(Path(folder)) as pressed, ExitStack() as executors:
+    count, errors, early = plan.workers["count"], list[BaseException](), Counter[int]()
+    shares = {name: os.environ.get(name, str(threads_each(count))) for name in THREADS}
+    with ExitStack() as killing:  # on a second Ctrl-C
 
         def begin(number: int) -> Future[None]:
-            executor = ProcessPoolExecutor(max_workers=1, env=threads)
-            executors.callback(executor.shutdown, kill_workers=True)
-            return executor.submit(_process, plan, number, Path(folder))
+            executor = ProcessPoolExecutor(max_workers=1, env=shares)
+            killing.callback(executor.shutdown, kill_workers=True)
+            ending.callback(executor.shutdown)
+            return executor.submit(_process, plan, number, pids, os.getpid())
 
+        ending = ExitStack()
         under_way = {begin(number): number for number in range(count)}
         while under_way:
             for future in wait(under_way, return_when=FIRST_COMPLETED).done:
                 number, error = under_way.pop(future), future.exception()
-                if isinstance(error, TerminatedWorkerError) and not pressed.is_set():
-                    for file in Path(folder).glob(f"{number}.*"):
-                        file.unlink()
-                    say("A worker was killed (out of memory?). It starts anew, and its trial is taken over.")
+                if error is None or (pressed.is_set() and isinstance(error, BrokenProcessPool)):
+                    continue
+                killed = isinstance(error, TerminatedWorkerError)
+                early[number] += killed and not _has_begun(number, pids)
+                if killed and early[number] < EARLY:
+                    say("A worker was killed (out of memory?). It starts anew; a trial that it had is taken over.")
                     under_way[begin(number)] = number
-                elif error is not None and not (pressed.is_set() and isinstance(error, BrokenProcessPool)):
-                    errors.append(error)  # the others go on with what there is to do
-    if pressed.is_set():
-        raise KeyboardInterrupt
-    if errors:
-        raise errors[0]
+                    continue
+                errors.append(UserError(f"A worker is killed before it begins: {one_line(error)}") if killed else error)
+                say(f"A worker has ended, the others go on: {one_line(errors[-1])[:500]}")
+        killing.pop_all()
+        ending.close()
+    return errors
+
+
+def _has_begun(number: int, pids: Path) -> bool:
+    """Whether a worker that was killed had come so far as to leave a file, which is removed."""
+    files = list(pids.glob(f"{number}.*"))
+    for file in files:
+        file.unlink()
+    return bool(files)
 
 
 def _on_dask(plan: Plan) -> None:
@@ -248,10 +274,15 @@ def _wanted(host: Any, key: Any) -> bool:
     return task is not None and task.state != "cancelled" and host.status.name not in ("closing", "closed", "failed")
 
 
-def _process(plan: Plan, number: int, pids: Path) -> None:
-    """A worker in a process of its own. Ctrl-C reaches it through the command, and it ends when the command is gone."""
+def _process(plan: Plan, number: int, pids: Path, parent: int) -> None:
+    """A worker in a process of its own. Ctrl-C reaches it through the command, and it ends when that is gone.
+
+    parent: the command's process, which may be gone before this one has begun.
+    """
     os.setpgrp()  # a terminal's Ctrl-C goes to the command alone
-    own, parent = pids / f"{number}.{os.getpid()}", os.getppid()
+    own = pids / f"{number}.{os.getpid()}"
+    if os.getppid() != parent:
+        os._exit(1)  # nobody is there to end joblib's process
     own.touch()
     if (pids / OVER).exists():
         return
@@ -262,7 +293,7 @@ def _process(plan: Plan, number: int, pids: Path) -> None:
     finally:
         own.unlink(missing_ok=True)  # its number may be another program's some day
     if os.getppid() != parent:
-        os._exit(1)  # nobody is there to end joblib's process
+        os._exit(1)
 
 
 def _follow(parent: int) -> None:

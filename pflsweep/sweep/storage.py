@@ -105,14 +105,20 @@ class Patience:
         try:
             return call(*args, **kwargs)
         except Exception as error:
-            if isinstance(error, Away) or not _is_away(error):
+            if isinstance(error, Away) or not self.noticed(error):
                 raise
-            self.missed = time.monotonic()
             said = one_line(error.__cause__ or error)[:200]
             raise Away(
                 f"workers.storage: the database has not answered for {patience.PATIENCE:.0f} seconds ({said}). Nothing "
                 "is lost: when it is back, the same command continues."
             ) from error
+
+    def noticed(self, error: Exception) -> bool:
+        """Whether it says that the database is away; if so, when that was is kept."""
+        away = _is_away(error)
+        if away:
+            self.missed = time.monotonic()
+        return away
 
 
 def _is_away(error: BaseException | None) -> bool:

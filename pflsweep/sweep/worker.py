@@ -160,7 +160,9 @@ def _trained(board: Board, claim: Claim, stop: Stop, seat: Seat | None = None) -
     results = []
     for k, config in enumerate(plan.configs(job, claim.point)):
         watch = _Watch(board, claim, k * config.values["train"]["rounds"])
-        results.append(outcome(run_trial(config, watch=watch, stop=stop, seat=seat), plan, job))
+        results.append(
+            outcome(run_trial(config, watch=watch, stop=stop, seat=seat, beside=plan.workers["count"]), plan, job)
+        )
     return results
 
 

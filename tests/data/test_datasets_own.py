@@ -131,6 +131,8 @@ def test_arrays(tmp_path):
     assert from_yaml("npz", path=saved(tmp_path, last)).x.equal(data.x), "channels last are put first"
     four = arrays(x_train=np.zeros((5, 6, 5, 4), np.uint8), x_test=np.zeros((2, 6, 5, 4), np.uint8))  # RGB and alpha
     assert from_yaml("npz", path=saved(tmp_path, four)).shape == (4, 6, 5)
+    features = arrays(x_train=np.zeros((5, 13, 8, 8), np.uint8), x_test=np.zeros((2, 13, 8, 8), np.uint8))
+    assert from_yaml("npz", path=saved(tmp_path, features)).shape == (13, 8, 8)
     grey = {key: content[key][:, 0] if key[0] == "x" else content[key] for key in ("x_train", "y_train")}
     data = from_yaml("npz", path=saved(tmp_path, grey))
     assert (data.shape, data.train, data.owner) == ((1, 6, 5), 5, None)

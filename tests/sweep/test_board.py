@@ -49,8 +49,10 @@ def frozen(state: TrialState, number: int, **attrs: Any) -> FrozenTrial:
         ([(FAIL, {"error": "it"}), (WAITING, {})], "waiting", ()),  # retried
         ([(WAITING, {"duplicate": True}), (FAIL, {"duplicate": True})], "lost", ()),
         ([(PRUNED, {})], "pruned", ()),
-        ([(COMPLETE, {}), (WAITING, {"anew": True})], "waiting", ()),
-        ([(COMPLETE, {}), (COMPLETE, {"anew": True})], "done", ()),
+        ([(COMPLETE, {}), (WAITING, {"anew": 1})], "waiting", ()),
+        ([(COMPLETE, {}), (COMPLETE, {"anew": 1})], "done", ()),
+        ([(COMPLETE, {}), (COMPLETE, {"anew": 1}), (WAITING, {"anew": 1})], "done", (2,)),  # two commands
+        ([(COMPLETE, {}), (COMPLETE, {"anew": 1}), (WAITING, {"anew": 2})], "waiting", ()),
     ],
 )
 def test_where_a_slot_stands(states: list[tuple[TrialState, dict]], status: str, extra: tuple[int, ...]) -> None:
@@ -211,6 +213,7 @@ def test_final_trials_stay_where_a_retried_point_loses(plan: Plan) -> None:
     assert [done(board, 0.5, {}) for _ in range(2)] == [0.2, 0.2]
     board.prepare(retry=True)
     assert done(board, 0.5, {}) == 0.3
+    board.revive()
     assert board.finished
 
 
@@ -230,14 +233,43 @@ def test_a_point_that_is_retried_elsewhere_may_win_here(plan: Plan) -> None:
     assert here.claim() is None
     assert done(there, 0.7, {}) == 0.3
     here.tell(early, 0.5, {})
+    for board in (there, here, Board(plan)):  # both see what is to be done anew, which it is once
+        board.revive()
     here.refresh()
     assert done(here, 0.6, {}) == 0.3
     assert not here.finished
-    there.revive()
+    there.refresh()
     assert done(there, 0.6, {}) == 0.3
     here.refresh()
     assert there.finished
     assert here.finished
+    (study,) = [s for name, s in here._studies.items() if name.endswith("final")]
+    assert sum(trial.state == COMPLETE for trial in study.trials) == 3
+
+
+def test_who_has_seen_all_done_hears_of_a_retry(plan: Plan) -> None:
+    """So do the command's own table and ledger at its end, and a worker that is idle meanwhile."""
+    board = opened(plan)
+    assert [done(board, value, {}) for value in (0.4, 0.6)] == [0.1, 0.2]
+    last = board.claim()
+    assert last is not None
+    board.fail(last, "the disk was full")
+    assert [done(board, 0.5, {"trials": [{}]}) for _ in range(2)] == [0.2, 0.2]
+    idle = opened(plan)
+    command = Board(plan)
+    command.prepare(retry=True)
+    assert [slot.status for slot in command.slots.values()] == ["done", "done", "waiting", "waiting", "waiting"]
+    assert [slot.trials for job, slot in command.slots.items() if job.final] == [[], []]
+    worker = opened(plan)
+    assert done(worker, 0.7, {}) == 0.3
+    assert not worker.finished
+    worker.revive()
+    assert [done(worker, 0.9, {}) for _ in range(2)] == [0.3, 0.3]
+    assert worker.finished
+    for each in (idle, command):
+        each.revive()
+        assert each.finished
+        assert [each.slots[job].value for job in plan.final(0)] == [0.9, 0.9]
 
 
 def test_a_final_trial_whose_record_was_deleted_here_is_trained_anew(plan: Plan, tmp_path: Path) -> None:

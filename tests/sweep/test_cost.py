@@ -167,6 +167,7 @@ def test_speeds_are_of_a_core_and_a_worker_has_its_share_of_them(monkeypatch: py
     assert rate(2) == rate(2, "train.threads=1") == pytest.approx(4 * one)
     assert rate(3) == pytest.approx(2 * one)
     assert rate(16) == rate(16, "train.threads=3") == pytest.approx(one / 2), "two workers on a core"
+    assert rate(1, "train.threads=64") == pytest.approx(8 * one)
     (file,) = Path("runs").glob("*/meta.json")
     meta = json.loads(file.read_text())
     assert meta["environment"]["cores"] == 1
@@ -177,13 +178,20 @@ def test_speeds_are_of_a_core_and_a_worker_has_its_share_of_them(monkeypatch: py
         assert found == pytest.approx(max(speeds.values()) / slower)
 
 
-def test_a_record_tells_what_cores_its_trial_had() -> None:
+def test_a_record_tells_what_cores_its_trial_had(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not what it made of them: a small model takes one thread of each process."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda of: set(range(8)), raising=False)
     torch.set_num_threads(5)
     try:
-        for words, had in ((["seed=1"], 5), (["seed=2", "train.workers=1"], 5), (["seed=3", "train.workers=2"], 2)):
-            result = run_trial(compose([*SMALL, "train.rounds=1", *words]))
-            assert result.record.meta["environment"] | {"threads": 1, "cores": had} == result.record.meta["environment"]
+        for words, beside, had in (
+            (["seed=1"], 1, 5),
+            (["seed=2", "train.workers=1"], 1, 5),
+            (["seed=3", "train.workers=2"], 1, 2),
+            (["seed=4"], 4, 2),
+            (["seed=5", "train.workers=1"], 16, 0.5),
+        ):
+            found = run_trial(compose([*SMALL, "train.rounds=1", *words]), beside=beside).record.meta["environment"]
+            assert (found["threads"], found["cores"]) == (1, had)
     finally:
         torch.set_num_threads(1)
 

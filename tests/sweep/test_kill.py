@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pflsweep.errors import UserError
+from pflsweep.sweep import start as starting
+from pflsweep.sweep.plan import Plan
 from tests.sweep.kills import workers_of
 from tests.sweep.sweeping import (
     MAIN,
@@ -82,3 +85,20 @@ def test_a_killed_worker_leaves_the_others_their_trials(tmp_path: Path) -> None:
     assert rest.count("A worker was killed") == 1
     require_each_once(database(tmp_path), 2)
     assert sum(count for (*_, state), count in states(database(tmp_path)).items() if state == "FAIL") == 1
+
+
+def test_workers_that_are_killed_before_they_begin_end_the_command(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(starting, "_process", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(UserError, match="killed before it begins"):
+        starting._in_processes(plan._replace(workers={**plan.workers, "count": 2}))
+    assert capfd.readouterr().err.count("It starts anew") == 2 * (starting.EARLY - 1)
+
+
+def test_what_one_worker_raises_does_not_end_the_others(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(starting, "_process", lambda plan, number, *_: 1 // number)
+    starting._in_processes(plan._replace(workers={**plan.workers, "count": 3}))
+    assert "A worker has ended, the others go on: integer division" in capfd.readouterr().err

@@ -36,7 +36,7 @@ def test_the_same_records(launcher: list[str], basic: Path, tmp_path: Path) -> N
     require_each_once(database(tmp_path), 4)
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]  # no folders of the launcher's
     (plan,) = tmp_path.glob("runs/sweeps/plans/*.json")
-    assert stat.S_IMODE(plan.parent.stat().st_mode) == 0o700  # a storage's address may have a password
+    assert stat.S_IMODE(plan.stat().st_mode) == 0o600  # a storage's address may have a password
 
 
 def test_a_failing_trial_does_not_end_the_others(basic: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pflsweep.data.datasets.pack import content, pack
 from pflsweep.errors import UserError
 
 KEYS = "x_train, y_train and, if there is a test split, x_test, y_test; group, if rows have clients of their own"
+CHANNELS = 4  # of images that have them last, at most: RGB and alpha
 ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, RuntimeError)  # the last: encrypted, or (its NotImplementedError) too new
 
 
@@ -25,7 +26,7 @@ def load(
     augment: str,
     path: str | None,
 ) -> Dataset:
-    """x [n, channels, H, W], [n, H, W, channels] with fewer channels than rows of pixels, [n, H, W] or [n, features].
+    """x [n, channels, H, W], [n, H, W, channels] with at most 4 of them, [n, H, W] or [n, features].
 
     uint8 is scaled to [0, 1] and then normalised, numbers of other types are normalised as they are. y [n] whole
     numbers from 0. group [n] a number or name for each row, those of training first. Raises UserError on all else.
@@ -108,7 +109,7 @@ def _rows(file: Path, x: np.ndarray, part: str) -> np.ndarray:
         )
     if x.ndim == 3:
         x = x[:, None]
-    elif x.ndim == 4 and x.shape[3] < x.shape[1] and x.shape[1] not in (1, 3):
+    elif x.ndim == 4 and x.shape[3] <= CHANNELS < x.shape[1]:
         x = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
     if x.dtype != np.uint8:
         with np.errstate(over="ignore"):  # refused below
