@@ -58,9 +58,8 @@ def _require_done(chosen: Chosen, what: str, runs: Path) -> list[Record]:
 
 def _carry(records: list[Record], told: list[Ledger], out: Path, did: str, flag: str) -> str:
     """Copies what `out` lacks; a line about it. Raises UserError where it cannot be written to, or trains now."""
-    new = [record for record in records if not _has(out / record.folder.name, record)]
-    for record in new:
-        _copy(record.folder, out / record.folder.name, flag)
+    lacking = [record for record in records if not _has(out / record.folder.name, record)]
+    new = [record for record in lacking if _copy(record, out / record.folder.name, flag)]
     known = {ledger.path.name: _tells(ledger) for ledger in ledgers(out)}
     better = [
         ledger.path for ledger in told if ledger.path.name not in known or known[ledger.path.name] < _tells(ledger)
@@ -90,15 +89,42 @@ def _has(folder: Path, record: Record) -> bool:
     return False
 
 
-def _copy(source: Path, folder: Path, flag: str) -> None:
-    """meta.json comes last, so that half a record is none. Raises UserError, Busy where it is being trained."""
-    with disk.claimed(folder, flag), disk.writing(folder, flag):
-        for name in ("meta.json", "checkpoint.pt", "models.pt"):  # these are of fewer rounds
-            (folder / name).unlink(missing_ok=True)
-        names = [file.name for file in source.iterdir() if file.name not in STAYS and file.name[0] != "."]
-        for name in sorted(names, key=lambda name: name == "meta.json"):
-            disk.atomic(folder / name, partial(shutil.copyfile, source / name))
+def _copy(record: Record, folder: Path, flag: str) -> bool:
+    """Whether it was needed. meta.json comes last, so that half a record is none. A checkpoint there stays where more
+    rounds can follow it. Raises UserError, Busy where it is being trained.
+    """
+    files = [file for file in record.folder.iterdir() if file.name not in STAYS and file.name[0] != "."]
+    with disk.claimed(folder, flag):
+        needed = not _has(folder, record)  # it may have been trained meanwhile
+        if needed:
+            content = {file.name: _read(file) for file in sorted(files, key=lambda file: file.name == "meta.json")}
+            with disk.writing(folder, flag):
+                disk.replace_all(folder, content)
+                _drop_what_does_not_fit(Record(folder))
         (folder / "lock").unlink()
+    return needed
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise UserError(f"{file} cannot be read ({error.strerror}).") from error
+
+
+def _drop_what_does_not_fit(record: Record) -> None:
+    """A checkpoint of more rounds than the tables have now, or that cannot be read, and models of another round."""
+    round = None
+    with suppress(UserError):
+        state = record.checkpoint()
+        round = None if state is None else state["round"]
+    if round is None or round > record.done:
+        (record.folder / "checkpoint.pt").unlink(missing_ok=True)
+    models = 0
+    with suppress(UserError):
+        models = record.models_round
+    if models != record.done:
+        (record.folder / "models.pt").unlink(missing_ok=True)
 
 
 def _name_left(chosen: Chosen) -> None:

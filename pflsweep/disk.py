@@ -92,6 +92,24 @@ def atomic(path: Path, save: Callable[[Path], Any]) -> None:
     _synced(path.parent)
 
 
+def replace_all(folder: Path, files: dict[str, bytes]) -> None:
+    """All are on the disk before the first takes its place; the last one stands there when all others do."""
+    *_, last = files
+    staged = {name: folder / f".{name}.{uuid.uuid4().hex[:8]}{TEMPORARY}" for name in files}
+    try:
+        for name, path in staged.items():
+            path.write_bytes(files[name])
+            _synced(path)
+        (folder / last).unlink(missing_ok=True)
+        for name, path in staged.items():
+            os.replace(path, folder / name)
+    except BaseException:
+        for path in staged.values():
+            path.unlink(missing_ok=True)
+        raise
+    _synced(folder)
+
+
 def _synced(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -179,7 +179,7 @@ def _add_models(record: Record, simulation: engine.Simulation, config: Config) -
     if not wanted or record.models_round == record.done:
         return
     state = record.checkpoint()
-    if state is not None:
+    if state is not None and state["round"] == record.done:
         simulation.load(state)
         record.save_models(_models(simulation))
         return

@@ -65,9 +65,7 @@ def test_what_is_longer_or_whole_stays(capsys: pytest.CaptureFixture) -> None:
     assert only("runs").done == 3
     assert main([*take, "short", "runs"]) == 0
     assert only("short").done == 3
-    assert not [
-        name for name in ("checkpoint.pt", "models.pt") if (only("short").folder / name).exists()
-    ]  # of one round
+    assert not (only("short").folder / "models.pt").exists()  # of one round
     rounds = only("short").folder / "rounds.parquet"
     rounds.write_bytes(rounds.read_bytes()[:50])
     assert main([*take, "short", "runs"]) == 0
@@ -83,6 +81,60 @@ def test_a_longer_run_that_was_stopped_stays_with_its_checkpoint(capsys: pytest.
     assert main(["record", "import", "out", "--no-tracking"]) == 0
     assert "0 runs and 0 ledgers of sweeps imported into runs, 1 there already" in capsys.readouterr().out
     assert (only("runs").done, (only("runs").folder / "checkpoint.pt").exists()) == (3, True)
+
+
+def test_a_checkpoint_stays_where_rounds_can_follow_it(capsys: pytest.CaptureFixture) -> None:
+    """Of a run that was to become longer, and of one with a damaged table, its backup being imported."""
+    assert main([*TRIAL, "train.rounds=2"]) == 0
+    assert main(["record", "export", "--out", "out"]) == 0
+    folder = only("runs").folder
+    only("runs").set_status(status="interrupted", target=4)  # killed before the next checkpoint
+    (folder / "rounds.parquet").write_bytes(b"PAR1")
+    assert main(["record", "import", "out", "--no-tracking"]) == 0
+    assert (only("runs").done, only("runs").models_round) == (2, 2)
+    capsys.readouterr()
+    assert main([*TRIAL, "train.rounds=4"]) == 0
+    assert "goes on after round 2" in capsys.readouterr().err
+    whole = only("runs").rounds.drop(columns=["seconds", "eval_seconds"])
+    assert main([*TRIAL, "train.rounds=4", "paths.runs=anew"]) == 0
+    pd.testing.assert_frame_equal(whole, only("anew").rounds.drop(columns=["seconds", "eval_seconds"]))
+
+
+def test_a_checkpoint_of_fewer_rounds_stays_too(capsys: pytest.CaptureFixture) -> None:
+    assert main([*TRIAL, "train.rounds=1"]) == 0
+    shutil.copytree("runs", "behind")
+    assert main([*TRIAL, "train.rounds=2"]) == 0
+    assert main(["record", "import", "runs", "--runs", "behind", "--no-tracking"]) == 0
+    folder = only("behind").folder
+    assert (only("behind").done, (folder / "checkpoint.pt").exists(), (folder / "models.pt").exists()) == (
+        2,
+        True,
+        False,
+    )
+    assert main([*TRIAL, "train.rounds=2", "paths.runs=behind"]) == 0
+    assert "its models were not saved" in capsys.readouterr().err
+    assert main([*TRIAL, "train.rounds=3", "paths.runs=behind"]) == 0
+    assert "goes on after round 1" in capsys.readouterr().err
+    assert (only("behind").done, only("behind").models_round) == (3, 3)
+
+
+def test_a_copy_that_fails_half_way_leaves_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main([*TRIAL, "train.rounds=1"]) == 0
+    shutil.copytree("runs", "behind")
+    assert main([*TRIAL, "train.rounds=2"]) == 0
+    before = {file.name: file.read_bytes() for file in only("behind").folder.iterdir()}
+    written, write = [], Path.write_bytes
+
+    def full(path: Path, content: bytes) -> int:
+        written.append(path)
+        if len(written) == 3:
+            raise OSError(28, "No space left on device")
+        return write(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        assert main(["record", "import", "runs", "--runs", "behind", "--no-tracking"]) == 2
+    assert {file.name: file.read_bytes() for file in only("behind").folder.iterdir()} == before
 
 
 def test_a_place_that_cannot_be_written_to_is_chosen_by_its_flag(capsys: pytest.CaptureFixture) -> None:
