@@ -141,9 +141,9 @@ def _track(records: list[Record], uri: str | None) -> None:
     from pflsweep.tracking import send
 
     options = read_option(conf_dir() / "tracking" / "mlflow.yaml")
-    config = {"tracking": {**options, "uri": uri}}
     for record in tqdm(records, desc="to MLflow", unit="run", disable=None):
-        send(config, record)
+        experiment = record.config["tracking"].get("experiment", options["experiment"])
+        send({"tracking": {**options, "uri": uri, "experiment": experiment}}, record)
 
 
 def _parser() -> argparse.ArgumentParser:

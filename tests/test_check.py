@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.check import command, main
 from pflsweep.check import properties as p
-from pflsweep.check.case import Case
+from pflsweep.check.case import Case, difference
 from pflsweep.check.command import case_of, verdict
 from pflsweep.engine.protocol import Method
 from pflsweep.errors import UserError
@@ -58,6 +59,18 @@ def test_every_property_catches_something() -> None:
 
 def test_a_promise_about_the_wire_is_held_against_the_method() -> None:
     assert "instead of 89" in verdict(p.wire_is_exact, case_of(FedAvg, {}, wire=lambda sizes: sizes.P))
+
+
+def test_infinities_hide_no_difference() -> None:
+    """Methods may keep them as markers: a best loss of a client that was never sampled."""
+    inf = float("inf")
+    one = torch.tensor([inf, 1.0, -inf])
+    assert difference(one, one, 1e-6) == ""
+    assert difference(torch.tensor([inf, 1 + 1e-7, -inf]), one, 1e-6) == ""
+    assert "differs by 1.0e+00" in difference(torch.tensor([inf, 2.0, -inf]), one, 1e-6)
+    for other in ([inf, 1.0, inf], [1.0, inf, -inf], [inf, inf, -inf], [inf, 1.0, 0.0]):
+        assert difference(torch.tensor(other), one, 1e-6) == "has infinity in other places"
+    assert difference(torch.tensor([inf]), torch.tensor([-inf]), 1e-6) == "has infinity in other places"
 
 
 @pytest.fixture

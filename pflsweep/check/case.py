@@ -134,6 +134,11 @@ def difference(a: Tensor, b: Tensor, tolerance: float = 0.0) -> str:
         return "has other values"
     if bool((a.isnan() != b.isnan()).any()):
         return "has NaN in other places"
-    scale = max(float(b.nan_to_num().abs().max()), 1e-3)
-    gap = float((a - b).nan_to_num().abs().max())  # equal infinities differ by NaN, which counts as 0
+    finite = b.isfinite()
+    if not torch.equal(a[~finite].nan_to_num(), b[~finite].nan_to_num()) or not bool(a[finite].isfinite().all()):
+        return "has infinity in other places"
+    if not bool(finite.any()):
+        return ""
+    scale = max(float(b[finite].abs().max()), 1e-3)
+    gap = float((a - b)[finite].abs().max())
     return "" if gap <= tolerance * scale else f"differs by {gap / scale:.1e} of its largest entry"

@@ -165,7 +165,7 @@ def another_device_changes_nothing(case: Case) -> None:
 
 
 def wire_is_exact(case: Case) -> None:
-    """the floats on the wire are those that were promised, or at least the same in each round"""
+    """the floats on the wire are those that were promised, or, unless aggregate asks back, the same in each round"""
     sim = case.simulation()
     if case.wire is None and inspect.isgeneratorfunction(sim.verbs.aggregate):
         return  # how often it asks back depends on the answers

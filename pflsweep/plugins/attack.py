@@ -75,9 +75,15 @@ class Attack(Plugin):
         for name in _vectors(type(up)):
             value = getattr(up, name)
             keys = draws.fold(draws.fold(draws.fold(given.turn.key[rows], given.turn.round), NOISE), FORGED.index(name))
-            received = given.down.w[rows] if name == "w" and self.needs_received else None
+            received = self._received(given)[rows] if name == "w" and self.needs_received else None
             new[name] = value.index_copy(0, rows, self.forged(value[rows], received, keys))
         return up._replace(**new)
+
+    def _received(self, given: Given) -> Tensor:
+        """The model that was sent. [C, P]"""
+        if not hasattr(given.down, "w"):  # of a method whose `send` does not say what it returns
+            raise UserError("attack: it forges from the model received, and what the method sends has no `w`.")
+        return given.down.w
 
 
 @dataclass(frozen=True, kw_only=True)

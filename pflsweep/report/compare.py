@@ -260,21 +260,22 @@ def _rows(records: list[Record], searched: Collection[str]) -> list[Row]:
         done = [r for r in group if finished(r)]
         siblings = [other[0] for other in groups.values() if method_of(other[0]) == method_of(group[0])]
         if done:
-            missing, studied = [r for r in group if not finished(r)], [r for r in done if _study(r)]
+            seeds = {r.meta["seed"] for r in done}
+            missing = [r for r in group if not finished(r) and r.meta["seed"] not in seeds]
+            studied = [r for r in done if _study(r)]
             label, tuned = _label(group[0], siblings, searched), _tuned(group[0], searched)
             rows.append(Row(label, _by_seed(done), missing, tuned, studied))
     return rows
 
 
 def _by_seed(done: list[Record]) -> list[Record]:
-    """In the order of seeds. A trial with a study has the numbers of the same trial without: it stands for a seed that
-    has no other.
+    """One a seed, in their order. A trial with a study has the numbers of the same trial without, as has one with other
+    metrics: it stands for a seed that has no other.
     """
-    found: list[Record] = []
+    found: dict[int, Record] = {}
     for record in sorted(done, key=lambda r: (r.meta["seed"], _study(r))):
-        if not (_study(record) and found and found[-1].meta["seed"] == record.meta["seed"]):
-            found.append(record)
-    return found
+        found.setdefault(record.meta["seed"], record)
+    return list(found.values())
 
 
 def _study(record: Record) -> bool:

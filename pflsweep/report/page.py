@@ -1,6 +1,7 @@
 """The page of `pflsweep report runs`: tables, figures, and all that a reader needs to trust or doubt them."""
 
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,8 @@ def _left_out(chosen: Chosen) -> list[str]:
     """The runs in no table: named with the reason, so that nothing disappears."""
     lines = [_unfinished(record) for record in chosen.left]
     lines += [f"- {problem}" for problem in chosen.damaged]
-    return ["## In no table\n", "\n".join(lines) + "\n"] if lines else []
+    shown = "\n".join(escape(line, quote=False) for line in lines)  # errors say <lambda> and the like
+    return ["## In no table\n", f"{shown}\n"] if lines else []
 
 
 def _unfinished(record: Record) -> str:

@@ -12,7 +12,7 @@ from pflsweep.report.searches import Searches, beside
 
 class Chosen(NamedTuple):
     records: list[Record]  # oldest first, finished or not
-    damaged: list[str]  # what is wrong with each folder that cannot be read
+    damaged: list[str]  # what is wrong with each folder that cannot be read, or is a copy
     searches: Searches = Searches()
     hidden: tuple[Record, ...] = ()  # trials of searches, which stand in no table
 
@@ -37,7 +37,7 @@ def choose(runs: Path, words: list[str]) -> Chosen:
         if not matches:
             raise UserError(_unknown(word, runs, there.records) + "".join(f" {each}" for each in there.damaged))
         found |= {record.folder.resolve(): record for record in matches}
-    return Chosen(_by_age(list(found.values())), [])
+    return _each_once(list(found.values()), [])
 
 
 def without_searches(chosen: Chosen, words: list[str]) -> Chosen:
@@ -71,7 +71,18 @@ def _all(runs: Path) -> Chosen:
             records.append(Record(folder))
         except UserError as error:
             damaged.append(str(error))
-    return Chosen(_by_age(records), damaged)
+    return _each_once(records, damaged)
+
+
+def _each_once(records: list[Record], damaged: list[str]) -> Chosen:
+    """Of several copies of a trial the one that is furthest; of equals the one in the folder of its name."""
+    found: dict[str, Record] = {}
+    for record in sorted(records, key=lambda r: (finished(r), r.done, r.folder.name == r.meta["identity"])):
+        identity = record.meta["identity"]
+        if identity in found:
+            damaged = [*damaged, f"{found[identity].folder} is a copy of {record.folder}"]
+        found[identity] = record
+    return Chosen(_by_age(list(found.values())), damaged)
 
 
 def _matching(word: str, known: list[Record]) -> list[Record]:

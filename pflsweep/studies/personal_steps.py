@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pflsweep.data.handle import Data
-from pflsweep.engine import draws
+from pflsweep.engine import draws, parts
 from pflsweep.engine.evaluate import OWN, Targets, score, targets
 from pflsweep.engine.lift import only
 from pflsweep.engine.protocol import hyper
@@ -45,7 +45,8 @@ class PersonalSteps(Study):
     others: int = hyper("rows of each other client in a step", low=1)
 
     def check(self, simulation: Simulation) -> None:
-        if simulation.global_model() is None:
+        none = getattr(type(self.method), "global_model", None) is parts.no_global_model
+        if none:  # of FedFomo it comes with the first upload
             raise UserError("study=personal_steps starts from the global model, and this method has none.")
         if simulation.federation.clients < 2:
             raise UserError("study=personal_steps needs other clients: partition.clients is 1.")

@@ -41,6 +41,11 @@ class WeightLearning(Study):
         ala = self._ala()
         if not (ala.layers and ala.rate and ala.share):
             raise UserError("study=weight_learning: with ALA's layers, rate or share 0 no weight learns.")
+        if not self._rounds(simulation):
+            raise UserError(
+                f"study=weight_learning looks at rounds that ALA begins, from 2 on, of which there is none: "
+                f"train.rounds is {simulation.schedule.rounds}. Train more, or with a smaller `idle`."
+            )
         down = simulation.next_turn(simulation.last.new_tensor([self.client]))[0].down
         if getattr(down, "w", simulation.last).shape[-1] != simulation.task.size:
             raise UserError("study=weight_learning needs a method that sends whole models, such as algorithm=fedala.")

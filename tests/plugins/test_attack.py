@@ -17,7 +17,7 @@ from pflsweep.check.case import advance, assert_same, known, models
 from pflsweep.compose import compose
 from pflsweep.config import build
 from pflsweep.engine import draws, parts
-from pflsweep.engine.protocol import Plugin
+from pflsweep.engine.protocol import Plugin, Vector
 from pflsweep.errors import UserError
 from pflsweep.plugins.attack import Attack, Gaussian, Scaled
 from pflsweep.rows import summary
@@ -180,6 +180,27 @@ def test_a_method_without_annotations_is_refused_when_it_uploads() -> None:
     assert scaled().refusal(Silent) == ""
     with pytest.raises(UserError, match="upload neither a model nor an update"):
         simulate(Silent, plugins=(scaled(),))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaysNothingOfDown(FedAvg):
+    """A method whose `send` does not say what it returns."""
+
+    def send(self, server, turn):
+        return OtherName(super().send(server, turn).w)
+
+    def start(self, given, data):
+        return parts.Work(given.down.model.clone(), self.opt.init(given.down.model))
+
+
+class OtherName(NamedTuple):
+    model: Vector
+
+
+def test_a_method_that_sends_no_w_is_refused_when_a_model_is_forged_from_it() -> None:
+    assert scaled().refusal(SaysNothingOfDown) == ""
+    with pytest.raises(UserError, match="what the method sends has no `w`"):
+        simulate(SaysNothingOfDown, plugins=(scaled(),))
 
 
 def test_plug_ins_have_nothing_to_say_of_each_other() -> None:

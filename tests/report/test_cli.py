@@ -1,3 +1,4 @@
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -8,6 +9,7 @@ import pytest
 from pflsweep.errors import UserError
 from pflsweep.report import figures, style
 from pflsweep.report.cli import main
+from pflsweep.report.select import choose
 
 from .records import create, finished, partition, train
 
@@ -142,6 +144,26 @@ def test_sessions_and_own_code_are_told_apart(here):
     text = (here / "report/runs.md").read_text()
     assert "| mine (code=['aaaa']) | 1 |" in text
     assert "0123456789abcdef, then later-aaaa (mine-digits-dirichlet-1)" in text
+
+
+def test_a_trial_counts_once(here):
+    """A copy of its folder, and a trial of the same seed that failed, beside the one that is done."""
+    runs = here / "runs"
+    own = next(record for record in choose(runs, []).done if record.meta["method"] == "fedavg")
+    shutil.copytree(own.folder, runs / "backup")
+    main(["runs"])
+    text = (here / "report/runs.md").read_text()
+    assert "- runs/backup is a copy of " in text
+    row = next(line for line in text.splitlines() if line.startswith("| fedavg |"))
+    assert row.split("|")[2].strip() == "1"
+
+
+def test_what_a_record_says_is_no_html(here):
+    record = create(here / "runs", "local")
+    record.set_status(status="failed", error="TypeError: <lambda>() missing & gone")
+    main(["runs"])
+    assert "TypeError: &lt;lambda&gt;() missing &amp; gone" in (here / "report/runs.md").read_text()
+    assert "TypeError: &lt;lambda&gt;() missing &amp; gone" in (here / "report/runs.html").read_text()
 
 
 def test_many_series_can_be_told_apart():
