@@ -4,10 +4,9 @@ What is exported is a folder of runs like any other: reports are made from it as
 """
 
 import argparse
-import shutil
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pflsweep import disk
 from pflsweep.errors import Parser, UserError
@@ -60,25 +59,42 @@ def _carry(records: list[Record], told: list[Ledger], out: Path, did: str, flag:
     """Copies what `out` lacks; a line about it. Raises UserError where it cannot be written to, or trains now."""
     lacking = [record for record in records if not _has(out / record.folder.name, record)]
     new = [record for record in lacking if _copy(record, out / record.folder.name, flag)]
-    known = {ledger.path.name: _tells(ledger) for ledger in ledgers(out)}
-    better = [
-        ledger.path for ledger in told if ledger.path.name not in known or known[ledger.path.name] < _tells(ledger)
-    ]
-    for file in better:
-        with disk.writing(out, flag):
-            (out / "sweeps").mkdir(parents=True, exist_ok=True)
-            disk.atomic(out / "sweeps" / file.name, partial(shutil.copyfile, file))
+    known = {ledger.id for ledger in ledgers(out)}
+    joined = [ledger for ledger in told if _join(ledger, ledger.id in known, out, flag)]
     there = f", {len(records) - len(new)} there already" if len(new) < len(records) else ""
-    return f"{len(new)} runs and {len(better)} ledgers of sweeps {did} {out}{there}"
+    return f"{len(new)} runs and {len(joined)} ledgers of sweeps {did} {out}{there}"
 
 
-def _tells(ledger: Ledger) -> tuple[int, int, float]:
-    """How many final trials it names, and points that did not fail; then when it was written: one that failed may be
-    one that is tried again.
+def _join(ledger: Ledger, known: bool, out: Path, flag: str) -> bool:
+    """Whether it tells what the one of the same plan in `out` does not. known: there is such a one."""
+    content, own = disk.read_json(ledger.path), out / "sweeps" / ledger.path.name
+    if known:
+        before = disk.read_json(own)
+        old, new = sorted((before, content), key=lambda each: each.get("written", 0))
+        content = {**new, "groups": list(map(_joined, old["groups"], new["groups"]))}
+        if content["groups"] == before["groups"]:
+            return False
+    with disk.writing(out, flag):
+        own.parent.mkdir(parents=True, exist_ok=True)
+        disk.write_json(own, content)
+    return True
+
+
+def _joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """What two ledgers of one plan say of a group: as the one that names more final trials, then more points that did
+    not fail, then the newer, with the final trials of the other where those are of the same winner.
     """
-    groups = ledger.groups.values()
-    points = sum(group["points_settled"] - len(group["failed_points"]) for group in groups)
-    return sum(len(group["trials"]) for group in groups), points, ledger.written
+
+    def tells(group: dict[str, Any]) -> tuple[int, int]:
+        return len(group["trials"]), group["points_settled"] - len(group["failed_points"])
+
+    less, more = sorted((old, new), key=tells)
+    trials = {**(less["trials"] if less["winner"] == more["winner"] else {}), **more["trials"]}
+    return {
+        **more,
+        "trials": trials,
+        "failed": {seed: why for seed, why in more["failed"].items() if seed not in trials},
+    }
 
 
 def _has(folder: Path, record: Record) -> bool:

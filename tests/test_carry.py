@@ -176,6 +176,39 @@ def test_a_ledger_of_trials_that_failed_gives_way_to_that_of_their_retry(
     assert failed() == [{}], "nor does the older one take its place"
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_ledgers_of_one_plan_from_two_machines_are_joined(
+    apart: bool, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """apart: their searches were won by different points, whose final trials do not belong together."""
+    import pflsweep.trial
+
+    build = pflsweep.trial.build
+    for machine in (0, 1):  # each fails at the other's seed
+
+        def broken(config: Config, machine: int = machine) -> Parts:
+            if config.values["seed"] != machine:
+                raise UserError("a full disk")
+            return build(config)
+
+        monkeypatch.setattr(pflsweep.trial, "build", broken)
+        assert main(["-m", *TRIAL, "train.rounds=1", "seed=0,1", f"paths.runs=machine{machine}"]) == 2
+    if apart:
+        (file,) = Path("machine1/sweeps").glob("*.json")
+        told = json.loads(file.read_text())
+        told["groups"][0]["winner"] = {"train.lr": 0.1}
+        file.write_text(json.dumps(told))
+    for machine in (0, 1, 1):
+        assert main(["record", "import", f"machine{machine}", "--no-tracking"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "imported" in line]
+    assert [line.partition(" of sweeps")[0] for line in lines] == [
+        "1 runs and 1 ledgers", "1 runs and 1 ledgers", "0 runs and 0 ledgers",
+    ]  # fmt: skip
+    (group,) = json.loads(next(Path("runs/sweeps").glob("*.json")).read_text())["groups"]
+    assert list(group["trials"]) == (["1"] if apart else ["0", "1"])
+    assert group["failed"] == ({"0": "a full disk"} if apart else {})
+
+
 def unfinished() -> None:
     only("runs").set_status(status="interrupted")
 

@@ -54,10 +54,12 @@ class TrialSweeper(BasicSweeper):
             try:
                 with View(plan, lambda board: ledger.write(board, self._said)):
                     start.run(plan, self.launcher)
+                board.refresh()
+                if not board.finished:  # each worker was interrupted by itself
+                    raise KeyboardInterrupt
             except BaseException:  # Ctrl-C; a cluster or a database that is not there
                 stop_sweep(cfg, plan.id)
                 raise
-            board.refresh()
         else:
             print(f"{plan.name}: all {len(board.slots)} trials are done, nothing is left to run.", file=sys.stderr)
         ledger.write(board, self._said)

@@ -87,6 +87,17 @@ def test_a_killed_worker_leaves_the_others_their_trials(tmp_path: Path) -> None:
     assert sum(count for (*_, state), count in states(database(tmp_path)).items() if state == "FAIL") == 1
 
 
+def test_workers_that_are_each_interrupted_end_in_no_table(tmp_path: Path) -> None:
+    slow = [*TWELVE[:2], "seed=0", *TWELVE[6:], "train.rounds=150", "workers.count=2"]
+    with start(tmp_path, *slow) as process:
+        wait_for(lambda: len(list((tmp_path / "runs").glob("*/status.json"))) == 2, process)
+        for worker in workers_of(process.pid):
+            os.kill(worker, signal.SIGINT)
+        out, rest = process.communicate(timeout=300)
+    assert process.returncode == 130, rest
+    assert not out
+
+
 def test_workers_that_are_killed_before_they_begin_end_the_command(
     plan: Plan, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ) -> None:
