@@ -30,7 +30,7 @@ PARTITIONS = {  # how a stated partition names its number, and the key that hold
 
 def lines(of: Reproduced) -> list[str]:
     """What differs, what the paper leaves open, and what of a method was reconstructed."""
-    return [*_stated(of), *_rounded(of), *_reconstructed(of)]
+    return [*_stated(of), *_uneven(of), *_rounded(of), *_reconstructed(of)]
 
 
 def _stated(of: Reproduced) -> list[str]:
@@ -67,6 +67,18 @@ def _of(line: papers.Printed, where: tuple[str, str, str]) -> bool:
     """Whether it is said of this line's dataset, model and setting; lines of our own name no model."""
     dataset, model, setting = where
     return (line.dataset, line.setting) == (dataset, setting) and line.model in ("", model)
+
+
+def _uneven(of: Reproduced) -> list[str]:
+    """Columns whose rows were not trained for as many rounds, which no number in them tells."""
+    found = []
+    for setting in dict.fromkeys(of.layout.setting_of(line) for line in of.layout.printed):
+        rows: dict[int, list[str]] = defaultdict(list)
+        for method, config in _configs(of, setting).items():
+            rows[int(config["train.rounds"])].append(method)
+        said = "; ".join(f"{rounds} for {', '.join(methods)}" for rounds, methods in sorted(rows.items()))
+        found += [f"**rows of one column have different rounds** ({setting}): {said}"] if len(rows) > 1 else []
+    return found
 
 
 def _rounded(of: Reproduced) -> list[str]:

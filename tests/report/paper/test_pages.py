@@ -104,6 +104,21 @@ def test_clients_with_fewer_classes_than_stated_are_said(tmp_path: Path) -> None
             assert ("here some clients have 1, dealt more than once (mnist clients15)" in text) is said
 
 
+def test_rows_of_one_column_with_different_rounds_are_said(tmp_path: Path) -> None:
+    with chdir(tmp_path):
+        sweep = Sweep(Path("runs"))
+        for method in ("local", "fedavg", "pgfed"):
+            sweep.add(C25, method, {0: [6, 7, 8, 9]})
+        sweep.write()
+        assert main(["pgfed/table1", "--out", "out"]) == 0
+        assert "different rounds" not in Path("out/pgfed/table1/README.md").read_text()
+        sweep.groups[C25, "fedavg"]["config"]["train.rounds"] = 2
+        sweep.write()
+        assert main(["pgfed/table1", "--out", "out"]) == 0
+        text = Path("out/pgfed/table1/README.md").read_text()
+    assert f"\n- **rows of one column have different rounds** ({C25}): 2 for fedavg; 3 for local, pgfed\n" in text
+
+
 def test_a_claim_stands_in_our_words_with_how_it_was_read(made: Path) -> None:
     text = (made / "README.md").read_text()
     assert "| pgfed-t1-1: Ours achieve the highest mean accuracies under all settings | holds |" in text
