@@ -84,6 +84,7 @@ def text(
         *_section("Correlations by seed", _correlations(of)),
         *_section("Client by client", _paired(of)),
         *_section("Chosen hyperparameters", _winners(of)),
+        *_section("Hyperparameters that were not searched", settings.fixed(of)),
         *_section("What differs from the paper", settings.lines(of)),
         *_section("Odd in print", [f"{papers.notes()[number]}" for number in of.layout.notes]),
         *_section("Made by", _origin(of, links)),

@@ -5,6 +5,7 @@ import re
 from collections import defaultdict
 from typing import Any
 
+from pflsweep.keys import as_override
 from pflsweep.report.paper import layout, papers
 from pflsweep.report.paper.table import Reproduced
 
@@ -70,22 +71,49 @@ def _of(line: papers.Printed, where: tuple[str, str, str]) -> bool:
 
 
 def _uneven(of: Reproduced) -> list[str]:
-    """Columns whose rows were not trained for as many rounds, which no number in them tells."""
+    """What of training is not the same for all rows of a column, though nothing was searched there: their rounds."""
     found = []
-    for setting in dict.fromkeys(of.layout.setting_of(line) for line in of.layout.printed):
-        rows: dict[int, list[str]] = defaultdict(list)
-        for method, config in _configs(of, setting).items():
-            rows[int(config["train.rounds"])].append(method)
-        said = "; ".join(f"{rounds} for {', '.join(methods)}" for rounds, methods in sorted(rows.items()))
-        found += [f"**rows of one column have different rounds** ({setting}): {said}"] if len(rows) > 1 else []
+    for setting in _settings(of):
+        groups = _groups(of, setting)
+        known = {key: None for group in groups.values() for key in group["config"] if key.startswith("train.")}
+        for key in known:
+            rows: dict[str, list[str]] = defaultdict(list)
+            for method, group in groups.items():
+                if key not in group["space"]:
+                    rows[str(group["config"].get(key))].append(method)
+            said = "; ".join(f"{value} for {', '.join(methods)}" for value, methods in sorted(rows.items()))
+            found += [f"**rows of one column differ in `{key}`** ({setting}): {said}"] if len(rows) > 1 else []
     return found
+
+
+def fixed(of: Reproduced) -> list[str]:
+    """The hyperparameters of each method that no search chose, with the settings where those are not all alike."""
+    methods: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for answer in of.asked:
+        group = _groups(of, answer.setting).get(answer.method)
+        if group is not None:
+            methods[answer.method][_own(group)].append(answer.setting)
+    found = []
+    for method, values in methods.items():
+        said = [
+            f"`{own}`" + (f" ({', '.join(where)})" if len(values) > 1 else "") for own, where in values.items() if own
+        ]
+        found += [f"{method}: {'; '.join(said)}"] if said else []
+    return found
+
+
+def _own(group: dict[str, Any]) -> str:
+    """A method's own hyperparameters that are not searched."""
+    config = group["config"]
+    keys = [key for key in config if key.startswith("algorithm.") and key not in group["space"]]
+    values = {key.partition(".")[2]: config[key] for key in keys if not key.endswith("._target_")}
+    return " ".join(f"{key}={as_override(value)}" for key, value in values.items() if value is not None)
 
 
 def _rounded(of: Reproduced) -> list[str]:
     """Precision and compiling, with the columns that have them, and the rows where not all of those do."""
     places: dict[str, list[str]] = defaultdict(list)
-    settings = dict.fromkeys(of.layout.setting_of(line) for line in of.layout.printed)
-    begun = {setting: configs for setting in settings if (configs := _configs(of, setting))}
+    begun = {setting: configs for setting in _settings(of) if (configs := _configs(of, setting))}
     for setting, configs in begun.items():
         rows: dict[str, list[str]] = defaultdict(list)
         for method, config in configs.items():
@@ -99,11 +127,20 @@ def _rounded(of: Reproduced) -> list[str]:
     return [what if where == list(begun) else f"{what} ({'; '.join(where)})" for what, where in places.items()]
 
 
-def _configs(of: Reproduced, setting: str) -> dict[str, dict[str, Any]]:
-    """Of each method in a setting, with what its search chose."""
+def _settings(of: Reproduced) -> list[str]:
+    return list(dict.fromkeys(of.layout.setting_of(line) for line in of.layout.printed))
+
+
+def _groups(of: Reproduced, setting: str) -> dict[str, dict[str, Any]]:
+    """What the newest ledger says of each method in a setting."""
     ledgers = of.store.of(of.layout.sweeps)
     groups = [group for ledger in ledgers for (s, _), group in ledger.groups.items() if s == setting]
-    return {group["method"]: {**group["config"], **(group["winner"] or {})} for group in groups}
+    return {group["method"]: group for group in groups}
+
+
+def _configs(of: Reproduced, setting: str) -> dict[str, dict[str, Any]]:
+    """Of each method in a setting, with what its search chose."""
+    return {method: {**group["config"], **(group["winner"] or {})} for method, group in _groups(of, setting).items()}
 
 
 def _data(line: papers.Printed, theirs: dict[str, str], configs: list[dict[str, Any]]) -> list[str]:

@@ -14,7 +14,9 @@ from pflsweep.identity import RUNTIME, whole
 from pflsweep.keys import under
 from pflsweep.record import Record
 
-OF_A_GROUP = ("config", "winner", "winner_value", "points", "points_settled", "trials", "failed", "failed_points")
+OF_A_GROUP = (
+    "config", "space", "winner", "winner_value", "points", "points_settled", "trials", "failed", "failed_points",
+)  # fmt: skip
 UNTRAINED = "not trained yet"
 # what seeds of one cell may differ in; records are cut to the rounds asked for
 BEYOND = ("seed", "train.rounds", *RUNTIME)

@@ -40,7 +40,8 @@ def small_store(runs: Path) -> Sweep:
     sweep.name_trial(C25, "apfl", 0, running)
     create(runs, "ditto", 5)
     pgfed = sweep.group(C25, "pgfed")
-    pgfed |= {"winner": {"algorithm.mu": 0.1}, "winner_value": 0.8125, "points": 2, "failed_points": ["it broke"]}
+    pgfed |= {"space": {"algorithm.mu": [0.1, 0.5]}, "winner": {"algorithm.mu": 0.1}, "winner_value": 0.8125}
+    pgfed |= {"points": 2, "failed_points": ["it broke"]}
     sweep.write()
     return sweep
 
@@ -111,12 +112,13 @@ def test_rows_of_one_column_with_different_rounds_are_said(tmp_path: Path) -> No
             sweep.add(C25, method, {0: [6, 7, 8, 9]})
         sweep.write()
         assert main(["pgfed/table1", "--out", "out"]) == 0
-        assert "different rounds" not in Path("out/pgfed/table1/README.md").read_text()
+        assert "rows of one column" not in Path("out/pgfed/table1/README.md").read_text()
         sweep.groups[C25, "fedavg"]["config"]["train.rounds"] = 2
         sweep.write()
         assert main(["pgfed/table1", "--out", "out"]) == 0
         text = Path("out/pgfed/table1/README.md").read_text()
-    assert f"\n- **rows of one column have different rounds** ({C25}): 2 for fedavg; 3 for local, pgfed\n" in text
+    said = f"**rows of one column differ in `train.rounds`** ({C25}): 2 for fedavg; 3 for local, pgfed"
+    assert f"\n- {said}\n" in text
 
 
 def test_a_claim_stands_in_our_words_with_how_it_was_read(made: Path) -> None:
