@@ -130,7 +130,8 @@ def png(made: "Figure") -> bytes:
 
 
 def looks() -> Iterator[dict[str, Any]]:
-    """Colour, dash and marker of the first series, the second, ...: no two alike before the 28th."""
+    """Colour, dash and marker of the first series, ...: of 28, two of one colour differ in both others."""
     for i in count():
         lap, k = divmod(i, len(PALETTE))
-        yield {"color": PALETTE[k], "linestyle": DASHES[(k + lap) % len(DASHES)], "marker": MARKERS[k]}
+        dash, marker = DASHES[(k + lap) % len(DASHES)], MARKERS[(k + 3 * lap) % len(MARKERS)]
+        yield {"color": PALETTE[k], "linestyle": dash, "marker": marker}
