@@ -42,6 +42,7 @@ class View:
         self._began = time.monotonic()
         self._cost = {job: self._gradients(job) for job in plan.jobs}
         self._before = {job for job, slot in self._board.slots.items() if slot.status in SETTLED}
+        self._there = {job: self._share(job) for job in plan.jobs}
         self._said = set(self._before)
         self._since: dict[Job, float] = {}
         self._live = Live(console=self.console, auto_refresh=False, transient=True)
@@ -95,8 +96,11 @@ class View:
             self._live.update(self._page(), refresh=True)
         elif time.monotonic() - self._reported >= QUIET and not self._over.is_set():
             self._reported = time.monotonic()
-            for text in self._running():
+            running = self._running()
+            for text in running[:-1]:
                 self._line(f"running: {text}")
+            if running:
+                self._line(f"running: {running[-1]}{self._rest()}")
 
     def _pass_on(self) -> None:
         try:
@@ -114,17 +118,14 @@ class View:
     def _end_of(self, job: Job) -> str:
         slot, count = self._board.slots[job], len(self._board.slots)
         what = f"{100 * slot.value:.1f}%" if slot.value is not None else f"{slot.status}: {slot.reason or 'loses'}"
-        left = self._left()
-        rest = f"; about {duration(left)} left" if left else ""
-        return f"[{len(self._said)}/{count}] {standings.title(self._board, job)}: {what}{rest}"
+        return f"[{len(self._said)}/{count}] {standings.title(self._board, job)}: {what}{self._rest()}"
 
     def _page(self) -> RenderableType:
         counts: dict[str, int] = {}
         for slot in self._board.slots.values():
             counts[slot.status] = counts.get(slot.status, 0) + 1
         said = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
-        left = self._left()
-        head = f"[bold]{self.plan.name}[/bold]: {said}" + (f"; about {duration(left)} left" if left else "")
+        head = f"[bold]{self.plan.name}[/bold]: {said}{self._rest()}"
         return Group(head, *(f"  running {text}" for text in self._running()), self._table())
 
     def _running(self) -> list[str]:
@@ -151,11 +152,22 @@ class View:
             return cost.gradients(self.plan, job)
         return 0
 
+    def _share(self, job: Job) -> float:
+        """Of a slot's rounds, those that are trained."""
+        slot, rounds = self._board.slots[job], self.plan.groups[job.group].config.values["train"]["rounds"]
+        if slot.status in SETTLED:
+            return 1.0
+        reached = slot.result.get("reached", slot.result.get("before", 0))
+        return min(1.0, reached / (rounds * (1 if job.final else len(self.plan.tuning_seeds))))
+
+    def _rest(self) -> str:
+        left = self._left()
+        return f"; about {duration(left)} left" if left else ""
+
     def _left(self) -> float | None:
         """Seconds, by the gradients that were taken since the command began; known trials take no time."""
-        slots = self._board.slots
-        ended = {job: slot for job, slot in slots.items() if slot.status in SETTLED and job not in self._before}
-        now = [job for job, slot in ended.items() if not trained_before(slot)]
-        gradients, elapsed = sum(self._cost[job] for job in now), time.monotonic() - self._began
-        rest = sum(self._cost[job] for job, slot in slots.items() if slot.status not in SETTLED)
-        return elapsed * rest / gradients if gradients and rest else None
+        slots, shares = self._board.slots, {job: self._share(job) for job in self.plan.jobs}
+        known = {job for job, slot in slots.items() if slot.status in SETTLED and trained_before(slot)}
+        gradients = sum(self._cost[job] * max(0.0, shares[job] - self._there[job]) for job in shares.keys() - known)
+        rest = sum(self._cost[job] * (1 - share) for job, share in shares.items())
+        return (time.monotonic() - self._began) * rest / gradients if gradients and rest else None

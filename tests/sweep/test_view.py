@@ -70,6 +70,21 @@ def test_what_was_trained_before_does_not_shorten_what_is_left(board: Board) -> 
     assert view._left() == pytest.approx(350, rel=0.01), "one more search, and two seeds with a quarter more data"
 
 
+def test_what_is_left_goes_by_rounds_and_not_by_those_of_an_earlier_command(board: Board) -> None:
+    rounds = board.plan.groups[0].config.values["train"]["rounds"]
+    claim = board.claim()
+    assert claim is not None
+    claim.trial.set_user_attr("reached", rounds // 3)
+    view = View(board.plan)
+    view._look()
+    assert view._left() is None, "nothing was trained since"
+    claim.trial.set_user_attr("reached", 2 * rounds // 3)
+    view._look()
+    view._began = time.monotonic() - 100
+    thirds = 1 + 2 * 3 + 2 * 1.25 * 3  # of this search, two more, and two seeds with a quarter more data
+    assert view._left() == pytest.approx(100 * thirds, rel=0.01)
+
+
 def test_a_log_has_a_line_for_each_trial_that_ends(board: Board, capsys: pytest.CaptureFixture) -> None:
     advance(board, [0.4])
     with View(board.plan):
