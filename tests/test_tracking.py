@@ -66,6 +66,14 @@ class Store:
         return pd.DataFrame(content["data"], columns=content["columns"])
 
 
+def test_an_experiment_of_any_name_has_one_folder(store, tmp_path):
+    with opened({**store.options, "experiment": "team/../50% a b"}) as (client, experiment):
+        run = client.create_run(experiment)
+        client.log_text(run.info.run_id, "text", "file.txt")
+        assert Path(client.download_artifacts(run.info.run_id, "file.txt")).read_text() == "text"
+    assert [folder.name for folder in (tmp_path / "mlruns").iterdir()] == ["team%2F..%2F50%25 a b"]
+
+
 def test_a_run_from_beginning_to_end(store, tmp_path):
     record = create(tmp_path / "runs", "pgfed")
     with tracking.open_run(record.config, record) as run:

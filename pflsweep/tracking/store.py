@@ -55,8 +55,9 @@ def opened(options: Mapping[str, Any]) -> "Iterator[tuple[MlflowClient, str]]":
         if known is not None:
             yield client, known.experiment_id
         else:
-            # beside the store: by itself MLflow takes the working directory
-            place = (file.parent / "mlruns" / options["experiment"]).as_uri() if file is not None else None
+            # beside the store: by itself MLflow takes the working directory. One folder, also of a name like team/today
+            folder = quote(options["experiment"], safe=" ")
+            place = (file.parent / "mlruns" / folder).as_uri() if file is not None else None
             yield client, client.create_experiment(options["experiment"], place, PAGES)
 
 
