@@ -53,6 +53,13 @@ def test_digits():
     assert data.shape == (1, 8, 8)
     assert data.checksum == from_yaml("digits").checksum
     assert data.checksum != from_yaml("digits", split_seed=1).checksum
+    from sklearn.datasets import load_digits
+
+    theirs = load_digits()
+    rows = zip(theirs.images.astype(np.uint8), theirs.target, strict=True)
+    assert sorted((bytes(x), int(y)) for x, y in rows) == sorted(
+        (bytes(x.numpy()), int(y)) for x, y in zip(data.x, data.y, strict=True)
+    )
 
 
 def test_synthetic_clients():
