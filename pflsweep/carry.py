@@ -59,21 +59,20 @@ def _carry(records: list[Record], told: list[Ledger], out: Path, did: str, flag:
     """Copies what `out` lacks; a line about it. Raises UserError where it cannot be written to, or trains now."""
     lacking = [record for record in records if not _has(out / record.folder.name, record)]
     new = [record for record in lacking if _copy(record, out / record.folder.name, flag)]
-    known = {ledger.id for ledger in ledgers(out)}
-    joined = [ledger for ledger in told if _join(ledger, ledger.id in known, out, flag)]
+    known = {ledger.id: ledger for ledger in ledgers(out)}
+    joined = [ledger for ledger in told if _join(ledger, known.get(ledger.id), out, flag)]
     there = f", {len(records) - len(new)} there already" if len(new) < len(records) else ""
     return f"{len(new)} runs and {len(joined)} ledgers of sweeps {did} {out}{there}"
 
 
-def _join(ledger: Ledger, known: bool, out: Path, flag: str) -> bool:
-    """Whether it tells what the one of the same plan in `out` does not. known: there is such a one."""
-    content, own = disk.read_json(ledger.path), out / "sweeps" / ledger.path.name
-    if known:
-        before = disk.read_json(own)
-        old, new = sorted((before, content), key=lambda each: each.get("written", 0))
-        content = {**new, "groups": list(map(_joined, old["groups"], new["groups"]))}
-        if content["groups"] == before["groups"]:
-            return False
+def _join(ledger: Ledger, known: Ledger | None, out: Path, flag: str) -> bool:
+    """Whether it tells what the one of the same plan in `out` does not."""
+    own = out / "sweeps" / ledger.path.name
+    old, new = sorted((known or ledger, ledger), key=lambda each: each.written)
+    groups = {key: _joined(old.groups.get(key, group), group) for key, group in new.groups.items()}
+    if known is not None and groups == known.groups:
+        return False
+    content = {**disk.read_json(new.path), "groups": list(groups.values())}
     with disk.writing(out, flag):
         own.parent.mkdir(parents=True, exist_ok=True)
         disk.write_json(own, content)
@@ -81,20 +80,19 @@ def _join(ledger: Ledger, known: bool, out: Path, flag: str) -> bool:
 
 
 def _joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """What two ledgers of one plan say of a group: as the one that names more final trials, then more points that did
-    not fail, then the newer, with the final trials of the other where those are of the same winner.
+    """What two ledgers of one plan say of a group: as the one in whose search more points did not fail, then with more
+    final trials, then the newer; with the final trials of the other where those are of the same winner.
     """
 
     def tells(group: dict[str, Any]) -> tuple[int, int]:
-        return len(group["trials"]), group["points_settled"] - len(group["failed_points"])
+        return group["points_settled"] - len(group["failed_points"]), len(group["trials"])
 
     less, more = sorted((old, new), key=tells)
-    trials = {**(less["trials"] if less["winner"] == more["winner"] else {}), **more["trials"]}
-    return {
-        **more,
-        "trials": trials,
-        "failed": {seed: why for seed, why in more["failed"].items() if seed not in trials},
-    }
+    if less["winner"] != more["winner"]:
+        return more
+    trials = {**less["trials"], **more["trials"]}
+    failed = {**less["failed"], **more["failed"]}
+    return {**more, "trials": trials, "failed": {seed: why for seed, why in failed.items() if seed not in trials}}
 
 
 def _has(folder: Path, record: Record) -> bool:

@@ -4,16 +4,19 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
+from pflsweep import carry
 from pflsweep.cli import main
 from pflsweep.compose import Config
 from pflsweep.config import Parts
 from pflsweep.disk import claimed
 from pflsweep.errors import UserError
 from pflsweep.record import Record
+from pflsweep.report.paper.store import ledgers
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 SMALL = ["partition.clients=4", "model.hidden=[8]", "train.epochs=1"]
@@ -207,6 +210,50 @@ def test_ledgers_of_one_plan_from_two_machines_are_joined(
     (group,) = json.loads(next(Path("runs/sweeps").glob("*.json")).read_text())["groups"]
     assert list(group["trials"]) == (["1"] if apart else ["0", "1"])
     assert group["failed"] == ({"0": "a full disk"} if apart else {})
+
+
+def group(winner: float, trials: str, points: int = 3, failed_points: int = 0, **failed: str) -> dict[str, Any]:
+    return {
+        "setting": "a", "method": "local", "winner": {"train.lr": winner}, "points_settled": points,
+        "failed_points": ["it broke"] * failed_points, "trials": {seed: f"run{seed}" for seed in trials},
+        "failed": failed, "config": {}, "space": {}, "winner_value": 0.5, "points": 3,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "winner", "trials", "failed"),
+    [
+        (group(0.1, "01"), group(0.2, "0"), 0.1, "01", []),  # of equal searches the one with more finals
+        (group(0.1, "01", failed_points=1), group(0.2, "0"), 0.2, "0", []),  # a better search before more finals
+        (group(0.2, "0"), group(0.1, "01", failed_points=1), 0.2, "0", []),  # though it is the older one
+        (group(0.1, "0"), group(0.2, "0"), 0.2, "0", []),  # of equals the newer
+        (group(0.1, "0", **{"2": "full"}), group(0.1, "1", **{"0": "full"}), 0.1, "01", ["2"]),  # what failed is joined
+    ],
+)
+def test_what_is_joined_of_two_ledgers(
+    old: dict[str, Any], new: dict[str, Any], winner: float, trials: str, failed: list[str]
+) -> None:
+    told = carry._joined(old, new)
+    assert told["winner"] == {"train.lr": winner}
+    assert ("".join(sorted(told["trials"])), list(told["failed"])) == (trials, failed)
+
+
+def test_groups_are_joined_by_setting_and_method_in_whatever_order_they_stand(tmp_path: Path) -> None:
+    content = {"sweep": "s", "scale": "small", "command": "", "seeds": [0, 1], "tune": {}}
+    other = {**group(0.1, "0"), "method": "fedavg"}
+    for machine, written, groups in (("one", 2, [group(0.1, "0"), other]), ("two", 1, [other, group(0.1, "1")])):
+        folder = tmp_path / machine / "sweeps"
+        folder.mkdir(parents=True)
+        (folder / "plan.json").write_text(json.dumps({**content, "written": written, "groups": groups}))
+    (one,), (two,) = ledgers(tmp_path / "one"), ledgers(tmp_path / "two")
+    assert carry._join(two, one, tmp_path / "one", "--out")
+    (joined,) = ledgers(tmp_path / "one")
+    assert {method: sorted(group["trials"]) for (_, method), group in joined.groups.items()} == {
+        "local": ["0", "1"],
+        "fedavg": ["0"],
+    }
+    assert joined.written == 2
+    assert not carry._join(two, joined, tmp_path / "one", "--out")
 
 
 def unfinished() -> None:

@@ -66,12 +66,16 @@ class Store:
         return pd.DataFrame(content["data"], columns=content["columns"])
 
 
-def test_an_experiment_of_any_name_has_one_folder(store, tmp_path):
-    with opened({**store.options, "experiment": "team/../50% a b"}) as (client, experiment):
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [("team/../50% a b?#", "team%2F..%2F50%25 a b?#"), ("..", "%2E%2E"), ("联" * 60, None)],
+)
+def test_an_experiment_of_any_name_has_one_folder(store, tmp_path, name, folder):
+    with opened({**store.options, "experiment": name}) as (client, experiment):
         run = client.create_run(experiment)
         client.log_text(run.info.run_id, "text", "file.txt")
         assert Path(client.download_artifacts(run.info.run_id, "file.txt")).read_text() == "text"
-    assert [folder.name for folder in (tmp_path / "mlruns").iterdir()] == ["team%2F..%2F50%25 a b"]
+    assert [made.name for made in (tmp_path / "mlruns").iterdir()] == [folder or name]
 
 
 def test_a_run_from_beginning_to_end(store, tmp_path):

@@ -146,8 +146,13 @@ class Board:
         return self._patience is None or time.monotonic() - self._patience.missed > PAUSE + SILENCE * heartbeat
 
     @property
+    def left(self) -> int:
+        """How many slots are not settled."""
+        return sum(slot.status not in SETTLED for slot in self.slots.values())
+
+    @property
     def finished(self) -> bool:
-        return all(slot.status in SETTLED for slot in self.slots.values())
+        return not self.left
 
     def _judged(self, job: Job, slot: Slot) -> Slot:
         """A final trial that is done waits again while points of its search are retried, and is lost where another

@@ -46,24 +46,30 @@ class TrialSweeper(BasicSweeper):
         cfg = plan.groups[0].config.values
         board = Board(plan)
         board.prepare(command.retry)
-        left, status = not board.finished, sweep_status(cfg, plan.id)
-        track = left or status not in ("FINISHED", "FAILED")  # the latter: another store, or it was not told the end
+        unfinished, status = not board.finished, sweep_status(cfg, plan.id)
+        track = unfinished or status not in (
+            "FINISHED",
+            "FAILED",
+        )  # the latter: another store, or it was not told the end
         if track:
             open_sweep(cfg, plan.id, plan.name)
-        if left:
+        if unfinished:
             try:
                 with View(plan, lambda board: ledger.write(board, self._said)):
                     start.run(plan, self.launcher)
                 board.refresh()
-                if not board.finished:  # each worker was interrupted by itself
-                    raise KeyboardInterrupt
+                if not board.finished:  # workers were interrupted by themselves, or another command retries
+                    raise KeyboardInterrupt(
+                        f"{board.left} of {len(board.slots)} trials are left, and no worker of this command trains "
+                        "them now; the same command continues"
+                    )
             except BaseException:  # Ctrl-C; a cluster or a database that is not there
                 stop_sweep(cfg, plan.id)
                 raise
         else:
             print(f"{plan.name}: all {len(board.slots)} trials are done, nothing is left to run.", file=sys.stderr)
         ledger.write(board, self._said)
-        if track and (status is None or not left):  # some were trained with another store, or with tracking=none
+        if track and (status is None or not unfinished):  # some were trained with another store, or with tracking=none
             with part_of(plan.id):
                 for record in summary.trained(board):
                     send(cfg, record)

@@ -82,6 +82,7 @@ class View:
 
     def _look(self) -> None:
         self._board.refresh()
+        self._there = {job: min(there, self._share(job)) for job, there in self._there.items()}
         before = len(self._said)
         for job, slot in self._board.slots.items():
             if slot.status == "running":
@@ -153,21 +154,24 @@ class View:
         return 0
 
     def _share(self, job: Job) -> float:
-        """Of a slot's rounds, those that are trained."""
+        """Of a slot's rounds, under all seeds of its trials, those that are trained."""
         slot, rounds = self._board.slots[job], self.plan.groups[job.group].config.values["train"]["rounds"]
-        if slot.status in SETTLED:
+        if slot.status == "done":
             return 1.0
         reached = slot.result.get("reached", slot.result.get("before", 0))
         return min(1.0, reached / (rounds * (1 if job.final else len(self.plan.tuning_seeds))))
 
     def _rest(self) -> str:
         left = self._left()
-        return f"; about {duration(left)} left" if left else ""
+        return f"; about {duration(left)} left in all" if left else ""
 
     def _left(self) -> float | None:
-        """Seconds, by the gradients that were taken since the command began; known trials take no time."""
+        """Seconds, by the gradients that were taken since the command began; known trials take no time, and what was
+        pruned, or failed, will take no more.
+        """
         slots, shares = self._board.slots, {job: self._share(job) for job in self.plan.jobs}
-        known = {job for job, slot in slots.items() if slot.status in SETTLED and trained_before(slot)}
-        gradients = sum(self._cost[job] * max(0.0, shares[job] - self._there[job]) for job in shares.keys() - known)
-        rest = sum(self._cost[job] * (1 - share) for job, share in shares.items())
+        over = {job for job, slot in slots.items() if slot.status in SETTLED}
+        known = {job for job in over if trained_before(slots[job])}
+        gradients = sum(self._cost[job] * (shares[job] - self._there[job]) for job in shares.keys() - known)
+        rest = sum(self._cost[job] * (1 - shares[job]) for job in shares.keys() - over)
         return (time.monotonic() - self._began) * rest / gradients if gradients and rest else None

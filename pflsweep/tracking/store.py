@@ -55,10 +55,16 @@ def opened(options: Mapping[str, Any]) -> "Iterator[tuple[MlflowClient, str]]":
         if known is not None:
             yield client, known.experiment_id
         else:
-            # beside the store: by itself MLflow takes the working directory. One folder, also of a name like team/today
-            folder = quote(options["experiment"], safe=" ")
+            # beside the store: by itself MLflow takes the working directory
+            folder = _folder(options["experiment"])
             place = (file.parent / "mlruns" / folder).as_uri() if file is not None else None
             yield client, client.create_experiment(options["experiment"], place, PAGES)
+
+
+def _folder(experiment: str) -> str:
+    """One for a name, also for one like team/today."""
+    name = experiment.replace("%", "%25").replace("/", "%2F")
+    return name if name.strip(".") else name.replace(".", "%2E")
 
 
 @contextmanager

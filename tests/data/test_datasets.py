@@ -62,6 +62,16 @@ def test_digits():
     )
 
 
+def test_digits_where_sklearn_keeps_them_elsewhere(monkeypatch):
+    from sklearn import datasets
+
+    known, theirs, asked = from_yaml("digits").checksum, datasets.load_digits, []
+    monkeypatch.setattr(Path, "exists", lambda path: path.name != "digits.csv.gz")
+    monkeypatch.setattr(datasets, "load_digits", lambda: asked.append(1) or theirs())
+    assert from_yaml("digits").checksum == known
+    assert asked
+
+
 def test_synthetic_clients():
     data = from_yaml("synthetic")
     assert data.owner is not None

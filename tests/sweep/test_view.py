@@ -85,6 +85,64 @@ def test_what_is_left_goes_by_rounds_and_not_by_those_of_an_earlier_command(boar
     assert view._left() == pytest.approx(100 * thirds, rel=0.01)
 
 
+def test_what_is_left_of_a_search_counts_the_rounds_of_each_tuning_seed(plan: Plan) -> None:
+    plan = plan._replace(tune={**plan.tune, "seeds": 2})
+    board = Board(plan)
+    board.prepare()
+    view = View(plan)
+    rounds = plan.groups[0].config.values["train"]["rounds"]
+    claim = board.claim()
+    assert claim is not None
+    claim.trial.set_user_attr("reached", rounds)
+    view._look()
+    view._began = time.monotonic() - 100
+    seeds = 1 + 2 * 2 + 2 * 1.25  # one more of this search, two of each other, and two with a quarter more data
+    assert view._left() == pytest.approx(100 * seeds, rel=0.01)
+
+
+def test_what_was_pruned_or_failed_took_the_rounds_that_it_had_and_leaves_none(board: Board) -> None:
+    rounds = board.plan.groups[0].config.values["train"]["rounds"]
+    view = View(board.plan)
+    for end in (board.prune, lambda claim, _: board.fail(claim, "it broke")):
+        claim = board.claim()
+        assert claim is not None
+        claim.trial.set_user_attr("reached", rounds // 3)
+        end(claim, told(0.1))
+    view._look()
+    view._began = time.monotonic() - 100
+    assert view._left() == pytest.approx(100 / 2 * (3 + 2 * 1.25 * 3), rel=0.01), "a search and two seeds"
+
+
+def test_rounds_that_are_trained_a_second_time_take_their_time(board: Board) -> None:
+    """A trial goes on from its last checkpoint, which may lie behind the round that it had reached."""
+    rounds = board.plan.groups[0].config.values["train"]["rounds"]
+    claim = board.claim()
+    assert claim is not None
+    claim.trial.set_user_attr("reached", 2 * rounds // 3)
+    view = View(board.plan)
+    for reached in (rounds // 3, 2 * rounds // 3):
+        claim.trial.set_user_attr("reached", reached)
+        view._look()
+    view._began = time.monotonic() - 100
+    assert view._left() == pytest.approx(100 * (1 + 2 * 3 + 2 * 1.25 * 3), rel=0.01)
+
+
+def test_a_log_says_at_times_what_is_running_and_what_is_left(
+    board: Board, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = View(board.plan)
+    monkeypatch.setattr("pflsweep.sweep.view.QUIET", 0)
+    claim = board.claim()
+    assert claim is not None
+    claim.trial.set_user_attr("round", [1, 3])
+    claim.trial.set_user_attr("reached", 1)
+    view._began = time.monotonic() - 60
+    view._look()
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("running: fedavg lr=0.1 (search): round 1 of 3, 0 s; about ")
+    assert line.endswith(" left in all")
+
+
 def test_a_log_has_a_line_for_each_trial_that_ends(board: Board, capsys: pytest.CaptureFixture) -> None:
     advance(board, [0.4])
     with View(board.plan):

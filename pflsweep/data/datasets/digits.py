@@ -32,8 +32,8 @@ def load(
     """
     if not 0 < test_fraction < 1:
         raise UserError(f"dataset.test_fraction is {test_fraction}: it must lie between 0 and 1, both excluded.")
-    table = np.loadtxt(_file(), delimiter=",", dtype=np.int64)
-    x, y = table[:, :-1].astype(np.uint8).reshape(-1, 1, 8, 8), table[:, -1]
+    table = _table()
+    x, y = table[:, :-1].astype(np.uint8).reshape(-1, 1, 8, 8), table[:, -1].astype(np.int64)
     order = generator(split_seed, "digits split").permutation(len(y))
     held = round(test_fraction * len(y))
     train, test = np.sort(order[held:]), np.sort(order[:held])
@@ -41,9 +41,15 @@ def load(
     return pack(name, rows, classes=10, scale=1 / 16, mean=mean, std=std, augment=augment)
 
 
-def _file() -> Path:
-    """Of 1,797 lines: 64 pixels and the digit. sklearn's own function takes a second, to import what it needs."""
+def _table() -> np.ndarray:
+    """[1797, 65]: 64 pixels and the digit. sklearn's own function takes a second, to import what it needs."""
     package = find_spec("sklearn")
     assert package is not None
     assert package.origin is not None
-    return Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    if file.exists():
+        return np.loadtxt(file, delimiter=",")
+    from sklearn.datasets import load_digits  # of a version that keeps it elsewhere
+
+    digits = load_digits()
+    return np.column_stack((digits.data, digits.target))

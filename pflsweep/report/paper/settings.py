@@ -5,7 +5,8 @@ import re
 from collections import defaultdict
 from typing import Any
 
-from pflsweep.keys import as_override
+from pflsweep.identity import whole
+from pflsweep.keys import PLUGS, as_override
 from pflsweep.report.paper import layout, papers
 from pflsweep.report.paper.table import Reproduced
 
@@ -21,6 +22,8 @@ KEYS = {
     "weight_decay": "train.weight_decay",
     "lr_decay": "train.lr_decay",
 }
+ROUNDED = ("train.precision", "train.compile")
+OWN = ("algorithm.", *(f"{group}." for group in PLUGS if group != "attack"))
 CLASSES = r"(\d+) random classes|classes per client[^\d]*(\d+)|, (\d+) classes per client"
 PARTITIONS = {  # how a stated partition names its number, and the key that holds it
     r"dirichlet ([\d.]+)": "partition.alpha",
@@ -71,18 +74,17 @@ def _of(line: papers.Printed, where: tuple[str, str, str]) -> bool:
 
 
 def _uneven(of: Reproduced) -> list[str]:
-    """What of training is not the same for all rows of a column, though nothing was searched there: their rounds."""
+    """What of training is not the same for all rows of a column, among those for which it was not searched."""
     found = []
     for setting in _settings(of):
-        groups = _groups(of, setting)
-        known = {key: None for group in groups.values() for key in group["config"] if key.startswith("train.")}
-        for key in known:
-            rows: dict[str, list[str]] = defaultdict(list)
-            for method, group in groups.items():
-                if key not in group["space"]:
-                    rows[str(group["config"].get(key))].append(method)
-            said = "; ".join(f"{value} for {', '.join(methods)}" for value, methods in sorted(rows.items()))
-            found += [f"**rows of one column differ in `{key}`** ({setting}): {said}"] if len(rows) > 1 else []
+        rows: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+        for method, group in _groups(of, setting).items():
+            for key, value in whole(group["config"]).items():
+                if key.startswith("train.") and key not in (*ROUNDED, *group["space"]):
+                    rows[key][str(value)].append(method)
+        for key, values in rows.items():
+            said = "; ".join(f"{value} for {', '.join(methods)}" for value, methods in sorted(values.items()))
+            found += [f"**rows of one column differ in `{key}`** ({setting}): {said}"] if len(values) > 1 else []
     return found
 
 
@@ -103,11 +105,13 @@ def fixed(of: Reproduced) -> list[str]:
 
 
 def _own(group: dict[str, Any]) -> str:
-    """A method's own hyperparameters that are not searched."""
-    config = group["config"]
-    keys = [key for key in config if key.startswith("algorithm.") and key not in group["space"]]
-    values = {key.partition(".")[2]: config[key] for key in keys if not key.endswith("._target_")}
-    return " ".join(f"{key}={as_override(value)}" for key, value in values.items() if value is not None)
+    """What of a method, and of what is plugged into it, is not searched. An attack is its setting's."""
+    own = {
+        key.removeprefix("algorithm."): value
+        for key, value in group["config"].items()
+        if key.startswith(OWN) and not key.endswith("._target_") and key not in group["space"]
+    }
+    return " ".join(f"{key}={as_override(value)}" for key, value in own.items())
 
 
 def _rounded(of: Reproduced) -> list[str]:
@@ -117,10 +121,10 @@ def _rounded(of: Reproduced) -> list[str]:
     for setting, configs in begun.items():
         rows: dict[str, list[str]] = defaultdict(list)
         for method, config in configs.items():
-            kind = str(config.get("train.precision", "fp32"))
+            kind, compiled = (whole(config)[key] for key in ROUNDED)
             if kind != "fp32":
                 rows[f"gradients in {kind} (`train.precision`)"].append(method)
-            if config.get("train.compile"):
+            if compiled:
                 rows["compiled gradients (`train.compile`)"].append(method)
         for what, methods in rows.items():
             places[what].append(setting + ("" if len(methods) == len(configs) else f" of {', '.join(methods)}"))
@@ -132,10 +136,9 @@ def _settings(of: Reproduced) -> list[str]:
 
 
 def _groups(of: Reproduced, setting: str) -> dict[str, dict[str, Any]]:
-    """What the newest ledger says of each method in a setting."""
-    ledgers = of.store.of(of.layout.sweeps)
-    groups = [group for ledger in ledgers for (s, _), group in ledger.groups.items() if s == setting]
-    return {group["method"]: group for group in groups}
+    """What is said of each method in a setting, by the ledger that tells most of it."""
+    told = {answer.method: of.store.told(of.layout.sweeps, setting, answer.method) for answer in of.asked}
+    return {method: groups[-1][1] for method, groups in told.items() if groups}
 
 
 def _configs(of: Reproduced, setting: str) -> dict[str, dict[str, Any]]:

@@ -155,10 +155,14 @@ class Store:
     def of(self, sweeps: Iterable[str]) -> list[Ledger]:
         return [ledger for ledger in self.ledgers if ledger.sweep in sweeps]
 
+    def told(self, sweeps: Iterable[str], setting: str, method: str) -> list[tuple[Ledger, dict[str, Any]]]:
+        """What ledgers say of a method in a setting; the last one tells most, then it is the newest."""
+        told = [(ledger, g) for ledger in self.of(sweeps) if (g := ledger.groups.get((setting, method))) is not None]
+        return sorted(told, key=lambda each: settled(each[1]))
+
     def answer(self, sweeps: list[str], setting: str, method: str) -> Answer:
         """Raises UserError where the trials of one cell do not belong together."""
-        told = [(ledger, g) for ledger in self.of(sweeps) if (g := ledger.groups.get((setting, method))) is not None]
-        told.sort(key=lambda each: settled(each[1]))  # the last one tells most, then it is the newest
+        told = self.told(sweeps, setting, method)
         trials: dict[int, Trial] = {}
         open_: dict[int, str] = {}
         failed: dict[int, str] = {}

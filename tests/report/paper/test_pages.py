@@ -119,6 +119,39 @@ def test_rows_of_one_column_with_different_rounds_are_said(tmp_path: Path) -> No
         text = Path("out/pgfed/table1/README.md").read_text()
     said = f"**rows of one column differ in `train.rounds`** ({C25}): 2 for fedavg; 3 for local, pgfed"
     assert f"\n- {said}\n" in text
+    assert text.count("rows of one column differ") == 1
+
+
+def test_rows_differ_in_no_key_that_is_younger_than_a_ledger_or_searched_or_said_as_precision(tmp_path: Path) -> None:
+    with chdir(tmp_path):
+        sweep = Sweep(Path("runs"))
+        for method in ("local", "fedavg", "pgfed"):
+            sweep.add(C25, method, {0: [6, 7, 8, 9]})
+        young, searched, rounded = (sweep.groups[C25, method] for method in ("local", "fedavg", "pgfed"))
+        for key in ("train.sampling", "train.precision", "train.optimiser_state"):
+            young["config"].pop(key, None)
+        searched["config"]["train.epochs"] = 7
+        searched["space"], searched["winner"] = {"train.epochs": {}}, {"train.epochs": 2}
+        rounded["config"]["train.precision"], rounded["trials"] = "bf16", {}
+        sweep.write()
+        assert main(["pgfed/table1", "--out", "out"]) == 0
+        text = Path("out/pgfed/table1/README.md").read_text()
+    assert "rows of one column" not in text
+    assert "gradients in bf16 (`train.precision`)" in text
+
+
+def test_hyperparameters_that_were_not_searched_are_those_of_the_method_and_its_plugins(tmp_path: Path) -> None:
+    with chdir(tmp_path):
+        sweep = Sweep(Path("runs"))
+        sweep.add(C25, "pgfed", {0: [6, 7, 8, 9]})
+        group = sweep.groups[C25, "pgfed"]
+        own = {"algorithm._target_": "x", "algorithm.mu": 0.1, "algorithm.lr": None, "ala.layers": 1, "attack.share": 1}
+        group["config"] = {**{k: v for k, v in group["config"].items() if not k.startswith("algorithm.")}, **own}
+        group["space"], group["trials"] = {"algorithm.mu": {}}, {}
+        sweep.write()
+        assert main(["pgfed/table1", "--out", "out"]) == 0
+        text = Path("out/pgfed/table1/README.md").read_text()
+    assert "\n- pgfed: `lr=null ala.layers=1`\n" in text
 
 
 def test_a_claim_stands_in_our_words_with_how_it_was_read(made: Path) -> None:
