@@ -36,6 +36,13 @@ def accuracy(trial: Trial, options: dict[str, Any], view: str) -> Values:
     return values.groupby(groups).mean() if group == "mean" else values[groups == _plain(group)]
 
 
+def accuracy_by_samples(trial: Trial, options: dict[str, Any], view: str) -> float:
+    """Of all clients' own test samples together, where `accuracy` counts clients. `round: best` is that by this."""
+    column = f"{view}_accuracy_weighted"
+    scored = trial.rounds[column].dropna() if column in trial.rounds else pd.Series([math.nan])
+    return float(scored.max() if options.get("round") == "best" else scored.iloc[-1])
+
+
 def _plain(name: str) -> str:
     """A group's name as settings write it: realworld of Real World."""
     return "".join(letter for letter in str(name).lower() if letter.isalnum())

@@ -13,6 +13,7 @@ from pflsweep.report import tables
 from pflsweep.report.paper import gaps, layout, papers, settings, weights
 from pflsweep.report.paper.claims import Check, Ruling
 from pflsweep.report.paper.links import Links
+from pflsweep.report.paper.measure import Value
 from pflsweep.report.paper.store import Answer, Trial
 from pflsweep.report.paper.table import Made, Reproduced, title
 
@@ -57,6 +58,11 @@ CLEAR = """\
 Clear of std are comparisons that hold by more than the root of the summed squares of both our stds over seeds; with two
 seeds such a std is itself uncertain. The verdict does not look at it.
 """
+SAMPLES = """\
+In the table above each client counts the same, whatever its size. Here each test sample does, as in the code of some
+authors; the best round, where the table has that, is the best by this. After it the difference to print; std over
+seeds. Columns that do not change are left out.
+"""
 PAIRED = """\
 Mean difference in points of the same client under the same seed, with its 95% CI over seeds (Student's t), or over
 clients (bootstrap) where there is one seed; p: Wilcoxon's signed ranks over clients, by seed, since another seed deals
@@ -82,6 +88,7 @@ def text(
         *_section("The order, ours and print's", _order(of)),
         *_section("What the paper says of this table", _claims(ruled)),
         *_section("Correlations by seed", _correlations(of)),
+        *_section("With each test sample counting the same", _by_samples(of)),
         *_section("Client by client", _paired(of)),
         *_section("Chosen hyperparameters", _winners(of)),
         *_section("Hyperparameters that were not searched", settings.fixed(of)),
@@ -254,6 +261,33 @@ def _correlations(of: Reproduced) -> list[str]:
             lines += [f"{made.line.metric}, {made.answer.method} {made.answer.setting}: {seeds}"] if seeds else []
     said = "Pearson's r over clients; a claim about its sign looks at the mean over seeds alone"
     return [said, *lines] if lines else []
+
+
+def _by_samples(of: Reproduced) -> list[str]:
+    found: dict[int, dict[int, tuple[Made, Value]]] = defaultdict(dict)  # by column and row
+    for column, made, value in of.by_samples():
+        found[column][made.line.row] = made, value
+    shown = {column: rows for column, rows in found.items() if any(_changes(*row) for row in rows.values())}
+    if not shown:
+        return []
+    lines = [
+        f"| | {' | '.join(tables.cell(title(of.layout.columns[column])) for column in shown)} |",
+        "|:--" + "|--:" * len(shown) + "|",
+    ]
+    for row in sorted({row for rows in shown.values() for row in rows}):
+        cells = [_by_sample(*rows[row]) if row in rows else tables.NONE for rows in shown.values()]
+        lines.append(f"| {tables.cell(of.layout.rows[row])} | {' | '.join(cells)} |")
+    return [SAMPLES, *lines]
+
+
+def _changes(made: Made, by_samples: Value) -> bool:
+    return number(made.value.mean, made.metric.decimals) != number(by_samples.mean, made.metric.decimals)
+
+
+def _by_sample(made: Made, by_samples: Value) -> str:
+    other = made._replace(value=by_samples, place=0)
+    difference = "" if other.difference is None else f"; {number(other.difference, made.metric.decimals, '+')}"
+    return _ours(other) + difference
 
 
 def _paired(of: Reproduced) -> list[str]:

@@ -316,6 +316,22 @@ class Reproduced:
                 found.append(head._replace(value=fmean(emds)))
         return found
 
+    def by_samples(self) -> Iterator[tuple[int, Made, Value]]:
+        """Accuracies on own test data where each sample counts the same, with the number of the column."""
+        for column, made in self.by_column():
+            options = made.metric.options
+            elsewhere = made.metric.minus or options.get("target", "own") != "own" or options.keys() & {"group", "take"}
+            if made.there and made.metric.quantity == "accuracy" and not elsewhere:
+                view = options.get("view") or self.layout.views.get(made.answer.method, "personal")
+                trials, factor = made.answer.trials.values(), _factor(made.metric, made.line)
+                yield (
+                    column,
+                    made,
+                    measure.over_seeds(
+                        [factor * measure.accuracy_by_samples(trial, options, view) for trial in trials]
+                    ),
+                )
+
     def paired(self) -> Iterator[Paired]:
         """The paper's method against each other one, where accuracies are the clients' own."""
         for column, made in self.by_column():

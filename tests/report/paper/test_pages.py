@@ -140,6 +140,32 @@ def test_rows_differ_in_no_key_that_is_younger_than_a_ledger_or_searched_or_said
     assert "gradients in bf16 (`train.precision`)" in text
 
 
+@pytest.mark.parametrize(
+    ("name", "setting", "shown"),
+    [  # the last round, and the best
+        ("pgfed/table1", C25, "| 20.00 ± 14.14; \N{MINUS SIGN}45.07 |"),
+        ("fedala/table2", "cifar10/dir0.1", "| 90.00 ± 14.14; +30.84 |"),
+    ],
+)
+def test_accuracies_stand_once_more_with_each_test_sample_counting_the_same(
+    name: str, setting: str, shown: str, tmp_path: Path
+) -> None:
+    heading = "## With each test sample counting the same"
+    with chdir(tmp_path):
+        sweep = Sweep(Path("runs"), name)
+        records = sweep.add(setting, "fedavg", {0: [6, 7, 8, 9], 1: [6, 7, 8, 9]})
+        sweep.write()
+        assert main([name, "--out", "out"]) == 0
+        assert heading not in Path(f"out/{name}/README.md").read_text(), "all clients have as many"
+        for record, last in zip(records, (0.3, 0.1), strict=True):
+            rounds = record.rounds.assign(personal_accuracy_weighted=[0.5, 0.7 + last, last])
+            rounds.to_parquet(record.folder / "rounds.parquet")
+        assert main([name, "--out", "out"]) == 0
+        section = Path(f"out/{name}/README.md").read_text().partition(heading)[2].partition("\n## ")[0]
+    (row,) = (line for line in section.splitlines() if line.startswith("| FedAvg"))
+    assert shown in row
+
+
 def test_hyperparameters_that_were_not_searched_are_those_of_the_method_and_its_plugins(tmp_path: Path) -> None:
     with chdir(tmp_path):
         sweep = Sweep(Path("runs"))
