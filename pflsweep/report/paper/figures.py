@@ -113,7 +113,7 @@ def _scored(of: Reproduced, made: Made) -> str:
     """The column of the rounds that a cell's metric is of."""
     if made.metric.quantity != "accuracy":
         return "personal_accuracy"
-    view = made.metric.options.get("view") or of.layout.views.get(made.line.method, "personal")
+    view = of.layout.view(made.metric, made.line.method)
     target = made.metric.options.get("target", "own")
     return f"{view}_accuracy" if target == "own" else f"{view}_{target}_accuracy"
 

@@ -93,6 +93,10 @@ class Layout(NamedTuple):
                 return column
         return None
 
+    def view(self, metric: Metric, method: str) -> str:
+        """Whose models of a method a metric is of."""
+        return str(metric.options.get("view") or self.views.get(method, "personal"))
+
     def setting_of(self, line: Printed) -> str:
         """The sweep's setting whose trials make a number."""
         place = f"{line.dataset}/{line.setting}"

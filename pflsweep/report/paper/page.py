@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from textwrap import fill
 from typing import Any
 
+import pandas as pd
+
 from pflsweep.errors import UserError, without_password
 from pflsweep.keys import as_override
 from pflsweep.report import tables
@@ -119,8 +121,11 @@ def _cell(made: Made | None, in_print: bool, own: bool) -> str:
         return tables.NONE
     if own or not in_print:
         return _ours(made)
-    difference = "" if made.difference is None else f"; {number(made.difference, made.metric.decimals, '+')}"
-    return f"{_ours(made)}<br><sub>{made.line.shown}{difference}{' **≠**' if made.apart else ''}</sub>"
+    return f"{_ours(made)}<br><sub>{made.line.shown}{_difference(made)}{' **≠**' if made.apart else ''}</sub>"
+
+
+def _difference(made: Made) -> str:
+    return "" if made.difference is None else f"; {number(made.difference, made.metric.decimals, '+')}"
 
 
 def _ours(made: Made) -> str:
@@ -270,14 +275,13 @@ def _by_samples(of: Reproduced) -> list[str]:
     shown = {column: rows for column, rows in found.items() if any(_changes(*row) for row in rows.values())}
     if not shown:
         return []
+    labels = of.layout.rows
     lines = [
-        f"| | {' | '.join(tables.cell(title(of.layout.columns[column])) for column in shown)} |",
-        "|:--" + "|--:" * len(shown) + "|",
+        [labels[row], *(_by_sample(*rows[row]) if row in rows else tables.NONE for rows in shown.values())]
+        for row in sorted({row for rows in shown.values() for row in rows})
     ]
-    for row in sorted({row for rows in shown.values() for row in rows}):
-        cells = [_by_sample(*rows[row]) if row in rows else tables.NONE for rows in shown.values()]
-        lines.append(f"| {tables.cell(of.layout.rows[row])} | {' | '.join(cells)} |")
-    return [SAMPLES, *lines]
+    heads = ["", *(tables.cell(title(of.layout.columns[column])) for column in shown)]
+    return [SAMPLES, *tables.markdown(pd.DataFrame(lines, columns=heads)).splitlines()]
 
 
 def _changes(made: Made, by_samples: Value) -> bool:
@@ -286,8 +290,7 @@ def _changes(made: Made, by_samples: Value) -> bool:
 
 def _by_sample(made: Made, by_samples: Value) -> str:
     other = made._replace(value=by_samples, place=0)
-    difference = "" if other.difference is None else f"; {number(other.difference, made.metric.decimals, '+')}"
-    return _ours(other) + difference
+    return _ours(other) + _difference(other)
 
 
 def _paired(of: Reproduced) -> list[str]:

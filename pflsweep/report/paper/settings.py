@@ -92,9 +92,8 @@ def fixed(of: Reproduced) -> list[str]:
     """The hyperparameters of each method that no search chose, with the settings where those are not all alike."""
     methods: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for answer in of.asked:
-        group = _groups(of, answer.setting).get(answer.method)
-        if group is not None:
-            methods[answer.method][_own(group)].append(answer.setting)
+        if answer.group:
+            methods[answer.method][_own(answer.group)].append(answer.setting)
     found = []
     for method, values in methods.items():
         said = [
@@ -137,8 +136,7 @@ def _settings(of: Reproduced) -> list[str]:
 
 def _groups(of: Reproduced, setting: str) -> dict[str, dict[str, Any]]:
     """What is said of each method in a setting, by the ledger that tells most of it."""
-    told = {answer.method: of.store.told(of.layout.sweeps, setting, answer.method) for answer in of.asked}
-    return {method: groups[-1][1] for method, groups in told.items() if groups}
+    return {answer.method: answer.group for answer in of.asked if answer.setting == setting and answer.group}
 
 
 def _configs(of: Reproduced, setting: str) -> dict[str, dict[str, Any]]:

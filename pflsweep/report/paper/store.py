@@ -133,11 +133,22 @@ class Answer:
     failed: dict[int, str]  # seed -> reason
     failed_points: list[str]  # of the search, the reasons
     commands: list[str]  # that fill it
-    winner: dict[str, Any] | None = None
-    winner_value: float | None = None
+    group: dict[str, Any] = field(default_factory=dict)  # what the ledger says of it that tells most; {} without one
     split: str = ""  # on which data the winner was chosen; "" where nothing was searched
     view: str = ""  # by the accuracy of whose models
-    tried: list[tuple[dict[str, Any], float]] = field(default_factory=list)  # points of the search and their accuracy
+
+    @property
+    def winner(self) -> dict[str, Any] | None:
+        return self.group.get("winner")
+
+    @property
+    def winner_value(self) -> float | None:
+        return self.group.get("winner_value")
+
+    @property
+    def tried(self) -> list[tuple[dict[str, Any], float]]:
+        """Points of the search and their accuracy; older ledgers do not say it."""
+        return [(each["point"], each["value"]) for each in self.group.get("tried", [])]
 
     @property
     def complete(self) -> bool:
@@ -155,14 +166,10 @@ class Store:
     def of(self, sweeps: Iterable[str]) -> list[Ledger]:
         return [ledger for ledger in self.ledgers if ledger.sweep in sweeps]
 
-    def told(self, sweeps: Iterable[str], setting: str, method: str) -> list[tuple[Ledger, dict[str, Any]]]:
-        """What ledgers say of a method in a setting; the last one tells most, then it is the newest."""
-        told = [(ledger, g) for ledger in self.of(sweeps) if (g := ledger.groups.get((setting, method))) is not None]
-        return sorted(told, key=lambda each: settled(each[1]))
-
     def answer(self, sweeps: list[str], setting: str, method: str) -> Answer:
         """Raises UserError where the trials of one cell do not belong together."""
-        told = self.told(sweeps, setting, method)
+        told = [(ledger, g) for ledger in self.of(sweeps) if (g := ledger.groups.get((setting, method))) is not None]
+        told.sort(key=lambda each: settled(each[1]))  # the last one tells most, then it is the newest
         trials: dict[int, Trial] = {}
         open_: dict[int, str] = {}
         failed: dict[int, str] = {}
@@ -191,8 +198,7 @@ class Store:
             {seed: why for seed, why in failed.items() if seed not in done},
             [why for _, group in told for why in group["failed_points"]],
             _commands(ledger for ledger, _ in reversed(told)),
-            last.get("winner"), last.get("winner_value"), tune.get("split", ""), tune.get("view", ""),
-            [(each["point"], each["value"]) for each in last.get("tried", [])],  # older ledgers do not say it
+            last, tune.get("split", ""), tune.get("view", ""),
         )  # fmt: skip
 
     def _trial(self, identity: str, rounds: int) -> Trial | str:

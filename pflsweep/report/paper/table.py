@@ -248,7 +248,7 @@ class Reproduced:
             options["group"] = line.setting.partition("=")[2]
 
         def accuracy(trial: Trial, method: str) -> pd.Series:
-            view = options.get("view") or self.layout.views.get(method, "personal")
+            view = self.layout.view(metric, method)
             key = (trial.identity, view, *(options.get(name) for name in ("target", "group", "round")))
             if key not in self._accuracies:
                 self._accuracies[key] = measure.accuracy(trial, options, view)
@@ -322,7 +322,7 @@ class Reproduced:
             options = made.metric.options
             elsewhere = made.metric.minus or options.get("target", "own") != "own" or options.keys() & {"group", "take"}
             if made.there and made.metric.quantity == "accuracy" and not elsewhere:
-                view = options.get("view") or self.layout.views.get(made.answer.method, "personal")
+                view = self.layout.view(made.metric, made.answer.method)
                 trials, factor = made.answer.trials.values(), _factor(made.metric, made.line)
                 yield (
                     column,
