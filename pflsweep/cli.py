@@ -12,7 +12,7 @@ from argparse import ArgumentError
 from collections.abc import Callable
 from typing import Any
 
-from pflsweep import __version__
+from pflsweep import __version__, signals
 from pflsweep.errors import UserError, nearest
 
 WORDS = {
@@ -26,8 +26,12 @@ WORDS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command. Its exit code: 0 done, 1 a bug or a failed trial, 2 bad input, 130 Ctrl-C."""
-    argv = sys.argv[1:] if argv is None else argv
+    """Run one command. Return its exit code: 0 done, 1 bug or failed trial, 2 bad input, 130 Ctrl-C, 143 SIGTERM."""
+    with signals.terminable():
+        return _main(sys.argv[1:] if argv is None else argv)
+
+
+def _main(argv: list[str]) -> int:
     _show_log()
     try:
         _find_own()
@@ -42,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt as stop:
         print(str(stop) or "stopped; the same command continues", file=sys.stderr)
-        return 130
+        return signals.exit_code()
     except BrokenPipeError:  # `pflsweep --help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -1,8 +1,11 @@
 """Files that are whole or not there: written under a temporary name, then renamed. And who may write to a folder."""
 
+import errno
 import fcntl
 import json
 import os
+import re
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,8 +22,55 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast wher
 TEMPORARY = ".tmp"  # what a file's name ends with until it is whole
 
 
+# What a disk that takes nothing more is called by the system, SQLite, PostgreSQL and PyTorch
+FULL_ERRNO = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+FULL_TEXT = re.compile(
+    "no space left|disk is full|read-?only (database|file system)|quota exceeded|file write failed"
+    # SQLite's, where the files beside its database cannot grow: they are local, so to wait is of no use
+    "|disk i/o error|unable to open database file",
+    re.IGNORECASE,
+)
+
+
 class Busy(UserError):  # noqa: N818 (a state)
     """Another process has the folder."""
+
+
+class DiskFull(UserError):  # noqa: N818 (a state)
+    """A disk that is full or read-only. It is never waited for, and no trial has failed by it."""
+
+
+def full(error: BaseException | None, place: Path | str) -> DiskFull | None:
+    """Return the error for the user if `error`, or what it came from, says that a disk is full or read-only. place: the
+    folder that was written to, or the address of a server.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, DiskFull):
+            return error
+        if getattr(error, "errno", None) in FULL_ERRNO or FULL_TEXT.search(str(error)):
+            break
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    else:
+        return None
+    free = ""
+    if isinstance(place, Path):
+        there = next(path for path in (place, *place.absolute().parents) if path.exists())
+        free = f"; {shutil.disk_usage(there).free / 1e6:,.1f} MB are free there"
+    return DiskFull(
+        f"{place} cannot be written to ({_said(error)}{free}). Make room, or choose "
+        "another folder (paths.runs, tracking.uri, workers.storage). Nothing that was trained and written is lost: the "
+        "same command goes on."
+    )
+
+
+def _said(error: BaseException) -> str:
+    """Return the system's words for an error, without a library's statement or address around them."""
+    if getattr(error, "errno", None) in FULL_ERRNO:
+        return os.strerror(error.errno)  # type: ignore[attr-defined]
+    found = FULL_TEXT.search(str(error))
+    return found[0] if found else str(error)
 
 
 @contextmanager
@@ -71,10 +121,12 @@ def _locked(folder: Path) -> IO[str]:
 
 @contextmanager
 def writing(folder: Path, choice: str = "paths.runs") -> Iterator[None]:
-    """Turns what the disk refuses into a UserError. choice: what chooses the folder."""
+    """Turn what the disk refuses into a UserError, DiskFull where it has no room. choice: what chooses the folder."""
     try:
         yield
     except OSError as error:
+        if no_room := full(error, folder):
+            raise no_room from error
         why = error.strerror or str(error)
         raise UserError(f"{folder} cannot be written to ({why}). Choose another folder: {choice}.") from error
 

@@ -1,14 +1,16 @@
-"""What a process has one of: its number of threads and its arithmetic in PyTorch, and Ctrl-C."""
+"""What a process has one of: its number of threads and its arithmetic in PyTorch, and the signals that stop it."""
 
+import math
 import os
-import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from pflsweep import signals
 from pflsweep.compose import Config
 from pflsweep.progress import say
 
@@ -18,6 +20,17 @@ Stop = Callable[[], bool]  # whether to stop after this round
 def available() -> int:
     """This machine's cores, those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory_available() -> float:
+    """Return the bytes of memory that new processes can have, infinite where the system does not tell."""
+    found = [math.inf]
+    with suppress(OSError, StopIteration, ValueError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found.append(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")))
+    with suppress(OSError, ValueError):  # a container's own limit; "max" is none
+        found.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return min(found)
 
 
 def threads_each(workers: int) -> int:
@@ -73,20 +86,18 @@ def arithmetic(precision: str) -> Iterator[None]:
 
 
 @contextmanager
-def interruptible(asked: Stop) -> Iterator[Stop]:
-    """Gives a function that says whether Ctrl-C was pressed, or stopping `asked`. A second Ctrl-C stops at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
+def interruptible(asked: Stop = lambda: False) -> Iterator[Stop]:
+    """Yield a function that tells whether a signal, or `asked`, wants training to stop after this round.
+
+    A second signal of the same kind stops at once; one of the other kind does not, since a scheduler's SIGTERM may
+    follow on the Ctrl-C that a command has passed on.
+    """
     pressed = threading.Event()
 
-    def remember(*_: object) -> None:
+    def note(number: int) -> bool:
         pressed.set()
-        signal.signal(signal.SIGINT, before)
         say("Stopping after this round; Ctrl-C again stops at once.")
+        return True
 
-    before = signal.signal(signal.SIGINT, remember)
-    try:
+    with signals.handled(note):
         yield lambda: pressed.is_set() or asked()
-    finally:
-        signal.signal(signal.SIGINT, before)

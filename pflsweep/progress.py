@@ -17,7 +17,7 @@ from pflsweep.engine.protocol import hyperparameters
 from pflsweep.engine.simulation import Simulation
 from pflsweep.engine.task import Task
 
-QUIET = 60.0  # seconds between two lines in a log
+QUIET = 10.0  # seconds between two lines in a log
 
 
 _quiet = _mute = False  # while a sweep shows its trials together, and in the processes that it has started

@@ -5,7 +5,7 @@ Stopped, it is continued by the same command; finished, it is not trained again.
 
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
@@ -18,7 +18,7 @@ from torch import nn
 
 from pflsweep.compose import Config
 from pflsweep.config import Parts, build, build_model, check, typed
-from pflsweep.disk import atomic, claimed, writing
+from pflsweep.disk import DiskFull, atomic, claimed, writing
 from pflsweep.engine import memory
 from pflsweep.engine import simulation as engine
 from pflsweep.engine.newcomers import fine_tune
@@ -57,6 +57,10 @@ class Pruned(Exception):  # noqa: N818 (no error)
 
 class Diverged(Exception):  # noqa: N818 (as the field says it)
     """No client's model is worth training on."""
+
+
+class LeaseLost(Exception):  # noqa: N818 (a state)
+    """This worker was silent for so long that another one may have taken its trial over."""
 
 
 class Result:
@@ -119,7 +123,7 @@ def run_trial(
     among trials, in other threads, that it trains together with. beside: workers that train on this machine.
 
     Raises UserError on bad input, and where `listen` does, before anything is written; Busy where another process
-    trains it; Stopped on Ctrl-C and on `stop`; Pruned where `watch` does; Diverged.
+    trains it; Stopped on Ctrl-C, SIGTERM and on `stop`; Pruned and LeaseLost where `watch` does; Diverged; DiskFull.
     """
     check(config)
     config = typed(config)
@@ -242,10 +246,15 @@ def _run(
             total = simulation.schedule.rounds
             done = record.status["rounds"]
             raise Stopped(f"{name}: stopped after round {done} of {total}; the same command continues") from interrupt
-        except (Pruned, Diverged, Away) as loser:
-            status = {Pruned: "pruned", Away: "interrupted"}.get(type(loser), status)
+        except (Pruned, Diverged, Away, LeaseLost) as loser:
+            status = {Pruned: "pruned", Away: "interrupted", LeaseLost: "interrupted"}.get(type(loser), status)
             record.write(_state(simulation, parts.study))
             record.set_status(status=status, error=f"{type(loser).__name__}: {loser}")
+            raise
+        except DiskFull as error:
+            status = "interrupted"
+            with suppress(DiskFull):  # a few bytes may still fit
+                record.set_status(status=status, error=f"{type(error).__name__}: {error}")
             raise
         except Exception as error:
             record.set_status(status=status, error=f"{type(error).__name__}: {error}")
@@ -284,10 +293,11 @@ def _train(
             if study is not None:
                 study.look(simulation)
             progress.round(row)
+            # before tracking: a worker that has lost its lease must send nothing more
+            watch(record)
             hears.rows(record)
             if result.scores:
                 _require_sound(result.scores["personal"].loss, simulation)
-            watch(record)
             if result.round == total:
                 break  # _finish writes
             stopped = stop()

@@ -220,15 +220,15 @@ def _answer(do: Callable[[int], Any], k: int) -> bytes:
     try:
         return pickle.dumps((k, do(k), None))
     except BaseException as error:
-        return pickle.dumps((k, None, _portable(error)))
+        return pickle.dumps((k, None, portable(error)))
     finally:
         with suppress(Exception):  # what a method prints
             sys.stdout.flush()
             sys.stderr.flush()
 
 
-def _portable(error: BaseException) -> BaseException:
-    """The exception with its traceback as a note; one that cannot be pickled in words."""
+def portable(error: BaseException) -> BaseException:
+    """Return an exception that can be pickled, with its traceback as a note; one that cannot, as a RuntimeError."""
     said = f"In a worker process:\n{traceback.format_exc()}"
     try:
         error = pickle.loads(pickle.dumps(error))

@@ -1,9 +1,14 @@
 """Where a sweep stands, kept in Optuna's storage: a study for each search and one for the final trials.
 
 Each slot of the plan is enqueued as a WAITING trial, so that workers on any number of machines only have to set it
-RUNNING, which the database grants once. A worker beats while it trains. When it was silent for too long, its trial
-FAILs without an `error` and the slot is enqueued anew. What is said here of a slot is said of its newest trial that
-counts, see `_standing`. While the database is away, workers wait for it, see `Patience`.
+RUNNING, which the database grants once. A worker sends heartbeats while it trains: they renew its lease. When it was
+silent for too long its trial FAILs without an `error`, and the slot is enqueued anew; that counts against nobody. What
+is said here of a slot is said of its newest trial that counts, see `_standing`. While the database is away, workers
+wait for it, see `Patience`.
+
+A search elects a winner only when each of its points has a result. To diverge or to be pruned is a result: the point
+has lost. A point that crashed, or whose worker was killed again and again, has none; until it is tried again the final
+trials of its group are `blocked`, unless tune.partial is set.
 """
 
 import json
@@ -20,19 +25,21 @@ import optuna
 from optuna.storages import _CachedStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from pflsweep import disk
 from pflsweep.patience import PAUSE
 from pflsweep.sweep.plan import Group, Job, Plan
 from pflsweep.sweep.space import Point, drawn_as, suggested
-from pflsweep.sweep.storage import SILENCE, Patience, opened, storage_url
+from pflsweep.sweep.storage import SILENCE, Patience, opened, place_of, storage_url
 
 LONGEST = 400  # characters of a group in a study's name, of which PostgreSQL takes 512
-DEATHS = 3  # workers that may die over a slot without a further round of it
+DEATHS = 3  # workers that may die over a slot in a row, seen by their command, without a further round of it
 FINAL = "final"  # the study of final trials
 FINAL_JOB = Job(0, True, 0)  # any of them: their study is one
 POINT = "point"  # what a final trial's is kept under
 RETRIED = "retried"  # what each `retry` of a search leaves for other commands
 OPEN = (TrialState.WAITING, TrialState.RUNNING)
-SETTLED = ("done", "pruned", "failed")
+RESULTS = ("done", "pruned", "diverged")  # by which a point of a search wins or loses
+SETTLED = (*RESULTS, "failed")
 SAMPLERS = ("none", "grid", "random", "tpe", "cmaes")
 PRUNERS = ("none", "median", "halving")
 
@@ -40,10 +47,11 @@ PRUNERS = ("none", "median", "halving")
 class Slot(NamedTuple):
     """Where a slot stands."""
 
-    status: str  # waiting | running | done | pruned | failed | lost
+    status: str  # waiting | running | done | pruned | diverged | failed | lost | blocked
     trial: FrozenTrial | None
-    deaths: int = 0  # workers that died over it since it came further
+    deaths: int = 0  # workers that died over it in a row, without a further round in its record
     extra: tuple[int, ...] = ()  # ids of trials beside it that two commands enqueued at once
+    superseded: tuple[str, ...] = ()  # identities of final trials of points that had won before and do not any more
 
     @property
     def value(self) -> float | None:
@@ -67,9 +75,16 @@ class Slot(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why it failed."""
-        died = f"its worker died {self.deaths} times (killed, or out of memory?)"
-        return str(self.result.get("error") or died) if self.status == "failed" else ""
+        """Why it diverged or failed."""
+        if self.status not in ("diverged", "failed"):
+            return ""
+        if "error" in self.result:
+            return str(self.result["error"])
+        death = self.result["death"]
+        return (
+            f"its worker was ended {self.deaths} times in a row at round {death['rounds']}, the last time by "
+            f"{death['status']}"
+        )
 
 
 class Claim(NamedTuple):
@@ -83,22 +98,29 @@ class Claim(NamedTuple):
 class Board:
     """The slots of a plan."""
 
-    def __init__(self, plan: Plan, patient: bool = True) -> None:
-        """patient: calls wait while the database is away. Raises UserError where the storage cannot be used."""
+    def __init__(self, plan: Plan, patient: bool = True, worker: str = "") -> None:
+        """patient: calls wait while the database is away. worker: a name under which this worker's deaths can be told,
+        see `record_death`. Raises UserError where the storage cannot be used.
+        """
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self.plan = plan
-        self.storage = opened(storage_url(plan), plan.workers["heartbeat"])
+        self.plan, self.worker = plan, worker or uuid4().hex
+        url = storage_url(plan)
+        self.storage = opened(url, plan.workers["heartbeat"])
         self._calls = _CachedStorage(self.storage)  # as Optuna itself would ask it
-        self._patience = Patience(self._calls) if patient else None
+        self._patience = Patience(self._calls, place_of(url)) if patient else None
         self.slots: dict[Job, Slot] = {}
         self._studies: dict[str, optuna.Study] = {}
         self._settled: set[str] = set()  # names of studies in which nothing changes, unless `retry` is given somewhere
         self._retried: str | None = None  # which of them we know of
         self._order: list[Job] = []  # what seemed free when it was last looked at
         self._notes: dict[int, dict[str, Any]] = {}  # by trial
+        self._renewed: dict[int, float] = {}  # by trial: when the last heartbeat was sent that renewed its lease
+        self._taken: set[int] = set()  # trials whose lease was lost
 
     def prepare(self, retry: bool = False) -> None:
-        """Enqueue what is not there yet, and final trials whose record was deleted. retry: what failed, too."""
+        """Enqueue what is not there yet, final trials whose record was deleted, and points that have no result. retry:
+        whatever failed or diverged, too.
+        """
         self._settled.clear()
         self.refresh()
         if any(slot.status == "running" for slot in self.slots.values()):
@@ -107,7 +129,8 @@ class Board:
         def again(job: Job) -> bool:
             slot = self.slots[job]
             deleted = job.final and slot.status == "done" and slot.deleted
-            return deleted or slot.status == "lost" or (retry and slot.status == "failed")
+            no_result = slot.status == "failed" and not job.final
+            return deleted or no_result or slot.status == "lost" or (retry and slot.status in ("failed", "diverged"))
 
         anew = [job for job in self.plan.jobs if again(job)]
         self._enqueue(anew)
@@ -124,7 +147,8 @@ class Board:
         for name, jobs in self._by_study().items():
             if name not in self._settled:
                 self._read(name, jobs)
-        self._order = [job for job in self.plan.jobs if self.slots[job].status == "waiting"]
+        waiting = [job for job in self.plan.jobs if self.slots[job].status == "waiting"]
+        self._order = sorted(waiting, key=lambda job: not self.slots[job].result.get("retried"))  # those come first
 
     def revive(self) -> None:
         """Take over from workers that are silent for too long."""
@@ -147,23 +171,27 @@ class Board:
 
     @property
     def left(self) -> int:
-        """How many slots are not settled."""
-        return sum(slot.status not in SETTLED for slot in self.slots.values())
+        """How many slots can still be trained: neither settled nor blocked."""
+        return sum(slot.status not in (*SETTLED, "blocked") for slot in self.slots.values())
 
     @property
     def finished(self) -> bool:
         return not self.left
 
     def _judged(self, job: Job, slot: Slot) -> Slot:
-        """A final trial that is done waits again while points of its search are retried, and is lost where another
-        point has won then.
+        """Return a final trial's slot in view of its search: a trial that is done waits again while points are tried,
+        is lost where another point has won then, and is blocked where no winner can be elected.
         """
-        if not job.final or slot.status != "done" or not self.plan.groups[job.group].tries:
+        if not job.final or not self.plan.groups[job.group].tries or slot.status == "running":
             return slot
-        if not self.ready(job.group):
-            return slot._replace(status="waiting")
+        if not self.search_over(job.group):
+            return slot._replace(status="waiting") if slot.status == "done" else slot
+        if not self.electable(job.group):
+            return slot._replace(status="blocked")
         same = slot.result.get(POINT) == _as_kept(self.winner(job.group))
-        return slot if same else slot._replace(status="lost")
+        if same or slot.status != "done":
+            return slot
+        return slot._replace(status="lost", superseded=(*slot.superseded, *_identities(slot.trial)))
 
     def claim(self, skip: Iterable[Job] = ()) -> Claim | None:
         """The next slot that is free and ready. None where there is none as far as is known: `refresh` may help."""
@@ -173,7 +201,9 @@ class Board:
                 continue
             self._order.remove(job)
             trial_id = self._id(job)
-            self._calls.record_heartbeat(trial_id)  # first: a worker that dies right after the next line is seen
+            self._renewed[trial_id] = time.monotonic()
+            # before the claim, so that a worker that dies right after it is missed
+            self._calls.record_heartbeat(trial_id)
             try:
                 granted = self._calls.set_trial_state_values(trial_id, state=TrialState.RUNNING)
             except optuna.exceptions.UpdateFinishedTrialError:
@@ -182,16 +212,24 @@ class Board:
                 return self._claimed(job, trial_id)
         return None
 
-    def ready(self, group: int) -> bool:
-        """Whether a group's final trials can begin: its search is over."""
+    def search_over(self, group: int) -> bool:
+        """Return whether every point of a group's search is settled."""
         return all(self.slots[job].status in SETTLED for job in self.plan.searched(group))
 
+    def without_result(self, group: int) -> list[Slot]:
+        """Return the slots of a search whose points neither won nor lost: they crashed, or their workers died."""
+        return [slot for job in self.plan.searched(group) if (slot := self.slots[job]).status == "failed"]
+
+    def electable(self, group: int) -> bool:
+        """Return whether a group's final trials can begin: its search is over, and every point has a result."""
+        return self.search_over(group) and (self.plan.tune["partial"] or not self.without_result(group))
+
     def _ready_now(self, group: int) -> bool:
-        """By the database: another command may have retried points of a search that was over."""
+        """Ask the database whether final trials can begin: another command may have retried points of the search."""
         searched = self.plan.searched(group)
-        if searched and self.ready(group):
+        if searched and self.search_over(group):
             self._read(self._name(searched[0]), searched)
-        return self.ready(group)
+        return self.electable(group)
 
     def best(self, group: int) -> Slot | None:
         """The slot of a search's best point, the first of equals; None without any."""
@@ -205,21 +243,60 @@ class Board:
             return {}
         return None if best is None else point_of(of, best)
 
+    def begin(self, claim: Claim, folder: Path, before: int) -> None:
+        """Tell where the record of the trial that begins now lies, so that a death can be compared with it. before:
+        rounds of the slot's earlier seeds.
+        """
+        self._calls.set_trial_user_attr(claim.trial._trial_id, "record", {"folder": str(folder), "before": before})
+
     def note(self, claim: Claim, **attrs: Any) -> None:
-        """What the next beat tells of a trial: training does not wait for the database."""
+        """Keep what the next heartbeat tells of a trial: training does not wait for the database."""
         self._notes[claim.trial._trial_id] = attrs
 
     def beat(self, claim: Claim) -> None:
-        """Raises where the database is away: the next beat may reach it."""
-        trial_id = claim.trial._trial_id
+        """Renew the lease of a trial. Raises where the database is away: the next heartbeat may reach it."""
+        trial_id, now = claim.trial._trial_id, time.monotonic()
         try:
             self.storage.record_heartbeat(trial_id)
             for key, value in self._notes.get(trial_id, {}).items():
                 self.storage.set_trial_user_attr(trial_id, key, value)
+            state = self.storage.get_trial(trial_id).state
+        except optuna.exceptions.UpdateFinishedTrialError:
+            state = TrialState.FAIL
         except Exception as error:
             if self._patience is not None:
                 self._patience.noticed(error)  # nobody else could beat either: see _could_be_heard
             raise
+        if state == TrialState.RUNNING:
+            self._renewed[trial_id] = now
+        else:
+            self._taken.add(trial_id)
+
+    def holds(self, claim: Claim) -> bool:
+        """Return whether this worker still has the lease of a trial. The database is asked only where the last renewal
+        is so old that another worker may have taken the trial over: after the process was suspended, say.
+        """
+        trial_id = claim.trial._trial_id
+        expired = time.monotonic() - self._renewed[trial_id] > SILENCE * self.plan.workers["heartbeat"]
+        if expired and trial_id not in self._taken:
+            with suppress(Exception):  # while the database is away nobody else can claim the trial
+                self.beat(claim)
+        return trial_id not in self._taken
+
+    def record_death(self, worker: str, status: str) -> int:
+        """Take over the trials that a worker had when it died, and count the death against each. status: what the
+        operating system said of its end. Returns how many trials it had.
+        """
+        found = 0
+        for name in self._by_study():
+            for trial in self._study(name).get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+                if trial.user_attrs.get("worker") == worker:
+                    death = {"status": status, "rounds": _rounds_in_record(trial)}
+                    self._calls.set_trial_user_attr(trial._trial_id, "death", death)
+                    self._calls.set_trial_state_values(trial._trial_id, state=TrialState.FAIL)
+                    found += 1
+        self.revive()
+        return found
 
     def tell(self, claim: Claim, value: float, result: dict[str, Any]) -> None:
         """A slot is done."""
@@ -227,7 +304,9 @@ class Board:
         self._end(claim, TrialState.COMPLETE, value)
 
     def fail(self, claim: Claim, error: str, **more: Any) -> None:
-        """more: `input`, whether it was the input's fault; `trace` of a bug."""
+        """A slot has failed. more: `diverged`, which is a result; `input`, whether it was the input's fault; `trace` of
+        a bug.
+        """
         for key, value in (*more.items(), ("error", error)):
             claim.trial.set_user_attr(key, value)
         self._end(claim, TrialState.FAIL)
@@ -249,6 +328,7 @@ class Board:
 
     def _claimed(self, job: Job, trial_id: int) -> Claim:
         study, group = self._study(self._name(job)), self.plan.groups[job.group]
+        self._calls.set_trial_user_attr(trial_id, "worker", self.worker)
         if job.final:
             point = self.winner(job.group) or {}
             self._calls.set_trial_user_attr(trial_id, POINT, _as_kept(point))
@@ -307,8 +387,9 @@ class Board:
             given: dict[str, Any] = {} if old.trial is None else dict(old.trial.params)  # what a sampler had proposed
             if not job.final and group.points:
                 given = drawn_as(group.space, group.points[job.number])
-            retried = old.status == "failed"
-            attrs = {"slot": _label(job), "deaths": 0 if retried else old.deaths}
+            attrs: dict[str, Any] = {"slot": _label(job)}
+            if old.status in ("failed", "diverged"):
+                attrs["retried"] = True
             if old.trial is not None and old.trial.state == TrialState.COMPLETE:
                 attrs["anew"] = old.trial._trial_id
             else:
@@ -346,9 +427,10 @@ def _standing(trials: list[FrozenTrial]) -> Slot:
     """Where a slot with these trials, in the order of their numbers, stands.
 
     What was enqueued anew counts from the first that takes the same one's place. One that is over settles it; else the
-    first open one counts, and those beside it are `extra`; else the last says whether it failed or its worker died.
+    first open one counts, and those beside it are `extra`; else the last says whether it failed, or its lease was lost.
     """
     trials = [trial for trial in trials if not trial.user_attrs.get("duplicate")]
+    finished = {identity: None for trial in trials for identity in _identities(trial)}
     replaced = [trial.user_attrs.get("anew") for trial in trials]
     newest = next((old for old in reversed(replaced) if old), None)
     trials = trials[replaced.index(newest) :] if newest else trials
@@ -358,17 +440,45 @@ def _standing(trials: list[FrozenTrial]) -> Slot:
     for state, status in ((TrialState.COMPLETE, "done"), (TrialState.PRUNED, "pruned")):
         over = [trial for trial in trials if trial.state == state]
         if over:
-            return Slot(status, over[0], extra=tuple(t._trial_id for t in running if t.state == TrialState.WAITING))
+            extra = tuple(t._trial_id for t in running if t.state == TrialState.WAITING)
+            return Slot(status, over[0], 0, extra, tuple(finished.keys() - set(_identities(over[0]))))
+    superseded = tuple(finished)
     if running:
         first = running[0]
         extra = tuple(t._trial_id for t in running[1:] if t.state == TrialState.WAITING)
-        return Slot(first.state.name.lower(), first, first.user_attrs.get("deaths", 0), extra)
-    last = trials[-1]
-    further = last.user_attrs.get("reached", 0) > last.user_attrs.get("before", 0)
-    deaths = 0 if further else last.user_attrs.get("deaths", 0)  # each reboot in a long trial is no fault of it
-    if last.user_attrs.get("error"):
-        return Slot("failed", last, deaths)
-    return Slot("failed" if deaths + 1 >= DEATHS else "lost", last, deaths + 1)
+        return Slot(first.state.name.lower(), first, 0, extra, superseded)
+    last, deaths = trials[-1], _deaths(trials)
+    if "error" in last.user_attrs:
+        return Slot("diverged" if last.user_attrs.get("diverged") else "failed", last, superseded=superseded)
+    return Slot("failed" if deaths >= DEATHS else "lost", last, deaths, superseded=superseded)
+
+
+def _deaths(trials: Iterable[FrozenTrial]) -> int:
+    """Return how many workers died in a row over trials of a slot without a further round in the record."""
+    count, furthest = 0, -1
+    for trial in trials:
+        if trial.user_attrs.get("retried"):
+            count, furthest = 0, -1
+        if death := trial.user_attrs.get("death"):
+            count = 1 if death["rounds"] > furthest else count + 1
+            furthest = max(furthest, death["rounds"])
+    return count
+
+
+def _rounds_in_record(trial: FrozenTrial) -> int:
+    """Return how many rounds of a slot lie on the disk, 0 where its record is not here or has not begun."""
+    record = trial.user_attrs.get("record")
+    if record is None:
+        return 0
+    with suppress(OSError, ValueError, KeyError):
+        return int(record["before"]) + int(disk.read_json(Path(record["folder"]) / "status.json")["rounds"])
+    return int(record["before"])
+
+
+def _identities(trial: FrozenTrial | None) -> tuple[str, ...]:
+    """Return the identities of the finished trials that a slot's worker has told, () where it has told none."""
+    told = [] if trial is None else trial.user_attrs.get("result", {}).get("trials", [])
+    return tuple(one["identity"] for one in told)
 
 
 def sampler(tune: dict[str, Any], number: int) -> optuna.samplers.BaseSampler:

@@ -23,6 +23,7 @@ RULES = {
     "tune.seeds": Rule((int,), low=1),
     "tune.prune": Rule((), choices=PRUNERS),
     "tune.seed": Rule((int,), low=0),
+    "tune.partial": Rule((bool,)),
     "workers.count": Rule((int,), low=1),
     "workers.stack": Rule((int,), low=1),
     "workers.backend": Rule((), choices=("processes", "dask")),

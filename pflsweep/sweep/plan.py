@@ -132,7 +132,8 @@ def changed(config: Config, values: Point) -> Config:
 
 def plan_id(groups: Sequence[Group], seeds: list[int], tune: dict[str, Any], code: Sequence[Any]) -> str:
     """16 hex digits of what a sweep computes. code: versions and sources of methods and plug-ins, a group each."""
-    searched = tune if any(group.tries for group in groups) else None
+    # tune.partial changes which trials are done, not what they are
+    searched = {key: v for key, v in tune.items() if key != "partial"} if any(group.tries for group in groups) else None
     parts = [
         [g.name, without_young(relevant(g.config)), g.points, g.tries, {key: tuple(a) for key, a in g.space.items()}]
         for g in groups

@@ -53,6 +53,9 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
     code = [_versions(group.config) for group in groups]
     of = plan_id(groups, seeds, command.tune, code)
     plan = Plan(of, name, groups, seeds, command.tune, command.workers, command.scale)
+    # a worker without a trial would only wait
+    count = min(command.workers["count"], max(1, len(list(plan.jobs))))
+    plan = plan._replace(workers={**command.workers, "count": count})
     _check_all(plan)
     return plan
 

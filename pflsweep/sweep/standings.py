@@ -9,6 +9,7 @@ from pflsweep.sweep.board import SETTLED, Board, Slot, point_of
 from pflsweep.sweep.plan import Job, Point
 
 NONE = "-"
+MARK = " †"  # a row whose winner was elected although points have no result (tune.partial)
 
 
 class Standing(NamedTuple):
@@ -17,6 +18,7 @@ class Standing(NamedTuple):
     done: int
     total: int
     failed: int
+    without_result: list[str]  # reasons why points of its search neither won nor lost
     best: float | None  # of its search, in [0, 1]
     point: Point  # that it belongs to
     final: list[float]  # of its final trials, in [0, 1]
@@ -26,7 +28,7 @@ class Standing(NamedTuple):
         """A cell of the table: accuracy in percent, of final trials where there are some."""
         count = f"{self.done}/{self.total}" + (f", {self.failed} failed" if self.failed else "")
         if self.final:
-            return f"{spread(self.final)} ({count})"
+            return f"{spread(self.final)}{MARK * bool(self.without_result)} ({count})"
         return f"{count}" if self.best is None else f"search {100 * self.best:.1f} ({count})"
 
 
@@ -37,7 +39,8 @@ def standing(board: Board, group: int) -> Standing:
     return Standing(
         sum(slot.status in SETTLED for slot in everything),
         len(everything),
-        sum(slot.status == "failed" for slot in everything),
+        sum(slot.status in ("diverged", "failed") for slot in everything),
+        [slot.reason for slot in board.without_result(group)],
         None if best is None else best.value,
         {} if best is None else point_of(board.plan.groups[group], best),
         [slot.value for slot in finals if slot.value is not None],
@@ -59,24 +62,51 @@ def winners(board: Board) -> pd.DataFrame:
     for g, group in enumerate(board.plan.groups):
         if group.tries:
             now = standing(board, g)
+            mark = MARK * bool(now.without_result)
+            point = " ".join(f"{key}={value}" for key, value in now.point.items()) or NONE
+            elected = board.electable(g) and now.best is not None
             lines.append({
                 "method": group.method,
                 "setting": group.setting or NONE,
                 "points": group.tries,
-                "best": " ".join(f"{key}={value}" for key, value in now.point.items()) or NONE,
-                f"on {board.plan.tune['split']}": NONE if now.best is None else f"{100 * now.best:.1f}",
-                "final, on test": spread(now.final) if now.final else NONE,
+                "best": f"{point}{mark}" if elected else "no winner",
+                f"on {board.plan.tune['split']}": f"{100 * (now.best or 0):.1f}" if elected else NONE,
+                "final, on test": f"{spread(now.final)}{mark}" if elected and now.final else NONE,
             })  # fmt: skip
     return pd.DataFrame(lines)
 
 
 def failures(board: Board) -> list[str]:
-    """A line for each slot that failed."""
-    return [f"the trial {title(board, job)} failed: {slot.reason}" for job, slot in failed(board)]
+    """Return a line for each slot that failed, and for each search that cannot elect a winner."""
+    lines = [f"the trial {title(board, job)} failed: {slot.reason}" for job, slot in failed(board)]
+    return [*lines, *no_winner(board)]
 
 
 def failed(board: Board) -> list[tuple[Job, Slot]]:
-    return [(job, slot) for job, slot in board.slots.items() if slot.status == "failed"]
+    """Return the slots that failed, and final trials that diverged. A point that diverged has lost its search, which is
+    no failure.
+    """
+    bad = [(job, slot) for job, slot in board.slots.items() if slot.status in ("diverged", "failed")]
+    return [(job, slot) for job, slot in bad if slot.status == "failed" or job.final]
+
+
+def no_winner(board: Board) -> list[str]:
+    """Return a line for each search of which some points have no result; with tune.partial a winner was elected."""
+    lines = []
+    for g, group in enumerate(board.plan.groups):
+        reasons = [slot.reason for slot in board.without_result(g)]
+        if not reasons or not board.search_over(g):
+            continue
+        n = len(reasons)
+        what = f"{n} of {group.tries} points {'has' if n == 1 else 'have'} no result ({reasons[0]})"
+        if board.plan.tune["partial"]:
+            lines.append(f"{group.name}:{MARK} {what}; the winner was elected among the others (tune.partial=true)")
+        else:
+            lines.append(
+                f"{group.name}: no winner: {what}. Its final trials wait: the same command tries what has no result "
+                "again; tune.partial=true elects among the others"
+            )
+    return lines
 
 
 def title(board: Board, job: Job) -> str:

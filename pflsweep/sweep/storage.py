@@ -11,7 +11,7 @@ from typing import Any
 from optuna.storages import BaseStorage, RDBStorage, _CachedStorage
 from sqlalchemy.engine import URL, make_url
 
-from pflsweep import patience
+from pflsweep import disk, patience
 from pflsweep.errors import UserError, one_line, without_password
 from pflsweep.patience import Away, patiently
 from pflsweep.sweep.plan import Plan
@@ -44,6 +44,8 @@ def opened(url: str, heartbeat: int) -> RDBStorage:
             warnings.simplefilter("ignore")  # heartbeats are experimental
             storage = _first_of_many(url, options, heartbeat)
     except Exception as error:  # SQLAlchemy, a driver, alembic: each has its own
+        if no_room := disk.full(error, place_of(url)):
+            raise no_room from error
         said = without_password(one_line(error))[:300]
         raise UserError(
             f"workers.storage: '{without_password(url)}' cannot be used as Optuna's storage ({said}). It has to be "
@@ -70,6 +72,13 @@ def _first_of_many(url: str, options: dict[str, Any], heartbeat: int) -> RDBStor
     raise AssertionError
 
 
+def place_of(url: str) -> Path | str:
+    """Return the folder of an SQLite storage, the address of a server without its password."""
+    if url.startswith("sqlite:///"):
+        return Path(make_url(url).database or "").absolute().parent
+    return without_password(url)
+
+
 def _prepare_sqlite(file: Path) -> None:
     """Readers and writers that do not block each other."""
     try:
@@ -80,6 +89,8 @@ def _prepare_sqlite(file: Path) -> None:
         finally:
             connection.close()
     except (OSError, sqlite3.Error) as error:
+        if no_room := disk.full(error, file.parent):
+            raise no_room from error
         raise UserError(
             f"{file} cannot be used as a database ({error}). Move it away, or name another file."
         ) from error
@@ -92,7 +103,9 @@ class Patience:
     whose double the board drops. A claim that was granted without our hearing of it goes silent, and is taken over.
     """
 
-    def __init__(self, storage: _CachedStorage) -> None:
+    def __init__(self, storage: _CachedStorage, place: Path | str) -> None:
+        """place: of the database, for the error of a disk that is full."""
+        self.place = place
         self.missed = float("-inf")  # when it was last found to be away
         for name in (*vars(BaseStorage), "record_heartbeat"):
             if not name.startswith("_"):
@@ -105,6 +118,8 @@ class Patience:
         try:
             return call(*args, **kwargs)
         except Exception as error:
+            if no_room := disk.full(error, self.place):
+                raise no_room from error
             if isinstance(error, Away) or not self.noticed(error):
                 raise
             said = one_line(error.__cause__ or error)[:200]

@@ -106,13 +106,15 @@ def conclude(board: Board, track: bool) -> int:
 
 def _name_failures(board: Board) -> int:
     failed = [slot for _, slot in standings.failed(board)]
-    for line, slot in zip(standings.failures(board), failed, strict=True):
-        trace = slot.result.get("trace")
+    traces = [slot.result.get("trace") for slot in failed] + [None] * len(board.plan.groups)
+    for line, trace in zip(standings.failures(board), traces, strict=False):
         print(f"pflsweep: {line}" + (f"\n{trace}" if trace else ""), file=sys.stderr)
     if not failed:
         return 0
-    print(f"{len(failed)} of {len(board.slots)} trials failed; retry=true tries them again.", file=sys.stderr)
-    causes = [slot for slot in failed if not slot.result.get("fruitless")]  # what a failed search has left out is none
+    points = all(not job.final for job, _ in standings.failed(board))
+    again = "the same command" if points else "retry=true"
+    print(f"{len(failed)} of {len(board.slots)} trials failed; {again} tries them again.", file=sys.stderr)
+    causes = [slot for slot in failed if not slot.result.get("no_winner")]  # what a lost search has left out is none
     return 2 if causes and all(slot.result.get("input") for slot in causes) else 1
 
 

@@ -21,9 +21,10 @@ class TrialSweeper(BasicSweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Exits with 1 where a trial failed. Raises UserError on bad input, KeyboardInterrupt on Ctrl-C."""
-        from pflsweep.sweep import planner, summary
+        from pflsweep.sweep import planner, start, summary
 
         assert self.hydra_context is not None
+        assert self.launcher is not None
         self._arguments = arguments = [shown(word) for word in arguments]
         command = self._command(arguments)
         parser = OverridesParser.create(self.hydra_context.config_loader)
@@ -31,6 +32,7 @@ class TrialSweeper(BasicSweeper):
         name = command.sweep or without_password(" ".join(said)) or "sweep"
         self._said = [*self._own_options(), *said]  # what a ledger has
         plan = planner.build(command, arguments, self._compose, parser, name)
+        start.check(plan, self.launcher)
         if command.plan:
             print(summary.estimate(plan))
             return
@@ -56,7 +58,7 @@ class TrialSweeper(BasicSweeper):
         if unfinished:
             try:
                 with View(plan, lambda board: ledger.write(board, self._said)):
-                    start.run(plan, self.launcher)
+                    start.run(board, self.launcher)
                 board.refresh()
                 if not board.finished:  # workers were interrupted by themselves, or another command retries
                     raise KeyboardInterrupt(
@@ -67,7 +69,9 @@ class TrialSweeper(BasicSweeper):
                 stop_sweep(cfg, plan.id)
                 raise
         else:
-            print(f"{plan.name}: all {len(board.slots)} trials are done, nothing is left to run.", file=sys.stderr)
+            blocked = sum(slot.status == "blocked" for slot in board.slots.values())
+            done = f"{len(board.slots) - blocked} of {len(board.slots)}" if blocked else f"all {len(board.slots)}"
+            print(f"{plan.name}: {done} trials are done, nothing is left to run.", file=sys.stderr)
         ledger.write(board, self._said)
         if track and (status is None or not unfinished):  # some were trained with another store, or with tracking=none
             with part_of(plan.id):

@@ -17,7 +17,7 @@ from pflsweep.sweep.board import SETTLED, Board, Slot
 from pflsweep.sweep.plan import Job, Plan
 
 EVERY = 2.0  # seconds between two looks at the storage
-QUIET = 60.0  # seconds between two lines on what is running, in a log
+QUIET = 10.0  # seconds between two lines on what is running, in a log
 RUNNING = 8  # running trials that are named
 
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from socket import gethostname
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from pflsweep.disk import Busy
+from pflsweep.disk import Busy, DiskFull
 from pflsweep.engine.stack import Seat, at_once
 from pflsweep.errors import UserError, one_line, without_password
 from pflsweep.patience import Away
@@ -22,25 +22,50 @@ from pflsweep.record import Record
 from pflsweep.sweep.board import Board, Claim
 from pflsweep.sweep.plan import Job, Plan, alike
 from pflsweep.sweep.storage import storage_url
-from pflsweep.tracking import part_of
-from pflsweep.trial import Diverged, Pruned, Result, run_trial
+from pflsweep.tracking import Listener, open_run, part_of
+from pflsweep.trial import Diverged, LeaseLost, Pruned, Result, run_trial
 
 log = logging.getLogger(__name__)
 PAUSE = 1.0  # seconds between two looks where nothing is free
 
 
-class Fruitless(Exception):  # noqa: N818 (no error of its own)
-    """A final trial has nobody to be the winner."""
+class NoWinner(Exception):  # noqa: N818 (no error of its own)
+    """Every point of a final trial's search has lost."""
 
 
-def work(plan: Plan, index: int = 0, stop: Stop = lambda: False) -> None:
+class LeasedListener:
+    """Pass a trial's rounds on to tracking as long as this worker holds the trial's lease. After that another worker
+    may be sending the same rounds.
+    """
+
+    def __init__(self, listener: Listener, held: Callable[[], bool]) -> None:
+        self._listener, self._held = listener, held
+
+    def __enter__(self) -> Self:
+        self._listener.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        if self._held():
+            self._listener.__exit__(kind, *rest)
+
+    def rows(self, record: Record) -> None:
+        if self._held():
+            self._listener.rows(record)
+
+    def finish(self, record: Record, status: str) -> None:
+        if self._held():
+            self._listener.finish(record, status)
+
+
+def work(plan: Plan, index: int = 0, stop: Stop = lambda: False, name: str = "") -> None:
     """Train until every slot of the plan is settled, by this worker or another.
 
-    stop: whether who has started this worker is gone, or its time over. Raises KeyboardInterrupt then and on Ctrl-C,
-    Away where a database is away for long.
+    stop: whether who has started this worker is gone, or its time over. name: under which its command tells of its
+    death. Raises KeyboardInterrupt on `stop`, Ctrl-C and SIGTERM, Away where a database is away for long, DiskFull.
     """
     _share_machine(index, plan.workers["count"])
-    board = Board(plan)
+    board = Board(plan, worker=name)
     board.refresh()
     if not any(slot.trial for slot in board.slots.values()):
         raise UserError(
@@ -96,7 +121,7 @@ def _release(board: Board, claims: list[Claim]) -> None:
 def _settle_all(board: Board, claims: list[Claim], stop: Stop) -> set[Job]:
     """Train the trials of some slots, of several at once, and tell. The slots that are another process's in part.
 
-    Raises KeyboardInterrupt, Away, and what the database raises, when it has been tried to tell of all.
+    Raises KeyboardInterrupt, Away, DiskFull, and what the database raises, when it has been tried to tell of all.
     """
     if len(claims) == 1:
         return set() if _settle(board, claims[0], partial(_trained, board, claims[0], stop)) else {claims[0].job}
@@ -129,21 +154,24 @@ def _what_came(outcome: Any) -> Any:
 
 
 def _settle(board: Board, claim: Claim, train: Callable[[], list[dict[str, Any]]]) -> bool:
-    """Tell what training a slot's trials has brought. False where another process has one of them in work."""
+    """Tell what training a slot's trials has brought. Return False where another process has one of them in work."""
     try:
         results = train()
     except Busy:
         _release(board, [claim])
         return False
-    except (KeyboardInterrupt, Away):
+    except LeaseLost as lost:
+        log.warning("%s: %s", board.plan.title(claim.job, claim.point), lost)
+        return False
+    except (KeyboardInterrupt, Away, DiskFull):  # no fault of the trial
         _release(board, [claim])
         raise
     except Pruned as loser:
         _told(board.prune, claim, {"reason": str(loser)})
     except Exception as error:
-        bug = not isinstance(error, UserError | Diverged | Fruitless)
-        kind = {"input": isinstance(error, UserError), "fruitless": isinstance(error, Fruitless)}
-        more = {"trace": traceback.format_exc()[-4000:]} if bug else kind
+        kinds = {"input": UserError, "diverged": Diverged, "no_winner": NoWinner}
+        more: dict[str, Any] = {kind: True for kind, cls in kinds.items() if isinstance(error, cls)}
+        more = more or {"trace": traceback.format_exc()[-4000:]}  # a bug
         _told(board.fail, claim, _reason(error), **more)
         _let_go_of_memory()
     else:
@@ -156,14 +184,20 @@ def _trained(board: Board, claim: Claim, stop: Stop, seat: Seat | None = None) -
     """The slot's trials, one a seed."""
     plan, job = board.plan, claim.job
     if job.final and board.winner(job.group) is None:
-        raise Fruitless("its search has no result: every point failed or was pruned")
+        raise NoWinner("its search has no winner: every point diverged or was pruned")
     results = []
     for k, config in enumerate(plan.configs(job, claim.point)):
-        watch = _Watch(board, claim, k * config.values["train"]["rounds"])
-        results.append(
-            outcome(run_trial(config, watch=watch, stop=stop, seat=seat, beside=plan.workers["count"]), plan, job)
-        )
+        before = k * config.values["train"]["rounds"]
+        watch, listen = _Watch(board, claim, before), partial(_listen, board, claim, before)
+        result = run_trial(config, listen, watch, stop, seat, beside=plan.workers["count"])
+        results.append(outcome(result, plan, job))
     return results
+
+
+def _listen(board: Board, claim: Claim, before: int, config: dict[str, Any], record: Record) -> Listener:
+    """Open a trial's run in tracking. before: rounds under earlier seeds."""
+    board.begin(claim, record.folder, before)
+    return LeasedListener(open_run(config, record), partial(board.holds, claim))
 
 
 def outcome(result: Result, plan: Plan, job: Job) -> dict[str, Any]:
@@ -198,13 +232,20 @@ def selected_column(plan: Plan, job: Job) -> str:
 
 
 class _Watch:
-    """Called after each round: tells it, and stops a loser. before: rounds under earlier seeds."""
+    """Called after each round: checks the lease, tells the round, and stops a loser. before: rounds under earlier
+    seeds.
+    """
 
     def __init__(self, board: Board, claim: Claim, before: int) -> None:
         self.board, self.claim, self.before = board, claim, before
         self.column = selected_column(board.plan, claim.job)
 
     def __call__(self, record: Record) -> None:
+        if not self.board.holds(self.claim):
+            raise LeaseLost(
+                "this worker was silent for too long (suspended, or cut off from the database), and another has taken "
+                "the trial over. It is stopped here; what is trained is kept."
+            )
         row, trial = record.last_row, self.claim.trial
         done, total = int(row["round"]), int(record.config["train"]["rounds"])
         self.board.note(self.claim, round=[done, total], reached=self.before + done)
@@ -229,7 +270,7 @@ def _told(tell: Any, claim: Claim, *what: Any, **more: Any) -> None:
 def _reason(error: Exception) -> str:
     """An error in a line, for summary and storage."""
     said = one_line(error)[:500]
-    return said if isinstance(error, UserError | Fruitless) else f"{type(error).__name__}: {said}"
+    return said if isinstance(error, UserError | NoWinner) else f"{type(error).__name__}: {said}"
 
 
 def _let_go_of_memory() -> None:

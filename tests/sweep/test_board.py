@@ -8,11 +8,14 @@ from typing import Any
 import optuna
 import pytest
 from optuna.trial import FrozenTrial, TrialState, create_trial
+from sqlalchemy import event
 
-from pflsweep.sweep.board import Board, _standing, point_of
+from pflsweep import disk
+from pflsweep.sweep.board import Board, Claim, _standing, point_of
 from pflsweep.sweep.plan import Job, Plan
 
 SEARCH, FINAL = Job(0, False, 0), Job(0, True, 0)
+KILLED: dict[str, Any] = {"status": "SIGKILL"}
 COMPLETE, FAIL, PRUNED = TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED
 RUNNING, WAITING = TrialState.RUNNING, TrialState.WAITING
 
@@ -40,12 +43,15 @@ def frozen(state: TrialState, number: int, **attrs: Any) -> FrozenTrial:
         ([(RUNNING, {}), (WAITING, {})], "running", (1,)),
         ([(COMPLETE, {}), (WAITING, {})], "done", (1,)),
         ([(FAIL, {}), (COMPLETE, {})], "done", ()),
-        ([(FAIL, {})], "lost", ()),  # its worker died
-        ([(FAIL, {"deaths": 0}), (FAIL, {"deaths": 1})], "lost", ()),
-        ([(FAIL, {"deaths": 2})], "failed", ()),  # the third
-        ([(FAIL, {"deaths": 2, "before": 7, "reached": 7})], "failed", ()),
-        ([(FAIL, {"deaths": 2, "before": 7, "reached": 8})], "lost", ()),  # a reboot in a long trial
+        ([(FAIL, {})] * 9, "lost", ()),  # leases that were lost, as by a reboot, count against nobody
+        ([(FAIL, {"death": KILLED | {"rounds": 0}})] * 2, "lost", ()),
+        ([(FAIL, {"death": KILLED | {"rounds": 0}})] * 3, "failed", ()),
+        ([(FAIL, {"death": KILLED | {"rounds": 7}}), (FAIL, {})] * 3, "failed", ()),  # a lost lease between is no round
+        ([(FAIL, {"death": KILLED | {"rounds": n}}) for n in (7, 7, 8)], "lost", ()),  # the record came further
+        ([(FAIL, {"death": KILLED | {"rounds": n}}) for n in (7, 8, 8, 8)], "failed", ()),
+        ([*[(FAIL, {"death": KILLED | {"rounds": 0}})] * 3, (FAIL, {"retried": True})], "lost", ()),  # counted anew
         ([(FAIL, {"error": "it"})], "failed", ()),
+        ([(FAIL, {"error": "it", "diverged": True})], "diverged", ()),
         ([(FAIL, {"error": "it"}), (WAITING, {})], "waiting", ()),  # retried
         ([(WAITING, {"duplicate": True}), (FAIL, {"duplicate": True})], "lost", ()),
         ([(PRUNED, {})], "pruned", ()),
@@ -95,9 +101,9 @@ def test_two_commands_at_once_enqueue_each_slot_once(plan: Plan) -> None:
     assert sum(bool(trial.user_attrs.get("duplicate")) for trial in trials) == len(list(plan.jobs))
 
 
-def test_who_died_is_taken_over_and_after_three_deaths_the_slot_has_failed(plan: Plan) -> None:
+def test_a_silent_worker_is_taken_over_and_that_counts_against_nobody(plan: Plan) -> None:
     board = opened(plan)
-    for death in range(3):
+    for _ in range(5):
         claim = board.claim()
         assert claim is not None
         assert claim.job == SEARCH
@@ -105,26 +111,39 @@ def test_who_died_is_taken_over_and_after_three_deaths_the_slot_has_failed(plan:
         assert board.slots[SEARCH].status == "running"  # it beats still
         _age_heartbeats(board)
         board.revive()
-        assert board.slots[SEARCH].status == ("waiting" if death < 2 else "failed")
-    assert "died 3 times" in board.slots[SEARCH].reason
-    board.prepare(retry=True)
-    assert board.slots[SEARCH].status == "waiting"
-    claim = board.claim()
+        assert board.slots[SEARCH].status == "waiting"
+
+
+def die(board: Board, folder: Path, rounds: int) -> None:
+    """Let a worker claim the search's first slot, write so many rounds of it to its record, and be killed."""
+    worker = Board(board.plan, worker=f"worker {rounds}")
+    worker.refresh()
+    claim = worker.claim()
     assert claim is not None
-    assert claim.point == {"train.lr": 0.1}
+    assert claim.job == SEARCH
+    worker.begin(claim, folder, 0)
+    disk.write_json(folder / "status.json", {"rounds": rounds})
+    assert board.record_death(f"worker {rounds}", "SIGKILL") == 1
+    assert board.record_death(f"worker {rounds}", "SIGKILL") == 0
 
 
-def test_deaths_between_which_rounds_were_trained_do_not_count(plan: Plan) -> None:
+def test_a_third_death_in_a_row_without_a_further_round_fails_a_trial(plan: Plan, tmp_path: Path) -> None:
+    """Progress is what the record says, whatever heartbeats have told."""
     board = opened(plan)
-    for reached in (12, 17, 20, 20, 20):
-        claim = board.claim()
-        assert claim is not None
-        claim.trial.set_user_attr("reached", reached)
-        _age_heartbeats(board)
-        assert board.slots[SEARCH].status != "failed"
-        board.revive()
-    assert board.slots[SEARCH].status == "failed"  # three times at round 20
-    assert "died 3 times" in board.slots[SEARCH].reason
+    for rounds in (9, 12, 12, 13, 17, 17):
+        die(board, tmp_path, rounds)
+        assert board.slots[SEARCH].status == "waiting"
+    die(board, tmp_path, 17)
+    slot = board.slots[SEARCH]
+    assert slot.status == "failed"
+    assert slot.reason == "its worker was ended 3 times in a row at round 17, the last time by SIGKILL"
+    again = opened(plan)  # the same command tries what has no result first, and counts anew
+    assert again.slots[SEARCH].status == "waiting"
+    for _ in range(2):
+        die(again, tmp_path, 17)
+    claim = again.claim()
+    assert claim is not None
+    assert (claim.job, claim.point) == (SEARCH, {"train.lr": 0.1})
 
 
 def test_what_a_killed_command_has_left_is_in_its_place_again(plan: Plan) -> None:
@@ -160,18 +179,55 @@ def test_released_means_as_if_never_claimed(plan: Plan) -> None:
     assert (again.job, again.point) == (first.job, first.point)
 
 
-def test_a_failed_search_leaves_no_winner(plan: Plan) -> None:
+def test_a_search_in_which_every_point_diverged_has_no_winner(plan: Plan) -> None:
     board = opened(plan)
     for _ in range(3):
         claim = board.claim()
         assert claim is not None
-        board.fail(claim, "it diverged")
+        board.fail(claim, "no loss is finite", diverged=True)
     board.refresh()
-    assert board.ready(0)
+    assert board.electable(0)
     assert board.winner(0) is None
-    assert {slot.reason for slot in board.slots.values() if slot.status == "failed"} == {"it diverged"}
+    assert {slot.reason for slot in board.slots.values() if slot.status == "diverged"} == {"no loss is finite"}
     (study,) = [s for name, s in board._studies.items() if not name.endswith("final")]
     assert {trial.state for trial in study.trials} == {FAIL}
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_a_point_without_a_result_leaves_no_winner_unless_a_part_is_enough(plan: Plan, partial: bool) -> None:
+    plan = plan._replace(tune={**plan.tune, "partial": partial})
+    board = opened(plan)
+    crash_last(board)
+    board.refresh()
+    assert [slot.reason for slot in board.without_result(0)] == ["out of memory"]
+    finals = {slot.status for job, slot in board.slots.items() if job.final}
+    if not partial:
+        assert finals == {"blocked"}
+        assert board.claim() is None
+        assert board.finished, "nothing is left that this command could train"
+        board.prepare()
+        claim = board.claim()
+        assert claim is not None
+        assert claim.point == {"train.lr": 0.3}
+        board.fail(claim, "diverged, which is a result", diverged=True)
+        board.refresh()
+    claim = board.claim()
+    assert claim is not None
+    assert (claim.job, claim.point) == (FINAL, {"train.lr": 0.2})
+
+
+def crash_last(board: Board) -> None:
+    """Try all three points: the second is the best, the third has no result."""
+    assert [done(board, value, {}) for value in (0.4, 0.6)] == [0.1, 0.2]
+    last = board.claim()
+    assert last is not None
+    board.fail(last, "out of memory")
+
+
+@pytest.fixture
+def partial(plan: Plan) -> Plan:
+    """The plan with tune.partial: its final trials are trained before every point has a result."""
+    return plan._replace(tune={**plan.tune, "partial": True})
 
 
 def done(board: Board, value: float, result: dict[str, Any]) -> Any:
@@ -182,34 +238,33 @@ def done(board: Board, value: float, result: dict[str, Any]) -> Any:
     return claim.point["train.lr"]
 
 
-def test_a_point_that_is_retried_may_win(plan: Plan) -> None:
-    board = opened(plan)
-    assert [done(board, value, {}) for value in (0.4, 0.6)] == [0.1, 0.2]
-    last = board.claim()
-    assert last is not None
-    board.fail(last, "the disk was full")
-    assert [done(board, 0.5, {}) for _ in range(2)] == [0.2, 0.2]
+def final(identity: str) -> dict[str, Any]:
+    """What a worker tells of a final trial."""
+    return {"trials": [{"identity": identity}]}
+
+
+def test_a_point_that_is_tried_again_may_win_and_supersedes_final_trials(partial: Plan) -> None:
+    board = opened(partial)
+    crash_last(board)
+    assert [done(board, 0.5, final(name)) for name in ("a", "b")] == [0.2, 0.2]
     assert board.finished
-    again = Board(plan)
-    again.prepare()
-    assert again.finished
-    again.prepare(retry=True)
+    again = opened(partial)
     assert done(again, 0.7, {}) == 0.3
     assert not again.finished
     again.revive()
-    assert [done(again, 0.6, {}) for _ in range(2)] == [0.3, 0.3]  # both final trials anew
+    assert [again.slots[job].superseded for job in partial.final(0)] == [("a",), ("b",)]
+    assert [again.slots[job].trials for job in partial.final(0)] == [[], []]
+    assert [done(again, 0.6, final(name)) for name in ("c", "d")] == [0.3, 0.3]  # both final trials anew
     assert again.finished
-    other = opened(plan)
+    other = opened(partial)
     assert other.finished
     assert other.winner(0) == {"train.lr": 0.3}
+    assert [other.slots[job].superseded for job in partial.final(0)] == [("a",), ("b",)]
 
 
-def test_final_trials_stay_where_a_retried_point_loses(plan: Plan) -> None:
-    board = opened(plan)
-    assert [done(board, value, {}) for value in (0.4, 0.6)] == [0.1, 0.2]
-    last = board.claim()
-    assert last is not None
-    board.fail(last, "the disk was full")
+def test_final_trials_stay_where_a_retried_point_loses(partial: Plan) -> None:
+    board = opened(partial)
+    crash_last(board)
     assert [done(board, 0.5, {}) for _ in range(2)] == [0.2, 0.2]
     board.prepare(retry=True)
     assert done(board, 0.5, {}) == 0.3
@@ -217,13 +272,10 @@ def test_final_trials_stay_where_a_retried_point_loses(plan: Plan) -> None:
     assert board.finished
 
 
-def test_a_point_that_is_retried_elsewhere_may_win_here(plan: Plan) -> None:
+def test_a_point_that_is_retried_elsewhere_may_win_here(partial: Plan) -> None:
     """A machine that has seen the search's end trains no final trial of its old winner; one under way is done anew."""
-    here = opened(plan)
-    assert [done(here, value, {}) for value in (0.4, 0.6)] == [0.1, 0.2]
-    last = here.claim()
-    assert last is not None
-    here.fail(last, "the disk was full")
+    plan, here = partial, opened(partial)
+    crash_last(here)
     here.refresh()
     early = here.claim()
     assert early is not None
@@ -247,15 +299,13 @@ def test_a_point_that_is_retried_elsewhere_may_win_here(plan: Plan) -> None:
     assert sum(trial.state == COMPLETE for trial in study.trials) == 3
 
 
-def test_who_has_seen_all_done_hears_of_a_retry(plan: Plan) -> None:
+def test_who_has_seen_all_done_hears_of_a_retry(partial: Plan) -> None:
     """So do the command's own table and ledger at its end, and a worker that is idle meanwhile."""
-    board = opened(plan)
-    assert [done(board, value, {}) for value in (0.4, 0.6)] == [0.1, 0.2]
-    last = board.claim()
-    assert last is not None
-    board.fail(last, "the disk was full")
-    assert [done(board, 0.5, {"trials": [{}]}) for _ in range(2)] == [0.2, 0.2]
-    idle = opened(plan)
+    plan, board = partial, opened(partial)
+    crash_last(board)
+    assert [done(board, 0.5, final("a")) for _ in range(2)] == [0.2, 0.2]
+    idle = Board(plan)
+    idle.refresh()
     command = Board(plan)
     command.prepare(retry=True)
     assert [slot.status for slot in command.slots.values()] == ["done", "done", "waiting", "waiting", "waiting"]
@@ -276,14 +326,15 @@ def test_a_final_trial_whose_record_was_deleted_here_is_trained_anew(plan: Plan,
     board = opened(plan)
     there, gone = str(tmp_path), str(tmp_path / "gone")
     for _ in range(3):
-        done(board, 0.5, {"trials": [{"host": gethostname(), "folder": gone}]})  # of searches the value is enough
-    done(board, 0.5, {"trials": [{"host": gethostname(), "folder": there}]})
-    done(board, 0.5, {"trials": [{"host": "another machine", "folder": gone}]})
+        # of a search the value is enough
+        done(board, 0.5, {"trials": [{"identity": "a", "host": gethostname(), "folder": gone}]})
+    done(board, 0.5, {"trials": [{"identity": "a", "host": gethostname(), "folder": there}]})
+    done(board, 0.5, {"trials": [{"identity": "a", "host": "another machine", "folder": gone}]})
     assert opened(plan).finished
     last = plan._replace(id="1" * 16)
     board = opened(last)
     for _ in range(5):
-        done(board, 0.5, {"trials": [{"host": gethostname(), "folder": gone}]})
+        done(board, 0.5, {"trials": [{"identity": "a", "host": gethostname(), "folder": gone}]})
     assert [slot.status for slot in opened(last).slots.values()] == ["done"] * 3 + ["waiting"] * 2
 
 
@@ -317,3 +368,44 @@ def test_many_slots_are_one_study(plan: Plan) -> None:
     again.refresh()
     assert sum(slot.status == "done" for slot in again.slots.values()) == 20
     assert optuna.get_all_study_names(board.storage.url) == [f"{many.id} final"]
+
+
+def test_a_worker_that_was_suspended_has_lost_its_lease(plan: Plan) -> None:
+    """Others can take a trial over only after five silent heartbeats: until then the database is not asked."""
+    board, other = opened(plan), opened(plan)
+    claim = board.claim()
+    assert claim is not None
+    queries: list[str] = []
+    event.listen(board.storage.engine, "before_cursor_execute", lambda *told: queries.append(told[2]))
+    assert board.holds(claim)
+    assert not queries
+    _suspend(board, claim)
+    assert board.holds(claim), "it was silent, but nobody has taken the trial over"
+    assert queries
+    queries.clear()
+    assert board.holds(claim)
+    assert not queries, "the lease is renewed"
+    _suspend(board, claim)
+    _age_heartbeats(board)
+    other.revive()
+    assert not board.holds(claim)
+    taken = other.claim()
+    assert taken is not None
+    assert taken.job == claim.job
+    assert not board.holds(claim)
+    assert other.holds(taken)
+
+
+def test_a_heartbeat_that_comes_too_late_renews_nothing(plan: Plan) -> None:
+    board, other = opened(plan), opened(plan)
+    claim = board.claim()
+    assert claim is not None
+    _age_heartbeats(board)
+    other.revive()
+    board.beat(claim)
+    assert not board.holds(claim)
+
+
+def _suspend(board: Board, claim: Claim) -> None:
+    """As if this process had been stopped for a minute."""
+    board._renewed[claim.trial._trial_id] -= 60

@@ -29,7 +29,9 @@ def test_the_ledger_says_what_was_asked_and_what_answers_it(plan: Plan) -> None:
         claim = board.claim()
         assert claim is not None
         assert written()["groups"][0]["winner"] is None, "nobody has won before the last point is settled"
-        board.fail(claim, "it broke") if value is None else board.tell(claim, value, {"trials": []})
+        board.fail(claim, "no loss is finite", diverged=True) if value is None else board.tell(
+            claim, value, {"trials": []}
+        )
     board.refresh()
     for identity in ("abc", None):
         claim = board.claim()
@@ -43,7 +45,43 @@ def test_the_ledger_says_what_was_asked_and_what_answers_it(plan: Plan) -> None:
     assert group["tried"] == [{"point": {"train.lr": 0.1}, "value": 0.4}, {"point": {"train.lr": 0.2}, "value": 0.6}]
     assert group["trials"] == {"0": "abc"}
     assert group["failed"] == {"1": "it broke too"}
-    assert group["failed_points"] == ["it broke"]
+    assert group["failed_points"] == ["no loss is finite"]
+    assert (group["without_result"], group["superseded"]) == ([], [])
+
+
+def test_the_ledger_names_points_without_a_result_and_final_trials_that_are_superseded(plan: Plan) -> None:
+    plan = plan._replace(tune={**plan.tune, "partial": True})
+    board = Board(plan)
+    board.prepare()
+
+    def settle(value: float | None, identity: str = "") -> None:
+        board.revive()
+        claim = board.claim()
+        assert claim is not None
+        if value is None:
+            board.fail(claim, "out of memory")
+        else:
+            board.tell(claim, value, {"trials": [{"identity": identity}]})
+
+    def written() -> dict:
+        board.refresh()
+        ledger.write(board, [])
+        return json.loads(ledger.path(board).read_text())["groups"][0]
+
+    for value in (0.4, 0.6, None):
+        settle(value)
+    settle(0.7, "a")
+    group = written()
+    assert (group["winner"], group["without_result"]) == ({"train.lr": 0.2}, ["out of memory"])
+    assert (group["trials"], group["superseded"]) == ({"0": "a"}, [])
+    board.prepare()
+    settle(0.9)
+    group = written()
+    assert (group["trials"], group["superseded"]) == ({}, ["a"])
+    settle(0.8, "b")
+    group = written()
+    assert (group["winner"], group["without_result"]) == ({"train.lr": 0.3}, [])
+    assert (group["trials"], group["superseded"]) == ({"0": "b"}, ["a"])
 
 
 def test_the_ledger_keeps_no_password(plan: Plan) -> None:

@@ -14,16 +14,16 @@ from pflsweep.sweep.view import View
 
 
 def told(value: float, folder: str = "gone", seconds: float = 0.0) -> dict:
-    return {"trials": [{"folder": folder, "host": "gpu1", "value": value, "seconds": seconds}]}
+    return {"trials": [{"identity": "a", "folder": folder, "host": "gpu1", "value": value, "seconds": seconds}]}
 
 
 def advance(board: Board, values: list[float | str]) -> None:
-    """Settle the next slots: with a value, or a reason of failure."""
+    """Settle the next slots: with a value, or a reason of failure, of which `nan` is that the trial diverged."""
     for value in values:
         claim = board.claim()
         assert claim is not None
         if isinstance(value, str):
-            board.fail(claim, value)
+            board.fail(claim, value, **({"diverged": True} if value == "nan" else {}))
         else:
             board.tell(claim, value, told(value))
     board.refresh()
@@ -146,27 +146,51 @@ def test_a_log_says_at_times_what_is_running_and_what_is_left(
 def test_a_log_has_a_line_for_each_trial_that_ends(board: Board, capsys: pytest.CaptureFixture) -> None:
     advance(board, [0.4])
     with View(board.plan):
-        advance(board, [0.5, "it broke", 0.75])
+        advance(board, [0.5, "nan", 0.75])
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "a test: 5 trials, 1 of them done before"
     ends = sorted(line.partition(";")[0] for line in lines[1:])
     assert ends == [
         "[2/5] fedavg lr=0.2 (search): 50.0%",
-        "[3/5] fedavg lr=0.3 (search): failed: it broke",
+        "[3/5] fedavg lr=0.3 (search): diverged: nan",
         "[4/5] fedavg seed=0: 75.0%",
     ]
 
 
-def test_the_end_names_winners_means_and_failures(board: Board, capsys: pytest.CaptureFixture) -> None:
-    advance(board, [0.4, 0.6, "it broke", 0.75, 0.77])
-    assert summary.conclude(board, track=False) == 1
+def test_the_end_names_winners_and_means(board: Board, capsys: pytest.CaptureFixture) -> None:
+    """A point that diverged has lost its search: that is no failure of the sweep."""
+    advance(board, [0.4, 0.6, "nan", 0.75, 0.77])
+    assert summary.conclude(board, track=False) == 0
     out, err = capsys.readouterr()
     assert "train.lr=0.2" in out
     assert "60.0" in out
     assert "76.0 ± 1.4 (5/5, 1 failed)" in out
-    assert "the trial fedavg lr=0.3 (search) failed: it broke" in err
-    assert "1 of 5 trials failed; retry=true tries them again." in err
+    assert err == ""
     assert "Records that are not here: 1 in gpu1:." in out  # both seeds told of one folder
+
+
+def test_the_end_says_that_a_point_without_a_result_leaves_no_winner(
+    board: Board, capsys: pytest.CaptureFixture
+) -> None:
+    advance(board, [0.4, 0.6, "it broke"])
+    assert summary.conclude(board, track=False) == 1
+    out, err = capsys.readouterr()
+    assert "no winner" in out
+    assert "train.lr=0.2" not in out
+    assert "the trial fedavg lr=0.3 (search) failed: it broke" in err
+    assert "fedavg: no winner: 1 of 3 points has no result (it broke). Its final trials wait" in err
+    assert "1 of 5 trials failed; the same command tries them again." in err
+
+
+def test_a_winner_of_a_part_of_its_points_is_marked(plan: Plan, capsys: pytest.CaptureFixture) -> None:
+    board = Board(plan._replace(tune={**plan.tune, "partial": True}))
+    board.prepare()
+    advance(board, [0.4, 0.6, "it broke", 0.75, 0.77])
+    assert summary.conclude(board, track=False) == 1
+    out, err = capsys.readouterr()
+    assert "train.lr=0.2 †" in out
+    assert "76.0 ± 1.4 †" in out
+    assert "fedavg: † 1 of 3 points has no result (it broke); the winner was elected among the others" in err
 
 
 def test_standings(board: Board) -> None:

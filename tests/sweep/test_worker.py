@@ -52,11 +52,11 @@ def test_gpus_are_assigned_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
         (torch.OutOfMemoryError("CUDA out of memory"), "OutOfMemoryError: CUDA out of memory", "trace"),
         (ZeroDivisionError("a bug\nof two lines"), "ZeroDivisionError: a bug of two lines", "trace"),
         (worker.UserError("a bad value"), "a bad value", "input"),
-        (worker.Diverged("no loss is finite"), "Diverged: no loss is finite", None),
+        (worker.Diverged("no loss is finite"), "Diverged: no loss is finite", "diverged"),
     ],
 )
 def test_a_trial_that_fails_says_why(
-    error: Exception, reason: str, says: str | None, plan: Plan, monkeypatch: pytest.MonkeyPatch
+    error: Exception, reason: str, says: str, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: Any, **__: Any) -> None:
         raise error
@@ -67,10 +67,15 @@ def test_a_trial_that_fails_says_why(
     worker.work(plan)
     board.refresh()
     slot = board.slots[Job(0, False, 0)]
-    assert (slot.status, slot.reason) == ("failed", reason)
-    assert [key for key in ("trace", "input") if slot.result.get(key)] == ([says] if says else [])
+    lost = says == "diverged"
+    assert (slot.status, slot.reason) == ("diverged" if lost else "failed", reason)
+    assert [key for key in ("trace", "input", "diverged") if slot.result.get(key)] == [says]
     assert tracking.SWEEP not in os.environ  # what is trained next in this process is not this sweep's
-    assert board.slots[Job(0, True, 0)].reason == "its search has no result: every point failed or was pruned"
+    final = board.slots[Job(0, True, 0)]
+    if lost:
+        assert final.reason == "its search has no winner: every point diverged or was pruned"
+    else:
+        assert final.status == "blocked", "points without a result elect no winner"
 
 
 def three(plan: Plan) -> tuple[Board, Plan]:
@@ -137,7 +142,7 @@ def test_a_stack_tells_what_became_of_each(plan: Plan, monkeypatch: pytest.Monke
     assert [by_number[k].status for k in range(3)] == ["pruned", "failed", "done"]
     assert "ZeroDivisionError: a bug" in by_number[1].reason
     assert "raise ZeroDivisionError" in by_number[1].result["trace"], "where it was raised"
-    assert all(slot.status == "done" for job, slot in board.slots.items() if job.final)
+    assert all(slot.status == "blocked" for job, slot in board.slots.items() if job.final), "the bug is no result"
 
 
 def test_a_database_that_is_away_in_a_stack_loses_nothing(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,178 @@
+"""Workers in processes of their own on this machine: started, watched, started anew when they are killed, stopped
+together. What runs in such a process is in worker_process.py.
+"""
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from uuid import uuid4
+
+from pflsweep import signals
+from pflsweep.disk import DiskFull
+from pflsweep.errors import UserError, one_line
+from pflsweep.process import available, memory_available, threads_each
+from pflsweep.progress import say
+from pflsweep.sweep.board import Board
+from pflsweep.sweep.plan import Plan, write
+
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # of libraries other than PyTorch
+EARLY = 3  # times in a row that a worker may be killed while it has no trial
+LOOK = 0.1  # seconds between two looks at the processes
+ENDING = 8.0  # seconds that workers have to end when the disk is full
+# Bytes that a worker takes before any data: 480 MB were measured with torch 2.14 (CPU), pandas, optuna and mlflow
+MEMORY = 0.5e9
+# The worker finds modules where the command does, also a method of the user's beside a notebook
+BOOT = """
+import json, sys
+job = json.loads(sys.argv[1])
+sys.path[:] = job.pop("path")
+from pflsweep.sweep.worker_process import main
+sys.exit(main(**job))
+"""
+
+
+class Worker:
+    """A worker process. Its standard input is a pipe that nothing is written to: when it is closed the worker stops
+    after its round, and when this command dies the system closes it.
+    """
+
+    def __init__(self, number: int, plan: Path, environment: dict[str, str], heartbeat: int) -> None:
+        self.number, self.name = number, uuid4().hex
+        self.error = plan.with_name(f"{self.name}.error")
+        job = {"path": sys.path, "plan": str(plan), "number": number, "name": self.name, "error": str(self.error)}
+        job |= {"command": os.getpid(), "heartbeat": heartbeat}
+        # in a group of its own, so that a terminal's Ctrl-C reaches the command alone
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", BOOT, json.dumps(job)], stdin=subprocess.PIPE, env=environment, process_group=0
+        )
+
+    def stop(self) -> None:
+        """Ask the worker to stop after its round."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    @property
+    def raised(self) -> BaseException | None:
+        """What the worker has raised, once it has ended by itself."""
+        # the file is this command's own, in a folder that is nobody else's
+        return pickle.loads(self.error.read_bytes()) if self.error.exists() else None
+
+    @property
+    def status(self) -> str:
+        """Why the process ended, in the system's words."""
+        code = self.process.returncode
+        if code >= 0:
+            return f"exit status {code}"
+        name = signal.Signals(-code).name
+        return f"{name} (out of memory?)" if name == "SIGKILL" else name
+
+
+def check_count(count: int) -> None:
+    """Raise UserError if this machine cannot hold so many workers."""
+    cores, memory = available(), memory_available()
+    if count > cores:
+        raise UserError(
+            f"workers.count: {count} workers would start, and this command has {cores} core{'s' * (cores > 1)} of this "
+            f"machine. More workers than cores wait for each other: use workers.count={cores}, or more machines "
+            "(docs/many_machines.md)."
+        )
+    if count * MEMORY > memory:
+        fit = max(1, int(memory / MEMORY))
+        raise UserError(
+            f"workers.count: {count} workers need {count} x {MEMORY / 1e9:.1f} GB = {count * MEMORY / 1e9:.1f} GB of "
+            f"memory before they have any data, and {memory / 1e9:.1f} GB are free. Use workers.count={fit}."
+        )
+
+
+def run(plan: Plan, board: Board) -> None:
+    """Train with `workers.count` processes until the plan is settled or all of them have ended.
+
+    Raises KeyboardInterrupt on Ctrl-C and SIGTERM, DiskFull when a worker does, and what a worker has raised if all
+    have raised.
+    """
+    count = plan.workers["count"]
+    shares = {name: os.environ.get(name, str(threads_each(count))) for name in THREADS}
+    with TemporaryDirectory() as folder, ExitStack() as killing:
+        file = Path(folder) / "plan.json"
+        write(plan, file)
+
+        def start(number: int) -> Worker:
+            worker = Worker(number, file, {**os.environ, **shares}, plan.workers["heartbeat"])
+            killing.callback(worker.kill)  # on a second Ctrl-C, or a bug; of one that has ended nothing is left to kill
+            return worker
+
+        workers = {number: start(number) for number in range(count)}
+        errors, early = list[BaseException](), Counter[int]()
+        with _stopping(workers) as pressed:
+            while workers:
+                time.sleep(LOOK)
+                for worker in _ended(workers):
+                    error = worker.raised
+                    if worker.process.returncode == 0 or (pressed and error is None):
+                        continue
+                    if error is None:
+                        had = board.record_death(worker.name, worker.status)
+                        early[worker.number] = 0 if had else early[worker.number] + 1
+                        if early[worker.number] < EARLY:
+                            say(f"A worker was ended by {worker.status}. It starts anew and goes on with its trial.")
+                            workers[worker.number] = start(worker.number)
+                            continue
+                        error = UserError(f"A worker is ended before it has a trial, by {worker.status}.")
+                    if isinstance(error, DiskFull):
+                        _end_all(workers.values())
+                        raise error
+                    errors.append(error)
+                    say(f"A worker has ended, the others go on: {one_line(error)}")
+    if pressed:
+        raise KeyboardInterrupt
+    if len(errors) == count:
+        raise errors[0]
+
+
+def _ended(workers: dict[int, Worker]) -> list[Worker]:
+    """Take the workers whose processes have ended out of `workers`."""
+    ended = [worker for worker in workers.values() if worker.process.poll() is not None]
+    for worker in ended:
+        del workers[worker.number]
+    return ended
+
+
+def _end_all(workers: Collection[Worker]) -> None:
+    """Let workers bring their rounds to an end, for some seconds."""
+    for worker in workers:
+        worker.stop()
+    until = time.monotonic() + ENDING
+    while any(worker.process.poll() is None for worker in workers) and time.monotonic() < until:
+        time.sleep(LOOK)
+
+
+@contextmanager
+def _stopping(workers: dict[int, Worker]) -> Iterator[list[int]]:
+    """Stop all workers after their rounds on Ctrl-C and SIGTERM; a second one raises KeyboardInterrupt at once. Yield
+    the list of signals that came.
+    """
+    pressed: list[int] = []
+
+    def stop(number: int) -> bool:
+        pressed.append(number)
+        for worker in list(workers.values()):
+            with suppress(OSError):
+                worker.stop()
+        say("Stopping after this round of each worker; Ctrl-C again stops at once.")
+        return True
+
+    with signals.handled(stop):
+        yield pressed

@@ -1,0 +1,50 @@
+"""What runs in a worker's process. Imports nothing heavy before it watches whether its command is still there."""
+
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from pflsweep import signals
+
+
+def main(plan: str, number: int, name: str, error: str, command: int, heartbeat: int) -> int:
+    """Train until the plan is settled, the command closes this process's standard input, or the command is gone.
+
+    plan: file of the plan. name: under which the command tells of this worker's death. error: file for the pickled
+    exception. command: pid. Returns the exit code: 1 if an exception was raised.
+    """
+    over = threading.Event()
+    threading.Thread(target=_follow, args=(over, command, heartbeat), daemon=True).start()
+    try:
+        with signals.terminable():
+            from pflsweep.progress import quietly
+            from pflsweep.sweep.plan import read
+            from pflsweep.sweep.worker import work
+
+            with quietly(mute=True):
+                work(read(Path(plan)), number, over.is_set, name)
+    except KeyboardInterrupt:
+        return 0
+    except BaseException as raised:
+        from pflsweep.engine.parallel import portable
+
+        Path(error).write_bytes(pickle.dumps(portable(raised)))
+        return 1
+    return 0
+
+
+def _follow(over: threading.Event, command: int, heartbeat: int) -> None:
+    """Interrupt this process when its standard input ends. If the command is gone, end it within two heartbeats,
+    whatever it is doing.
+    """
+    os.read(sys.stdin.fileno(), 1)
+    over.set()
+    os.kill(os.getpid(), signal.SIGINT)
+    until = time.monotonic() + 1.5 * heartbeat
+    while os.getppid() == command or time.monotonic() < until:
+        time.sleep(0.2)
+    os._exit(1)
