@@ -46,7 +46,7 @@ def _runs(options: argparse.Namespace) -> int:
         path = page.write(chosen, options.out, options.baseline, options.target and options.target / 100)
     except OSError as error:
         raise UserError(f"--out {options.out} cannot be written to ({error.strerror}). Name another folder.") from error
-    print(tables.brief(chosen.records, chosen.searches.keys).to_string(index=False))
+    print(tables.brief(chosen.records, chosen.searches.keys, chosen.searches.partial).to_string(index=False))
     left, hidden = len(chosen.left) + len(chosen.damaged), len(chosen.hidden)
     print(
         f"\n{path}: {len(done)} runs"

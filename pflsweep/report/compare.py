@@ -19,6 +19,7 @@ from pflsweep.report.figures import Curve
 from pflsweep.report.stats import Interval, interval, over_seeds
 
 Array = NDArray[np.float64]
+PARTIAL = " †"  # marks a row whose winner was elected although points of its search have no result
 
 # Rows of one table may differ in the method, what is plugged into it, the seed, in what is scored beside the accuracy,
 # and in what changes no number, as a study of the trial
@@ -198,14 +199,15 @@ class Setting:
         return named[0] if named else None
 
 
-def settings(records: Iterable[Record], searched: Collection[str] = ()) -> list[Setting]:
-    """The runs by setting, in the order in which they come. searched: keys that are hyperparameters as the methods' own
-    are, since a sweep has searched them.
+def settings(records: Iterable[Record], searched: Collection[str] = (), partial: Collection[str] = ()) -> list[Setting]:
+    """Return the runs by setting, in the order in which they come. searched: keys that are hyperparameters as the
+    methods' own are, since a sweep has searched them. partial: identities of final trials whose search elected a winner
+    although points had no result; their rows are marked.
     """
     groups: dict[str, list[Record]] = {}
     for record in records:
         groups.setdefault(json.dumps(setting_of(record, searched), sort_keys=True), []).append(record)
-    rows = {key: _rows(group, searched) for key, group in groups.items()}
+    rows = {key: _rows(group, searched, partial) for key, group in groups.items()}
     shown = [json.loads(key) for key in groups if rows[key]]
     keys = sorted({key for config in shown for key in config})
     apart = [key for key in keys if len({str(config.get(key)) for config in shown}) > 1]
@@ -250,7 +252,7 @@ def method_of(record: Record) -> str:
     return method_name(record.meta)
 
 
-def _rows(records: list[Record], searched: Collection[str]) -> list[Row]:
+def _rows(records: list[Record], searched: Collection[str], partial: Collection[str]) -> list[Row]:
     """A row for each method and its hyperparameters, where at least one run has finished."""
     groups: dict[str, list[Record]] = {}
     for record in records:
@@ -263,7 +265,8 @@ def _rows(records: list[Record], searched: Collection[str]) -> list[Row]:
             seeds = {r.meta["seed"] for r in done}
             missing = [r for r in group if not finished(r) and r.meta["seed"] not in seeds]
             studied = [r for r in done if _study(r)]
-            label, tuned = _label(group[0], siblings, searched), _tuned(group[0], searched)
+            mark = PARTIAL if any(r.meta["identity"] in partial for r in done) else ""
+            label, tuned = _label(group[0], siblings, searched) + mark, _tuned(group[0], searched)
             rows.append(Row(label, _by_seed(done), missing, tuned, studied))
     return rows
 

@@ -32,7 +32,8 @@ and where they would leave the curves no room.
 
 def write(chosen: Chosen, out: Path, baseline: str | None, goal: float | None = None) -> Path:
     """Writes runs.md, the same as runs.html, and figures into `out`. goal: an accuracy whose first round is told."""
-    found = [setting for setting in settings(chosen.records, chosen.searches.keys) if setting.rows]
+    made = settings(chosen.records, chosen.searches.keys, chosen.searches.partial)
+    found = [setting for setting in made if setting.rows]
     check_baseline(found, baseline)
     out.mkdir(parents=True, exist_ok=True)
     text = [f"# Comparison of {sum(len(row.records) for s in found for row in s.rows)} finished runs\n"]
@@ -98,13 +99,28 @@ def draw(setting: Setting, base: Row | None, out: Path, suffix: str = "") -> dic
 
 
 def _searches(chosen: Chosen) -> list[str]:
-    """How many trials of searches are left out, and how to see them."""
-    if not chosen.hidden:
-        return []
+    """Return how many trials of searches are left out, how to see them, and what marks mean."""
+    lines = []
+    if {record.meta["identity"] for record in chosen.records} & chosen.searches.partial:
+        lines.append(
+            "† The hyperparameters of this row were chosen although some points of its search have no result "
+            "(tune.partial=true): they crashed, or their workers were killed.\n"
+        )
+    gone = chosen.searches.superseded
+    superseded = [record.meta["name"] for record in chosen.hidden if record.meta["identity"] in gone]
+    if superseded:
+        lines.append(
+            f"Left out are final trials of points that have lost since, when another point was tried again: "
+            f"{', '.join(superseded)}.\n"
+        )
+    searching = len(chosen.hidden) - len(superseded)
+    if not searching:
+        return lines
     command = f"pflsweep report runs {chosen.hidden[0].folder.parent.as_posix()}/[0-9a-f]*"
     return [
-        f"{len(chosen.hidden)} trials of searches, by which hyperparameters were chosen, are left out; they are shown "
-        f"where their folders are named: `{command}`.\n"
+        *lines,
+        f"{searching} trials of searches, by which hyperparameters were chosen, are left out; they are shown "
+        f"where their folders are named: `{command}`.\n",
     ]
 
 

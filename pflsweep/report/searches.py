@@ -11,8 +11,11 @@ from pflsweep.report.paper.store import Ledger, ledgers
 
 class Searches(NamedTuple):
     keys: frozenset[str] = frozenset()  # that were searched for some method, such as train.lr
-    trials: frozenset[str] = frozenset()  # identities of a search's trials that are nobody's final trial
+    trials: frozenset[str] = frozenset()  # identities of a search's trials that are nobody's final trial now
     won: Mapping[str, str] = {}  # identity of a final trial -> how its hyperparameters were chosen
+    partial: frozenset[str] = frozenset()  # identities of final trials of searches of which some points have no result
+    superseded: frozenset[str] = frozenset()  # identities of final trials of points that do not win any more
+    order: Mapping[str, tuple[str, int]] = {}  # identity of a final trial -> its ledger, and its place in there
 
 
 def beside(records: Iterable[Record]) -> Searches:
@@ -28,7 +31,12 @@ def beside(records: Iterable[Record]) -> Searches:
         if record.meta["identity"] not in finals and any(_tried(record, *each) for each in searched)
     }
     won = {identity: _chosen(*each) for each in searched for identity in each[1]["trials"].values()}
-    return Searches(frozenset(key for _, group in searched for key in group["space"]), frozenset(trials), won)
+    partial = {identity for _, group in searched if group["without_result"] for identity in group["trials"].values()}
+    superseded = {identity for _, group in searched for identity in group["superseded"]} - finals
+    places = [(ledger.id, identity) for ledger, group in told for identity in group["trials"].values()]
+    order = {identity: (ledger, at) for at, (ledger, identity) in enumerate(places)}
+    keys = frozenset(key for _, group in searched for key in group["space"])
+    return Searches(keys, frozenset(trials | superseded), won, frozenset(partial), frozenset(superseded), order)
 
 
 def _chosen(ledger: Ledger, group: dict[str, Any]) -> str:

@@ -41,8 +41,9 @@ def choose(runs: Path, words: list[str]) -> Chosen:
 
 
 def without_searches(chosen: Chosen, words: list[str]) -> Chosen:
-    """Without the trials that sweeps have chosen hyperparameters by, unless a word is the folder of one, or its
-    identity or the beginning of it. Raises UserError on a damaged ledger.
+    """Return the runs without the trials that sweeps have chosen hyperparameters by, unless a word is the folder of
+    one, or its identity or the beginning of it. The runs of a sweep stand in its order, whichever began first. Raises
+    UserError on a damaged ledger.
     """
     found = beside(chosen.records)
     shown: list[Record] = []
@@ -50,7 +51,21 @@ def without_searches(chosen: Chosen, words: list[str]) -> Chosen:
     for record in chosen.records:
         searching = record.meta["identity"] in found.trials and not _named(record, words)
         (hidden if searching else shown).append(record)
-    return Chosen(shown, chosen.damaged, found, tuple(hidden))
+    return Chosen(_by_sweep(shown, found), chosen.damaged, found, tuple(hidden))
+
+
+def _by_sweep(records: list[Record], found: Searches) -> list[Record]:
+    """Sort runs by age, those of a sweep together, in its order, where its oldest one stands."""
+    begun: dict[str, str] = {}
+    for record in _by_age(records):
+        if place := found.order.get(record.meta["identity"]):
+            begun.setdefault(place[0], record.meta["created"])
+
+    def at(record: Record) -> tuple[str, int]:
+        place = found.order.get(record.meta["identity"])
+        return (begun[place[0]], place[1]) if place else (record.meta["created"], -1)
+
+    return sorted(records, key=at)
 
 
 def _named(record: Record, words: list[str]) -> bool:

@@ -96,11 +96,11 @@ def cost(setting: Setting) -> pd.DataFrame:
     ])  # fmt: skip
 
 
-def brief(records: Sequence[Record], searched: Collection[str] = ()) -> pd.DataFrame:
-    """The table that ends a multirun: a line a method and setting. Floats are for one client and round.
-    searched: keys that are hyperparameters, as for `settings`.
+def brief(records: Sequence[Record], searched: Collection[str] = (), partial: Collection[str] = ()) -> pd.DataFrame:
+    """Return the table that ends a multirun: a line a method and setting. Floats are for one client and round.
+    searched, partial: as for `settings`.
     """
-    found = settings(records, searched)
+    found = settings(records, searched, partial)
     lines = []
     for setting in found:
         where = {"setting": setting.name} if len(found) > 1 else {}

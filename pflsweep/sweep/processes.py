@@ -147,6 +147,7 @@ def _ended(workers: dict[int, Worker]) -> list[Worker]:
     ended = [worker for worker in workers.values() if worker.process.poll() is not None]
     for worker in ended:
         del workers[worker.number]
+        worker.stop()  # closes our end of its pipe
     return ended
 
 

@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from pflsweep.report.compare import PARTIAL
 from pflsweep.sweep.board import SETTLED, Board, Slot, point_of
 from pflsweep.sweep.plan import Job, Point
 
 NONE = "-"
-MARK = " †"  # a row whose winner was elected although points have no result (tune.partial)
 
 
 class Standing(NamedTuple):
@@ -28,7 +28,7 @@ class Standing(NamedTuple):
         """A cell of the table: accuracy in percent, of final trials where there are some."""
         count = f"{self.done}/{self.total}" + (f", {self.failed} failed" if self.failed else "")
         if self.final:
-            return f"{spread(self.final)}{MARK * bool(self.without_result)} ({count})"
+            return f"{spread(self.final)}{PARTIAL * bool(self.without_result)} ({count})"
         return f"{count}" if self.best is None else f"search {100 * self.best:.1f} ({count})"
 
 
@@ -62,7 +62,7 @@ def winners(board: Board) -> pd.DataFrame:
     for g, group in enumerate(board.plan.groups):
         if group.tries:
             now = standing(board, g)
-            mark = MARK * bool(now.without_result)
+            mark = PARTIAL * bool(now.without_result)
             point = " ".join(f"{key}={value}" for key, value in now.point.items()) or NONE
             elected = board.electable(g) and now.best is not None
             lines.append({
@@ -100,7 +100,7 @@ def no_winner(board: Board) -> list[str]:
         n = len(reasons)
         what = f"{n} of {group.tries} points {'has' if n == 1 else 'have'} no result ({reasons[0]})"
         if board.plan.tune["partial"]:
-            lines.append(f"{group.name}:{MARK} {what}; the winner was elected among the others (tune.partial=true)")
+            lines.append(f"{group.name}:{PARTIAL} {what}; the winner was elected among the others (tune.partial=true)")
         else:
             lines.append(
                 f"{group.name}: no winner: {what}. Its final trials wait: the same command tries what has no result "

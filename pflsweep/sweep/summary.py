@@ -5,9 +5,12 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pflsweep.disk import claimed
+from pflsweep.errors import UserError
 from pflsweep.progress import duration
 from pflsweep.sweep import cost, standings
 from pflsweep.sweep.board import Board
@@ -98,7 +101,9 @@ def conclude(board: Board, track: bool) -> int:
     if searched:
         print(tables["winners"].to_string(index=False) + f"\n\n{_chosen_on(plan)}\n")
     keys = {key for group in plan.groups for key in group.space}
-    print(conclusion(records, keys) if records else tables["standings"].to_string(index=False))
+    groups = [g for g in range(len(plan.groups)) if board.without_result(g)]
+    partial = {one["identity"] for g in groups for job in plan.final(g) for one in board.slots[job].trials}
+    print(conclusion(records, keys, partial) if records else tables["standings"].to_string(index=False))
     if elsewhere := _elsewhere(board):
         print(f"Records that are not here: {elsewhere}. `pflsweep report` needs the folders copied together.")
     return _name_failures(board)
@@ -160,6 +165,22 @@ def _final(board: Board) -> Iterator[tuple[Job, dict[str, Any]]]:
     return ((job, one) for job, slot in board.slots.items() if job.final for one in slot.trials)
 
 
+def mark_superseded(board: Board) -> list[str]:
+    """Name final trials whose point has lost since as superseded in their records. Returns their identities."""
+    from pflsweep.record import Record
+
+    marked = []
+    for identity in {identity for job, slot in board.slots.items() if job.final for identity in slot.superseded}:
+        folder = board.plan.runs / identity
+        marked.append(identity)
+        # a record that is elsewhere, damaged, or in training for another sweep is left as it is
+        if folder.exists():
+            with suppress(UserError), claimed(folder):
+                record = Record(folder)
+                record.set_status(superseded=sorted({*record.status.get("superseded", []), board.plan.id}))
+    return marked
+
+
 def _elsewhere(board: Board) -> str:
     """Of which machines and folders final trials' records are that are not here; '' for none."""
     told = {(one["host"], Path(one["folder"])) for _, one in _final(board)}
@@ -167,11 +188,13 @@ def _elsewhere(board: Board) -> str:
     return ", ".join(f"{count} in {place}" for place, count in places.items())
 
 
-def conclusion(records: list["Record"], searched: Collection[str] = ()) -> str:
-    """The table of `pflsweep report` in text, with its words explained. searched: keys that are hyperparameters."""
+def conclusion(records: list["Record"], searched: Collection[str] = (), partial: Collection[str] = ()) -> str:
+    """Return the table of `pflsweep report` in text, with its words explained. searched: keys that are hyperparameters.
+    partial: identities of final trials whose search elected a winner although points have no result.
+    """
     from pflsweep.report.tables import brief
 
-    table = brief(records, searched).to_string(index=False)
+    table = brief(records, searched, partial).to_string(index=False)
     rule = "-" * len(table.splitlines()[0])
     runs = records[0].folder.parent
     shown = runs.relative_to(Path.cwd()) if runs.is_relative_to(Path.cwd()) else runs

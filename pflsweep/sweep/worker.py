@@ -320,4 +320,5 @@ def _beating(board: Board) -> Iterator[Any]:
         yield holding
     finally:
         over.set()
-        thread.join()
+        # a heartbeat that hangs in the database must not keep a command that was interrupted from ending
+        thread.join(board.plan.workers["heartbeat"])

@@ -45,6 +45,12 @@ def wait_for(what: Callable[[], object], process: subprocess.Popen, seconds: flo
         time.sleep(0.1)
 
 
+def workers_of(pid: int) -> list[int]:
+    """Return the pids of a command's worker processes."""
+    found = subprocess.run(["pgrep", "-P", str(pid), "-f", "worker_process"], capture_output=True, text=True).stdout
+    return sorted(map(int, found.split()))
+
+
 def run(folder: Path, *arguments: str, code: str = MAIN, tracking: str = "none") -> subprocess.CompletedProcess:
     """The command to its end."""
     process = start(folder, *arguments, code=code, tracking=tracking)

@@ -1,15 +1,18 @@
 """kill -9 in each phase of a sweep of twelve trials: the same command brings it to the end of an undisturbed one."""
 
+import json
 import os
 import signal
+import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from pflsweep.errors import UserError
-from pflsweep.sweep import start as starting
+from pflsweep.sweep import processes
+from pflsweep.sweep.board import Board
 from pflsweep.sweep.plan import Plan
-from tests.sweep.kills import workers_of
 from tests.sweep.sweeping import (
     MAIN,
     TWELVE,
@@ -21,6 +24,7 @@ from tests.sweep.sweeping import (
     start,
     states,
     wait_for,
+    workers_of,
 )
 
 # where the process kills itself, the n-th time that it comes there: module, function, when
@@ -82,7 +86,7 @@ def test_a_killed_worker_leaves_the_others_their_trials(tmp_path: Path) -> None:
         os.kill(workers_of(process.pid)[0], signal.SIGKILL)
         _, rest = process.communicate(timeout=300)
     assert process.returncode == 0, rest
-    assert rest.count("A worker was killed") == 1
+    assert rest.count("A worker was ended by SIGKILL (out of memory?). It starts anew") == 1
     require_each_once(database(tmp_path), 2)
     assert sum(count for (*_, state), count in states(database(tmp_path)).items() if state == "FAIL") == 1
 
@@ -99,18 +103,126 @@ def test_workers_that_are_each_interrupted_end_in_no_table(tmp_path: Path) -> No
     assert not out
 
 
-def test_workers_that_are_killed_before_they_begin_end_the_command(
+def two_workers(plan: Plan) -> Board:
+    board = Board(plan._replace(workers={**plan.workers, "count": 2}))
+    board.prepare()
+    return board
+
+
+def test_workers_that_are_killed_before_they_have_a_trial_end_the_command(
     plan: Plan, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr(starting, "_process", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-    with pytest.raises(UserError, match="killed before it begins"):
-        starting._in_processes(plan._replace(workers={**plan.workers, "count": 2}))
-    assert capfd.readouterr().err.count("It starts anew") == 2 * (starting.EARLY - 1)
+    monkeypatch.setattr(processes, "BOOT", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    board = two_workers(plan)
+    with pytest.raises(UserError, match=r"ended before it has a trial, by SIGKILL \(out of memory\?\)"):
+        processes.run(board.plan, board)
+    assert capfd.readouterr().err.count("It starts anew") == 2 * (processes.EARLY - 1)
+
+
+RAISING = """
+import json, pickle, sys
+job = json.loads(sys.argv[1])
+if job["number"] == 0:
+    open(job["error"], "wb").write(pickle.dumps(ZeroDivisionError("it broke")))
+    sys.exit(1)
+"""
 
 
 def test_what_one_worker_raises_does_not_end_the_others(
     plan: Plan, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr(starting, "_process", lambda plan, number, *_: 1 // number)
-    starting._in_processes(plan._replace(workers={**plan.workers, "count": 3}))
-    assert "A worker has ended, the others go on: integer division" in capfd.readouterr().err
+    monkeypatch.setattr(processes, "BOOT", RAISING)
+    board = two_workers(plan)
+    processes.run(board.plan, board)
+    assert "A worker has ended, the others go on: it broke" in capfd.readouterr().err
+
+
+# A worker that segfaults over one point of the search, so many times in all
+DEADLY = """
+import os, signal
+from pathlib import Path
+from pflsweep.sweep import worker
+run_trial, deaths = worker.run_trial, Path("deaths")
+
+def deadly(config, *arguments, **options):
+    said = deaths.read_text() if deaths.exists() else ""
+    if config.values["train"]["lr"] == 0.1 and config.values["data"]["validation"] and len(said) < {times}:
+        deaths.write_text(said + ".")
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return run_trial(config, *arguments, **options)
+
+worker.run_trial = deadly
+"""
+ONE_SEARCH = ["-m", "algorithm=fedavg", "seed=0", *TWELVE[3:5], *TWELVE[6:], "workers.count=2"]
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_deaths_that_a_command_outlives_count(times: int, tmp_path: Path) -> None:
+    """The third in a row leaves the point without a result, and the signal is the reason; two are forgotten."""
+    boot = f"from pflsweep.sweep import processes; processes.BOOT = {DEADLY.format(times=times)!r} + processes.BOOT\n"
+    done = run(tmp_path, *ONE_SEARCH, code=boot + MAIN)
+    if times == 3:
+        assert done.returncode == 1
+        reason = "its worker was ended 3 times in a row at round 0, the last time by SIGSEGV"
+        assert f"fedavg: no winner: 1 of 2 points has no result ({reason})" in done.stderr
+        done = run(tmp_path, *ONE_SEARCH, code=boot + MAIN)  # the same command tries that point again
+    assert done.returncode == 0, done.stderr
+    assert "train.lr=0.1" in done.stdout, "the point that was killed is the best one"
+    assert "no winner" not in done.stdout
+
+
+def test_a_command_that_is_killed_leaves_nothing_that_counts(tmp_path: Path) -> None:
+    """Killed four times with its workers in mid-trial, each time without a further round on the disk."""
+    command = [*ONE_SEARCH, "train.rounds=400", "checkpoint.every=1000"]
+    for _ in range(4):
+        with start(tmp_path, *command) as process:
+            wait_for(lambda: sum("RUNNING" in key for key in states_of(tmp_path)) == 2, process)
+            for pid in (process.pid, *workers_of(process.pid)):
+                os.kill(pid, signal.SIGKILL)
+            process.communicate()
+    done = run_here(tmp_path, *command)
+    assert done.returncode == 0, done.stderr
+    require_each_once(database(tmp_path), 3)
+
+
+def states_of(folder: Path) -> Counter:
+    """The states of a sweep's slots; none before there is a database."""
+    return states(database(folder)) if (folder / "runs" / "sweeps" / "optuna.db").exists() else Counter()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["while it imports", "in mid-trial"])
+def test_workers_end_within_two_heartbeats_of_their_command(early: bool, tmp_path: Path) -> None:
+    with start(tmp_path, *ONE_SEARCH, "train.rounds=3000", "workers.heartbeat=2") as process:
+        wait_for(lambda: len(workers_of(process.pid)) == 2, process)
+        if not early:
+            wait_for(lambda: sum("RUNNING" in key for key in states_of(tmp_path)) == 2, process)
+        workers = workers_of(process.pid)
+        process.kill()
+        until = time.monotonic() + 4
+        while any(map(alive, workers)) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert not any(map(alive, workers))
+        process.communicate()
+
+
+@pytest.mark.parametrize("workers", ["workers.count=1", "workers.count=2"])
+def test_sigterm_ends_like_ctrl_c_with_an_exit_code_of_its_own(workers: str, tmp_path: Path) -> None:
+    command = [*ONE_SEARCH[:-1], workers, "train.rounds=3000"]
+    with start(tmp_path, *command) as process:
+        count = int(workers[-1])
+        wait_for(lambda: len(list((tmp_path / "runs").glob("*/status.json"))) == count, process)
+        process.terminate()
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 143, said
+    assert "Traceback" not in said
+    records = [json.loads(file.read_text()) for file in (tmp_path / "runs").glob("*/status.json")]
+    assert [record["status"] for record in records] == ["interrupted"] * count
+    assert all((file.parent / "checkpoint.pt").exists() for file in (tmp_path / "runs").glob("*/status.json"))
+    assert {state for *_, state in states(database(tmp_path))} == {"WAITING"}

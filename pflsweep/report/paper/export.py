@@ -14,7 +14,7 @@ from pflsweep.report.paper.table import Made, Reproduced
 
 PRINTED = ["paper", "table", "row_order", "method", "method_label", "dataset", "model", "setting", "metric"]
 NUMBERS = ["value", "std", "unit", "best", "std_over"]
-OURS = ["printed", "printed_std", "difference", "apart", "seeds", "seeds_asked"]
+OURS = ["printed", "printed_std", "difference", "apart", "seeds", "seeds_asked", "partial_search"]
 STATE = "report.json"
 SPECIAL = {**{letter: rf"\{letter}" for letter in "&%#_${}"}, "~": r"\textasciitilde{}"}
 HEAD = ["report", "scale", "cells complete", "apart from print", "failed trials", "mean tau"]
@@ -42,7 +42,7 @@ def as_csv(of: Reproduced) -> str:
             _number(value.mean) if made.there else "", _number(value.std), line.unit,
             str(made.place == 1).lower() if made.there else "", _over(made),
             line.text, line.std_text, _number(made.difference), str(made.apart).lower(),
-            len(made.answer.trials), len(made.answer.seeds),
+            len(made.answer.trials), len(made.answer.seeds), str(made.answer.partial).lower(),
         ])  # fmt: skip
     return file.getvalue()
 
@@ -87,6 +87,7 @@ def _latex(made: Made | None) -> str:
         return "--" if made is None or made.absent == "missing" else made.absent
     shown = page.value(made).replace(page.MINUS, "-").replace("∞", r"\infty").replace("±", r"\pm")
     bold = rf"\mathbf{{{shown}}}" if made.place == 1 else rf"\underline{{{shown}}}" if made.place == 2 else shown
+    bold += r"^\dagger" * made.answer.partial
     return f"${bold}$" if made.complete else f"${bold}^{{{made.value.n}/{len(made.answer.seeds)}}}$"
 
 

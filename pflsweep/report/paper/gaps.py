@@ -87,6 +87,10 @@ def _reasons(answer: Answer) -> Iterator[str]:
     if points:
         n = len(answer.failed_points)
         yield f"{what}: {'one point' if n == 1 else f'{n} points'} of its search failed{points}"
+    if reasons := answer.without_result:
+        of = f"{len(reasons)} of {answer.group['points']} points of its search {'has' if len(reasons) == 1 else 'have'}"
+        elected = "† the winner is the best of the others" if answer.partial else "so there is no winner yet"
+        yield f"{what}: {of} no result ({_line(reasons[0])}), {elected}; the sweep's command tries again"
 
 
 def _line(reason: str) -> str:

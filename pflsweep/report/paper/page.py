@@ -12,6 +12,7 @@ import pandas as pd
 from pflsweep.errors import UserError, without_password
 from pflsweep.keys import as_override
 from pflsweep.report import tables
+from pflsweep.report.compare import PARTIAL
 from pflsweep.report.paper import gaps, layout, papers, settings, weights
 from pflsweep.report.paper.claims import Check, Ruling
 from pflsweep.report.paper.links import Links
@@ -133,6 +134,7 @@ def _ours(made: Made) -> str:
         return _needs(made) or made.absent if made.absent == "missing" else made.absent
     shown = value(made)
     shown = f"**{shown}**" if made.place == 1 else f"<u>{shown}</u>" if made.place == 2 else shown
+    shown += PARTIAL * made.answer.partial
     seeds = f"{made.value.n} of {len(made.answer.seeds)} seeds"
     return shown if made.complete else f"{shown} ({_needs(made) or seeds})"
 

@@ -50,6 +50,7 @@ def ledgers(runs: Path) -> list[Ledger]:
             if "sweep" in content:  # plans for workers stand there too
                 groups = {(group["setting"], group["method"]): group for group in content.pop("groups")}
                 _ = [group[key] for group in groups.values() for key in OF_A_GROUP]
+                groups = {key: {"without_result": [], "superseded": [], **group} for key, group in groups.items()}
                 own = {key: content[key] for key in ("sweep", "scale", "command", "seeds", "tune")}
                 own["tracking"] = content.get("tracking", {})
                 own["written"] = content.get("written", path.stat().st_mtime)  # which a checkout changes
@@ -149,6 +150,16 @@ class Answer:
     def tried(self) -> list[tuple[dict[str, Any], float]]:
         """Points of the search and their accuracy; older ledgers do not say it."""
         return [(each["point"], each["value"]) for each in self.group.get("tried", [])]
+
+    @property
+    def without_result(self) -> list[str]:
+        """Return why points of the search neither won nor lost, a reason for each."""
+        return list(self.group.get("without_result", []))
+
+    @property
+    def partial(self) -> bool:
+        """Return whether a winner was elected although points of its search have no result."""
+        return bool(self.without_result) and self.winner is not None
 
     @property
     def complete(self) -> bool:
