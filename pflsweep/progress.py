@@ -35,10 +35,15 @@ def quietly(mute: bool = False) -> Iterator[None]:
         _quiet, _mute = before
 
 
+def warn(text: str) -> None:
+    """Print a line on stderr, above the bar where there is one, also from the worker processes of a sweep."""
+    tqdm.write(text, file=sys.stderr)
+
+
 def say(text: str) -> None:
     """One line on stderr, above the bar where there is one."""
     if not _mute:
-        tqdm.write(text, file=sys.stderr)
+        warn(text)
 
 
 def mention(text: str) -> None:

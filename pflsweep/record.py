@@ -20,6 +20,7 @@ import yaml
 from pflsweep import disk, history
 from pflsweep.disk import writing
 from pflsweep.errors import UserError, without_password
+from pflsweep.sources import changed
 
 # what half a record may have left behind
 STALE = (
@@ -81,10 +82,36 @@ class Record:
 
     def go_on(self, config: dict[str, Any], meta: dict[str, Any]) -> None:
         """The command that continues this record, in memory: more rounds, another device or commit."""
-        now = {key: meta[key] for key in ("commit", "version", "environment")}
+        now = {key: meta[key] for key in ("commit", "version", "environment", "digests") if key in meta}
         session = {"from": self.done + 1, **now, "begun": _now()}
         self.config = kept(config)
         self.meta = {**self.meta, "sessions": [*self.meta.get("sessions", []), session]}
+
+    def trained_by(self) -> list[dict[str, str]]:
+        """Return the digests of pflsweep's code in each session that trained rounds in the tables; {}: not known.
+
+        A session whose rounds were all trained again, since it was killed before a checkpoint, is not among them.
+        """
+        sessions = [{**self.meta, "from": 1}, *self.meta.get("sessions", [])]
+        trained, end = [], self.done + 1
+        for session in reversed(sessions):
+            if session["from"] < end:
+                trained.append(session.get("digests", {}))
+            end = min(end, session["from"])
+        return trained[::-1]
+
+    @property
+    def code_versions(self) -> int:
+        """How many versions of pflsweep's code have trained the rounds in the tables.
+
+        Versions that are recorded as equivalent are one (sources.EQUIVALENT). Those of before there were digests are
+        not known and not counted.
+        """
+        apart: list[dict[str, str]] = []
+        for digests in self.trained_by():
+            if digests and all(changed(known, digests) for known in apart):
+                apart.append(digests)
+        return len(apart)
 
     def begin(self) -> None:
         """Write what is known before training. meta.json comes last, so that half a record is none."""

@@ -13,7 +13,7 @@ from pflsweep.compose import Config
 from pflsweep.config import PLUGGED, Parts, imported, target
 from pflsweep.identity import identity, method_name
 from pflsweep.keys import PLUGS, flat
-from pflsweep.sources import own_modules
+from pflsweep.sources import code_digests, own_modules
 
 BUILT = ("model", "dataset", "partition")  # config groups of functions
 
@@ -43,6 +43,7 @@ def describe(config: Config, parts: Parts) -> dict[str, Any]:
         "plugin_versions": versions,
         "malicious": [] if bad is None else bad.nonzero()[:, 0].tolist(),
         "code": code,
+        "digests": shipped_code(config),
         "data_checksum": parts.federation.checksum,
         "shape": list(dataset.shape),
         "classes": dataset.classes,
@@ -68,10 +69,21 @@ def own_code(config: Config) -> list[str]:
     """Hashes of what method, plug-ins, model, dataset or partition are written in outside pflsweep."""
     objects = [target(*node) for node in plugged(config)]
     for group in BUILT:
-        nodes = flat(config.values[group])
-        options = (str(path) for key, path in nodes.items() if key.rpartition(".")[2] == "_target_")
-        objects += [imported(path, f"{group}={config.choices[group]}") for path in options]
+        objects += [imported(path, f"{group}={config.choices[group]}") for path in _targets(config, group)]
     return own_modules(objects)
+
+
+def shipped_code(config: Config) -> dict[str, str]:
+    """Return a digest of the engine's code and of what each chosen option adds to it, by group. See `code_digests`."""
+    chosen = {group: _targets(config, group) for group in (*PLUGGED, *BUILT)}
+    modules = {group: [path.rpartition(".")[0] for path in paths] for group, paths in chosen.items() if paths}
+    return code_digests(modules)
+
+
+def _targets(config: Config, group: str) -> list[str]:
+    """Return what the chosen option of a group names in `_target_`, also in nodes inside its node."""
+    nodes = flat(config.values.get(group) or {})
+    return [str(path) for key, path in nodes.items() if key.rpartition(".")[2] == "_target_"]
 
 
 def _environment(parts: Parts) -> dict[str, Any]:

@@ -27,11 +27,12 @@ from pflsweep.engine.stack import Seat
 from pflsweep.errors import UserError
 from pflsweep.patience import Away
 from pflsweep.process import Stop, cores, interruptible, process_wide
-from pflsweep.progress import Progress, announce, mention, say
+from pflsweep.progress import Progress, announce, mention, say, warn
 from pflsweep.record import Record
 from pflsweep.report import figures
 from pflsweep.rows import client_rows, matrices, newcomer_table, partition_table, round_row, score_columns, score_table
 from pflsweep.setting import describe
+from pflsweep.sources import changed
 from pflsweep.studies.study import Study
 from pflsweep.tracking import Listener, open_run, send
 
@@ -150,6 +151,7 @@ def run_trial(
                 if record.begun:
                     _catch_up(record, simulation, parts.study)
                     record.go_on(config.values, meta)
+                    _tell_edited(record, meta["digests"])
                 _run(record, simulation, parts, config, listen, watch, stop)
     return Result(folder, config.values["train"]["rounds"])
 
@@ -208,6 +210,17 @@ def _catch_up(record: Record, simulation: engine.Simulation, study: Study | None
     record.truncate(simulation.round)
     schedule = simulation.schedule
     record.drop_scores(lambda t: t % schedule.eval_every == 0 or t == schedule.rounds)
+
+
+def _tell_edited(record: Record, digests: dict[str, str]) -> None:
+    """Warn where code that was edited since goes on with a record, whose rounds would then be of two codes."""
+    edited = [name for before in record.trained_by()[-1:] for name in changed(before, digests)]
+    if edited:
+        warn(
+            f"{record.meta['name']}: pflsweep's code for {', '.join(edited)} was edited after round {record.done} was "
+            "trained, so the record is marked as trained by several versions of the code. To train all rounds with "
+            "this one, name another folder: paths.runs."
+        )
 
 
 def _require_evaluated(record: Record, rounds: int) -> None:

@@ -166,6 +166,8 @@ def _origin(rows: list[Row]) -> str:
             values.setdefault(_origin_of(record, key), []).append(record.meta["name"])
         shown = "; ".join(v if len(values) == 1 else f"{v} ({', '.join(names)})" for v, names in values.items())
         lines.append(f"- {key}: {shown}")
+    for record in (record for row in rows for record in row.records if record.code_versions > 1):
+        lines.append(f"- {record.meta['name']}: its rounds were trained by {record.code_versions} versions of the code")
     identities = ", ".join(f"{r.meta['name']} `{r.meta['identity']}`" for row in rows for r in row.records)
     return "\n".join([*lines, f"- records: {identities}"]) + "\n"
 

@@ -365,6 +365,8 @@ def _origin(of: Reproduced, links: Links) -> list[str]:
         "MLflow": {store_of(t.config) for t in trials},
     }.items():
         lines.append(f"{key}: {', '.join(sorted(values))}")
+    for trial in (trial for trial in trials if trial.record.code_versions > 1):
+        lines.append(f"{trial.name}: its rounds were trained by {trial.record.code_versions} versions of the code")
     if links.sweeps:
         shown = ", ".join(f"[{sweep}]({address})" for sweep, address in links.sweeps.items())
         lines.append(f"sweeps in MLflow, where `pflsweep ui` or its server shows them: {shown}")
