@@ -24,8 +24,7 @@ ROOT = Path(__file__).parent  # of the package
 # The packages that numbers depend on. The others store, show, schedule and check: none of their modules is hashed.
 NUMERIC = ("algorithms", "data", "engine", "models", "plugins", "studies")
 SHARED = ("data", "engine")  # every trial depends on each module that lies directly in one of these
-# Fields of syntax trees that change no number. An annotation declares a field of a class, of which the name is kept.
-NO_EFFECT = {"annotation", "returns", "ctx", "kind", "simple", "type_comment", "type_ignores"}
+NO_EFFECT = {"returns", "ctx", "kind", "simple", "type_comment", "type_ignores"}  # fields of syntax trees
 EQUIVALENT = "equivalent.json"  # written by the command that runs the golden tests
 
 
@@ -178,11 +177,13 @@ class _Code:
     def _write(self, node: ast.AST) -> None:
         for name in node._fields:
             value = getattr(node, name, None)
-            if value is None or name in NO_EFFECT:
+            if value is None or name in NO_EFFECT or (name == "annotation" and isinstance(node, ast.arg)):
                 continue
             values = value if isinstance(value, list) else [value]
             if values and isinstance(values[0], ast.stmt):
                 values = list(self._statements(values, node))
+            elif isinstance(node, ast.JoinedStr):  # Python 3.12.1 writes an empty text after {a:>{b}}
+                values = [each for each in values if getattr(each, "value", None) != ""]
             if values:
                 self._text += (name, str(len(values)))
             for each in values:
@@ -195,7 +196,10 @@ class _Code:
             self._used.add(node.id)
 
     def _statements(self, body: list[ast.stmt], parent: ast.AST) -> Iterator[ast.stmt]:
-        """Yield what is left of a block without docstrings, annotations, imports and what only type checkers read."""
+        """Yield what is left of a block without docstrings, annotations, imports and what only type checkers read.
+
+        The annotations of a class stay: they declare its fields, and wire.py counts messages by their types.
+        """
         for statement in body:
             if isinstance(statement, ast.Import | ast.ImportFrom):
                 self._note(statement)

@@ -1,29 +1,50 @@
 """One recorded trajectory a method: when its numbers move, its `version` has to.
 
 Records are shared by identity, of which the version is a part: without a new one, old results would pass for new ones.
-After raising `version`, or for a new method: `python -m tests.test_golden` writes the recorded numbers anew.
+
+`python -m tests.test_golden`, after a change of what numbers depend on, of a `version`, or for a new method, computes
+all trajectories. If one has moved, it says so and writes nothing. Else it writes three files:
+- golden.json: the trajectories that were not there yet. A test compares them up to rounding, on any machine.
+- golden_bits.json: hashes of their bits on this kind of machine, with the digests of the code that computed them.
+- pflsweep/equivalent.json: the digests of the present code. They join those of golden_bits.json where each trajectory
+  has the same bits as it had then, so that a refactoring marks no record that it continues; else they stand apart.
 """
 
+import hashlib
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from pflsweep.algorithms.fedala import Ala
 from pflsweep.check.case import advance
 from pflsweep.check.command import method_at
+from pflsweep.compose import conf_dir, read_option
+from pflsweep.config import imported
+from pflsweep.keys import PLUGS
+from pflsweep.setting import processor
+from pflsweep.sources import EQUIVALENT, ROOT, code_digests
 from tests.test_conformance import OWN, REFERENCES, TABLE, YAMLS, case
 
 FILE = Path(__file__).parent / "golden.json"
+BITS = FILE.with_name("golden_bits.json")
 ROWS = [name for name in TABLE if name not in REFERENCES and name not in OWN]
+REL = 1e-9  # between machines, in double precision
+
+
+def classes(name: str) -> list[type]:
+    """Return the class of a row's method and those of its plug-ins."""
+    row = TABLE[name]
+    return [method_at(YAMLS[row.algorithm or name]["_target_"]), *([Ala] if row.ala else []), *row.plugs]
 
 
 def version(name: str) -> str:
     """The method's, and those of its plug-ins: 1, or 1+2."""
-    row = TABLE[name]
-    classes = [method_at(YAMLS[row.algorithm or name]["_target_"]), *([Ala] if row.ala else []), *row.plugs]
-    return "+".join(str(cls.version) for cls in classes)
+    return "+".join(str(cls.version) for cls in classes(name))  # type: ignore[attr-defined]
 
 
 def trajectory(name: str) -> list[float]:
@@ -39,13 +60,94 @@ def trajectory(name: str) -> list[float]:
     return [float(number) for number in numbers]
 
 
+def present() -> dict[str, str]:
+    """Return the digests of the code that the trajectories go through: of the engine, and of each option of a row."""
+    tried = {cls for name in ROWS for cls in classes(name)}
+    options = {
+        f"{group}={file.stem}": node["_target_"]
+        for group in ("algorithm", *PLUGS)
+        for file in sorted((conf_dir() / group).glob("*.yaml"))
+        if "_target_" in (node := read_option(file)) and imported(node["_target_"], file.stem) in tried
+    }
+    return code_digests({name: [path.rpartition(".")[0]] for name, path in options.items()})
+
+
+def unrecorded(digests: dict[str, str], equivalent: dict[str, list[list[str]]]) -> list[str]:
+    """Return the components whose digest is in no class."""
+    known = {name: {digest for same in classes for digest in same} for name, classes in equivalent.items()}
+    return [name for name, digest in digests.items() if digest not in known.get(name, ())]
+
+
+def recorded(
+    numbers: dict[str, list[float]], digests: dict[str, str], golden: dict[str, Any], bits: dict[str, Any],
+    equivalent: dict[str, list[list[str]]], machine: str,
+) -> tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]:  # fmt: skip
+    """Return what was found, as a line, and the new content of the three files: golden, bits, equivalent.
+
+    Raises ValueError where a trajectory has moved, or where bits of before are needed that this machine does not have.
+    """
+    moved = [key for key, found in numbers.items() if key in golden and found != pytest.approx(golden[key], rel=REL)]
+    if moved:
+        raise ValueError(f"Moved: {', '.join(moved)}. Raise their version. Nothing was written.")
+    new = unrecorded(digests, equivalent)
+    edited, before = [name for name in new if name in equivalent], bits.get(machine, {"digests": {}, "bits": {}})
+    if edited and machine not in bits:
+        raise ValueError(
+            f"Edited: {', '.join(edited)}. {BITS.name} does not have the bits of before for this machine ({machine}). "
+            f"Run this command on the code before the edit (git stash, or a worktree), then here with the {BITS.name} "
+            "that it has written. Nothing was written."
+        )
+    now = {key: hashlib.blake2b(repr(found).encode(), digest_size=4).hexdigest() for key, found in numbers.items()}
+    differ = [key for key, hashed in now.items() if before["bits"].get(key, hashed) != hashed]
+    classes = {name: [[*same] for same in found] for name, found in equivalent.items()}
+    for name in new:
+        same = [each for each in classes.get(name, []) if before["digests"].get(name) in each and not differ]
+        if same:
+            same[0].append(digests[name])
+        else:
+            classes.setdefault(name, []).append([digests[name]])
+    said = f"{len(numbers)} trajectories are as recorded"
+    if differ:
+        said += f", but not bitwise: {', '.join(differ)}"
+    if new:
+        said += f". {'Another version of' if differ else 'Equivalent or new'}: {', '.join(new)}"
+    return (
+        f"{said}.",
+        {key: golden.get(key, found) for key, found in numbers.items()},
+        {**bits, machine: {"digests": digests, "bits": now}},
+        dict(sorted(classes.items())),
+    )
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_numbers_move_only_with_the_version(name: str) -> None:
-    recorded = json.loads(FILE.read_text())
+    golden = json.loads(FILE.read_text())
     key = f"{name} v{version(name)}"
-    assert key in recorded, f"no trajectory is recorded for {key}: run `python -m tests.test_golden`"
-    assert trajectory(name) == pytest.approx(recorded[key], rel=1e-9), f"{key} moved: raise its version"
+    assert key in golden, f"no trajectory is recorded for {key}: run `python -m tests.test_golden`"
+    assert trajectory(name) == pytest.approx(golden[key], rel=REL), f"{key} moved: raise its version"
+
+
+def test_the_present_code_is_recorded() -> None:
+    new = unrecorded(present(), json.loads((ROOT / EQUIVALENT).read_text()))
+    assert not new, f"edited: {', '.join(new)}. Run `python -m tests.test_golden` and commit what it writes"
+
+
+def main() -> int:
+    torch.set_num_threads(1)  # sums of several threads are other bits
+    machine = f"{processor()}, torch {torch.__version__}, numpy {np.__version__}"
+    files = (FILE, BITS, ROOT / EQUIVALENT)
+    before = [json.loads(file.read_text()) if file.exists() else {} for file in files]
+    numbers = {f"{name} v{version(name)}": trajectory(name) for name in ROWS}
+    try:
+        said, *after = recorded(numbers, present(), *before, machine)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    for file, content in zip(files, after, strict=True):
+        file.write_text(json.dumps(content, indent=1) + "\n")
+    print(said)
+    return 0
 
 
 if __name__ == "__main__":
-    FILE.write_text(json.dumps({f"{name} v{version(name)}": trajectory(name) for name in ROWS}, indent=1) + "\n")
+    sys.exit(main())

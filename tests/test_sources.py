@@ -1,0 +1,223 @@
+"""The digest of the code that trained a record: what changes it, and what is then said and marked."""
+
+import ast
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pflsweep
+from pflsweep import sources
+from pflsweep.compose import compose
+from pflsweep.progress import quietly
+from pflsweep.record import Record
+from pflsweep.setting import own_code, shipped_code
+from pflsweep.sources import changed, code_digests
+from pflsweep.trial import Result
+from tests.test_golden import recorded
+
+SMALL = ["tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.threads=1"]
+CONSTANT = "\nRATE = 0.1\n"
+TRIAL = {
+    "algorithm": "algorithms.fedfomo_ma",
+    "attack": "plugins.attack",
+    "model": "models.mlp",
+    "dataset": "data.datasets.mnist",
+    "partition": "data.partition.dirichlet",
+}
+Edit = Callable[[str, str, str], None]
+AVERAGE = ("engine/parts.py", "w=turn.share @ up.w", "w=1.5 * turn.share @ up.w")
+
+
+def forget() -> None:
+    """As in a new process."""
+    for function in (sources._shared, sources._reached, sources._shipped, sources.equivalent):
+        function.cache_clear()
+
+
+@pytest.fixture
+def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Edit]:
+    """Digests are of a copy of the package from here on. Replaces a text in one of its files; "" is the file's end."""
+    copy = tmp_path / "copy"
+    shutil.copytree(sources.ROOT, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(sources, "ROOT", copy)
+    monkeypatch.chdir(tmp_path)
+    forget()
+
+    def replace(file: str, old: str, new: str) -> None:
+        text = (copy / file).read_text() if (copy / file).exists() else ""
+        assert old in text
+        (copy / file).write_text(text.replace(old, new) if old else text + new)
+        forget()
+
+    yield replace
+    monkeypatch.undo()
+    forget()
+
+
+def digests() -> dict[str, str]:
+    return code_digests({component: [f"pflsweep.{module}"] for component, module in TRIAL.items()})
+
+
+@pytest.mark.parametrize(
+    ("edited", "components"),
+    [
+        (AVERAGE, ["engine"]),
+        (("engine/added.py", "", CONSTANT), ["engine"]),
+        (("algorithms/fedfomo.py", "", CONSTANT), ["algorithm"]),
+        (("algorithms/pgfed.py", "", CONSTANT), []),
+        (("models/mlp.py", "", CONSTANT), ["model"]),
+        (("data/datasets/files.py", "", CONSTANT), ["dataset"]),
+        (("data/partition/common.py", "", CONSTANT), ["partition"]),
+        (("plugins/attack.py", "", CONSTANT), ["attack"]),
+    ],
+)
+def test_a_digest_is_of_what_a_trial_imports(edit: Edit, edited: tuple[str, str, str], components: list[str]) -> None:
+    """fedfomo_ma is a variant in a file of its own, which imports fedfomo's."""
+    before = digests()
+    edit(*edited)
+    assert changed(before, digests()) == components
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("engine/parts.py", '"""McMahan et al. 2017, Algorithm 1: w', '"""Of McMahan et al. 2017: w'),
+        ("engine/parts.py", "# Client\n", "# What a client does\n"),
+        ("engine/parts.py", "(self: Method, server: Any, turn: Turn) -> Down:", "(self, server, turn: object):"),
+        ("engine/parts.py", "import torch\n", "import string\n\nimport torch\n"),
+        ("engine/parts.py", "    return Server(w)\n", "    made: Server = Server(w)\n    return made\n"),
+        ("report/stats.py", "", CONSTANT),
+        ("trial.py", "SMALL = 250_000", "SMALL = 1"),
+    ],
+)
+def test_what_changes_no_number_changes_no_digest(edit: Edit, file: str, old: str, new: str) -> None:
+    if "made: Server" in new:  # the same statements without the annotation
+        edit(file, old, new.replace(": Server", ""))
+        old, new = new.replace(": Server", ""), new
+    before = digests()
+    edit(file, old, new)
+    assert changed(before, digests()) == []
+
+
+def test_a_module_that_is_only_moved_changes_no_digest(edit: Edit) -> None:
+    before = digests()
+    (sources.ROOT / "engine/wire.py").rename(sources.ROOT / "engine/communication.py")
+    for file in ("engine/simulation.py", "engine/cohort.py"):
+        edit(file, "from pflsweep.engine.wire import", "from pflsweep.engine.communication import")
+    assert digests() == before
+
+
+def test_the_type_of_a_field_is_part_of_it(edit: Edit) -> None:
+    """Messages are counted by the types of their fields."""
+    before = digests()
+    edit("engine/parts.py", "class Up(NamedTuple):\n    w: Vector", "class Up(NamedTuple):\n    w: Scalars")
+    assert changed(before, digests()) == ["engine"]
+
+
+def test_what_own_code_imports_of_pflsweep_counts(edit: Edit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is itself a part of the identity."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_ditto.py").write_text(
+        "from pflsweep.algorithms.ditto import Ditto\n\n\nclass OwnDitto(Ditto):\n    pass\n"
+    )
+    (tmp_path / "algorithm").mkdir()
+    (tmp_path / "algorithm/own.yaml").write_text("_target_: own_ditto.OwnDitto\nlam: 1.0\n")
+    config = compose(["algorithm=own"], tmp_path)
+    assert len(own_code(config)) == 1
+    before = shipped_code(config)
+    assert before == shipped_code(compose(["algorithm=ditto"]))
+    assert set(before) == {"engine", "algorithm", "model", "dataset", "partition"}
+    edit("algorithms/ditto.py", "", CONSTANT)
+    assert changed(before, shipped_code(config)) == ["algorithm"]
+
+
+def test_every_version_of_python_gives_the_same_digest() -> None:
+    """The digests were computed with 3.11, 3.12 and 3.13."""
+    text = r'''
+"""Doc."""
+from __future__ import annotations
+import numpy as np
+from typing import Generic, TypeVar
+T = TypeVar("T")
+class A(Generic[T]):
+    """Doc."""
+    x: int = 1_000
+    y: "list[T] | None"
+    @property
+    def z(self, /, a: int, *b: int, c=1e-3, **d) -> int:
+        "doc"
+        return f"{a!r:>{self.x}} 'q' {np.pi:.2f}\n" "b" if (n := a) else {**d, "k": [*b]}
+async def f(x, y=...):
+    with open(x) as g, open(y): ...
+    try:
+        async for i in x: yield i
+    except* (OSError, ValueError) as e: raise RuntimeError(f"{e=}") from e
+    finally: del x[1:2, ...], y
+    match x:
+        case {"a": 1, **rest} | [1, *_] if rest: return
+        case A(x=-0.0 | 2j) as q: assert q, b"\0"
+    lambda *, k: (k, not k, k @ k, k if k else k, 1 < k <= 2, u"u", True, None)
+'''
+    assert sources._Code(ast.parse(text)).digest() == "80789729c4de6756"
+
+
+def run(*overrides: str) -> Result:
+    return pflsweep.run([*SMALL, *overrides])
+
+
+def test_going_on_with_edited_code_is_said_and_marked(edit: Edit, capsys: pytest.CaptureFixture) -> None:
+    assert run("train.rounds=2").record.code_versions == 1
+    edit(*AVERAGE)
+    run("train.rounds=2")
+    assert "was edited" not in capsys.readouterr().err, "a finished trial is reused silently"
+    with quietly(mute=True):  # as in the processes of a sweep
+        record = run("train.rounds=3").record
+    said = [line for line in capsys.readouterr().err.splitlines() if "was edited" in line]
+    assert len(said) == 1
+    assert re.search(r"pflsweep's code for engine was edited after round 2.*paths\.runs", said[0])
+    assert record.code_versions == 2
+    assert Record(record.folder).meta["sessions"][0]["digests"]["engine"] != record.meta["digests"]["engine"]
+    assert run("train.rounds=2").record.code_versions == 1, "as of round 2 it is not mixed"
+    run("train.rounds=4")
+    assert "was edited" not in capsys.readouterr().err, "it is the code of round 3"
+
+
+def test_code_with_the_same_golden_trajectories_goes_on_silently(edit: Edit, capsys: pytest.CaptureFixture) -> None:
+    run("train.rounds=2")
+    before = digests()
+    edit(*AVERAGE)
+    now = digests()
+    golden, bits = {"fedavg v1": [1.0, 2.0]}, dict[str, Any]()
+    _, golden, bits, classes = recorded(golden, before, {}, {}, {}, "here")
+    *_, classes = recorded(golden, now, golden, bits, classes, "here")
+    (sources.ROOT / sources.EQUIVALENT).write_text(json.dumps(classes))
+    forget()
+    assert run("train.rounds=3").record.code_versions == 1
+    assert "was edited" not in capsys.readouterr().err
+
+
+def test_only_bitwise_equal_trajectories_make_code_equivalent() -> None:
+    old, new = {"engine": "a", "algorithm=x": "c"}, {"engine": "b", "algorithm=x": "c", "algorithm=y": "d"}
+    numbers = {"x v1": [1.0, 2.0]}
+    _, golden, bits, classes = recorded(numbers, old, {}, {}, {}, "here")
+    assert classes == {"engine": [["a"]], "algorithm=x": [["c"]]}
+    more = {**numbers, "y v1": [3.0]}
+    _, grown, _, found = recorded(more, new, golden, bits, classes, "here")
+    assert grown == more
+    assert found == {"engine": [["a", "b"]], "algorithm=x": [["c"]], "algorithm=y": [["d"]]}
+    rounded = {"x v1": [1.0, 2.0 + 1e-15]}
+    said, kept, _, found = recorded(rounded, new, golden, bits, classes, "here")
+    assert found["engine"] == [["a"], ["b"]]
+    assert "not bitwise: x v1" in said
+    assert kept == golden, "recorded numbers stay"
+    with pytest.raises(ValueError, match="Moved: x v1"):
+        recorded({"x v1": [1.0, 2.1]}, new, golden, bits, classes, "here")
+    with pytest.raises(ValueError, match=r"Edited: engine.*code before the edit"):
+        recorded(numbers, new, golden, bits, classes, "elsewhere")
+    *_, found = recorded({"x v2": [5.0]}, new, golden, bits, classes, "here")
+    assert found["engine"] == [["a", "b"]], "a raised version is another trial"
