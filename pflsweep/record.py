@@ -82,7 +82,7 @@ class Record:
 
     def go_on(self, config: dict[str, Any], meta: dict[str, Any]) -> None:
         """The command that continues this record, in memory: more rounds, another device or commit."""
-        now = {key: meta[key] for key in ("commit", "version", "environment", "digests") if key in meta}
+        now: dict[str, Any] = {key: meta[key] for key in ("commit", "version", "environment", "digests") if key in meta}
         session = {"from": self.done + 1, **now, "begun": _now()}
         self.config = kept(config)
         self.meta = {**self.meta, "sessions": [*self.meta.get("sessions", []), session]}

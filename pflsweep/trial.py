@@ -217,9 +217,9 @@ def _tell_edited(record: Record, digests: dict[str, str]) -> None:
     edited = [name for before in record.trained_by()[-1:] for name in changed(before, digests)]
     if edited:
         warn(
-            f"{record.meta['name']}: pflsweep's code for {', '.join(edited)} was edited after round {record.done} was "
-            "trained, so the record is marked as trained by several versions of the code. To train all rounds with "
-            "this one, name another folder: paths.runs."
+            f"{record.meta['name']}: the code of pflsweep that its numbers depend on ({', '.join(edited)}) was edited "
+            f"since it trained round {record.done}: more rounds mark the record as trained by several versions of the "
+            "code. To train all rounds with this version, name another folder: paths.runs."
         )
 
 

@@ -220,6 +220,30 @@ def test_a_record_keeps_no_password(tmp_path: Path) -> None:
     assert config["tracking"]["uri"] == "postgresql://lab:secret@host/runs"  # that of the command goes on
 
 
+@pytest.mark.parametrize(
+    ("first", "sessions", "versions"),
+    [
+        ("a", [], 1),
+        ("", [], 0),
+        ("a", [(2, "a")], 1),
+        ("a", [(2, "b")], 2),
+        ("a", [(2, "b"), (3, "a")], 2),
+        ("a", [(2, "b"), (2, "a")], 1),  # killed before its first checkpoint: its rounds were trained again
+        ("a", [(3, "b"), (1, "c")], 1),  # begun anew
+        ("a", [(4, "b")], 1),  # has trained nothing yet
+        ("", [(2, "b")], 1),  # an older record, whose code is not known
+        ("", [(2, "b"), (3, "c")], 2),
+    ],
+)
+def test_versions_of_the_code_are_those_of_rounds_that_are_kept(
+    tmp_path: Path, first: str, sessions: list[tuple[int, str]], versions: int
+) -> None:
+    record = made(tmp_path)
+    told = [{"from": begin, "digests": {"engine": digest}} for begin, digest in sessions]
+    record.meta = {**record.meta, **({"digests": {"engine": first}} if first else {}), "sessions": told}
+    assert record.code_versions == versions
+
+
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "x"
     with (

@@ -179,7 +179,7 @@ def test_going_on_with_edited_code_is_said_and_marked(edit: Edit, capsys: pytest
         record = run("train.rounds=3").record
     said = [line for line in capsys.readouterr().err.splitlines() if "was edited" in line]
     assert len(said) == 1
-    assert re.search(r"pflsweep's code for engine was edited after round 2.*paths\.runs", said[0])
+    assert re.search(r"depend on \(engine\) was edited since it trained round 2.*paths\.runs", said[0])
     assert record.code_versions == 2
     assert Record(record.folder).meta["sessions"][0]["digests"]["engine"] != record.meta["digests"]["engine"]
     assert run("train.rounds=2").record.code_versions == 1, "as of round 2 it is not mixed"

@@ -146,6 +146,20 @@ def test_sessions_and_own_code_are_told_apart(here):
     assert "0123456789abcdef, then later-aaaa (mine-digits-dirichlet-1)" in text
 
 
+def test_a_record_of_several_versions_of_the_code_is_marked(here):
+    for seed, digest in ((1, "aaaa"), (2, "bbbb")):
+        record = create(here / "runs", "pgfed", seed=seed)
+        record.meta["digests"] = {"engine": "aaaa"}
+        train(record, [[4, 6, 6, 8]])
+        record.go_on(record.config, {**record.meta, "digests": {"engine": digest}})
+        record.begin()
+        train(record, [[4, 6, 6, 8]] * 2).set_status(status="finished")
+    main(["runs"])
+    text = (here / "report/runs.md").read_text()
+    assert "- pgfed-digits-dirichlet-2: its rounds were trained by 2 versions of the code" in text
+    assert text.count("versions of the code") == 1
+
+
 def test_a_trial_counts_once(here):
     """A copy of its folder, and a trial of the same seed that failed, beside the one that is done."""
     runs = here / "runs"

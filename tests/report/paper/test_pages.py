@@ -312,6 +312,21 @@ def test_a_page_of_trials_that_are_not_here_stays(
     main(["pgfed/table1", "--out", "own"])  # its trials are all here still
 
 
+def test_a_record_of_several_versions_of_the_code_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"))
+    _, mixed = sweep.add(C25, "local", {0: [1, 1, 1, 1], 1: [2, 2, 2, 2]})
+    sweep.write()
+    mixed.meta = {**mixed.meta, "digests": {"engine": "aaaa"}, "sessions": [{"from": 2, "digests": {"engine": "bbbb"}}]}
+    mixed.begin()
+    mixed.set_status(status="finished")
+    main(["pgfed/table1", "--out", "out"])
+    text = (tmp_path / "out/pgfed/table1/README.md").read_text()
+    name = f"{mixed.meta['name']} `{mixed.meta['identity']}`"
+    assert f"- {name}: its rounds were trained by 2 versions of the code" in text
+    assert text.count("versions of the code") == 1
+
+
 def test_one_broken_table_does_not_hide_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     sweep = small_store(Path("runs"))
