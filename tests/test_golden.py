@@ -5,7 +5,8 @@ Records are shared by identity, of which the version is a part: without a new on
 `python -m tests.test_golden`, after a change of what numbers depend on, of a `version`, or for a new method, computes
 all trajectories. If one has moved, it says so and writes nothing. Else it writes three files:
 - golden.json: the trajectories that were not there yet. A test compares them up to rounding, on any machine.
-- golden_bits.json: hashes of their bits on this kind of machine, with the digests of the code that computed them.
+- golden_bits.json: hashes of their bits on this kind of machine, and of what models, datasets and partitions give, with
+  the digests of the code that computed them. What needs files or trains (latent, domain; studies) is not among them.
 - pflsweep/equivalent.json: the digests of the present code. They join those of golden_bits.json where each trajectory
   has the same bits as it had then, so that a refactoring marks no record that it continues; else they stand apart.
 """
@@ -23,8 +24,9 @@ import torch
 from pflsweep.algorithms.fedala import Ala
 from pflsweep.check.case import advance
 from pflsweep.check.command import method_at
-from pflsweep.compose import conf_dir, read_option
-from pflsweep.config import imported
+from pflsweep.compose import compose, conf_dir, read_option
+from pflsweep.config import build_dataset, build_federation, build_model, imported
+from pflsweep.engine.task import Batch, Task
 from pflsweep.keys import PLUGS
 from pflsweep.setting import processor
 from pflsweep.sources import EQUIVALENT, ROOT, code_digests
@@ -34,6 +36,16 @@ FILE = Path(__file__).parent / "golden.json"
 BITS = FILE.with_name("golden_bits.json")
 ROWS = [name for name in TABLE if name not in REFERENCES and name not in OWN]
 REL = 1e-9  # between machines, in double precision
+
+
+def options(*groups: str) -> dict[str, Path]:
+    """Return the files of some config groups by option, such as model=cnn."""
+    return {f"{group}={f.stem}": f for group in groups for f in sorted((conf_dir() / group).glob("*.yaml"))}
+
+
+MODELS = list(options("model"))
+DATASETS = ["dataset=digits", "dataset=synthetic"]
+PARTITIONS = [option for option in options("partition") if option not in ("partition=domain", "partition=latent")]
 
 
 def classes(name: str) -> list[type]:
@@ -60,16 +72,41 @@ def trajectory(name: str) -> list[float]:
     return [float(number) for number in numbers]
 
 
+def given() -> dict[str, str]:
+    """Return hashes of what trajectories do not go through: a gradient of each model, rows of datasets, partitions."""
+    found = {}
+    for option in (*MODELS, "model=cnn_norm model.norm=batch"):
+        shape = (20,) if option == "model=fasttext" else (3, 32, 32)
+        model = build_model(compose(option.split()), shape, 10).double()
+        draw = np.random.default_rng(0)
+        x = draw.integers(1, 1000, (4, *shape)) if len(shape) == 1 else draw.normal(size=(4, *shape))
+        task, batch = Task(model), Batch(torch.from_numpy(x), torch.arange(4), None, None, torch.tensor(1))
+        w = task.vector(model)
+        found[option] = hashed(w.numpy(), task.grad(w, batch).numpy())
+    for option in DATASETS:
+        data = build_dataset(compose([option]))
+        found[option] = hashed(data.x.numpy(), data.y.numpy(), data.mean.numpy(), data.std.numpy(), data.scale)
+    for option in PARTITIONS:
+        dataset = "dataset=synthetic" if option == "partition=natural" else "dataset=digits"
+        federation, _ = build_federation(compose([dataset, option, "data.validation=0.2", "device=cpu"]))
+        found[option] = hashed(*(rows for split in federation.rows.values() for rows in split))
+    return found
+
+
+def hashed(*content: Any) -> str:
+    """Return 8 hex digits of the bits of arrays, or of what repr says of other content."""
+    parts = [each.tobytes() if isinstance(each, np.ndarray) else repr(each).encode() for each in content]
+    return hashlib.blake2b(b"".join(parts), digest_size=4).hexdigest()
+
+
 def present() -> dict[str, str]:
-    """Return the digests of the code that the trajectories go through: of the engine, and of each option of a row."""
+    """Return the digests of the code that the command computes something with: of the engine, and of each option."""
     tried = {cls for name in ROWS for cls in classes(name)}
-    options = {
-        f"{group}={file.stem}": node["_target_"]
-        for group in ("algorithm", *PLUGS)
-        for file in sorted((conf_dir() / group).glob("*.yaml"))
-        if "_target_" in (node := read_option(file)) and imported(node["_target_"], file.stem) in tried
-    }
-    return code_digests({name: [path.rpartition(".")[0]] for name, path in options.items()})
+    files = options("algorithm", *PLUGS, "model", "dataset", "partition")
+    paths = {option: path for option, file in files.items() if (path := read_option(file).get("_target_"))}
+    used = {option: path for option, path in paths.items() if imported(path, option) in tried}
+    used |= {option: paths[option] for option in (*MODELS, *DATASETS, *PARTITIONS)}
+    return code_digests({option: [path.rpartition(".")[0]] for option, path in used.items()})
 
 
 def unrecorded(digests: dict[str, str], equivalent: dict[str, list[list[str]]]) -> list[str]:
@@ -79,12 +116,13 @@ def unrecorded(digests: dict[str, str], equivalent: dict[str, list[list[str]]]) 
 
 
 def recorded(
-    numbers: dict[str, list[float]], digests: dict[str, str], golden: dict[str, Any], bits: dict[str, Any],
-    equivalent: dict[str, list[list[str]]], machine: str,
+    numbers: dict[str, list[float]], others: dict[str, str], digests: dict[str, str],
+    golden: dict[str, Any], bits: dict[str, Any], equivalent: dict[str, list[list[str]]], machine: str,
 ) -> tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]:  # fmt: skip
     """Return what was found, as a line, and the new content of the three files: golden, bits, equivalent.
 
-    Raises ValueError where a trajectory has moved, or where bits of before are needed that this machine does not have.
+    numbers: the trajectories. others: hashes of what they do not go through. digests: of the present code. Raises
+    ValueError where a trajectory has moved, or where the bits of before are needed and not known for this machine.
     """
     moved = [key for key, found in numbers.items() if key in golden and found != pytest.approx(golden[key], rel=REL)]
     if moved:
@@ -97,8 +135,8 @@ def recorded(
             f"Run this command on the code before the edit (git stash, or a worktree), then here with the {BITS.name} "
             "that it has written. Nothing was written."
         )
-    now = {key: hashlib.blake2b(repr(found).encode(), digest_size=4).hexdigest() for key, found in numbers.items()}
-    differ = [key for key, hashed in now.items() if before["bits"].get(key, hashed) != hashed]
+    now = {key: hashed(found) for key, found in numbers.items()} | others
+    differ = [key for key, own in now.items() if before["bits"].get(key, own) != own]
     classes = {name: [[*same] for same in found] for name, found in equivalent.items()}
     for name in new:
         same = [each for each in classes.get(name, []) if before["digests"].get(name) in each and not differ]
@@ -139,7 +177,7 @@ def main() -> int:
     before = [json.loads(file.read_text()) if file.exists() else {} for file in files]
     numbers = {f"{name} v{version(name)}": trajectory(name) for name in ROWS}
     try:
-        said, *after = recorded(numbers, present(), *before, machine)
+        said, *after = recorded(numbers, given(), present(), *before, machine)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1

@@ -193,8 +193,8 @@ def test_code_with_the_same_golden_trajectories_goes_on_silently(edit: Edit, cap
     edit(*AVERAGE)
     now = digests()
     golden, bits = {"fedavg v1": [1.0, 2.0]}, dict[str, Any]()
-    _, golden, bits, classes = recorded(golden, before, {}, {}, {}, "here")
-    *_, classes = recorded(golden, now, golden, bits, classes, "here")
+    _, golden, bits, classes = recorded(golden, {}, before, {}, {}, {}, "here")
+    *_, classes = recorded(golden, {}, now, golden, bits, classes, "here")
     (sources.ROOT / sources.EQUIVALENT).write_text(json.dumps(classes))
     forget()
     assert run("train.rounds=3").record.code_versions == 1
@@ -204,20 +204,20 @@ def test_code_with_the_same_golden_trajectories_goes_on_silently(edit: Edit, cap
 def test_only_bitwise_equal_trajectories_make_code_equivalent() -> None:
     old, new = {"engine": "a", "algorithm=x": "c"}, {"engine": "b", "algorithm=x": "c", "algorithm=y": "d"}
     numbers = {"x v1": [1.0, 2.0]}
-    _, golden, bits, classes = recorded(numbers, old, {}, {}, {}, "here")
+    _, golden, bits, classes = recorded(numbers, {}, old, {}, {}, {}, "here")
     assert classes == {"engine": [["a"]], "algorithm=x": [["c"]]}
     more = {**numbers, "y v1": [3.0]}
-    _, grown, _, found = recorded(more, new, golden, bits, classes, "here")
+    _, grown, _, found = recorded(more, {}, new, golden, bits, classes, "here")
     assert grown == more
     assert found == {"engine": [["a", "b"]], "algorithm=x": [["c"]], "algorithm=y": [["d"]]}
     rounded = {"x v1": [1.0, 2.0 + 1e-15]}
-    said, kept, _, found = recorded(rounded, new, golden, bits, classes, "here")
+    said, kept, _, found = recorded(rounded, {}, new, golden, bits, classes, "here")
     assert found["engine"] == [["a"], ["b"]]
     assert "not bitwise: x v1" in said
     assert kept == golden, "recorded numbers stay"
     with pytest.raises(ValueError, match="Moved: x v1"):
-        recorded({"x v1": [1.0, 2.1]}, new, golden, bits, classes, "here")
+        recorded({"x v1": [1.0, 2.1]}, {}, new, golden, bits, classes, "here")
     with pytest.raises(ValueError, match=r"Edited: engine.*code before the edit"):
-        recorded(numbers, new, golden, bits, classes, "elsewhere")
-    *_, found = recorded({"x v2": [5.0]}, new, golden, bits, classes, "here")
+        recorded(numbers, {}, new, golden, bits, classes, "elsewhere")
+    *_, found = recorded({"x v2": [5.0]}, {}, new, golden, bits, classes, "here")
     assert found["engine"] == [["a", "b"]], "a raised version is another trial"
