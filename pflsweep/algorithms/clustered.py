@@ -66,7 +66,7 @@ class Clustered(Method):
         if turn.round > self.after:
             for c in range(len(models)):
                 here = (cluster[turn.ids] == c).nonzero().flatten()
-                leaving = self.leaving(delta[here], turn.key[here])
+                leaving = self.leaving(delta[here])
                 if len(leaving):
                     cluster[turn.ids[here[leaving]]] = len(models)
                     models = torch.cat([models, models[c : c + 1]])
@@ -75,16 +75,19 @@ class Clustered(Method):
             models[c] += delta[cluster[turn.ids] == c].mean(0)
         return Server(models, cluster)
 
-    def leaving(self, delta: Tensor, key: Tensor) -> Tensor:
-        """Which of a cluster's updates [m, P] found one of their own: the part without the lowest key, or nobody."""
-        nobody = key.new_zeros(0)
+    def leaving(self, delta: Tensor) -> Tensor:
+        """Return which of a cluster's updates [m, P] found one of their own; empty where it is not split.
+
+        A cohort stands in the order of the clients' keys, so the part with the first update is the one that stays.
+        """
+        nobody = torch.zeros(0, dtype=torch.int64, device=delta.device)
         if len(delta) <= 2 or not (delta.mean(0).norm() < self.eps1 and delta.norm(dim=1).max() > self.eps2):
             return nobody  # not a stationary point, or one that suits all
         alike = cosines(delta)
-        part = bipartition(alike, "complete" if self.split == "code" else "single").to(key.device)
+        part = bipartition(alike, "complete" if self.split == "code" else "single").to(delta.device)
         if self.split == "paper" and not accepted(float(alike[part][:, ~part].max()), self.gamma_max):
             return nobody
-        if part[key.argmin()]:
+        if part[0]:
             part = ~part
         return part.nonzero().flatten()
 

@@ -43,8 +43,8 @@ class Setup(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A round, as its cohort (or one chunk of it) sees it. In `personal` the ids are clients to evaluate, no cohort:
-    share means nothing there, and round is the last one done.
+    """A round, as its cohort (or one chunk of it) sees it, in the order of the clients' keys. In `personal` the ids are
+    clients to evaluate, no cohort: share means nothing there, and round is the last one done.
     """
 
     ids: Tensor  # [C]

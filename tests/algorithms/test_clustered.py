@@ -6,14 +6,15 @@ import torch
 from pflsweep.algorithms.clustered import Clustered, Server, bipartition, cosines
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.engine import parts
+from pflsweep.engine.protocol import Verbs
+from pflsweep.engine.simulation import Schedule, Simulation
 from tests.works import simulation
 
-from .helpers import EVERYBODY, NETWORK, Quadratic, by_hand, close, make, same_in_chunks, simulate
+from .helpers import EVERYBODY, NETWORK, Quadratic, by_hand, close, federation, make, same_in_chunks, simulate
 
 TASK, W0 = NETWORK
 EAGER = {"eps1": 100.0, "eps2": 0.0, "after": 0, "split": "code", "gamma_max": 0.5}
 NEVER = {**EAGER, "eps1": 0.0}
-KEYS = torch.tensor([5, 3, 8, 1, 9])
 
 
 def fan(*degrees):
@@ -22,7 +23,7 @@ def fan(*degrees):
 
 
 def leaving(delta, **hyper):
-    return make(Clustered, {**EAGER, **hyper}).leaving(delta, KEYS[: len(delta)]).tolist()
+    return make(Clustered, {**EAGER, **hyper}).leaving(delta).tolist()
 
 
 @pytest.mark.slow
@@ -66,7 +67,7 @@ def test_without_a_split_it_is_uniform_fedavg(off):
 
 def test_a_split_needs_a_converged_mean_and_clients_that_disagree():
     delta = torch.tensor([[1.0, 0.5], [1.0, -0.5], [-1.8, 0.0], [-1.0, 0.0]]).double()  # mean -0.2, longest 1.8
-    assert leaving(delta, eps1=0.21, eps2=1.79) == [0, 1]
+    assert leaving(delta, eps1=0.21, eps2=1.79) == [2, 3]
     assert leaving(delta, eps1=0.19, eps2=1.79) == []
     assert leaving(delta, eps1=0.21, eps2=1.81) == []
     assert leaving(delta[1:3]) == [], "two clients are not split"
@@ -81,11 +82,11 @@ def test_complete_and_single_linkage():
 
 
 def test_the_papers_cut_is_accepted_where_gamma_max_permits():
-    """sqrt((1 - cos 25 degrees) / 2) = sin 12.5 degrees = 0.2164; the lowest key, of client 3, stays."""
+    """sqrt((1 - cos 25 degrees) / 2) = sin 12.5 degrees = 0.2164; the first client stays."""
     delta = fan(0, 20, 41, 60, 85)
     assert leaving(delta, split="paper", gamma_max=0.21) == [4]
     assert leaving(delta, split="paper", gamma_max=0.22) == []
-    assert leaving(delta, gamma_max=1.0) == [0, 1], "the code's cut is always accepted"
+    assert leaving(delta, gamma_max=1.0) == [2, 3, 4], "the code's cut is always accepted"
 
 
 def test_an_update_of_zero_and_equal_ones_are_cut_as_well():
@@ -96,14 +97,37 @@ def test_an_update_of_zero_and_equal_ones_are_cut_as_well():
 def test_absent_members_join_the_part_with_the_lowest_key():
     """Clients 1 and 4 pull apart from client 3, whose key is the lowest; 0 and 2 are absent; cluster 1 is as well."""
     method, run = make(Clustered, EAGER), simulate(Clustered, NEVER, rounds=1)
-    turn = run.simulation._turn(torch.tensor([1, 3, 4]))._replace(key=torch.tensor([9, 2, 5]))
+    turn = run.simulation._turn(torch.tensor([3, 1, 4]))
     models = torch.tensor([[1.0, 1.0], [7.0, 7.0]]).double()
     server = Server(models, torch.tensor([0, 0, 0, 0, 0]))
-    delta = torch.tensor([[1.0, 0.0], [-3.0, 0.0], [2.0, 1.0]]).double()
+    delta = torch.tensor([[-3.0, 0.0], [1.0, 0.0], [2.0, 1.0]]).double()
     new = method.aggregate(server, parts.Up(models[0] + delta), turn)
     assert new.cluster.tolist() == [0, 2, 0, 0, 2]
     close(new.models, [[-2, 1], [7, 7], [2.5, 1.5]])
     assert torch.equal(server.models, torch.tensor([[1.0, 1.0], [7.0, 7.0]]).double()), "the old state stays"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_lowest_key_is_the_clients_not_that_of_its_draws(seed):
+    """Wherever clients stand in the list."""
+    keys = [4, 2, 9, 1, 7]
+    splits = 0
+    for where in (federation(keys=keys), federation(sizes=(20, 7, 5, 12, 20), keys=keys[::-1])):
+        where.seed = seed
+        method = make(Clustered, EAGER)
+        run = Simulation(Verbs.of(method), TASK, where, Schedule(4, 0.6, "share", 2, 4, 0.1, 1.0, 9, 16, 1), W0)
+        while run.round < 4:
+            before = run.server.cluster
+            ids = run._next().ids
+            after = run.server.cluster
+            for c in before.unique():
+                here = [i for i in ids.tolist() if before[i] == c]
+                if len({int(after[i]) for i in here}) == 2:
+                    splits += 1
+                    absent = [i for i in range(EVERYBODY) if before[i] == c and i not in here]
+                    lowest = min(here, key=lambda i: int(where.keys[i]))
+                    assert {int(after[i]) for i in absent} <= {int(after[lowest])}
+    assert splits > 1
 
 
 def test_a_clusters_model_on_the_wire():
