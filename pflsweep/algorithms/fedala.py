@@ -20,14 +20,14 @@ class Client(NamedTuple):
     own: Tensor  # [D] Theta_i^{t-1}, its mixed part: trained in the client's last turn
     weight: Tensor  # [D] W_i^p in [0, 1]
     converged: Tensor  # [] whether the initial stage is over
-    mix: Tensor  # [S] Theta-hat_i of its last turn, in place of all S parameters that were sent
+    mix: Tensor  # [P] where its last turn began: Theta-hat_i, with the parameters that are its own and never sent
 
 
 class Work(NamedTuple):
     inner: Any
     weight: Tensor  # [C, D]
     converged: Tensor  # [C]
-    mix: Tensor  # [C, S]
+    mix: Tensor  # [C, P]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Ala(Mixing, Plugin):  # type: ignore[override]
 
     Only `start` sees the mix: anchors and regularisers keep the model that was sent. Where a method is evaluated with
     its shared model, or with one made from that, a client's last mix stands in its place (Per-FedAvg: one step from the
-    mix); a personal model that a client keeps (Ditto, pFedMe, FedAMP, FedPHP, PartialFed) is evaluated as ever. What
+    mix; FedRep: the mixed extractor with the head of that moment, both from before local training); a personal model that a client keeps (Ditto, pFedMe, FedAMP, FedPHP, PartialFed) is evaluated as ever. What
     the paper leaves open:
     - the initial stage is a client's first turn after it owns a trained model (the box says round 2 for everybody);
     - it has converged as in the authors' code (WINDOW, SPREAD), at the latest after CAP epochs;
@@ -64,7 +64,7 @@ class Ala(Mixing, Plugin):  # type: ignore[override]
     ALA is idle (their figure 4); the initial stage then comes after them.
     """
 
-    version = 2
+    version = 3
     leaks = "its weights learn on the data without noise and shape what a client trains and sends"
 
     task: Task
@@ -90,15 +90,16 @@ class Ala(Mixing, Plugin):  # type: ignore[override]
         def init_client(w: Tensor, setup: Setup) -> Client:
             sent = w[: len(getattr(verbs.init(w, setup), "w", w))]
             own, never = sent[self._mixed(len(sent))], torch.zeros((), dtype=torch.bool, device=w.device)
-            return Client(verbs.init_client(w, setup), own, torch.ones_like(own), never, sent)
+            return Client(verbs.init_client(w, setup), own, torch.ones_like(own), never, w)
 
         def start(given: Given, data: Any) -> Work:
-            model = given.down.w
-            if model.shape[1] < self.task.size:
-                model = torch.cat([model, verbs.start(below(given), data).w[:, model.shape[1] :]], 1)
+            model, sent = given.down.w, given.down.w.shape[1]
+            if sent < self.task.size:
+                model = torch.cat([model, verbs.start(below(given), data).w[:, sent:]], 1)
             weight, mix = self._adapt(given, model, data)
             inner = verbs.start(below(given)._replace(down=given.down._replace(w=mix)), data)
-            return Work(inner, weight, given.client.converged | self._active(given.turn), mix)
+            whole = torch.cat([mix, model[:, sent:]], 1) if sent < self.task.size else mix
+            return Work(inner, weight, given.client.converged | self._active(given.turn), whole)
 
         def fit(given: Given, data: Any, work: Work) -> Work:
             return work._replace(inner=verbs.fit(below(given), data, work.inner))
@@ -112,9 +113,13 @@ class Ala(Mixing, Plugin):  # type: ignore[override]
             return verbs.answer(below(given), data, question)
 
         def personal(server: Any, client: Client, data: Any, turn: Turn) -> Tensor:
-            if hasattr(server, "w"):
-                mixed = (turn.last > self.idle_rounds(turn.rounds))[:, None]
-                server = server._replace(w=torch.where(mixed, client.mix, parts.to_all(server.w, turn)))
+            if not hasattr(server, "w"):
+                return verbs.personal(server, client.inner, data, turn)
+            mixed = (turn.last > self.idle_rounds(turn.rounds))[:, None]
+            if len(server.w) < self.task.size:
+                # What the client never sends has been trained since the mix was made: the two do not belong together.
+                return torch.where(mixed, client.mix, verbs.personal(server, client.inner, data, turn))
+            server = server._replace(w=torch.where(mixed, client.mix, parts.to_all(server.w, turn)))
             return verbs.personal(server, client.inner, data, turn)
 
         return verbs._replace(

@@ -267,9 +267,34 @@ def test_fedrep_mixes_the_top_of_its_extractor_alone():
     state, extractor = rows(simulation), TASK.extractor
     assert state.weight.shape[1] == TASK.blocks[-2].stop - TASK.blocks[-2].start
     assert (state.weight < 1).any()
-    assert state.mix.shape[1] == extractor.stop
-    close(torch.stack(list(simulation.personal_models())), torch.cat([state.mix, state.inner.head], 1))
     assert simulation.server.w.shape == (extractor.stop,)
+
+
+@pytest.mark.parametrize("participation", [0.4, 1.0])
+def test_fedrep_is_evaluated_before_local_training_head_and_all(participation):
+    """A client's model is that from which its last training began; before its first turn it is FedRep's own."""
+    inner = Verbs.of(make(FedRep, {"head_epochs": 1}))
+    begun = {}
+
+    def fit(given, data, work):
+        begun[int(given.turn.ids[0])] = work.w[0].clone()
+        return inner.fit(given, data, work)
+
+    verbs = Ala(task=TASK, **HYPER).plug(inner._replace(fit=fit))
+    simulation = Simulation(verbs, TASK, FEDERATION, Schedule(3, participation, "share", 2, 4, 0.1, 1.0, 1, 16, 1), W0)
+    list(simulation.run())
+    newest = torch.cat([simulation.server.w, W0[TASK.head]])
+    for i, w in enumerate(simulation.personal_models()):
+        assert torch.equal(w, begun.get(i, newest))
+    trained = rows(simulation).inner.head[list(begun)]
+    assert not torch.equal(trained, torch.stack(list(begun.values()))[:, TASK.head]), "heads were trained since"
+    assert (len(begun) < EVERYBODY) is (participation < 1)
+
+
+def test_fedrep_is_evaluated_as_ever_while_ala_is_idle():
+    idle = plugged(FedRep, {"head_epochs": 1}, {**HYPER, "idle": 1.0}, participation=0.6)
+    plain = simulate(FedRep, {"head_epochs": 1}, rounds=4, participation=0.6)
+    assert torch.equal(torch.stack(list(idle.personal_models())), plain.personal)
 
 
 @pytest.mark.parametrize(("method", "hyper"), [(FedProx, {"mu": 0.1}), (FedRep, {"head_epochs": 1})])
