@@ -32,7 +32,9 @@ class FedPHP(Method):
       turn sets w_i^p to the trained model; PFLlib's grows with the rounds. grows = false keeps it at `mu`;
     - the teacher is w_i^p of before the turn, without dropout; in a first turn it is the common initial model;
     - KD divides the teacher's logits alone by the temperature, and is a cross-entropy without a factor T^2;
-    - MMD sums five Gaussian kernels of the features' mean squared distance, a constant in the gradient;
+    - MMD sums five Gaussian kernels of the features' mean squared distance, a constant in the gradient. It compares
+      distributions, so a batch of one sample teaches nothing (the code has one distance there, which is its own
+      bandwidth: the pull grows without bound as the models come near each other, and training diverges);
     - gradients are not clipped (the code: by their norm).
     """
 
@@ -93,7 +95,10 @@ def distilled(logits: Tensor, teacher: Tensor, batch: Batch) -> Tensor:
 
 
 def mmd(ours: Tensor, theirs: Tensor, batch: Batch) -> Tensor:
-    """Squared maximum mean discrepancy (Gretton et al. 2012) of two models' features [B, D] of one batch."""
+    """Return the squared maximum mean discrepancy (Gretton et al. 2012) of two models' features [B, D] of one batch.
+
+    It is 0 for a batch of one sample, whose only distance is that between the models.
+    """
     here = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask.bool()
     both = torch.cat([here, here])
     n = both.sum()
@@ -102,8 +107,9 @@ def mmd(ours: Tensor, theirs: Tensor, batch: Batch) -> Tensor:
     z = torch.where(both[:, None], z - (z.sum(0) / n.clamp(min=1)).detach(), 0)
     squares = (z * z).sum(1)
     distances = (squares[:, None] + squares - 2 * z @ z.T).clamp(min=0)  # [2B, 2B]
-    # the 1e-8 of the authors' code: a single sample of equal features has no distance at all
+    # the 1e-8 of the authors' code: equal features have no distance at all
     width = (both[:, None] * both * distances).sum().detach() / (n * n - n).clamp(min=1) + 1e-8
     kernels = torch.stack([torch.exp(-distances / (width * factor)) for factor in WIDTHS]).sum(0)
     sign = torch.cat([here, -1.0 * here]).to(z.dtype) / here.sum().clamp(min=1)
-    return sign @ (kernels @ sign)  # the mean of XX + YY - XY - YX
+    value = sign @ (kernels @ sign)  # the mean of XX + YY - XY - YX
+    return torch.where(here.sum() > 1, value, 0)

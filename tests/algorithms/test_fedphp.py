@@ -114,6 +114,22 @@ def test_mmd_of_equal_features_is_nothing_and_pulls_nowhere():
         close((value.detach(), g), (torch.zeros((), dtype=torch.float64), torch.zeros_like(g)))
 
 
+@pytest.mark.parametrize("mask", [None, [1, 0, 0]])
+def test_mmd_of_a_single_sample_pulls_nowhere(mask):
+    """Its only distance would be its own bandwidth: nearer features would be pulled the harder."""
+    ours = drawn(1 if mask is None else 3, 3).requires_grad_()
+    value = mmd(ours, ours.detach() + 1e-3, batch_of(len(ours), mask))
+    (g,) = torch.autograd.grad(value, ours)
+    close((value.detach(), g), (torch.zeros((), dtype=torch.float64), torch.zeros_like(g)))
+
+
+def test_training_with_mmd_on_batches_of_one_sample_stays_finite():
+    """From round 2 on the received model lies near the private one; without the mend weights reach 1e3."""
+    run = simulate(FedPHP, {**HYPER, "strength": 0.5}, rounds=6, batch=1, lr=0.1)
+    plain = simulate(FedAvg, rounds=6, batch=1, lr=0.1)
+    assert run.w.abs().max() < 3 * plain.w.abs().max()
+
+
 def test_mmds_width_is_a_constant_of_its_gradient():
     """Scaling all features would leave the whole of MMD as it is; with the width held, their scale has a gradient."""
     ours = drawn(4, 3).requires_grad_()
