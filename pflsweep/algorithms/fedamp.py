@@ -1,7 +1,9 @@
 """FedAMP: each client is sent a mix of all clients' models of its own, in which the models like its own weigh more."""
 
+import logging
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -10,6 +12,9 @@ from pflsweep.engine import parts
 from pflsweep.engine.lift import each
 from pflsweep.engine.protocol import Given, Method, Scalars, Setup, Turn, Vector, hyper
 from pflsweep.engine.task import Batch
+
+log = logging.getLogger(__name__)
+_warned: WeakSet[Method] = WeakSet()  # methods, one a trial, that have said that their pull is cut
 
 
 class Server(NamedTuple):
@@ -37,7 +42,7 @@ class FedAMP(Method):
       xi_ii >= 0. It is one for all clients, and the proximal term reads it too;
     - clients minimise with E epochs of SGD, whose pull lam / alpha_k is at most 1 / lr, beyond which steps would
       diverge (alpha_k is small where many models are close). At that bound each step begins at u_i, so that a round
-      is worth one step: lam has to stay well below alpha_k / lr;
+      is worth one step: lam has to stay well below alpha_k / lr. The first round in which it does not is logged;
     - they start from their own models, as in public code; start_from = "sent" starts them from u_i. With one step a
       round lam then has no effect;
     - FedPG's authors give every xi_ij the sum over j; PFLlib's proximal term has no gradient.
@@ -87,6 +92,7 @@ class FedAMP(Method):
 
     def aggregate(self, server: Server, up: parts.Up, turn: Turn) -> Server:
         """xi_ij = alpha_k A'(|w_i - w_j|^2) for j != i, and xi_ii = 1 - sum_j xi_ij"""
+        self.warn_of_a_cut(float(server.alpha), turn)
         models, known = server.models.clone(), server.known.clone()
         models[turn.ids], known[turn.ids] = up.w, True
         pull = torch.exp(-squared_distances(models) / self.sigma) / self.sigma  # A'
@@ -94,6 +100,17 @@ class FedAMP(Method):
         total = pull.sum(1)
         alpha = (1 / total.max()).clamp(max=self.alpha)
         return Server(models, known, alpha * pull + (1 - alpha * total).diag(), alpha)
+
+    def warn_of_a_cut(self, alpha: float, turn: Turn) -> None:
+        """Log, once a trial, that `step` has cut the pull lam / alpha_k of this round to 1 / lr."""
+        if self.lam * turn.lr > alpha and self not in _warned:
+            _warned.add(self)
+            log.warning(
+                "algorithm.lam=%g: in round %d its pull lam / alpha_k = %.3g (alpha_k is %.3g, at most algorithm.alpha)"
+                " is above 1 / train.lr = %.3g, beyond which steps diverge, and is cut to that: all larger lam train "
+                "alike, and a round is worth one step. Use algorithm.lam well below alpha_k / train.lr = %.3g.",
+                self.lam, turn.round, self.lam / max(alpha, 1e-300), alpha, 1 / turn.lr, alpha / turn.lr,
+            )  # fmt: skip
 
     def show(self, server: Server) -> dict[str, Tensor]:
         return {"xi": server.xi}

@@ -99,6 +99,28 @@ def test_the_pull_is_at_most_one_over_the_learning_rate():
     assert not torch.equal(steep, simulate(FedAMP, {**HYPER, "lam": 0.01, "alpha": 0.005}, rounds=3).personal)
 
 
+def test_a_cut_pull_is_said_once_with_its_values(caplog):
+    """lam / alpha_k = 5 / 0.005 where 1 / lr is 10; alpha_k falls in later rounds."""
+    cut, free = {**HYPER, "lam": 5.0, "alpha": 0.005}, {**HYPER, "lam": 0.0004, "alpha": 0.005}
+    simulate(FedAMP, free, rounds=2)
+    assert not caplog.records
+    simulate(FedAMP, cut, rounds=3)
+    (said,) = caplog.messages
+    assert "algorithm.lam=5: in round 1 its pull lam / alpha_k = 1e+03 (alpha_k is 0.005" in said
+    assert "above 1 / train.lr = 10" in said
+    assert "well below alpha_k / train.lr = 0.05." in said
+    simulate(FedAMP, cut, rounds=1)
+    assert len(caplog.messages) == 2, "another trial says it again"
+
+
+def test_a_pull_that_is_cut_later_is_said_then(caplog):
+    """alpha_k begins at alpha and comes down to where no weight is negative."""
+    run = simulate(FedAMP, {**HYPER, "alpha": 1e6, "lam": 50.0}, rounds=3)
+    (said,) = caplog.messages
+    assert "in round 2" in said
+    assert run.server.alpha < 5
+
+
 def test_ala_needs_what_was_sent():
     ala = ["algorithm=fedamp", "ala=on", "tracking=none"]
     with pytest.raises(UserError, match=r"ala=on .* algorithm\.start_from=own: .* Use algorithm\.start_from=sent\."):
