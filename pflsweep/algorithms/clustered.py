@@ -36,6 +36,7 @@ class Clustered(Method):
     """
 
     paper = "Sattler et al., IEEE TNNLS 2021"
+    version = 2
     unsampled = "the model of its cluster"
     cost = "the server: the inner products of M updates in float64 (M^2 P), a model per cluster"
     leaks = ""

@@ -52,9 +52,10 @@ class Ala(Mixing, Plugin):  # type: ignore[override]
     """Adaptive local aggregation, Algorithm 1 lines 6 to 14, in front of any method that sends a shared model.
 
     Only `start` sees the mix: anchors and regularisers keep the model that was sent. Where a method is evaluated with
-    its shared model, or with one made from that, a client's last mix stands in its place (Per-FedAvg: one step from the
-    mix; FedRep: the mixed extractor with the head of that moment, both from before local training); a personal model that a client keeps (Ditto, pFedMe, FedAMP, FedPHP, PartialFed) is evaluated as ever. What
-    the paper leaves open:
+    its shared model, or with one made from that, a client's last mix stands in its place (Per-FedAvg: one step from
+    the mix; FedRep: the mixed extractor with the head of that moment, both from before local training); a personal
+    model that a client keeps (Ditto, pFedMe, FedAMP, FedPHP, PartialFed) is evaluated as ever. What the paper leaves
+    open:
     - the initial stage is a client's first turn after it owns a trained model (the box says round 2 for everybody);
     - it has converged as in the authors' code (WINDOW, SPREAD), at the latest after CAP epochs;
     - the weights learn on the plain loss without dropout, on a sample drawn once a round and used to its last row;

@@ -72,8 +72,9 @@ class FedPG(Method):
     history (tau = 0) has FedAvg's global model. Reconstructed, from the supplement, its tables, and the public code of
     the authors' platform, FedLF and FedMDFG:
     - absent clients (section 3.2.2): their latest gradients are columns too, for tau rounds, by default as in FedLF
-      for (clients ever seen) / (clients of the round), which waits until more were seen than a round has; tau = 1 is
-      FedMDFG's;
+      for (clients ever seen before) / (clients of the round), rounded down. FedLF's code leaves them out as long as no
+      more were seen than a round has, taking it that nobody is absent then; here round 2 has those of round 1 who are
+      not there again. tau = 1 is FedMDFG's;
     - columns: `unify` gives all of them the mean length of the round's gradients, as FedLF; `code`, as the platform,
       only grad F and the absent clients'; `literal`, as eq. 3 has it, none. Lemma 1 speaks of the columns as scaled;
     - the length of the step: reference = mean is the mean gradient's, |d_r| (FedMDFG). One gradient times 100 (attack
@@ -95,6 +96,7 @@ class FedPG(Method):
     """
 
     paper = "Anonymous, ICCV submission 6989"
+    version = 2
     unsampled = "the global model"
     cost = (
         "a forward pass over the data for the loss, one more for each step tried (S-FedPG); the server keeps 2 P a "

@@ -39,6 +39,7 @@ class FedPHP(Method):
     """
 
     paper = "Li et al., ECML PKDD 2021"
+    version = 2
     extends = False  # the momentum grows towards the run's last round
     mixes = True
     unsampled = "the newest global model"

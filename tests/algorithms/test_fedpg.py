@@ -300,6 +300,13 @@ def test_who_is_remembered():
     assert remembered(4) == [0, 1, 2, 6, 7]
 
 
+def test_the_second_round_remembers_the_first():
+    """As many were seen as a round has, so tau is 1; FedLF's code would wait for one more."""
+    last = torch.tensor([1, 1, 1, -1, -1, -1])
+    assert make(FedPG, RATE).history(last, torch.tensor([0, 3, 4]), 2).tolist() == [1, 2]
+    assert make(FedPG, RATE).history(last, torch.tensor([0, 1, 2]), 2).tolist() == []
+
+
 # The line search
 
 
