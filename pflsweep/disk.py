@@ -217,7 +217,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    with open(path, "rb") as file, np.load(file) as arrays:
+    with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
         return dict(arrays)
 
 

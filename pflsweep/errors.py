@@ -14,6 +14,18 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def shortened(error: BaseException, longest: int = 300) -> str:
+    """Return an exception's message as one line of about `longest` characters. No word and nothing in quotation marks
+    is cut, since it may be a path; the message of a UserError is returned whole.
+    """
+    said = one_line(error)
+    if isinstance(error, UserError) or len(said) <= longest:
+        return said
+    quoted = re.compile(r"'[^']{0,500}'|\"[^\"]{0,500}\"|\S+")
+    end = next((found.end() for found in quoted.finditer(said) if found.end() >= longest), len(said))
+    return said if end == len(said) else f"{said[:end]} ..."
+
+
 def nearest(word: str, known: list[str]) -> str:
     """`" Did you mean 'x'?"`, or nothing where no known word is close."""
     import difflib

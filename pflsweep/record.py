@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -22,16 +22,34 @@ from pflsweep.disk import writing
 from pflsweep.errors import UserError, without_password
 from pflsweep.sources import changed
 
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
+
 # what half a record may have left behind
 STALE = (
     *("rounds.parquet", "clients.parquet", "newcomers.parquet", "study.parquet", "matrices.npz"),
     *("checkpoint.pt", "models.pt", "labels.png"),
 )
-NEEDED = {  # what every file says
-    "meta.json": ("identity", "name", "method", "seed", "created", "environment"),
-    "status.json": ("status", "rounds"),
+NEEDED: dict[str, dict[str, type]] = {  # what every file says
+    "meta.json": {"identity": str, "name": str, "method": str, "seed": int, "created": str, "environment": dict},
+    "status.json": {"status": str, "rounds": int},
 }
+TABLES: dict[str, tuple[str, ...]] = {  # the columns that every one has, if it has rows
+    "rounds.parquet": ("round", "seconds", "eval_seconds"),
+    "clients.parquet": ("round", "view", "client", "n", "correct"),
+    "newcomers.parquet": ("epoch", "n", "correct"),
+    "study.parquet": (),
+    "partition.parquet": ("client",),
+}
+# all that a record holds: what can be carried to another folder, meta.json last, and what stays: large, made anew, or
+# of this machine
+CARRIED = (*TABLES, "matrices.npz", "status.json", "config.yaml", "meta.json")
+STAYS = ("checkpoint.pt", "models.pt", "labels.png", "lock")
 VIEWS = ("personal_", "global_", "trained_")  # how the columns of an evaluation begin
+
+
+class Damaged(UserError):  # noqa: N818 (a state)
+    """A file of a record cannot be read."""
 
 
 def kept(config: dict[str, Any]) -> dict[str, Any]:
@@ -55,18 +73,31 @@ class Record:
         self.config: dict[str, Any] = self._read("config.yaml", disk.read_yaml)
         self.status: dict[str, Any] = self._read("status.json", disk.read_json)
         for name, found in (("meta.json", self.meta), ("status.json", self.status)):
-            lost = [key for key in NEEDED[name] if key not in found]
-            if lost:
-                raise self._damaged(name, f"without '{lost[0]}'")
+            for key, kind in NEEDED[name].items():
+                if key not in found:
+                    raise self._damaged(name, f"without '{key}'")
+                if not isinstance(found[key], kind):
+                    raise self._damaged(name, f"with {key}={found[key]!r}, which is no {kind.__name__}")
         self._written = [_digest(self.config)]  # of the config that is on the disk
         if "config" in self.status and self._written[0] not in self.status["config"]:  # half a YAML may be YAML
             raise self._damaged("config.yaml", "not as it was written")
         self._before = self._table("rounds", read_parquet)
+        if self.status["rounds"] and self._before.empty:
+            raise self._damaged("rounds.parquet", "without rows")
         self._rounds: list[dict[str, Any]] = []  # of the rounds after those
         self._opened, self._cut = self.done, False  # others may train on until the rest is read
         self._table("clients", _require_parquet)
         self._read("matrices.npz", _require_npz, None)
+        self._read("partition.parquet", _require_parquet)
+        for name in ("newcomers.parquet", "study.parquet"):
+            self._read(name, _require_parquet, None)
         self._partition: pd.DataFrame | None = None
+
+    def verify(self) -> None:
+        """Read all of every file that can be carried, where opening reads their ends. Raises Damaged."""
+        for name in TABLES:
+            self._read(name, read_parquet, None)
+        self._read("matrices.npz", disk.read_npz, None)
 
     @classmethod
     def new(cls, folder: Path, meta: dict[str, Any], config: dict[str, Any], partition: pd.DataFrame) -> "Record":
@@ -275,11 +306,11 @@ class Record:
 
     def checkpoint(self) -> dict[str, Any] | None:
         """Simulation.state() of the last checkpoint, if there is one. Raises UserError on another trial's."""
-        content = self._read("checkpoint.pt", disk.read_torch, None)
+        content = self._read("checkpoint.pt", partial(_read_torch, needed=("identity", "simulation")), None)
         if content is not None and content["identity"] != self.meta["identity"]:
             raise UserError(
                 f"{self.folder / 'checkpoint.pt'} is a checkpoint of another config ({content['identity']}, "
-                f"not {self.meta['identity']}). Put the right file there, or delete the folder to begin anew."
+                f"not {self.meta['identity']}). Put the right file there, or move this one away to begin anew."
             )
         return None if content is None else content["simulation"]
 
@@ -332,7 +363,7 @@ class Record:
         return self._models()[1]
 
     def _models(self) -> tuple[dict[str, Any] | None, int]:
-        found = self._read("models.pt", disk.read_torch, None)
+        found = self._read("models.pt", partial(_read_torch, needed=("global", "personal")), None)
         if found is None:
             return None, 0
         saved = self.config.get("checkpoint", {}).get("models", True)  # else they are of a command before
@@ -348,17 +379,21 @@ class Record:
         if missing is not ... and not path.exists():
             return missing
         try:
+            if path.exists() and not path.is_file():  # to open a pipe would wait for its writer
+                raise self._damaged(name, "no regular file")
             return reader(path)
+        except Damaged:
+            raise
         except FileNotFoundError as error:
             raise self._damaged(name, "missing") from error
         except Exception as error:  # each reader has its own ways to say that a file is cut short or something else
             raise self._damaged(name, f"truncated, or no file of pflsweep's ({type(error).__name__})") from error
 
-    def _damaged(self, name: str, how: str) -> UserError:
-        return UserError(
-            f"{self.folder / name} cannot be read: it is {how}. "
-            f"Put the right file back, or delete the folder {self.folder} to train this trial anew."
-        )
+    def _damaged(self, name: str, how: str) -> Damaged:
+        """Return the error to raise. The folder is named as what to move only where it is known to be this trial's."""
+        own = vars(self).get("meta", {}).get("identity") == self.folder.name
+        anew = f", or move the folder {self.folder} away to train this trial anew" if own else ""
+        return Damaged(f"{self.folder / name} cannot be read: it is {how}. Put the right file back{anew}.")
 
 
 def _digest(config: dict[str, Any]) -> str:
@@ -381,22 +416,39 @@ def read_parquet(path: Path, rounds: Sequence[int] | None = None) -> pd.DataFram
     from pyarrow import compute, parquet
 
     with parquet.ParquetFile(path) as file:
+        _require_columns(path, file)
         table = file.read(use_threads=False)
-    if rounds is not None:
+    if rounds is not None and len(table):
         table = table.filter(compute.is_in(table["round"], pa.array(rounds, table["round"].type)))
     return table.to_pandas(use_threads=False)
 
 
 def _require_parquet(path: Path) -> None:
-    """Raises where a file is cut short or none: what tells where its columns are stands at its end."""
+    """Raise where a file is cut short or is no table: its end tells where its columns are."""
     from pyarrow import parquet
 
-    parquet.ParquetFile(path).close()
+    with parquet.ParquetFile(path) as file:
+        _require_columns(path, file)
+
+
+def _require_columns(path: Path, file: "ParquetFile") -> None:
+    """Raise where a table of a record lacks a column. One without rows may have no columns either."""
+    lost = set(TABLES.get(path.name, ())) - set(file.schema_arrow.names)
+    if lost and file.metadata.num_rows:
+        raise ValueError(f"no column {min(lost)}")
 
 
 def _require_npz(path: Path) -> None:
-    """The same of matrices."""
+    """Raise where a file of matrices is cut short."""
     zipfile.ZipFile(path).close()
+
+
+def _read_torch(path: Path, needed: Sequence[str]) -> dict[str, Any]:
+    """Return what torch.save wrote. Raise where it is no dict with these keys."""
+    content = disk.read_torch(path)
+    if not isinstance(content, dict) or not set(needed) <= content.keys():
+        raise ValueError(f"not a dict with {' and '.join(needed)}")
+    return content
 
 
 def _now() -> str:

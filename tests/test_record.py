@@ -18,7 +18,7 @@ import torch
 from pflsweep import disk
 from pflsweep.disk import claimed
 from pflsweep.errors import UserError, without_password
-from pflsweep.record import Record
+from pflsweep.record import Damaged, Record
 
 META: dict[str, Any] = {"identity": "0" * 16, "name": "n", "method": "fedavg", "seed": 0, "environment": {}}
 
@@ -139,6 +139,7 @@ FILES = (
     "status.json",
     "rounds.parquet",
     "clients.parquet",
+    "partition.parquet",
     "matrices.npz",
     "checkpoint.pt",
 )
@@ -157,19 +158,23 @@ def test_a_file_that_lacks_what_it_has_to_say_is_damaged(tmp_path: Path, name: s
 
 @pytest.mark.parametrize(
     ("name", "damage"),
-    [*[(f, d) for f in FILES for d in DAMAGES], *[(f, "missing") for f in FILES[1:5]]],
+    [*[(f, d) for f in FILES for d in DAMAGES], *[(f, "missing") for f in FILES[1:6]]],
 )
 def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, name: str, damage: str) -> None:
-    made(tmp_path)
-    file = tmp_path / name
-    content = file.read_bytes()
-    file.write_bytes({"truncated": content[: len(content) // 2], "foreign": b"[1, 2"}.get(damage, b""))
-    if damage == "missing":
-        file.unlink()
-    with pytest.raises(UserError) as caught:
-        Record(tmp_path).checkpoint()
-    assert str(file) in str(caught.value)
-    assert f"delete the folder {tmp_path}" in str(caught.value)
+    """The folder is what to move only where meta.json says that it is this trial's."""
+    for folder in (tmp_path / META["identity"], tmp_path / "other"):
+        made(folder)
+        file = folder / name
+        content = file.read_bytes()
+        file.write_bytes({"truncated": content[: len(content) // 2], "foreign": b"[1, 2"}.get(damage, b""))
+        if damage == "missing":
+            file.unlink()
+        with pytest.raises(Damaged) as caught:
+            Record(folder).checkpoint()
+        assert f"{file} cannot be read" in str(caught.value)
+        assert "delete" not in str(caught.value).lower()
+        verified = folder.name == META["identity"] and name != "meta.json"
+        assert (f"move the folder {folder} away" in str(caught.value)) == verified
 
 
 def test_a_checkpoint_of_another_config(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from pflsweep import signals
 from pflsweep.disk import DiskFull
-from pflsweep.errors import UserError, one_line
+from pflsweep.errors import UserError, shortened
 from pflsweep.process import available, memory_available, threads_each
 from pflsweep.progress import say
 from pflsweep.sweep.board import Board
@@ -135,7 +135,7 @@ def run(plan: Plan, board: Board) -> None:
                         _end_all(workers.values())
                         raise error
                     errors.append(error)
-                    say(f"A worker has ended, the others go on: {one_line(error)}")
+                    say(f"A worker has ended, the others go on: {shortened(error, 500)}")
     if pressed:
         raise KeyboardInterrupt
     if len(errors) == count:

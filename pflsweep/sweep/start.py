@@ -17,7 +17,7 @@ from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 
 from pflsweep import signals
-from pflsweep.errors import UserError, one_line
+from pflsweep.errors import UserError, shortened
 from pflsweep.process import Stop, interruptible
 from pflsweep.progress import say
 from pflsweep.sweep import processes
@@ -90,9 +90,9 @@ def _returns(launcher: Launcher, jobs: list[list[str]], folder: Path) -> Sequenc
     except UserError:
         raise
     except Exception as error:  # submitit's, joblib's, Slurm's: each has its own
-        said = one_line(error)
+        said = shortened(error, 500)
         raise UserError(
-            f"hydra/launcher: {name} could not bring the workers to their end ({said[:500]}). What is trained is kept: "
+            f"hydra/launcher: {name} could not bring the workers to their end ({said}). What is trained is kept: "
             "the same command continues, by itself or with another launcher."
         ) from error
 

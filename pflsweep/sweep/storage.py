@@ -12,7 +12,7 @@ from optuna.storages import BaseStorage, RDBStorage, _CachedStorage
 from sqlalchemy.engine import URL, make_url
 
 from pflsweep import disk, patience
-from pflsweep.errors import UserError, one_line, without_password
+from pflsweep.errors import UserError, shortened, without_password
 from pflsweep.patience import Away, patiently
 from pflsweep.sweep.plan import Plan
 
@@ -46,7 +46,7 @@ def opened(url: str, heartbeat: int) -> RDBStorage:
     except Exception as error:  # SQLAlchemy, a driver, alembic: each has its own
         if no_room := disk.full(error, place_of(url)):
             raise no_room from error
-        said = without_password(one_line(error))[:300]
+        said = without_password(shortened(error))
         raise UserError(
             f"workers.storage: '{without_password(url)}' cannot be used as Optuna's storage ({said}). It has to be "
             "there and writable: sqlite:///file.db on one machine, postgresql://user:password@host/name for many."
@@ -122,7 +122,7 @@ class Patience:
                 raise no_room from error
             if isinstance(error, Away) or not self.noticed(error):
                 raise
-            said = one_line(error.__cause__ or error)[:200]
+            said = shortened(error.__cause__ or error)
             raise Away(
                 f"workers.storage: the database has not answered for {patience.PATIENCE:.0f} seconds ({said}). Nothing "
                 "is lost: when it is back, the same command continues."

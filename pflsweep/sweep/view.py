@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
-from pflsweep.errors import UserError, one_line
+from pflsweep.errors import UserError, shortened
 from pflsweep.progress import duration
 from pflsweep.sweep import cost, standings
 from pflsweep.sweep.board import SETTLED, Board, Slot
@@ -75,7 +75,7 @@ class View:
                     self._line("The sweep's database is back.")
                 away = False
             except Exception as error:  # the workers have more patience
-                said = one_line(error.__cause__ or error)[:200]
+                said = shortened(error.__cause__ or error)
                 if not away:
                     self._line(f"The sweep's database cannot be read now ({said}); workers wait for it.")
                 away = True

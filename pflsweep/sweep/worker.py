@@ -14,7 +14,7 @@ import numpy as np
 
 from pflsweep.disk import Busy, DiskFull
 from pflsweep.engine.stack import Seat, at_once
-from pflsweep.errors import UserError, one_line, without_password
+from pflsweep.errors import UserError, shortened, without_password
 from pflsweep.patience import Away
 from pflsweep.process import Stop, interruptible, process_wide, threads_each
 from pflsweep.progress import quietly
@@ -269,7 +269,7 @@ def _told(tell: Any, claim: Claim, *what: Any, **more: Any) -> None:
 
 def _reason(error: Exception) -> str:
     """An error in a line, for summary and storage."""
-    said = one_line(error)[:500]
+    said = shortened(error, 500)
     return said if isinstance(error, UserError | NoWinner) else f"{type(error).__name__}: {said}"
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pflsweep import __version__
-from pflsweep.errors import UserError, one_line, without_password
+from pflsweep.errors import UserError, shortened, without_password
 from pflsweep.patience import Away
+from pflsweep.record import Damaged
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -130,7 +131,7 @@ def explained(uri: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # sqlite3, SQLAlchemy, MLflow, requests: each has its own
-        said = one_line(error)[:300]
+        said = shortened(error)
         told = without_password(f"The MLflow store {uri} cannot be used ({said}).")
         raise Away(f"{told} {_advice(said)} Or {ELSE}") from error
 
@@ -150,8 +151,10 @@ def forgiven(what: str) -> Iterator[None]:
     """While training, a store that fails is worth a warning: the record has it all and can be sent again."""
     try:
         yield
+    except Damaged:  # of what is sent; then the record has not all of it
+        raise
     except Exception as error:
-        said = without_password(one_line(error))[:200]
+        said = without_password(shortened(error))
         log.warning("MLflow did not take %s: %s. The record has it all; the same command sends it again.", what, said)
 
 
