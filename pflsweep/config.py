@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import is_dataclass, replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
-from pflsweep.compose import Config, conf_dir, read_option, unknown_key
+from pflsweep.compose import Config, compose, conf_dir, folders, read_option, unknown_key
 from pflsweep.errors import UserError, nearest, one_line
 from pflsweep.keys import PLUGS, flat, put, under
 from pflsweep.rules import RULES, Rule, field_rule, kinds_of, require
@@ -237,6 +238,41 @@ def _check_text(config: Config, tokens: int | None) -> None:
         raise UserError(f"{model} reads texts and {dataset} is none. Use another model, such as model=mlp.")
     if words is not None and tokens is not None and words < tokens:
         raise UserError(f"model.vocabulary is {words}, but {dataset} has {tokens} token ids. Use at least as many.")
+
+
+def config_of_model(name: str, node: Any, seed: int, config_dir: str | Path | None = None) -> Config:
+    """Return a config whose model is the one of a record. name: the record's meta["model"]. node: its config's model.
+
+    A record may be somebody else's, so what is imported is what the option's own file names, in conf/model or in
+    config_dir; the record's `_target_`s have to be the same, and its other values pass the option's rules. Raises
+    UserError.
+    """
+    if not isinstance(node, dict):
+        raise UserError(f"its config says model: {node!r}, and not a model's options.")
+    option = name.removesuffix(f".{node.get('name')}")
+    places = [folder / "model" for folder in folders(config_dir)]
+    # listed, not joined to a path: an option's name may hold ".."
+    known = {str(file.relative_to(place).with_suffix("")) for place in places for file in place.rglob("*.yaml")}
+    if option not in known:
+        where = f"there is none in '{config_dir}' either" if config_dir else "name the folder that has it: config_dir"
+        raise UserError(
+            f"model={option} is none of pflsweep's options, and code is never taken from a record: {where} "
+            '(as with --config-dir). For example: result.load_global(config_dir="my_conf").'
+        )
+    config = compose([f"model={option}", "tracking=none"], config_dir)
+    allowed, given = flat({"model": config.reference["model"]}), flat({"model": node})
+    for key, value in given.items():
+        if key not in allowed:
+            raise UserError(unknown_key(key, list(allowed)))
+        if key.endswith("._target_") and value != allowed[key]:
+            raise UserError(
+                f"{key} is {value!r} in the record, but model={option} is built by {allowed[key]}. What a record names "
+                "is not run: if that code is yours, build the model with it and load `result.record.models()` into it."
+            )
+        put(config.values, key, value)
+    config.values["seed"] = seed
+    check(config)
+    return config
 
 
 def build_model(config: Config, shape: tuple[int, ...], classes: int) -> Any:

@@ -17,14 +17,14 @@ import torch
 from torch import nn
 
 from pflsweep.compose import Config
-from pflsweep.config import Parts, build, build_model, check, typed
+from pflsweep.config import Parts, build, build_model, check, config_of_model, typed
 from pflsweep.disk import DiskFull, atomic, claimed, writing
 from pflsweep.engine import memory
 from pflsweep.engine import simulation as engine
 from pflsweep.engine.newcomers import fine_tune
 from pflsweep.engine.optimiser import Sgd
 from pflsweep.engine.stack import Seat
-from pflsweep.errors import UserError
+from pflsweep.errors import UserError, one_line
 from pflsweep.patience import Away
 from pflsweep.process import Stop, cores, interruptible, process_wide
 from pflsweep.progress import Progress, announce, mention, say, warn
@@ -67,11 +67,13 @@ class LeaseLost(Exception):  # noqa: N818 (a state)
 class Result:
     """A trial, read from its record as of the round that was asked for."""
 
-    def __init__(self, folder: Path, rounds: int) -> None:
+    def __init__(self, folder: Path, rounds: int, trained: Config | None = None) -> None:
+        """trained: the config that the trial was trained with, where the caller has composed it."""
         self.record = Record(folder)
         self.record.truncate(rounds)
         self.record.status |= {"status": "finished", "target": rounds}  # more rounds may be under way
         self.config: dict[str, Any] = self.record.config
+        self._trained = trained
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
@@ -88,27 +90,45 @@ class Result:
         accuracy = self.rounds["personal_accuracy"].dropna()
         return Accuracy(float(accuracy.iloc[-1]), float(accuracy.max()))
 
-    def load_global(self) -> nn.Module:
-        """The global model after the record's last round. Raises UserError where there is none."""
+    def load_global(self, config_dir: str | Path | None = None) -> nn.Module:
+        """Return the global model after the record's last round. Raises UserError where there is none.
+
+        config_dir: the folder that has the model's option where it is none of pflsweep's, as with --config-dir. What a
+        record names is never imported. A Result that `pflsweep.run` returned knows its option already.
+        """
         state = self.record.models()["global"]
         if state is None:
             raise UserError(f"{self.record.meta['method']} has no global model.")
-        return self._load(state)
+        return self._load(state, config_dir)
 
-    def load_personal(self, client: int) -> nn.Module:
-        """A client's personalised model after the record's last round. Raises UserError without one."""
+    def load_personal(self, client: int, config_dir: str | Path | None = None) -> nn.Module:
+        """Return a client's personalised model after the record's last round. config_dir: see `load_global`.
+
+        Raises UserError where there is no such client.
+        """
         personal = self.record.models()["personal"]
         if client not in personal:
             raise UserError(f"There is no client {client}: the clients are 0 to {len(personal) - 1}.")
-        return self._load(personal[client])
+        return self._load(personal[client], config_dir)
 
-    def _load(self, state: dict[str, torch.Tensor]) -> nn.Module:
-        model = build_model(
-            Config(self.config, {"model": self.record.meta["model"]}, {}, {}),
-            tuple(self.record.meta["shape"]),
-            self.record.meta["classes"],
-        )
-        model.load_state_dict(state)
+    def _load(self, state: dict[str, torch.Tensor], config_dir: str | Path | None) -> nn.Module:
+        meta, folder = self.record.meta, self.record.folder
+        shape, classes = meta.get("shape"), meta.get("classes")
+        if not isinstance(shape, list) or not all(type(n) is int and n > 0 for n in [*shape, classes]):
+            raise UserError(f"{folder / 'meta.json'}: shape {shape!r} and classes {classes!r} are no whole numbers.")
+        said = str(meta.get("model")), self.config.get("model"), meta["seed"]
+        try:
+            config = self._trained or config_of_model(*said, config_dir)
+            model = build_model(config, tuple(shape), meta["classes"])
+        except UserError as error:
+            raise UserError(f"The model of {folder} cannot be built: {error}") from error
+        try:
+            model.load_state_dict(state)
+        except (RuntimeError, TypeError, AttributeError) as error:  # how PyTorch says that weights do not fit
+            why = one_line(error)
+            raise UserError(
+                f"{folder / 'models.pt'} does not fit the model that its config describes: {why}"
+            ) from error
         return model
 
 
@@ -153,7 +173,7 @@ def run_trial(
                     record.go_on(config.values, meta)
                     _tell_edited(record, meta["digests"])
                 _run(record, simulation, parts, config, listen, watch, stop)
-    return Result(folder, config.values["train"]["rounds"])
+    return Result(folder, config.values["train"]["rounds"], config)
 
 
 def _open(folder: Path, meta: dict[str, Any], config: Config, simulation: engine.Simulation) -> Record:
@@ -206,7 +226,7 @@ def _catch_up(record: Record, simulation: engine.Simulation, study: Study | None
         name = record.meta["name"]
         say(f"{name}: its record of {record.done} rounds has no checkpoint to go on from, so it begins anew")
     if record.done < simulation.round:
-        raise UserError(f"{record.folder}: the tables end before the checkpoint. Delete the folder to begin anew.")
+        raise UserError(f"{record.folder}: the tables end before the checkpoint. Move it away to begin anew.")
     record.truncate(simulation.round)
     schedule = simulation.schedule
     record.drop_scores(lambda t: t % schedule.eval_every == 0 or t == schedule.rounds)

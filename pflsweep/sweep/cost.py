@@ -6,16 +6,19 @@ passes over them that it says it makes. Speeds are in gradients.
 """
 
 import json
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
 from pflsweep import disk
-from pflsweep.compose import Config
+from pflsweep.compose import Config, conf_dir, read_option
 from pflsweep.config import build_dataset, build_model, device_of, imported
 from pflsweep.errors import UserError
 from pflsweep.identity import method_name
+from pflsweep.keys import flat
 from pflsweep.process import cores, process_wide
 from pflsweep.setting import model_name, processor
 from pflsweep.sweep.plan import Job, Plan, changed
@@ -133,9 +136,13 @@ def passes(config: Config) -> float:
 Speeds = dict[tuple[str, ...], float]  # gradients of images/s, of one core on a CPU, by _keys
 
 
-def known_speeds(runs: Path) -> Speeds:
-    """From the newest finished records."""
+def known_speeds(runs: Path, configs: Iterable[Config] = ()) -> Speeds:
+    """Return the speeds of the newest finished records whose code is pflsweep's or that of `configs`.
+
+    A record may be somebody else's: what else its config names is not imported.
+    """
     found: Speeds = {}
+    trusted = _shipped().union(*(_targets(config.values) for config in configs))
     files = sorted(runs.glob("*/status.json"), key=lambda file: file.stat().st_mtime)[-500:] if runs.is_dir() else []
     for file in files:
         try:
@@ -144,13 +151,29 @@ def known_speeds(runs: Path) -> Speeds:
             if status["status"] != "finished" or not status["seconds"] or stacked:
                 continue
             config, where = Config(disk.read_yaml(file.parent / "config.yaml"), meta, {}, {}), meta["environment"]
+            if not _targets(config.values) <= trusted:
+                continue
             share = where["cores"] if where["device"] == "cpu" else 1
             speed = status["rounds"] * images_a_round(config) * passes(config) / status["seconds"] / share
             keys = _keys(meta, where, config)
-        except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError, UserError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, yaml.YAMLError, UserError):
             continue  # what is damaged there is said when it is read for a report
         found |= dict.fromkeys(keys, speed)
     return found
+
+
+def _targets(values: dict[str, Any]) -> set[str]:
+    """Return what the nodes of a config that have a part in a trial's cost name as their code."""
+    nodes = flat({group: values[group] for group in ("algorithm", "dataset")})
+    return {str(path) for key, path in nodes.items() if key.rpartition(".")[2] == "_target_"}
+
+
+@cache
+def _shipped() -> frozenset[str]:
+    """Return what pflsweep's own methods and datasets name as their code."""
+    files = [(group, file) for group in ("algorithm", "dataset") for file in conf_dir().glob(f"{group}/*.yaml")]
+    options = [{"algorithm": {}, "dataset": {}, group: read_option(file)} for group, file in files]
+    return frozenset[str]().union(*map(_targets, options))
 
 
 def _keys(choices: dict[str, Any], environment: dict[str, Any], config: Config) -> list[tuple[str, ...]]:

@@ -28,7 +28,7 @@ def estimate(plan: Plan) -> str:
     """The trials of a plan with their cost; nothing is run."""
     import pandas as pd
 
-    speeds = cost.known_speeds(plan.runs)
+    speeds = cost.known_speeds(plan.runs, [group.config for group in plan.groups])
     lines, ways = [], Counter[str]()
     for g, group in enumerate(plan.groups):
         jobs = [*plan.searched(g), *plan.final(g)]
