@@ -3,6 +3,7 @@
 """
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,7 @@ def _runs(options: argparse.Namespace) -> int:
     chosen = without_searches(choose(options.runs, options.run), options.run)
     done = chosen.done
     if not done:
-        states = [*(f"{r.meta['name']} {r.status['status']}" for r in chosen.records), *chosen.damaged]
+        states = [*(f"{r.meta['name']} {r.status['status']}" for r in chosen.records), *chosen.damaged, *chosen.copies]
         searching = [f"{len(chosen.hidden)} trials of searches, which stand in no table"] if chosen.hidden else []
         said = "; ".join([*states, *searching]) or "there are no runs"
         raise UserError(f"No finished run to report on in '{options.runs}': {said}. A report is made of finished runs.")
@@ -47,13 +48,15 @@ def _runs(options: argparse.Namespace) -> int:
     except OSError as error:
         raise UserError(f"--out {options.out} cannot be written to ({error.strerror}). Name another folder.") from error
     print(tables.brief(chosen.records, chosen.searches.keys, chosen.searches.partial).to_string(index=False))
-    left, hidden = len(chosen.left) + len(chosen.damaged), len(chosen.hidden)
+    left, hidden = len(chosen.left) + len(chosen.damaged) + len(chosen.copies), len(chosen.hidden)
     print(
         f"\n{path}: {len(done)} runs"
         + (f"; {hidden} trials of searches left out" if hidden else "")
-        + (f"; {left} not finished or damaged, named at its end" if left else "")
+        + (f"; {left} not finished, damaged or copies, named at its end" if left else "")
     )
-    return 0
+    for line in chosen.damaged:
+        print(f"left out: {line}", file=sys.stderr)
+    return 2 if chosen.damaged else 0
 
 
 def _check_target(percent: float) -> None:

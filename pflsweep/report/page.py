@@ -1,7 +1,6 @@
 """The page of `pflsweep report runs`: tables, figures, and all that a reader needs to trust or doubt them."""
 
 from collections.abc import Mapping
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ from pflsweep.keys import PLUGS, as_override
 from pflsweep.record import Record
 from pflsweep.report import figures, html, style, tables
 from pflsweep.report.compare import Row, Setting, check_baseline, settings
+from pflsweep.report.markdown import cell, code, inline
 from pflsweep.report.select import Chosen
 
 ORIGIN = ("commit", "version", "python", "torch", "platform", "processor", "device", "threads")
@@ -39,7 +39,7 @@ def write(chosen: Chosen, out: Path, baseline: str | None, goal: float | None = 
     text = [f"# Comparison of {sum(len(row.records) for s in found for row in s.rows)} finished runs\n"]
     text += [*_searches(chosen), *_apart(found)]
     for number, setting in enumerate(found, start=1):
-        heading = (f"Setting {number}: " if len(found) > 1 else "") + setting.name
+        heading = (f"Setting {number}: " if len(found) > 1 else "") + inline(setting.name)
         suffix = f"-{number}" if len(found) > 1 else ""
         base = setting.baseline(baseline), baseline
         text += [f"## {heading}\n", *_section(setting, base, goal, out, suffix, chosen.searches.won)]
@@ -60,14 +60,14 @@ def _section(
     won: how hyperparameters were chosen, by identity.
     """
     base, wanted = baseline
-    text = [tables.markdown(tables.accuracy(setting, base)), *_reconstructions(setting.rows)]
+    text = [tables.as_markdown(tables.accuracy(setting, base)), *_reconstructions(setting.rows)]
     if base is None:
-        text.append(f"No finished run of the baseline {wanted} in this setting: no differences.\n")
-    text += ["Other metrics:\n", tables.markdown(tables.others(setting, base, goal))]
+        text.append(f"No finished run of the baseline {inline(wanted)} in this setting: no differences.\n")
+    text += ["Other metrics:\n", tables.as_markdown(tables.others(setting, base, goal))]
     if len(new := tables.newcomers(setting)):
-        text += ["New clients, which took part in no round and fine-tune the global model:\n", tables.markdown(new)]
+        text += ["New clients, which took part in no round and fine-tune the global model:\n", tables.as_markdown(new)]
     text += ["Cost:\n"]
-    text += [tables.markdown(tables.cost(setting))]
+    text += [tables.as_markdown(tables.cost(setting))]
     text += [f"![{alt}]({name}.png)\n" for name, alt in draw(setting, base, out, suffix).items()]
     text += ["Shared settings:\n", _listing(setting.config), *_hyperparameters(setting.rows, won)]
     return [*text, *_studies(setting.rows), "Made by:\n", _origin(setting.rows)]
@@ -76,7 +76,7 @@ def _section(
 def _reconstructions(rows: list[Row]) -> list[str]:
     """What of the rows' methods is not in their papers."""
     own = {row.label: row.records[0].meta.get("reconstruction") for row in rows}
-    lines = [f"- {label}: {what}" for label, what in own.items() if what]
+    lines = [f"- {inline(label)}: {inline(what)}" for label, what in own.items() if what]
     return ["Reconstructed, since their papers do not say it:\n", "\n".join(lines) + "\n"] if lines else []
 
 
@@ -94,7 +94,7 @@ def draw(setting: Setting, base: Row | None, out: Path, suffix: str = "") -> dic
     if base and by_method:
         title, order = f"Gains in the last round, {setting.name}", [row.label for row in setting.rows]
         style.save(figures.gains(by_method, base.label, order, title), out / f"gains{suffix}")
-        made[f"gains{suffix}"] = f"gain of each client over {base.label}"
+        made[f"gains{suffix}"] = f"gain of each client over {inline(base.label)}"
     return made
 
 
@@ -107,7 +107,7 @@ def _searches(chosen: Chosen) -> list[str]:
             "(tune.partial=true): they crashed, or their workers were killed.\n"
         )
     gone = chosen.searches.superseded
-    superseded = [record.meta["name"] for record in chosen.hidden if record.meta["identity"] in gone]
+    superseded = [inline(record.meta["name"]) for record in chosen.hidden if record.meta["identity"] in gone]
     if superseded:
         lines.append(
             f"Left out are final trials of points that have lost since, when another point was tried again: "
@@ -120,7 +120,7 @@ def _searches(chosen: Chosen) -> list[str]:
     return [
         *lines,
         f"{searching} trials of searches, by which hyperparameters were chosen, are left out; they are shown "
-        f"where their folders are named: `{command}`.\n",
+        f"where their folders are named: {code(command)}.\n",
     ]
 
 
@@ -130,7 +130,8 @@ def _apart(found: list[Setting]) -> list[str]:
         return []
     head = "| | " + " | ".join(f"setting {n}" for n in range(1, len(found) + 1)) + " |"
     lines = [
-        f"| `{k}` | " + " | ".join(str(s.config.get(k, tables.NONE)) for s in found) + " |" for k in found[0].apart
+        f"| {cell(code(k))} | " + " | ".join(inline(s.config.get(k, tables.NONE)) for s in found) + " |"
+        for k in found[0].apart
     ]
     text = "Runs of different settings are never averaged or ranked together. The settings differ in:\n"
     return [text, "\n".join([head, "|:--" * (len(found) + 1) + "|", *lines]) + "\n"]
@@ -143,14 +144,15 @@ def _hyperparameters(rows: list[Row], won: Mapping[str, str]) -> list[str]:
         own = {k: v for group in ("algorithm", *PLUGS) for k, v in (config.get(group) or {}).items()}
         values = {**{k: v for k, v in own.items() if k != "_target_"}, **row.tuned}
         how = dict.fromkeys(won[r.meta["identity"]] for r in row.records if r.meta["identity"] in won)
-        text.append(f"- {row.label}: {'; '.join([_pairs(values) or 'nothing to set', *how])}")
+        text.append(f"- {inline(row.label)}: {'; '.join([_pairs(values) or 'nothing to set', *map(inline, how)])}")
     return ["Hyperparameters:\n", "\n".join(text) + "\n"]
 
 
 def _studies(rows: list[Row]) -> list[str]:
     """Where their tables lie."""
     lines = [
-        f"- {record.meta['study']} of {record.meta['name']}: `{(record.folder / 'study.parquet').as_posix()}`"
+        f"- {inline(record.meta['study'])} of {inline(record.meta['name'])}: "
+        + code((record.folder / "study.parquet").as_posix())
         for row in rows
         for record in row.studied
     ]
@@ -164,11 +166,12 @@ def _origin(rows: list[Row]) -> str:
         values: dict[str, list[str]] = {}
         for record in (record for row in rows for record in row.records):
             values.setdefault(_origin_of(record, key), []).append(record.meta["name"])
-        shown = "; ".join(v if len(values) == 1 else f"{v} ({', '.join(names)})" for v, names in values.items())
+        shown = "; ".join(inline(v if len(values) == 1 else f"{v} ({', '.join(names)})") for v, names in values.items())
         lines.append(f"- {key}: {shown}")
     for record in (record for row in rows for record in row.records if record.code_versions > 1):
-        lines.append(f"- {record.meta['name']}: its rounds were trained by {record.code_versions} versions of the code")
-    identities = ", ".join(f"{r.meta['name']} `{r.meta['identity']}`" for row in rows for r in row.records)
+        of = f"its rounds were trained by {record.code_versions} versions of the code"
+        lines.append(f"- {inline(record.meta['name'])}: {of}")
+    identities = ", ".join(f"{inline(r.meta['name'])} {code(r.meta['identity'])}" for row in rows for r in row.records)
     return "\n".join([*lines, f"- records: {identities}"]) + "\n"
 
 
@@ -182,16 +185,15 @@ def _origin_of(record: Record, key: str) -> str:
 def _left_out(chosen: Chosen) -> list[str]:
     """The runs in no table: named with the reason, so that nothing disappears."""
     lines = [_unfinished(record) for record in chosen.left]
-    lines += [f"- {problem}" for problem in chosen.damaged]
-    shown = "\n".join(escape(line, quote=False) for line in lines)  # errors say <lambda> and the like
-    return ["## In no table\n", f"{shown}\n"] if lines else []
+    lines += [f"- {inline(problem)}" for problem in (*chosen.damaged, *chosen.copies)]
+    return ["## In no table\n", "\n".join(lines) + "\n"] if lines else []
 
 
 def _unfinished(record: Record) -> str:
     status, meta = record.status, record.meta
-    why = f": {' '.join(str(status['error']).split())}" if status.get("error") else ""
-    done = f"{status['rounds']} of {status['target']} rounds"
-    return f"- {meta['name']} `{meta['identity']}`: {status['status']} after {done}{why}"
+    why = f": {inline(status['error'])}" if status.get("error") else ""
+    done = f"{status['rounds']} of {inline(status.get('target'))} rounds"
+    return f"- {inline(meta['name'])} {code(meta['identity'])}: {inline(status['status'])} after {done}{why}"
 
 
 def _listing(values: dict[str, Any]) -> str:
@@ -199,8 +201,8 @@ def _listing(values: dict[str, Any]) -> str:
     groups: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         groups.setdefault(key.rpartition(".")[0] or "other", {})[key] = value
-    return "\n".join(f"- {head}: {_pairs(group)}" for head, group in groups.items()) + "\n"
+    return "\n".join(f"- {inline(head)}: {_pairs(group)}" for head, group in groups.items()) + "\n"
 
 
 def _pairs(values: dict[str, Any]) -> str:
-    return ", ".join(f"`{k}={as_override(v)}`" for k, v in values.items())
+    return ", ".join(code(f"{k}={as_override(v)}") for k, v in values.items())

@@ -12,9 +12,10 @@ from pflsweep.report.searches import Searches, beside
 
 class Chosen(NamedTuple):
     records: list[Record]  # oldest first, finished or not
-    damaged: list[str]  # what is wrong with each folder that cannot be read, or is a copy
+    damaged: list[str]  # what is wrong with each folder that cannot be read
     searches: Searches = Searches()
     hidden: tuple[Record, ...] = ()  # trials of searches, which stand in no table
+    copies: tuple[str, ...] = ()  # which folders are copies of others
 
     @property
     def done(self) -> list[Record]:
@@ -51,7 +52,7 @@ def without_searches(chosen: Chosen, words: list[str]) -> Chosen:
     for record in chosen.records:
         searching = record.meta["identity"] in found.trials and not _named(record, words)
         (hidden if searching else shown).append(record)
-    return Chosen(_by_sweep(shown, found), chosen.damaged, found, tuple(hidden))
+    return chosen._replace(records=_by_sweep(shown, found), searches=found, hidden=tuple(hidden))
 
 
 def _by_sweep(records: list[Record], found: Searches) -> list[Record]:
@@ -92,12 +93,13 @@ def _all(runs: Path) -> Chosen:
 def _each_once(records: list[Record], damaged: list[str]) -> Chosen:
     """Of several copies of a trial the one that is furthest; of equals the one in the folder of its name."""
     found: dict[str, Record] = {}
+    copies = []
     for record in sorted(records, key=lambda r: (finished(r), r.done, r.folder.name == r.meta["identity"])):
         identity = record.meta["identity"]
         if identity in found:
-            damaged = [*damaged, f"{found[identity].folder} is a copy of {record.folder}"]
+            copies.append(f"{found[identity].folder} is a copy of {record.folder}")
         found[identity] = record
-    return Chosen(_by_age(list(found.values())), damaged)
+    return Chosen(_by_age(list(found.values())), damaged, copies=tuple(copies))
 
 
 def _matching(word: str, known: list[Record]) -> list[Record]:

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from pflsweep.record import Record
+from pflsweep.report import markdown
 from pflsweep.report.compare import Row, Setting, asked, at_last, evaluated, rounds_to, settings, spoken
 from pflsweep.report.stats import interval
 
@@ -121,12 +122,10 @@ def brief(records: Sequence[Record], searched: Collection[str] = (), partial: Co
     return pd.DataFrame(lines)
 
 
-def markdown(table: pd.DataFrame) -> str:
-    """A pipe table: the first column left, the others right."""
-    columns = [str(column) for column in table.columns]
-    rule = [":--", *["--:"] * (len(columns) - 1)]
-    body = [[cell(value) for value in line] for line in table.itertuples(index=False)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [columns, rule, *body]) + "\n"
+def as_markdown(table: pd.DataFrame) -> str:
+    """Return a table of text as a pipe table: the first column left, the others right."""
+    rows = [map(markdown.inline, line) for line in table.itertuples(index=False)]
+    return markdown.table(map(markdown.inline, table.columns), rows)
 
 
 def _seeds(row: Row) -> str:
@@ -190,8 +189,3 @@ def _std(values: list[float]) -> float:
 def _span(values: list[int]) -> str:
     low, high = min(values), max(values)
     return str(low) if low == high else f"{low}-{high}"
-
-
-def cell(value: object) -> str:
-    """Text as a pipe table may hold it."""
-    return str(value).replace("|", "\\|").replace("\n", " ")

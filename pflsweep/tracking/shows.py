@@ -45,11 +45,13 @@ _TAGS = ("method", "dataset", "partition", "model", *PLUGS, "seed", "identity")
 
 
 def _tags(record: Record) -> dict[str, str]:
+    from pflsweep.report.markdown import inline
+
     meta = record.meta
     tags = {key: _text(meta.get(key)) for key in _TAGS}
     folder = record.folder.resolve()
     note = (
-        f"**{meta['name']}**, record folder [{folder}]({folder.as_uri()})\n\n"
+        f"**{inline(meta['name'])}**, record folder [{inline(folder)}]({folder.as_uri()})\n\n"
         "`personal/`: each client's own model on its own test data, mean over clients. `global/`: the "
         "common model; `subset_` and `all_`: on the test data of some, and of all clients. `summary/accuracy` is of "
         "the last round, `summary/best_accuracy` of the round "

@@ -33,3 +33,15 @@ def test_tables_marks_and_pictures(tmp_path: Path) -> None:
 
 def test_a_page_with_links_says_what_to_do_in_a_frame(tmp_path: Path) -> None:
     assert html.FRAMED in html.page("# A\n\nin [`run`](http://127.0.0.1:5000/#/experiments/1)\n", tmp_path)
+
+
+def test_html_that_is_no_mark_of_a_page_is_shown_as_it_is_written(tmp_path: Path) -> None:
+    text = (
+        "# A <script>alert(1)</script>\n\n<script>alert(2)</script>\n\nb <img src=x onerror=alert(3)> <u>c</u><br>d\n"
+    )
+    page = html.page(text, tmp_path)
+    assert "<script>" not in page
+    assert "<img" not in page
+    assert "<title>A &lt;script&gt;alert(1)&lt;/script&gt;</title>" in page
+    assert "&lt;script&gt;alert(2)&lt;/script&gt;" in page
+    assert "<u>c</u><br>d" in page

@@ -9,6 +9,7 @@ from typing import Any
 
 from pflsweep import disk
 from pflsweep.report import tables
+from pflsweep.report.markdown import cell, inline
 from pflsweep.report.paper import layout, page
 from pflsweep.report.paper.table import Made, Reproduced
 
@@ -125,7 +126,7 @@ def write_index(out: Path, errors: dict[str, str]) -> Path:
     for name in layout.names():
         file = out / name / STATE
         if name in errors:
-            lines.append(f"| {name} | | | | | | | **error**: {tables.cell(errors[name])} |")
+            lines.append(f"| {name} | | | | | | | **error**: {inline(errors[name])} |")
         elif file.exists():
             lines.append(_line(name, json.loads(file.read_text())))
         else:
@@ -140,8 +141,8 @@ def _line(name: str, of: dict[str, Any]) -> str:
     tau = tables.NONE if of["tau"] is None else f"{of['tau']:.2f}"
     cells = f"{of['complete']} of {of['cells']}"
     claims = " / ".join(str(n) for n in of["claims"].values())
-    title = tables.cell(of["title"])
+    title = cell(of["title"])
     return (
-        f"| [{name}]({name}/README.md) | {of['scale']} | {cells} | {of['apart']} | {of['failed']} | {tau} | "
+        f"| [{name}]({name}/README.md) | {inline(of['scale'])} | {cells} | {of['apart']} | {of['failed']} | {tau} | "
         f"{claims} | {title} |"
     )

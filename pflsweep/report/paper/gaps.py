@@ -6,12 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from pflsweep.report.markdown import code, inline
 from pflsweep.report.paper.store import UNTRAINED, Answer
 from pflsweep.report.paper.table import Reproduced, title
 
 OWN = Path("runs")  # where a command's trials are, unless paths.runs says otherwise
 FIRST = """\
-A command trains what `{own}` lacks. `pflsweep record import {runs}` brings there what these numbers are of.
+A command trains what `{own}` lacks. {command} brings there what these numbers are of.
 """
 
 
@@ -25,9 +26,13 @@ def lines(of: Reproduced) -> list[str]:
             filled = by_command[commands[answer.setting, answer.method]]
             filled[title(of.layout.columns[column])][made.answer.method] = None
         why |= dict.fromkeys(reason for answer in (made.answer, *made.against) for reason in _reasons(answer))
-    found = [FIRST.format(own=OWN, runs=of.store.runs)] if by_command and of.trials and of.store.runs != OWN else []
+    found = (
+        [FIRST.format(own=OWN, command=code(f"pflsweep record import {of.store.runs}"))]
+        if by_command and of.trials and of.store.runs != OWN
+        else []
+    )
     for command, columns in by_command.items():
-        found.append(f"`{command}` fills:")
+        found.append(f"{command} fills:")
         found += [f"  - {column}: {_rows(of, column, list(methods))}" for column, methods in columns.items()]
     failed = any(answer.failed for answer in of.asked)
     return [*found, *why, *(["what failed is tried again by its command with `retry=true` alone"] if failed else [])]
@@ -49,11 +54,11 @@ def _trainable(answer: Answer) -> bool:
 
 
 def _commands(of: Reproduced) -> dict[tuple[str, str], str]:
-    """What fills a cell, by setting and method: the command that has begun it; else one for what a setting lacks, with
-    the words by which its other rows were trained, since those are compared with it.
+    """Return what fills a cell, as markdown, by setting and method: the command that has begun it; else one for what a
+    setting lacks, with the words by which its other rows were trained, since those are compared with it.
     """
     cells, rows = [answer for answer in of.asked if _trainable(answer)], defaultdict(list)
-    found = {(cell.setting, cell.method): "`, `".join(cell.commands) for cell in cells if cell.commands}
+    found = {(cell.setting, cell.method): ", ".join(map(code, cell.commands)) for cell in cells if cell.commands}
     for cell in cells:
         if not cell.commands:
             rows[cell.setting].append(cell.method)
@@ -65,7 +70,7 @@ def _commands(of: Reproduced) -> dict[tuple[str, str], str]:
     for (like, methods), settings in alike.items():
         every = own and len(settings) == len({answer.setting for answer in of.asked})
         command = _for(like, of.layout.sweeps[0], [*([] if every else settings), *methods])
-        found |= {(setting, method): command for setting in settings for method in rows[setting]}
+        found |= {(setting, method): code(command) for setting in settings for method in rows[setting]}
     return found
 
 
@@ -81,8 +86,8 @@ def _for(command: str, sweep: str, only: list[str]) -> str:
 def _reasons(answer: Answer) -> Iterator[str]:
     """Why seeds are without a number, where that is more than that nobody has trained them."""
     what = f"{answer.method} {answer.setting}"
-    points = f": {_line(answer.failed_points[0])}" if answer.failed_points else ""
-    yield from (f"{what} seed {seed} failed: {_line(reason)}" for seed, reason in answer.failed.items())
+    points = f": {inline(answer.failed_points[0])}" if answer.failed_points else ""
+    yield from (f"{what} seed {seed} failed: {inline(reason)}" for seed, reason in answer.failed.items())
     yield from (f"{what} seed {seed}: {reason}" for seed, reason in answer.open.items() if reason != UNTRAINED)
     if points:
         n = len(answer.failed_points)
@@ -90,8 +95,4 @@ def _reasons(answer: Answer) -> Iterator[str]:
     if reasons := answer.without_result:
         of = f"{len(reasons)} of {answer.group['points']} points of its search {'has' if len(reasons) == 1 else 'have'}"
         elected = "† the winner is the best of the others" if answer.partial else "so there is no winner yet"
-        yield f"{what}: {of} no result ({_line(reasons[0])}), {elected}; the sweep's command tries again"
-
-
-def _line(reason: str) -> str:
-    return " ".join(reason.split())
+        yield f"{what}: {of} no result ({inline(reasons[0])}), {elected}; the sweep's command tries again"

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator
 from textwrap import fill
 from typing import Any
 
-import pandas as pd
-
 from pflsweep.errors import UserError, without_password
 from pflsweep.keys import as_override
-from pflsweep.report import tables
+from pflsweep.report import markdown, tables
 from pflsweep.report.compare import PARTIAL
+from pflsweep.report.markdown import cell, code, inline
 from pflsweep.report.paper import gaps, layout, papers, settings, weights
 from pflsweep.report.paper.claims import Check, Ruling
 from pflsweep.report.paper.links import Links
@@ -86,7 +85,7 @@ def text(
         table(of),
         _legend(of),
         *([f"## Reading\n\n{reading.strip()}\n"] if reading.strip() else []),
-        *[f"![{alt}]({name})\n" for name, alt in figures.items()],
+        *[f"![{inline(alt)}]({name})\n" for name, alt in figures.items()],
         *_section("Missing and failed", gaps.lines(of)),
         *_section("The order, ours and print's", _order(of)),
         *_section("What the paper says of this table", _claims(ruled)),
@@ -105,10 +104,10 @@ def text(
 def table(of: Reproduced) -> str:
     """The paper's layout as a pipe table."""
     columns = of.layout.columns
-    head = ["", *(tables.cell("<br>".join(filter(None, [c.group, c.header]))) for c in columns)]
+    head = ["", *(cell("<br>".join(filter(None, [c.group, c.header]))) for c in columns)]
     rows = [
         [
-            tables.cell(label),
+            cell(label),
             *(_cell(of.made.get((row, k)), of.layout.in_print, row in of.own_rows) for k in range(len(columns))),
         ]
         for row, label in sorted(of.layout.rows.items())
@@ -166,7 +165,7 @@ def _section(heading: str, lines: Iterable[str]) -> list[str]:
 
 def _standing(of: Reproduced) -> str:
     seeds = sorted({seed for made in of.made.values() for seed in made.answer.seeds})
-    parts = [f"Scale **{of.store.scale}**, {of.complete} of {of.fillable} cells complete"]
+    parts = [f"Scale **{inline(of.store.scale)}**, {of.complete} of {of.fillable} cells complete"]
     if seeds:
         parts.append(f"seeds {', '.join(map(str, seeds))}")
     printed = {cell.setting: cell.value for cell in layout.heads(of.layout)}
@@ -210,7 +209,7 @@ def _lowest(numbers: list[tuple[str, float]]) -> str:
 
 def _order(of: Reproduced) -> list[str]:
     lines = [
-        f"| {tables.cell(each.line)} | {tables.NONE if math.isnan(each.tau) else number(each.tau, 2)} | "
+        f"| {cell(each.line)} | {tables.NONE if math.isnan(each.tau) else number(each.tau, 2)} | "
         f"{each.n} of {each.of} |"
         for each in of.taus()
     ]
@@ -230,7 +229,7 @@ def _claims(ruled: list[tuple[dict[str, Any], Ruling]]) -> list[str]:
         print_ = VERDICTS[claim["holds_in_print"]] if not claim["needs_rerun"] else "not in print"
         found = "; ".join(filter(None, [f"{so_far}{broken}", _without(ruling)]))
         cells = (f"{claim['id']}: {claim['quote']}{read}", print_, VERDICTS[ruling.holds], found)
-        lines.append(f"| {' | '.join(map(tables.cell, cells))} |")
+        lines.append(f"| {' | '.join(map(cell, cells))} |")
     about = [CLAIMS, *([CLEAR] if any(_clear(ruling.checks) for _, ruling in ruled) else [])]
     return [*about, "| claim | in print | in our numbers | |", "|:--|:--|:--|:--|", *lines] if lines else []
 
@@ -282,8 +281,8 @@ def _by_samples(of: Reproduced) -> list[str]:
         [labels[row], *(_by_sample(*rows[row]) if row in rows else tables.NONE for rows in shown.values())]
         for row in sorted({row for rows in shown.values() for row in rows})
     ]
-    heads = ["", *(tables.cell(title(of.layout.columns[column])) for column in shown)]
-    return [SAMPLES, *tables.markdown(pd.DataFrame(lines, columns=heads)).splitlines()]
+    heads = ["", *(cell(title(of.layout.columns[column])) for column in shown)]
+    return [SAMPLES, *markdown.table(heads, lines).splitlines()]
 
 
 def _changes(made: Made, by_samples: Value) -> bool:
@@ -309,7 +308,7 @@ def _paired(of: Reproduced) -> list[str]:
     if not by_row:
         return []
     columns = sorted({column for row in by_row.values() for column in row})
-    heads = " | ".join(tables.cell(title(of.layout.columns[column])) for column in columns)
+    heads = " | ".join(cell(title(of.layout.columns[column])) for column in columns)
     lines = [f"| {of.layout.labels[of.layout.own]} minus | {heads} |", "|:--" + "|:--" * len(columns) + "|"]
     for method, cells in by_row.items():
         lines.append(f"| {method} | {' | '.join(cells.get(column, tables.NONE) for column in columns)} |")
@@ -329,7 +328,11 @@ def _winners(of: Reproduced) -> list[str]:
         if answer.winner:
             chosen = ", ".join(_chosen(answer, key, value) for key, value in answer.winner.items())
             value = answer.winner_value
-            best = "" if value is None else f" ({100 * value:.2f}% on {answer.split} data{_other_view(of, answer)})"
+            best = (
+                ""
+                if value is None
+                else f" ({100 * value:.2f}% on {inline(answer.split)} data{_other_view(of, answer)})"
+            )
             found[answer.method][f"{answer.setting}: {chosen}{best}"] = None
     lines = [f"{method}: {'; '.join(lines)}" for method, lines in found.items()]
     return [VIEWS, *lines] if any("view trained" in line for line in lines) else lines
@@ -339,24 +342,24 @@ def _chosen(answer: Answer, key: str, value: Any) -> str:
     """A hyperparameter of the winner, with all its values for which the search has an accuracy."""
     tried = {as_override(point[key]): point[key] for point, _ in answer.tried if key in point}
     ordered = sorted(tried, key=lambda text: (str(type(tried[text])), tried[text]))
-    of = f" (of {', '.join(ordered)})" if len(tried) > 1 else ""
-    return f"`{key.rpartition('.')[2]}={as_override(value)}`{of}"
+    of = f" (of {', '.join(map(inline, ordered))})" if len(tried) > 1 else ""
+    return code(f"{key.rpartition('.')[2]}={as_override(value)}") + of
 
 
 def _other_view(of: Reproduced, answer: Answer) -> str:
     """By whose accuracy a search has chosen, where the table shows the accuracy of other models."""
     view = of.layout.views.get(answer.method, "personal")
     other = answer.view not in ("", view)  # older ledgers do not say it
-    return f" by `tune.view={answer.view}`, where the table shows the view {view}" if other else ""
+    return f" by {code(f'tune.view={answer.view}')}, where the table shows the view {view}" if other else ""
 
 
 def _origin(of: Reproduced, links: Links) -> list[str]:
     """Commands, code and machines, the MLflow store, and the records."""
     trials = of.trials
     commands = dict.fromkeys(command for answer in of.asked for command in answer.commands)
-    lines = [f"`{command}`" for command in commands]
+    lines = [code(command) for command in commands]
     if not trials:
-        return lines or [f"`{gaps.command_of(of)}`"]
+        return lines or [code(gaps.command_of(of))]
     for key, values in {
         "commit": {str(m.get("commit")) for t in trials for m in (t.meta, *t.meta.get("sessions", []))},
         "pflsweep": {str(t.meta.get("version")) for t in trials},
@@ -364,13 +367,13 @@ def _origin(of: Reproduced, links: Links) -> list[str]:
         "torch": {str(t.meta.get("environment", {}).get("torch")) for t in trials},
         "MLflow": {store_of(t.config) for t in trials},
     }.items():
-        lines.append(f"{key}: {', '.join(sorted(values))}")
+        lines.append(f"{key}: {', '.join(map(inline, sorted(values)))}")
     for trial in (trial for trial in trials if trial.record.code_versions > 1):
         lines.append(f"{trial.name}: its rounds were trained by {trial.record.code_versions} versions of the code")
     if links.sweeps:
-        shown = ", ".join(f"[{sweep}]({address})" for sweep, address in links.sweeps.items())
+        shown = ", ".join(f"[{inline(sweep)}]({address})" for sweep, address in links.sweeps.items())
         lines.append(f"sweeps in MLflow, where `pflsweep ui` or its server shows them: {shown}")
-    lines.append(f"records in `{of.store.runs}`:")
+    lines.append(f"records in {code(of.store.runs)}:")
     for answer in of.asked:
         runs = ", ".join(f"seed {seed} {_named(trial, links)}" for seed, trial in answer.trials.items())
         if runs:
@@ -380,7 +383,8 @@ def _origin(of: Reproduced, links: Links) -> list[str]:
 
 def _named(trial: Trial, links: Links) -> str:
     address = links.runs.get(trial.identity)
-    return f"[`{trial.identity}`]({address})" if address else f"`{trial.identity}`"
+    shown = code(trial.identity)
+    return f"[{shown}]({address})" if address else shown
 
 
 def store_of(config: dict[str, Any]) -> str:

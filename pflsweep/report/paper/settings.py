@@ -7,6 +7,7 @@ from typing import Any
 
 from pflsweep.identity import whole
 from pflsweep.keys import PLUGS, as_override
+from pflsweep.report.markdown import code, inline
 from pflsweep.report.paper import layout, papers
 from pflsweep.report.paper.table import Reproduced
 
@@ -48,7 +49,7 @@ def _stated(of: Reproduced) -> list[str]:
             continue
         where = f"{line.dataset} {line.setting}"
         for name, key in KEYS.items():
-            ours = sorted({str(config[key]) for config in configs if key in config})
+            ours = sorted({inline(config[key]) for config in configs if key in config})
             if _number(theirs[name]) is None:
                 unsaid[name + (f" ({theirs[name]})" if theirs[name] not in ("ns", "") else "")] |= set(ours)
             elif any(_number(each) != _number(theirs[name]) for each in ours):
@@ -81,10 +82,10 @@ def _uneven(of: Reproduced) -> list[str]:
         for method, group in _groups(of, setting).items():
             for key, value in whole(group["config"]).items():
                 if key.startswith("train.") and key not in (*ROUNDED, *group["space"]):
-                    rows[key][str(value)].append(method)
+                    rows[key][inline(value)].append(method)
         for key, values in rows.items():
             said = "; ".join(f"{value} for {', '.join(methods)}" for value, methods in sorted(values.items()))
-            found += [f"**rows of one column differ in `{key}`** ({setting}): {said}"] if len(values) > 1 else []
+            found += [f"**rows of one column differ in {code(key)}** ({setting}): {said}"] if len(values) > 1 else []
     return found
 
 
@@ -97,7 +98,7 @@ def fixed(of: Reproduced) -> list[str]:
     found = []
     for method, values in methods.items():
         said = [
-            f"`{own}`" + (f" ({', '.join(where)})" if len(values) > 1 else "") for own, where in values.items() if own
+            code(own) + (f" ({', '.join(where)})" if len(values) > 1 else "") for own, where in values.items() if own
         ]
         found += [f"{method}: {'; '.join(said)}"] if said else []
     return found
@@ -122,7 +123,7 @@ def _rounded(of: Reproduced) -> list[str]:
         for method, config in configs.items():
             kind, compiled = (whole(config)[key] for key in ROUNDED)
             if kind != "fp32":
-                rows[f"gradients in {kind} (`train.precision`)"].append(method)
+                rows[f"gradients in {inline(kind)} (`train.precision`)"].append(method)
             if compiled:
                 rows["compiled gradients (`train.compile`)"].append(method)
         for what, methods in rows.items():
@@ -151,14 +152,16 @@ def _data(line: papers.Printed, theirs: dict[str, str], configs: list[dict[str, 
         ours = {str(config[key]) for config in configs if key in config}
         names = {name.removeprefix("pflsweep.models.").partition(".")[0] for name in ours}
         if names and all(_plain(printed) not in _plain(name) for name in names):
-            found.append(f"{what}: {printed} in the paper, here {', '.join(sorted(names))}")
+            found.append(f"{what}: {printed} in the paper, here {', '.join(map(inline, sorted(names)))}")
     limits = {config["data.limit"] for config in configs if config.get("data.limit")}
-    found += [f"data: only {limit} rows of the dataset" for limit in sorted(limits)]
+    found += [f"data: only {inline(limit)} rows of the dataset" for limit in sorted(limits)]
     for like, key in PARTITIONS.items():
         stated = _named(like, theirs["partition"])
         ours = {str(config[key]) for config in configs if key in config}
         if stated is not None and (not ours or any(_number(each) != stated for each in ours)):
-            found.append(f"partition: stated {theirs['partition']}, here {', '.join(sorted(ours)) or 'another'}")
+            found.append(
+                f"partition: stated {theirs['partition']}, here {', '.join(map(inline, sorted(ours))) or 'another'}"
+            )
     return found
 
 
@@ -168,7 +171,7 @@ def _classes(of: Reproduced, theirs: dict[str, str], line: papers.Printed) -> li
     least = min((trial.meta.get("statistics", {}).get("classes_min", math.inf) for trial in trials), default=math.inf)
     if stated is None or least >= stated:
         return []
-    return [f"partition: stated {theirs['partition']}, here some clients have {least}, dealt more than once"]
+    return [f"partition: stated {theirs['partition']}, here some clients have {inline(least)}, dealt more than once"]
 
 
 def _seeds(of: Reproduced, theirs: dict[str, str], line: papers.Printed) -> list[str]:
@@ -206,4 +209,4 @@ def _reconstructed(of: Reproduced) -> list[str]:
         for trial in answer.trials.values()
         if trial.meta.get("reconstruction")
     }
-    return [f"reconstructed: {method}: {what}" for method, what in found]
+    return [f"reconstructed: {method}: {inline(what)}" for method, what in found]

@@ -1,5 +1,6 @@
 """What sweeps have left: their ledgers, and the records of the trials that these name, read as of a round."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,10 +14,14 @@ from pflsweep.errors import UserError
 from pflsweep.identity import RUNTIME, whole
 from pflsweep.keys import under
 from pflsweep.record import Record
+from pflsweep.report.markdown import code, inline
 
-OF_A_GROUP = (
-    "config", "space", "winner", "winner_value", "points", "points_settled", "trials", "failed", "failed_points",
-)  # fmt: skip
+OF_A_LEDGER = {"sweep": str, "scale": str, "command": str, "seeds": list, "tune": dict}
+OF_A_SEARCH = {"split": str, "view": str, "seeds": int}
+OF_A_GROUP = {
+    "setting": str, "method": str, "config": dict, "space": dict, "winner": dict | None, "points": int,
+    "winner_value": float | int | None, "points_settled": int, "trials": dict, "failed": dict, "failed_points": list,
+}  # fmt: skip
 UNTRAINED = "not trained yet"
 # what seeds of one cell may differ in; records are cut to the rounds asked for
 BEYOND = ("seed", "train.rounds", *RUNTIME)
@@ -47,20 +52,51 @@ def ledgers(runs: Path) -> list[Ledger]:
     for path in runs.glob("sweeps/*.json"):
         try:
             content = disk.read_json(path)
-            if "sweep" in content:  # plans for workers stand there too
-                groups = {(group["setting"], group["method"]): group for group in content.pop("groups")}
-                _ = [group[key] for group in groups.values() for key in OF_A_GROUP]
-                groups = {key: {"without_result": [], "superseded": [], **group} for key, group in groups.items()}
-                own = {key: content[key] for key in ("sweep", "scale", "command", "seeds", "tune")}
-                own["tracking"] = content.get("tracking", {})
-                own["written"] = content.get("written", path.stat().st_mtime)  # which a checkout changes
-                found.append(Ledger(path, groups=groups, **own))
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{path} is no ledger of a sweep: {type(error).__name__}: {error}. "
-                "Delete it; the sweep's command writes it anew and trains nothing twice."
-            ) from error
-    return sorted(found, key=lambda ledger: (ledger.written, ledger.path.name))
+        except (OSError, ValueError, RecursionError) as error:
+            raise _no_ledger(path, error) from error
+        found.append(ledger_of(path, content))
+    there = [ledger for ledger in found if ledger is not None]
+    return sorted(there, key=lambda ledger: (ledger.written, ledger.path.name))
+
+
+def ledger_of(path: Path, content: dict[str, Any]) -> Ledger | None:
+    """Return the ledger that a file's content is; None for a plan for workers, which stands there too. Raises UserError
+    on another content.
+    """
+    if "sweep" not in content:
+        return None
+    try:
+        own = {key: _of_kind(content, key, kind) for key, kind in OF_A_LEDGER.items()}
+        own["tracking"] = _of_kind(content, "tracking", dict) if "tracking" in content else {}
+        # by itself, when it was changed last, which a checkout changes
+        own["written"] = _of_kind(content, "written", float | int) if "written" in content else path.stat().st_mtime
+        _ = [_of_kind({"seeds": seed}, "seeds", int) for seed in own["seeds"]]
+        listed = _of_kind(content, "groups", list)
+        for group in listed:
+            _ = [_of_kind(group, key, kind) for key, kind in OF_A_GROUP.items()]
+        _ = [_of_kind(own["tune"], key, kind) for key, kind in OF_A_SEARCH.items() if key in own["tune"]]
+        for identity in (identity for group in listed for identity in group["trials"].values()):
+            if not re.fullmatch("[0-9a-z]+", identity):  # it is the name of a folder
+                raise ValueError(f"'{identity}' names no trial")
+        # older ledgers lack these
+        listed = [{"without_result": [], "superseded": [], **group} for group in listed]
+        return Ledger(path, groups={(group["setting"], group["method"]): group for group in listed}, **own)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _no_ledger(path, error) from error
+
+
+def _of_kind(content: dict[str, Any], key: str, kind: Any) -> Any:
+    """Return a value of JSON. Raises KeyError or TypeError."""
+    if not isinstance(content[key], kind):
+        raise TypeError(f"{key} is {content[key]!r}")
+    return content[key]
+
+
+def _no_ledger(path: Path, error: Exception) -> UserError:
+    return UserError(
+        f"{path} is no ledger of a sweep: {type(error).__name__}: {error}. "
+        "Move it away; the sweep's command writes its ledger anew and trains nothing twice."
+    )
 
 
 @dataclass(frozen=True)
@@ -130,7 +166,7 @@ class Answer:
     method: str
     trials: dict[int, Trial]  # by seed: finished
     seeds: list[int]  # that were asked for
-    open: dict[int, str]  # seed -> why there is no number yet
+    open: dict[int, str]  # seed -> why there is no number yet, in markdown
     failed: dict[int, str]  # seed -> reason
     failed_points: list[str]  # of the search, the reasons
     commands: list[str]  # that fill it
@@ -235,16 +271,18 @@ def _commands(told: Iterable[Ledger]) -> list[str]:
 
 
 def _read(folder: Path, rounds: int) -> Trial | str:
+    """Return a trial, or as markdown why there is none. Raises UserError where its record is damaged."""
     if not (folder / "meta.json").exists():
-        return f"its record {folder.name} is not in {folder.parent}"
+        return inline(f"its record {folder.name} is not in {folder.parent}")
     record = Record(folder)
+    named = f"{inline(record.meta['name'])} {code(folder.name)}"
     if record.done < rounds:
-        return f"{record.meta['name']} `{folder.name}` is {record.status['status']} at round {record.done} of {rounds}"
+        return f"{named} is {inline(record.status['status'])} at round {record.done} of {rounds}"
     if record.done > rounds:  # more has been trained since, at a larger scale
         record.truncate(rounds)
     table, at = record.rounds, record.evaluated
     if rounds not in at:  # the last one was, until the trial went on
-        return f"{record.meta['name']} `{folder.name}` was trained further and is not evaluated after round {rounds}"
+        return f"{named} was trained further and is not evaluated after round {rounds}"
     best = at[int(table["personal_accuracy"].dropna().argmax())]
     return Trial(record, whole(record.config), rounds, best)
 
@@ -256,7 +294,7 @@ def _check_asked(trial: Trial, group: dict[str, Any], ledger: Ledger) -> None:
         if key not in BEYOND and key in trial.config and trial.config[key] != value:
             raise UserError(
                 f"{trial.name} in {trial.folder} is not the trial that the sweep names: {key} is {trial.config[key]} "
-                f"there and {value} in {ledger.path}. Delete the one that is wrong; the sweep's command makes it anew."
+                f"there and {value} in {ledger.path}. Move the wrong one away; the sweep's command makes it anew."
             )
 
 
@@ -284,7 +322,7 @@ def _mixed(trials: list[Trial], told: list[tuple[Ledger, dict[str, Any]]], why: 
     files = ", ".join(str(ledger.path) for ledger, _ in told)
     return UserError(
         f"The cell {group['method']} {group['setting']} would mix configs: {runs}; {why}. They are named in {files}: "
-        "delete the ledger of the sweep that is not meant (no run is lost), or report on another scale."
+        "move the ledger of the sweep that is not meant away (no run is lost), or report on another scale."
     )
 
 
