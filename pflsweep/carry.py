@@ -1,21 +1,37 @@
 """`pflsweep record export | import`: finished records and the ledgers of sweeps, carried between folders and machines.
 
-What is exported is a folder of runs like any other: reports are made from it as it lies, with --runs.
+What is exported is a folder of runs like any other: reports are made from it as it lies, with --runs. What is carried
+may be somebody else's: of each record the files that pflsweep knows, each a regular file of the record's own folder,
+read once, and checked by its reader before it is written.
 """
 
 import argparse
+import json
+import os
+import re
+import stat
+import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pflsweep import disk
 from pflsweep.errors import Parser, UserError
-from pflsweep.record import Record
+from pflsweep.record import CARRIED, STAYS, Record
 from pflsweep.report.compare import finished
-from pflsweep.report.paper.store import Ledger, ledgers
+from pflsweep.report.paper.store import Ledger, ledger_of, ledgers
 from pflsweep.report.select import Chosen, choose
 
-STAYS = ("checkpoint.pt", "models.pt", "labels.png", "lock")  # large, made anew, or of this machine
+NAME = re.compile(r"[0-9a-f]{16}")  # of a record's folder, and of a ledger without .json
+LARGEST = 2**30  # bytes of a file that is carried: many times the largest table of 1,000 clients over 1,000 rounds
+
+
+class Found(NamedTuple):
+    """A finished record as it is carried."""
+
+    record: Record
+    files: dict[str, bytes]  # meta.json last
 
 
 def main(argv: list[str]) -> int:
@@ -26,53 +42,144 @@ def main(argv: list[str]) -> int:
 
 def _export(options: argparse.Namespace) -> int:
     chosen = choose(options.runs, options.run)
-    done = _require_done(chosen, "export", options.runs)
-    print(_carry(done, [] if options.run else ledgers(options.runs), options.out, "exported to", "--out"))
-    _name_left(chosen)
-    return 0
+    return _carried(chosen, options.runs, options.out, "export", "--out", with_ledgers=not options.run)
 
 
 def _import(options: argparse.Namespace) -> int:
     if not options.source.is_dir():
         raise UserError(f"There is no folder '{options.source}'. `pflsweep record export --out DIR` makes one.")
     chosen = choose(options.source, [])
-    done = _require_done(chosen, "import", options.source)
-    for record in done:
-        if record.folder.name != record.meta["identity"]:
-            raise UserError(
-                f"{record.folder} is the record of {record.meta['identity']}: give the folder its name back."
-            )
-    print(_carry(done, ledgers(options.source), options.runs, "imported into", "--runs"))
-    _name_left(chosen)
-    if not options.no_tracking:
-        _track([Record(options.runs / record.folder.name) for record in done], options.uri)
-    return 0
+    tracked = None if options.no_tracking else options.uri or ""
+    return _carried(chosen, options.source, options.runs, "import", "--runs", with_ledgers=True, tracked=tracked)
 
 
-def _require_done(chosen: Chosen, what: str, runs: Path) -> list[Record]:
-    if not chosen.done:
-        raise UserError(f"There is no finished run to {what} in '{runs}'.")
-    return chosen.done
+def _carried(
+    chosen: Chosen, source: Path, out: Path, what: str, flag: str, *, with_ledgers: bool, tracked: str | None = None
+) -> int:
+    """Copy what `out` lacks and print what was copied and what was left out. tracked: MLflow's address that the records
+    are sent to, "" for the default, None for nowhere. Return the exit code: 2 where something left out is damaged.
 
-
-def _carry(records: list[Record], told: list[Ledger], out: Path, did: str, flag: str) -> str:
-    """Copies what `out` lacks; a line about it. Raises UserError where it cannot be written to, or trains now."""
-    lacking = [record for record in records if not _has(out / record.folder.name, record)]
-    new = [record for record in lacking if _copy(record, out / record.folder.name, flag)]
+    Raises UserError where there is nothing to copy, or where `out` cannot be written to.
+    """
+    left = [f"{record.meta['name']} ({record.status['status']})" for record in chosen.left]
+    damaged, found = list(chosen.damaged), list[Found]()
+    for record in chosen.done:
+        try:
+            found.append(Found(record, _content(record, left, links=what == "export")))
+        except UserError as error:
+            damaged.append(str(error))
+    if not found:
+        why = "".join(f" Left out: {line}" for line in [*left, *damaged, *chosen.copies])
+        raise UserError(f"There is no finished run to {what} in '{source}'.{why}")
+    told = _ledgers(source, damaged) if with_ledgers else {}
+    new = [each for each in found if not _has(out / each.record.folder.name, each.record)]
+    new = [each for each in new if _copy(each, out / each.record.folder.name, flag)]
     known = {ledger.id: ledger for ledger in ledgers(out)}
-    joined = [ledger for ledger in told if _join(ledger, known.get(ledger.id), out, flag)]
-    there = f", {len(records) - len(new)} there already" if len(new) < len(records) else ""
-    return f"{len(new)} runs and {len(joined)} ledgers of sweeps {did} {out}{there}"
+    joined = [ledger for ledger, content in told.values() if _join(ledger, content, known.get(ledger.id), out, flag)]
+    there = f", {len(found) - len(new)} there already" if len(new) < len(found) else ""
+    did = {"export": "exported to", "import": "imported into"}[what]
+    print(f"{len(new)} runs and {len(joined)} ledgers of sweeps {did} {out}{there}")
+    for line in [*left, *chosen.copies]:
+        print(f"left out: {line}")
+    for line in damaged:
+        print(f"left out: {line}", file=sys.stderr)
+    if tracked is not None:
+        _track([Record(out / each.record.folder.name) for each in found], tracked or None)
+    return 2 if damaged else 0
 
 
-def _join(ledger: Ledger, known: Ledger | None, out: Path, flag: str) -> bool:
-    """Whether it tells what the one of the same plan in `out` does not."""
+def _content(record: Record, left: list[str], links: bool) -> dict[str, bytes]:
+    """Return the files of a record, each read once and then checked as it was read. `left` gets the names of others.
+    links: whether the folder, as one's own, may be a link.
+
+    Raises UserError where a file is no regular one, is too large or damaged, or where the folder is another's.
+    """
+    folder, identity = record.folder, record.meta["identity"]
+    if not NAME.fullmatch(identity):
+        raise UserError(f"{folder / 'meta.json'}: identity {identity!r} is not 16 hexadecimal digits.")
+    if folder.name != identity:
+        raise UserError(f"{folder} is the record of {identity}: give the folder its name back.")
+    try:
+        # files are opened in this folder, since its name could be another's a moment later
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | (0 if links else os.O_NOFOLLOW))
+    except OSError as error:
+        raise UserError(f"{folder} is not read: it is a link, or no folder ({error.strerror}).") from error
+    try:
+        there = sorted(name for name in os.listdir(opened) if name not in STAYS and name[0] != ".")
+        left += [f"{folder / name}, which is no file of a record" for name in there if name not in CARRIED]
+        files = {name: _read(folder / name, opened) for name in CARRIED if name in there}
+    finally:
+        os.close(opened)
+    with tempfile.TemporaryDirectory() as checked:
+        copy = Path(checked, identity)
+        copy.mkdir()
+        with disk.writing(Path(checked), "TMPDIR"):
+            for name, content in files.items():
+                (copy / name).write_bytes(content)
+        try:
+            Record(copy).verify()
+        except UserError as error:  # it names the copy
+            raise UserError(str(error).replace(str(copy), str(folder))) from error
+    return files
+
+
+def _read(file: Path, folder: int | None = None) -> bytes:
+    """Return the bytes of a regular file. folder: opened, where the file is one of its entries. Raises UserError."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # of a pipe, nobody writes
+    try:
+        opened = os.open(file if folder is None else file.name, flags, dir_fd=folder)
+        with open(opened, "rb") as content:
+            found = os.fstat(opened)
+            if not stat.S_ISREG(found.st_mode):
+                raise UserError(f"{file} is not copied: it is no regular file.")
+            if found.st_size > LARGEST:
+                raise UserError(f"{file} is not copied: it has {found.st_size:,} bytes, and at most {LARGEST:,} are.")
+            return content.read(LARGEST)
+    except OSError as error:
+        if file.is_symlink():
+            raise UserError(f"{file} is not copied: it is a link. Put the file itself there.") from error
+        raise UserError(f"{file} cannot be read ({error.strerror}).") from error
+
+
+def _ledgers(runs: Path, damaged: list[str]) -> dict[Path, tuple[Ledger, dict[str, Any]]]:
+    """Return the ledgers of a folder with their contents, oldest first. `damaged` gets what is none."""
+    found = {}
+    if (runs / "sweeps").is_symlink():
+        damaged.append(f"{runs / 'sweeps'} is not read: it is a link. Put the folder itself there.")
+        return {}
+    for path in sorted((runs / "sweeps").glob("*.json")):
+        try:
+            ledger = ledger_of(path, content := _json(path))
+            if ledger is None:  # a plan
+                continue
+            named = [identity for group in ledger.groups.values() for identity in group["trials"].values()]
+            if not all(map(NAME.fullmatch, [path.stem, *named])):
+                raise UserError(f"{path} is not copied: it and its trials are named by 16 hexadecimal digits each.")
+            found[path] = ledger, content
+        except UserError as error:
+            damaged.append(str(error))
+    return dict(sorted(found.items(), key=lambda each: each[1][0].written))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """Return a file's JSON object. Raises UserError."""
+    try:
+        content = json.loads(_read(path))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is no ledger of a sweep: it is no JSON ({type(error).__name__}).") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is no ledger of a sweep: it is no JSON object.")
+    return content
+
+
+def _join(ledger: Ledger, content: dict[str, Any], known: Ledger | None, out: Path, flag: str) -> bool:
+    """Merge a ledger of this content into `out`. Return True if anything changed."""
     own = out / "sweeps" / ledger.path.name
     old, new = sorted((known or ledger, ledger), key=lambda each: each.written)
     groups = {key: _joined(old.groups.get(key, group), group) for key, group in new.groups.items()}
     if known is not None and groups == known.groups:
         return False
-    content = {**disk.read_json(new.path), "groups": list(groups.values())}
+    content = {**(content if new is ledger else disk.read_json(new.path)), "groups": list(groups.values())}
     with disk.writing(out, flag):
         own.parent.mkdir(parents=True, exist_ok=True)
         disk.write_json(own, content)
@@ -103,27 +210,20 @@ def _has(folder: Path, record: Record) -> bool:
     return False
 
 
-def _copy(record: Record, folder: Path, flag: str) -> bool:
-    """Whether it was needed. meta.json comes last, so that half a record is none. A checkpoint there stays where more
-    rounds can follow it. Raises UserError, Busy where it is being trained.
+def _copy(found: Found, folder: Path, flag: str) -> bool:
+    """Write a record into a folder that lacks it. Return False if it was trained there meanwhile. meta.json comes last,
+    so that half a record is none. A checkpoint there stays where more rounds can follow it.
+
+    Raises UserError, Busy where the trial is being trained.
     """
-    files = [file for file in record.folder.iterdir() if file.name not in STAYS and file.name[0] != "."]
     with disk.claimed(folder, flag):
-        needed = not _has(folder, record)  # it may have been trained meanwhile
+        needed = not _has(folder, found.record)
         if needed:
-            content = {file.name: _read(file) for file in sorted(files, key=lambda file: file.name == "meta.json")}
             with disk.writing(folder, flag):
-                disk.replace_all(folder, content)
+                disk.replace_all(folder, found.files)
                 _drop_what_does_not_fit(Record(folder))
         (folder / "lock").unlink()
     return needed
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise UserError(f"{file} cannot be read ({error.strerror}).") from error
 
 
 def _drop_what_does_not_fit(record: Record) -> None:
@@ -139,12 +239,6 @@ def _drop_what_does_not_fit(record: Record) -> None:
         models = record.models_round
     if models != record.done:
         (record.folder / "models.pt").unlink(missing_ok=True)
-
-
-def _name_left(chosen: Chosen) -> None:
-    left = [f"{record.meta['name']} ({record.status['status']})" for record in chosen.left]
-    for line in [*left, *chosen.damaged]:
-        print(f"left out: {line}")
 
 
 def _track(records: list[Record], uri: str | None) -> None:

@@ -1,0 +1,518 @@
+"""Somebody else's records and ledgers: what they say is data. It is neither run nor shown as markup, and what is
+damaged is an error of every command.
+"""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+import pflsweep
+from pflsweep import carry, disk
+from pflsweep.cli import main
+from pflsweep.compose import compose
+from pflsweep.errors import UserError, shortened
+from pflsweep.record import CARRIED, Damaged, Record
+from pflsweep.report import html, markdown
+from pflsweep.report.cli import main as report
+from pflsweep.sweep import cost
+from pflsweep.tracking.shows import _tags
+from pflsweep.tracking.store import forgiven
+from pflsweep.trial import Result
+from tests.report.paper.world import Sweep
+from tests.report.records import finished
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
+WORDS = ["tracking=none", "partition.clients=4", "model.hidden=[8]", "train.epochs=1", "train.rounds=2"]
+EVIL = "from pathlib import Path\nPath('MARKER').touch()\n\ndef build(*args, **more): ...\nclass Method: ...\n"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The record of a small trial, with each file that a record may have."""
+    runs = tmp_path_factory.mktemp("trained")
+    folder = pflsweep.run([*WORDS, f"paths.runs={runs}"]).record.folder
+    disk.write_npz(folder / "matrices.npz", {"A": np.eye(4)})
+    disk.write_parquet(folder / "newcomers.parquet", pd.DataFrame({"round": [2], "epoch": [0], "n": 1, "correct": 1}))
+    disk.write_parquet(folder / "study.parquet", pd.DataFrame({"round": [1], "loss": [0.5]}))
+    return folder
+
+
+@pytest.fixture
+def folder(trained: Path, elsewhere: None) -> Path:
+    """A copy of it in runs/."""
+    return Path(shutil.copytree(trained, Path("runs", trained.name)))
+
+
+@pytest.fixture
+def evil(elsewhere: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A module that can be imported and leaves a file when it is."""
+    Path("evil.py").write_text(EVIL)
+    monkeypatch.syspath_prepend(os.getcwd())
+    yield
+    assert not Path("MARKER").exists(), "code that a record names was run"
+
+
+def changed(folder: Path, meta: dict[str, Any] | None = None, **groups: dict[str, Any]) -> None:
+    """Change meta.json and config.yaml as somebody would who hides it."""
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    for group, values in groups.items():
+        config[group] = {**config[group], **values}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    for name, more in (("meta.json", meta or {}), ("status.json", {})):
+        content = json.loads((folder / name).read_text()) | more
+        content.pop("config", None)  # the digest of the config
+        (folder / name).write_text(json.dumps(content))
+
+
+@pytest.mark.usefixtures("evil")
+@pytest.mark.parametrize(
+    ("meta", "model", "said"),
+    [
+        ({}, {"_target_": "evil.build"}, r"model\._target_ is 'evil\.build' in the record, but model=mlp is built by"),
+        ({}, {"hidden": {"_target_": "evil.build"}}, r"model\.hidden"),
+        ({}, {"hidden": "x"}, r"model\.hidden"),
+        ({}, {"own": {"_target_": "evil.build"}}, r"Unknown config key 'model\.own\._target_'"),
+        ({"model": "evil"}, {"_target_": "evil.build"}, r"model=evil is none of pflsweep's options.*config_dir"),
+        ({"model": "../../../runs/evil"}, {}, r"model=\.\./\.\./\.\./runs/evil is none of pflsweep's options"),
+        ({"shape": ["x"]}, {}, r"meta\.json: shape \['x'\] and classes 10 are no whole numbers"),
+    ],
+)
+def test_a_model_is_never_built_by_what_a_record_names(
+    folder: Path, meta: dict[str, Any], model: dict[str, Any], said: str
+) -> None:
+    Path("runs/evil.yaml").write_text("_target_: evil.build\n")
+    changed(folder, meta, model=model)
+    for load in (Result(folder, 2).load_global, lambda: Result(folder, 2).load_personal(0)):
+        with pytest.raises(UserError, match=said):
+            load()
+
+
+def test_a_copied_record_has_its_models(folder: Path, trained: Path) -> None:
+    state = torch.load(trained / "models.pt")["global"]
+    model = Result(folder, 2).load_global()
+    assert all(torch.equal(state[key], value) for key, value in model.state_dict().items())
+    changed(folder, model={"hidden": [9]})
+    with pytest.raises(
+        UserError, match=r"models\.pt does not fit the model that its config describes: .*size mismatch"
+    ):
+        Result(folder, 2).load_global()
+
+
+def test_a_model_of_ones_own_comes_from_the_folder_that_the_caller_names(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("own_model.py").write_text(
+        "from pflsweep.models.mlp import build as mlp\n\ndef build(*a, **b): return mlp(*a, **b)"
+    )
+    monkeypatch.syspath_prepend(os.getcwd())
+    Path("conf/model").mkdir(parents=True)
+    Path("conf/model/own.yaml").write_text("_target_: own_model.build\nhidden: [8]\n")
+    result = pflsweep.run([*WORDS, "model=own"], config_dir="conf")
+    state = result.load_global().state_dict()
+    again = Result(result.record.folder, 2)
+    with pytest.raises(UserError, match=r"model=own is none of pflsweep's options"):
+        again.load_global()
+    with pytest.raises(UserError, match=r"There is no folder 'other'"):
+        again.load_global(config_dir="other")
+    for model in (again.load_global(config_dir="conf"), again.load_personal(0, config_dir=Path("conf"))):
+        assert all(torch.equal(state[key], value) for key, value in model.state_dict().items())
+
+
+@pytest.mark.usefixtures("evil")
+def test_speeds_are_not_read_by_running_what_a_record_names(folder: Path) -> None:
+    assert cost.known_speeds(Path("runs"))
+    changed(folder, algorithm={"_target_": "evil.Method"})
+    assert not cost.known_speeds(Path("runs"))
+    own = compose(["dataset=digits"])
+    changed(folder, {"dataset": "own"}, algorithm=own.values["algorithm"], dataset={"_target_": "evil.build"})
+    assert not cost.known_speeds(Path("runs"))
+
+
+def test_speeds_of_a_method_of_ones_own_are_known_to_a_plan_that_has_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("own_method.py").write_text("from pflsweep.algorithms.fedavg import Method\n")
+    monkeypatch.syspath_prepend(os.getcwd())
+    changed(folder, algorithm={"_target_": "own_method.Method"})
+    assert not cost.known_speeds(Path("runs"))
+    own = compose(WORDS)
+    own.values["algorithm"]["_target_"] = "own_method.Method"
+    assert cost.known_speeds(Path("runs"), [own])
+
+
+# What is carried
+
+
+def ends(*words: str) -> int:
+    return main(["record", *words, *(["--no-tracking"] if words[0] == "import" else [])])
+
+
+@pytest.mark.parametrize("what", ["export", "import"])
+def test_what_is_no_file_of_a_record_is_named_and_stays(folder: Path, what: str, capsys: pytest.CaptureFixture) -> None:
+    (folder / "evil.sh").write_text("rm -rf /")
+    (folder / "inner").mkdir()
+    (folder / "passwd").symlink_to("/etc/passwd")
+    words = ["export", "--out", "out"] if what == "export" else ["import", "runs", "--runs", "out"]
+    assert ends(*words) == 0
+    assert {file.name for file in Path("out", folder.name).iterdir()} == set(CARRIED)
+    said = capsys.readouterr().out
+    for name in ("evil.sh", "inner", "passwd"):
+        assert f"left out: {folder / name}, which is no file of a record" in said
+
+
+def linked(folder: Path) -> None:
+    (folder / "study.parquet").unlink()
+    (folder / "study.parquet").symlink_to("/etc/passwd")
+
+
+def linked_to_a_table(folder: Path) -> None:
+    shutil.copy(folder / "study.parquet", "outside.parquet")
+    (folder / "study.parquet").unlink()
+    (folder / "study.parquet").symlink_to(Path("outside.parquet").absolute())
+
+
+def pipe(folder: Path) -> None:
+    (folder / "study.parquet").unlink()
+    os.mkfifo(folder / "study.parquet")
+
+
+def pickled(folder: Path) -> None:
+    np.savez(folder / "matrices.npz", A=np.array([{"an": "object"}], dtype=object))
+
+
+def inside(folder: Path) -> None:
+    """The end of the file, which is read at opening, is whole."""
+    content = (folder / "partition.parquet").read_bytes()
+    (folder / "partition.parquet").write_bytes(content[:4] + bytes(60) + content[64:])
+
+
+def renamed(folder: Path) -> None:
+    folder.rename(folder.with_name("other"))
+
+
+def foreign_identity(folder: Path) -> None:
+    changed(folder, {"identity": "../../x"})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (linked, r"study\.parquet cannot be read"),
+        (linked_to_a_table, r"study\.parquet is not copied: it is a link"),
+        (pipe, r"study\.parquet cannot be read: it is no regular file"),
+        (pickled, r"matrices\.npz cannot be read: it is truncated, or no file of pflsweep's \(ValueError\)"),
+        (inside, r"partition\.parquet cannot be read"),
+        (renamed, r"give the folder its name back"),
+        (foreign_identity, r"identity '\.\./\.\./x' is not 16 hexadecimal digits"),
+    ],
+)
+@pytest.mark.parametrize("what", ["export", "import"])
+def test_a_record_with_a_file_that_cannot_be_carried_is_named_with_the_reason(
+    folder: Path, spoil: Callable[[Path], None], said: str, what: str, capsys: pytest.CaptureFixture
+) -> None:
+    whole = finished(Path("runs"), "fedavg", [1, 2, 3, 4])
+    spoil(folder)
+    words = ["export", "--out", "out"] if what == "export" else ["import", "runs", "--runs", "out"]
+    assert ends(*words) == 2
+    told = capsys.readouterr()
+    assert "1 runs and 0 ledgers" in told.out
+    assert re.search(f"left out: .*{said}", told.err)
+    assert "delete" not in told.err.lower()
+    assert [each.name for each in Path("out").iterdir()] == [whole.folder.name]
+    shutil.rmtree(whole.folder)
+    assert ends(*words) == 2
+    assert re.search(f"There is no finished run to {what} in 'runs'\\. Left out: .*{said}", capsys.readouterr().err)
+
+
+def test_a_linked_folder_is_ones_own_to_export_and_is_not_imported(folder: Path, capsys: pytest.CaptureFixture) -> None:
+    shutil.move(folder, "disk")
+    folder.symlink_to(Path("disk").absolute())
+    assert ends("import", "runs", "--runs", "out") == 2
+    assert "is not read: it is a link" in capsys.readouterr().err
+    assert not Path("out").exists()
+    assert ends("export", "--out", "out") == 0
+    assert Record(Path("out", folder.name)).done == 2
+
+
+def test_a_file_that_is_too_large_is_not_read(
+    folder: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carry, "LARGEST", (folder / "rounds.parquet").stat().st_size - 1)
+    assert ends("import", "runs", "--runs", "out") == 2
+    assert re.search(r"rounds\.parquet is not copied: it has [\d,]+ bytes, and at most", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("plan", {}, "are named by 16 hexadecimal digits each"),
+        ("0123456789abcdef", {"seeds": ["<b>"]}, "TypeError: seeds is '<b>'"),
+        ("0123456789abcdef", {"groups": {}}, "TypeError: groups is"),
+        ("0123456789abcdef", {"command": ["x"]}, "TypeError: command is"),
+        ("0123456789abcdef", "[", "is no JSON"),
+        ("0123456789abcdef", "link", "is not copied: it is a link"),
+    ],
+)
+def test_a_ledger_that_is_none_is_named_and_the_records_are_copied(
+    name: str, change: Any, said: str, capsys: pytest.CaptureFixture
+) -> None:
+    sweep = Sweep(Path("runs"))
+    sweep.add("cifar10/clients25", "fedavg", {0: [1, 2, 3, 4]})
+    path = sweep.write(name)
+    if change == "link":
+        path.rename("elsewhere.json")
+        path.symlink_to(Path("elsewhere.json").absolute())
+    else:
+        path.write_text(change if isinstance(change, str) else json.dumps(json.loads(path.read_text()) | change))
+    assert ends("import", "runs", "--runs", "out") == 2
+    told = capsys.readouterr()
+    assert "1 runs and 0 ledgers" in told.out
+    assert re.search(f"left out: {path}.*({said})", told.err)
+    assert not Path("out/sweeps").exists()
+
+
+def test_the_ledger_of_somebody_else_names_no_other_folder() -> None:
+    sweep = Sweep(Path("runs"))
+    sweep.add("cifar10/clients25", "fedavg", {0: [1, 2, 3, 4]})
+    sweep.group("cifar10/clients25", "fedavg")["trials"]["0"] = "../elsewhere"
+    sweep.write()
+    with pytest.raises(UserError, match=r"'\.\./elsewhere' names no trial\. Move it away"):
+        report(["pgfed/table1"])
+
+
+# What is shown
+
+BAD = "<script>alert(1)</script>|`code`[x](javascript:alert(1))*b*<img src=x onerror=alert(1)>"
+
+
+class Tags(HTMLParser):
+    """The elements of a page, and the addresses they name."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.addresses: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.addresses += [value or "" for key, value in attrs if key in ("href", "src") or key.startswith("on")]
+
+
+def require_harmless(text: str, folder: Path) -> None:
+    """Assert that markdown gives a page without scripts and with tables that are whole, also where a reader lets HTML
+    pass.
+    """
+    from markdown_it import MarkdownIt
+
+    assert "alert(1)" in text, "what is to be escaped is not there"
+    for page in (html.page(text, folder), MarkdownIt("commonmark", {"html": True}).enable("table").render(text)):
+        tags = Tags(page.replace(html.FRAMED, ""))
+        assert "script" not in tags.names
+        assert not any("alert" in address for address in tags.addresses), tags.addresses
+    for block in text.split("\n\n"):
+        rows = [line for line in block.splitlines() if line.startswith("|")]
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in rows}) <= 1, "a row of another number of cells"
+
+
+def test_text_of_a_record_is_markup_in_no_page(capsys: pytest.CaptureFixture) -> None:
+    named = {key: f"{key} {BAD}" for key in ("name", "method", "commit", "dataset", "partition", "model", "version")}
+    for method, seed in (("fedavg", 0), ("pgfed", 0), ("pgfed", 1)):
+        record = finished(Path("runs"), method, [1, 2, 3, 4], seed, train__note=BAD, algorithm__tag=f"{BAD} {method}")
+        meta = {**named, "method": f"{method} {BAD}", "reconstruction": BAD, "study": BAD}
+        changed(record.folder, {**meta, "environment": {**record.meta["environment"], "processor": BAD}})
+    failed = finished(Path("runs"), "local", [1, 2, 3, 4], 5)
+    failed.set_status(status="failed", error=BAD)
+    assert report(["runs"]) == 0
+    capsys.readouterr()
+    text = Path("report/runs.md").read_text()
+    require_harmless(text, Path("report"))
+    page = Path("report/runs.html").read_text()
+    assert "script" not in Tags(page.replace(html.FRAMED, "")).names
+    assert "&lt;script&gt;alert(1)" in page
+
+
+def test_text_of_a_record_is_markup_on_no_page_of_a_paper() -> None:
+    sweep = Sweep(Path("runs"))
+    setting = "cifar10/clients25"
+    for method in ("fedavg", "pgfed"):
+        for record in sweep.add(setting, method, {0: [1, 2, 3, 4], 1: [2, 3, 4, 5]}, algorithm__tag=BAD):
+            meta = {"name": BAD, "commit": BAD, "version": BAD, "reconstruction": BAD}
+            changed(record.folder, {**meta, "environment": {"device": BAD, "torch": BAD}}, tracking={"experiment": BAD})
+    sweep.group(setting, "local")["failed"] = {"0": BAD}
+    group = sweep.group(setting, "pgfed")
+    group |= {"points": 2, "winner": {}, "winner_value": 0.5, "failed_points": [BAD]}
+    group["tried"] = [{"point": {"algorithm.tag": f"{BAD}{k}"}, "value": 0.5} for k in range(2)]
+    sweep.group(setting, "fedavg")["winner"] = {"algorithm.tag": BAD}
+    sweep.write(command=f"pflsweep -m sweep=pgfed/table1 {BAD.replace('`', '')}")
+    assert report(["pgfed/table1"]) == 0
+    out = Path("reports/pgfed/table1")
+    text = (out / "README.md").read_text()
+    require_harmless(text, out)
+    assert "script" not in Tags((out / "page.html").read_text().replace(html.FRAMED, "")).names
+
+
+def test_mlflows_description_of_a_run_has_no_markup_of_the_record() -> None:
+    from pflsweep.tracking.store import NOTE
+
+    record = finished(Path("runs"), "fedavg", [1, 2, 3, 4])
+    record.meta["name"] = BAD
+    require_harmless(_tags(record)[NOTE], Path())
+
+
+def test_a_page_shows_pictures_of_its_folder_alone(tmp_path: Path) -> None:
+    (tmp_path / "secret.png").write_bytes(b"secret")
+    (tmp_path / "page").mkdir()
+    for name in ("../secret.png", "/etc/passwd", "none.png", "https://example.org/x.png"):
+        with pytest.raises(UserError, match="shows the picture"):
+            html.page(f"# A\n\n![it]({name})\n", tmp_path / "page")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("fedavg (hidden=[8])", "fedavg (hidden=[8])"),
+        ("[1.00, 2.00] over seeds", "[1.00, 2.00] over seeds"),
+        ("lr_decay=0.1", "lr_decay=0.1"),
+        ("_x_ *y*", r"\_x\_ \*y\*"),
+        ("[x](y)", r"[x\](y)"),
+        ("[x]", r"\[x]"),
+        ("a\n\n# b | c", r"a # b \| c"),
+        ("a < b & c", "a &lt; b &amp; c"),
+        ("<lambda>", "&lt;lambda&gt;"),
+        (r"C:\x|", r"C:\\x\|"),
+    ],
+)
+def test_text_is_escaped_where_markdown_would_read_it(text: str, shown: str) -> None:
+    from markdown_it import MarkdownIt
+
+    assert markdown.inline(text) == shown
+    page = MarkdownIt("commonmark").enable("table").render(f"| a |\n|---|\n| {markdown.inline(text)} |\n")
+    assert "<td>" + " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") in page
+
+
+@pytest.mark.parametrize("text", ["a`b", "``", "`a`", "a", "<b>|c", "a|b"])
+def test_code_is_shown_as_it_is(text: str) -> None:
+    from markdown_it import MarkdownIt
+
+    said = text.replace("<", "&lt;").replace(">", "&gt;")
+    reader = MarkdownIt("commonmark").enable("table")
+    assert f"<code>{said}</code>" in reader.render(f"- {markdown.code(text)}\n")
+    assert f"<code>{said}</code>" in reader.render(f"| a |\n|---|\n| {markdown.cell(markdown.code(text))} |\n")
+
+
+# What is damaged
+
+
+def test_no_message_cuts_a_path() -> None:
+    path = "/data/" + "a long folder/" * 30 + "x.parquet"
+    assert shortened(UserError(f"{path} is damaged")) == f"{path} is damaged"
+    assert path in shortened(OSError(f"'{path}' is not there, " + "and so on " * 50))
+    said = shortened(ValueError("word " * 200), 50)
+    assert said == "word " * 11 + "..."
+
+
+def test_damage_is_not_forgiven_as_a_store_that_is_away_is() -> None:
+    with pytest.raises(Damaged), forgiven("a run"):
+        raise Damaged("partition.parquet cannot be read")
+
+
+def truncated(file: Path) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
+
+
+def another_type(file: Path) -> None:
+    if file.suffix == ".parquet":
+        pd.DataFrame({"else": [1]}).to_parquet(file)
+    elif file.suffix == ".npz":
+        file.write_bytes(b"\x93NUMPY" + bytes(20))
+    elif file.suffix == ".pt":
+        torch.save([1], file)
+    else:
+        file.write_text('["a list"]')
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "truncated": truncated,
+    "empty": lambda file: file.write_bytes(b""),
+    "garbage": lambda file: file.write_bytes(bytes(range(256)) * 4),
+    "another type": another_type,
+    "missing": lambda file: file.unlink(),
+}
+MAY_BE_MISSING = ("matrices.npz", "newcomers.parquet", "study.parquet", "checkpoint.pt", "models.pt")
+
+
+def ends_with(command: str, folder: Path) -> int | UserError:
+    """The exit code of a command, or what it raised, whose exit code is 2."""
+    try:
+        if command == "train":
+            pflsweep.run(WORDS)
+        elif command == "train on":
+            pflsweep.run([*WORDS, "train.rounds=3"])
+        elif command == "report":
+            return report(["runs"])
+        elif command == "Result":
+            Result(folder, 2).load_global()
+        elif command == "export":
+            return ends("export", "--out", "out")
+        else:
+            return ends("import", "runs", "--runs", "more")
+    except UserError as error:
+        return error
+    return 0
+
+
+COMMANDS = ("report", "export", "import", "Result", "train", "train on")
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", [*CARRIED, "checkpoint.pt", "models.pt"])
+def test_damage_of_any_file_is_an_error_of_every_command_that_has_to_do_with_it(
+    folder: Path, name: str, damage: str, capsys: pytest.CaptureFixture
+) -> None:
+    finished(Path("runs"), "fedprox", [1, 2, 3, 4])  # which can be reported and copied
+    DAMAGES[damage](folder / name)
+    of_another_type = damage == "another type" and name in ("study.parquet",)  # it may have any columns
+    for command in COMMANDS:
+        if damage == "missing" and name in ("meta.json", *MAY_BE_MISSING):
+            continue  # no record, or one that has no such file
+        concerned = {"checkpoint.pt": ("train on",), "models.pt": ("Result", "train")}.get(name, COMMANDS)
+        if command not in concerned or of_another_type:
+            continue
+        code = ends_with(command, folder)
+        said = str(code) + capsys.readouterr().err
+        assert code == 2 or isinstance(code, UserError), (command, said)
+        assert f"{folder.name}/{name}" in said, command
+        assert "delete" not in said.lower()
+        assert (f"move the folder {folder}" in said or f"move the folder {folder.absolute()}" in said) == (
+            name != "meta.json"
+        ), (command, said)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", CARRIED)
+def test_damage_is_an_error_of_a_papers_report(name: str, damage: str) -> None:
+    sweep = Sweep(Path("runs"))
+    (record,) = sweep.add("cifar10/clients25", "fedavg", {0: [1, 2, 3, 4]})
+    sweep.write()
+    for file, table in (("newcomers.parquet", {"epoch": [0], "n": 1, "correct": 1}), ("study.parquet", {"a": [1]})):
+        pd.DataFrame(table).to_parquet(record.folder / file)
+    if (damage == "missing" and name in ("meta.json", *MAY_BE_MISSING)) or (
+        damage == "another type" and name == "study.parquet"
+    ):
+        return
+    DAMAGES[damage](record.folder / name)
+    with pytest.raises(UserError, match=f"{record.folder.name}/{name} cannot be read"):
+        report(["pgfed/table1"])
