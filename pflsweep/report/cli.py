@@ -41,7 +41,7 @@ def _runs(options: argparse.Namespace) -> int:
     if not done:
         states = [*(f"{r.meta['name']} {r.status['status']}" for r in chosen.records), *chosen.damaged, *chosen.copies]
         searching = [f"{len(chosen.hidden)} trials of searches, which stand in no table"] if chosen.hidden else []
-        said = "; ".join([*states, *searching]) or "there are no runs"
+        said = "; ".join([*states, *searching]).removesuffix(".") or "there are no runs"
         raise UserError(f"No finished run to report on in '{options.runs}': {said}. A report is made of finished runs.")
     try:
         path = page.write(chosen, options.out, options.baseline, options.target and options.target / 100)
