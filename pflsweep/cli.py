@@ -35,7 +35,7 @@ def _main(argv: list[str]) -> int:
     _show_log()
     try:
         _find_own()
-        if argv == ["--version"]:
+        if argv[:1] == ["--version"]:
             print(f"pflsweep {__version__}")
             return 0
         if argv and "=" not in argv[0] and not argv[0].startswith(("-", "+", "~")):
@@ -96,18 +96,23 @@ def _hydra(argv: list[str]) -> int:
     import hydra
 
     from pflsweep.compose import conf_dir, hydra_errors
+    from pflsweep.overrides import check_hydra, quoted
 
-    argv = _overrides_first(argv)
-    _check_flags(argv)
-    if {"-m", "--multirun"}.intersection(argv):
+    overrides, flags = _divided(argv)
+    _check_flags([*overrides, *flags])
+    overrides = [quoted(word) for word in overrides]
+    several = bool({"-m", "--multirun"}.intersection(flags))
+    check_hydra(overrides, several)
+    said = overrides
+    if several:
         from pflsweep.sweep.words import handed_past
 
-        argv = [handed_past(word) if "=" in word and word[:1] != "-" else word for word in argv]
+        overrides = [handed_past(word) if "=" in word else word for word in overrides]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises then, instead of printing and leaving
     outcomes: list[Any] = []
-    before, sys.argv = sys.argv, ["pflsweep", *argv]
+    before, sys.argv = sys.argv, ["pflsweep", *overrides, *flags]
     try:
-        with hydra_errors([a for a in argv if "=" in a], _config_dir(argv)):
+        with hydra_errors(said, _config_dir(flags)):
             hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(_task(outcomes))()
     finally:
         sys.argv = before
@@ -122,16 +127,17 @@ def _hydra(argv: list[str]) -> int:
     return 0
 
 
-def _overrides_first(argv: list[str]) -> list[str]:
-    """argparse wants all key=value words in one row, but `-m` may stand between them."""
+def _divided(argv: list[str]) -> tuple[list[str], list[str]]:
+    """Overrides, and flags with their values: argparse wants all overrides in one row, but `-m` may stand between."""
     from hydra._internal.utils import get_args_parser
 
     actions = get_args_parser()._option_string_actions.items()
     takes = [flag for flag, action in actions if action.nargs in (None, "?")]  # a word after it
     before = ["", *argv[:-1]]
     taken = [flag[:1] == "-" and any(each.startswith(flag) for each in takes) for flag in before]
-    first = [word[:1] != "-" and not value for word, value in zip(argv, taken, strict=True)]
-    return [word for yes in (True, False) for word, moves in zip(argv, first, strict=True) if moves is yes]
+    flags = [word[:1] == "-" or value for word, value in zip(argv, taken, strict=True)]
+    pairs = list(zip(argv, flags, strict=True))
+    return [word for word, flag in pairs if not flag], [word for word, flag in pairs if flag]
 
 
 def _check_flags(argv: list[str]) -> None:
@@ -147,6 +153,20 @@ def _check_flags(argv: list[str]) -> None:
     if unknown:
         flag, known = unknown[0].partition("=")[0], list(parser._option_string_actions)
         raise UserError(f"Unknown flag '{flag}'.{nearest(flag, known)} See `pflsweep --help`.")
+    if options.config_name or options.config_path:
+        raise UserError(
+            f"{'--config-name' if options.config_name else '--config-path'}: there is one config. Options of your own "
+            "lie in a folder that is named by --config-dir FOLDER (FOLDER/algorithm/NAME.yaml, ...)."
+        )
+    if options.config_dir == "":
+        raise UserError("--config-dir is empty: name a folder with config groups, as in --config-dir FOLDER.")
+    if options.package and not (options.cfg or options.info):
+        raise UserError(f"--package={options.package} chooses what --cfg prints: add --cfg job, or leave it out.")
+    asked = {"install", "uninstall", "query"}.intersection(word.partition("=")[0] for word in options.overrides)
+    if options.shell_completion and len(asked) != 1:
+        raise UserError(
+            "--shell-completion needs one of install=SHELL, uninstall=SHELL, query=SHELL; SHELL is bash, ..."
+        )
     if options.experimental_rerun is not None:
         raise UserError("--experimental-rerun is not needed: a command that is given again goes on with its trials.")
     foreign = [word for word in options.overrides if re.match(r"\+*hydra/sweeper=(?!pflsweep$)", word)]
@@ -186,7 +206,7 @@ def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
 
 def _config_dir(argv: list[str]) -> str | None:
     """The user's own config folder, for the words of an error message."""
-    for argument, following in zip(argv, [*argv[1:], ""], strict=True):
+    for argument, following in zip(argv, [*argv, ""][1:], strict=True):
         if argument in ("--config-dir", "-cd"):
             return following
         if argument.startswith("--config-dir="):

@@ -16,14 +16,15 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pflsweep.errors import UserError, nearest, one_line
 from pflsweep.keys import PLUGS, flat, key_of
+from pflsweep.overrides import check_hydra, no_interval, quoted, unreadable
 from pflsweep.places import shipped
 
 GROUPS = ("algorithm", *PLUGS, "model", "dataset", "partition", "train", "metrics", "study", "tracking")
-HYDRA_SAYS = {  # how the ValueErrors begin that are of the user's words, and what goes before them
-    "Config group override": "A config group is set to an option's name, as in dataset=digits: ",
-    "The --resolve flag": "",
-    "Only one of --run": "",
-}
+HYDRA_SAYS = (
+    "Invalid defaults list",
+    "The --resolve flag",
+    "Only one of --run",
+)  # how ValueErrors begin that are of the user's words
 COMMAND = ("sweep", "only", "scale", "plan", "retry", "workers", "tune")  # keys of a sweep, not of its trials
 
 
@@ -43,7 +44,9 @@ def conf_dir() -> Path:
 
 def compose(overrides: list[str], config_dir: str | Path | None = None) -> Config:
     """A trial's Config as the command line would make it, from any working directory. Raises UserError."""
+    overrides = [quoted(word) for word in overrides]
     check_single(overrides)
+    check_hydra(overrides, several=False)
     sources = _sources(config_dir)
     with hydra_errors(overrides, config_dir):
         composed = _compose(overrides, sources)
@@ -57,12 +60,16 @@ def config_of(composed: DictConfig, hydra: DictConfig) -> Config:
     for group, option in choices.items():
         if option == "None":
             raise UserError(f"{group} has to be one option's name: {group}=NAME, or with -m {group}=ONE,OTHER.")
+        if ".." in option or option.endswith((".yaml", ".yml")):  # Hydra would find it, as another config
+            raise UserError(f"{group}={option}: an option is named without its folder and .yaml: {Path(option).stem}.")
     try:
         values = _plain(composed, resolve=True)
     except OmegaConfBaseException as error:
         raise UserError(f"{error.full_key} cannot be resolved: {str(error).splitlines()[0]}.") from error
-    options = [f"{group}={option}" for group, option in choices.items()]
-    options += [f"{at}={option}" for at, option in hydra.runtime.choices.items() if "@" in at and "hydra" not in at]
+    options = [quoted(f"{group}={option}") for group, option in choices.items()]
+    options += [
+        quoted(f"{at}={option}") for at, option in hydra.runtime.choices.items() if "@" in at and "hydra" not in at
+    ]
     return Config(values, choices, _reference(tuple(options), sources, _edited(sources)), _links(_plain(composed)))
 
 
@@ -142,17 +149,35 @@ def hydra_errors(overrides: list[str], config_dir: str | Path | None = None) -> 
             yield
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(_rephrased(error, overrides, _sources(config_dir))) from error
-    except UnicodeDecodeError as error:  # Hydra does not say of which
-        raise UserError(f"An option's YAML file is not text in UTF-8: {one_line(error)}.") from error
-    except ValueError as error:
-        explained = next((words for begins, words in HYDRA_SAYS.items() if str(error).startswith(begins)), None)
-        if explained is None:  # none of Hydra's
+    except (UnicodeDecodeError, OSError) as error:  # the latter from OmegaConf; neither says of which file
+        if isinstance(error, OSError) and not str(error).startswith("Invalid loaded object type"):
             raise
-        raise UserError(f"{explained}{one_line(error)}.") from error
+        for file in sorted(Path(config_dir).rglob("*.yaml")) if config_dir else []:
+            read_option(file)
+        raise UserError(f"An option's YAML file cannot be read: {one_line(error)}.") from error
+    except ValueError as error:
+        if str(error).startswith("Config group override"):
+            raise UserError(_no_name(overrides)) from error
+        if not str(error).startswith(HYDRA_SAYS):
+            raise
+        raise UserError(f"{one_line(error)}.") from error
     except TypeError as error:
         if Path(extract_tb(error.__traceback__)[-1].filename).name != "defaults_list.py":  # Hydra's
             raise
-        raise UserError("A config group is set to an option's name, as in dataset=digits, not to a number.") from error
+        raise UserError(_no_name(overrides)) from error
+
+
+def _no_name(overrides: list[str]) -> str:
+    """What is said where a config group is set to something that cannot be an option's name."""
+    option = re.compile(r"\+*([\w/@.]+)=(null|true|false|[-+.\d].*)", re.IGNORECASE)
+    groups = [match for match in map(option.fullmatch, overrides) if match and _is_group(match[1])]
+    at = f"{groups[0][0]}: '{groups[0][1]}' is" if groups else "A config group is"
+    return f"{at} set to the name of an option, as in dataset=digits (see `pflsweep --help`), not to a number or null."
+
+
+def _is_group(key: str) -> bool:
+    """Whether a key without a dot is a config group rather than a value."""
+    return key in GROUPS or key in ("setting", "tune", "hydra") or "/" in key or "@" in key
 
 
 @contextmanager
@@ -160,6 +185,12 @@ def yaml_errors() -> Iterator[None]:
     """Turns what a YAML parser says into a UserError with file and line."""
     try:
         yield
+    except yaml.MarkedYAMLError as error:
+        mark, said = error.problem_mark, " ".join(filter(None, [error.context, error.problem]))
+        file = f"{mark.name}, line {mark.line + 1}" if mark and mark.name[:1] != "<" else ""
+        where = f"{file}, column {mark.column + 1}: this" if mark and file else "This"
+        tab = " YAML is indented by spaces, not by tabs." if "'\\t'" in said else ""
+        raise UserError(f"{where} cannot be read as YAML ({' '.join(said.split())}).{tab}") from error
     except yaml.YAMLError as error:
         raise UserError(f"This cannot be read as YAML: {one_line(error)}") from error
 
@@ -188,19 +219,33 @@ def _rephrased(error: Exception, overrides: list[str], sources: list[str]) -> st
         guess = nearest(option, known)
         return f"{group}={option}: there is no {group} '{option}'.{guess} Known are: {', '.join(known)}."
     if isinstance(error, OverrideParseException):
-        return (
-            f"'{error.override}' cannot be read as key=value ({one_line(error)}). A list is written "
-            "key=[1,2]; text with special characters is quoted twice: 'key=\"a b\"'."
-        )
+        return unreadable(str(error.override), one_line(error))
     if "Ambiguous value" in str(error) or "requires --multirun" in str(error):
-        override = re.search(r"'([^']*=[^']*)'", str(error))
-        return f"{override[1] if override else 'An override'} has several values: add -m to train each of them."
+        return _several(overrides, str(error))
     cause = str(error.__cause__ or error)
     missing = re.search(r"Could not override '([^']*)'", str(error)) or re.search(r"full_key: (\S+)", cause)
     if missing and ("Could not override" in str(error) or "is not in struct" in cause):
         return unknown_key(missing[1], _known_keys(overrides, sources))
+    if missing := re.search(r"Could not append to config. An item is already at '([^']*)'", str(error)):
+        return f"+{missing[1]}=...: the key is there already. Write {missing[1]}=..., without the +."
+    if missing := re.search(r"Multiple values for ([\w/]+)\..*: ([^']*)'", str(error), re.DOTALL):
+        choice = f"{missing[1]}={missing[2]}"
+        return f"+{choice}: {missing[1]} is chosen already. Write {choice}, without the +."
+    if missing := re.search(r"Could not delete from config. '([^']*)' does not exist", str(error)):
+        return f"~{missing[1]} takes a key away, but: {unknown_key(missing[1], _known_keys(overrides, sources))}"
+    if (missing := re.search(r"Error merging override (\S+)", str(error))) and "with ListConfig" in cause:
+        return f"{missing[1]}: this key is a list, such as {missing[1].partition('=')[0]}=[1,2], not a mapping."
     detail = f" ({one_line(error.__cause__)})" if error.__cause__ and str(error.__cause__) not in str(error) else ""
-    return f"The config cannot be composed: {one_line(error)}{detail}"
+    said = one_line(error).partition(" Config search path:")[0]  # which is long, and ours
+    return f"The config cannot be composed: {said}{detail}"
+
+
+def _several(overrides: list[str], said: str) -> str:
+    """What is said of an override with several values in a single run."""
+    override = next((word for word in overrides if f"'{word}'" in said or f" {word}" in said), "An override")
+    if "=interval(" in override:
+        return no_interval(override)
+    return f"{override} has several values: add -m to train each of them."
 
 
 def unknown_key(key: str, known: list[str]) -> str:
@@ -211,9 +256,13 @@ def unknown_key(key: str, known: list[str]) -> str:
         return "A setting is added to the defaults: +setting=NAME (see `pflsweep list settings`)."
     if key in known:  # of another option of a sweep
         return f"{key} is not a key of every option in this sweep: sweep those that have it by themselves."
+    if _is_group(key) and any(other.startswith(f"{key}.") or other == key for other in [*known, *GROUPS]):
+        return f"'{key}' is a config group: choose an option, {key}=NAME, or set one of its keys."
     head = key.rpartition(".")[0]
     siblings = [other for other in known if other.rpartition(".")[0] == head]
     guess = nearest(key, siblings if head else [*known, *GROUPS]) or nearest(key, known)
+    inside = [other for other in known if not head and other.endswith(f".{key}")]
+    guess = f" Did you mean '{inside[0]}'?" if inside else guess
     names = ", ".join(other.rpartition(".")[2] for other in siblings)
     has = f" '{head}' has: {names}." if names else f" '{head}' has no keys to set."
     return f"Unknown config key '{key}'.{guess}{has if head else ''} See `pflsweep --help`."

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import logging
+import math
 import re
 import traceback
 from collections.abc import Callable, Iterator
@@ -14,12 +15,16 @@ from typing import Any, NamedTuple, get_type_hints
 
 from pflsweep.compose import Config, compose, conf_dir, folders, read_option, unknown_key
 from pflsweep.errors import UserError, nearest, one_line
-from pflsweep.keys import PLUGS, flat, put, under
+from pflsweep.keys import PLUGS, as_override, flat, put, under
 from pflsweep.rules import RULES, Rule, field_rule, kinds_of, require
 
 log = logging.getLogger(__name__)
 
 TOO_LARGE = re.compile("allocate|out of memory|verflow|Storage size|Numerical result out of range")  # PyTorch's words
+COPIES = 3  # of a model's weights that the training of one client holds at least
+CROWD = 4  # worker processes a core that are still let through: slower than one a core, and no danger
+FASTEST = 1_000_000  # training samples a second, more than any trial of the pages in reports/ trains
+YEAR, TOO_LONG = 365.25 * 86400, 10  # seconds; years
 PLUGGED = ("algorithm", *PLUGS, "study")  # groups whose node is described by a class rather than by its own file
 
 
@@ -44,6 +49,14 @@ def check(config: Config) -> None:
     for key in given:
         if key not in allowed and not under(key, PLUGGED):
             raise UserError(unknown_key(key, list(allowed)))
+        if given[key] == "???":
+            raise UserError(f"{key} is '???', which says that a value is missing: set it, as in {key}=VALUE.")
+    for key in RULES:
+        if key not in given and key not in allowed:  # an option of the user's own
+            group, _, name = key.partition(".")
+            raise UserError(
+                f"{key} is missing: {group}={config.choices.get(group)} has no '{name}'. Add it to its file."
+            )
     for key, rule in _rules(config):
         if key not in given:
             raise UserError(f"{key} is missing. Its default is {allowed[key]!r}.")
@@ -51,6 +64,10 @@ def check(config: Config) -> None:
     if given.get("dataset.name") != allowed.get("dataset.name"):
         option = config.choices["dataset"]
         raise UserError(f"dataset.name is a part of dataset={option}: set dataset to choose another.")
+    if given["paths.runs"].startswith("~"):
+        raise UserError(
+            f"paths.runs is {given['paths.runs']!r}: '~' is the shell's. Write the folder out, or $HOME/..."
+        )
     for group in PLUGGED:
         node = config.values.get(group) or {}
         if group == "algorithm" or node:
@@ -193,7 +210,7 @@ def build(config: Config) -> Parts:
     plugins = {group: _construct(config, group, shared) for group in PLUGS if values.get(group)}
     _check_partners(config, {"algorithm": method, **plugins})
     verbs = Verbs.of(method, *plugins.values())
-    schedule, metrics = _schedule(train, federation), Metrics(**values["metrics"])
+    schedule, metrics = _schedule(train, federation, task.size), Metrics(**values["metrics"])
     looks_at = {"method": method, "plugins": tuple(plugins.values())}
     study = _construct(config, "study", looks_at) if values["study"] else None
     return Parts(federation, new, model, task, method, plugins, verbs, schedule, metrics, study)
@@ -282,6 +299,7 @@ def build_model(config: Config, shape: tuple[int, ...], classes: int) -> Any:
     from pflsweep.engine import draws
     from pflsweep.models.blocks import head_of, unsuited
 
+    check_size(config, shape, classes)
     try:
         with draws.first_model(config.values["seed"], "model"):
             model = _call(config, "model", shape, classes)
@@ -299,11 +317,56 @@ def build_model(config: Config, shape: tuple[int, ...], classes: int) -> Any:
     return model
 
 
+def check_size(config: Config, shape: tuple[int, ...], classes: int) -> None:
+    """Raises UserError where a model does not fit into the device's memory with what its training needs at least.
+
+    The model is built without memory for its weights (PyTorch's meta device) to count them: a system that promises
+    more memory than it has would let it be built, and end the process later without a word.
+    """
+    import torch
+
+    from pflsweep.engine import draws, memory
+
+    try:
+        with draws.first_model(config.values["seed"], "model"), torch.device("meta"):
+            model = _call(config, "model", shape, classes)
+        count = sum(math.prod(weight.shape) for weight in model.parameters())
+    except UserError:
+        raise
+    except OverflowError as error:
+        raise UserError(f"model={config.choices['model']} is too large with its options: {one_line(error)}.") from error
+    except Exception:  # a model of the user's own may need values; then it is not known before it is built
+        return
+    device = torch.device(device_of(config))
+    least, has = COPIES * 4 * count, memory.total(device)
+    if least > has:
+        options = ", ".join(f"model.{key}={as_override(value)}" for key, value in _options(config, "model").items())
+        raise UserError(
+            f"model={config.choices['model']} has {count:,} parameters with its options ({options or 'none'}), "
+            f"{_bytes(4 * count)} in 32 bits. To train it takes {COPIES} times as much at least (weights, their "
+            f"gradient and a client's update), {_bytes(least)}, and this machine's {device.type} has {_bytes(has)} of "
+            "memory. Use a smaller model."
+        )
+
+
+def _options(config: Config, group: str) -> dict[str, Any]:
+    return {key: value for key, value in config.values[group].items() if key != "_target_"}
+
+
+def _bytes(count: float) -> str:
+    return f"{count / 1e12:,.1f} TB" if count >= 1e12 else f"{count / 1e9:.1f} GB"
+
+
 def _call(config: Config, group: str, *args: Any, **offered: Any) -> Any:
     """Calls the function that a group's node names, with the node's other keys and what it takes of the offered."""
     node, option = config.values[group], config.choices[group]
     function: Callable = target(group, option, node)
-    takes = inspect.signature(function).parameters
+    if not callable(function):
+        raise UserError(f"{group}={option}: {node['_target_']} is no function or class, but {_kind(function)}.")
+    try:
+        takes = inspect.signature(function).parameters
+    except ValueError as error:  # some that are built in
+        raise UserError(f"{group}={option}: {node['_target_']} cannot be used: {one_line(error)}.") from error
     options = {key: _value(value, group, option) for key, value in node.items() if key != "_target_"}
     options |= {key: value for key, value in offered.items() if key in takes}
     try:
@@ -311,6 +374,10 @@ def _call(config: Config, group: str, *args: Any, **offered: Any) -> Any:
     except TypeError as error:
         raise UserError(f"{group}={option}: its keys do not fit {node['_target_']} ({error}).") from error
     return function(*args, **options)
+
+
+def _kind(found: Any) -> str:
+    return "a module: name a function in it" if inspect.ismodule(found) else f"a value of type {type(found).__name__}"
 
 
 def _value(value: Any, group: str, option: str) -> Any:
@@ -346,7 +413,8 @@ def _partners(plugin: Any) -> list[str]:
     return [name for name, node in nodes.items() if not plugin.refusal(target("algorithm", name, node))]
 
 
-def _schedule(train: dict[str, Any], federation: Any) -> Any:
+def _schedule(train: dict[str, Any], federation: Any, size: int) -> Any:
+    """How the trial runs. size: of the model in parameters. Raises UserError where no machine could run it so."""
     from pflsweep.engine.simulation import Schedule
 
     chunk = train["chunk"]
@@ -354,20 +422,42 @@ def _schedule(train: dict[str, Any], federation: Any) -> Any:
         chunk = 1 if federation.device.type == "cpu" else federation.clients
     names = [name for name in Schedule.__dataclass_fields__ if name not in ("chunk", "workers")]
     schedule = Schedule(**{name: train[name] for name in names}, chunk=chunk)
-    return replace(schedule, workers=_workers(train, federation.device, schedule.cohort(federation.clients)))
+    cohort = schedule.cohort(federation.clients)
+    _check_end(train, cohort / federation.clients * float(federation.counts("train").sum()))
+    return replace(schedule, workers=_workers(train, federation.device, cohort, size))
 
 
-def _workers(train: dict[str, Any], device: Any, cohort: int) -> int:
+def _check_end(train: dict[str, Any], rows: float) -> None:
+    """Raises UserError where the last round would have no usable learning rate, or come never. rows: of a cohort."""
+    last = math.log10(train["lr"]) + (train["rounds"] - 1) * math.log10(train["lr_decay"])
+    if last >= 38:
+        raise UserError(
+            f"train.lr_decay is {train['lr_decay']:g}: after {train['rounds']} rounds the learning rate would be about "
+            f"1e{last:.0f}, more than 32 bits hold. Use at most 1, or fewer rounds."
+        )
+    images = train["rounds"] * train["epochs"] * rows
+    years = images / FASTEST / YEAR
+    if years > TOO_LONG:
+        raise UserError(
+            f"train.rounds is {train['rounds']} and train.epochs {train['epochs']}: about {images:.2g} training "
+            f"samples in all, which are {years:,.0f} years at {FASTEST:,} a second. Use fewer."
+        )
+
+
+def _workers(train: dict[str, Any], device: Any, cohort: int, size: int) -> int:
     """How many processes may train a cohort: this one's share of the machine, which a sweep has set as its threads.
 
-    Where a cohort has fewer than half as many clients, threads do more. Raises UserError on workers of several threads,
-    which a fork cannot have, and beside compiled gradients.
+    Never more than there are clients. Where a cohort has fewer than half as many clients, threads do more. Raises
+    UserError on workers of several threads, which a fork cannot have, beside compiled gradients, and on more than the
+    machine's cores and memory are good for.
     """
     import torch
 
     from pflsweep.engine.parallel import possible
 
     workers, threads = train["workers"], train["threads"]
+    if workers != "auto":
+        _check_workers(workers, device, cohort, size)
     if not possible(device):
         return 1
     if train["compile"]:
@@ -385,7 +475,29 @@ def _workers(train: dict[str, Any], device: Any, cohort: int) -> int:
             f"train.workers is {workers} and train.threads {threads}, but workers are processes of one thread each: "
             "use train.threads=1, or train.workers=1."
         )
-    return workers
+    return min(workers, cohort)
+
+
+def _check_workers(workers: int, device: Any, cohort: int, size: int) -> None:
+    """Raises UserError where so many processes are more than the machine's cores and memory are good for."""
+    from pflsweep.engine import memory
+    from pflsweep.process import available
+
+    most = CROWD * available()
+    if workers > most:
+        raise UserError(
+            f"train.workers is {workers}: each is a process of one thread, and this machine has {available()} cores "
+            f"for them, so that more than {most} ({CROWD} a core) would only wait for each other. A round has "
+            f"{cohort} clients, which is another limit. Use train.workers=auto, or at most {most}."
+        )
+    processes = min(workers, cohort)
+    needed, has = processes * COPIES * 4 * size, memory.total(device)
+    if device.type == "cpu" and processes > 1 and needed > has:
+        raise UserError(
+            f"train.workers is {workers}: {processes} processes with {COPIES} times the model's {_bytes(4 * size)} "
+            f"each (weights, their gradient and an update) take {_bytes(needed)}, and this machine has {_bytes(has)}: "
+            f"use at most train.workers={max(1, int(has // (COPIES * 4 * size)))}."
+        )
 
 
 def _precision(config: Config) -> str:

@@ -58,6 +58,8 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     if seconds < 6000:
         return f"{seconds / 60:.0f} min"
+    if seconds > 10 * 365 * 86400:
+        return "more than 10 years"
     return f"{seconds / 3600:.1f} h" if seconds < 72 * 3600 else f"{seconds / 86400:.1f} days"
 
 

@@ -6,6 +6,10 @@ from typing import Any, get_args
 
 from pflsweep.errors import UserError, nearest
 
+# Whole numbers without a bound of their own are counts, and none is larger. More digits are a slip of the finger.
+LARGEST = 1_000_000_000
+SEEDS = 2**63 - 1
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -37,7 +41,7 @@ class Rule:
 
     def _inside(self, value: float) -> bool:
         return (
-            (isinstance(value, int) or math.isfinite(value))
+            _size_allowed(value, self)
             and (self.low is None or value >= self.low)
             and (self.high is None or value <= self.high)
             and (self.above is None or value > self.above)
@@ -58,7 +62,11 @@ class Rule:
             ("at most", self.high),
             ("below", self.below),
         )
-        limits = " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
+        limits = " and ".join(
+            f"{word} {bound if isinstance(bound, int) else format(bound, 'g')}"
+            for word, bound in bounds
+            if bound is not None
+        )
         kinds = " or ".join(names.get(kind, kind.__name__) for kind in self.kinds)
         text = [f"{kinds} {limits}".strip()] if kinds else []
         text += ["one of " + ", ".join(map(str, self.choices))] if len(self.choices) > 1 else map(str, self.choices)
@@ -66,36 +74,38 @@ class Rule:
 
 
 RULES = {
-    "seed": Rule((int,), low=0),
+    "seed": Rule((int,), low=0, high=SEEDS),
     "device": Rule((), choices=("auto", "cpu", "cuda")),
-    "data.root": Rule((str,), null=True),
+    "data.root": Rule((str,), null=True, empty=False),
     "data.validation": Rule((float,), low=0, below=1),
     "data.limit": Rule((int,), low=1, null=True),
     "data.targets": Rule((), choices=("own", "permuted")),
-    "data.shuffle": Rule((int,), low=0),
+    "data.shuffle": Rule((int,), low=0, high=SEEDS),
     "data.new": Rule((int,), low=0),
-    "data.new_epochs": Rule((int,), low=0),
+    "data.new_epochs": Rule((int,), low=0, high=100_000),
     "paths.runs": Rule((str,), empty=False),
     "checkpoint.every": Rule((float,), low=0),
     "tracking.backend": Rule((), choices=("mlflow", "none")),
     "tracking.uri": Rule((str,), null=True, empty=False),
     "tracking.experiment": Rule((str,), empty=False),
     "tracking.every": Rule((float,), low=0),
-    "train.rounds": Rule((int,), low=1),
+    "train.rounds": Rule((int,), low=1, high=10_000_000),
     "train.participation": Rule((float,), above=0, high=1),
     "train.sampling": Rule((), choices=("uniform", "size", "dirichlet")),
     "train.sampling_alpha": Rule((float,), above=0),
     "train.weights": Rule((), choices=("share", "uniform")),
-    "train.epochs": Rule((int,), low=1),
+    "train.epochs": Rule((int,), low=1, high=100_000),
     "train.batch": Rule((int,), low=1),
     "train.lr": Rule((float,), above=0, below=1e38),  # weights are of 32 bits
-    "train.lr_decay": Rule((float,), above=0),
+    "train.lr_decay": Rule((float,), above=0, below=1e38),
     "train.momentum": Rule((float,), low=0, below=1),
     "train.optimiser_state": Rule((), choices=("fresh", "kept")),
-    "train.weight_decay": Rule((float,), low=0),
+    "train.weight_decay": Rule((float,), low=0, below=1e38),
     "train.eval_every": Rule((int,), low=1),
     "train.eval_batch": Rule((int,), low=1),
     "metrics.subset": Rule((float,), low=0, high=1),
+    "metrics.all": Rule((bool,)),
+    "metrics.trained": Rule((bool,)),
     "metrics.subset_size": Rule((), choices=("union", "own")),
     "train.precision": Rule((), choices=("fp32", "tf32", "bf16")),
     "train.compile": Rule((bool,)),
@@ -105,10 +115,42 @@ RULES = {
 }
 
 
+def _size_allowed(value: float, rule: Rule) -> bool:
+    """Whether a number is finite and, where it is a whole number without an upper bound of its own, no slip."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if float in rule.kinds:
+        return abs(value) < 1e308
+    return rule.high is not None or abs(value) <= LARGEST
+
+
 def require(key: str, value: Any, rule: Rule) -> None:
-    if not rule.allows(value):
-        guess = nearest(value, [str(c) for c in rule.choices]) if isinstance(value, str) else ""
-        raise UserError(f"{key} is {value!r}: it must be {rule}.{guess}")
+    """Raises UserError where a key's value is not what its rule allows."""
+    if rule.allows(value):
+        return
+    guess = nearest(value, [str(c) for c in rule.choices]) if isinstance(value, str) else ""
+    if not guess and (written := _as_meant(value, rule)) is not None:
+        guess = f" Write {written}."
+    raise UserError(
+        f"{key} is {'null' if value is None else repr(value)}: it must be {rule}.{guess}{_too_large(value, rule)}"
+    )
+
+
+def _as_meant(value: Any, rule: Rule) -> Any:
+    """The number that was meant by 1e3, 5.0 or '5', where the rule allows it; else None."""
+    try:
+        number = float(value) if isinstance(value, str | float) else math.nan
+    except ValueError:
+        return None
+    meant = [int(number), number] if math.isfinite(number) and number.is_integer() else [number]
+    return next((each for each in meant if rule.allows(each)), None)
+
+
+def _too_large(value: Any, rule: Rule) -> str:
+    """What is said of whole numbers that are larger than those of any key without a bound of its own."""
+    whole = [item for item in (value if isinstance(value, list) else [value]) if type(item) is int]
+    large = int in (*rule.kinds, rule.items) and rule.high is None and any(abs(item) > LARGEST for item in whole)
+    return f" Whole numbers go up to {LARGEST} here." if large else ""
 
 
 def field_rule(hint: Any, field: Any) -> Rule:

@@ -1,6 +1,8 @@
 """FedPer: the base layers are everybody's, the layers on top are the client's own; both learn together."""
 
+import logging
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -8,6 +10,14 @@ from torch import Tensor
 
 from pflsweep.engine import parts
 from pflsweep.engine.protocol import Given, Method, Setup, Turn, hyper
+
+log = logging.getLogger(__name__)
+
+
+@cache  # once a process: a sweep builds many trials
+def _tell_fedavg() -> None:
+    """Say that a trial has no personalization layers at all."""
+    log.warning("algorithm.layers=0: no layer stays with its client, so that FedPer is FedAvg here")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +46,8 @@ class FedPer(Method):
 
     def __post_init__(self) -> None:
         parts.top_layers(self)
+        if not self.layers:
+            _tell_fedavg()
 
     @property
     def own(self) -> slice:

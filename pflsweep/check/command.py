@@ -113,8 +113,11 @@ def _overrides(pairs: list[str]) -> dict[str, Any]:
         name, equals, text = pair.partition("=")
         if not equals:
             raise UserError(f"check: '{pair}' is not a hyperparameter of the form key=value.")
-        with yaml_errors():
-            values[name] = yaml_of(text)
+        try:
+            with yaml_errors():
+                values[name] = yaml_of(text)
+        except UserError as error:
+            raise UserError(f"check: '{pair}': {error}") from error
     return values
 
 

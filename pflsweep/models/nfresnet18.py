@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pflsweep.errors import UserError
 from pflsweep.models.blocks import model_of, require_images
 
 WIDTHS = (64, 128, 256, 512)
@@ -75,8 +76,12 @@ def build(shape: Sequence[int], classes: int, alpha: float) -> nn.Sequential:
     """Blocks conv1, layer1 to layer4, head. x [B, channels, H, W] -> [B, classes].
 
     alpha: how much of its variance a residual branch adds. Weights come from torch's global generator. Raises UserError
-    where the data are no images.
+    where the data are no images, and on an alpha of which the branches would add nothing or everything.
     """
+    if not 0 < alpha <= 10:
+        raise UserError(
+            f"model.alpha is {alpha}: the factor of each residual branch must be above 0 and at most 10, such as 0.2."
+        )
     require_images("nfresnet18", shape, 1)
     blocks: dict[str, nn.Module] = {"conv1": ScaledConv2d(shape[0], WIDTHS[0], 3)}
     below, variance = WIDTHS[0], 1.0

@@ -6,12 +6,16 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pflsweep.compose import is_of_sweep, read_option
+from pflsweep.compose import GROUPS, is_of_sweep, read_option
 from pflsweep.errors import UserError, nearest
 from pflsweep.keys import key_of
+from pflsweep.overrides import check_hydra, quoted
 from pflsweep.places import own_and_shipped
+from pflsweep.rules import SEEDS
 from pflsweep.sweep.space import Space, axis
 
+EXAMPLE = "`train.lr: {grid: [0.1, 0.01]}`"
+UNSEARCHED = ("seed", "device", "paths", "checkpoint", "tracking", "hydra", "sweep", "tune", "workers")
 KEYS = ("settings", "methods", "seeds", "search", "space", "scales")
 AT_A_SCALE = ("methods", "search", "space")
 ROW_KEYS = ("run", "only")
@@ -94,6 +98,8 @@ def _check_names(part: Any, key: str, file: str) -> None:
     for name in part:
         if not isinstance(name, str | int | float) or isinstance(name, bool):
             raise UserError(f"{file}: {key} has the name {name!r}. YAML reads on, off, yes, no and null so: quote it.")
+        if not str(name).strip():
+            raise UserError(f"{file}: {key} has an empty name. Give it one, as in `name: overrides`.")
 
 
 def _row(content: Any, where: str) -> tuple[list[str], Any]:
@@ -117,9 +123,13 @@ def _columns(patterns: Any, settings: list[str], where: str) -> list[str]:
 
 
 def _seeds(seeds: Any, file: str) -> list[int]:
-    whole = isinstance(seeds, list) and all(type(seed) is int and seed >= 0 for seed in seeds)
-    if not whole or not seeds or len(set(seeds)) < len(seeds):
-        raise UserError(f"{file}: 'seeds' is {seeds!r}: it has to be a list of whole numbers, such as [0, 1, 2].")
+    whole = isinstance(seeds, list) and all(type(seed) is int and 0 <= seed <= SEEDS for seed in seeds)
+    if not whole or not seeds:
+        raise UserError(
+            f"{file}: 'seeds' is {seeds!r}: it has to be a list of whole numbers from 0 to {SEEDS}, such as [0, 1, 2]."
+        )
+    if len(set(seeds)) < len(seeds):
+        raise UserError(f"{file}: 'seeds' is {seeds!r}, with one of them twice: name each seed once, as in [0, 1, 2].")
     return seeds
 
 
@@ -154,13 +164,18 @@ def read_scale(name: str) -> Scale:
 def read_space(algorithm: str, changes: list[dict[str, Any] | None], where: str) -> Space:
     """What is searched for a method: its file's axes with `changes` laid over, None for one that is not.
 
-    A change of None takes away all axes. Raises UserError on an empty grid, and on a method that has no file.
+    A change of None takes away all axes. Raises UserError on an empty grid or file, on a key that no search can have,
+    and on a method that has no file.
     """
     axes, file = _read(_space_file(algorithm))
+    if not axes:
+        raise UserError(f"{file} is empty: it has a line for each key that is searched, such as {EXAMPLE}.")
     files = dict.fromkeys(axes, file)
+    _check_searched(axes, file)
     for change in changes:
         axes = {} if change is None else _merged(axes, change)
         files |= dict.fromkeys(change or {}, where)
+        _check_searched(change or {}, where)
     return {key: axis(key, content, files[key]) for key, content in axes.items() if content is not None}
 
 
@@ -170,8 +185,18 @@ def _space_file(algorithm: str) -> Path:
         return file
     raise UserError(
         f"tune: there is no search space for '{algorithm}'. A file sweeps/space/{algorithm}.yaml in the folder that "
-        "you work in gives it one, a line for each key that is searched, such as `train.lr: {grid: [0.1, 0.01]}`."
+        f"you work in gives it one, a line for each key that is searched, such as {EXAMPLE}."
     )
+
+
+def _check_searched(axes: dict[str, Any], file: str) -> None:
+    """Raises UserError where a key that is to be searched is no hyperparameter of a trial."""
+    for key, content in axes.items():
+        if content is not None and (key in GROUPS or str(key).partition(".")[0] in UNSEARCHED):
+            raise UserError(
+                f"{file}: {key} is no hyperparameter to search. Seeds and options are swept in the command (seed=0,1, "
+                f"algorithm=fedavg,fedprox); an axis is of a key such as train.lr, as in {EXAMPLE}."
+            )
 
 
 def _read(path: Path) -> tuple[dict[str, Any], str]:
@@ -200,7 +225,9 @@ def _find(name: str, what: str, known: list[str], folder: str = "") -> Path:
     if Path(name).suffix in (".yaml", ".yml"):
         if Path(name).is_file():
             return Path(name).absolute()
-    elif (file := _named(name, folder)) is not None:
+        kind = "a folder, and no file" if Path(name).is_dir() else "not there"
+        raise UserError(f"{what} '{name}': the file is {kind}. Names without .yaml are those of sweeps/.")
+    if (file := _named(name, folder)) is not None:
         return file
     raise UserError(f"{what} '{name}'.{nearest(name, known)} There are: {', '.join(known) or 'none'}.")
 
@@ -276,4 +303,9 @@ def _overrides(text: Any, where: str) -> list[str]:
     for word in words:
         if "=" not in word:
             raise UserError(f"{where}: '{word}' is no override, which is written key=value.")
+    try:
+        words = [quoted(word) for word in words]
+        check_hydra(words, several=False)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
     return words

@@ -57,6 +57,11 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
     count = min(command.workers["count"], max(1, len(list(plan.jobs))))
     plan = plan._replace(workers={**command.workers, "count": count})
     _check_all(plan)
+    if command.tune["sampler"] != "none" and not any(group.space for group in groups):
+        raise UserError(
+            f"tune={command.tune['sampler']} has nothing to search: all keys of the methods' search spaces are set by "
+            "the command or taken away by the sweep file. Leave tune out, or let a key be searched."
+        )
     return plan
 
 
@@ -140,7 +145,7 @@ def _varied(
     """The config with each combination of the axes' numbers, and what tells them apart. known: keys of all configs."""
     for key in axes:
         if key not in flat(config.values):
-            raise UserError(f"{unknown_key(key, known)} (in the trial {where})")
+            raise UserError(f"{unknown_key(key, known)}{f' (in the trial {where})' if where else ''}")
     for values in itertools.product(*axes.values()):
         point = dict(zip(axes, values, strict=True))
         yield changed(config, point), [f"{key}={value}" for key, value in point.items()]
@@ -178,7 +183,8 @@ def _space(config: Config, changes: list[Any], where: str) -> Space:
     space, known = read_space(algorithm, changes, where), _keys(config)
     for key in space:
         if key not in known:
-            raise UserError(f"The search space of {algorithm} ({where}): {unknown_key(key, known)}")
+            file = f"sweeps/space/{algorithm}.yaml" + (f", {where}" if where != "tune" else "")
+            raise UserError(f"The search space of {algorithm} ({file}): {unknown_key(key, known)}")
     return space
 
 

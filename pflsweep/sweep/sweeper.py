@@ -102,8 +102,11 @@ class TrialSweeper(BasicSweeper):
         search = read_table(command.sweep, command.scale).search
         if not search:
             return command
-        with hydra_errors(search):
-            return checked(command_of(self._composed([*search, *own])))
+        try:
+            with hydra_errors(search):
+                return checked(command_of(self._composed([*search, *own])))
+        except UserError as error:
+            raise UserError(f"{error} (with the search of sweep={command.sweep}: {' '.join(search)})") from error
 
     def _composed(self, overrides: list[str]):  # type: ignore[no-untyped-def]
         assert self.config is not None

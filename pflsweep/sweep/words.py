@@ -5,12 +5,14 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, Transformer
+from hydra.core.override_parser.types import Glob, Override, RangeSweep, Transformer
 from hydra.errors import HydraException
 
 from pflsweep.compose import GROUPS
 from pflsweep.errors import UserError
+from pflsweep.overrides import no_interval
 
+MOST_VALUES = 10_000  # of a range
 PAST, END = "=choice('=", "')"  # what is written about a value that is meant for trials alone
 
 
@@ -50,6 +52,7 @@ def sorted_words(overrides: list[str], parser: OverridesParser) -> Words:
     """
     words = Words([], [], {}, None)
     for override in parser.parse_overrides(overrides):
+        _check_sweep(override)
         key, numbers = override.key_or_group, _numbers(override)
         words = _without(words, override)
         if key == "seed" and numbers:
@@ -59,10 +62,27 @@ def sorted_words(overrides: list[str], parser: OverridesParser) -> Words:
         elif numbers and override.package is None and not override.is_add():
             words.axes[key] = numbers
         else:
-            words.options.append([f"{override.get_key_element()}={text}" for text in override.sweep_string_iterator()])
+            texts = dict.fromkeys(override.sweep_string_iterator())  # each once, as numbers are
+            words.options.append([f"{override.get_key_element()}={text}" for text in texts])
             if not words.options[-1]:
                 raise UserError(f"'{override.input_line}' matches nothing, so that there is no trial.")
     return words
+
+
+def _check_sweep(override: Override) -> None:
+    """Raises UserError where an override names no values: interval(), a range without any, glob() of a number's key."""
+    value, said = override.value(), str(override.input_line)
+    if override.is_interval_sweep():
+        raise UserError(no_interval(said))
+    if isinstance(value, RangeSweep):
+        assert value.start is not None
+        assert value.stop is not None
+        count = (value.stop - value.start) / value.step if value.step else 0
+        if not 0 < count <= MOST_VALUES:
+            many = f"about {count:.0f} values, more than {MOST_VALUES}" if count > 0 else "no values"
+            raise UserError(f"{said} has {many}: range(start,stop,step) has those from start to below stop.")
+    if isinstance(value, Glob) and "." in override.key_or_group:
+        raise UserError(f"{said}: glob() chooses among the options of a config group, as in algorithm=glob(fedp*).")
 
 
 def _without(words: Words, override: Override) -> Words:
@@ -105,6 +125,10 @@ def _numbers(override: Override) -> list[Any]:
         return []
     several = override.is_sweep_override()
     values = list(override.sweep_iterator(transformer=Transformer.identity)) if several else [override.value()]
+    chosen = override.value()
+    if isinstance(chosen, RangeSweep):  # Hydra adds binary fractions up, to 0.30000000000000004, and may reach the stop
+        values = [float(f"{value:.12g}") if isinstance(value, float) else value for value in values]
+        values = [value for value in values if value != chosen.stop]
     if not all(isinstance(value, int | float) for value in values):
         return []
     return list({(isinstance(value, bool), value): value for value in values}.values())

@@ -1,12 +1,15 @@
 """Image files to one array. Colours, sizes and damaged files; where the files lie is the loaders' business."""
 
 import io
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+import torch
 
-from pflsweep.errors import UserError
+from pflsweep.engine import memory
+from pflsweep.errors import UserError, one_line
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 
@@ -29,6 +32,12 @@ def read(images: Iterable[tuple[str, bytes]], count: int, name: str, channels: i
     channels: 1 reads in grey, 3 in colour. size: of both sides, to which each is resized (bilinear, its proportions
     not kept); None: all must have the first one's. Raises UserError on a damaged file, and where sizes differ.
     """
+    has = memory.total(torch.device("cpu"))
+    if size is not None and count * channels * size**2 > has:
+        raise UserError(
+            f"dataset.size is {size}: {count} images of {size}x{size} pixels and {channels} channels are "
+            f"{count * channels * size**2 / 1e9:,.0f} GB, and this machine has {has / 1e9:.0f} GB of memory. Use less."
+        )
     x: np.ndarray | None = None
     for place, (label, content) in enumerate(images):
         image = _decoded(label, content, name, channels, size)
@@ -45,19 +54,23 @@ def read(images: Iterable[tuple[str, bytes]], count: int, name: str, channels: i
 
 
 def _decoded(label: str, content: bytes, name: str, channels: int, size: int | None) -> np.ndarray:
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(io.BytesIO(content)) as file:
+        with warnings.catch_warnings(), Image.open(io.BytesIO(content)) as file:
+            warnings.simplefilter("ignore")  # PIL warns of what it can still read; what it cannot is said below
             if file.mode.startswith(("I", "F")):  # to 8 bits they would be clipped
                 raise UserError(
                     f"dataset={name}: {label} has pixels of mode {file.mode}, and images here have 8 bits a channel. "
                     "Convert it, or bring such data as arrays: dataset=npz."
                 )
             image = file.convert("L" if channels == 1 else "RGB")
-    except (OSError, ValueError, SyntaxError) as error:  # PIL's own for files that are none, are cut short, are garbled
+    except UserError:
+        raise
+    except Exception as error:  # each of PIL's decoders has its own for files that are none, cut short or garbled
+        said = "" if isinstance(error, UnidentifiedImageError) else f" ({one_line(error)})"
         raise UserError(
-            f"dataset={name}: {label} is damaged, or no image ({error}). Replace it by the original file."
+            f"dataset={name}: {label} is damaged, or no image{said}. Replace it by the original file, or take it out."
         ) from error
     if size is not None:
         image = image.resize((size, size), Image.Resampling.BILINEAR)

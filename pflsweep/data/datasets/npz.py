@@ -10,7 +10,7 @@ import numpy as np
 from pflsweep.data.dataset import Dataset
 from pflsweep.data.datasets.files import own_path
 from pflsweep.data.datasets.pack import content, pack
-from pflsweep.errors import UserError
+from pflsweep.errors import UserError, one_line
 
 KEYS = "x_train, y_train and, if there is a test split, x_test, y_test; group, if rows have clients of their own"
 CHANNELS = 4  # of images that have them last, at most: RGB and alpha
@@ -55,10 +55,26 @@ def _arrays(file: Path) -> dict[str, np.ndarray]:
                 return dict(loaded)
         why = "it is a .npy file, of one array without a name"
     except (OSError, ValueError, EOFError, TypeError, AttributeError, *ZIP_ERRORS) as error:
-        why = str(error)
+        why = _why(file, error)
     raise UserError(
         f"{file} cannot be read as a .npz file of numbers ({why}). It should have {KEYS}, written by numpy.savez."
     )
+
+
+def _why(file: Path, error: Exception) -> str:
+    """What is wrong with a file that numpy does not read: it takes whatever is no archive for pickled objects."""
+    try:
+        with open(file, "rb") as opened:
+            start = opened.read(6)
+    except OSError as refused:
+        return refused.strerror or str(refused)
+    if not start:
+        return "it is empty"
+    if not start.startswith((b"PK", b"\x93NUMPY")):
+        return "it is no zip archive, as .npz files are"
+    if "allow_pickle" in str(error):
+        return "it has an array of Python objects, not of numbers"
+    return f"it is cut short or damaged: {one_line(error)}"
 
 
 def _classes(file: Path, y: np.ndarray) -> int:
@@ -69,6 +85,8 @@ def _classes(file: Path, y: np.ndarray) -> int:
             f"{file}: the largest class in y_train and y_test is {largest}, and there are {len(y)} rows in all. "
             "Classes must be numbered from 0, without large gaps."
         )
+    if len(np.unique(y)) == len(y):
+        raise UserError(f"{file}: each row of y_train and y_test is a class of its own; a class needs several rows.")
     if (y == y[0]).all():
         raise UserError(f"{file}: y_train and y_test have one class only, {largest}; two are needed.")
     return largest + 1
@@ -102,7 +120,7 @@ def _split(file: Path, arrays: dict[str, np.ndarray], part: str) -> tuple[np.nda
 
 def _rows(file: Path, x: np.ndarray, part: str) -> np.ndarray:
     """x as a Dataset holds it."""
-    if x.ndim not in (2, 3, 4) or x.dtype.kind not in "uif":
+    if x.ndim not in (2, 3, 4) or 0 in x.shape or x.dtype.kind not in "uif":
         raise UserError(
             f"{file}: x_{part} has shape {x.shape} and type {x.dtype}: it must be numbers, images [n, channels, H, W] "
             "or [n, H, W], or features [n, F]."

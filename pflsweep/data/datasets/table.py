@@ -36,12 +36,19 @@ def load(
         if column not in columns and (option == "label" or column is not None):
             wrong = f"'{column}': {file} has no such column.{nearest(str(column), columns)}" if column else "not set."
             raise UserError(f"dataset.{option} is {wrong} Its columns are {', '.join(columns)}.")
+    if client == label:
+        raise UserError(f"dataset.client and dataset.label are both '{label}': a row's client is another column.")
     features = [column for column in columns if column not in (label, client)]
     x = _numbers(file, table[features])
     classes, y = _codes(file, table, str(label))
     owners, owner = _codes(file, table, client) if client is not None else ([], None)
     if len(classes) < 2:
         raise UserError(f"dataset.label is '{label}': that column has one value only, {classes[0]}; two are needed.")
+    if 2 * len(classes) > len(y):
+        raise UserError(
+            f"dataset.label is '{label}': that column has {len(classes)} different values in {len(y)} rows, and a "
+            "class needs several rows. Name the column of the classes; numbers must be put into classes first."
+        )
     rows = content(x, y, len(y), owner)
     return pack(name, rows, classes=len(classes), scale=1.0, mean=mean, std=std, owners=owners, own=True)
 
@@ -50,14 +57,20 @@ def _table(file: Path) -> "pd.DataFrame":
     import pandas as pd
 
     try:
-        pd.read_csv(file, header=None, nrows=2)  # refuses fields without a name, which below would shift all others
+        # two rows refuse fields without a name, which below would shift all others
+        header = pd.read_csv(file, header=None, nrows=2).iloc[0].dropna()
         table = pd.read_csv(file, low_memory=False)  # in parts a column could have two types
     except (OSError, ValueError) as error:  # pandas' errors of parsing and of decoding are ValueErrors
         why = one_line(error)
         raise UserError(f"{file} cannot be read as csv with a header of all columns ({why}).") from error
+    if header.duplicated().any():  # pandas would rename the second one
+        raise UserError(
+            f"{file} has two columns '{header[header.duplicated()].iloc[0]}': rename one of them, or drop it."
+        )
     if not len(table) or len(table.columns) < 2:
         raise UserError(
-            f"{file} has {len(table)} rows and {len(table.columns)} columns: a label and a feature are needed."
+            f"{file} has {len(table)} rows and {len(table.columns)} columns: a label and a feature are needed, "
+            "and commas between the fields of a line."
         )
     return table.rename(columns=str)
 

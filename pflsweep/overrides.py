@@ -1,0 +1,115 @@
+"""Overrides as text, before Hydra reads them: quotes that its grammar needs, its own keys, and what cannot be read."""
+
+import re
+
+from pflsweep.errors import UserError
+from pflsweep.keys import key_of, under
+
+OF_LAUNCHERS = ("hydra.launcher", "hydra.sweep", "hydra.job")  # what only the jobs of a launcher read
+OF_HYDRA = ("hydra.searchpath", "hydra.verbose", "hydra.callbacks", "hydra.job_logging", "hydra.hydra_logging")
+INSTEAD = {  # keys of Hydra that would have no effect, and what is written instead
+    "hydra.run": "records are written below paths.runs: paths.runs=FOLDER",
+    "hydra.sweep": "records are written below paths.runs: paths.runs=FOLDER",
+    "hydra.output_subdir": "a record has its config in config.yaml, below paths.runs",
+    "hydra.job.chdir": "the working directory stays as it is; records are written below paths.runs: paths.runs=FOLDER",
+    "hydra.job.env_set": "set variables in the shell: NAME=VALUE pflsweep ...",
+    "hydra.sweeper": "what is swept is written as overrides with -m, such as train.lr=0.1,0.01, or as a sweep file",
+    "hydra.mode": "a sweep is started by the flag -m",
+}
+QUOTES = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'")
+# text in quotes, or what stands between brackets, commas and quotes; an interpolation is a part of its text
+PARTS = re.compile(QUOTES.pattern + r"|(?:\$\{[^{}]*\}|\\.|[^\[\]{}(),'\"=])+")
+UNQUOTED = re.compile(r"[\w/\-\\+.$%*@?|: \t]", re.ASCII)  # what Hydra's grammar has in text without quotes
+
+
+def check_hydra(overrides: list[str], several: bool) -> None:
+    """Raises UserError where a key of Hydra's would be accepted without any effect. several: a sweep, with -m."""
+    launched = several and any(re.match(r"\+*hydra/launcher=(?!basic$)", word) for word in overrides)
+    for word in overrides:
+        key = key_of(word).partition("@")[0].replace("/", ".")
+        if key.partition(".")[0] != "hydra" or under(key, OF_HYDRA) or re.match(r"\+*hydra/sweeper=pflsweep$", word):
+            continue
+        if key == "hydra.launcher" or (launched and under(key, OF_LAUNCHERS) and key != "hydra.job.chdir"):
+            if several:
+                continue
+            raise UserError(f"{word}: a launcher starts the workers of a sweep. Add -m, or leave it out.")
+        if under(key, ("hydra.launcher",)):
+            raise UserError(f"{word} is of a launcher: name one with -m, such as hydra/launcher=joblib.")
+        why = next((why for head, why in INSTEAD.items() if under(key, (head,))), "it has no effect here: leave it out")
+        raise UserError(f"{word} is a key of Hydra that pflsweep does not use: {why}.")
+
+
+def quoted(word: str) -> str:
+    """An override with those parts of its value in quotes that Hydra's grammar would not read without, such as `路径`.
+
+    Raises UserError where the grammar has no way to write it: in keys, and what is no text.
+    """
+    key, equals, value = word.partition("=")
+    try:
+        word.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{word.encode(errors='replace').decode()!r} is not text in UTF-8.") from error
+    if not key.lstrip("+~") and equals:
+        raise UserError(f"'{word}' has no key: an override is key=value, such as train.lr=0.1.")
+    if not key.isascii():
+        raise UserError(
+            f"'{word}': keys on the command line are of ASCII letters, digits, _ and dots. A key with other letters is "
+            "set in its option's YAML file, in a folder of your own (--config-dir FOLDER)."
+        )
+    return f"{key}{equals}{PARTS.sub(_in_quotes, value)}"
+
+
+def _in_quotes(match: re.Match[str]) -> str:
+    """A part of a value, in quotes where it has to be; between braces it may be a key and its value."""
+    part, text = match[0], re.sub(r"\$\{[^{}]*\}", "", match[0])
+    if part[0] in "'\"" or not UNQUOTED.sub("", text).strip():
+        return part
+    before, colon, after = part.partition(":")
+    if colon and match.start() and match.string[match.start() - 1] in "{,":
+        open_braces = match.string[: match.start()]
+        if open_braces.count("{") > open_braces.count("}"):
+            return f"{before}:{_quote(after)}"
+    return _quote(part)
+
+
+def _quote(text: str) -> str:
+    inner = re.sub(r"\\([()\[\]{}:=, \t])", r"\1", text.strip())  # quotes make these escapes needless
+    return f"'{inner}'" if not inner.endswith("\\") else text
+
+
+def no_interval(override: str) -> str:
+    """What is said of interval(a,b), which names no values that could be trained one by one."""
+    key = override.partition("=")[0]
+    return (
+        f"{override}: an interval has no values of its own. Name some, as in -m {key}=0.1,0.01 or {key}=range(1,5); or "
+        f"let a sampler draw them: -m tune=random, with a line `{key}: {{grid: [..], range: [low, high]}}` in "
+        "sweeps/space/ALGORITHM.yaml."
+    )
+
+
+def unreadable(override: str, said: str) -> str:
+    """What is said of an override that Hydra's grammar does not have. said: what its parser says."""
+    key, equals, value = override.partition("=")
+    if not equals:
+        why = "there is no '='"
+    elif not re.fullmatch(r"[+~]*[\w$][\w$-]*([./@][\w$-]+)*", key, re.ASCII):
+        why = f"'{key}' is no key, which is names with dots between them"
+    else:
+        rest = QUOTES.sub("", value)
+        mark = next((mark for mark in "'\"" if mark in rest), None)
+        unpaired = next((pair for pair in ("[]", "{}", "()") if rest.count(pair[0]) != rest.count(pair[1])), None)
+        if mark:
+            why = f"the quote {mark} has no partner"
+        elif unpaired:
+            why = f"'{unpaired[0]}' and '{unpaired[1]}' do not pair"
+        elif re.search(r"(^|[,\[(])\s*(,|$)", rest) and "," in rest:
+            why = "there is nothing beside a comma"
+        elif "=" in rest:
+            why = "there is a second '='"
+        else:
+            why = re.sub(r"LexerNoViableAltException: |\s*See https://hydra.cc\S* for details", "", said)
+    text = f"'{key or 'key'}=\"{value}\"'" if equals and "'" not in value and '"' not in value else "'key=\"a=b\"'"
+    return (
+        f"'{override}' cannot be read as key=value: {why}. A list is key=[1,2]; text with special characters is "
+        f"quoted twice, for the shell and within: {text}."
+    )
