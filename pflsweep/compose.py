@@ -172,7 +172,7 @@ def _no_name(overrides: list[str]) -> str:
     option = re.compile(r"\+*([\w/@.]+)=(null|true|false|[-+.\d].*)", re.IGNORECASE)
     groups = [match for match in map(option.fullmatch, overrides) if match and _is_group(match[1])]
     at = f"{groups[0][0]}: '{groups[0][1]}' is" if groups else "A config group is"
-    return f"{at} set to the name of an option, as in dataset=digits (see `pflsweep --help`), not to a number or null."
+    return f"{at} set to an option's name, as in dataset=digits (see `pflsweep --help`), not to a number or null."
 
 
 def _is_group(key: str) -> bool:

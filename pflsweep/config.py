@@ -52,7 +52,7 @@ def check(config: Config) -> None:
         if given[key] == "???":
             raise UserError(f"{key} is '???', which says that a value is missing: set it, as in {key}=VALUE.")
     for key in RULES:
-        if key not in given and key not in allowed:  # an option of the user's own
+        if key not in given and key not in allowed and under(key, ("train", "metrics")):  # an option of the user's own
             group, _, name = key.partition(".")
             raise UserError(
                 f"{key} is missing: {group}={config.choices.get(group)} has no '{name}'. Add it to its file."
@@ -481,7 +481,7 @@ def _workers(train: dict[str, Any], device: Any, cohort: int, size: int) -> int:
 def _check_workers(workers: int, device: Any, cohort: int, size: int) -> None:
     """Raises UserError where so many processes are more than the machine's cores and memory are good for."""
     from pflsweep.engine import memory
-    from pflsweep.process import available
+    from pflsweep.engine.parallel import available
 
     most = CROWD * available()
     if workers > most:

@@ -1,7 +1,6 @@
 """What a process has one of: its number of threads and its arithmetic in PyTorch, and the signals that stop it."""
 
 import math
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,14 +11,10 @@ import torch
 
 from pflsweep import signals
 from pflsweep.compose import Config
+from pflsweep.engine.parallel import available
 from pflsweep.progress import say
 
 Stop = Callable[[], bool]  # whether to stop after this round
-
-
-def available() -> int:
-    """This machine's cores, those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory_available() -> float:

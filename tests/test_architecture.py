@@ -13,7 +13,7 @@ ROOT = Path(pflsweep.__file__).parent
 # README's layout, bottom to top. What stands on one line does not know of each other.
 LAYERS = (
     ("errors", "keys", "places", "signals", "vision"),
-    ("disk", "history", "patience", "rules", "sources"),
+    ("disk", "history", "overrides", "patience", "rules", "sources"),
     ("engine.draws", "engine.lift", "engine.memory"),
     ("models", "engine.compiled", "engine.parallel"),
     ("engine.task",),

@@ -61,7 +61,7 @@ def test_every_option_passes_its_own_check(group: str, option: str) -> None:
         (["train.weights=unifrm"], ["train.weights is 'unifrm'", "share, uniform", "Did you mean 'uniform'"]),
         (["train.optimiser_state=keep"], ["train.optimiser_state is 'keep'", "fresh, kept", "Did you mean 'kept'"]),
         (["data.validation=1"], ["data.validation is 1", "below 1"]),
-        (["data.root=5"], ["data.root is 5", "text or null"]),
+        (["data.root=5"], ["data.root is 5", "text that is not empty or null"]),
         (["data.download=5"], ["data.download is 5", "true or false"]),
         (["device=gpu"], ["device is 'gpu'", "auto, cpu, cuda"]),
         (["model.hidden=5"], ["model.hidden is 5", "a list"]),

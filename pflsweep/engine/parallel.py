@@ -32,6 +32,11 @@ _PR_SET_PDEATHSIG = 1  # of prctl.h
 _NUMBER = 4  # bytes
 
 
+def available() -> int:
+    """This machine's cores, those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def possible(device: torch.device) -> bool:
     """Whether work on this device can go to forks. Where PyTorch sees a GPU its autograd has threads for it, and a fork
     of such a process cannot compute gradients.
