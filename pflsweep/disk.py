@@ -25,11 +25,12 @@ TEMPORARY = ".tmp"  # what a file's name ends with until it is whole
 # What a disk that takes nothing more is called by the system, SQLite, PostgreSQL and PyTorch
 FULL_ERRNO = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 FULL_TEXT = re.compile(
-    "no space left|disk is full|read-?only (database|file system)|quota exceeded|file write failed"
-    # SQLite's, where the files beside its database cannot grow: they are local, so to wait is of no use
-    "|disk i/o error|unable to open database file",
+    "no space left|disk is full|DiskFull|read-?only (database|file system)|quota exceeded|file write failed",
     re.IGNORECASE,
 )
+# SQLite says these where the files beside its database cannot grow, but also where its folder was deleted
+SQLITE_TEXT = re.compile("disk i/o error|unable to open database file", re.IGNORECASE)
+LITTLE = 2**20  # bytes of free space under which SQLITE_TEXT means that the disk is full
 
 
 class Busy(UserError):  # noqa: N818 (a state)
@@ -44,33 +45,29 @@ def full(error: BaseException | None, place: Path | str) -> DiskFull | None:
     """Return the error for the user if `error`, or what it came from, says that a disk is full or read-only. place: the
     folder that was written to, or the address of a server.
     """
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        if isinstance(error, DiskFull):
-            return error
-        if getattr(error, "errno", None) in FULL_ERRNO or FULL_TEXT.search(str(error)):
-            break
-        seen.add(id(error))
-        error = error.__cause__ or error.__context__
-    else:
-        return None
-    free = ""
-    if isinstance(place, Path):
-        there = next(path for path in (place, *place.absolute().parents) if path.exists())
-        free = f"; {shutil.disk_usage(there).free / 1e6:,.1f} MB are free there"
-    return DiskFull(
-        f"{place} cannot be written to ({_said(error)}{free}). Make room, or choose "
-        "another folder (paths.runs, tracking.uri, workers.storage). Nothing that was trained and written is lost: the "
-        "same command goes on."
-    )
+    there = _existing(place) if isinstance(place, Path) else None
+    while error is not None and not isinstance(error, DiskFull):
+        little = there is not None and shutil.disk_usage(there).free < LITTLE
+        found = FULL_TEXT.search(str(error)) or (SQLITE_TEXT.search(str(error)) if little else None)
+        if getattr(error, "errno", None) in FULL_ERRNO or found:
+            said = os.strerror(error.errno) if found is None else found[0]  # type: ignore[attr-defined]
+            room = "" if there is None else f"; {free(there)} are free there"
+            return DiskFull(
+                f"{place} cannot be written to ({said}{room}). Make room, or choose another folder (paths.runs, "
+                "tracking.uri, workers.storage). Nothing that was trained and written is lost: the same command goes on."
+            )
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return error
 
 
-def _said(error: BaseException) -> str:
-    """Return the system's words for an error, without a library's statement or address around them."""
-    if getattr(error, "errno", None) in FULL_ERRNO:
-        return os.strerror(error.errno)  # type: ignore[attr-defined]
-    found = FULL_TEXT.search(str(error))
-    return found[0] if found else str(error)
+def free(folder: Path) -> str:
+    """Return how much space a folder's disk has left, for messages; of a folder that is missing, its parent's."""
+    return f"{shutil.disk_usage(_existing(folder)).free / 1e6:,.1f} MB"
+
+
+def _existing(folder: Path) -> Path:
+    """Return the folder, or the nearest one above it that exists."""
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
 @contextmanager
