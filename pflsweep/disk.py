@@ -54,7 +54,7 @@ def full(error: BaseException | None, place: Path | str) -> DiskFull | None:
             room = "" if there is None else f"; {free(there)} are free there"
             return DiskFull(
                 f"{place} cannot be written to ({said}{room}). Make room, or choose another folder (paths.runs, "
-                "tracking.uri, workers.storage). Nothing that was trained and written is lost: the same command goes on."
+                "tracking.uri, workers.storage). Nothing that was written is lost: the same command goes on."
             )
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return error

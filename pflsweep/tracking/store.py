@@ -1,5 +1,6 @@
 """The MLflow store: opened by one process at a time, checked first, its runs found by tag. mlflow comes late (2 s)."""
 
+import hashlib
 import logging
 import os
 import sqlite3
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from pflsweep import __version__
+from pflsweep import __version__, disk
 from pflsweep.errors import UserError, shortened, without_password
 from pflsweep.patience import Away
 from pflsweep.record import Damaged
@@ -25,11 +26,20 @@ TRAINING = "?workflowType=machine_learning"  # ends an address; else MLflow show
 SOURCE = {"mlflow.source.name": "pflsweep", "mlflow.source.type": "LOCAL"}
 NAME = 250  # characters
 NOTE = "mlflow.note.content"  # a run's description, in markdown
+DUPLICATE = "pflsweep.duplicate"  # tag of a run that was ended because another one is of the same trial or sweep
+FILE_NAME = 255  # bytes that a file system takes
 SETTINGS = {  # MLflow's, of this process
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # a server that does not answer is said in seconds: by itself it tries for
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # minutes, for which training would wait
+    # a connection that is kept open writes on into a file that was deleted, and nobody notices
+    "MLFLOW_SQLALCHEMYSTORE_POOLCLASS": "NullPool",
 }
+# how stores word that a run or their tables are not there any more
+GONE = (
+    *("no such table", "unable to open database file", "must be in the 'active' state", "RESOURCE_DOES_NOT_EXIST"),
+    *('" does not exist', "doesn't exist", "database disk image is malformed"),
+)
 ELSE = "choose another store with tracking.uri=sqlite:///other.db, or train without: tracking=none."
 
 log = logging.getLogger(__name__)
@@ -42,9 +52,11 @@ def opened(options: Mapping[str, Any]) -> "Iterator[tuple[MlflowClient, str]]":
         os.environ.setdefault(name, value)
     uri = uri_of(options)
     file = sqlite_file(uri)
+    if (uri.startswith("sqlite:") and file is None) or uri.rstrip("/") in ("http:", "https:"):
+        raise _no_store(uri)  # sqlite:// is a database in memory, which ends with the process
     with _alone(file) if file is not None else _alone_on_server(uri):
-        if file is not None:
-            check_file(file)
+        if file is not None and check_file(file):
+            _make(file)
         from mlflow import MlflowClient
 
         _quiet()
@@ -52,7 +64,13 @@ def opened(options: Mapping[str, Any]) -> "Iterator[tuple[MlflowClient, str]]":
         if file is not None:
             with closing(sqlite3.connect(file)) as connection:  # readers and one writer at once, much shorter waits
                 connection.execute("pragma journal_mode=wal")
-        known = client.get_experiment_by_name(options["experiment"])
+        try:
+            known = client.get_experiment_by_name(options["experiment"])
+        except Exception as error:
+            if uri.startswith("http") or not is_gone(error):
+                raise
+            _make_tables(uri)  # MLflow does so only when a process meets a store for the first time
+            known = client.get_experiment_by_name(options["experiment"])
         if known is not None:
             yield client, known.experiment_id
         else:
@@ -62,9 +80,33 @@ def opened(options: Mapping[str, Any]) -> "Iterator[tuple[MlflowClient, str]]":
             yield client, client.create_experiment(options["experiment"], place, PAGES)
 
 
+def _make(file: Path) -> None:
+    """Make a store under a temporary name, which takes its place when it is whole: MLflow needs seconds, and cannot use
+    a file in which it was interrupted.
+    """
+    temporary = file.with_name(f".{file.name}{disk.TEMPORARY}")
+    for name in (temporary.name, file.name):
+        # of a database that was deleted while somebody had it open: SQLite would write its pages into the new one
+        for ending in ("", "-wal", "-shm", "-journal"):
+            file.with_name(f"{name}{ending}").unlink(missing_ok=True)
+    _make_tables(uri_of({"uri": f"sqlite:///{temporary}"}))
+    os.replace(temporary, file)
+
+
+def _make_tables(uri: str) -> None:
+    """Make the tables that are missing."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    _quiet()
+    SqlAlchemyStore(uri, "./mlruns")  # where MLflow by itself has the files of its default experiment
+
+
 def _folder(experiment: str) -> str:
-    """One for a name, also for one like team/today."""
+    """One for a name, also for one like team/today, or one that is too long for a file system."""
     name = experiment.replace("%", "%25").replace("/", "%2F")
+    if len(name.encode()) > FILE_NAME:
+        digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+        name = name.encode()[: FILE_NAME - len(digest) - 1].decode(errors="ignore") + f"-{digest}"
     return name if name.strip(".") else name.replace(".", "%2E")
 
 
@@ -108,19 +150,24 @@ def check_server(uri: str) -> None:
     _engine(uri).connect().close()
 
 
-def check_file(file: Path) -> None:
-    """Raises where the file cannot be written or is no database of MLflow's."""
+def check_file(file: Path) -> bool:
+    """Return whether the file is new: not there, or empty. Raises where it cannot be written or is no database of
+    MLflow's.
+    """
     new = not file.exists() or file.stat().st_size == 0
-    with closing(sqlite3.connect(file, timeout=30)) as connection:
-        connection.execute("begin immediate")
-        tables = {name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")}
-        connection.rollback()
-    if new:
-        file.unlink()  # sqlite left it empty
-    elif tables and "alembic_version" not in tables:
+    try:
+        with closing(sqlite3.connect(file, timeout=30)) as connection:
+            connection.execute("begin immediate")
+            tables = {name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")}
+            connection.rollback()
+    finally:
+        if new:
+            file.unlink(missing_ok=True)  # sqlite leaves it empty
+    if tables and "alembic_version" not in tables:
         raise UserError(
             f"{file} is a database, but not MLflow's (tables: {', '.join(sorted(tables)[:5])}). Move it away, {ELSE}"
         )
+    return new or not tables
 
 
 @contextmanager
@@ -131,19 +178,82 @@ def explained(uri: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # sqlite3, SQLAlchemy, MLflow, requests: each has its own
-        said = shortened(error)
-        told = without_password(f"The MLflow store {uri} cannot be used ({said}).")
-        raise Away(f"{told} {_advice(said)} Or {ELSE}") from error
+        raise refusal(uri, error) from error
 
 
-def _advice(said: str) -> str:
-    if "schema" in said or "revision" in said:
-        return "Another version of MLflow made it: take a copy of the file, then `mlflow db upgrade` it."
-    if "not a database" in said or "malformed" in said:
-        return "The file is not a database, or a damaged one: move it away."
-    if "locked" in said:
-        return "Another program holds it: wait for it or end it."
-    return "Its place must be there, reachable and writable."
+def refusal(uri: str, error: Exception) -> UserError:
+    """Return why a store cannot be used, for users: Away where it may answer later, DiskFull, or a plain UserError."""
+    file, said, shown = sqlite_file(uri), shortened(error), without_password(uri)
+    if isinstance(error, UserError):
+        return error
+    if any(text in said for text in NO_STORE):
+        return _no_store(uri)
+    if (full := disk.full(error, file.parent if file is not None else Path.cwd())) is not None:
+        if file is not None or _cause(error, OSError):
+            return disk.DiskFull(f"The MLflow store {shown}: {full}")
+        return disk.DiskFull(
+            f"The MLflow store {shown} has no space left, or is read-only ({without_password(said)}). Make space on "
+            "its server and give the same command again: it goes on where it was."
+        )
+    told = without_password(f"The MLflow store {uri} cannot be used ({said}).")
+    for words, advice in ADVICE.items():
+        if any(word in said for word in words):
+            return (Away if "locked" in words else UserError)(f"{told} {advice} Or {ELSE}")
+    refused = file is not None and _cause(error, PermissionError | NotADirectoryError | FileExistsError)
+    if refused or (file is not None and not _may_write(file)):
+        return UserError(
+            f"{told} {file.parent} must be a folder in which you may write; {disk.free(file.parent)} are free there. "
+            f"Or {ELSE}"
+        )
+    return Away(f"{told} Its place must be there, reachable and writable. Or {ELSE}")
+
+
+def _no_store(uri: str) -> UserError:
+    return UserError(
+        f"'{without_password(uri)}' (tracking.uri) is no address of an MLflow store. Right are a file "
+        "(sqlite:///mlflow.db, sqlite:////data/mlflow.db), a database (postgresql://user@host/name) and a server of "
+        "MLflow's (http://host:5000). Or train without: tracking=none."
+    )
+
+
+NO_STORE = ("unsupported URI", "filesystem tracking backend", "load plugin", "Could not parse")
+ADVICE = {
+    ("schema", "revision"): "Another version of MLflow made it: take a copy of the file, then `mlflow db upgrade` it.",
+    ("not a database", "malformed"): "The file is not a database, or a damaged one: move it away.",
+    ("locked",): "Another program holds it: wait for it or end it.",
+    ("deleted",): "The experiment was deleted in MLflow: restore it there, or choose another: tracking.experiment.",
+}
+
+
+def _cause(error: BaseException | None, kind: Any) -> bool:
+    """Return whether an error, or what it came from, is of a kind."""
+    return error is not None and (isinstance(error, kind) or _cause(error.__cause__ or error.__context__, kind))
+
+
+def _may_write(file: Path) -> bool:
+    return os.access(file.parent, os.W_OK | os.X_OK) and (not file.exists() or os.access(file, os.R_OK | os.W_OK))
+
+
+class Gone(Exception):  # noqa: N818 (a state)
+    """The store is another one than before."""
+
+
+def file_number(uri: str) -> tuple[int, int] | None:
+    """Return what tells the store's file from one that has replaced it; None where there is none, or it is a server."""
+    file = sqlite_file(uri)
+    try:
+        found = None if file is None else file.stat()
+    except OSError:
+        return None
+    return None if found is None else (found.st_dev, found.st_ino)
+
+
+def is_gone(error: Exception) -> bool:
+    """Return whether an error says that the store has lost a run or its tables: it was deleted or replaced."""
+    if isinstance(error, Gone):
+        return True
+    said = f"{getattr(error, 'error_code', '')} {error}"
+    return any(text in said for text in GONE)
 
 
 @contextmanager
@@ -154,8 +264,13 @@ def forgiven(what: str) -> Iterator[None]:
     except Damaged:  # of what is sent; then the record has not all of it
         raise
     except Exception as error:
-        said = without_password(shortened(error))
+        said = reason(error)
         log.warning("MLflow did not take %s: %s. The record has it all; the same command sends it again.", what, said)
+
+
+def reason(error: Exception) -> str:
+    """Return what an error says, for a warning."""
+    return without_password(shortened(error))
 
 
 def uri_of(options: Mapping[str, Any]) -> str:
@@ -173,7 +288,8 @@ def sqlite_file(uri: str) -> Path | None:
     """The file of a sqlite uri as an absolute path: a relative one would follow a later change of folder."""
     from sqlalchemy.engine import make_url
 
-    return Path(make_url(uri).database or "").absolute() if uri.startswith("sqlite:///") else None
+    name = make_url(uri).database if uri.startswith("sqlite:///") else None
+    return Path(name).absolute() if name else None
 
 
 def _quiet() -> None:
@@ -191,6 +307,16 @@ def find(client: "MlflowClient", experiment: str, tag: str, value: str) -> "Run 
     return found[0] if found else None
 
 
+def adopt(client: "MlflowClient", experiment: str, tag: str, value: str) -> "Run | None":
+    """Return the first run with a tag. Further ones, made by two processes at once, are ended: a trial is one run."""
+    found = client.search_runs([experiment], f"tags.`{tag}` = '{value}'", order_by=["attributes.start_time"])
+    for other in found[1:]:
+        if DUPLICATE not in other.data.tags:
+            client.set_terminated(other.info.run_id, "KILLED")
+            client.set_tag(other.info.run_id, DUPLICATE, f"of run {found[0].info.run_id}, which has the same {tag}")
+    return found[0] if found else None
+
+
 def find_sweep(client: "MlflowClient", experiment: str, sweep: str) -> "Run | None":
     return find(client, experiment, "pflsweep.sweep", sweep)
 
@@ -199,10 +325,15 @@ def sweep_run(client: "MlflowClient", experiment: str, sweep: str | None, name: 
     """The parent run of a sweep, created where it is missing; None for a trial of its own."""
     if not sweep:
         return None
-    run = find_sweep(client, experiment, sweep)
+    run = adopt(client, experiment, "pflsweep.sweep", sweep)
     tags = {**SOURCE, "pflsweep.sweep": sweep, "pflsweep": __version__}
-    run = run or client.create_run(experiment, run_name=named(name or f"sweep-{sweep}"), tags=tags)
+    run = run or client.create_run(experiment, run_name=named(name or unnamed(sweep)), tags=tags)
     return run.info.run_id
+
+
+def unnamed(sweep: str) -> str:
+    """Return the name of a sweep's run that was made by one of its trials."""
+    return f"sweep-{sweep}"
 
 
 def named(name: str) -> str:
