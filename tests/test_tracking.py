@@ -176,7 +176,8 @@ def test_a_round_that_turns_out_to_be_the_last_gets_its_scores_and_its_summary(s
     with tracking.open_run(record.config, record) as run:
         run.finish(record, "interrupted")
     (shown,) = store.runs()
-    assert (shown.data.metrics["summary/accuracy"], store.steps(shown, "personal/accuracy")) == (0.2, [2])
+    assert "summary/accuracy" not in shown.data.metrics, "it may go on, and would have a second one at its end"
+    assert store.steps(shown, "personal/accuracy") == [2]
     record.amend(scores, clients)
     for _ in range(2):
         with tracking.open_run(record.config, record) as run:
@@ -185,8 +186,7 @@ def test_a_round_that_turns_out_to_be_the_last_gets_its_scores_and_its_summary(s
     assert shown.data.metrics["summary/accuracy"] == pytest.approx(0.3)
     assert store.steps(shown, "personal/accuracy") == store.steps(shown, "global/accuracy") == [2, 3]
     assert store.steps(shown, "train/seconds") == [1, 2, 3]
-    assert store.steps(shown, "summary/best_round") == [3, 3]
-    assert store.steps(shown, "summary/floats_per_client_and_round") == [3], "what is the same is not said again"
+    assert store.steps(shown, "summary/best_round") == [3], "what is the same is not said again"
 
 
 @pytest.mark.parametrize(("how", "status"), [("failed", "FAILED"), ("interrupted", "KILLED")])
@@ -446,6 +446,7 @@ def test_training_does_not_wait_for_a_server_that_has_gone(store, tmp_path, capl
         run.finish(record, "finished")
     assert time.monotonic() - began < 20
     assert "MLflow did not take fedavg-digits-dirichlet-0" in caplog.text
+    assert "MLflow did not take the end of fedavg-digits-dirichlet-0 (2 batches)" in caplog.text
 
 
 def test_no_password_is_said(store, tmp_path, monkeypatch, capsys, caplog):

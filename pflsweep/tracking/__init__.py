@@ -6,6 +6,7 @@ of the store, so that no step is ever logged twice. A sweep is a parent run, fou
 """
 
 import errno
+import logging
 import os
 import sys
 import time
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from pflsweep.errors import Parser, UserError, without_password
-from pflsweep.patience import patiently
+from pflsweep.patience import Away, patiently
 from pflsweep.record import Record
 from pflsweep.tracking.shows import (
     MARK,
@@ -31,18 +32,24 @@ from pflsweep.tracking.store import (
     HOST,
     PORT,
     TRAINING,
+    Gone,
     check_file,
     check_server,
     explained,
+    file_number,
     find,
     find_sweep,
     forgiven,
+    is_gone,
     last_step,
     named,
     opened,
     point_to,
+    reason,
+    refusal,
     sqlite_file,
     sweep_run,
+    unnamed,
     uri_of,
 )
 
@@ -55,7 +62,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SWEEP = "PFLSWEEP_SWEEP"  # environment variable: the hash of the multirun that a trial belongs to
 BATCH = 1000  # metrics that one log_batch takes
+QUIET = 30.0  # seconds without a batch after which another worker may have sent for this run
 STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "pruned": "KILLED", "running": "RUNNING"}
+
+log = logging.getLogger(__name__)
 
 
 class Listener(Protocol):
@@ -73,12 +83,8 @@ def open_run(cfg: Mapping[str, Any], record: Record) -> Listener:
 
 
 def _open_run(options: Mapping[str, Any], record: Record) -> Listener:
-    with explained(uri_of(options)), opened(options) as (client, experiment):
-        parent = sweep_run(client, experiment, os.environ.get(SWEEP))
-        run = find(client, experiment, "identity", record.meta["identity"])
-        run = run or client.create_run(experiment, run_name=named(record.meta["name"]))
-        describe(client, run, record, parent)
-        return MlflowRun(client, run.info.run_id, options)
+    with explained(uri_of(options)):
+        return MlflowRun(options, record)
 
 
 def send(cfg: Mapping[str, Any], record: Record) -> None:
@@ -139,6 +145,21 @@ def open_sweep(cfg: Mapping[str, Any], sweep: str, name: str) -> None:
         with explained(uri_of(cfg["tracking"])), opened(cfg["tracking"]) as (client, experiment):
             run_id = sweep_run(client, experiment, sweep, name)
             client.update_run(str(run_id), status="RUNNING", name=named(name))
+
+
+def restore_sweep(cfg: Mapping[str, Any], sweep: str, name: str) -> bool:
+    """Make the parent run of a multirun anew where the store has lost it since `open_sweep`. Return whether it had, and
+    with it the trials that ended before: the caller sends all of them.
+    """
+    if cfg["tracking"]["backend"] == "none":
+        return False
+    with forgiven(f"the sweep {sweep}"):
+        with opened(cfg["tracking"]) as (client, experiment):
+            run = find_sweep(client, experiment, sweep)
+        if run is None or run.info.run_name == unnamed(sweep):  # the latter: made by a trial, which knows no name
+            open_sweep(cfg, sweep, name)
+            return True
+    return False
 
 
 def finish_sweep(
@@ -228,13 +249,28 @@ class Silent:
 
 
 class MlflowRun:
-    """One trial's run. A store that fails later than at the start costs a warning, never the training."""
+    """One trial's run. A store that fails later than at the start costs a warning, never the training.
 
-    def __init__(self, client: "MlflowClient", run_id: str, options: Mapping[str, Any]) -> None:
-        self.client, self.run_id, self.options = client, run_id, options
-        self.logged = last_step(client, run_id, MARK)
-        self.sent = time.monotonic()
+    Of an outage two things are said: that it began, and how long it was when the store has taken a batch again. Where
+    the store has lost the run (a file that was deleted or replaced, a run that was deleted on a server), all is made
+    anew, and the whole record sent.
+    """
+
+    def __init__(self, options: Mapping[str, Any], record: Record) -> None:
+        """Find or create the run. Raises what the store raises."""
+        self.options, self.uri = options, uri_of(options)
         self.ended = False
+        self.failures: list[float] = []  # when each batch of this outage failed
+        self.logged: int | None = None  # the last round that the store has; None: it is asked before the next batch
+        self._open(record)
+        self.sent = time.monotonic()
+
+    def _open(self, record: Record) -> None:
+        with opened(self.options) as (client, experiment):
+            self.client: MlflowClient = client
+            self.run_id = describe(client, experiment, record, sweep_run(client, experiment, os.environ.get(SWEEP)))
+        self.file = file_number(self.uri)
+        self._ask()
 
     def __enter__(self) -> Self:
         return self
@@ -248,38 +284,86 @@ class MlflowRun:
     def rows(self, record: Record) -> None:
         """After each round; sends at most every `every` seconds."""
         if time.monotonic() - self.sent >= self.options["every"]:
-            with forgiven(record.meta["name"]):
-                self._send(record)
+            error = self._tried(record, lambda: self._send(record))
+            if error is not None and len(self.failures) == 1:
+                log.warning(
+                    "MLflow did not take %s: %s. Training goes on and the record has it all; it is sent when MLflow is "
+                    "back.", record.meta["name"], reason(error),
+                )  # fmt: skip
             self.sent = time.monotonic()
 
     def finish(self, record: Record, status: str) -> None:
         """What is left, the summary, tables and pictures. `status` as in status.json.
 
-        A sweep's trial waits for a store that is away, since a sweep that is done sends nothing again.
+        A sweep's trial waits for a store that is away, since a sweep that is done sends nothing again; not one that was
+        interrupted, which the same command goes on with.
         """
-        with forgiven(record.meta["name"]):
-            self._finish(record, status)
-        if not self.ended and os.environ.get(SWEEP):
-            _patiently(lambda: _reach(self.options))
-            with forgiven(record.meta["name"]):
-                self._finish(record, status)
+        error = self._tried(record, lambda: self._finish(record, status))
+        waits = os.environ.get(SWEEP) and status != "interrupted"
+        if error is not None and waits and isinstance(refusal(self.uri, error), Away):
+            try:
+                _patiently(lambda: _reach(self.options))
+                error = self._tried(record, lambda: self._finish(record, status))
+            except Away:
+                raise
+            except UserError as refused:  # a disk that is full by now: no trial's fault
+                error = refused
+        if error is not None:
+            log.warning(
+                "MLflow did not take the end of %s (%s): %s. The record has it all; the same command sends it again.",
+                record.meta["name"], _batches(len(self.failures)), reason(error),
+            )  # fmt: skip
         self.ended = True
 
+    def _tried(self, record: Record, send: Callable[[], None]) -> Exception | None:
+        """Send, once more where the store has lost the run. Returns the error where that failed."""
+        try:
+            try:
+                if file_number(self.uri) != self.file:
+                    raise Gone("the file was deleted or replaced")
+                send()
+            except Exception as error:
+                if not is_gone(error):
+                    raise
+                self._open(record)
+                send()
+                name, uri = record.meta["name"], without_password(self.uri)
+                log.warning("MLflow's store %s had lost %s (%s): all of it was sent anew.", uri, name, reason(error))
+        except Exception as error:
+            self.failures.append(time.monotonic())
+            self.logged = None  # an answer may have been lost after the store took the batch
+            return error
+        if self.failures:
+            away, late = time.monotonic() - self.failures[0], _batches(len(self.failures))
+            were = "were" if len(self.failures) > 1 else "was"
+            log.warning("%s: MLflow was away for %.0f s; %s %s sent late.", record.meta["name"], away, late, were)
+            self.failures = []
+        return None
+
     def _finish(self, record: Record, status: str) -> None:
+        self._ask()
         self._send(record)
         if record.done:
             log_amended(self.client, self.run_id, record)
-        log_summary(self.client, self.run_id, record)
+        if status == "finished":  # of a trial that goes on, its points would stand beside those of its end
+            log_summary(self.client, self.run_id, record)
         log_artifacts(self.client, self.run_id, record)
         self.client.set_terminated(self.run_id, STATUS[status])
-        self.ended = True
+
+    def _ask(self) -> None:
+        """How far the run has come is asked of the store, so that no step is sent twice."""
+        self.logged = last_step(self.client, self.run_id, MARK)
+        self.heard = time.time()
 
     def _send(self, record: Record) -> None:
         """The rounds that the store lacks; a batch cuts no round and is logged whole or not at all."""
+        # time.time goes on while a process or a machine sleeps, as time.monotonic may not
+        if self.logged is None or time.time() - self.heard > QUIET:
+            self._ask()
         table = record.rounds
-        new = table[table["round"] > self.logged] if len(table) else table
+        first = int((table["round"] <= (self.logged or 0)).sum()) if len(table) else 0
         batch: list[Metric] = []
-        for stamp, row in zip(stamps(new), new.to_dict("records"), strict=True):
+        for stamp, row in zip(stamps(record)[first:], table[first:].to_dict("records"), strict=True):
             metrics = metrics_of(row, stamp)
             if len(batch) + len(metrics) > BATCH:
                 self._log(batch)
@@ -290,4 +374,8 @@ class MlflowRun:
     def _log(self, batch: "list[Metric]") -> None:
         if batch:
             self.client.log_batch(self.run_id, metrics=batch)
-            self.logged = batch[-1].step
+            self.logged, self.heard = batch[-1].step, time.time()
+
+
+def _batches(count: int) -> str:
+    return "1 batch" if count == 1 else f"{count} batches"

@@ -2,43 +2,53 @@
 
 import json
 import math
-import time
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from pflsweep import __version__
 from pflsweep.keys import PLUGS, flat
 from pflsweep.record import VIEWS, Record
-from pflsweep.tracking.store import NOTE, SOURCE, last_step, named
+from pflsweep.tracking.store import NOTE, SOURCE, adopt, last_step, named
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Metric, Run
+    from mlflow.entities import Metric
 
 CHANGING = ("train.rounds",)  # a param can never be changed, so what an extension changes is a tag
 LONGEST = 6000  # characters of a param or tag that MLflow keeps
 MARK = "train/seconds"  # a metric of every round: its last step says how far a run has come
 
 
-def describe(client: "MlflowClient", run: "Run", record: Record, parent: str | None) -> None:
-    """Params that are not there yet, tags as they are now, and the state RUNNING whatever it was."""
+def describe(client: "MlflowClient", experiment: str, record: Record, parent: str | None) -> str:
+    """Return the id of a record's run, found by its identity or created. It gets the params that are not there yet, the
+    tags as they are now, and the state RUNNING whatever it was.
+    """
     from mlflow.entities import Param, RunTag
 
-    tags = _tags(record) | ({"mlflow.parentRunId": parent} if parent else {})
+    name, own = named(record.meta["name"]), _tags(record)
+    tags = own | ({"mlflow.parentRunId": parent} if parent else {})
+    run = adopt(client, experiment, "identity", record.meta["identity"])
+    if run is None:
+        # with all its tags in one step: a process that is killed right after leaves a run that is found again
+        run = client.create_run(experiment, milliseconds(record.meta["created"]), tags, name)
     params: list[Param] = []
     for key, value in flat(record.config).items():
         shown = _text(value)
-        if key in CHANGING or key in run.data.tags or run.data.params.get(key, shown) != shown:
+        changed = key in run.data.tags and key not in own  # a tag since an earlier session
+        if key in CHANGING or changed or run.data.params.get(key, shown) != shown:
             tags[key] = shown
         elif key not in run.data.params:
             params.append(Param(key, shown))
-    client.update_run(run.info.run_id, status="RUNNING", name=named(record.meta["name"]))
+    client.update_run(run.info.run_id, status="RUNNING", name=name)
     for start in range(0, max(len(params), 1), 100):  # as many as one call takes
         some = [RunTag(key, value) for key, value in tags.items()] if start == 0 else []
         client.log_batch(run.info.run_id, params=params[start : start + 100], tags=some)
+    return str(run.info.run_id)
 
 
 _TAGS = ("method", "dataset", "partition", "model", *PLUGS, "seed", "identity")
@@ -88,8 +98,8 @@ def metrics_of(row: dict[Any, Any], stamp: int) -> "list[Metric]":
 
 
 def log_summary(client: "MlflowClient", run_id: str, record: Record) -> None:
-    """The run in a few numbers; after an extension they get a second step. The same step again has only what differs:
-    of a run that was stopped after this round and has ended since.
+    """The run in a few numbers, of a trial that has finished; after an extension they get a second step. The same step
+    again has only what differs.
     """
     from mlflow.entities import Metric
 
@@ -108,7 +118,6 @@ def log_summary(client: "MlflowClient", run_id: str, record: Record) -> None:
         "floats_per_client_and_round": found.floats_down + found.floats_up,
         "seconds": found.seconds,
     }
-    now = int(time.time() * 1000)
     named = {f"summary/{name}": value for name, value in values.items()}
     named |= {f"partition/{name}": value for name, value in record.meta.get("statistics", {}).items()}
     named |= {f"new/{name}": value for name, value in _newcomers(record).items()}
@@ -116,7 +125,8 @@ def log_summary(client: "MlflowClient", run_id: str, record: Record) -> None:
     if last_step(client, run_id, "summary/accuracy") >= record.done:
         known = client.get_run(run_id).data.metrics
         values = {name: value for name, value in values.items() if repr(known.get(name)) != repr(value)}
-    client.log_batch(run_id, [Metric(name, value, now, record.done) for name, value in values.items()])
+    stamp = stamps(record)[-1]
+    client.log_batch(run_id, [Metric(name, value, stamp, record.done) for name, value in values.items()])
 
 
 def log_amended(client: "MlflowClient", run_id: str, record: Record) -> None:
@@ -124,16 +134,14 @@ def log_amended(client: "MlflowClient", run_id: str, record: Record) -> None:
     row = record.last_row
     if record.done in record.evaluated and last_step(client, run_id, "personal/accuracy") < record.done:
         scores = tuple(view.replace("_", "/") for view in VIEWS)
-        now = int(time.time() * 1000)
-        client.log_batch(run_id, [metric for metric in metrics_of(row, now) if metric.key.startswith(scores)])
+        metrics = metrics_of(row, stamps(record)[-1])
+        client.log_batch(run_id, [metric for metric in metrics if metric.key.startswith(scores)])
 
 
 def _newcomers(record: Record) -> dict[str, float]:
     """Mean accuracy of the clients that did not train, before and after their fine-tuning, which is at the end."""
     from pflsweep.report.compare import newcomers_accuracy
 
-    if record.status["status"] != "finished":
-        return {}
     curve = newcomers_accuracy(record)
     return {"accuracy_before": float(curve.iloc[0]), "accuracy_after": float(curve.iloc[-1])} if len(curve) else {}
 
@@ -205,12 +213,28 @@ def _evaluated(record: Record) -> bool:
     return "personal_accuracy" in table and bool(table["personal_accuracy"].notna().any())
 
 
-def stamps(rows: pd.DataFrame) -> list[int]:
-    """When each round ended, in milliseconds, counted back from now: a batch is no single instant."""
-    if not len(rows):
+def stamps(record: Record) -> list[int]:
+    """Return when each round ended, in milliseconds, as the record alone says it: the session's begin and the seconds
+    since. So what is sent twice has the same key, and MLflow's store drops the second.
+    """
+    rounds = record.rounds
+    if not len(rounds):
         return []
-    took = (rows["seconds"] + rows["eval_seconds"].fillna(0)).to_numpy(dtype=float)
-    return [int(stamp) for stamp in (time.time() - (took.sum() - took.cumsum())) * 1000]
+    took = (rounds["seconds"] + rounds["eval_seconds"].fillna(0)).to_numpy(dtype=float)
+    ended = np.zeros(len(rounds))
+    sessions = [
+        (1, record.meta["created"]),
+        *((each["from"], each["begun"]) for each in record.meta.get("sessions", [])),
+    ]
+    for first, begun in sessions:  # one may begin before the last round of the one before: from its checkpoint
+        own = (rounds["round"] >= first).to_numpy()
+        ended[own] = milliseconds(begun) + took[own].cumsum() * 1000
+    return [int(stamp) for stamp in ended]
+
+
+def milliseconds(moment: str) -> int:
+    """Return a moment of a record, written in ISO 8601, as MLflow counts."""
+    return round(datetime.fromisoformat(moment).timestamp() * 1000)
 
 
 def _finite(value: float) -> float:

@@ -199,8 +199,8 @@ def refusal(uri: str, error: Exception) -> UserError:
     for words, advice in ADVICE.items():
         if any(word in said for word in words):
             return (Away if "locked" in words else UserError)(f"{told} {advice} Or {ELSE}")
-    refused = file is not None and _cause(error, PermissionError | NotADirectoryError | FileExistsError)
-    if refused or (file is not None and not _may_write(file)):
+    refused = _cause(error, PermissionError | NotADirectoryError | FileExistsError)
+    if file is not None and (refused or not _may_write(file)):
         return UserError(
             f"{told} {file.parent} must be a folder in which you may write; {disk.free(file.parent)} are free there. "
             f"Or {ELSE}"
