@@ -4,14 +4,11 @@ with commands that begin at once, with a cluster and with a database that go awa
 
 import json
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +19,7 @@ import pytest
 import sqlalchemy
 
 from pflsweep.sweep.storage import SILENCE
+from tests.sweep.postgres import Postgres, binaries, free_port
 from tests.sweep.sweeping import MAIN, database, numbers, require_same, run, run_here, start, states, wait_for
 
 SWEEP = [
@@ -32,74 +30,17 @@ SLOTS = 8
 Begin = Callable[..., subprocess.Popen]  # what the fixture gives
 
 
-class Postgres:
-    """A server of its own with its data in `folder`, on a free port."""
-
-    def __init__(self, binaries: Path, folder: Path) -> None:
-        self.binaries, self.folder, self.port = binaries, folder, free_port()
-        folder.mkdir(mode=0o755)
-        self._user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
-        if self._user:
-            shutil.chown(folder, "postgres")
-        self._call("initdb", "-D", folder / "data", "-U", "lab", "-A", "trust", "-N")
-        self.start()
-
-    def start(self) -> None:
-        options = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1 -c fsync=off"
-        self._call("pg_ctl", "-D", self.folder / "data", "-o", options, "-l", self.folder / "log", "-w", "start")
-
-    def stop(self) -> None:
-        self._call("pg_ctl", "-D", self.folder / "data", "-m", "fast", "-w", "stop")
-
-    @contextmanager
-    def away(self) -> Iterator[None]:
-        self.stop()
-        try:
-            yield
-        finally:
-            self.start()
-
-    def database(self, name: str) -> str:
-        """A new, empty one; its url."""
-        self._call("createdb", "-h", self.folder, "-p", self.port, "-U", "lab", name)
-        return f"postgresql://lab@127.0.0.1:{self.port}/{name}"
-
-    def _call(self, program: str, *arguments: object) -> None:
-        command = [*self._user, str(self.binaries / program), *map(str, arguments)]
-        done = subprocess.run(
-            command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=60
-        )
-        assert done.returncode == 0, done.stderr
-
-
-def free_port() -> int:
-    with socket.socket() as tried:
-        tried.bind(("127.0.0.1", 0))
-        return tried.getsockname()[1]
-
-
-def binaries() -> Path | None:
-    """The newest server's, where Debian or the system has them."""
-    places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda bin: float(bin.parent.name))
-    if asked := shutil.which("pg_config"):
-        places.append(Path(subprocess.check_output([asked, "--bindir"], text=True).strip()))
-    return next((place for place in reversed(places) if (place / "initdb").exists()), None)
-
-
 @pytest.fixture(scope="module")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
     found = binaries()
     if found is None:
         why = "there is no PostgreSQL server here (Debian: apt-get install postgresql)"
         pytest.fail(why) if os.environ.get("PFLSWEEP_REQUIRE_POSTGRES") else pytest.skip(why)
-    # not in pytest's folder, which other users may not enter
-    folder = Path(subprocess.check_output(["mktemp", "-du", "/tmp/pflsweep-postgres-XXXXXX"], text=True).strip())
-    server = Postgres(found, folder)
+    server = Postgres(found)
     try:
         yield server
     finally:
-        server.stop()
-        shutil.rmtree(folder)
+        server.remove()
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,552 @@
+"""Disturb sweeps at random and compare what they leave with an undisturbed sweep, bit by bit.
+
+    python -m tests.chaos --kills 60 --seed 1
+
+A sweep of 14 short trials (six methods on digits, four of them with a search) is run in fresh folders, each with one of
+the configurations below: one or two workers; SQLite or a PostgreSQL server of its own; two commands that share nothing
+but the server. Meanwhile random events happen to it: kill -9, SIGTERM or SIGINT of the command, of one worker, or of
+all its processes; SIGSTOP, and SIGCONT after longer than a silent worker keeps its trial; a restart of the server; a
+full disk that is emptied again. When the command has ended, the same command is given again, until it ends by itself
+with exit code 0. Then every record, the winners, the ledger, the printed tables, the report and MLflow's runs have to
+be those of a sweep that nothing has disturbed. A difference is printed, and the exit code is 1.
+
+As root on Linux, runs/ is a small file system of its own with SQLite, which can be filled.
+"""
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from json import JSONDecodeError, loads
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from tests.sweep.differences import Comparison, Sweep, compare
+from tests.sweep.postgres import Postgres, binaries
+from tests.sweep.sweeping import MAIN, workers_of
+
+METHODS = {  # what is searched for each, beside the learning rate; None: nothing is searched
+    "scaffold": {"algorithm.global_lr": None},
+    "pgfed": {"algorithm.mu": None},
+    "apple": {"algorithm.dr_lr": None, "algorithm.mu": None},
+    "fedala": None,
+    "fedfomo": {"algorithm.models": None, "algorithm.epsilon": None},
+    "pfedme": None,
+}
+TRIAL = "dataset=digits partition.clients=6 model.hidden=[16] train.rounds=40 train.epochs=1"
+WORDS = ["-m", "sweep=chaos.yaml", "checkpoint.every=0.2", "workers.heartbeat=1", "tracking.every=0.5"]
+LEASE = 5.0  # seconds after which a silent worker is taken for dead: five heartbeats
+SHOWN = 20  # differences of a campaign
+SIZE = "48m"  # of the file system that is filled
+
+# What has to hold, in seconds on a machine on which an undisturbed sweep takes IDLE; on a slower one times this ratio
+IDLE = 60.0
+ENDING = 20.0  # until a command has ended after SIGTERM or SIGINT: a round, a checkpoint, MLflow
+FULL = 12.0  # until it has ended after its disk was full
+ORPHANED = 4.0  # for which its workers may outlive it: two heartbeats, and a moment
+CAMPAIGN = 600.0  # for a whole sweep with its events
+
+
+class Setup(NamedTuple):
+    """One way in which the sweep is run."""
+
+    workers: int
+    postgres: bool = False
+    machines: int = 1  # commands at once, each in a folder of its own
+
+
+SETUPS = {
+    "sqlite-1": Setup(1),
+    "sqlite-2": Setup(2),
+    "postgres-1": Setup(1, postgres=True),
+    "postgres-2": Setup(2, postgres=True),
+    "postgres-machines": Setup(1, postgres=True, machines=2),
+}
+
+
+class Abandoned(Exception):  # noqa: N818 (the campaign's end)
+    """A campaign comes to no end, so that nothing can be compared."""
+
+
+class Command:
+    """The sweep's command in one folder: it can be given again and again. It leads a session of processes."""
+
+    def __init__(self, folder: Path, words: Sequence[str], bytecode: Path) -> None:
+        self.folder, self.words = folder, words
+        self.lives, self.strange = 0, 0  # how often it was given; how often it ended for no reason that we know
+        self.earlier: list[tuple[int, float]] = []  # sessions of lives before, each with the time of its end
+        self._environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+        # without compiled bytecode each start would take 10 seconds more
+        self._environment |= {"PYTHONPYCACHEPREFIX": str(bytecode), "PYTHONPATH": str(Path(__file__).parents[1])}
+        self._environment |= {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}  # the latter for `abort`
+
+    def begin(self) -> None:
+        self.lives += 1
+        self.aborted = False
+        self.allowed = {0}  # exit codes that what has happened to it explains
+        out, err = (open(self.folder / f"{name}{self.lives}", "w") for name in ("out", "err"))  # noqa: SIM115
+        with out, err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", MAIN, *self.words],
+                cwd=self.folder, env=self._environment, stdout=out, stderr=err, start_new_session=True,
+            )  # fmt: skip
+
+    def run(self, folder: Path, *words: str) -> None:
+        """Run another command in another folder to its end."""
+        command = [sys.executable, "-c", MAIN, *words]
+        done = subprocess.run(command, cwd=folder, env=self._environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code, None while it runs."""
+        return self.process.poll()
+
+    @property
+    def printed(self) -> str:
+        return (self.folder / f"out{self.lives}").read_text()
+
+    @property
+    def said(self) -> str:
+        """What is on its stderr."""
+        return (self.folder / f"err{self.lives}").read_text()
+
+    @property
+    def started(self) -> bool:
+        """Whether it has planned the sweep and begun to train: the first line on stderr tells that."""
+        return bool(self.said)
+
+    def wait(self, seconds: float) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            return self.process.wait(seconds)
+        return None
+
+    def close(self) -> None:
+        """Note that it has ended."""
+        self.earlier.append((self.process.pid, time.monotonic()))
+
+    def abort(self) -> str:
+        """End a command that does not end by itself, and return the stack of its main thread."""
+        self.aborted = True
+        self.process.send_signal(signal.SIGABRT)
+        self.wait(5)
+        self.kill()
+        stack = self.said.rpartition("Current thread")[2].partition("\n\n")[0]
+        return f"{tail(self.said.partition('Fatal Python error')[0])}; it was at{stack}"
+
+    def kill(self) -> None:
+        """End all its processes."""
+        send(session(self.process.pid), signal.SIGKILL)
+        self.process.wait()
+
+    def targets(self, target: str, draw: random.Random) -> list[int]:
+        """The processes that an event is about. Empty for a worker where there is none now."""
+        pid = self.process.pid
+        workers = workers_of(pid) if target == "worker" else []
+        return {"command": [pid], "group": session(pid), "worker": [draw.choice(workers)] if workers else []}[target]
+
+    @property
+    def progress(self) -> dict[str, int]:
+        """Rounds of the trials that are not finished, by folder."""
+        return {name: rounds for name, (_, status, rounds) in self._records().items() if status != "finished"}
+
+    @property
+    def phase(self) -> str:
+        """How far the sweep has come in this folder, for a log line."""
+        if not self.started:
+            return "starting"
+        records = self._records().values()
+        finished = sum(status == "finished" for _, status, _ in records)
+        running = [f"{name} in round {rounds}" for name, status, rounds in records if status == "running"]
+        return ", ".join([f"{finished} finished", *running])
+
+    def _records(self) -> dict[str, tuple[str, str, int]]:
+        """Name, status and rounds of each record."""
+        found = {}
+        for file in sorted((self.folder / "runs").glob("*/meta.json")):
+            with suppress(OSError, JSONDecodeError):
+                status = loads((file.parent / "status.json").read_text())
+                found[file.parent.name] = (loads(file.read_text())["method"], status["status"], status["rounds"])
+        return found
+
+
+def session(leader: int) -> list[int]:
+    """The processes that a command has begun, itself among them, that are alive."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, _, of = file.read_text().rpartition(")")[2].split()[:4]
+            if int(of) == leader and state != "Z":
+                found.append(int(file.parent.name))
+    return found
+
+
+def send(pids: Sequence[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    """A file system of its own in `folder`; what is in it at the end is kept. Raises OSError where it cannot be had."""
+    folder.mkdir(parents=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "pflsweep-chaos", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise OSError(done.stderr.strip())
+    try:
+        yield
+    finally:
+        shutil.copytree(folder, folder.with_name("kept"))
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+        folder.rmdir()
+        folder.with_name("kept").rename(folder)
+
+
+def no_small_disk() -> str | None:
+    """Why no disk can be filled here; None where it can."""
+    try:
+        with tempfile.TemporaryDirectory() as place, small_disk(Path(place) / "tried"):
+            return None
+    except OSError as error:
+        return str(error)
+
+
+class Campaign:
+    """One sweep in one setup, from an empty folder to its end, with some events."""
+
+    def __init__(self, chaos: "Chaos", number: int, setup: str, events: int) -> None:
+        self.chaos, self.number, self.name, self.setup = chaos, number, setup, SETUPS[setup]
+        self.folder = chaos.folder / f"{number}-{setup}"
+        self.draw = random.Random(f"{chaos.seed} {number} {setup}")
+        self.left, self.struck = events, Counter[str]()
+        self.differences: list[str] = []
+        self.server: Postgres | None = None
+        self.deaths: list[set[tuple[str, int]]] = []  # what was under way when a worker was killed
+        self.begun = time.monotonic()
+
+    def run(self) -> Comparison | None:
+        """Return the comparison with the undisturbed sweep, None where the sweep comes to no end."""
+        with ExitStack() as stack:
+            words, tracking = self._prepare(stack)
+            folders = [self.folder / f"machine{k}" for k in range(self.setup.machines)]
+            self.commands = [chaos_command(folder, words, self.chaos) for folder in folders]
+            if not self.setup.postgres:
+                tracking = f"sqlite:///{folders[0] / 'mlflow.db'}"
+                if self.chaos.fills:
+                    stack.enter_context(small_disk(folders[0] / "runs"))
+            for command in self.commands:
+                command.begin()
+                stack.callback(command.kill)
+            try:
+                self._disturb()
+            except Abandoned as why:
+                self._differs(f"{why}: the campaign is abandoned")
+                return None
+            self.log("has ended, comparing")
+            found = Sweep(folders, tracking, self.commands[0].printed)
+            comparison = compare(self.chaos.undisturbed, found, self.chaos.report)
+        self.differences += comparison.differences
+        return comparison
+
+    def _prepare(self, stack: ExitStack) -> tuple[list[str], str]:
+        """Start a server where one is needed; return the words of the command and MLflow's store."""
+        words = [*WORDS, f"workers.count={self.setup.workers}"]
+        if not self.setup.postgres:
+            return words, ""
+        assert self.chaos.binaries is not None
+        self.server = Postgres(self.chaos.binaries)
+        stack.callback(self.server.remove)
+        optuna, mlflow = self.server.database("optuna"), self.server.database("mlflow")
+        return [*words, f"workers.storage={optuna}", f"tracking.uri={mlflow}"], mlflow
+
+    def _disturb(self) -> None:
+        """Let events happen, and give each command again that they have ended, until all end with exit code 0."""
+        self._plan_next()
+        while any(command.code != 0 for command in self.commands):
+            for command in self.commands:
+                if command.code not in (None, 0):
+                    self._ended(command)
+                    command.begin()
+            running = [command for command in self.commands if command.code is None]
+            if self.left and running and time.monotonic() >= self.next and (self.early or running[0].started):
+                if not self.early:  # the time counts from when it has started
+                    self.early, self.next = True, time.monotonic() + self.pause
+                elif self._strike(self.draw.choice(running)):
+                    self.left -= 1
+                    self._plan_next()
+            self._look_for_orphans()
+            if self.chaos.stopping.is_set() or time.monotonic() > self.begun + CAMPAIGN * self.chaos.slow:
+                raise Abandoned(f"no end after {time.monotonic() - self.begun:.0f} s")
+            time.sleep(0.1)
+        for command in self.commands:
+            self._ended(command)
+        time.sleep(ORPHANED * self.chaos.slow)
+        self._look_for_orphans()
+
+    def _plan_next(self) -> None:
+        """Draw when the next event happens: a quarter while the command may still start, the others while it trains."""
+        self.early = self.draw.random() < 0.25
+        self.pause = self.draw.uniform(0, 0.15) * self.chaos.duration
+        self.next = time.monotonic() + (self.pause if self.early else 0)
+
+    def _strike(self, command: Command) -> bool:
+        """Draw an event and let it happen. False where it cannot happen now."""
+        kinds = ["kill -9", "SIGTERM", "SIGINT", "SIGSTOP"] * 2
+        kinds += ["restart"] * 2 if self.server else ["full disk"] * 2 if self.chaos.fills else []
+        kind = self.draw.choice(kinds)
+        if kind in ("restart", "full disk"):
+            happened = self._restart() if kind == "restart" else self._fill(command)
+            self.struck[kind] += happened
+            return happened
+        targets = ["command", "group", *(["worker"] if self.setup.workers > 1 else [])]
+        target = self.draw.choice(targets)
+        pids = command.targets(target, self.draw)
+        if not pids or (kind == "kill -9" and target == "worker" and not self._may_die(command)):
+            return False
+        self.log(f"{kind} of {target}: {self._where(command)}")
+        self.struck[f"{kind} of {target}"] += 1
+        if kind == "SIGSTOP":
+            self._stop(pids)
+        else:
+            self._signal(command, target, pids, kind)
+        return True
+
+    def _signal(self, command: Command, target: str, pids: list[int], kind: str) -> None:
+        number = {"kill -9": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT}[kind]
+        started = command.started
+        code = {"kill -9": -signal.SIGKILL, "SIGTERM": 143, "SIGINT": 130}[kind]
+        if kind != "kill -9" or target != "worker":  # a worker that is killed is replaced
+            command.allowed.add(code)
+        if not started:  # Python itself ends before the program can say how
+            command.allowed.add(-number)
+        send(pids, number)
+        if target != "worker" and command.wait(limit := ENDING * self.chaos.slow) is None:
+            self._differs(f"{kind} of {target}: no end within {limit:.0f} s; stderr: {command.abort()}")
+
+    def _may_die(self, command: Command) -> bool:
+        """Whether a worker may be killed: never three times at one trial without a round in between, since that is a
+        trial which fails.
+        """
+        now = set(command.progress.items())
+        if not now or (len(self.deaths) > 1 and now & self.deaths[-2]):
+            return False
+        self.deaths.append(now)
+        return True
+
+    def _stop(self, pids: list[int]) -> None:
+        send(pids, signal.SIGSTOP)
+        time.sleep(LEASE + self.draw.uniform(1, 4))
+        send(pids, signal.SIGCONT)
+
+    def _restart(self) -> bool:
+        assert self.server is not None
+        for command in self.commands:
+            self.log(f"restart of the server: {self._where(command)}")
+            if not command.started:  # whether it can be used is found out at the start
+                command.allowed.add(2)
+        with self.server.away():
+            time.sleep(self.draw.uniform(0, 6))
+        return True
+
+    def _fill(self, command: Command) -> bool:
+        """Fill the disk of a command that trains, look how it ends, and make room again."""
+        if not command.started:
+            return False
+        self.log(f"full disk: {self._where(command)}")
+        runs, begun = command.folder / "runs", time.monotonic()
+        ballast = runs / ".ballast"
+        command.allowed.add(2)
+        with suppress(OSError), open(ballast, "wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        code = command.wait(3 * FULL * self.chaos.slow)
+        took = time.monotonic() - begun
+        if code is None:
+            self._differs(f"full disk: no end after {took:.0f} s; stderr: {command.abort()}")
+        elif code == 2:
+            if took > FULL * self.chaos.slow:
+                self._differs(
+                    f"full disk: the command has ended after {took:.0f} s, not within {FULL * self.chaos.slow:.0f} s"
+                )
+            if str(runs) not in command.said or "space" not in command.said.lower():
+                self._differs(f"full disk: no word of the folder and its space, but {tail(command.said)}")
+        ballast.unlink()
+        return True
+
+    def _ended(self, command: Command) -> None:
+        """Look at how a command has ended."""
+        command.close()
+        code = command.code
+        if code not in command.allowed and not command.aborted:
+            command.strange += code not in (-signal.SIGTERM, -signal.SIGINT)  # wrong, and yet by an event
+            self._differs(f"the command ended with exit code {code}; stderr ends with {tail(command.said)}")
+        elif "Traceback" in command.said and not command.aborted and not {-signal.SIGINT, -signal.SIGTERM} & {code}:
+            self._differs(f"a traceback, with exit code {code}: {tail(command.said)}")
+        if command.strange == 3:
+            raise Abandoned("the command has ended three times for no reason")
+
+    def _look_for_orphans(self) -> None:
+        """Workers have to end soon after their command."""
+        for command in self.commands:
+            for leader, ended in list(command.earlier):
+                if time.monotonic() > ended + ORPHANED * self.chaos.slow:
+                    command.earlier.remove((leader, ended))
+                    if pids := session(leader):
+                        self._differs(
+                            f"{len(pids)} processes outlive their command by {ORPHANED * self.chaos.slow:.0f} s"
+                        )
+                        send(pids, signal.SIGKILL)
+
+    def _where(self, command: Command) -> str:
+        return f"{f'{command.folder.name}: ' if self.setup.machines > 1 else ''}{command.phase}"
+
+    def _differs(self, what: str) -> None:
+        self.log(f"DIFFERENCE {what}")
+        self.differences.append(what)
+
+    def log(self, text: str) -> None:
+        print(f"[{self.number} {self.name} {time.monotonic() - self.begun:5.1f} s] {text}", flush=True)
+
+
+def chaos_command(folder: Path, words: Sequence[str], chaos: "Chaos") -> Command:
+    """The sweep's command in a new folder."""
+    folder.mkdir(parents=True)
+    space = {name: axes for name, axes in METHODS.items() if name in chaos.methods}
+    content = {
+        "seeds": [0],
+        "settings": {"digits": TRIAL},
+        "methods": {name: f"algorithm={name}" for name in chaos.methods},
+        "search": "tune=grid",
+        "space": {"all": {"train.lr": {"grid": [0.1, 0.01]}}, **space},
+    }
+    (folder / "chaos.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    return Command(folder, words, chaos.folder / "bytecode")
+
+
+def tail(text: str) -> str:
+    """The last lines of what was said, in one."""
+    return " | ".join(text.strip().splitlines()[-4:])[-600:]
+
+
+class Chaos:
+    """Campaigns, two at once, until so many events have happened."""
+
+    def __init__(self, folder: Path, kills: int, seed: int, setups: Sequence[str], methods: Sequence[str]) -> None:
+        self.folder, self.kills, self.seed, self.setups, self.methods = folder, kills, seed, setups, methods
+        self.binaries, self.fills = binaries(), False
+        self.events, self.differences = Counter[str](), list[str]()
+        self.comparisons = self.campaigns = 0
+        self._lock, self._left, self.stopping = threading.Lock(), kills, threading.Event()
+
+    def run(self) -> int:
+        """Return the exit code: 1 where anything differs."""
+        if self.binaries is None:
+            why = "there is no PostgreSQL server here (Debian: apt-get install postgresql)"
+            assert not os.environ.get("PFLSWEEP_REQUIRE_POSTGRES"), why
+            print(f"Without PostgreSQL: {why}.")
+            self.setups = [name for name in self.setups if not SETUPS[name].postgres]
+        why = no_small_disk()
+        self.fills = why is None
+        if why is not None:
+            print(f"Without full disks: no file system can be mounted here ({why}).")
+        self._run_undisturbed()
+        threads = [threading.Thread(target=self._work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                thread.join()
+        except KeyboardInterrupt:
+            print("Ending the campaigns; what they have shown follows.", flush=True)
+            self._left = 0
+            self.stopping.set()
+            for thread in threads:
+                thread.join()
+        return self._conclude()
+
+    def _run_undisturbed(self) -> None:
+        began = time.monotonic()
+        self.quiet = chaos_command(self.folder / "undisturbed", WORDS, self)
+        self.quiet.begin()
+        code = self.quiet.process.wait()
+        assert code == 0, self.quiet.said
+        self.duration = time.monotonic() - began
+        self.slow = max(1.0, self.duration / IDLE / len(self.methods) * len(METHODS))
+        store = f"sqlite:///{self.quiet.folder / 'mlflow.db'}"
+        self.undisturbed = Sweep([self.quiet.folder], store, self.quiet.printed)
+        print(f"An undisturbed sweep takes {self.duration:.0f} s.", flush=True)
+
+    def report(self, folder: Path) -> str:
+        """Return the page that `pflsweep report runs` writes on the records in folder/runs."""
+        with tempfile.TemporaryDirectory() as out:
+            self.quiet.run(folder, "report", "runs", "--out", out, "--baseline", self.methods[0])
+            return (Path(out) / "runs.md").read_text()
+
+    def _work(self) -> None:
+        """Run one campaign after another, each with up to 8 events."""
+        while True:
+            with self._lock:
+                number, self.campaigns = self.campaigns, self.campaigns + 1
+                quota = min(8, self._left)
+                self._left -= quota
+            if not quota:
+                return
+            setup = self.setups[number % len(self.setups)]
+            campaign = Campaign(self, number, setup, quota)
+            comparison = None
+            try:
+                comparison = campaign.run()
+            except Exception as error:
+                campaign.differences.append(f"the chaos test itself failed: {type(error).__name__}: {error}")
+            with self._lock:
+                self._left += quota - campaign.struck.total() if campaign.struck else 0
+                self.events += campaign.struck
+                self.comparisons += comparison.count if comparison else 0
+                named = f"seed {self.seed}, campaign {number}, {setup}"
+                self.differences += [f"{named}: {difference}" for difference in campaign.differences[:SHOWN]]
+                if (more := len(campaign.differences) - SHOWN) > 0:
+                    self.differences.append(f"{named}: and {more} more")
+            same = f"{comparison.count} comparisons, " if comparison else ""
+            campaign.log(f"{campaign.struck.total()} events, {same}{len(campaign.differences)} differences")
+
+    def _conclude(self) -> int:
+        for difference in self.differences:
+            print(difference)
+        print(f"\n{self.events.total()} events:")
+        for kind, count in sorted(self.events.items()):
+            print(f"  {count:4d} {kind}")
+        print(f"{self.comparisons} comparisons, {len(self.differences)} differences.")
+        return 1 if self.differences else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        "python -m tests.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=60, help="number of events in all (60)")
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn: events, targets and times (0)")
+    parser.add_argument("--only", choices=SETUPS, help="one configuration alone")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="a new folder for what the sweeps leave")
+    options = parser.parse_args(arguments)
+    with ExitStack() as stack:
+        folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = folder.absolute()
+        setups = [options.only] if options.only else list(SETUPS)
+        return Chaos(folder, options.kills, options.seed, setups, list(METHODS)).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
