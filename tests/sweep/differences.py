@@ -282,21 +282,25 @@ def _compare_tracking(comparison: Comparison, expected: dict[str, list[Run]], fo
 
 
 def _compare_points(comparison: Comparison, what: str, expected: list[Row], found: list[Row]) -> None:
+    """Compare the points of all metrics: how many there are at each step, and their values but for times."""
     counts = [Counter((point["key"], point["step"]) for point in points) for points in (expected, found)]
-    keys = sorted({key for key, _ in [*counts[0], *counts[1]]})
-    for key in keys:
-        steps = [{step: n for (name, step), n in sorted(count.items()) if name == key} for count in counts]
-        other = {step: n for step, n in steps[1].items() if steps[0].get(step) != n}
-        other |= {step: 0 for step in steps[0] if step not in steps[1]}
-        told = [{step: count.get(step, 0) for step in other} for count in steps]
-        comparison.same(f"{what}: metric {key}: points by step, where they differ", *told)
-        if not key.endswith(TIMES):
-            values = [
-                {(p["step"], _value(p)) for p in points if p["key"] == key and p["step"] not in other}
-                for points in (expected, found)
-            ]
-            both = values[0] & values[1]
-            comparison.same(f"{what}: metric {key}: step and value", *(sorted(one - both) for one in values))
+    other = {place for place in {*counts[0], *counts[1]} if counts[0][place] != counts[1][place]}
+    metrics = defaultdict(list)  # those whose points differ in the same way are told in one line
+    for key in sorted({key for key, _ in other}):
+        steps = sorted(step for name, step in other if name == key)
+        metrics[tuple((step, counts[0][key, step], counts[1][key, step]) for step in steps)].append(key)
+    comparison.count += len({*counts[0], *counts[1]})
+    for differing, keys in metrics.items():
+        told = ", ".join(f"{there} instead of {one} at step {step}" for step, one, there in differing[:5])
+        comparison.differences.append(f"{what}: points of {', '.join(keys[:3])} ({len(keys)} metrics): {told}")
+    values = [
+        {(p["key"], p["step"], _value(p)) for p in points if (p["key"], p["step"]) not in other}
+        for points in (expected, found)
+    ]
+    one, there = (
+        sorted(v for v in part if not v[0].endswith(TIMES)) for part in (values[0] - values[1], values[1] - values[0])
+    )
+    comparison.same(f"{what}: metric, step and value", one, there)
 
 
 def _value(point: Row) -> str:
