@@ -134,8 +134,8 @@ class Campaign:
                     self._ended(command)
                     command.begin()
             running = [command for command in self.commands if command.code is None]
-            if self.left and running and time.monotonic() >= self.next and (self.early or running[0].started):
-                if not self.early:  # the time counts from when it has started
+            if self.left and running and time.monotonic() >= self.next and (self.early or running[0].training):
+                if not self.early:  # the time counts from when it trains
                     self.early, self.next = True, time.monotonic() + self.pause
                 elif self._strike(self.draw.choice(running)):
                     self.left -= 1
@@ -232,7 +232,7 @@ class Campaign:
 
     def _fill(self, command: Command) -> bool:
         """Fill the disk of a command that trains, look how it ends, and make room again."""
-        if not command.started:
+        if not command.training:
             return False
         self.log(f"full disk: {self._where(command)}")
         runs, begun = command.folder / "runs", time.monotonic()
@@ -241,7 +241,7 @@ class Campaign:
         with suppress(OSError), open(ballast, "wb", buffering=0) as file:
             while True:
                 file.write(bytes(4096))
-        code = command.wait(3 * FULL * self.chaos.slow)
+        code = command.wait(FULL * self.chaos.slow + 20)
         took = time.monotonic() - begun
         if code is None:
             self._differs(f"full disk: no end after {took:.0f} s; stderr: {command.abort()}")
@@ -403,6 +403,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", choices=SETUPS, help="one configuration alone")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="a new folder for what the sweeps leave")
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # processes, server and mounts are removed, as by Ctrl-C
     with ExitStack() as stack:
         folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder = folder.absolute()

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -31,8 +32,7 @@ class Command:
         self._environment |= {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}  # the latter for `abort`
 
     def begin(self) -> None:
-        self.lives += 1
-        self.aborted = False
+        self.lives, self.begun, self.aborted = self.lives + 1, time.time(), False
         self.allowed = {0}  # exit codes that what has happened to it explains
         out, err = (open(self.folder / f"{name}{self.lives}", "w") for name in ("out", "err"))  # noqa: SIM115
         with out, err:
@@ -63,8 +63,17 @@ class Command:
 
     @property
     def started(self) -> bool:
-        """Whether it has planned the sweep and begun to train: the first line on stderr tells that."""
+        """Whether it has planned the sweep: the first line on stderr tells that."""
         return bool(self.said)
+
+    @property
+    def training(self) -> bool:
+        """Whether it has begun to train since it was given; workers take as long to start as the command itself."""
+        for file in (self.folder / "runs").glob("*/status.json"):
+            with suppress(OSError):
+                if file.stat().st_mtime > self.begun:
+                    return True
+        return False
 
     def wait(self, seconds: float) -> int | None:
         with suppress(subprocess.TimeoutExpired):
@@ -76,13 +85,16 @@ class Command:
         self.earlier.append((self.process.pid, time.monotonic()))
 
     def abort(self) -> str:
-        """End a command that does not end by itself, and return the stack of its main thread."""
+        """End a command that does not end by itself, and return what it said and the stack of its main thread."""
         self.aborted = True
         self.process.send_signal(signal.SIGABRT)
         self.wait(5)
         self.kill()
-        stack = self.said.rpartition("Current thread")[2].partition("\n\n")[0]
-        return f"{tail(self.said.partition('Fatal Python error')[0])}; it was at{stack}"
+        said, _, stacks = self.said.partition("Fatal Python error")
+        frames = re.findall(
+            r'File ".*/(.*)", line (\d+) in (.*)', stacks.rpartition("Current thread")[2].split("\n\n")[0]
+        )
+        return f"{tail(said)}; it was in {' < '.join(f'{name} ({file}:{line})' for file, line, name in frames[:10])}"
 
     def kill(self) -> None:
         """End all its processes."""
