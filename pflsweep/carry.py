@@ -187,12 +187,12 @@ def _join(ledger: Ledger, content: dict[str, Any], known: Ledger | None, out: Pa
 
 
 def _joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """What two ledgers of one plan say of a group: as the one in whose search more points did not fail, then with more
-    final trials, then the newer; with the final trials of the other where those are of the same winner.
+    """Merge two ledger groups of one plan: keep the one with more points that have a result, then the one with more
+    final trials, then the newer; add the final trials of the other where those are of the same winner.
     """
 
     def tells(group: dict[str, Any]) -> tuple[int, int]:
-        return group["points_settled"] - len(group["failed_points"]), len(group["trials"])
+        return group["points_settled"] - len(group["without_result"]), len(group["trials"])
 
     less, more = sorted((old, new), key=tells)
     if less["winner"] != more["winner"]:

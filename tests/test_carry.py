@@ -213,10 +213,11 @@ def test_ledgers_of_one_plan_from_two_machines_are_joined(
     assert group["failed"] == ({"0": "a full disk"} if apart else {})
 
 
-def group(winner: float, trials: str, points: int = 3, failed_points: int = 0, **failed: str) -> dict[str, Any]:
+def group(winner: float, trials: str, points: int = 3, without_result: int = 0, **failed: str) -> dict[str, Any]:
     return {
         "setting": "a", "method": "local", "winner": {"train.lr": winner}, "points_settled": points,
-        "failed_points": ["it broke"] * failed_points, "trials": {seed: f"run{seed}" for seed in trials},
+        "failed_points": [], "without_result": ["it broke"] * without_result,
+        "trials": {seed: f"run{seed}" for seed in trials},
         "failed": failed, "config": {}, "space": {}, "winner_value": 0.5, "points": 3,
     }  # fmt: skip
 
@@ -225,8 +226,8 @@ def group(winner: float, trials: str, points: int = 3, failed_points: int = 0, *
     ("old", "new", "winner", "trials", "failed"),
     [
         (group(0.1, "01"), group(0.2, "0"), 0.1, "01", []),  # of equal searches the one with more finals
-        (group(0.1, "01", failed_points=1), group(0.2, "0"), 0.2, "0", []),  # a better search before more finals
-        (group(0.2, "0"), group(0.1, "01", failed_points=1), 0.2, "0", []),  # though it is the older one
+        (group(0.1, "01", without_result=1), group(0.2, "0"), 0.2, "0", []),  # a better search before more finals
+        (group(0.2, "0"), group(0.1, "01", without_result=1), 0.2, "0", []),  # though it is the older one
         (group(0.1, "0"), group(0.2, "0"), 0.2, "0", []),  # of equals the newer
         (group(0.1, "0", **{"2": "full"}), group(0.1, "1", **{"0": "full"}), 0.1, "01", ["2"]),  # what failed is joined
     ],

@@ -42,7 +42,15 @@ class TrialSweeper(BasicSweeper):
         from pflsweep.sweep import ledger, start, summary
         from pflsweep.sweep.board import Board
         from pflsweep.sweep.view import View
-        from pflsweep.tracking import open_sweep, part_of, send, stop_sweep, sweep_status
+        from pflsweep.tracking import (
+            open_sweep,
+            part_of,
+            restore_sweep,
+            send,
+            stop_sweep,
+            sweep_status,
+            tag_superseded,
+        )
 
         assert self.launcher is not None
         cfg = plan.groups[0].config.values
@@ -73,10 +81,15 @@ class TrialSweeper(BasicSweeper):
             done = f"{len(board.slots) - blocked} of {len(board.slots)}" if blocked else f"all {len(board.slots)}"
             print(f"{plan.name}: {done} trials are done, nothing is left to run.", file=sys.stderr)
         ledger.write(board, self._said)
-        if track and (status is None or not unfinished):  # some were trained with another store, or with tracking=none
+        superseded = summary.mark_superseded(board)
+        lost = track and restore_sweep(cfg, plan.id, plan.name)
+        # some trials were tracked in a store that is gone, in another one, or not at all
+        if track and (status is None or not unfinished or lost):
             with part_of(plan.id):
                 for record in summary.trained(board):
                     send(cfg, record)
+        if track:
+            tag_superseded(cfg, plan.id, superseded)
         code = summary.conclude(board, track)
         if code:
             raise SystemExit(code)

@@ -162,6 +162,16 @@ def restore_sweep(cfg: Mapping[str, Any], sweep: str, name: str) -> bool:
     return False
 
 
+def tag_superseded(cfg: Mapping[str, Any], sweep: str, identities: Sequence[str]) -> None:
+    """Tag the runs of final trials whose point does not win a sweep any more: another point was tried again and won."""
+    if cfg["tracking"]["backend"] == "none" or not identities:
+        return
+    with forgiven(f"the sweep {sweep}"), opened(cfg["tracking"]) as (client, experiment):
+        for identity in identities:
+            if run := find(client, experiment, "identity", identity):
+                client.set_tag(run.info.run_id, "pflsweep.superseded", f"another point has won the sweep {sweep} since")
+
+
 def finish_sweep(
     cfg: Mapping[str, Any],
     sweep: str,

@@ -194,7 +194,7 @@ def log_comparison(client: "MlflowClient", parent: str, records: Sequence[Record
     if not records:
         return
     searches = beside(records)
-    log_table(client, parent, tables.brief(records, searches.keys), "comparison.json")
+    log_table(client, parent, tables.brief(records, searches.keys, searches.partial), "comparison.json")
     with tempfile.TemporaryDirectory() as folder:
         page.write(Chosen(list(records), list(failed), searches), Path(folder), None)
         client.log_artifacts(parent, folder, "comparison")
