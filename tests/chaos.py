@@ -24,6 +24,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -325,18 +326,16 @@ class Chaos:
         if why is not None:
             print(f"Without full disks: no file system can be mounted here ({why}).")
         self._run_undisturbed()
-        threads = [threading.Thread(target=self._work) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        try:
-            for thread in threads:
-                thread.join()
-        except KeyboardInterrupt:
-            print("Ending the campaigns; what they have shown follows.", flush=True)
-            self._left = 0
-            self.stopping.set()
-            for thread in threads:
-                thread.join()
+        with ThreadPoolExecutor(2) as pool:
+            working = [pool.submit(self._work) for _ in range(2)]
+            try:
+                wait(working)  # not Thread.join, which takes a thread for ended when it is interrupted
+            except KeyboardInterrupt:
+                print("Ending the campaigns; what they have shown follows.", flush=True)
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                self._left = 0
+                self.stopping.set()
+                wait(working)
         return self._conclude()
 
     def _run_undisturbed(self) -> None:
