@@ -12,6 +12,7 @@ import inspect
 import json
 import sys
 import sysconfig
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.util import resolve_name
@@ -26,6 +27,8 @@ NUMERIC = ("algorithms", "data", "engine", "models", "plugins", "studies")
 SHARED = ("data", "engine")  # every trial depends on each module that lies directly in one of these
 NO_EFFECT = {"returns", "ctx", "kind", "simple", "type_comment", "type_ignores"}  # fields of syntax trees
 EQUIVALENT = "equivalent.json"  # written by the command that runs the golden tests
+# CPython 3.11's parser keeps its depth in the interpreter: in two threads at once it raises SystemError
+_PARSING = threading.Lock()
 
 
 def own_modules(objects: Iterable[Any]) -> list[str]:
@@ -38,6 +41,12 @@ def own_modules(objects: Iterable[Any]) -> list[str]:
     while further := {name for each in further if _is_own(each) for name in _imports(each) if _is_own(name)} - own:
         own |= further
     return [hashlib.blake2b(_source(name).encode(), digest_size=4).hexdigest() for name in sorted(own)]
+
+
+def _parsed(source: str) -> ast.Module:
+    """Return the syntax tree of a module's source. Trials that train as one cohort ask for it in threads."""
+    with _PARSING:
+        return ast.parse(source)
 
 
 def _is_own(module: str) -> bool:
@@ -53,7 +62,7 @@ def _is_own(module: str) -> bool:
 def _imports(module: str) -> set[str]:
     """What its source imports; `from a import b` may mean a module a.b."""
     found, package = set(), sys.modules[module].__package__
-    for node in ast.walk(ast.parse(_source(module))):
+    for node in ast.walk(_parsed(_source(module))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -146,7 +155,7 @@ def _shipped(name: str) -> _Module | None:
     file = folder / "__init__.py" if folder.is_dir() else folder.with_name(f"{folder.name}.py")
     if not file.exists():
         return None
-    code = _Code(ast.parse(file.read_text(encoding="utf-8")))
+    code = _Code(_parsed(file.read_text(encoding="utf-8")))
     return _Module(code.digest(), frozenset(code.imports))
 
 

@@ -184,7 +184,8 @@ def _trained(board: Board, claim: Claim, stop: Stop, seat: Seat | None = None) -
     """The slot's trials, one a seed."""
     plan, job = board.plan, claim.job
     if job.final and board.winner(job.group) is None:
-        raise NoWinner("its search has no winner: every point diverged or was pruned")
+        lost = next((slot.reason for each in plan.searched(job.group) if (slot := board.slots[each]).reason), "pruned")
+        raise NoWinner(f"its search has no winner: every point has lost ({lost})")
     results = []
     for k, config in enumerate(plan.configs(job, claim.point)):
         before = k * config.values["train"]["rounds"]

@@ -250,7 +250,7 @@ def test_the_id_is_that_of_the_trials(words: list[str]) -> None:
         ["seed=0,2"],
         ["seed=0"],
         ["train.lr=0.1"],
-        ["algorithm=fedavg"],
+        ["algorithm=pgfed"],
         ["tune=none"],
         ["tune.points=3"],
         ["tune.split=test"],

@@ -73,7 +73,7 @@ def test_a_trial_that_fails_says_why(
     assert tracking.SWEEP not in os.environ  # what is trained next in this process is not this sweep's
     final = board.slots[Job(0, True, 0)]
     if lost:
-        assert final.reason == "its search has no winner: every point diverged or was pruned"
+        assert final.reason == f"its search has no winner: every point has lost ({reason})"
     else:
         assert final.status == "blocked", "points without a result elect no winner"
 
