@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from pflsweep import signals
 from pflsweep.errors import UserError
 
 PATIENCE = 300.0  # seconds for which a sweep waits
@@ -22,12 +23,16 @@ class Away(UserError):  # noqa: N818 (a state)
 
 
 def patiently(call: Callable[[], T]) -> T:
-    """What `call` gives, however often it raised Away before. Raises that after PATIENCE seconds."""
+    """Return what `call` does, however often it raised Away before. Raises that after PATIENCE seconds, and
+    KeyboardInterrupt if a signal asks to stop meanwhile.
+    """
     until = time.monotonic() + PATIENCE
     while True:
         try:
             return call()
         except Away:
+            if signals.requested():
+                raise KeyboardInterrupt from None
             if time.monotonic() >= until:
                 raise
             time.sleep(PAUSE)

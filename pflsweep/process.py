@@ -82,7 +82,8 @@ def arithmetic(precision: str) -> Iterator[None]:
 
 @contextmanager
 def interruptible(asked: Stop = lambda: False) -> Iterator[Stop]:
-    """Yield a function that tells whether a signal, or `asked`, wants training to stop after this round.
+    """Yield a function that tells whether a signal, or `asked`, wants training to stop after this round. Inside another
+    such context it is the outer one that hears signals, and its function has to be `asked`.
 
     A second signal of the same kind stops at once; one of the other kind does not, since a scheduler's SIGTERM may
     follow on the Ctrl-C that a command has passed on.
@@ -95,4 +96,4 @@ def interruptible(asked: Stop = lambda: False) -> Iterator[Stop]:
         return True
 
     with signals.handled(note):
-        yield lambda: pressed.is_set() or asked()
+        yield lambda: pressed.is_set() or asked() or signals.requested()

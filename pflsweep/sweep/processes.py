@@ -119,6 +119,8 @@ def run(plan: Plan, board: Board) -> None:
         with _stopping(workers) as pressed:
             while workers:
                 time.sleep(LOOK)
+                if signals.requested() and not pressed:  # it came before, and a library has swallowed the exception
+                    raise KeyboardInterrupt
                 for worker in _ended(workers):
                     error = worker.raised
                     if worker.process.returncode == 0 or (pressed and error is None):

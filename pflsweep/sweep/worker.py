@@ -72,10 +72,12 @@ def work(plan: Plan, index: int = 0, stop: Stop = lambda: False, name: str = "")
             f"{without_password(storage_url(plan))} on {gethostname()} is not the database of the command. Machines "
             "meet in one that all of them reach: workers.storage=postgresql://user:password@host/name."
         )
-    with quietly(), part_of(plan.id), _beating(board) as holding:
+    # signals are heard between the steps of this loop and after rounds alone: an exception in the middle of a call to a
+    # database leaves transactions open, and libraries swallow it
+    with interruptible(stop) as over, quietly(), part_of(plan.id), _beating(board) as holding:
         busy: set[Job] = set()  # slots whose trial another process trains
         while not board.finished:
-            if stop():
+            if over():
                 raise KeyboardInterrupt
             claims = _claims(board, busy)
             if not claims:
@@ -85,7 +87,7 @@ def work(plan: Plan, index: int = 0, stop: Stop = lambda: False, name: str = "")
                 busy.clear()
                 continue
             with holding(claims):
-                busy |= _settle_all(board, claims, stop)
+                busy |= _settle_all(board, claims, over)
 
 
 def _claims(board: Board, busy: set[Job]) -> list[Claim]:
@@ -127,8 +129,8 @@ def _settle_all(board: Board, claims: list[Claim], stop: Stop) -> set[Job]:
         return set() if _settle(board, claims[0], partial(_trained, board, claims[0], stop)) else {claims[0].job}
     plan, job = board.plan, claims[0].job
     try:
-        with interruptible(stop) as asked, process_wide(plan.groups[job.group].config):
-            ended, stack = at_once([partial(_trained, board, claim, asked) for claim in claims])
+        with process_wide(plan.groups[job.group].config):
+            ended, stack = at_once([partial(_trained, board, claim, stop) for claim in claims])
     except BaseException:  # a second Ctrl-C
         _release(board, claims)
         raise
