@@ -11,7 +11,7 @@ from pflsweep.record import Record
 from pflsweep.report.cli import main
 from pflsweep.report.compare import settings
 from pflsweep.report.searches import beside
-from pflsweep.report.select import choose, without_searches
+from pflsweep.report.select import Chosen, choose, without_searches
 from tests.sweep.sweeping import run_here
 
 from .records import create, finished
@@ -148,3 +148,37 @@ def test_a_search_alone_is_nothing_to_report_on(tmp_path, monkeypatch):
     ledger(tmp_path / "runs", tried, "validation", trials={})
     with pytest.raises(UserError, match="No finished run to report on in 'runs': 1 trials of searches"):
         main(["runs"])
+
+
+def test_a_row_of_a_search_with_points_that_have_no_result_is_marked(tmp_path, monkeypatch, capsys):
+    won, _ = (finished(tmp_path, name, [5, 5, 5, 5], data__validation=0.0) for name in ("fedavg", "fedprox"))
+    ledger(tmp_path, won, "validation", without_result=["out of memory"])
+    monkeypatch.chdir(tmp_path)
+    assert main(["runs", "--runs", "."]) == 0
+    text = (tmp_path / "report/runs.md").read_text()
+    assert "| fedavg † | 1 |" in text
+    assert "| fedprox | 1 |" in text
+    assert "† The hyperparameters of this row were chosen although some points of its search have no result" in text
+    assert "fedavg †" in capsys.readouterr().out
+
+
+def test_a_final_trial_that_is_superseded_is_named_and_in_no_table(tmp_path, monkeypatch):
+    """Its point had won before another one was tried again."""
+    won, lost = (finished(tmp_path, "fedavg", [n, 5, 5, 5], data__validation=0.0, train__lr=lr)
+                 for n, lr in ((5, 0.05), (4, 0.1)))  # fmt: skip
+    ledger(tmp_path, won, "validation", superseded=[lost.meta["identity"]])
+    monkeypatch.chdir(tmp_path)
+    assert main(["runs", "--runs", "."]) == 0
+    text = (tmp_path / "report/runs.md").read_text()
+    assert "# Comparison of 1 finished runs" in text
+    assert "Left out are final trials of points that have lost since" in text
+
+
+def test_the_runs_of_a_sweep_stand_in_its_order(tmp_path):
+    """Whichever began first: two workers, or a kill, must not change a page or its baseline."""
+    late, early = (finished(tmp_path, "fedavg", [5, 5, 5, 5], seed=seed, data__validation=0.0) for seed in (1, 0))
+    for record, hour in ((late, "09"), (early, "10")):
+        record.meta["created"] = f"2026-01-01T{hour}:00:00.000+00:00"
+    ledger(tmp_path, early, "validation", trials={"0": early.meta["identity"], "1": late.meta["identity"]})
+    shown = without_searches(Chosen([late, early], []), []).records
+    assert [record.meta["seed"] for record in shown] == [0, 1]

@@ -2,12 +2,13 @@
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from contextlib import chdir, closing, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pandas as pd
 import pytest
 
 from pflsweep.cli import main
+from pflsweep.sweep.board import Board
 
 TWELVE = [
     "-m", "algorithm=fedavg,pgfed", "seed=0,1", "tune=grid", "tune.points=2", "tune.seeds=2", "train.rounds=3",
@@ -107,3 +109,10 @@ def require_each_once(url: str, slots: int) -> None:
 
 def database(folder: Path) -> str:
     return f"sqlite:///{folder / 'runs' / 'sweeps' / 'optuna.db'}"
+
+
+def age_heartbeats(board: Board) -> None:
+    """Let all heartbeats in a board's database be a minute old, as if nobody had sent one since."""
+    file = board.storage.url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("update trial_heartbeats set heartbeat = datetime('now', '-60 seconds')")

@@ -13,6 +13,7 @@ from sqlalchemy import event
 from pflsweep import disk
 from pflsweep.sweep.board import Board, Claim, _standing, point_of
 from pflsweep.sweep.plan import Job, Plan
+from tests.sweep.sweeping import age_heartbeats
 
 SEARCH, FINAL = Job(0, False, 0), Job(0, True, 0)
 KILLED: dict[str, Any] = {"status": "SIGKILL"}
@@ -109,7 +110,7 @@ def test_a_silent_worker_is_taken_over_and_that_counts_against_nobody(plan: Plan
         assert claim.job == SEARCH
         board.revive()
         assert board.slots[SEARCH].status == "running"  # it beats still
-        _age_heartbeats(board)
+        age_heartbeats(board)
         board.revive()
         assert board.slots[SEARCH].status == "waiting"
 
@@ -151,21 +152,12 @@ def test_what_a_killed_command_has_left_is_in_its_place_again(plan: Plan) -> Non
     claim = board.claim()
     assert claim is not None
     assert opened(plan).slots[claim.job].status == "running", "it may be another machine's"
-    _age_heartbeats(board)
+    age_heartbeats(board)
     again = opened(plan)
     assert again.slots[claim.job].status == "waiting"
     next_one = again.claim()
     assert next_one is not None
     assert next_one.job == claim.job
-
-
-def _age_heartbeats(board: Board) -> None:
-    """As if nobody had beaten for a minute."""
-    import sqlite3
-
-    file = board.storage.url.removeprefix("sqlite:///")
-    with sqlite3.connect(file) as connection:
-        connection.execute("update trial_heartbeats set heartbeat = datetime('now', '-60 seconds')")
 
 
 def test_released_means_as_if_never_claimed(plan: Plan) -> None:
@@ -386,7 +378,7 @@ def test_a_worker_that_was_suspended_has_lost_its_lease(plan: Plan) -> None:
     assert board.holds(claim)
     assert not queries, "the lease is renewed"
     _suspend(board, claim)
-    _age_heartbeats(board)
+    age_heartbeats(board)
     other.revive()
     assert not board.holds(claim)
     taken = other.claim()
@@ -400,7 +392,7 @@ def test_a_heartbeat_that_comes_too_late_renews_nothing(plan: Plan) -> None:
     board, other = opened(plan), opened(plan)
     claim = board.claim()
     assert claim is not None
-    _age_heartbeats(board)
+    age_heartbeats(board)
     other.revive()
     board.beat(claim)
     assert not board.holds(claim)

@@ -226,3 +226,22 @@ def test_sigterm_ends_like_ctrl_c_with_an_exit_code_of_its_own(workers: str, tmp
     assert [record["status"] for record in records] == ["interrupted"] * count
     assert all((file.parent / "checkpoint.pt").exists() for file in (tmp_path / "runs").glob("*/status.json"))
     assert {state for *_, state in states(database(tmp_path))} == {"WAITING"}
+
+
+@pytest.mark.parametrize(
+    ("count", "cores", "memory", "words"),
+    [
+        (30, 8, 64e9, ["30 workers would start, and this command has 8 cores", "use workers.count=8"]),
+        (2, 1, 64e9, ["has 1 core of"]),
+        (30, 32, 4e9, ["30 workers need 30 x 0.5 GB = 15.0 GB", "4.0 GB are free", "Use workers.count=8"]),
+    ],
+)
+def test_more_workers_than_the_machine_can_hold_are_refused_with_the_arithmetic(
+    count: int, cores: int, memory: float, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "available", lambda: cores)
+    monkeypatch.setattr(processes, "memory_available", lambda: memory)
+    with pytest.raises(UserError) as refused:
+        processes.check_count(count)
+    assert [word for word in words if word not in str(refused.value)] == []
+    processes.check_count(1)

@@ -392,3 +392,8 @@ def test_points_of_a_limited_grid_are_spread_over_it() -> None:
     assert points(space, 9) == points(space)
     assert axis("k", {"grid": [1]}, "f").range is None
     assert drawn_as({"k": axis("k", {"grid": [[1, 2], [3]]}, "f")}, {"k": [3]}) == {"k": "[3]"}
+
+
+def test_there_are_never_more_workers_than_trials() -> None:
+    assert planned("seed=0,1", "workers.count=1000").workers["count"] == 2
+    assert planned("seed=0,1", "workers.count=1").workers["count"] == 1

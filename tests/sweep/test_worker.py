@@ -1,6 +1,7 @@
 """What workers of one machine share, and what they tell when a trial goes wrong."""
 
 import os
+import shutil
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,12 +13,15 @@ import pflsweep
 from pflsweep import tracking
 from pflsweep.disk import Busy
 from pflsweep.errors import UserError
+from pflsweep.record import Record
 from pflsweep.sweep import plan as worker_plan
-from pflsweep.sweep import worker
+from pflsweep.sweep import summary, worker
 from pflsweep.sweep.board import Board
 from pflsweep.sweep.plan import Job, Plan, alike
 from pflsweep.sweep.space import axis
 from pflsweep.sweep.worker import outcome
+from tests.report.records import create
+from tests.sweep.sweeping import age_heartbeats
 
 
 @pytest.fixture
@@ -244,3 +248,76 @@ def test_a_slot_that_was_taken_over_meanwhile_is_not_put_back(
             worker._settle(board, claim, ends)
     board.refresh()
     assert board.slots[claim.job].value == 0.5
+
+
+class Recording:
+    """A listener that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def __enter__(self) -> "Recording":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.told.append("exit")
+
+    def rows(self, record: Any) -> None:
+        self.told.append(record.done)
+
+    def finish(self, record: Any, status: str) -> None:
+        self.told.append(status)
+
+
+def test_a_worker_that_lost_its_lease_stops_after_its_round_and_tracks_nothing_more(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tracked, other, taken = Recording(), Board(plan), list[Any]()
+    other.prepare()
+    watched = worker._Watch.__call__
+
+    def suspended(watch: Any, record: Any) -> None:
+        """In the third round this worker is silent for a minute, and another takes its trial over."""
+        if record.done == 3:
+            age_heartbeats(watch.board)
+            other.revive()
+            taken.append(other.claim())
+            watch.board._renewed[watch.claim.trial._trial_id] -= 60
+        watched(watch, record)
+
+    monkeypatch.setattr(worker._Watch, "__call__", suspended)
+    monkeypatch.setattr(worker, "open_run", lambda *_: tracked)
+    with caplog.at_level("WARNING"), pytest.raises(KeyboardInterrupt):
+        worker.work(plan, stop=lambda: bool(taken))
+    assert tracked.told == [1, 2]
+    assert taken[0].job == Job(0, False, 0)
+    assert "another has taken the trial over. It is stopped here" in caplog.text
+    other.refresh()
+    assert other.slots[Job(0, False, 0)].status == "running", "the one who lost it has not released it"
+
+
+@pytest.mark.parametrize("folder", ["here", "gone"])
+def test_a_superseded_final_trial_is_named_in_its_record(folder: str, plan: Plan) -> None:
+    plan = plan._replace(tune={**plan.tune, "partial": True})
+    record = create(plan.runs)
+    if folder == "gone":
+        shutil.rmtree(record.folder)
+    board = Board(plan)
+    board.prepare()
+    for value in (0.4, 0.6, None, 0.7, 0.8):
+        claim = board.claim()
+        assert claim is not None
+        if value is None:
+            board.fail(claim, "out of memory")
+        else:
+            board.tell(claim, value, {"trials": [{"identity": record.folder.name}]})
+        board.refresh()
+    assert summary.mark_superseded(board) == []
+    board.prepare()
+    claim = board.claim()
+    assert claim is not None
+    board.tell(claim, 0.9, {})
+    board.refresh()
+    assert summary.mark_superseded(board) == [record.folder.name]
+    if folder == "here":
+        assert Record(record.folder).status["superseded"] == [plan.id]
