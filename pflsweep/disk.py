@@ -51,7 +51,7 @@ def full(error: BaseException | None, place: Path | str) -> DiskFull | None:
         found = FULL_TEXT.search(str(error)) or (SQLITE_TEXT.search(str(error)) if little else None)
         if getattr(error, "errno", None) in FULL_ERRNO or found:
             said = os.strerror(error.errno) if found is None else found[0]  # type: ignore[attr-defined]
-            room = "" if there is None else f"; {free(there)} are free there"
+            room = "" if there is None else f"; {free(there)} of space are free there"
             return DiskFull(
                 f"{place} cannot be written to ({said}{room}). Make room, or choose another folder (paths.runs, "
                 "tracking.uri, workers.storage). Nothing that was written is lost: the same command goes on."

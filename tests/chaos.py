@@ -403,6 +403,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", type=Path, metavar="DIR", help="a new folder for what the sweeps leave")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # processes, server and mounts are removed, as by Ctrl-C
+    # a shell lets what runs in its background ignore SIGINT, and so would the commands that are begun here
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with ExitStack() as stack:
         folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder = folder.absolute()
