@@ -47,6 +47,7 @@ TRIAL = "dataset=digits partition.clients=6 model.hidden=[16] train.rounds=40 tr
 WORDS = ["-m", "sweep=chaos.yaml", "checkpoint.every=0.2", "workers.heartbeat=1", "tracking.every=0.5"]
 LEASE = 5.0  # seconds after which a silent worker is taken for dead: five heartbeats
 SHOWN = 20  # differences of a campaign
+EVENTS = 14  # of a campaign at most, so that the sweep comes further between them
 
 # What has to hold, in seconds on a machine on which an undisturbed sweep takes IDLE; on a slower one times this ratio
 IDLE = 60.0
@@ -357,11 +358,11 @@ class Chaos:
             return (Path(out) / "runs.md").read_text()
 
     def _work(self) -> None:
-        """Run one campaign after another, each with up to 8 events."""
+        """Run one campaign after another."""
         while True:
             with self._lock:
                 number, self.campaigns = self.campaigns, self.campaigns + 1
-                quota = min(8, self._left)
+                quota = min(EVENTS, self._left)
                 self._left -= quota
             if not quota:
                 return

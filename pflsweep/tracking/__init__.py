@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from pflsweep.errors import Parser, UserError, without_password
 from pflsweep.patience import Away, patiently
-from pflsweep.record import Record
+from pflsweep.record import Damaged, Record
 from pflsweep.tracking.shows import (
     MARK,
     describe,
@@ -339,6 +339,8 @@ class MlflowRun:
                 send()
                 name, uri = record.meta["name"], without_password(self.uri)
                 log.warning("MLflow's store %s had lost %s (%s): all of it was sent anew.", uri, name, reason(error))
+        except Damaged:  # of the record: no fault of the store's
+            raise
         except Exception as error:
             self.failures.append(time.monotonic())
             self.logged = None  # an answer may have been lost after the store took the batch
