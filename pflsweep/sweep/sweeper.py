@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from pflsweep import signals
 from pflsweep.compose import Config, command_of, config_of, hydra_errors, is_of_sweep
 from pflsweep.errors import UserError, without_password
 from pflsweep.sweep.words import shown
@@ -14,6 +15,12 @@ from pflsweep.sweep.words import shown
 if TYPE_CHECKING:  # Hydra imports this module for --help too
     from pflsweep.sweep.command import Command
     from pflsweep.sweep.plan import Plan
+
+
+def _finishing(number: int) -> bool:
+    """Say what a signal meets when all trials are over: an exception would be lost in MLflow or a figure."""
+    print("All trials are over, and the tables are being written; Ctrl-C again stops at once.", file=sys.stderr)
+    return True
 
 
 class TrialSweeper(BasicSweeper):
@@ -80,17 +87,18 @@ class TrialSweeper(BasicSweeper):
             blocked = sum(slot.status == "blocked" for slot in board.slots.values())
             done = f"{len(board.slots) - blocked} of {len(board.slots)}" if blocked else f"all {len(board.slots)}"
             print(f"{plan.name}: {done} trials are done, nothing is left to run.", file=sys.stderr)
-        ledger.write(board, self._said)
-        superseded = summary.mark_superseded(board)
-        lost = track and restore_sweep(cfg, plan.id, plan.name)
-        # some trials were tracked in a store that is gone, in another one, or not at all
-        if track and (status is None or not unfinished or lost):
-            with part_of(plan.id):
-                for record in summary.trained(board):
-                    send(cfg, record)
-        if track:
-            tag_superseded(cfg, plan.id, superseded)
-        code = summary.conclude(board, track)
+        with signals.handled(_finishing):
+            ledger.write(board, self._said)
+            superseded = summary.mark_superseded(board)
+            lost = track and restore_sweep(cfg, plan.id, plan.name)
+            # some trials were tracked in a store that is gone, in another one, or not at all
+            if track and (status is None or not unfinished or lost):
+                with part_of(plan.id):
+                    for record in summary.trained(board):
+                        send(cfg, record)
+            if track:
+                tag_superseded(cfg, plan.id, superseded)
+            code = summary.conclude(board, track)
         if code:
             raise SystemExit(code)
 
