@@ -90,10 +90,9 @@ def interruptible(asked: Stop = lambda: False) -> Iterator[Stop]:
     """
     pressed = threading.Event()
 
-    def note(number: int) -> bool:
+    def note() -> None:
         pressed.set()
         say("Stopping after this round; Ctrl-C again stops at once.")
-        return True
 
     with signals.handled(note):
         yield lambda: pressed.is_set() or asked() or signals.requested()

@@ -55,10 +55,10 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 @contextmanager
-def handled(act: Callable[[int], bool]) -> Iterator[None]:
-    """Call `act` with the number of each signal that asks to stop. Where it returns True, the next signal of that kind
-    does what it did before this context. SIGTERM is handled only inside `terminable`, and both only in the main thread.
-    Inside another such context nothing changes: the outer one hears the signals.
+def handled(act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` for the first signal of each kind that asks to stop; the next one does what it did before.
+    SIGTERM is handled only inside `terminable`, and both only in the main thread. Inside another such context nothing
+    changes: the outer one hears the signals.
     """
     global _handling, _requested
     if not _in_main_thread() or _handling:
@@ -70,8 +70,8 @@ def handled(act: Callable[[int], bool]) -> Iterator[None]:
     def handle(number: int, frame: FrameType | None) -> None:
         global _last, _requested
         _last, _requested = number, True
-        if act(number):
-            signal.signal(number, before[number])
+        act()
+        signal.signal(number, before[number])
 
     _handling, asked_before = True, _requested
     for number in numbers:

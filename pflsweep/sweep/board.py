@@ -38,8 +38,7 @@ FINAL_JOB = Job(0, True, 0)  # any of them: their study is one
 POINT = "point"  # what a final trial's is kept under
 RETRIED = "retried"  # what each `retry` of a search leaves for other commands
 OPEN = (TrialState.WAITING, TrialState.RUNNING)
-RESULTS = ("done", "pruned", "diverged")  # by which a point of a search wins or loses
-SETTLED = (*RESULTS, "failed")
+SETTLED = ("done", "pruned", "diverged", "failed")  # all but the last are results, by which a point wins or loses
 SAMPLERS = ("none", "grid", "random", "tpe", "cmaes")
 PRUNERS = ("none", "median", "halving")
 

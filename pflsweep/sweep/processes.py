@@ -8,6 +8,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -119,11 +120,12 @@ def run(plan: Plan, board: Board) -> None:
         with _stopping(workers) as pressed:
             while workers:
                 time.sleep(LOOK)
-                if signals.requested() and not pressed:  # it came before, and a library has swallowed the exception
+                # a signal that came before, and whose exception a library has swallowed
+                if signals.requested() and not pressed.is_set():
                     raise KeyboardInterrupt
                 for worker in _ended(workers):
                     error = worker.raised
-                    if worker.process.returncode == 0 or (pressed and error is None):
+                    if worker.process.returncode == 0 or (pressed.is_set() and error is None):
                         continue
                     if error is None:
                         had = board.record_death(worker.name, worker.status)
@@ -138,7 +140,7 @@ def run(plan: Plan, board: Board) -> None:
                         raise error
                     errors.append(error)
                     say(f"A worker has ended, the others go on: {shortened(error, 500)}")
-    if pressed:
+    if pressed.is_set():
         raise KeyboardInterrupt
     if len(errors) == count:
         raise errors[0]
@@ -163,19 +165,18 @@ def _end_all(workers: Collection[Worker]) -> None:
 
 
 @contextmanager
-def _stopping(workers: dict[int, Worker]) -> Iterator[list[int]]:
+def _stopping(workers: dict[int, Worker]) -> Iterator[threading.Event]:
     """Stop all workers after their rounds on Ctrl-C and SIGTERM; a second one raises KeyboardInterrupt at once. Yield
-    the list of signals that came.
+    the event that one came.
     """
-    pressed: list[int] = []
+    pressed = threading.Event()
 
-    def stop(number: int) -> bool:
-        pressed.append(number)
+    def stop() -> None:
+        pressed.set()
         for worker in list(workers.values()):
             with suppress(OSError):
                 worker.stop()
         say("Stopping after this round of each worker; Ctrl-C again stops at once.")
-        return True
 
     with signals.handled(stop):
         yield pressed

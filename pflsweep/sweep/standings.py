@@ -86,8 +86,11 @@ def failed(board: Board) -> list[tuple[Job, Slot]]:
     """Return the slots that failed, and final trials that diverged. A point that diverged has lost its search, which is
     no failure.
     """
-    bad = [(job, slot) for job, slot in board.slots.items() if slot.status in ("diverged", "failed")]
-    return [(job, slot) for job, slot in bad if slot.status == "failed" or job.final]
+    return [
+        (job, slot)
+        for job, slot in board.slots.items()
+        if slot.status == "failed" or (slot.status == "diverged" and job.final)
+    ]
 
 
 def no_winner(board: Board) -> list[str]:

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,13 +111,14 @@ def conclude(board: Board, track: bool) -> int:
 
 
 def _name_failures(board: Board) -> int:
-    failed = [slot for _, slot in standings.failed(board)]
-    traces = [slot.result.get("trace") for slot in failed] + [None] * len(board.plan.groups)
-    for line, trace in zip(standings.failures(board), traces, strict=False):
+    bad = standings.failed(board)
+    failed = [slot for _, slot in bad]
+    # after the slots that failed come searches without a winner, which have no trace
+    for line, trace in zip_longest(standings.failures(board), (slot.result.get("trace") for slot in failed)):
         print(f"pflsweep: {line}" + (f"\n{trace}" if trace else ""), file=sys.stderr)
     if not failed:
         return 0
-    points = all(not job.final for job, _ in standings.failed(board))
+    points = all(not job.final for job, _ in bad)
     again = "the same command" if points else "retry=true"
     print(f"{len(failed)} of {len(board.slots)} trials failed; {again} tries them again.", file=sys.stderr)
     causes = [slot for slot in failed if not slot.result.get("no_winner")]  # what a lost search has left out is none

@@ -17,10 +17,9 @@ if TYPE_CHECKING:  # Hydra imports this module for --help too
     from pflsweep.sweep.plan import Plan
 
 
-def _finishing(number: int) -> bool:
+def _finishing() -> None:
     """Say what a signal meets when all trials are over: an exception would be lost in MLflow or a figure."""
     print("All trials are over, and the tables are being written; Ctrl-C again stops at once.", file=sys.stderr)
-    return True
 
 
 class TrialSweeper(BasicSweeper):
