@@ -187,7 +187,8 @@ class Campaign:
             command.allowed.add(code)
         elif kind != "kill -9":  # a worker that is killed is replaced; when all were ended by signals, the command ends
             command.allowed |= {130, 143}
-        if not started:  # Python itself ends before the program can say how
+        # before the first line and after the last one Python itself ends, and the program cannot say how
+        if not started or command.printed:
             command.allowed.add(-number)
         send(pids, number)
         if target != "worker" and command.wait(limit := ENDING * self.chaos.slow) is None:
@@ -226,7 +227,7 @@ class Campaign:
         assert self.server is not None
         for command in self.commands:
             self.log(f"restart of the server: {self._where(command)}")
-            if not command.started:  # whether it can be used is found out at the start
+            if not command.training:  # whether it can be used is found out at the start
                 command.allowed.add(2)
         with self.server.away():
             time.sleep(self.draw.uniform(0, 6))

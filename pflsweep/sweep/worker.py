@@ -33,6 +33,12 @@ class NoWinner(Exception):  # noqa: N818 (no error of its own)
     """Every point of a final trial's search has lost."""
 
 
+LOST = (
+    "this worker was silent for too long (suspended, or cut off from the database), and another has taken the trial "
+    "over. It is stopped here; what is trained is kept."
+)
+
+
 class LeasedListener:
     """Pass a trial's rounds on to tracking as long as this worker holds the trial's lease. After that another worker
     may be sending the same rounds.
@@ -200,6 +206,9 @@ def _trained(board: Board, claim: Claim, stop: Stop, seat: Seat | None = None) -
 def _listen(board: Board, claim: Claim, before: int, config: dict[str, Any], record: Record) -> Listener:
     """Open a trial's run in tracking. before: rounds under earlier seeds."""
     board.begin(claim, record.folder, before)
+    # a machine that slept until here must not set a run to RUNNING that another worker has finished
+    if not board.holds(claim):
+        raise LeaseLost(LOST)
     return LeasedListener(open_run(config, record), partial(board.holds, claim))
 
 
@@ -245,10 +254,7 @@ class _Watch:
 
     def __call__(self, record: Record) -> None:
         if not self.board.holds(self.claim):
-            raise LeaseLost(
-                "this worker was silent for too long (suspended, or cut off from the database), and another has taken "
-                "the trial over. It is stopped here; what is trained is kept."
-            )
+            raise LeaseLost(LOST)
         row, trial = record.last_row, self.claim.trial
         done, total = int(row["round"]), int(record.config["train"]["rounds"])
         self.board.note(self.claim, round=[done, total], reached=self.before + done)
