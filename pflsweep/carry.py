@@ -1,4 +1,5 @@
-"""`pflsweep record export | import`: finished records and the ledgers of sweeps, carried between folders and machines.
+"""`pflsweep record export | import | migrate`: finished records and ledgers of sweeps, carried between folders and
+machines, or brought up to date.
 
 What is exported is a folder of runs like any other: reports are made from it as it lies, with --runs. What is carried
 may be somebody else's: of each record the files that pflsweep knows, each a regular file of the record's own folder,
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 
 from pflsweep import disk
 from pflsweep.errors import Parser, UserError
+from pflsweep.migrate import migrate
 from pflsweep.record import CARRIED, STAYS, Record
 from pflsweep.report.compare import finished
 from pflsweep.report.paper.store import Ledger, ledger_of, ledgers
@@ -51,6 +53,14 @@ def _import(options: argparse.Namespace) -> int:
     chosen = choose(options.source, [])
     tracked = None if options.no_tracking else options.uri or ""
     return _carried(chosen, options.source, options.runs, "import", "--runs", with_ledgers=True, tracked=tracked)
+
+
+def _migrate(options: argparse.Namespace) -> int:
+    done = migrate(options.runs)
+    print(f"{done.records} records and {done.ledgers} ledgers of sweeps in {options.runs} brought up to date")
+    for line in done.left:
+        print(f"left as it is: {line}", file=sys.stderr)
+    return 2 if done.left else 0
 
 
 def _carried(
@@ -256,7 +266,7 @@ def _track(records: list[Record], uri: str | None) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="pflsweep record", description="Carry finished records, and what sweeps say of them.")
-    words = parser.add_subparsers(required=True, metavar="WHAT", help="export | import")
+    words = parser.add_subparsers(required=True, metavar="WHAT", help="export | import | migrate")
     out = words.add_parser("export", description="Copy finished runs, without checkpoints and models.")
     out.add_argument("run", nargs="*", metavar="RUN", help="as in `pflsweep report runs`; default: all, with ledgers")
     out.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to; a folder of runs")
@@ -266,6 +276,11 @@ def _parser() -> argparse.ArgumentParser:
     into.add_argument("--uri", metavar="URI", help="of MLflow (sqlite:///mlflow.db)")
     into.add_argument("--no-tracking", action="store_true", help="do not tell MLflow")
     into.set_defaults(act=_import)
+    bring = words.add_parser("migrate", description="Bring records of an older pflsweep up to date, in their folder.")
+    bring.add_argument(
+        "runs", type=Path, nargs="?", default=Path("runs"), metavar="DIR", help="a folder of runs (runs)"
+    )
+    bring.set_defaults(act=_migrate)
     for each in (out, into):
         each.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where records are (runs)")
     return parser

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 from pflsweep.compose import Config, compose, conf_dir, folders, read_option, unknown_key
 from pflsweep.errors import UserError, nearest, one_line
+from pflsweep.identity import NEUTRAL, portable
 from pflsweep.keys import PLUGS, as_override, flat, put, under
 from pflsweep.rules import RULES, Rule, field_rule, kinds_of, require
 
@@ -26,6 +27,7 @@ CROWD = 4  # worker processes a core that are still let through: slower than one
 FASTEST = 1_000_000  # training samples a second, more than any trial of the pages in reports/ trains
 YEAR, TOO_LONG = 365.25 * 86400, 10  # seconds; years
 PLUGGED = ("algorithm", *PLUGS, "study")  # groups whose node is described by a class rather than by its own file
+BUILT = ("model", "dataset", "partition")  # groups whose node is the call of a function
 
 
 class Parts(NamedTuple):
@@ -150,6 +152,25 @@ def _rules_of(cls: type) -> dict[str, Rule]:
     return {name: field_rule(hints[name], field) for name, field in hyperparameters(cls).items()}
 
 
+def neutral_values(config: Config) -> dict[str, Any]:
+    """Return the neutral value of each key of a config that has one.
+
+    The trainer's keys and those of methods, plug-ins and studies declare it. Of the function that builds a model, a
+    dataset or a partition it is the parameter's default: a call that says the default is the call that does not.
+    """
+    found = dict(NEUTRAL)
+    for group in PLUGGED:
+        rules = _field_rules(group, config)
+        found |= {key: rule.neutral for key, rule in rules if rule.neutral is not ...}
+    for group in BUILT:
+        function = target(group, config.choices[group], config.values[group])
+        for name, parameter in inspect.signature(function).parameters.items():
+            if parameter.default is not parameter.empty:
+                default = parameter.default
+                found[f"{group}.{name}"] = list(default) if isinstance(default, tuple) else default
+    return found
+
+
 def target(group: str, option: str, node: dict[str, Any]) -> Any:
     """The object that a node's `_target_` names. Raises UserError where there is none."""
     return imported(target_path(group, option, node), f"{group}={option}")
@@ -261,7 +282,7 @@ def config_of_model(name: str, node: Any, seed: int, config_dir: str | Path | No
     """Return a config whose model is the one of a record. name: the record's meta["model"]. node: its config's model.
 
     A record may be somebody else's, so what is imported is what the option's own file names, in conf/model or in
-    config_dir; the record's `_target_`s have to be the same, and its other values pass the option's rules. Raises
+    config_dir; it has to be what the record calls it, and the record's other values pass the option's rules. Raises
     UserError.
     """
     if not isinstance(node, dict):
@@ -277,16 +298,19 @@ def config_of_model(name: str, node: Any, seed: int, config_dir: str | Path | No
             '(as with --config-dir). For example: result.load_global(config_dir="my_conf").'
         )
     config = compose([f"model={option}", "tracking=none"], config_dir)
-    allowed, given = flat({"model": config.reference["model"]}), flat({"model": node})
+    allowed, given = flat(portable({"model": config.reference["model"]}, config.choices)), flat({"model": node})
     for key, value in given.items():
         if key not in allowed:
             raise UserError(unknown_key(key, list(allowed)))
-        if key.endswith("._target_") and value != allowed[key]:
+        if key == "model" and value != allowed[key]:
+            path = config.reference["model"]["_target_"]
             raise UserError(
-                f"{key} is {value!r} in the record, but model={option} is built by {allowed[key]}. What a record names "
-                "is not run: if that code is yours, build the model with it and load `result.record.models()` into it."
+                f"the record's model was built by {value!r}, but model={option} is {allowed[key]!r} ({path}). What a "
+                "record names is not run: if that code is yours, build the model with it and load "
+                "`result.record.models()` into it."
             )
-        put(config.values, key, value)
+        if key != "model":
+            put(config.values, key, value)
     config.values["seed"] = seed
     check(config)
     return config

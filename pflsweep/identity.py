@@ -1,12 +1,25 @@
-"""What of a config the numbers of a trial depend on: its identity, and the method's name."""
+"""The identity of a trial: a hash of everything that its numbers depend on.
+
+It hashes option names and values, as a command gives them (algorithm=fedala partition.alpha=0.1), never import paths
+of shipped code, so that a file that is moved and a class that is renamed orphan no record. A class of the user's own is
+known by its name and by the hash of its source.
+"""
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from pflsweep.keys import PLUGS, flat, under
+from pflsweep.places import shipped
+from pflsweep.rules import RULES
 
+# Raised when a change moves the numbers of all models ("engine") or of those of one family, which a model's module
+# names as FAMILY. A method's own `version` stands in its class. 1 is left out of identities, so that a new family
+# changes none.
+NUMERICS = {"engine": 1, "dense": 1, "convolutional": 1, "text": 1}
 # Keys that say where and how a trial runs, but not what it computes
 RUNTIME = (
     "device",
@@ -20,24 +33,14 @@ RUNTIME = (
     "tracking",
     "checkpoint",
 )
-YOUNG: dict[str, Any] = {
-    **{group: {} for group in (*PLUGS, "study") if group != "ala"},
-    "algorithm.idle": 0.0,
-    "ala.idle": 0.0,
-    "dataset.augment": "none",
-    "data.limit": None,
-    "data.targets": "own",
-    "data.shuffle": 0,
-    "data.new": 0,
-    "data.new_epochs": 20,
-    "train.sampling": "uniform",
-    "train.sampling_alpha": 1.0,
-    "train.optimiser_state": "fresh",
-    "train.precision": "fp32",
-    "train.compile": False,
+# The values that every record had before their keys were there: a config that has one is the same config as one
+# without the key. Methods, models, datasets and partitions declare those of their own keys.
+NEUTRAL: dict[str, Any] = {
+    **{group: {} for group in (*PLUGS, "study")},
+    **{key: rule.neutral for key, rule in RULES.items() if rule.neutral is not ...},
 }
-# keys that act on something only under this condition on the flat config
-ACTING: dict[str, Callable[[dict[str, Any]], Any]] = {
+# Keys that act on something only under this condition on the flat config, which may lack neutral values
+CONDITIONAL_KEYS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "data.shuffle": lambda config: config.get("data.targets") == "permuted",
     "data.new_epochs": lambda config: config.get("data.new"),
     "train.sampling_alpha": lambda config: config.get("train.sampling") == "dirichlet",
@@ -45,45 +48,93 @@ ACTING: dict[str, Callable[[dict[str, Any]], Any]] = {
 }
 
 
-def identity(
-    config: dict[str, Any],
+def config_digest(
+    config: Mapping[str, Any],
     *,
-    data_checksum: str,
-    version: int,
+    versions: Mapping[str, int],
+    numerics: Mapping[str, int],
     extends: bool,
-    plugins: dict[str, int] | None = None,
     code: Sequence[str] = (),
 ) -> str:
-    """16 hex digits of what the numbers of a trial depend on. plugins: the version of each by its group.
-    code: hashes of source that is not pflsweep's.
+    """Return 16 hex digits of what a trial's numbers depend on, but for its data.
 
-    eval_batch and eval_every stay in: the one changes batch norm's recalibration, the other the rows.
-    Where more rounds just continue a run (`extends`), train.rounds is left out, so that they find it. So are the
-    groups and keys younger than the first records where nothing is chosen of them.
+    config: flat and portable (see `portable` and `without_neutral`). versions: of the method and of each plug-in, by
+    group. numerics: of the engine and the model, by family. extends: whether more rounds just continue a run, so that
+    train.rounds is left out and they find it. code: hashes of source that is not pflsweep's.
+
+    eval_batch and eval_every are part of it: the one changes batch norm's recalibration, the other the rows.
     """
     runtime = (*RUNTIME, "train.rounds") if extends else RUNTIME
-    relevant = {key: value for key, value in without_young(acting(flat(config))).items() if not under(key, runtime)}
-    text = json.dumps([relevant, data_checksum, version, *([plugins] if plugins else []), *code], sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    relevant = {key: value for key, value in conditional(config).items() if not under(key, runtime)}
+    raised = {family: version for family, version in numerics.items() if version != 1}
+    return _digest([relevant, dict(versions), raised, list(code)])
 
 
-def without_young(config: dict[str, Any]) -> dict[str, Any]:
-    """A flat config without the keys that are younger than the first records, where nothing is chosen of them."""
-    return {key: value for key, value in config.items() if key not in YOUNG or value != YOUNG[key]}
+def identity(config_digest: str, data_checksum: str) -> str:
+    """Return the identity of a trial: 16 hex digits, the name of its record's folder."""
+    return _digest([config_digest, data_checksum])
 
 
-def whole(config: dict[str, Any]) -> dict[str, Any]:
-    """A config as flat keys that act on something; those younger than it have the values that it was trained with."""
-    return acting({**YOUNG, **flat(config)})
+def _digest(content: Any) -> str:
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
-def acting(config: dict[str, Any]) -> dict[str, Any]:
-    """A flat config without the keys that act on nothing."""
-    return {key: value for key, value in config.items() if key not in ACTING or ACTING[key](config)}
+def portable(values: Any, choices: Mapping[str, str]) -> dict[str, Any]:
+    """Return a config whose nodes say the option that built them, `_option_`, in the place of an import path.
+
+    choices: the chosen option of each group.
+    """
+    return {group: _portable(node, choices.get(group)) for group, node in values.items()}
 
 
-def method_name(chosen: dict[str, Any]) -> str:
-    """The method with what is plugged into it, by the options chosen of each group: fedavg, fedavg+ala+gaussian."""
+def _portable(node: Any, option: str | None = None) -> Any:
+    if not isinstance(node, dict):
+        return node
+    named = {"_option_": option_of(node["_target_"], option)} if "_target_" in node else {}
+    return named | {key: _portable(value) for key, value in node.items() if key != "_target_"}
+
+
+def option_of(target: str, option: str | None = None) -> str:
+    """Return the name by which identities know what a `_target_` names.
+
+    It is `option` where that is the shipped option of this target; else the first shipped one that has this target. A
+    class or function that no shipped option names, as a user's own, is known by its own name without its module.
+    """
+    known = shipped_options().get(target, [])
+    return option if option in known else known[0] if known else target.rpartition(".")[2]
+
+
+@cache
+def shipped_options() -> dict[str, list[str]]:
+    """Return the options of conf/ by the import path that they build, sorted by name."""
+    found: dict[str, list[str]] = {}
+    for file in sorted(shipped("conf").glob("*/*.yaml"), key=lambda file: file.stem):
+        if named := re.search(r"^_target_: *(\S+)", file.read_text(encoding="utf-8"), re.MULTILINE):
+            found.setdefault(named[1], []).append(file.stem)
+    return found
+
+
+def without_neutral(config: Mapping[str, Any], neutral: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a flat config without the keys that have their neutral value."""
+    return {key: value for key, value in config.items() if key not in neutral or value != neutral[key]}
+
+
+def whole(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config as flat keys that act on something, with the trainer's neutral values where they are left out."""
+    return conditional({**NEUTRAL, **flat(dict(config))})
+
+
+def conditional(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a flat config without the keys that act on nothing."""
+    return {
+        key: value
+        for key, value in config.items()
+        if key not in CONDITIONAL_KEYS or CONDITIONAL_KEYS[key](dict(config))
+    }
+
+
+def method_name(chosen: Mapping[str, Any]) -> str:
+    """Return the method with what is plugged into it, by the options chosen of each group: fedavg+ala+gaussian."""
     plugged = [(group, chosen.get(group) or "none") for group in PLUGS]
     names = [group if option == "on" else option for group, option in plugged if option not in ("none", "off")]
     return "+".join([str(chosen.get("algorithm") or chosen["method"]), *names])

@@ -6,11 +6,15 @@ PLUGS = ("ala", "privacy", "attack")  # groups whose options are plugged into th
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Full key -> value of nested dicts; an empty dict is a value."""
+    """Return nested dicts as full key -> value, as a command gives them; an empty dict is a value.
+
+    A node's `_option_` stands under the node's own key: {"model": "mlp", "model.hidden": [200]}.
+    """
     found: dict[str, Any] = {}
     for key, value in values.items():
         nested = flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {}
-        found.update(nested or {f"{prefix}{key}": value})
+        full = prefix.removesuffix(".") if key == "_option_" else f"{prefix}{key}"
+        found.update(nested or {full: value})
     return found
 
 

@@ -20,24 +20,39 @@ import yaml
 from pflsweep import disk, history
 from pflsweep.disk import writing
 from pflsweep.errors import UserError, without_password
+from pflsweep.keys import flat
 from pflsweep.sources import changed
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
+FORMAT = 1  # of a record; `pflsweep record migrate` brings older ones up
 # what half a record may have left behind
 STALE = (
     *("rounds.parquet", "clients.parquet", "newcomers.parquet", "study.parquet", "matrices.npz"),
     *("checkpoint.pt", "models.pt", "labels.png"),
 )
 NEEDED: dict[str, dict[str, type]] = {  # what every file says
-    "meta.json": {"identity": str, "name": str, "method": str, "seed": int, "created": str, "environment": dict},
-    "status.json": {"status": str, "rounds": int},
+    "meta.json": {
+        "identity": str,
+        "name": str,
+        "method": str,
+        "seed": int,
+        "created": str,
+        "environment": dict,
+        "neutral": list,
+        "method_version": int,
+        "plugin_versions": dict,
+        "numerics": dict,
+        "data_checksum": str,
+        "digests": dict,
+    },
+    "status.json": {"status": str, "rounds": int, "config": list},
 }
 TABLES: dict[str, tuple[str, ...]] = {  # the columns that every one has, if it has rows
     "rounds.parquet": ("round", "seconds", "eval_seconds"),
     "clients.parquet": ("round", "view", "client", "n", "correct"),
-    "newcomers.parquet": ("epoch", "n", "correct"),
+    "newcomers.parquet": ("epoch", "n", "correct", "round"),
     "study.parquet": (),
     "partition.parquet": ("client",),
 }
@@ -70,6 +85,8 @@ class Record:
         if not (self.folder / "meta.json").exists():
             raise UserError(f"{self.folder} is not a record of a trial: it has no meta.json.")
         self.meta: dict[str, Any] = self._read("meta.json", disk.read_json)
+        if self.meta.get("format") != FORMAT:
+            raise UserError(another_format(self.folder, self.meta.get("format"), self.folder.parent))
         self.config: dict[str, Any] = self._read("config.yaml", disk.read_yaml)
         self.status: dict[str, Any] = self._read("status.json", disk.read_json)
         for name, found in (("meta.json", self.meta), ("status.json", self.status)):
@@ -78,8 +95,8 @@ class Record:
                     raise self._damaged(name, f"without '{key}'")
                 if not isinstance(found[key], kind):
                     raise self._damaged(name, f"with {key}={found[key]!r}, which is no {kind.__name__}")
-        self._written = [_digest(self.config)]  # of the config that is on the disk
-        if "config" in self.status and self._written[0] not in self.status["config"]:  # half a YAML may be YAML
+        self._written = [digest_of_config(self.config)]  # of the config that is on the disk
+        if self._written[0] not in self.status["config"]:  # half a YAML may be YAML
             raise self._damaged("config.yaml", "not as it was written")
         self._before = self._table("rounds", read_parquet)
         if self.status["rounds"] and self._before.empty:
@@ -104,7 +121,7 @@ class Record:
         """A record of which nothing is on the disk before `begin`."""
         record = object.__new__(cls)
         record.folder, record.meta, record.config = folder, {**meta, "created": _now()}, kept(config)
-        record.status = {"status": "running", "rounds": 0, "target": None, "seconds": 0.0, "error": None}
+        record.status = {"status": "running", "rounds": 0, "target": None, "seconds": 0.0, "error": None, "config": []}
         record._written = []
         record._before, record._rounds = pd.DataFrame(), []
         record._clients, record.matrices = [], {}
@@ -153,11 +170,16 @@ class Record:
                 disk.write_parquet(self.folder / "partition.parquet", self.partition)
                 self._partition = None
             # the old one stays allowed: the file is still the old one if the process dies right here
-            digests = [_digest(self.config), *self._written]
+            digests = [digest_of_config(self.config), *self._written]
             self.set_status(status="running", target=self.config["train"]["rounds"], error=None, config=digests)
             disk.write_text(self.folder / "config.yaml", yaml.safe_dump(self.config, sort_keys=False))
             self._written = digests[:1]
             disk.write_json(self.folder / "meta.json", self.meta)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Return the config as flat keys without those that have their neutral value, as ledgers write it."""
+        return {key: value for key, value in flat(self.config).items() if key not in self.meta["neutral"]}
 
     @property
     def begun(self) -> bool:
@@ -209,7 +231,7 @@ class Record:
         table = self._newcomers()
         own = table[table["round"] == self.done].drop(columns="round").reset_index(drop=True)
         if own.empty and self.config.get("data", {}).get("new"):
-            known = " and ".join(str(t) for t in sorted(set(table["round"])) if t)
+            known = " and ".join(str(t) for t in sorted(set(table["round"])))
             raise UserError(
                 f"{self.folder}: new clients have not fine-tuned the model of round {self.done}"
                 f"{f', only that of {known}: ask for as many rounds' if known else ''}. "
@@ -321,19 +343,13 @@ class Record:
     def save_newcomers(self, table: pd.DataFrame) -> None:
         """Of the last round, beside those of others at which the trial has ended before."""
         before = self._newcomers()
-        others = before[~before["round"].isin((0, self.done))]
+        others = before[before["round"] != self.done]
         with writing(self.folder):
             disk.write_parquet(self.folder / "newcomers.parquet", _joined([others, table.assign(round=self.done)]))
 
     def _newcomers(self) -> pd.DataFrame:
-        """Of all rounds at which the trial has ended; 0 is an unknown one."""
-        table = self._read("newcomers.parquet", read_parquet, pd.DataFrame({"round": []}))
-        return table if "round" in table else table.assign(round=self._ended())
-
-    def _ended(self) -> int:
-        """At which round the trial on the disk has ended, 0 for none: what older files belong to, which do not say."""
-        status = self._read("status.json", disk.read_json)
-        return int(status["rounds"]) if status["status"] == "finished" else 0
+        """Of all rounds at which the trial has ended."""
+        return self._read("newcomers.parquet", read_parquet, pd.DataFrame({"round": []}))
 
     def save_study(self, table: pd.DataFrame) -> None:
         with writing(self.folder):
@@ -359,15 +375,12 @@ class Record:
 
     @property
     def models_round(self) -> int:
-        """After which round the models are that it holds; 0 where there are none, or it is not known."""
+        """Return the round after which the models are that it holds; 0 where there are none."""
         return self._models()[1]
 
     def _models(self) -> tuple[dict[str, Any] | None, int]:
-        found = self._read("models.pt", partial(_read_torch, needed=("global", "personal")), None)
-        if found is None:
-            return None, 0
-        saved = self.config.get("checkpoint", {}).get("models", True)  # else they are of a command before
-        return found, found["round"] if "round" in found else self._ended() if saved else 0
+        found = self._read("models.pt", partial(_read_torch, needed=("round", "global", "personal")), None)
+        return (None, 0) if found is None else (found, found["round"])
 
     def _table(self, name: str, reader: Callable[[Path], Any]) -> Any:
         """Empty before the first write."""
@@ -396,7 +409,18 @@ class Record:
         return Damaged(f"{self.folder / name} cannot be read: it is {how}. Put the right file back{anew}.")
 
 
-def _digest(config: dict[str, Any]) -> str:
+def another_format(path: Path, found: Any, runs: Path) -> str:
+    """Return what is said of a record or ledger in the folder `runs` that has not the format of this pflsweep."""
+    if found is None or (isinstance(found, int) and found < FORMAT):
+        return (
+            f"{path} was written by an older pflsweep (format {found or 0}, not {FORMAT}). "
+            f"`pflsweep record migrate {runs}` brings all that is in this folder up to date."
+        )
+    return f"{path} was written by a newer pflsweep (format {found!r}, not {FORMAT}): update pflsweep to read it."
+
+
+def digest_of_config(config: dict[str, Any]) -> str:
+    """Return the hash by which status.json knows the config.yaml that belongs to it."""
     return hashlib.blake2b(json.dumps(config, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
 
 

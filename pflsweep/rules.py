@@ -24,6 +24,7 @@ class Rule:
     null: bool = False
     items: type | None = None  # what a list is of
     empty: bool = True  # whether text may be empty
+    neutral: Any = ...  # the value that every record had before there was this key; ... where all have the key
 
     def allows(self, value: Any) -> bool:
         if value is None:
@@ -78,11 +79,11 @@ RULES = {
     "device": Rule((), choices=("auto", "cpu", "cuda")),
     "data.root": Rule((str,), null=True, empty=False),
     "data.validation": Rule((float,), low=0, below=1),
-    "data.limit": Rule((int,), low=1, null=True),
-    "data.targets": Rule((), choices=("own", "permuted")),
-    "data.shuffle": Rule((int,), low=0, high=SEEDS),
-    "data.new": Rule((int,), low=0),
-    "data.new_epochs": Rule((int,), low=0, high=100_000),
+    "data.limit": Rule((int,), low=1, null=True, neutral=None),
+    "data.targets": Rule((), choices=("own", "permuted"), neutral="own"),
+    "data.shuffle": Rule((int,), low=0, high=SEEDS, neutral=0),
+    "data.new": Rule((int,), low=0, neutral=0),
+    "data.new_epochs": Rule((int,), low=0, high=100_000, neutral=20),
     "paths.runs": Rule((str,), empty=False),
     "checkpoint.every": Rule((float,), low=0),
     "tracking.backend": Rule((), choices=("mlflow", "none")),
@@ -91,15 +92,15 @@ RULES = {
     "tracking.every": Rule((float,), low=0),
     "train.rounds": Rule((int,), low=1, high=10_000_000),
     "train.participation": Rule((float,), above=0, high=1),
-    "train.sampling": Rule((), choices=("uniform", "size", "dirichlet")),
-    "train.sampling_alpha": Rule((float,), above=0),
+    "train.sampling": Rule((), choices=("uniform", "size", "dirichlet"), neutral="uniform"),
+    "train.sampling_alpha": Rule((float,), above=0, neutral=1.0),
     "train.weights": Rule((), choices=("share", "uniform")),
     "train.epochs": Rule((int,), low=1, high=100_000),
     "train.batch": Rule((int,), low=1),
     "train.lr": Rule((float,), above=0, below=1e38),  # weights are of 32 bits
     "train.lr_decay": Rule((float,), above=0, below=1e38),
     "train.momentum": Rule((float,), low=0, below=1),
-    "train.optimiser_state": Rule((), choices=("fresh", "kept")),
+    "train.optimiser_state": Rule((), choices=("fresh", "kept"), neutral="fresh"),
     "train.weight_decay": Rule((float,), low=0, below=1e38),
     "train.eval_every": Rule((int,), low=1),
     "train.eval_batch": Rule((int,), low=1),
@@ -107,8 +108,8 @@ RULES = {
     "metrics.all": Rule((bool,)),
     "metrics.trained": Rule((bool,)),
     "metrics.subset_size": Rule((), choices=("union", "own")),
-    "train.precision": Rule((), choices=("fp32", "tf32", "bf16")),
-    "train.compile": Rule((bool,)),
+    "train.precision": Rule((), choices=("fp32", "tf32", "bf16"), neutral="fp32"),
+    "train.compile": Rule((bool,), neutral=False),
     "train.chunk": Rule((int,), low=1, choices=("auto",)),
     "train.threads": Rule((int,), low=1, high=1024, choices=("auto",)),
     "train.workers": Rule((int,), low=1, high=1024, choices=("auto",)),
@@ -159,7 +160,8 @@ def field_rule(hint: Any, field: Any) -> Rule:
     choices = tuple(field.metadata.get("choices") or ())
     bounds = field.metadata.get("bounds", {})
     null = type(None) in get_args(hint)
-    return Rule(() if choices else kinds, choices=choices, null=null, **bounds)
+    neutral = field.metadata.get("neutral", ...)
+    return Rule(() if choices else kinds, choices=choices, null=null, neutral=neutral, **bounds)
 
 
 def kinds_of(hint: Any) -> tuple[type, ...]:

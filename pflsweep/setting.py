@@ -1,5 +1,6 @@
 """What a record says about its trial before training: identity, name, environment."""
 
+import importlib
 import platform
 import subprocess
 from functools import cache
@@ -10,12 +11,11 @@ import torch
 
 from pflsweep import __version__
 from pflsweep.compose import Config
-from pflsweep.config import PLUGGED, Parts, imported, target
-from pflsweep.identity import identity, method_name
+from pflsweep.config import BUILT, PLUGGED, Parts, imported, neutral_values, target, target_path
+from pflsweep.identity import NUMERICS, config_digest, identity, method_name, portable, without_neutral
 from pflsweep.keys import PLUGS, flat
+from pflsweep.record import FORMAT
 from pflsweep.sources import code_digests, own_modules
-
-BUILT = ("model", "dataset", "partition")  # config groups of functions
 
 
 def describe(config: Config, parts: Parts) -> dict[str, Any]:
@@ -24,15 +24,11 @@ def describe(config: Config, parts: Parts) -> dict[str, Any]:
     code, bad = own_code(config), parts.verbs.malicious
     beside = {**parts.plugins, **({} if parts.study is None else {"study": parts.study})}
     versions = {group: part.version for group, part in beside.items()}
+    digest = digest_of(config, all(part.extends for part in (parts.method, *beside.values())), code)
     return {
-        "identity": identity(
-            config.values,
-            data_checksum=parts.federation.checksum,
-            version=parts.method.version,
-            extends=all(part.extends for part in (parts.method, *beside.values())),
-            plugins=versions,
-            code=code,
-        ),
+        "format": FORMAT,
+        "identity": identity(digest, parts.federation.checksum),
+        "config_digest": digest,
         "name": f"{method_name(chosen)}-{chosen['dataset']}-{chosen['partition']}-{config.values['seed']}",
         "method": chosen["algorithm"],
         **{group: chosen[group] for group in ("dataset", "partition", *PLUGS, "study")},
@@ -41,6 +37,8 @@ def describe(config: Config, parts: Parts) -> dict[str, Any]:
         "method_version": parts.method.version,
         "reconstruction": parts.method.reconstruction,
         "plugin_versions": versions,
+        "numerics": numerics(config),
+        "neutral": sorted(flat_values(config).keys() - canonical(config).keys()),
         "malicious": [] if bad is None else bad.nonzero()[:, 0].tolist(),
         "code": code,
         "digests": shipped_code(config),
@@ -52,6 +50,31 @@ def describe(config: Config, parts: Parts) -> dict[str, Any]:
         "version": __version__,
         "environment": _environment(parts),
     }
+
+
+def digest_of(config: Config, extends: bool, code: list[str]) -> str:
+    """Return the hash of what a trial's numbers depend on but for its data. See `config_digest`."""
+    versions = {group: target(group, option, node).version for group, option, node in plugged(config)}
+    return config_digest(canonical(config), versions=versions, numerics=numerics(config), extends=extends, code=code)
+
+
+def flat_values(config: Config) -> dict[str, Any]:
+    """Return a config as flat keys with options in the place of import paths."""
+    return flat(portable(config.values, config.choices))
+
+
+def canonical(config: Config) -> dict[str, Any]:
+    """Return a config as flat keys without neutral values: equal for all configs that compute the same."""
+    return without_neutral(flat_values(config), neutral_values(config))
+
+
+def numerics(config: Config) -> dict[str, int]:
+    """Return the numerics versions that a trial depends on: of the engine, and of its model's family. A model of the
+    user's own that names no FAMILY may use layers of any.
+    """
+    module = target_path("model", config.choices["model"], config.values["model"]).rpartition(".")[0]
+    family = getattr(importlib.import_module(module), "FAMILY", None)
+    return {name: version for name, version in NUMERICS.items() if name in ("engine", family) or family is None}
 
 
 def model_name(config: Config) -> str:

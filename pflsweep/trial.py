@@ -25,6 +25,7 @@ from pflsweep.engine.newcomers import fine_tune
 from pflsweep.engine.optimiser import Sgd
 from pflsweep.engine.stack import Seat
 from pflsweep.errors import UserError, one_line
+from pflsweep.identity import portable
 from pflsweep.patience import Away
 from pflsweep.process import Stop, cores, interruptible, process_wide
 from pflsweep.progress import Progress, announce, mention, say, warn
@@ -170,7 +171,7 @@ def run_trial(
             else:
                 if record.begun:
                     _catch_up(record, simulation, parts.study)
-                    record.go_on(config.values, meta)
+                    record.go_on(portable(config.values, config.choices), meta)
                     _tell_edited(record, meta["digests"])
                 _run(record, simulation, parts, config, listen, watch, stop)
     return Result(folder, config.values["train"]["rounds"], config)
@@ -179,7 +180,7 @@ def run_trial(
 def _open(folder: Path, meta: dict[str, Any], config: Config, simulation: engine.Simulation) -> Record:
     """The trial's record, new where there is none. Raises UserError where the folder holds another's."""
     if not (folder / "meta.json").exists():
-        return Record.new(folder, meta, config.values, partition_table(simulation.federation))
+        return Record.new(folder, meta, portable(config.values, config.choices), partition_table(simulation.federation))
     record = Record(folder)
     if record.meta["identity"] != meta["identity"]:
         raise UserError(f"{folder} holds the record of another config ({record.meta['identity']}): move it away.")

@@ -17,6 +17,7 @@ from pflsweep.disk import claimed
 from pflsweep.errors import UserError
 from pflsweep.record import Record
 from pflsweep.report.paper.store import ledgers
+from tests.report import records
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 SMALL = ["partition.clients=4", "model.hidden=[8]", "train.epochs=1"]
@@ -214,12 +215,10 @@ def test_ledgers_of_one_plan_from_two_machines_are_joined(
 
 
 def group(winner: float, trials: str, points: int = 3, without_result: int = 0, **failed: str) -> dict[str, Any]:
-    return {
-        "setting": "a", "method": "local", "winner": {"train.lr": winner}, "points_settled": points,
-        "failed_points": [], "without_result": ["it broke"] * without_result,
-        "trials": {seed: f"run{seed}" for seed in trials},
-        "failed": failed, "config": {}, "space": {}, "winner_value": 0.5, "points": 3,
-    }  # fmt: skip
+    return records.group(
+        "a", "local", winner={"train.lr": winner}, points_settled=points, without_result=["it broke"] * without_result,
+        trials={seed: f"run{seed}" for seed in trials}, failed=failed, config={}, winner_value=0.5, points=3,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -241,12 +240,11 @@ def test_what_is_joined_of_two_ledgers(
 
 
 def test_groups_are_joined_by_setting_and_method_in_whatever_order_they_stand(tmp_path: Path) -> None:
-    content = {"sweep": "s", "scale": "small", "command": "", "seeds": [0, 1], "tune": {}}
     other = {**group(0.1, "0"), "method": "fedavg"}
     for machine, written, groups in (("one", 2, [group(0.1, "0"), other]), ("two", 1, [other, group(0.1, "1")])):
         folder = tmp_path / machine / "sweeps"
         folder.mkdir(parents=True)
-        (folder / "plan.json").write_text(json.dumps({**content, "written": written, "groups": groups}))
+        (folder / "plan.json").write_text(json.dumps(records.ledger(groups, written=written)))
     (one,), (two,) = ledgers(tmp_path / "one"), ledgers(tmp_path / "two")
     content = json.loads(two.path.read_text())
     assert carry._join(two, content, one, tmp_path / "one", "--out")

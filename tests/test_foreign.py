@@ -22,7 +22,7 @@ from pflsweep import carry, disk
 from pflsweep.cli import main
 from pflsweep.compose import compose
 from pflsweep.errors import UserError, shortened
-from pflsweep.record import CARRIED, Damaged, Record
+from pflsweep.record import CARRIED, Damaged, Record, digest_of_config
 from pflsweep.report import html, markdown
 from pflsweep.report.cli import main as report
 from pflsweep.sweep import cost
@@ -69,9 +69,8 @@ def changed(folder: Path, meta: dict[str, Any] | None = None, **groups: dict[str
     for group, values in groups.items():
         config[group] = {**config[group], **values}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    for name, more in (("meta.json", meta or {}), ("status.json", {})):
+    for name, more in (("meta.json", meta or {}), ("status.json", {"config": [digest_of_config(config)]})):
         content = json.loads((folder / name).read_text()) | more
-        content.pop("config", None)  # the digest of the config
         (folder / name).write_text(json.dumps(content))
 
 
@@ -79,7 +78,8 @@ def changed(folder: Path, meta: dict[str, Any] | None = None, **groups: dict[str
 @pytest.mark.parametrize(
     ("meta", "model", "said"),
     [
-        ({}, {"_target_": "evil.build"}, r"model\._target_ is 'evil\.build' in the record, but model=mlp is built by"),
+        ({}, {"_option_": "evil.build"}, r"the record's model was built by 'evil\.build', but model=mlp is 'mlp'"),
+        ({}, {"_target_": "evil.build"}, r"Unknown config key 'model\._target_'"),
         ({}, {"hidden": {"_target_": "evil.build"}}, r"model\.hidden"),
         ({}, {"hidden": "x"}, r"model\.hidden"),
         ({}, {"own": {"_target_": "evil.build"}}, r"Unknown config key 'model\.own\._target_'"),
@@ -132,10 +132,9 @@ def test_a_model_of_ones_own_comes_from_the_folder_that_the_caller_names(
 @pytest.mark.usefixtures("evil")
 def test_speeds_are_not_read_by_running_what_a_record_names(folder: Path) -> None:
     assert cost.known_speeds(Path("runs"))
-    changed(folder, algorithm={"_target_": "evil.Method"})
+    changed(folder, algorithm={"_option_": "evil.Method", "_target_": "evil.Method"})
     assert not cost.known_speeds(Path("runs"))
-    own = compose(["dataset=digits"])
-    changed(folder, {"dataset": "own"}, algorithm=own.values["algorithm"], dataset={"_target_": "evil.build"})
+    changed(folder, {"dataset": "own"}, algorithm={"_option_": "fedavg"}, dataset={"_option_": "evil.build"})
     assert not cost.known_speeds(Path("runs"))
 
 
@@ -144,7 +143,7 @@ def test_speeds_of_a_method_of_ones_own_are_known_to_a_plan_that_has_it(
 ) -> None:
     Path("own_method.py").write_text("from pflsweep.algorithms.fedavg import Method\n")
     monkeypatch.syspath_prepend(os.getcwd())
-    changed(folder, algorithm={"_target_": "own_method.Method"})
+    changed(folder, algorithm={"_option_": "Method"})
     assert not cost.known_speeds(Path("runs"))
     own = compose(WORDS)
     own.values["algorithm"]["_target_"] = "own_method.Method"
@@ -507,7 +506,10 @@ def test_damage_is_an_error_of_a_papers_report(name: str, damage: str) -> None:
     sweep = Sweep(Path("runs"))
     (record,) = sweep.add("cifar10/clients25", "fedavg", {0: [1, 2, 3, 4]})
     sweep.write()
-    for file, table in (("newcomers.parquet", {"epoch": [0], "n": 1, "correct": 1}), ("study.parquet", {"a": [1]})):
+    for file, table in (
+        ("newcomers.parquet", {"round": [2], "epoch": [0], "n": 1, "correct": 1}),
+        ("study.parquet", {"a": [1]}),
+    ):
         pd.DataFrame(table).to_parquet(record.folder / file)
     if (damage == "missing" and name in ("meta.json", *MAY_BE_MISSING)) or (
         damage == "another type" and name == "study.parquet"

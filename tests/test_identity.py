@@ -1,21 +1,30 @@
-"""What of a config is in a trial's identity, and that committed records keep theirs."""
+"""What of a config is in a trial's identity, and that neither moves nor new keys change it."""
 
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
-from pflsweep import disk
+from pflsweep import disk, identity, rules
+from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.compose import Config, compose
-from pflsweep.config import typed
-from pflsweep.identity import identity, method_name
-from pflsweep.keys import PLUGS
-from pflsweep.setting import own_code
+from pflsweep.config import neutral_values, typed
+from pflsweep.engine.protocol import hyper
+from pflsweep.identity import config_digest, method_name, option_of, shipped_options
+from pflsweep.keys import PLUGS, flat
+from pflsweep.setting import canonical, digest_of, flat_values, numerics, own_code
+
+ROOT = Path(__file__).parents[1]
+RECORDS = sorted(file.parent for file in (ROOT / "reports/runs").glob("*/meta.json"))
 
 
-def identity_of(*overrides: str, extends: bool = True, version: int = 1, checksum: str = "x") -> str:
-    values = compose(list(overrides)).values
-    return identity(values, data_checksum=checksum, version=version, extends=extends)
+def digest(*overrides: str, extends: bool = True) -> str:
+    return digest_of(compose(list(overrides)), extends, [])
 
 
 @pytest.mark.parametrize(
@@ -39,7 +48,7 @@ def identity_of(*overrides: str, extends: bool = True, version: int = 1, checksu
     ],
 )
 def test_identity_leaves_out_what_changes_no_number(override: str) -> None:
-    assert identity_of(override) == identity_of()
+    assert digest(override) == digest()
 
 
 @pytest.mark.parametrize(
@@ -50,6 +59,7 @@ def test_identity_leaves_out_what_changes_no_number(override: str) -> None:
         "train.eval_batch=8",
         "partition.alpha=1",
         "algorithm=local",
+        "model=cnn",
         "data.validation=0.1",
         "ala=on",
         "attack=scaled",
@@ -59,68 +69,224 @@ def test_identity_leaves_out_what_changes_no_number(override: str) -> None:
         "metrics.trained=true",
         "train.precision=bf16",
         "train.compile=true",
+        "model._target_=pflsweep.models.lenet5.build",
     ],
 )
 def test_identity_holds_what_does(override: str) -> None:
-    assert identity_of(override) != identity_of()
+    assert digest(override) != digest()
 
 
 def test_identity_of_a_kept_optimiser_state() -> None:
-    fresh, kept = (identity_of("train.momentum=0.9", f"train.optimiser_state={how}") for how in ("fresh", "kept"))
-    older = compose(["train.momentum=0.9"]).values
-    del older["train"]["optimiser_state"]
-    assert identity(older, data_checksum="x", version=1, extends=True) == fresh != kept
+    fresh, kept = (digest("train.momentum=0.9", f"train.optimiser_state={how}") for how in ("fresh", "kept"))
+    assert fresh != kept
 
 
-def test_records_from_before_there_was_a_precision_are_found() -> None:
-    older = compose([]).values
-    del older["train"]["precision"]
-    assert identity(older, data_checksum="x", version=1, extends=True) == identity_of()
+def test_no_import_path_is_hashed() -> None:
+    for words in ([], ["partition=latent", "dataset=cifar10"], ["algorithm=fedpg_mix", "study=trajectory"], ["ala=on"]):
+        config = compose(words)
+        assert "pflsweep." not in json.dumps(flat_values(config))
+
+
+def test_options_are_named_as_a_command_names_them() -> None:
+    found = flat_values(compose(["algorithm=fedpg_mix", "dataset=fmnist", "partition=latent", "ala=none"]))
+    shown = {
+        key: found[key] for key in ("algorithm", "algorithm.form", "dataset", "partition.embedder", "model", "ala")
+    }
+    assert shown == {
+        "algorithm": "fedpg_mix", "algorithm.form": "mix", "dataset": "fmnist", "partition.embedder": "vgg11",
+        "model": "cnn", "ala": {},
+    }  # fmt: skip
+
+
+def test_the_name_of_what_a_target_names() -> None:
+    mlp = "pflsweep.models.mlp.build"
+    assert option_of(mlp, "mlp") == option_of(mlp, "mine") == option_of(mlp) == "mlp"
+    assert option_of("pflsweep.models.vgg11.build", "mlp") == "vgg11"
+    assert option_of("my_package.my_file.Mine", "mine") == "Mine"
+    every = [option for options in shipped_options().values() for option in options]
+    assert len(every) == len(set(every)) > 60, "two groups have an option of one name"
+
+
+MOVED = """
+import json, sys
+from pflsweep.compose import compose
+from pflsweep.setting import digest_of
+from pflsweep import __file__ as here
+words = json.loads(sys.argv[1])
+print(json.dumps([here, [digest_of(compose(each), True, []) for each in words]]))
+"""
+
+
+def test_moved_modules_and_renamed_classes_change_no_identity(tmp_path: Path) -> None:
+    words = [[], ["algorithm=fedprox"], ["model=cnn"], ["dataset=mnist"], ["partition=iid"], ["ala=on"]]
+    before = [digest(*each) for each in words]
+    for name in ("pflsweep", "conf"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def move(old: str, new: str, *classes: str) -> None:
+        """Move a module of the copy, and give its classes another name."""
+        moved = tmp_path.joinpath(*new.split(".")).with_suffix(".py")
+        moved.parent.mkdir(exist_ok=True)
+        tmp_path.joinpath(*old.split(".")).with_suffix(".py").rename(moved)
+        for file in [*tmp_path.rglob("*.py"), *tmp_path.rglob("*.yaml")]:
+            text = file.read_text().replace(f"{old}.", f"{new}.").replace(f"{old} ", f"{new} ")
+            for name in classes:
+                text = text.replace(name, f"Renamed{name}")
+            file.write_text(text)
+
+    move("pflsweep.algorithms.fedavg", "pflsweep.algorithms.averaging", "FedAvg")
+    move("pflsweep.algorithms.fedprox", "pflsweep.baselines.proximal", "FedProx")
+    move("pflsweep.models.mlp", "pflsweep.models.perceptron")
+    move("pflsweep.data.datasets.mnist", "pflsweep.sets.digits_28")
+    move("pflsweep.data.partition.iid", "pflsweep.data.partition.alike")
+    move("pflsweep.algorithms.fedala", "pflsweep.plugins.adaptive", "Ala")
+    done = subprocess.run(
+        [sys.executable, "-c", MOVED, json.dumps(words)], cwd=tmp_path, capture_output=True, text=True,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    where, after = json.loads(done.stdout)
+    assert where == str(tmp_path / "pflsweep/__init__.py")
+    assert after == before
+
+
+def test_a_new_key_with_its_neutral_value_changes_no_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_key(value: Any) -> str:
+        config = compose([])
+        config.values["train"]["new_key"] = value
+        return digest_of(config, True, [])
+
+    rule = rules.Rule((int,), neutral=3)
+    monkeypatch.setitem(rules.RULES, "train.new_key", rule)
+    monkeypatch.setitem(identity.NEUTRAL, "train.new_key", rule.neutral)
+    assert with_key(3) == digest() != with_key(4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extended(FedAvg):
+    """FedAvg with a key that is younger than its records."""
+
+    paper = "test"
+    power: float = hyper("a power", neutral=1.0)
+
+
+def extended(shape: Any, classes: int, hidden: Any, slope: float = 0.0) -> Any:
+    """A function with a parameter that is younger than its records."""
+
+
+def test_methods_and_functions_declare_neutral_values() -> None:
+    config = compose([])
+    config.values["algorithm"] = {"_target_": f"{__name__}.Extended", "power": 1.0}
+    config.values["model"] |= {"_target_": f"{__name__}.extended", "slope": 0.0}
+    sys.modules.setdefault(__name__, sys.modules[Extended.__module__])
+    assert {key: neutral_values(config)[key] for key in ("algorithm.power", "model.slope")} == {
+        "algorithm.power": 1.0,
+        "model.slope": 0.0,
+    }
+    assert not {"algorithm.power", "model.slope"} & canonical(config).keys()
+    config.values["algorithm"]["power"] = 2.0
+    assert canonical(config)["algorithm.power"] == 2.0
+
+
+def test_neutral_values_are_for_ever() -> None:
+    """A value that is changed here changes the identity of every record that has it."""
+    found = neutral_values(compose(["algorithm=fedala", "dataset=digits"]))
+    assert {key: value for key, value in found.items() if "." in key} == {
+        "algorithm.idle": 0.0,
+        "data.limit": None,
+        "data.new": 0,
+        "data.new_epochs": 20,
+        "data.shuffle": 0,
+        "data.targets": "own",
+        "dataset.augment": "none",
+        "train.compile": False,
+        "train.optimiser_state": "fresh",
+        "train.precision": "fp32",
+        "train.sampling": "uniform",
+        "train.sampling_alpha": 1.0,
+    }
+
+
+def test_identities_are_for_ever() -> None:
+    """Golden values: whatever moves these orphans every record."""
+    assert identity.identity("0" * 16, "x") == "2dcb4054b6118517"
+    assert digest() == "0e312f7e73597237"
+    assert (
+        digest("algorithm=fedala", "dataset=mnist", "partition=pathological", "train.momentum=0.9")
+        == "57dc3773089e4e41"
+    )
 
 
 def test_committed_records_are_found_by_what_they_hold() -> None:
-    """Their configs, with the keys that are younger and with floats where keys are of floats."""
+    """The command that would train them again has their identity: their options and values, floats as floats."""
     references: dict[tuple[str, ...], Config] = {}
-    folders = [file.parent for file in Path(__file__).parents[1].glob("reports/runs/*/meta.json")]
-    for folder in folders:
+    for folder in RECORDS:
         meta, values = disk.read_json(folder / "meta.json"), disk.read_yaml(folder / "config.yaml")
         groups = {"algorithm": meta["method"], "model": meta["model"].partition(".")[0]}
-        groups |= {group: meta.get(group) or "none" for group in ("dataset", "partition", *PLUGS, "study")}
+        groups |= {group: meta[group] for group in ("dataset", "partition", *PLUGS, "study")}
         options = tuple(f"{group}={option}" for group, option in groups.items())
         if options not in references:
             references[options] = compose(list(options))
         config = references[options]
-        whole = OmegaConf.to_container(OmegaConf.merge(config.values, values))
+        again = typed(config._replace(values=_merged(config.values, values)))
+        versions = {"algorithm": meta["method_version"], **meta["plugin_versions"]}
         found = {
-            identity(
-                typed(config._replace(values=whole)).values,  # type: ignore[arg-type]
-                data_checksum=meta["data_checksum"],
-                version=meta["method_version"],
-                extends=extends,
-                plugins=meta.get("plugin_versions"),
-                code=meta.get("code", ()),
+            identity.identity(
+                config_digest(
+                    canonical(again), versions=versions, numerics=meta["numerics"], extends=extends, code=meta["code"]
+                ),
+                meta["data_checksum"],
             )
             for extends in (True, False)
         }
+        assert folder.name == meta["identity"]
         assert folder.name in found
-    assert len(folders) > 100
+        assert set(meta["neutral"]) == flat(values).keys() - canonical(again).keys()
+    assert len(RECORDS) > 100
 
 
-def test_identity_of_data_version_and_of_methods_that_do_not_extend() -> None:
-    assert len({identity_of(), identity_of(version=2), identity_of(checksum="y"), identity_of(extends=False)}) == 4
-    assert identity_of("train.rounds=7", extends=False) != identity_of(extends=False)
-    assert len(identity_of()) == 16
+def _merged(config: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Any]:
+    """Return a config with a record's values."""
+    merged = dict(config)
+    for key, value in recorded.items():
+        if key != "_option_":
+            merged[key] = _merged(config.get(key, {}), value) if isinstance(value, dict) else value
+    return merged
 
 
-def test_identity_of_plug_ins() -> None:
-    """The groups that came later leave the identities of before as they were."""
-    values = compose(["attack=scaled"]).values
-    one, two = (identity(values, data_checksum="x", version=1, extends=True, plugins={"attack": k}) for k in (1, 2))
-    assert one != two
-    values = compose([]).values
-    of_before = {key: value for key, value in values.items() if key not in ("attack", "privacy")}
-    ids = {identity(config, data_checksum="x", version=1, extends=True) for config in (values, of_before)}
-    assert ids == {identity(values, data_checksum="x", version=1, extends=True, plugins={})}
+def test_what_is_hashed_beside_the_config() -> None:
+    config = canonical(compose([]))
+    same: dict[str, Any] = {"versions": {"algorithm": 1}, "numerics": {"engine": 1}, "extends": True, "code": []}
+    others = [
+        {},
+        {"versions": {"algorithm": 2}},
+        {"versions": {"algorithm": 1, "ala": 1}},
+        {"numerics": {"engine": 2}},
+        {"numerics": {"engine": 1, "dense": 2}},
+        {"extends": False},
+        {"code": ["ab"]},
+    ]
+    assert len({config_digest(config, **{**same, **other}) for other in others}) == len(others)
+    assert config_digest(config, **{**same, "numerics": {"engine": 1, "new": 1}}) == config_digest(config, **same)
+    assert len({identity.identity("a", "x"), identity.identity("a", "y"), identity.identity("b", "x")}) == 3
+    assert digest("train.rounds=7", extends=False) != digest(extends=False)
+
+
+def test_a_raised_family_changes_the_identities_of_its_models_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = {"dense": ["model=mlp"], "convolutional": ["model=cnn"], "text": ["model=fasttext"]}
+    before = {family: digest(*each) for family, each in words.items()}
+    for family in words:
+        monkeypatch.setattr("pflsweep.setting.NUMERICS", {**identity.NUMERICS, family: 2})
+        assert [each for each in words if digest(*words[each]) != before[each]] == [family]
+    monkeypatch.setattr("pflsweep.setting.NUMERICS", {**identity.NUMERICS, "engine": 2})
+    assert all(digest(*each) != before[family] for family, each in words.items())
+
+
+def test_a_model_of_ones_own_may_use_layers_of_any_family() -> None:
+    config = compose([])
+    assert numerics(config) == {"engine": 1, "dense": 1}
+    config.values["model"]["_target_"] = f"{__name__}.extended"
+    assert numerics(config) == identity.NUMERICS
 
 
 def test_a_methods_name_has_its_plug_ins() -> None:

@@ -39,7 +39,7 @@ def test_the_cnn_learns_mnist(real_data, tmp_path, monkeypatch):
         "train.lr=0.1",
     ]
     result = pflsweep.run(["algorithm=fedavg", "dataset=mnist", "tracking=none", *options])
-    assert result.config["model"]["_target_"].endswith("cnn.build")
+    assert result.config["model"]["_option_"] == "cnn"
     assert result.personal_accuracy.last > 0.85
 
 

@@ -19,8 +19,9 @@ from pflsweep import disk
 from pflsweep.disk import claimed
 from pflsweep.errors import UserError, without_password
 from pflsweep.record import Damaged, Record
+from tests.report.records import meta
 
-META: dict[str, Any] = {"identity": "0" * 16, "name": "n", "method": "fedavg", "seed": 0, "environment": {}}
+META = meta()
 
 
 def made(folder: Path, rounds: int = 3) -> Record:

@@ -524,17 +524,6 @@ def test_models_that_were_not_saved_are_made_from_the_checkpoint(capfd: pytest.C
     assert said in capfd.readouterr().err
 
 
-def test_models_of_older_records_are_of_the_round_at_which_it_ended() -> None:
-    result = run("train.rounds=2")
-    file = result.record.folder / "models.pt"
-    torch.save({key: value for key, value in torch.load(file).items() if key != "round"}, file)
-    assert same(run("train.rounds=2").load_global(), run("train.rounds=2", "paths.runs=other").load_global())
-    with pytest.raises(UserError, match=r"no models of round 1, only of round 2\."):
-        run("train.rounds=1").load_global()
-    with pytest.raises(UserError, match=r"no models of round 3\."):
-        run("train.rounds=3", "checkpoint.models=false").load_global()
-
-
 def test_the_listener_hears_every_round() -> None:
     ear = Ear()
     run_trial(compose([*SMALL, "train.rounds=3"]), lambda config, record: ear)

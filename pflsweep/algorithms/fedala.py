@@ -35,7 +35,9 @@ class Mixing:
     layers: int = hyper("p: the top blocks that are mixed; those below are overwritten", low=0)
     share: float = hyper("s: share of the local data on which the weights learn", low=0, high=1)
     rate: float = hyper("eta: learning rate of the weights", low=0)
-    idle: float = hyper("share of the rounds, the first ones, in which ALA does not act yet", low=0, high=1)
+    idle: float = hyper(
+        "share of the rounds, the first ones, in which ALA does not act yet", neutral=0.0, low=0, high=1
+    )
 
     @property
     def extends(self) -> bool:

@@ -70,12 +70,14 @@ class Empty(NamedTuple):
     """A state, or a message, with nothing in it."""
 
 
-def hyper(meaning: str, *, choices: tuple = (), **bounds: float) -> Any:
-    """A hyperparameter: its meaning and what is allowed. Its value stands in conf/ alone.
+def hyper(meaning: str, *, choices: tuple = (), neutral: Any = ..., **bounds: float) -> Any:
+    """Declare a hyperparameter: its meaning and what is allowed. Its value stands in conf/ alone.
 
-    bounds: `low` and `high` are allowed, `above` and `below` are not.
+    bounds: `low` and `high` are allowed, `above` and `below` are not. neutral: for a key that is added to a method of
+    which there are records, the value with which the method computes what it did before: then a config with this value
+    has the identity of one without the key, for ever.
     """
-    return field(metadata={"meaning": meaning, "choices": choices, "bounds": bounds})
+    return field(metadata={"meaning": meaning, "choices": choices, "neutral": neutral, "bounds": bounds})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,8 @@ from torch import nn
 from pflsweep.models.blocks import convolved, model_of
 from pflsweep.models.layers import Conv2d, Linear
 
+FAMILY = "convolutional"
+
 
 def build(shape: Sequence[int], classes: int) -> nn.Sequential:
     """Blocks conv1, conv2, fc1, head. x [B, channels, H, W] -> [B, classes]; H, W at least 16.

@@ -12,6 +12,8 @@ from pflsweep.errors import UserError
 from pflsweep.models.blocks import convolved, model_of
 from pflsweep.models.layers import Conv2d, Dropout, Linear
 
+FAMILY = "convolutional"
+
 
 def build(shape: Sequence[int], classes: int, dropout: Sequence[float]) -> nn.Sequential:
     """Blocks conv1, conv2, fc1, fc2, head. x [B, channels, H, W] -> [B, classes]; H, W at least 16.

@@ -13,6 +13,8 @@ from pflsweep.models.blocks import model_of
 
 PADDING = 0  # the token id that fills up short texts
 
+FAMILY = "text"
+
 
 class MeanEmbedding(nn.Module):
     """The mean of a text's word vectors. x [B, L] token ids, PADDING left out -> [B, dim]; 0 for an empty text."""

@@ -11,6 +11,8 @@ from torch import nn
 from pflsweep.models.blocks import convolved, model_of
 from pflsweep.models.layers import Conv2d
 
+FAMILY = "convolutional"
+
 
 def build(shape: Sequence[int], classes: int) -> nn.Sequential:
     """Blocks conv1, conv2, fc1, fc2, head. x [B, channels, H, W] -> [B, classes]; H, W at least 16.

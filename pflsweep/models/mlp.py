@@ -9,6 +9,8 @@ from pflsweep.errors import UserError
 from pflsweep.models.blocks import model_of
 from pflsweep.models.layers import Linear
 
+FAMILY = "dense"
+
 
 def build(shape: Sequence[int], classes: int, hidden: Sequence[int]) -> nn.Sequential:
     """Blocks fc1, fc2, ..., head. x [B, *shape] -> [B, classes]. Weights come from torch's global generator.

@@ -20,6 +20,8 @@ from pflsweep.models.blocks import model_of, require_images
 WIDTHS = (64, 128, 256, 512)
 GAMMA = 1.7139588594436646  # of the published code: relu(z) * GAMMA has variance 1; sqrt(2 / (1 - 1 / pi)) is 1.7129
 
+FAMILY = "convolutional"
+
 
 class ScaledConv2d(nn.Conv2d):
     """A convolution whose weights are standardised over the fan-in of each channel (section 4.1, eq. 1).

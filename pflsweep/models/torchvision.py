@@ -43,6 +43,8 @@ OPTIONS: dict[str, dict[str, Any]] = {  # without auxiliary classifiers
     name: {"aux_logits": False, "init_weights": True} for name in ("googlenet", "inception_v3")
 }
 
+FAMILY = "convolutional"
+
 
 class Gray(nn.Module):
     """One channel three times: x [B, 1, H, W] -> [B, 3, H, W]."""

@@ -15,6 +15,8 @@ from pflsweep.models.layers import Dropout, Linear, norm_layer
 CHANNELS = (64, 128, 256, 256, 512, 512, 512, 512)
 POOLED = (1, 2, 4, 6, 8)  # after these convolutions
 
+FAMILY = "convolutional"
+
 
 def build(shape: Sequence[int], classes: int, norm: str, groups: int, dropout: float) -> nn.Sequential:
     """Blocks conv1 to conv8, fc1, fc2, head. x [B, channels, H, W] -> [B, classes]; H, W at least 32.

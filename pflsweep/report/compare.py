@@ -12,8 +12,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pflsweep.errors import UserError, nearest
-from pflsweep.identity import RUNTIME, YOUNG, method_name, whole
-from pflsweep.keys import PLUGS, flat, under
+from pflsweep.identity import NEUTRAL, RUNTIME, method_name, whole
+from pflsweep.keys import PLUGS, under
 from pflsweep.record import VIEWS, Record
 from pflsweep.report.figures import Curve
 from pflsweep.report.stats import Interval, interval, over_seeds
@@ -219,7 +219,7 @@ def _naming(apart: list[str], configs: list[dict[str, Any]]) -> list[str]:
     """The first three keys, or as many more as tell all settings apart. Dataset, partition and model have their names
     anyway.
     """
-    keys = [key for key in apart if not key.endswith("_target_")]
+    keys = [key for key in apart if key not in ("dataset", "partition", "model")]
     for n in range(3, len(keys)):
         told = [key for key in apart if key in keys[:n] or key not in keys]
         if len({tuple(str(config.get(key)) for key in told) for config in configs}) == len(configs):
@@ -238,11 +238,9 @@ def check_baseline(found: list[Setting], method: str | None) -> None:
 
 
 def setting_of(record: Record, searched: Collection[str] = ()) -> dict[str, Any]:
-    """The flat config without what rows may differ in; rounds as trained (a run may have been extended). A key younger
-    than the record has the value that trained it.
-    """
+    """Return the flat config without what rows may differ in; rounds as trained (a run may have been extended)."""
     apart = (*APART, *searched)
-    kept = {k: v for k, v in whole(record.config).items() if not under(k, apart)}
+    kept = {k: v for k, v in whole(record.values).items() if not under(k, apart)}
     checksum = {"data_checksum": record.meta.get("data_checksum")}
     return {**kept, **checksum, "train.rounds": record.status.get("target", kept.get("train.rounds"))}
 
@@ -297,17 +295,19 @@ def _hyper(record: Record, searched: Collection[str]) -> dict[str, Any]:
     """What makes a row: the method's hyperparameters, its plug-ins', what was searched beside them, the versions of
     their code or the code; and what is scored beside the accuracy, so that a row's runs all have it.
     """
-    own = {k: v for k, v in flat(record.config).items() if under(k, ("algorithm", *PLUGS)) and v != {}}
+    own = {k: v for k, v in record.values.items() if under(k, ("algorithm", *PLUGS))}
     own |= _tuned(record, searched)
     versions = {k: v for k, v in (record.meta.get("plugin_versions") or {}).items() if k != "study"}
-    others = {"plugin_versions": versions, "code": record.meta.get("code")}  # code: of classes not pflsweep's
+    raised = {family: version for family, version in record.meta["numerics"].items() if version != 1}
+    # code: of classes that are not pflsweep's
+    others = {"plugin_versions": versions, "numerics": raised, "code": record.meta.get("code")}
     own |= {"version": record.meta.get("method_version"), **{k: v for k, v in others.items() if v}}
     return {**own, **asked(record)}
 
 
 def _tuned(record: Record, searched: Collection[str]) -> dict[str, Any]:
     """The values of what was searched, but for the method's and its plug-ins' own."""
-    values = {**YOUNG, **flat(record.config)}
+    values = {**NEUTRAL, **record.values}
     return {k: v for k, v in values.items() if k in searched and not under(k, ("algorithm", *PLUGS))}
 
 

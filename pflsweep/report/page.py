@@ -142,7 +142,7 @@ def _hyperparameters(rows: list[Row], won: Mapping[str, str]) -> list[str]:
     for row in rows:
         config = row.records[0].config
         own = {k: v for group in ("algorithm", *PLUGS) for k, v in (config.get(group) or {}).items()}
-        values = {**{k: v for k, v in own.items() if k != "_target_"}, **row.tuned}
+        values = {**{k: v for k, v in own.items() if k != "_option_"}, **row.tuned}
         how = dict.fromkeys(won[r.meta["identity"]] for r in row.records if r.meta["identity"] in won)
         text.append(f"- {inline(row.label)}: {'; '.join([_pairs(values) or 'nothing to set', *map(inline, how)])}")
     return ["Hyperparameters:\n", "\n".join(text) + "\n"]

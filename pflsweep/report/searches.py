@@ -48,7 +48,7 @@ def _tried(record: Record, ledger: Ledger, group: dict[str, Any]) -> bool:
     """Whether a trial belongs to the search of a group. A ledger names final trials alone: others are known by their
     config, so that those that failed, were stopped or still run are known, too.
     """
-    config, tune, space = whole(record.config), ledger.tune, group["space"]
+    config, tune, space = whole(record.values), ledger.tune, group["space"]
     held = {"data.validation": tune["validation"]} if tune["split"] == "validation" else {}
     asked = {**whole(group["config"]), **held}
     own = (*space, "study")  # a study may take over what is searched
@@ -64,5 +64,5 @@ def _tried(record: Record, ledger: Ledger, group: dict[str, Any]) -> bool:
 
 
 def _plugged(config: dict[str, Any]) -> set[str]:
-    """The keys of what is plugged in; a group of which nothing is chosen is empty, or in older configs not there."""
+    """Return the keys of what is plugged in; a group of which nothing is chosen is {}."""
     return {key for key, value in config.items() if under(key, PLUGS) and value != {}}

@@ -7,18 +7,16 @@ passes over them that it says it makes. Speeds are in gradients.
 
 import json
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
 from pflsweep import disk
-from pflsweep.compose import Config, conf_dir, read_option
+from pflsweep.compose import Config
 from pflsweep.config import build_dataset, build_model, device_of, imported
 from pflsweep.errors import UserError
-from pflsweep.identity import method_name
-from pflsweep.keys import flat
+from pflsweep.identity import method_name, option_of, shipped_options
 from pflsweep.process import cores, process_wide
 from pflsweep.setting import model_name, processor
 from pflsweep.sweep.plan import Job, Plan, changed
@@ -142,7 +140,9 @@ def known_speeds(runs: Path, configs: Iterable[Config] = ()) -> Speeds:
     A record may be somebody else's: what else its config names is not imported.
     """
     found: Speeds = {}
-    trusted = _shipped().union(*(_targets(config.values) for config in configs))
+    trusted = {name: path for path, names in shipped_options().items() for name in names}
+    for node in (config.values[group] for config in configs for group in ("algorithm", "dataset")):
+        trusted.setdefault(option_of(node["_target_"]), node["_target_"])
     files = sorted(runs.glob("*/status.json"), key=lambda file: file.stat().st_mtime)[-500:] if runs.is_dir() else []
     for file in files:
         try:
@@ -150,9 +150,10 @@ def known_speeds(runs: Path, configs: Iterable[Config] = ()) -> Speeds:
             stacked = any("stacked" in each["environment"] for each in (meta, *meta.get("sessions", [])))
             if status["status"] != "finished" or not status["seconds"] or stacked:
                 continue
-            config, where = Config(disk.read_yaml(file.parent / "config.yaml"), meta, {}, {}), meta["environment"]
-            if not _targets(config.values) <= trusted:
-                continue
+            values, where = disk.read_yaml(file.parent / "config.yaml"), meta["environment"]
+            for group in ("algorithm", "dataset"):
+                values[group]["_target_"] = trusted[values[group].pop("_option_")]
+            config = Config(values, meta, {}, {})
             share = where["cores"] if where["device"] == "cpu" else 1
             speed = status["rounds"] * images_a_round(config) * passes(config) / status["seconds"] / share
             keys = _keys(meta, where, config)
@@ -162,23 +163,11 @@ def known_speeds(runs: Path, configs: Iterable[Config] = ()) -> Speeds:
     return found
 
 
-def _targets(values: dict[str, Any]) -> set[str]:
-    """Return what the nodes of a config that have a part in a trial's cost name as their code."""
-    nodes = flat({group: values[group] for group in ("algorithm", "dataset")})
-    return {str(path) for key, path in nodes.items() if key.rpartition(".")[2] == "_target_"}
-
-
-@cache
-def _shipped() -> frozenset[str]:
-    """Return what pflsweep's own methods and datasets name as their code."""
-    files = [(group, file) for group in ("algorithm", "dataset") for file in conf_dir().glob(f"{group}/*.yaml")]
-    options = [{"algorithm": {}, "dataset": {}, group: read_option(file)} for group, file in files]
-    return frozenset[str]().union(*map(_targets, options))
-
-
 def _keys(choices: dict[str, Any], environment: dict[str, Any], config: Config) -> list[tuple[str, ...]]:
     """From the most to the least alike."""
-    train, model = config.values["train"], json.dumps(config.values["model"], sort_keys=True)
+    # with the option that a record has, or with the import path that a config has: `choices` says which option it is
+    node = {key: value for key, value in config.values["model"].items() if key not in ("_target_", "_option_")}
+    train, model = config.values["train"], json.dumps(node, sort_keys=True)
     how = (model, str(train["batch"]), train["precision"])
     where = (environment["device"], environment["processor"], choices["model"], choices["dataset"], *how)
     return [(*where, method_name(choices)), where]

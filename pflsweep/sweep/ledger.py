@@ -10,7 +10,7 @@ from typing import Any
 
 from pflsweep import disk
 from pflsweep.errors import without_password
-from pflsweep.record import kept
+from pflsweep.record import FORMAT, kept
 from pflsweep.sweep.board import SETTLED, Board, point_of
 from pflsweep.sweep.plan import relevant
 from pflsweep.sweep.standings import standing
@@ -24,6 +24,7 @@ def write(board: Board, command: list[str]) -> None:
     """The board as it stands. Raises UserError where the disk does not let it."""
     plan = board.plan
     content = {
+        "format": FORMAT,
         "sweep": plan.name,
         "scale": plan.scale,
         "command": without_password(shlex.join(["pflsweep", "-m", *command])),

@@ -16,8 +16,9 @@ from omegaconf import OmegaConf
 
 from pflsweep import disk
 from pflsweep.compose import Config
-from pflsweep.identity import RUNTIME, acting, without_young
+from pflsweep.identity import RUNTIME, conditional
 from pflsweep.keys import flat, put, under
+from pflsweep.setting import canonical
 from pflsweep.sweep.space import Axis, Point, Space
 
 
@@ -135,8 +136,7 @@ def plan_id(groups: Sequence[Group], seeds: list[int], tune: dict[str, Any], cod
     # tune.partial changes which trials are done, not what they are
     searched = {key: v for key, v in tune.items() if key != "partial"} if any(group.tries for group in groups) else None
     parts = [
-        [g.name, without_young(relevant(g.config)), g.points, g.tries, {key: tuple(a) for key, a in g.space.items()}]
-        for g in groups
+        [g.name, relevant(g.config), g.points, g.tries, {key: tuple(a) for key, a in g.space.items()}] for g in groups
     ]
     followed = [{key: text for key, text in g.config.links.items() if _follows(text, g.space)} for g in groups]
     links = [followed] if any(followed) else []
@@ -150,8 +150,8 @@ def _follows(text: Any, space: Space) -> bool:
 
 
 def relevant(config: Config) -> dict[str, Any]:
-    """What a trial's numbers depend on, by full key, but for the seed."""
-    return {k: v for k, v in acting(flat(config.values)).items() if not under(k, RUNTIME) and k != "seed"}
+    """Return what a trial's numbers depend on, by full key, but for the seed."""
+    return {k: v for k, v in conditional(canonical(config)).items() if not under(k, RUNTIME) and k != "seed"}
 
 
 def write(plan: Plan, path: Path) -> None:

@@ -17,7 +17,7 @@ from pflsweep.errors import UserError, nearest
 from pflsweep.identity import method_name
 from pflsweep.keys import PLUGS, flat, key_of
 from pflsweep.rules import RULES, require
-from pflsweep.setting import own_code, plugged
+from pflsweep.setting import numerics, own_code, plugged
 from pflsweep.sweep import cost
 from pflsweep.sweep.command import Command
 from pflsweep.sweep.files import Scale, Table, read_scale, read_space, read_table
@@ -216,7 +216,8 @@ def chosen(table: Table, only: list[str]) -> Table:
 def _versions(config: Config) -> list[Any]:
     """What changes a trial's identity beside its config; of data only one's own can."""
     versions = [target(*node).version for node in plugged(config)]
-    return [*versions, *own_code(config), *filter(None, [cost.size_of(config).checksum])]
+    raised = [[family, version] for family, version in numerics(config).items() if version != 1]
+    return [*versions, *raised, *own_code(config), *filter(None, [cost.size_of(config).checksum])]
 
 
 def _check_all(plan: Plan) -> None:

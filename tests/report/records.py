@@ -6,19 +6,86 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pflsweep.record import Record
+from pflsweep.record import FORMAT, Record
 
 SIZE = 10  # test samples of a client
+
+
+def meta(**changes: Any) -> dict[str, Any]:
+    """Return meta.json of a record without the time of its creation: all keys that one has to have."""
+    return {
+        "format": FORMAT,
+        "identity": "0" * 16,
+        "config_digest": "0" * 16,
+        "name": "fedavg-digits-dirichlet-0",
+        "method": "fedavg",
+        "dataset": "digits",
+        "partition": "dirichlet",
+        "model": "mlp",
+        "ala": "none",
+        "privacy": "none",
+        "attack": "none",
+        "study": "none",
+        "seed": 0,
+        "method_version": 1,
+        "plugin_versions": {},
+        "numerics": {"engine": 1, "dense": 1},
+        "neutral": [],
+        "code": [],
+        "digests": {},
+        "data_checksum": "abc",
+        "commit": "0123456789abcdef",
+        "version": "0.1.0",
+        "environment": {"python": "3.11", "torch": "2.13", "platform": "Linux", "threads": 2, "device": "cpu"},
+        **changes,
+    }
+
+
+def ledger(groups: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
+    """Return the content of a sweep's ledger with all keys that one has to have."""
+    return {
+        "format": FORMAT,
+        "sweep": "a test",
+        "scale": "paper",
+        "command": "pflsweep -m ...",
+        "written": 1e9,
+        "seeds": [0, 1],
+        "tune": {"split": "validation", "validation": 0.2, "view": "personal", "seeds": 1, "partial": False},
+        "tracking": {},
+        "groups": groups,
+        **changes,
+    }
+
+
+def group(setting: str, method: str, **changes: Any) -> dict[str, Any]:
+    """Return a group of a ledger, of which nothing was searched or trained, with all keys that one has to have."""
+    return {
+        "setting": setting,
+        "method": method,
+        "config": {"train.rounds": 3},
+        "space": {},
+        "points": 0,
+        "points_settled": 0,
+        "tried": [],
+        "winner": None,
+        "winner_value": None,
+        "trials": {},
+        "failed": {},
+        "failed_points": [],
+        "without_result": [],
+        "superseded": [],
+        **changes,
+    }
 
 
 def config(method: str, seed: int, rounds: int, **changes: Any) -> dict[str, Any]:
     """A resolved config; `changes` have dotted keys with __ for the dot."""
     values: dict[str, Any] = {
-        "algorithm": {"_target_": f"pflsweep.algorithms.{method}.Method", "mu": 0.1},
+        "algorithm": {"_option_": method, "mu": 0.1},
         "ala": {},
-        "model": {"_target_": "pflsweep.models.mlp.build", "hidden": [200]},
-        "dataset": {"_target_": "pflsweep.data.datasets.digits.load"},
-        "partition": {"_target_": "pflsweep.data.partition.dirichlet.by_class", "alpha": 0.3, "clients": 4},
+        "model": {"_option_": "mlp", "hidden": [200]},
+        "dataset": {"_option_": "digits"},
+        "partition": {"_option_": "dirichlet", "alpha": 0.3, "clients": 4},
         "train": {"rounds": rounds, "lr": 0.05, "batch": 32, "epochs": 2, "chunk": "auto"},
         "tracking": {"backend": "mlflow", "uri": None, "experiment": "pflsweep", "every": 0.0},
         "seed": seed,
@@ -39,29 +106,9 @@ def create(runs: Path, method: str = "fedavg", seed: int = 0, rounds: int = 3, *
     values = config(method, seed, rounds, **changes)
     same = {**values, "train": {**values["train"], "rounds": None}}
     identity = f"{hash_of(repr([method, same])):016x}"
-    meta = {
-        "identity": identity,
-        "name": f"{method}-digits-dirichlet-{seed}",
-        "method": method,
-        "dataset": "digits",
-        "partition": "dirichlet",
-        "model": "mlp",
-        "ala": "none",
-        "seed": seed,
-        "method_version": 1,
-        "data_checksum": "abc",
-        "commit": "0123456789abcdef",
-        "version": "0.1.0",
-        "environment": {
-            "python": "3.11",
-            "torch": "2.13",
-            "platform": "Linux",
-            "threads": 2,
-            "device": "cpu",
-        },
-    }
+    names = {"identity": identity, "name": f"{method}-digits-dirichlet-{seed}", "method": method, "seed": seed}
     (runs / identity).mkdir(parents=True)
-    record = Record.new(runs / identity, meta, values, partition(values["partition"]["clients"]))
+    record = Record.new(runs / identity, meta(**names), values, partition(values["partition"]["clients"]))
     record.begin()
     return record
 

@@ -134,7 +134,7 @@ def test_what_is_scored_beside_the_accuracy_parts_no_settings(tmp_path):
 
 def test_a_study_parts_neither_settings_nor_rows(tmp_path):
     """It changes no number of its trial, which stands for a seed that was not trained without it."""
-    study = {"_target_": "pflsweep.studies.trajectory.Trajectory", "client": 4}
+    study = {"_option_": "trajectory", "client": 4}
     runs = [
         finished(tmp_path / "0", "fedavg", [2, 4, 6, 8], study={}),
         finished(tmp_path / "1", "fedala", [4, 4, 6, 8], study=study),

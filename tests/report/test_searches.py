@@ -14,6 +14,7 @@ from pflsweep.report.searches import beside
 from pflsweep.report.select import Chosen, choose, without_searches
 from tests.sweep.sweeping import run_here
 
+from . import records
 from .records import create, finished
 
 SMALL = ("train.rounds=3", "partition.clients=6", "model.hidden=[16]", "checkpoint.every=0", "checkpoint.models=false")
@@ -91,17 +92,16 @@ def test_another_rate_is_another_row_of_the_same_table(here):
         assert row in table
 
 
-def ledger(runs: Path, record: Record, split: str, **group) -> None:
+def ledger(runs: Path, record: Record, split: str, **more) -> None:
     """Of a sweep that has searched train.lr in this record's setting."""
     asked = {"model.hidden": [200], "train.rounds": 3, "train.batch": 32, "data.validation": 0.0}
     own = {
-        "setting": "", "method": record.meta["method"], "config": asked, "space": {"train.lr": [0.05, 0.1, 0.2]},
-        "points": 3, "points_settled": 3, "tried": [], "winner": {"train.lr": 0.05}, "winner_value": 0.5,
-        "trials": {"0": record.meta["identity"]}, "failed": {}, "failed_points": [], **group,
+        "config": asked, "space": {"train.lr": [0.05, 0.1, 0.2]}, "points": 3, "points_settled": 3,
+        "winner": {"train.lr": 0.05}, "winner_value": 0.5, "trials": {"0": record.meta["identity"]}, **more,
     }  # fmt: skip
     (runs / "sweeps").mkdir(exist_ok=True)
-    content = {"sweep": "a test", "scale": "paper", "command": "pflsweep -m ...", "seeds": [0, 1], "groups": [own]}
-    content["tune"] = {"split": split, "validation": 0.2, "seeds": 1}
+    content = records.ledger([records.group("", record.meta["method"], **own)])
+    content["tune"] |= {"split": split}
     (runs / "sweeps" / f"{split}.json").write_text(json.dumps(content))
 
 

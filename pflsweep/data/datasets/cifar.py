@@ -20,7 +20,9 @@ from pflsweep.vision import torchvision
 SOURCES = {"cifar10": ("CIFAR10", "cifar-10-batches-py", 10), "cifar100": ("CIFAR100", "cifar-100-python", 100)}
 
 
-def load(root: Path, download: bool, name: str, mean: Sequence[float], std: Sequence[float], augment: str) -> Dataset:
+def load(
+    root: Path, download: bool, name: str, mean: Sequence[float], std: Sequence[float], augment: str = "none"
+) -> Dataset:
     """name: `cifar10` or `cifar100`. x [60000, 3, 32, 32] uint8. Raises UserError on bad files."""
     cls, folder, classes = SOURCES[name]
     rows = prepared(root, name, root / folder, [1], lambda: _read(root, download, name, cls))

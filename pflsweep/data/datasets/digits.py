@@ -21,9 +21,9 @@ def load(
     name: str,
     mean: Sequence[float],
     std: Sequence[float],
-    augment: str,
     test_fraction: float,
     split_seed: int,
+    augment: str = "none",
 ) -> Dataset:
     """x [1797, 1, 8, 8] uint8 of 0 to 16. Nothing is read from root.
 

@@ -20,10 +20,10 @@ def load(
     name: str,
     mean: Sequence[float],
     std: Sequence[float],
-    augment: str,
     path: str | None,
     size: int | None,
     channels: int,
+    augment: str = "none",
 ) -> Dataset:
     """x [n, channels, H, W] uint8. Classes are numbered in the order of their folders' names.
 

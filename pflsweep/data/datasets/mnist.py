@@ -54,7 +54,9 @@ SOURCES = {
 }
 
 
-def load(root: Path, download: bool, name: str, mean: Sequence[float], std: Sequence[float], augment: str) -> Dataset:
+def load(
+    root: Path, download: bool, name: str, mean: Sequence[float], std: Sequence[float], augment: str = "none"
+) -> Dataset:
     """x [70000, 1, 28, 28] uint8; name: `mnist` or `fmnist`. Raises UserError on missing or damaged files."""
     source = SOURCES[name]
     folder = root / source.cls / "raw"

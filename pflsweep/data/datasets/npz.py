@@ -23,8 +23,8 @@ def load(
     name: str,
     mean: Sequence[float],
     std: Sequence[float],
-    augment: str,
     path: str | None,
+    augment: str = "none",
 ) -> Dataset:
     """x [n, channels, H, W], [n, H, W, channels] with at most 4 of them, [n, H, W] or [n, features].
 

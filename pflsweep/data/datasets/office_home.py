@@ -27,7 +27,7 @@ BY_HAND = "unpack the archive from https://www.hemanthdv.org/officeHomeDataset.h
 
 
 def load(
-    root: Path, download: bool, name: str, mean: Sequence[float], std: Sequence[float], augment: str, size: int
+    root: Path, download: bool, name: str, mean: Sequence[float], std: Sequence[float], size: int, augment: str = "none"
 ) -> Dataset:
     """x [n, 3, size, size] uint8; owner: the domain, in the order of DOMAINS. Raises UserError on bad files."""
     if size < 1:

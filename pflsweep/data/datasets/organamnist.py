@@ -18,7 +18,9 @@ MD5 = "866b832ed4eeba67bfb9edee1d5544e6"
 VERSION = "MedMNIST 2"
 
 
-def load(root: Path, download: bool, name: str, mean: Sequence[float], std: Sequence[float], augment: str) -> Dataset:
+def load(
+    root: Path, download: bool, name: str, mean: Sequence[float], std: Sequence[float], augment: str = "none"
+) -> Dataset:
     """x [58850, 1, 28, 28] uint8. The training split is its training and its validation rows, in this order.
 
     Raises UserError on a missing, damaged or newer file.

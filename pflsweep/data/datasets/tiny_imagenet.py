@@ -40,7 +40,7 @@ Read = Callable[[str], bytes]  # a file's bytes by its name in the dataset's fol
 
 
 def load(
-    root: Path, download: bool, name: str, mean: Sequence[float], std: Sequence[float], augment: str, val: bool
+    root: Path, download: bool, name: str, mean: Sequence[float], std: Sequence[float], val: bool, augment: str = "none"
 ) -> Dataset:
     """x [110000, 3, 64, 64] uint8, or [100000, ..] without `val`, and then no test split. Raises UserError."""
     folder, packed = root / FOLDER, root / f"{FOLDER}.zip"

@@ -109,7 +109,7 @@ def _own(group: dict[str, Any]) -> str:
     own = {
         key.removeprefix("algorithm."): value
         for key, value in group["config"].items()
-        if key.startswith(OWN) and not key.endswith("._target_") and key not in group["space"]
+        if key.startswith(OWN) and key not in group["space"]
     }
     return " ".join(f"{key}={as_override(value)}" for key, value in own.items())
 
@@ -148,11 +148,10 @@ def _configs(of: Reproduced, setting: str) -> dict[str, dict[str, Any]]:
 def _data(line: papers.Printed, theirs: dict[str, str], configs: list[dict[str, Any]]) -> list[str]:
     """Dataset, its size, model and partition."""
     found = []
-    for what, printed, key in (("dataset", line.dataset, "dataset.name"), ("model", line.model, "model._target_")):
+    for what, printed, key in (("dataset", line.dataset, "dataset.name"), ("model", line.model, "model")):
         ours = {str(config[key]) for config in configs if key in config}
-        names = {name.removeprefix("pflsweep.models.").partition(".")[0] for name in ours}
-        if names and all(_plain(printed) not in _plain(name) for name in names):
-            found.append(f"{what}: {printed} in the paper, here {', '.join(map(inline, sorted(names)))}")
+        if ours and all(_plain(printed) not in _plain(name) for name in ours):
+            found.append(f"{what}: {printed} in the paper, here {', '.join(map(inline, sorted(ours)))}")
     limits = {config["data.limit"] for config in configs if config.get("data.limit")}
     found += [f"data: only {inline(limit)} rows of the dataset" for limit in sorted(limits)]
     for like, key in PARTITIONS.items():

@@ -13,14 +13,17 @@ from pflsweep import disk
 from pflsweep.errors import UserError
 from pflsweep.identity import RUNTIME, whole
 from pflsweep.keys import under
-from pflsweep.record import Record
+from pflsweep.record import FORMAT, Record, another_format
 from pflsweep.report.markdown import code, inline
 
-OF_A_LEDGER = {"sweep": str, "scale": str, "command": str, "seeds": list, "tune": dict}
+OF_A_LEDGER = {
+    "sweep": str, "scale": str, "command": str, "seeds": list, "tune": dict, "tracking": dict, "written": float | int,
+}  # fmt: skip
 OF_A_SEARCH = {"split": str, "view": str, "seeds": int}
 OF_A_GROUP = {
     "setting": str, "method": str, "config": dict, "space": dict, "winner": dict | None, "points": int,
     "winner_value": float | int | None, "points_settled": int, "trials": dict, "failed": dict, "failed_points": list,
+    "tried": list, "without_result": list, "superseded": list,
 }  # fmt: skip
 UNTRAINED = "not trained yet"
 # what seeds of one cell may differ in; records are cut to the rounds asked for
@@ -37,7 +40,7 @@ class Ledger(NamedTuple):
     command: str
     seeds: list[int]
     tune: dict[str, Any]
-    tracking: dict[str, Any]  # how its runs are tracked; {} in older ones
+    tracking: dict[str, Any]  # how its runs are tracked
     groups: dict[tuple[str, str], dict[str, Any]]  # by setting and method
 
     @property
@@ -65,11 +68,10 @@ def ledger_of(path: Path, content: dict[str, Any]) -> Ledger | None:
     """
     if "sweep" not in content:
         return None
+    if content.get("format") != FORMAT:
+        raise UserError(another_format(path, content.get("format"), path.parents[1]))
     try:
         own = {key: _of_kind(content, key, kind) for key, kind in OF_A_LEDGER.items()}
-        own["tracking"] = _of_kind(content, "tracking", dict) if "tracking" in content else {}
-        # by itself, when it was changed last, which a checkout changes
-        own["written"] = _of_kind(content, "written", float | int) if "written" in content else path.stat().st_mtime
         _ = [_of_kind({"seeds": seed}, "seeds", int) for seed in own["seeds"]]
         listed = _of_kind(content, "groups", list)
         for group in listed:
@@ -78,8 +80,6 @@ def ledger_of(path: Path, content: dict[str, Any]) -> Ledger | None:
         for identity in (identity for group in listed for identity in group["trials"].values()):
             if not re.fullmatch("[0-9a-z]+", identity):  # it is the name of a folder
                 raise ValueError(f"'{identity}' names no trial")
-        # older ledgers lack these
-        listed = [{"without_result": [], "superseded": [], **group} for group in listed]
         return Ledger(path, groups={(group["setting"], group["method"]): group for group in listed}, **own)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _no_ledger(path, error) from error
@@ -184,7 +184,7 @@ class Answer:
 
     @property
     def tried(self) -> list[tuple[dict[str, Any], float]]:
-        """Points of the search and their accuracy; older ledgers do not say it."""
+        """Return the points of the search that have a result, each with its accuracy."""
         return [(each["point"], each["value"]) for each in self.group.get("tried", [])]
 
     @property
@@ -284,14 +284,14 @@ def _read(folder: Path, rounds: int) -> Trial | str:
     if rounds not in at:  # the last one was, until the trial went on
         return f"{named} was trained further and is not evaluated after round {rounds}"
     best = at[int(table["personal_accuracy"].dropna().argmax())]
-    return Trial(record, whole(record.config), rounds, best)
+    return Trial(record, whole(record.values), rounds, best)
 
 
 def _check_asked(trial: Trial, group: dict[str, Any], ledger: Ledger) -> None:
     """Raises UserError on a record that is not of the config that its ledger names."""
-    asked = {**group["config"], **(group["winner"] or {})}
+    asked = whole({**group["config"], **(group["winner"] or {})})
     for key, value in asked.items():
-        if key not in BEYOND and key in trial.config and trial.config[key] != value:
+        if not under(key, BEYOND) and trial.config.get(key, value) != value:
             raise UserError(
                 f"{trial.name} in {trial.folder} is not the trial that the sweep names: {key} is {trial.config[key]} "
                 f"there and {value} in {ledger.path}. Move the wrong one away; the sweep's command makes it anew."
@@ -311,7 +311,7 @@ def _check_alike(trials: list[Trial], told: list[tuple[Ledger, dict[str, Any]]])
 def _what(trial: Trial) -> dict[str, Any]:
     """What the runs of one cell share."""
     own = {key: value for key, value in trial.config.items() if not under(key, BEYOND)}
-    keys = ("method_version", "plugin_versions", "data_checksum", "code")
+    keys = ("method_version", "plugin_versions", "numerics", "data_checksum", "code")
     meta = {key: trial.meta.get(key) or None for key in keys}
     return {**own, **meta, "train.rounds": trial.last}
 

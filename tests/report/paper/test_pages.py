@@ -36,7 +36,7 @@ def small_store(runs: Path) -> Sweep:
         sweep.add(C25, method, {0: [first] * 4, 1: [second, second, first, first]})
     sweep.add("cifar10/clients50", "pgfed", {0: [6, 7, 8, 9]})
     sweep.group("cifar10/clients50", "pgfed")["failed"]["1"] = "ValueError: the loss\nis nan"
-    running = train(create(runs, "apfl", 0, dataset___target_=place(C25)), [[1, 1, 1, 1]])
+    running = train(create(runs, "apfl", 0, dataset___option_=place(C25)), [[1, 1, 1, 1]])
     sweep.name_trial(C25, "apfl", 0, running)
     create(runs, "ditto", 5)
     pgfed = sweep.group(C25, "pgfed")
@@ -171,7 +171,7 @@ def test_hyperparameters_that_were_not_searched_are_those_of_the_method_and_its_
         sweep = Sweep(Path("runs"))
         sweep.add(C25, "pgfed", {0: [6, 7, 8, 9]})
         group = sweep.groups[C25, "pgfed"]
-        own = {"algorithm._target_": "x", "algorithm.mu": 0.1, "algorithm.lr": None, "ala.layers": 1, "attack.share": 1}
+        own = {"algorithm": "pgfed", "algorithm.mu": 0.1, "algorithm.lr": None, "ala.layers": 1, "attack.share": 1}
         group["config"] = {**{k: v for k, v in group["config"].items() if not k.startswith("algorithm.")}, **own}
         group["space"], group["trials"] = {"algorithm.mu": {}}, {}
         sweep.write()
@@ -426,7 +426,7 @@ def test_rounds_have_a_decimal_and_equal_seeds_are_no_measure_of_noise(
     monkeypatch.chdir(tmp_path)
     sweep = Sweep(Path("runs"), "pgfed/table2")
     sweep.add(C25, "pgfed", {0: [8] * 4})
-    later = train(create(sweep.runs, "pgfed", 1, dataset___target_=place(C25)), [[1] * 4, [1] * 4, [8] * 4])
+    later = train(create(sweep.runs, "pgfed", 1, dataset___option_=place(C25)), [[1] * 4, [1] * 4, [8] * 4])
     sweep.name_trial(C25, "pgfed", 1, later)
     sweep.add(C25, "fedper", {0: [8] * 4, 1: [8] * 4})
     sweep.write()

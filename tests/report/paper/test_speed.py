@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from pflsweep.record import _digest
+from pflsweep.record import digest_of_config
 from pflsweep.report.paper import layout
 from pflsweep.report.paper.make import make
 
@@ -49,7 +49,7 @@ def test_500_runs_of_300_rounds_take_little_more_than_reading_them(tmp_path: Pat
             folder = sweep.runs / identity
             folder.mkdir()
             config = {**model.config, "seed": seed}
-            status = {**model.status, "status": "finished", "rounds": ROUNDS, "config": [_digest(config)]}
+            status = {**model.status, "status": "finished", "rounds": ROUNDS, "config": [digest_of_config(config)]}
             for name, content in (("meta", {**model.meta, "identity": identity, "seed": seed}), ("status", status)):
                 (folder / f"{name}.json").write_text(json.dumps(content))
             (folder / "config.yaml").write_text(yaml.safe_dump(config))

@@ -45,7 +45,7 @@ def test_failed_running_and_absent_trials_are_named(sweep: Sweep) -> None:
     sweep.seeds = [0, 1, 2, 3]
     sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]})
     sweep.group(SETTING, "fedavg")["failed"]["1"] = "ValueError: the loss is nan"
-    running = train(create(sweep.runs, "fedavg", 2, dataset___target_=place(SETTING)), [[1, 1, 1, 1]])
+    running = train(create(sweep.runs, "fedavg", 2, dataset___option_=place(SETTING)), [[1, 1, 1, 1]])
     sweep.name_trial(SETTING, "fedavg", 2, running)
     sweep.group(SETTING, "fedavg")["trials"]["3"] = "feedfeedfeedfeed"
     sweep.write()

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from pflsweep.identity import RUNTIME
-from pflsweep.keys import flat, under
+from pflsweep.keys import under
 from pflsweep.record import Record
 
-from ..records import SIZE, create, finished, train
+from ..records import SIZE, create, finished, group, ledger, train
 
 # 4 clients of 10 test samples each: an accuracy is a multiple of 2.5 points
 Numbers = dict[tuple[str, str], dict[int, list[int]]]  # (setting, method) -> seed -> correct answers of each client
@@ -26,7 +26,7 @@ class Sweep:
         """Finished runs of three rounds; as many clients as numbers."""
         records = []
         for seed, correct in by_seed.items():
-            same = {"partition__clients": len(correct), "dataset___target_": place(setting), **changes}
+            same = {"partition__clients": len(correct), "dataset___option_": place(setting), **changes}
             records.append(finished(self.runs, method, correct, seed, **same))
             self.name_trial(setting, method, seed, records[-1])
         return records
@@ -35,37 +35,16 @@ class Sweep:
         self.group(setting, method, record)["trials"][str(seed)] = record.meta["identity"]
 
     def group(self, setting: str, method: str, record: Record | None = None) -> dict[str, Any]:
-        config = {} if record is None else flat(record.config)
-        return self.groups.setdefault(
-            (setting, method),
-            {
-                "setting": setting,
-                "method": method,
-                "config": {k: v for k, v in config.items() if not under(k, RUNTIME) and k != "seed"}
-                or {"train.rounds": 3},
-                "space": {},
-                "points": 0,
-                "points_settled": 0,
-                "winner": None,
-                "winner_value": None,
-                "trials": {},
-                "failed": {},
-                "failed_points": [],
-            },
-        )
+        config = {} if record is None else record.values
+        asked = {k: v for k, v in config.items() if not under(k, RUNTIME) and k != "seed"}
+        new = group(setting, method, config=asked or {"train.rounds": 3})
+        return self.groups.setdefault((setting, method), new)
 
     def write(self, stem: str = "0123456789abcdef", at: float = 1e9, **more: Any) -> Path:
         """The ledger; at: when it was written; more: what younger ones say beside."""
-        content = {
-            "sweep": self.name,
-            "scale": self.scale,
-            "command": f"pflsweep -m sweep={self.name} scale={self.scale}",
-            "written": at,
-            "seeds": self.seeds,
-            "tune": {"split": "validation", "view": "personal"},
-            "groups": list(self.groups.values()),
-            **more,
-        }
+        command = f"pflsweep -m sweep={self.name} scale={self.scale}"
+        own = {"sweep": self.name, "scale": self.scale, "command": command, "written": at, "seeds": self.seeds}
+        content = ledger(list(self.groups.values()), **{**own, **more})
         path = self.runs / "sweeps" / f"{stem}.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(content))
@@ -74,7 +53,7 @@ class Sweep:
 
 def place(setting: str) -> str:
     """So that the same numbers in two settings are two runs."""
-    return f"pflsweep.data.datasets.{setting.replace('/', '_')}.load"
+    return setting.replace("/", "_")
 
 
 __all__ = ["SIZE", "Sweep", "create", "finished", "train"]

@@ -1,0 +1,235 @@
+"""Records and ledgers of an older format, brought up to date in their folder.
+
+Format 0, which has no format number, hashed import paths into identities. Its records get new identities, which are
+those that the present code gives their configs; `migrated_from` in meta.json keeps the old one.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import yaml
+
+from pflsweep import disk
+from pflsweep.errors import UserError
+from pflsweep.identity import (
+    CONDITIONAL_KEYS,
+    NEUTRAL,
+    RUNTIME,
+    conditional,
+    config_digest,
+    identity,
+    shipped_options,
+    without_neutral,
+)
+from pflsweep.keys import PLUGS, flat, under
+from pflsweep.record import CARRIED, FORMAT, Record, digest_of_config
+
+# Neutral values of format 0, whose records may lack these keys
+NEUTRAL_0: dict[str, Any] = {
+    **{group: {} for group in ("privacy", "attack", "study")},
+    "algorithm.idle": 0.0,
+    "ala.idle": 0.0,
+    "dataset.augment": "none",
+    "data.limit": None,
+    "data.targets": "own",
+    "data.shuffle": 0,
+    "data.new": 0,
+    "data.new_epochs": 20,
+    "train.sampling": "uniform",
+    "train.sampling_alpha": 1.0,
+    "train.optimiser_state": "fresh",
+    "train.precision": "fp32",
+    "train.compile": False,
+}
+LARGE = ("checkpoint.pt", "models.pt")
+Json = dict[str, Any]
+
+
+class Migrated(NamedTuple):
+    """What `migrate` has done."""
+
+    records: int
+    ledgers: int
+    left: list[str]  # reasons, one for each record that stays as it is
+
+
+def migrate(runs: Path) -> Migrated:
+    """Bring all records and ledgers of a folder of runs up to date. Killed at any moment, it is continued by the next
+    call. Raises UserError where the folder is not there, or cannot be written to; Busy where a trial is being trained.
+    """
+    if not runs.is_dir():
+        raise UserError(f"There is no folder of runs '{runs}' here.")
+    older = [folder for folder in _records(runs) if "format" not in _json(folder / "meta.json")]
+    left: list[str] = []
+    for folder in older:
+        try:
+            _migrate_record(folder)
+        except UserError as error:
+            left.append(str(error))
+    metas = {folder.name: _json(folder / "meta.json") for folder in _records(runs)}
+    known = {meta["migrated_from"]: meta for meta in metas.values() if "migrated_from" in meta}
+    files = [file for file in sorted(runs.glob("sweeps/*.json")) if _is_older_ledger(_json(file))]
+    for file in files:
+        with disk.writing(runs):
+            disk.write_json(file, _ledger(_json(file), known))
+    return Migrated(len(older) - len(left), len(files), left)
+
+
+def _records(runs: Path) -> list[Path]:
+    return sorted(file.parent for file in runs.glob("*/meta.json"))
+
+
+def _json(file: Path) -> Json:
+    """Return a file's JSON object. Raises UserError."""
+    try:
+        content = disk.read_json(file)
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{file} cannot be read ({type(error).__name__}: {error}). Move it away first.") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{file} cannot be read: it is no JSON object. Move it away first.")
+    return content
+
+
+def _migrate_record(folder: Path) -> None:
+    """Write a record of format 0 into the folder of its new identity, then remove the old one. Raises UserError."""
+    with disk.claimed(folder):
+        try:
+            meta, config = _upgraded(_json(folder / "meta.json"), disk.read_yaml(folder / "config.yaml"))
+        except (KeyError, TypeError, ValueError, OSError, AttributeError, yaml.YAMLError) as error:
+            raise UserError(f"{folder} is not migrated: {type(error).__name__}: {error}.") from error
+        new = folder.parent / meta["identity"]
+        with disk.writing(folder.parent):
+            if not (new / "meta.json").exists():
+                _write(folder, new, meta, config)
+            shutil.rmtree(folder)
+    Record(new).verify()
+
+
+def _write(folder: Path, new: Path, meta: Json, config: Json) -> None:
+    """Write the files of a record anew where their content changes; copy the others. meta.json comes last."""
+    new.mkdir(exist_ok=True)
+    for name in (*CARRIED, "labels.png"):
+        if (folder / name).exists() and name not in ("meta.json", "config.yaml", "status.json"):
+            shutil.copyfile(folder / name, new / name)
+    status = disk.read_json(folder / "status.json")
+    ended = int(status["rounds"]) if status["status"] == "finished" else 0
+    if (new / "newcomers.parquet").exists():
+        table = pd.read_parquet(new / "newcomers.parquet")
+        disk.write_parquet(new / "newcomers.parquet", table if "round" in table else table.assign(round=ended))
+    for name in LARGE:
+        if (folder / name).exists():
+            content = disk.read_torch(folder / name)
+            changes = {"identity": meta["identity"]} if name == "checkpoint.pt" else {"round": ended}
+            disk.write_torch(new / name, {**changes, **content, **({} if name == "models.pt" else changes)})
+    disk.write_text(new / "config.yaml", yaml.safe_dump(config, sort_keys=False))
+    disk.write_json(new / "status.json", {**status, "config": [digest_of_config(config)]})
+    disk.write_json(new / "meta.json", meta)
+
+
+def _upgraded(meta: Json, config: Json) -> tuple[Json, Json]:
+    """Return meta.json and the config of a record in the present format. Raises ValueError where its identity is not
+    that of its content.
+    """
+    versions = {"algorithm": meta["method_version"], **meta.get("plugin_versions", {})}
+    code = meta.get("code", [])
+    extends = _extends(meta, config)
+    chosen = {"algorithm": meta["method"], "model": meta["model"].partition(".")[0]}
+    chosen |= {group: meta.get(group) or "none" for group in ("dataset", "partition", *PLUGS, "study")}
+    new = {group: _with_options(node, chosen.get(group)) for group, node in config.items()}
+    values = flat(new)
+    kept = without_neutral(values, {**NEUTRAL, **NEUTRAL_0})
+    digest = config_digest(kept, versions=versions, numerics={"engine": 1}, extends=extends, code=code)
+    checksum = meta["data_checksum"]
+    own = {"format": FORMAT, "identity": identity(digest, checksum), "config_digest": digest}
+    added = {
+        **dict.fromkeys((*PLUGS, "study"), "none"),
+        "plugin_versions": {},
+        "code": [],
+        "digests": {},
+        "malicious": [],
+        "reconstruction": "",
+        "environment": {},
+    }
+    rest = {
+        "numerics": {"engine": 1},
+        "neutral": sorted(values.keys() - kept.keys()),
+        "migrated_from": meta["identity"],
+    }
+    return {**own, **{key: value for key, value in {**added, **meta, **rest}.items() if key not in own}}, new
+
+
+def _extends(meta: Json, config: Json) -> bool:
+    """Return whether more rounds continue the trial: whether its identity in format 0 is the one without its number of
+    rounds. Raises ValueError where it is neither.
+    """
+    for extends in (True, False):
+        if _identity_0(meta, config, extends) == meta["identity"]:
+            return extends
+    raise ValueError("its identity is not the one of its config")
+
+
+def _identity_0(meta: Json, config: Json, extends: bool) -> str:
+    runtime = (*RUNTIME, "train.rounds") if extends else RUNTIME
+    acting = {k: v for k, v in flat(config).items() if k not in CONDITIONAL_KEYS or CONDITIONAL_KEYS[k](flat(config))}
+    relevant = {k: v for k, v in without_neutral(acting, NEUTRAL_0).items() if not under(k, runtime)}
+    plugins, code = meta.get("plugin_versions"), meta.get("code", [])
+    content = [relevant, meta["data_checksum"], meta["method_version"], *([plugins] if plugins else []), *code]
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def _with_options(node: Any, option: str | None) -> Any:
+    """Return a node of a config with options in the place of import paths."""
+    if not isinstance(node, dict):
+        return node
+    named = {"_option_": _option(node["_target_"], option)} if "_target_" in node else {}
+    return named | {key: _with_options(value, None) for key, value in node.items() if key != "_target_"}
+
+
+def _option(target: str, option: str | None) -> str:
+    """Return the name of an import path of format 0, whose file may have moved since. See identity.option_of."""
+    if not target.startswith("pflsweep."):
+        return target.rpartition(".")[2]
+    known = [names for names in shipped_options().values() if option in names]
+    file = target.split(".")[-2]
+    return option if option and known else next((n[0] for n in shipped_options().values() if file in n), file)
+
+
+def _is_older_ledger(content: Json) -> bool:
+    """Return whether a file of a folder of ledgers is one of format 0; a plan for workers may lie there, too."""
+    return "sweep" in content and "format" not in content
+
+
+def _ledger(content: Json, known: Mapping[str, Json]) -> Json:
+    """Return a ledger in the present format. known: meta.json of each migrated record, by its old identity."""
+    groups = [_group(group, known) for group in content["groups"]]
+    written = {"tracking": {}, "written": 0.0, **content}
+    return {"format": FORMAT, **written, "tune": {"partial": False, **content["tune"]}, "groups": groups}
+
+
+def _group(group: Json, known: Mapping[str, Json]) -> Json:
+    finals = [known[old] for old in group["trials"].values() if old in known]
+    chosen = {**finals[0], "algorithm": finals[0]["method"]} if finals else {}
+    chosen["model"] = str(chosen.get("model", "")).partition(".")[0]
+    named = {
+        key.removesuffix("._target_"): _option(value, chosen.get(key.removesuffix("._target_")))
+        for key, value in group["config"].items()
+        if key.endswith("_target_")
+    }
+    values = named | {key: value for key, value in group["config"].items() if not key.endswith("_target_")}
+    older = {"tried": [], "without_result": [], **group}
+    return {
+        **older,
+        "config": conditional(without_neutral(values, {**NEUTRAL, **NEUTRAL_0})),
+        "trials": {seed: _new(old, known) for seed, old in group["trials"].items()},
+        "superseded": [_new(old, known) for old in group.get("superseded", [])],
+    }
+
+
+def _new(old: str, known: Mapping[str, Json]) -> str:
+    """Return the identity that a trial has now; of one whose record is not here the old one, which names nothing."""
+    return str(known[old]["identity"]) if old in known else old

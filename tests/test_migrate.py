@@ -1,0 +1,112 @@
+"""Records of format 0, as pflsweep 0.1 wrote them, become records of the present format."""
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from pflsweep import disk
+from pflsweep.cli import main
+from pflsweep.errors import UserError
+from pflsweep.migrate import migrate
+from pflsweep.record import FORMAT, Record
+from pflsweep.report.paper.store import ledgers
+
+OLD = ("52dd8077f66b724e", "b3c99c90f1f72654")  # Ditto of FedALA's table 2 on MNIST, two seeds
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Return a folder of two committed records of format 0 and their ledger."""
+    with zipfile.ZipFile(Path(__file__).with_name("format0.zip")) as archive:
+        archive.extractall(tmp_path / "runs")
+    return tmp_path / "runs"
+
+
+def test_older_records_are_refused_with_the_command_that_mends_it(runs: Path) -> None:
+    with pytest.raises(UserError, match=r"older pflsweep \(format 0, not 1\)\. `pflsweep record migrate .*runs`"):
+        Record(runs / OLD[0])
+    with pytest.raises(UserError, match=r"json was written by an older pflsweep.*record migrate .*runs`"):
+        ledgers(runs)
+
+
+def test_newer_records_are_refused(runs: Path) -> None:
+    migrate(runs)
+    (folder, _) = (file.parent for file in runs.glob("*/meta.json"))
+    disk.write_json(folder / "meta.json", {**disk.read_json(folder / "meta.json"), "format": FORMAT + 1})
+    with pytest.raises(UserError, match=r"newer pflsweep \(format 2, not 1\): update pflsweep"):
+        Record(folder)
+
+
+def test_a_folder_is_migrated_by_a_command(runs: Path, capsys: pytest.CaptureFixture) -> None:
+    tables = {old: (runs / old / "rounds.parquet").read_bytes() for old in OLD}
+    assert main(["record", "migrate", str(runs)]) == 0
+    assert "2 records and 1 ledgers of sweeps" in capsys.readouterr().out
+    records = [Record(file.parent) for file in runs.glob("*/meta.json")]
+    assert {record.meta["migrated_from"] for record in records} == set(OLD)
+    for record in records:
+        record.verify()
+        assert record.folder.name == record.meta["identity"] not in OLD
+        assert record.config["algorithm"] == {"_option_": "ditto", "lam": 1.0, "own_epochs": None}
+        assert (record.folder / "rounds.parquet").read_bytes() == tables[record.meta["migrated_from"]]
+    (ledger,) = ledgers(runs)
+    (group,) = ledger.groups.values()
+    assert set(group["trials"].values()) == {record.meta["identity"] for record in records}
+    assert all(group["config"].get(key, value) == value for key, value in records[0].values.items() if key != "seed")
+    assert main(["record", "migrate", str(runs)]) == 0
+    assert "0 records and 0 ledgers" in capsys.readouterr().out
+
+
+def test_files_that_were_not_committed_go_along(runs: Path) -> None:
+    folder, weights = runs / OLD[0], torch.ones(2)
+    rounds = disk.read_json(folder / "status.json")["rounds"]
+    torch.save({"identity": OLD[0], "simulation": {"round": rounds, "w": weights}}, folder / "checkpoint.pt")
+    torch.save({"global": None, "personal": {0: {"w": weights}}}, folder / "models.pt")
+    disk.write_parquet(folder / "newcomers.parquet", pd.DataFrame({"epoch": [0], "n": [1], "correct": [1]}))
+    migrate(runs)
+    record = next(
+        r for r in map(Record, (f.parent for f in runs.glob("*/meta.json"))) if r.meta["migrated_from"] == OLD[0]
+    )
+    state = record.checkpoint()
+    assert state is not None
+    assert torch.equal(state["w"], weights)
+    assert torch.equal(record.models()["personal"][0]["w"], weights)
+    assert len(record.newcomers) == 1
+
+
+def test_what_was_killed_goes_on(runs: Path) -> None:
+    whole = runs.with_name("whole")
+    shutil.copytree(runs, whole)
+    migrate(whole)
+    new = {disk.read_json(file)["migrated_from"]: file.parent for file in whole.glob("*/meta.json")}
+    shutil.copytree(new[OLD[0]], runs / new[OLD[0]].name)  # the old folder is still there
+    shutil.copytree(new[OLD[1]], runs / new[OLD[1]].name)
+    (runs / new[OLD[1]].name / "meta.json").unlink()  # half a record
+    migrate(runs)
+    assert contents(runs) == contents(whole)
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    files = [file for file in folder.rglob("*") if file.is_file() and file.name != "lock"]
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+def test_a_record_whose_config_was_changed_stays_as_it_is(runs: Path, capsys: pytest.CaptureFixture) -> None:
+    config = disk.read_yaml(runs / OLD[0] / "config.yaml")
+    config["train"]["lr"] = 12.5
+    disk.write_text(runs / OLD[0] / "config.yaml", json.dumps(config))
+    assert main(["record", "migrate", str(runs)]) == 2
+    assert f"left as it is: {runs / OLD[0]} is not migrated: ValueError: its identity is not" in capsys.readouterr().err
+    assert (runs / OLD[0] / "meta.json").exists()
+    (ledger,) = (json.loads(file.read_text()) for file in runs.glob("sweeps/*.json"))
+    assert OLD[0] in ledger["groups"][0]["trials"].values()
+
+
+def test_what_is_no_folder_of_runs_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no folder of runs"):
+        migrate(tmp_path / "none")
