@@ -1,4 +1,4 @@
-"""README's worked example of a method of one's own, run as it stands there."""
+"""The examples of README and docs/adding_a_method.md, run as they are printed; and the links between the pages."""
 
 import re
 import subprocess
@@ -10,16 +10,27 @@ import pandas as pd
 import pytest
 import yaml
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
-METHOD, OPTION, SPACE = re.findall(r"^```(?:python|yaml)\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+GUIDE = (ROOT / "docs" / "adding_a_method.md").read_text()
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+
+
+def blocks(text: str) -> list[str]:
+    """Return the Python and YAML blocks of a page: a method, its option, its search space."""
+    return re.findall(r"^```(?:python|yaml)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+EXAMPLES = {"server_step": blocks(README), "fedavgm": blocks(GUIDE)}  # a method's name -> method, option, space
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A user's folder with README's files, but for the search space."""
-    (tmp_path / "fedavgm.py").write_text(METHOD)
+    """A user's folder with the files of both examples, but for the search spaces."""
     (tmp_path / "my_conf" / "algorithm").mkdir(parents=True)
-    (tmp_path / "my_conf" / "algorithm" / "fedavgm.yaml").write_text(OPTION)
+    for name, (method, option, _) in EXAMPLES.items():
+        (tmp_path / f"{name}.py").write_text(method)
+        (tmp_path / "my_conf" / "algorithm" / f"{name}.yaml").write_text(option)
     return tmp_path
 
 
@@ -28,62 +39,91 @@ def pflsweep(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
 
 
-def test_the_example_is_an_option_like_all_others(folder: Path) -> None:
-    done = pflsweep(
-        folder, "--config-dir", "my_conf", "-m", "algorithm=fedavg,fedavgm", "train.rounds=3", "tracking=none"
-    )
+def test_the_examples_are_options_like_all_others(folder: Path) -> None:
+    algorithms = ["fedavg", *EXAMPLES]
+    chosen = f"algorithm={','.join(algorithms)}"
+    done = pflsweep(folder, "--config-dir", "my_conf", "-m", chosen, "train.rounds=3", "tracking=none")
     assert done.returncode == 0, done.stderr
     table = [line.split() for line in done.stdout.splitlines()]
-    rows = {line[0]: line for line in table if line and line[0] in ("fedavg", "fedavgm")}
-    assert set(rows) == {"fedavg", "fedavgm"}
-    assert rows["fedavg"][-1] == rows["fedavgm"][-1] == "110,420"  # floats on the wire
-    assert rows["fedavg"][2] != rows["fedavgm"][2], "server momentum changes the accuracy"
+    rows = {line[0]: line for line in table if line and line[0] in algorithms}
+    assert set(rows) == set(algorithms)
+    assert {line[-1] for line in rows.values()} == {"110,420"}, "floats sent"
+    assert len({line[2] for line in rows.values()}) == 3, "each server rule changes the accuracy"
 
 
-def test_the_example_passes_the_conformance_suite(folder: Path) -> None:
-    beta = yaml.safe_load(OPTION)["beta"]
-    done = pflsweep(folder, "check", "fedavgm.FedAvgM", f"beta={beta}")
+@pytest.mark.parametrize(("page", "name"), [(README, "server_step"), (GUIDE, "fedavgm")], ids=["README", "docs"])
+def test_the_examples_pass_the_conformance_suite(folder: Path, page: str, name: str) -> None:
+    (command,) = re.findall(rf"^    pflsweep (check {name}\..*)$", page, flags=re.MULTILINE)
+    option = yaml.safe_load(EXAMPLES[name][1])
+    assert command.split() == ["check", option.pop("_target_"), *(f"{key}={value}" for key, value in option.items())]
+    done = pflsweep(folder, *command.split())
     assert done.returncode == 0, done.stdout + done.stderr
     assert "properties hold" in done.stdout
 
 
-def test_the_example_is_tuned_over_its_own_space(folder: Path) -> None:
-    command = ("--config-dir", "my_conf", "-m", "algorithm=fedavgm", "tune=grid", "plan=true", "tracking=none")
+def test_the_examples_are_tuned_over_their_own_spaces(folder: Path) -> None:
+    chosen = f"algorithm={','.join(EXAMPLES)}"
+    command = ("--config-dir", "my_conf", "-m", chosen, "tune=grid", "plan=true", "tracking=none")
     refused = pflsweep(folder, *command)
     assert refused.returncode == 2
-    assert "there is no search space for 'fedavgm'" in refused.stderr
-    name = "sweeps/space/fedavgm.yaml"
-    assert name in refused.stderr
-    assert f"`{name}`" in README
+    assert "there is no search space for 'server_step'" in refused.stderr
+    assert "sweeps/space/server_step.yaml" in refused.stderr
     (folder / "sweeps/space").mkdir(parents=True)
-    (folder / name).write_text(SPACE)
+    for name, page in (("server_step", README), ("fedavgm", GUIDE)):
+        file = f"sweeps/space/{name}.yaml"
+        assert f"`{file}`" in page
+        (folder / file).write_text(EXAMPLES[name][2])
     done = pflsweep(folder, *command)
     assert done.returncode == 0, done.stderr
+    assert re.search(r"server_step +- +2 +3 ", done.stdout), "two points, and the winner's trial"
     assert re.search(r"fedavgm +- +4 +5 ", done.stdout), "four points, and the winner's trial"
 
 
-def test_commands_name_what_exists(folder: Path) -> None:
-    """Every option that README's commands choose is there."""
-    conf = Path(__file__).parent.parent / "conf"
-    chosen = re.findall(r"\b(algorithm|dataset|partition|model|ala|tracking)=([\w,]+)", README)
-    assert chosen
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_name_what_exists(folder: Path, page: Path) -> None:
+    """Every option and sweep that a page's commands choose exists."""
+    groups = "algorithm|ala|attack|dataset|model|partition|setting|tracking|tune"
+    chosen = re.findall(rf"(?<![\w.])({groups})=(\w+(?:,\w+)*)", page.read_text())
+    sweeps = re.findall(r"(?<![\w.])sweep=([\w/]+)", page.read_text())
+    assert chosen or sweeps or "pflsweep -m" not in page.read_text()
     for group, options in chosen:
         for option in options.split(","):
             own = folder / "my_conf" / group / f"{option}.yaml"
-            assert (conf / group / f"{option}.yaml").exists() or own.exists(), f"{group}={option}"
+            assert (ROOT / "conf" / group / f"{option}.yaml").exists() or own.exists(), f"{group}={option}"
+    for sweep in sweeps:
+        assert (ROOT / "sweeps" / f"{sweep}.yaml").exists(), sweep
 
 
-def test_what_readme_shows_is_there() -> None:
-    for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
-        assert (Path(__file__).parent.parent / link).exists(), link
-    assert not re.findall(r"^[A-Z_]{4,}$", README, flags=re.MULTILINE), "a place holder"
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives to a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_relative_links_resolve(page: Path) -> None:
+    """A link without a scheme leads to a file of the checkout, and to a heading of it if it names one."""
+    for link in re.findall(r"\]\((?!\w+:)([^)]+)\)", page.read_text()):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert target.is_relative_to(ROOT.resolve()), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_readme_is_short_and_leads_to_every_page_of_docs() -> None:
+    assert len(README.split()) <= 900
+    for page in (ROOT / "docs").glob("*.md"):
+        assert f"(docs/{page.name})" in README, page.name
+    assert not re.findall(r"^[A-Z_]{4,}$", README, flags=re.MULTILINE), "a placeholder"
 
 
 def test_the_table_that_is_shown_is_the_committed_one() -> None:
-    """Row by row, ours and print's, as reports/fedpg/table1 has them."""
-    table = pd.read_csv(Path(__file__).parent.parent / "reports" / "fedpg" / "table1" / "table.csv")
+    """The table in docs/reports.md has the values, ours and printed, of reports/fedpg/table1."""
+    table = pd.read_csv(ROOT / "reports" / "fedpg" / "table1" / "table.csv")
     table = table[table["dataset"] == "fmnist"].set_index(["method_label", "metric"])
-    shown = re.findall(r"^\| ([^|]+) \| ([\d.]+ \([\d.]+\).*) \|$", README, flags=re.MULTILINE)
+    page = (ROOT / "docs" / "reports.md").read_text()
+    shown = re.findall(r"^\| ([^|]+) \| ([\d.]+ \([\d.]+\).*) \|$", page, flags=re.MULTILINE)
     assert [name for name, _ in shown] == list(dict.fromkeys(table.index.get_level_values(0)))
     for name, cells in shown:
         for metric, cell in zip(("l_acc", "s_acc", "g_acc", "gm_acc"), cells.split(" | "), strict=True):
