@@ -1,4 +1,4 @@
-"""What might make a local step faster on a CPU: `python -m tests.bench.ideas`. docs/speed.md has what came of each.
+"""What might make a local step faster on a CPU: `python -m benchmarks.ideas`. docs/speed.md has what came of each.
 
 CPU time of one thread, so that a busy machine does not matter much; each idea takes turns with the plain eager step,
 and the number is the median of the ratios, above 1 where the idea is faster.
@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pflsweep.engine import memory
-from pflsweep.engine.task import Batch, Task
+from benchmarks.setting import CLASSES, LR, SHAPE, usual
+from pflsweep.methods.task import Batch, Task
 from pflsweep.models import cnn, layers
-from tests.bench.setting import CLASSES, LR, SHAPE, usual
+from pflsweep.ops import memory
 
 Step = Callable[[], object]
 SMALL_BLOCKS = 128 * 1024  # glibc's own threshold

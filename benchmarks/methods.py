@@ -1,4 +1,4 @@
-"""What a round of each method costs: `python -m tests.bench.methods` measures all and writes reports/methods.md.
+"""What a round of each method costs: `python -m benchmarks.methods` measures all and writes reports/methods.md.
 
 Methods and FedAvg take turns in one process; a number is the median of the pairwise ratios. reports/methods.csv keeps
 what was measured, so that the page can be written again without measuring (`--page`).
@@ -12,15 +12,15 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from pflsweep import catalogue
-from pflsweep.check.command import method_at
-from pflsweep.compose import conf_dir, read_option
-from pflsweep.engine.optimiser import Sgd
-from pflsweep.engine.protocol import Verbs
+from benchmarks.setting import compare, engine, federation, ratio
+from pflsweep.commands.check import method_at
+from pflsweep.config.compose import conf_dir, read_option
 from pflsweep.engine.simulation import Simulation
-from tests.bench.setting import compare, engine, federation, ratio
+from pflsweep.methods.optimizer import Sgd
+from pflsweep.methods.protocol import Verbs
+from tools import methods_page
 
-REPORTS = Path(__file__).parents[2] / "reports"
+REPORTS = Path(__file__).parents[1] / "reports"
 CLIENTS, SAMPLES, EPOCHS, BATCH, WARM_UP = 6, 100, 2, 10, 3
 
 
@@ -76,7 +76,7 @@ def written() -> str:
         f"batch {BATCH}, each method's own defaults; {costs['when'].iloc[0]}; on a machine that did other work too, "
         "two such runs differed by up to a fifth)"
     )
-    return catalogue.page(costs, setting)
+    return methods_page.page(costs, setting)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,10 @@ from pflsweep.algorithms.fedfomo import FedFomo
 from pflsweep.algorithms.pgfed import PGFed
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.federation import Federation
-from pflsweep.engine.optimiser import Sgd
-from pflsweep.engine.protocol import Verbs
 from pflsweep.engine.simulation import Schedule, Simulation
-from pflsweep.engine.task import Task
+from pflsweep.methods.optimizer import Sgd
+from pflsweep.methods.protocol import Verbs
+from pflsweep.methods.task import Task
 from pflsweep.models import cnn, layers
 
 Build = Callable[[tuple[int, ...], int], nn.Sequential]

@@ -1,5 +1,5 @@
 """The reference settings side by side in one process:
-`python -m tests.bench.speed [a b c stack memory growth] [--repeat R] [--device cpu|cuda]`.
+`python -m benchmarks.speed [a b c stack memory growth] [--repeat R] [--device cpu|cuda]`.
 
 A: FedALA's setting, 20 clients, Dirichlet 0.1, all take part, batch 10, 1 epoch. B: PGFed's, 25 of 100 clients,
 Dirichlet 0.3, batch 128, 5 epochs. C: ResNet-18 on 64x64x3, 20 clients, batch 10, a few steps. Images are random and
@@ -31,13 +31,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from pflsweep import process
+from benchmarks.setting import LR, SHAPE, Build, PlainLoop, federation_of, simulation
 from pflsweep.data.federation import Federation
 from pflsweep.engine.simulation import Result, Simulation
 from pflsweep.engine.stack import Seat, at_once
 from pflsweep.models import cnn, torchvision
 from pflsweep.report import style
-from tests.bench.setting import LR, SHAPE, Build, PlainLoop, federation_of, simulation
+from pflsweep.trial import process
 
 CORES = len(os.sched_getaffinity(0))
 

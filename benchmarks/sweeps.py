@@ -1,4 +1,4 @@
-"""What sweeping costs: `python -m tests.bench.sweeps`. Everything is measured side by side, on digits.
+"""What sweeping costs: `python -m benchmarks.sweeps`. Everything is measured side by side, on digits.
 
 overhead: what a sweep of short trials takes for each outside of its training: enqueueing, claiming, telling, the view;
 without MLflow. parallel: trials a minute of two workers to those of one.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SHORT = ["train.rounds=2", "partition.clients=4", "tracking=none", "checkpoint.models=false"]
 LONG = ["train.rounds=60", "tracking=none", "checkpoint.models=false"]
-MAIN = [sys.executable, "-c", "import sys; from pflsweep.cli import main; sys.exit(main())"]
+MAIN = [sys.executable, "-c", "import sys; from pflsweep.commands.main import main; sys.exit(main())"]
 
 
 @contextmanager
@@ -48,11 +48,11 @@ def timed(*arguments: str) -> float:
 
 def overhead(trials: int) -> dict[str, float]:
     """Milliseconds a trial that claiming, telling and looking cost. Composing is left out on both sides."""
-    from pflsweep.progress import quietly
     from pflsweep.sweep import worker
-    from pflsweep.sweep.board import Board
-    from pflsweep.sweep.view import View
-    from pflsweep.trial import run_trial
+    from pflsweep.sweep.queue import Queue
+    from pflsweep.sweep.status.live import View
+    from pflsweep.trial.progress import quietly
+    from pflsweep.trial.run import run_trial
 
     took: dict[str, list[float]] = {"whole": [], "training": []}
     with somewhere(), quietly():
@@ -70,7 +70,7 @@ def overhead(trials: int) -> dict[str, float]:
 
             worker.run_trial = measured
             began = time.perf_counter()
-            Board(plan).prepare()
+            Queue(plan).prepare()
             with redirect_stderr(io.StringIO()), View(plan):
                 worker.work(plan)
             if block:
@@ -84,7 +84,7 @@ def plan_of(words: list[str]) -> "Plan":
     """As the command would plan it."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    from pflsweep.compose import compose
+    from pflsweep.config.compose import compose
     from pflsweep.sweep import planner
     from pflsweep.sweep.command import checked
 
@@ -95,7 +95,7 @@ def defaults() -> dict:
     """The command's own keys as conf/ has them."""
     import yaml
 
-    from pflsweep.compose import COMMAND, conf_dir, read_option
+    from pflsweep.config.compose import COMMAND, conf_dir, read_option
 
     values = {key: yaml.safe_load((conf_dir() / "config.yaml").read_text()).get(key) for key in COMMAND}
     return {**values, "tune": read_option(conf_dir() / "tune" / "none.yaml")}
@@ -118,16 +118,16 @@ def parallel(trials: int) -> dict[str, float]:
 
 def known(trials: int) -> dict[str, float]:
     """Seconds of a command all of whose trials are done. They are told as done and not trained, which takes long."""
-    from pflsweep.sweep.board import Board
+    from pflsweep.sweep.queue import Queue
 
     with somewhere():
         words = [*SHORT, "seed=" + ",".join(map(str, range(trials)))]
-        board = Board(plan_of(words))
-        board.prepare()
+        queue = Queue(plan_of(words))
+        queue.prepare()
         began = time.perf_counter()
-        while (claim := board.claim()) is not None:
+        while (claim := queue.claim()) is not None:
             told = {"folder": str(Path("runs", str(claim.job.number)).absolute()), "identity": "none", "value": 0.5}
-            board.tell(claim, 0.5, {"trials": [told]})
+            queue.tell(claim, 0.5, {"trials": [told]})
         told_ms = 1000 * (time.perf_counter() - began) / trials
         return {"trials": trials, "ms to claim and tell one": told_ms, "s": min(timed("-m", *words) for _ in range(3))}
 

@@ -1,4 +1,4 @@
-"""Speed beside a plain loop: `python -m tests.bench.training [--repeat R] [--device cpu|cuda]` prints a table.
+"""Speed beside a plain loop: `python -m benchmarks.training [--repeat R] [--device cpu|cuda]` prints a table.
 
 Every row is a median of ratios of runs taken in turn within this process, so that a busy or slow machine meets both
 sides alike. "step" rows are CPU time at one thread and wall time at more; a ratio above 1 means that we are faster.
@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import torch
 
+from benchmarks.setting import CLASSES, SHAPE, PlainLoop, compare, federation, ratio, simulation
 from pflsweep.engine.evaluate import OWN, score, targets
-from pflsweep.engine.task import Task
+from pflsweep.methods.task import Task
 from pflsweep.models import cnn
-from tests.bench.setting import CLASSES, SHAPE, PlainLoop, compare, federation, ratio, simulation
 
 BATCH = 256  # of evaluation
 EPOCHS = 5  # of the PGFed rows: its extra pass over the data weighs 1 / E
@@ -142,7 +142,7 @@ def next_round(engine) -> Callable[[], None]:
 def only_fit(engine) -> Callable[[], None]:
     """The local steps of one client, in the state that the engine is in."""
     from pflsweep.engine.cohort import own, select
-    from pflsweep.engine.protocol import Given
+    from pflsweep.methods.protocol import Given
 
     ids = torch.tensor([0])
     turn = engine._turn(ids)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pflsweep.trial import Result
+    from pflsweep.trial.run import Result
 
 __version__ = "0.1.0"
 
@@ -12,10 +12,10 @@ __version__ = "0.1.0"
 def run(overrides: list[str] | None = None, config_dir: str | Path | None = None) -> "Result":
     """One trial, as the command would run it, for notebooks: run(["algorithm=pgfed", "train.rounds=5"]).
 
-    Without MLflow, unless an override names `tracking`. Raises pflsweep.errors.UserError on bad input.
+    Without MLflow, unless an override names `tracking`. Raises pflsweep.util.errors.UserError on bad input.
     """
-    from pflsweep.compose import compose
-    from pflsweep.trial import run_trial
+    from pflsweep.config.compose import compose
+    from pflsweep.trial.run import run_trial
 
     overrides = list(overrides or [])
     asked = any(override.startswith("tracking") for override in overrides)

@@ -15,10 +15,9 @@ from typing import NamedTuple
 
 import pytest
 
-from pflsweep.cli import main
-
-from .browser import Page, browser, program
-from .test_tracking import empty  # noqa: F401 (a fixture)
+from pflsweep.commands.main import main
+from tests.browser import Page, browser, program
+from tests.tracking.test_run import empty  # noqa: F401 (a fixture)
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's own
 SWEEP = """\
@@ -78,7 +77,7 @@ def _ui(folder: Path) -> Iterator[str]:
     """The address of a server that may not be up yet."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    code = "import sys; from pflsweep.cli import main; sys.exit(main())"
+    code = "import sys; from pflsweep.commands.main import main; sys.exit(main())"
     ui = subprocess.Popen([sys.executable, "-c", code, "ui", "--port", str(port)], cwd=folder)
     try:
         yield f"http://127.0.0.1:{port}"

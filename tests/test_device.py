@@ -8,17 +8,17 @@ import pandas as pd
 import pytest
 import torch
 
-from pflsweep import config
-from pflsweep.check.case import advance, assert_same, models
-from pflsweep.check.elsewhere import NAME, another_device
-from pflsweep.check.world import CLIENTS
-from pflsweep.compose import compose
+from pflsweep.config.compose import compose
+from pflsweep.conformance.case import advance, assert_same, models
+from pflsweep.conformance.fake_device import NAME, another_device
+from pflsweep.conformance.fixtures import CLIENTS
 from pflsweep.engine.simulation import Simulation
 from pflsweep.engine.stack import Seat, at_once
-from pflsweep.trial import Result, Stopped, run_trial
-from tests.test_conformance import case
-from tests.test_trial import Ear
-from tests.test_trial import assert_same as assert_same_result
+from pflsweep.trial import build
+from pflsweep.trial.run import Result, Stopped, run_trial
+from tests.conformance.test_methods import case
+from tests.trial.test_run import Ear
+from tests.trial.test_run import assert_same as assert_same_result
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 SMALL = (
@@ -114,7 +114,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
 
     def run(words: str, runs: str = "there", stop: bool = False) -> Result:
         with monkeypatch.context() as patched, another_device() as device:
-            patched.setattr(config, "device_of", lambda config: device)
+            patched.setattr(build, "device_of", lambda config: device)
             return here(words, runs, stop)
 
     return run

@@ -21,16 +21,17 @@ import numpy as np
 import pytest
 import torch
 
-from pflsweep.algorithms.fedala import Ala
-from pflsweep.check.case import advance
-from pflsweep.check.command import method_at
-from pflsweep.compose import compose, conf_dir, read_option
-from pflsweep.config import build_dataset, build_federation, build_model, imported
-from pflsweep.engine.task import Batch, Task
-from pflsweep.keys import PLUGS
-from pflsweep.setting import processor
-from pflsweep.sources import EQUIVALENT, ROOT, code_digests
-from tests.test_conformance import OWN, REFERENCES, TABLE, YAMLS, case
+from pflsweep.commands.check import method_at
+from pflsweep.config.compose import compose, conf_dir, read_option
+from pflsweep.config.keys import PLUGS
+from pflsweep.config.schema import imported
+from pflsweep.conformance.case import advance
+from pflsweep.methods.task import Batch, Task
+from pflsweep.plugins.ala import Ala
+from pflsweep.trial.build import build_dataset, build_federation, build_model
+from pflsweep.trial.metadata import processor
+from pflsweep.util.source_hash import EQUIVALENT, ROOT, code_digests
+from tests.conformance.test_methods import OWN, REFERENCES, TABLE, YAMLS, case
 
 FILE = Path(__file__).parent / "golden.json"
 BITS = FILE.with_name("golden_bits.json")

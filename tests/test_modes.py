@@ -1,6 +1,6 @@
 """The conformance table in other ways of computing gradients: in bf16, and compiled.
 
-Chunks, stacks and workers are modes too; their properties are in test_conformance.py and tests/engine/test_parallel.py.
+Chunks, stacks and workers are modes too; their properties are in test_methods.py and tests/engine/test_workers.py.
 """
 
 from dataclasses import replace
@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from pflsweep.check.case import SCHEDULE, Case, advance, assert_same, known, models
-from pflsweep.check.properties import (
+from pflsweep.conformance.case import SCHEDULE, Case, advance, assert_same, known, models
+from pflsweep.conformance.fixtures import CLIENTS
+from pflsweep.conformance.properties import (
     MOST,
     PROPERTIES,
     Property,
@@ -19,11 +20,10 @@ from pflsweep.check.properties import (
     labels_do_not_matter,
     stacking_changes_nothing,
 )
-from pflsweep.check.world import CLIENTS
-from pflsweep.engine import compiled
 from pflsweep.engine.simulation import Simulation
+from pflsweep.ops import compiled
 from pflsweep.plugins.privacy import DpSgd
-from tests.test_conformance import TABLE, TRIED, case
+from tests.conformance.test_methods import TABLE, TRIED, case
 
 # sums are taken in another order there
 ROUNDED = (any_chunking, any_chunking_with_noise, stacking_changes_nothing, labels_do_not_matter)

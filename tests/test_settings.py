@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pflsweep.compose import Config, compose, conf_dir
-from pflsweep.config import check
+from pflsweep.config.compose import Config, compose, conf_dir
+from pflsweep.config.schema import check
 
 PRINTED = pd.read_csv(Path(__file__).parents[1] / "reports" / "paper" / "settings.csv", dtype=str)
 OPTIONS = sorted(file.stem for file in (conf_dir() / "setting").glob("*.yaml"))

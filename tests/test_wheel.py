@@ -24,7 +24,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pflsweep(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    code = "import sys, pflsweep; print(pflsweep.__file__); from pflsweep.cli import main; sys.exit(main())"
+    code = "import sys, pflsweep; print(pflsweep.__file__); from pflsweep.commands.main import main; sys.exit(main())"
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
         cwd=folder,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.test_conformance import TABLE
+from tests.conformance.test_methods import TABLE
 from tests.works import Works, holds
 
 CLAIMS = [(name, works) for name, row in TABLE.items() for works in row.works]

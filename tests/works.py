@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pflsweep.compose import Config, compose
-from pflsweep.config import build
+from pflsweep.config.compose import Config, compose
 from pflsweep.engine.simulation import Simulation
+from pflsweep.trial.build import build
 
 SEEDS = (0, 1, 2)
 LAST = 3  # rounds whose accuracy is averaged

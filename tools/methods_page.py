@@ -6,11 +6,11 @@ from typing import Any, NamedTuple, get_type_hints
 
 import pandas as pd
 
-from pflsweep.compose import conf_dir, read_option
-from pflsweep.config import target
-from pflsweep.engine.protocol import Method, hyperparameters
-from pflsweep.keys import as_override
-from pflsweep.rules import field_rule
+from pflsweep.config.compose import conf_dir, read_option
+from pflsweep.config.fields import field_rule, hyperparameters
+from pflsweep.config.keys import as_override
+from pflsweep.config.schema import target
+from pflsweep.methods.protocol import Method
 
 INTRO = """# Methods
 
@@ -69,9 +69,9 @@ def _section(cls: type[Method], options: list[Option]) -> list[str]:
     facts = {
         "Reconstruction": cls.reconstruction,
         "A round beside FedAvg's": cls.cost,
-        "A client that was never sampled is evaluated with": cls.unsampled,
-        "ALA in front (`ala=on`)": "yes" if cls.mixes else "",
-        "DP-SGD (`privacy=dp_sgd`)": f"refused: {cls.leaks}" if cls.leaks else "yes",
+        "A client that was never sampled is evaluated with": cls.unsampled_model,
+        "ALA in front (`ala=on`)": "yes" if cls.supports_ala else "",
+        "DP-SGD (`privacy=dp_sgd`)": f"refused: {cls.dp_incompatible_reason}" if cls.dp_incompatible_reason else "yes",
     }
     lines += [f"- {name}: {text}" for name, text in facts.items() if text]
     fields = hyperparameters(cls)

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflsweep.engine import parts
-from pflsweep.engine.lift import each
-from pflsweep.engine.protocol import Given, Method, Setup, Turn, hyper
-from pflsweep.engine.task import Batch
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Method, Setup, Turn, hyper
+from pflsweep.methods.task import Batch
+from pflsweep.ops.vmap import per_client
 
 
 class Client(NamedTuple):
@@ -42,18 +42,18 @@ class APFL(Method):
     """
 
     paper = "Deng et al., arXiv 2020"
-    unsampled = "the newest global model mixed with the common initial model"
+    unsampled_model = "the newest global model mixed with the common initial model"
     cost = "a step takes a second gradient, at the mixture, and makes that (3P); P + 1 a client are kept"
-    leaks = ""
+    dp_incompatible_reason = ""
 
     alpha: float = hyper("weight of the private model in the mixture; adaptive: what it starts from", low=0, high=1)
     adaptive: bool = hyper("whether each client learns its alpha, by one step a round")
 
-    init = parts.global_server
-    send = parts.broadcast
-    fit = parts.local_epochs
-    aggregate = parts.average
-    global_model = parts.shared_model
+    init = stock.global_server
+    send = stock.broadcast
+    fit = stock.local_epochs
+    aggregate = stock.average
+    global_model = stock.shared_model
 
     @classmethod
     def passes(cls, epochs: int, **values: Any) -> float:
@@ -67,7 +67,7 @@ class APFL(Method):
         first = torch.ones(len(w), dtype=torch.bool, device=w.device)
         return Work(w, self.opt.init(w), client.v, self.opt.init(client.v), client.alpha, first)
 
-    @each
+    @per_client
     def step(self, given: Given, work: Work, batch: Batch) -> Work:
         """w <- w - eta grad f(w) and v <- v - eta grad_v f(v-bar), where grad_v is alpha grad."""
         lr, alpha = given.turn.lr, work.alpha
@@ -82,11 +82,11 @@ class APFL(Method):
             torch.zeros_like(work.first),
         )
 
-    def finish(self, given: Given, data: Any, work: Work) -> tuple[parts.Up, Client]:
-        return parts.Up(work.w), Client(work.v, work.alpha)
+    def finish(self, given: Given, data: Any, work: Work) -> tuple[stock.Up, Client]:
+        return stock.Up(work.w), Client(work.v, work.alpha)
 
-    def personal(self, server: parts.Server, client: Client, data: Any, turn: Turn) -> Tensor:
-        return mixture(client.alpha, client.v, parts.to_all(server.w, turn))
+    def personal(self, server: stock.Server, client: Client, data: Any, turn: Turn) -> Tensor:
+        return mixture(client.alpha, client.v, stock.to_all(server.w, turn))
 
 
 def mixture(alpha: Tensor, v: Tensor, w: Tensor) -> Tensor:

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflsweep.engine import draws, memory, parts
-from pflsweep.engine.lift import each
-from pflsweep.engine.protocol import Given, Ids, Kept, Method, Scalars, Setup, Turn, Vector, hyper
-from pflsweep.engine.task import Batch
-from pflsweep.errors import UserError
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Ids, Kept, Method, Scalars, Setup, Turn, Vector, hyper
+from pflsweep.methods.task import Batch
+from pflsweep.ops import memory, random
+from pflsweep.ops.vmap import per_client
+from pflsweep.util.errors import UserError
 
 
 class Server(NamedTuple):
@@ -62,9 +63,9 @@ class Apple(Method):
     """
 
     paper = "Luo and Wu, IJCAI 2022"
-    unsampled = "the common initial model"
+    unsampled_model = "the common initial model"
     cost = "a step reads N - 1 core models twice (2 (N - 1) P); a client holds N; the server every version in use"
-    leaks = ""  # p_i moves along inner products of the same gradients with models known to the server
+    dp_incompatible_reason = ""  # p_i moves along inner products of the same gradients with models known to the server
 
     models: int = hyper("M: core models downloaded a round, at most those of all others", low=1)
     dr_lr: float = hyper("learning rate of the DR vector (eta_2)", low=0)
@@ -74,13 +75,13 @@ class Apple(Method):
     preference: float = hyper("growth of the base of base^|p_ij| with the cores downloaded so far", low=0)
     threshold: float = hyper("smallest base", low=1)
 
-    fit = parts.local_epochs
-    personal = parts.personal_is_own
-    init_client = parts.own_model
-    global_model = parts.no_global_model
+    fit = stock.local_epochs
+    personal = stock.personal_is_own
+    init_client = stock.own_model
+    global_model = stock.no_global_model
 
     @property
-    def extends(self) -> bool:  # type: ignore[override]
+    def resumable(self) -> bool:  # type: ignore[override]
         """Only where L is not the number of rounds."""
         return self.length is not None
 
@@ -137,8 +138,8 @@ class Apple(Method):
         n = len(server.held)
         m = min(self.models, n - 1)
         held, newest = server.held[turn.ids], server.held.diagonal()
-        chance = draws.fold(draws.fold(turn.key, turn.round)[:, None], server.keys)  # [C, N]
-        u = torch.func.vmap(lambda key: draws.uniform(key, ()))(chance.flatten()).view(chance.shape)
+        chance = random.fold(random.fold(turn.key, turn.round)[:, None], server.keys)  # [C, N]
+        u = torch.func.vmap(lambda key: random.uniform(key, ()))(chance.flatten()).view(chance.shape)
         base = max(self.threshold, self.preference * (turn.round - 1) * m / n)
         weight = server.p[turn.ids].abs().double() * math.log(base)
         # the largest of log(weight) + Gumbel noise are a draw without repetition
@@ -153,7 +154,7 @@ class Apple(Method):
         own = given.down.own
         return Work(own, self.opt.init(own), given.down.p)
 
-    @each
+    @per_client
     def step(self, given: Given, work: Work, batch: Batch) -> Work:
         """Both gradients are taken at the same W_i; the others' core models stay as they are."""
         down, p = given.down, work.p
@@ -167,11 +168,11 @@ class Apple(Method):
         split = 1 + down.stale.shape[0]
         return p[0] * w + p[1:split] @ down.stale + p[split:] @ down.fresh
 
-    def finish(self, given: Given, data: Any, work: Work) -> tuple[Up, parts.Own]:
+    def finish(self, given: Given, data: Any, work: Work) -> tuple[Up, stock.Own]:
         order = torch.cat([given.turn.ids[:, None], given.down.rest, given.down.ids], 1)
-        return Up(work.w, torch.zeros_like(work.p).scatter(1, order, work.p)), parts.Own(self.trained(given, work))
+        return Up(work.w, torch.zeros_like(work.p).scatter(1, order, work.p)), stock.Own(self.trained(given, work))
 
-    @each
+    @per_client
     def trained(self, given: Given, work: Work) -> Tensor:
         return self.mixed(given.down, work.w, work.p)
 

@@ -9,9 +9,9 @@ from scipy.cluster.hierarchy import cut_tree, linkage
 from scipy.spatial.distance import squareform
 from torch import Tensor
 
-from pflsweep.engine import parts
-from pflsweep.engine.protocol import Method, Setup, Turn, hyper
-from pflsweep.engine.solvers import gram, lengths
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Method, Setup, Turn, hyper
+from pflsweep.methods.qp import gram, lengths
 
 
 class Server(NamedTuple):
@@ -37,9 +37,9 @@ class Clustered(Method):
 
     paper = "Sattler et al., IEEE TNNLS 2021"
     version = 2
-    unsampled = "the model of its cluster"
+    unsampled_model = "the model of its cluster"
     cost = "the server: the inner products of M updates in float64 (M^2 P), a model per cluster"
-    leaks = ""
+    dp_incompatible_reason = ""
 
     eps1: float = hyper("a cluster has converged where its mean update is shorter (epsilon_1)", low=0)
     eps2: float = hyper("its clients disagree where the longest update is longer (epsilon_2)", low=0)
@@ -47,20 +47,20 @@ class Clustered(Method):
     split: str = hyper("complete linkage, always accepted, or the paper's cut", choices=("code", "paper"))
     gamma_max: float = hyper("noise below which the paper's cut is accepted", low=0, high=1)
 
-    init_client = parts.stateless_client
-    start = parts.start_from_down
-    step = parts.sgd_step
-    fit = parts.local_epochs
-    finish = parts.upload
-    global_model = parts.no_global_model
+    init_client = stock.stateless_client
+    start = stock.start_from_down
+    step = stock.sgd_step
+    fit = stock.local_epochs
+    finish = stock.upload
+    global_model = stock.no_global_model
 
     def init(self, w: Tensor, setup: Setup) -> Server:
         return Server(w[None], torch.zeros(setup.clients, dtype=torch.int64, device=w.device))
 
-    def send(self, server: Server, turn: Turn) -> parts.Down:
-        return parts.Down(server.models[server.cluster[turn.ids]])
+    def send(self, server: Server, turn: Turn) -> stock.Down:
+        return stock.Down(server.models[server.cluster[turn.ids]])
 
-    def aggregate(self, server: Server, up: parts.Up, turn: Turn) -> Server:
+    def aggregate(self, server: Server, up: stock.Up, turn: Turn) -> Server:
         """Split first, then theta_c += mean of Delta_i over those of the cluster that are there."""
         delta = up.w - server.models[server.cluster[turn.ids]]
         models, cluster = server.models, server.cluster.clone()

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from pflsweep.engine import parts
-from pflsweep.engine.lift import each
-from pflsweep.engine.protocol import Given, Method, hyper
-from pflsweep.engine.task import Batch
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Method, hyper
+from pflsweep.methods.task import Batch
+from pflsweep.ops.vmap import per_client
 
 
 class Work(NamedTuple):
@@ -33,21 +33,21 @@ class Ditto(Method):
     """
 
     paper = "Li et al., ICML 2021"
-    mixes = True
-    unsampled = "the newest global model"
+    supports_ala = True
+    unsampled_model = "the newest global model"
     cost = "its own epochs come on top, whose steps read the model received once more (P); P a client is kept"
-    leaks = ""
+    dp_incompatible_reason = ""
 
     lam: float = hyper("strength of the pull towards the global model (lambda)", low=0)
     own_epochs: int | None = hyper("epochs on the personalised model; null: train.epochs", low=0)
 
-    init = parts.global_server
-    init_client = parts.own_model
-    send = parts.broadcast
-    step = parts.sgd_step
-    aggregate = parts.average
-    personal = parts.personal_is_own_once_sampled
-    global_model = parts.shared_model
+    init = stock.global_server
+    init_client = stock.own_model
+    send = stock.broadcast
+    step = stock.sgd_step
+    aggregate = stock.average
+    personal = stock.personal_is_own_once_sampled
+    global_model = stock.shared_model
 
     @classmethod
     def passes(cls, epochs: int, **values: Any) -> float:
@@ -59,15 +59,15 @@ class Ditto(Method):
 
     def fit(self, given: Given, data: Any, work: Work) -> Work:
         epochs = self.epochs if self.own_epochs is None else self.own_epochs
-        work = parts.run(self.step, given, work, data.train(self.epochs))
-        return parts.run(self.own_step, given, work, data.train(epochs))
+        work = stock.run(self.step, given, work, data.train(self.epochs))
+        return stock.run(self.own_step, given, work, data.train(epochs))
 
-    @each
+    @per_client
     def own_step(self, given: Given, work: Work, batch: Batch) -> Work:
         """SGD on h_k(v; w^t) = F_k(v) + lambda/2 |v - w^t|^2"""
-        g = parts.pulled(self.task.grad(work.v, batch), self.lam, work.v, given.down.w)
+        g = stock.pulled(self.task.grad(work.v, batch), self.lam, work.v, given.down.w)
         v, v_opt = self.opt.update(work.v, work.v_opt, g, given.turn.lr)
         return work._replace(v=v, v_opt=v_opt)
 
-    def finish(self, given: Given, data: Any, work: Work) -> tuple[parts.Up, parts.Own]:
-        return parts.Up(work.w), parts.Own(work.v)
+    def finish(self, given: Given, data: Any, work: Work) -> tuple[stock.Up, stock.Own]:
+        return stock.Up(work.w), stock.Own(work.v)

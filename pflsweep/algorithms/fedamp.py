@@ -8,10 +8,10 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from pflsweep.engine import parts
-from pflsweep.engine.lift import each
-from pflsweep.engine.protocol import Given, Method, Scalars, Setup, Turn, Vector, hyper
-from pflsweep.engine.task import Batch
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Method, Scalars, Setup, Turn, Vector, hyper
+from pflsweep.methods.task import Batch
+from pflsweep.ops.vmap import per_client
 
 log = logging.getLogger(__name__)
 _warned: WeakSet[Method] = WeakSet()  # methods, one a trial, that have said that their pull is cut
@@ -49,21 +49,21 @@ class FedAMP(Method):
     """
 
     paper = "Huang et al., AAAI 2021"
-    mixes = ("start_from", "sent")
-    unsampled = "the common initial model"
+    supports_ala = ("start_from", "sent")
+    unsampled_model = "the common initial model"
     cost = "a step reads u_i once more (P); the server keeps N P, compares all N models and mixes N of them a client"
-    leaks = ""
+    dp_incompatible_reason = ""
 
     alpha: float = hyper("the server's step down the distances between models (alpha_k), at most", above=0)
     sigma: float = hyper("squared distance at which models cease to be alike", above=0)
     lam: float = hyper("strength of the attraction between models (lambda)", low=0)
     start_from: str = hyper("where local training starts: the client's own model, or u_i", choices=("own", "sent"))
 
-    init_client = parts.own_model
-    fit = parts.local_epochs
-    finish = parts.upload_and_keep
-    personal = parts.personal_is_own
-    global_model = parts.no_global_model
+    init_client = stock.own_model
+    fit = stock.local_epochs
+    finish = stock.upload_and_keep
+    personal = stock.personal_is_own
+    global_model = stock.no_global_model
 
     def init(self, w: Tensor, setup: Setup) -> Server:
         n = setup.clients
@@ -76,21 +76,21 @@ class FedAMP(Method):
 
     def send(self, server: Server, turn: Turn) -> Down:
         """u_i = sum_j xi_ij w_j"""
-        return Down(server.xi[turn.ids] @ server.models, parts.to_all(server.alpha, turn))
+        return Down(server.xi[turn.ids] @ server.models, stock.to_all(server.alpha, turn))
 
-    def start(self, given: Given, data: Any) -> parts.Work:
+    def start(self, given: Given, data: Any) -> stock.Work:
         w = given.client.w if self.start_from == "own" else given.down.w
-        return parts.Work(w, self.opt.init(w))
+        return stock.Work(w, self.opt.init(w))
 
-    @each
-    def step(self, given: Given, work: parts.Work, batch: Batch) -> parts.Work:
+    @per_client
+    def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
         """SGD on F_i(w) + lambda / (2 alpha_k) |w - u_i|^2"""
         alpha = given.down.alpha.clamp(min=torch.finfo(work.w.dtype).tiny)  # it may be 0, and lambda too
         pull = (self.lam / alpha).clamp(max=1 / given.turn.lr)
-        g = parts.pulled(self.task.grad(work.w, batch), pull, work.w, given.down.w)
-        return parts.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))
+        g = stock.pulled(self.task.grad(work.w, batch), pull, work.w, given.down.w)
+        return stock.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))
 
-    def aggregate(self, server: Server, up: parts.Up, turn: Turn) -> Server:
+    def aggregate(self, server: Server, up: stock.Up, turn: Turn) -> Server:
         """xi_ij = alpha_k A'(|w_i - w_j|^2) for j != i, and xi_ii = 1 - sum_j xi_ij"""
         self.warn_of_a_cut(float(server.alpha), turn)
         models, known = server.models.clone(), server.known.clone()

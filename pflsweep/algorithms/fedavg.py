@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from pflsweep.engine import parts
-from pflsweep.engine.protocol import Method
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,18 +13,18 @@ class FedAvg(Method):
     """
 
     paper = "McMahan et al., AISTATS 2017"
-    mixes = True
-    unsampled = "the global model"
+    supports_ala = True
+    unsampled_model = "the global model"
     cost = "the yardstick"
-    leaks = ""
+    dp_incompatible_reason = ""
 
-    init = parts.global_server
-    init_client = parts.stateless_client
-    send = parts.broadcast
-    start = parts.start_from_down
-    step = parts.sgd_step
-    fit = parts.local_epochs
-    finish = parts.upload
-    aggregate = parts.average
-    personal = parts.personal_is_global
-    global_model = parts.shared_model
+    init = stock.global_server
+    init_client = stock.stateless_client
+    send = stock.broadcast
+    start = stock.start_from_down
+    step = stock.sgd_step
+    fit = stock.local_epochs
+    finish = stock.upload
+    aggregate = stock.average
+    personal = stock.personal_is_global
+    global_model = stock.shared_model

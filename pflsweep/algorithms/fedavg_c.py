@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from pflsweep.engine import parts
-from pflsweep.engine.lift import each
-from pflsweep.engine.protocol import Given, Method, Setup, Turn, hyper
-from pflsweep.engine.task import Batch
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Method, Setup, Turn, hyper
+from pflsweep.methods.task import Batch
+from pflsweep.ops.vmap import per_client
 
 
 class Work(NamedTuple):
@@ -38,9 +38,11 @@ class FedAvgC(Method):
     """
 
     paper = "Zhang et al., AAAI 2023"
-    unsampled = "the newest global model; with evaluated=current after fine-tuning on its own data, as every client"
+    unsampled_model = (
+        "the newest global model; with evaluated=current after fine-tuning on its own data, as every client"
+    )
     cost = "finetune_epochs more epochs a turn; a client keeps its fine-tuned model (P), or repeats them for evaluation"
-    leaks = ""
+    dp_incompatible_reason = ""
     reconstruction = "epochs and learning rate of the fine-tuning, and which model is evaluated"
 
     finetune_epochs: int = hyper("epochs of fine-tuning before the local epochs", low=0)
@@ -50,19 +52,19 @@ class FedAvgC(Method):
     evaluated: str = hyper("evaluate what a client fine-tuned in its last turn, or the newest model fine-tuned anew",
                            choices=("stale", "current"))  # fmt: skip
 
-    init = parts.global_server
-    send = parts.broadcast
-    fit = parts.local_epochs
-    aggregate = parts.average
-    global_model = parts.shared_model
+    init = stock.global_server
+    send = stock.broadcast
+    fit = stock.local_epochs
+    aggregate = stock.average
+    global_model = stock.shared_model
 
     @classmethod
     def passes(cls, epochs: int, **values: Any) -> float:
         return 1 + values["finetune_epochs"] / epochs
 
-    def init_client(self, w: Tensor, setup: Setup) -> parts.Own:
+    def init_client(self, w: Tensor, setup: Setup) -> stock.Own:
         """theta-hat_i of the last turn; nothing where it is not evaluated."""
-        return parts.Own(w if self.evaluated == "stale" else w.new_zeros(0))
+        return stock.Own(w if self.evaluated == "stale" else w.new_zeros(0))
 
     def start(self, given: Given, data: Any) -> Work:
         tuned = self.fine_tuned(given.down.w, given.turn, data)
@@ -71,15 +73,15 @@ class FedAvgC(Method):
     def fine_tuned(self, w: Tensor, turn: Turn, data: Any) -> Tensor:
         """theta-hat_i [C, P] of a received theta."""
         lr = turn.lr if self.finetune_lr is None else self.finetune_lr
-        begin = parts.Work(w.clone(), self.opt.init(w))  # a copy: the optimiser writes into it
-        return parts.run(self.tune, Tuning(w, lr), begin, data.train(self.finetune_epochs, "finetune")).w
+        begin = stock.Work(w.clone(), self.opt.init(w))  # a copy: the optimiser writes into it
+        return stock.run(self.tune, Tuning(w, lr), begin, data.train(self.finetune_epochs, "finetune")).w
 
-    @each
-    def tune(self, tuning: Tuning, work: parts.Work, batch: Batch) -> parts.Work:
+    @per_client
+    def tune(self, tuning: Tuning, work: stock.Work, batch: Batch) -> stock.Work:
         g = self.gradient(work.w, tuning.anchor, batch, self.mu if self.ft_prox else 0.0)
-        return parts.Work(*self.opt.update(work.w, work.opt, g, tuning.lr))
+        return stock.Work(*self.opt.update(work.w, work.opt, g, tuning.lr))
 
-    @each
+    @per_client
     def step(self, given: Given, work: Work, batch: Batch) -> Work:
         g = self.gradient(work.w, given.down.w, batch, self.mu)
         w, opt = self.opt.update(work.w, work.opt, g, given.turn.lr)
@@ -87,12 +89,12 @@ class FedAvgC(Method):
 
     def gradient(self, w: Tensor, anchor: Tensor, batch: Batch, mu: float) -> Tensor:
         """Of f_B(w) + mu/2 |w - theta|^2."""
-        return parts.pulled(self.task.grad(w, batch), mu, w, anchor)
+        return stock.pulled(self.task.grad(w, batch), mu, w, anchor)
 
-    def finish(self, given: Given, data: Any, work: Work) -> tuple[parts.Up, parts.Own]:
-        return parts.Up(work.w), parts.Own(work.tuned) if self.evaluated == "stale" else given.client
+    def finish(self, given: Given, data: Any, work: Work) -> tuple[stock.Up, stock.Own]:
+        return stock.Up(work.w), stock.Own(work.tuned) if self.evaluated == "stale" else given.client
 
-    def personal(self, server: parts.Server, client: parts.Own, data: Any, turn: Turn) -> Tensor:
+    def personal(self, server: stock.Server, client: stock.Own, data: Any, turn: Turn) -> Tensor:
         if self.evaluated == "current":
-            return self.fine_tuned(parts.to_all(server.w, turn), turn, data)
-        return parts.personal_is_own_once_sampled(self, server, client, data, turn)
+            return self.fine_tuned(stock.to_all(server.w, turn), turn, data)
+        return stock.personal_is_own_once_sampled(self, server, client, data, turn)

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pflsweep.engine import parts
-from pflsweep.engine.protocol import Given, Ids, Method, Turn, Vector, hyper
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Ids, Method, Turn, Vector, hyper
 
 
 class Up(NamedTuple):
@@ -30,30 +30,30 @@ class FedAvgData(Method):
     """
 
     paper = "Zhao et al., arXiv 2018"
-    unsampled = "the global model"
+    unsampled_model = "the global model"
     cost = "an epoch passes over the public set too: share * N times a mean client's data"
-    leaks = "a part of the clients' own data becomes public"
+    dp_incompatible_reason = "a part of the clients' own data becomes public"
     reconstruction = "how the public set is drawn and handed out, as a baseline of FedFomo"
 
     share: float = hyper("size of the public set, of all clients' training data", low=0, high=1)
 
-    init = parts.global_server
-    init_client = parts.stateless_client
-    send = parts.broadcast
-    start = parts.start_from_down
-    step = parts.sgd_step
-    personal = parts.personal_is_global
-    global_model = parts.shared_model
+    init = stock.global_server
+    init_client = stock.stateless_client
+    send = stock.broadcast
+    start = stock.start_from_down
+    step = stock.sgd_step
+    personal = stock.personal_is_global
+    global_model = stock.shared_model
 
-    def fit(self, given: Given, data: Any, work: parts.Work) -> parts.Work:
+    def fit(self, given: Given, data: Any, work: stock.Work) -> stock.Work:
         _, joined = data.public(self.share)
-        return parts.run(self.step, given, work, joined.train(self.epochs))
+        return stock.run(self.step, given, work, joined.train(self.epochs))
 
-    def finish(self, given: Given, data: Any, work: parts.Work) -> tuple[Up, Any]:
+    def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[Up, Any]:
         private, _ = data.public(self.share)
         return Up(work.w, private.sizes), given.client
 
-    def aggregate(self, server: parts.Server, up: Up, turn: Turn) -> parts.Server:
+    def aggregate(self, server: stock.Server, up: Up, turn: Turn) -> stock.Server:
         weight = turn.share * up.private / turn.n
         total = weight.sum()
         weight = torch.where(total > 0, weight / total, turn.share)  # nobody has private data: as in FedAvg

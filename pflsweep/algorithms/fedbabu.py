@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflsweep.engine import parts
-from pflsweep.engine.lift import each
-from pflsweep.engine.protocol import Given, Method, Setup, Turn, hyper
-from pflsweep.engine.task import Batch
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Method, Setup, Turn, hyper
+from pflsweep.methods.task import Batch
+from pflsweep.ops.vmap import per_client
 
 
 class Server(NamedTuple):
@@ -29,44 +29,44 @@ class FedBABU(Method):
     """
 
     paper = "Oh et al., ICLR 2022"
-    unsampled = "the newest global model, fine-tuned on its own data as every client's"
+    unsampled_model = "the newest global model, fine-tuned on its own data as every client's"
     cost = "steps have no gradient of the head; each evaluation of a client fine-tunes the whole model"
-    leaks = ""  # fine-tuning is evaluation, of which nothing is sent
+    dp_incompatible_reason = ""  # fine-tuning is evaluation, of which nothing is sent
 
     finetune_epochs: int = hyper("epochs in which a client fine-tunes the whole model before evaluation", low=0)
     finetune_lr: float = hyper("learning rate of the fine-tuning", low=0)
 
-    init_client = parts.own_head
-    send = parts.broadcast
-    fit = parts.local_epochs
-    aggregate = parts.average
+    init_client = stock.own_head
+    send = stock.broadcast
+    fit = stock.local_epochs
+    aggregate = stock.average
 
     def init(self, w: Tensor, setup: Setup) -> Server:
         return Server(w[self.task.extractor], w[self.task.head])
 
-    def start(self, given: Given, data: Any) -> parts.Work:
+    def start(self, given: Given, data: Any) -> stock.Work:
         phi = given.down.w
-        return parts.Work(torch.cat([phi, given.client.head], 1), self.opt.init(phi))
+        return stock.Work(torch.cat([phi, given.client.head], 1), self.opt.init(phi))
 
-    @each
-    def step(self, given: Given, work: parts.Work, batch: Batch) -> parts.Work:
+    @per_client
+    def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
         """ClientBodyUpdate: the head's learning rate is 0."""
         g = self.task.grad(work.w, batch, part=self.task.extractor)
-        return parts.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr, self.task.extractor))
+        return stock.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr, self.task.extractor))
 
-    def finish(self, given: Given, data: Any, work: parts.Work) -> tuple[parts.Up, parts.OwnHead]:
-        return parts.Up(work.w[:, self.task.extractor]), given.client
+    def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[stock.Up, stock.OwnHead]:
+        return stock.Up(work.w[:, self.task.extractor]), given.client
 
     def global_model(self, server: Server) -> Tensor:
         return torch.cat([server.w, server.head])
 
-    def personal(self, server: Server, client: parts.OwnHead, data: Any, turn: Turn) -> Tensor:
+    def personal(self, server: Server, client: stock.OwnHead, data: Any, turn: Turn) -> Tensor:
         """Section 5: fine-tune the whole model, head included, on the client's training data."""
-        w = torch.cat([parts.to_all(server.w, turn), client.head], 1)
+        w = torch.cat([stock.to_all(server.w, turn), client.head], 1)
         batches = data.train(self.finetune_epochs, "finetune")
-        return parts.run(self.tune, turn, parts.Work(w, self.opt.init(w)), batches).w
+        return stock.run(self.tune, turn, stock.Work(w, self.opt.init(w)), batches).w
 
-    @each
-    def tune(self, turn: Turn, work: parts.Work, batch: Batch) -> parts.Work:
+    @per_client
+    def tune(self, turn: Turn, work: stock.Work, batch: Batch) -> stock.Work:
         g = self.task.grad(work.w, batch)
-        return parts.Work(*self.opt.update(work.w, work.opt, g, self.finetune_lr))
+        return stock.Work(*self.opt.update(work.w, work.opt, g, self.finetune_lr))

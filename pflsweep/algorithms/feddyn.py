@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflsweep.engine import parts
-from pflsweep.engine.lift import each
-from pflsweep.engine.protocol import Given, Method, Setup, Turn, hyper
-from pflsweep.engine.task import Batch
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Method, Setup, Turn, hyper
+from pflsweep.methods.task import Batch
+from pflsweep.ops.vmap import per_client
 
 
 class Server(NamedTuple):
@@ -35,17 +35,17 @@ class FedDyn(Method):
     """
 
     paper = "Acar et al., ICLR 2021"
-    unsampled = "the global model"
+    unsampled_model = "the global model"
     cost = "a step reads the model received and the client's gradient (2P); P a client is kept"
-    leaks = ""
+    dp_incompatible_reason = ""
 
     alpha: float = hyper("strength of the dynamic regulariser", above=0)
 
-    send = parts.broadcast
-    start = parts.start_from_down
-    fit = parts.local_epochs
-    personal = parts.personal_is_global
-    global_model = parts.shared_model
+    send = stock.broadcast
+    start = stock.start_from_down
+    fit = stock.local_epochs
+    personal = stock.personal_is_global
+    global_model = stock.shared_model
 
     def init(self, w: Tensor, setup: Setup) -> Server:
         return Server(w, torch.zeros_like(w), setup.clients)
@@ -53,18 +53,18 @@ class FedDyn(Method):
     def init_client(self, w: Tensor, setup: Setup) -> Client:
         return Client(torch.zeros_like(w))
 
-    @each
-    def step(self, given: Given, work: parts.Work, batch: Batch) -> parts.Work:
+    @per_client
+    def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
         """SGD on L_k(w) - <g_k, w> + alpha/2 |w - theta|^2"""
         g = self.task.grad(work.w, batch).sub_(given.client.g)
-        g = parts.pulled(g, self.alpha, work.w, given.down.w)
-        return parts.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))
+        g = stock.pulled(g, self.alpha, work.w, given.down.w)
+        return stock.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))
 
-    def finish(self, given: Given, data: Any, work: parts.Work) -> tuple[parts.Up, Client]:
+    def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[stock.Up, Client]:
         """g_k <- g_k - alpha (theta_k - theta): the gradient where the local problem is solved"""
-        return parts.Up(work.w), Client(given.client.g - self.alpha * (work.w - given.down.w))
+        return stock.Up(work.w), Client(given.client.g - self.alpha * (work.w - given.down.w))
 
-    def aggregate(self, server: Server, up: parts.Up, turn: Turn) -> Server:
+    def aggregate(self, server: Server, up: stock.Up, turn: Turn) -> Server:
         """h <- h - alpha/m sum_S (theta_k - theta); theta <- mean_S theta_k - h / alpha"""
         h = server.h - self.alpha / server.clients * (up.w - server.w).sum(0)
         return server._replace(w=up.w.mean(0) - h / self.alpha, h=h)

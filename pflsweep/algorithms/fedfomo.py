@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflsweep.engine import draws, parts
-from pflsweep.engine.lift import each
-from pflsweep.engine.protocol import Given, Ids, Method, Scalars, Setup, Turn, Vector, hyper
-from pflsweep.engine.task import Batch
-from pflsweep.errors import UserError
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Ids, Method, Scalars, Setup, Turn, Vector, hyper
+from pflsweep.methods.task import Batch
+from pflsweep.ops import random
+from pflsweep.ops.vmap import per_client
+from pflsweep.util.errors import UserError
 
 SAME = 1e-5  # models closer than this, relative to their norm, are one: the weight would be noise over noise
 
@@ -57,7 +58,7 @@ class Fomo(Method):
     decay: float = hyper("what epsilon loses each round", low=0, high=1)
     validation: float = hyper("share of the training data that rates models and is not trained on", above=0, below=1)
 
-    step = parts.sgd_step
+    step = stock.sgd_step
 
     def init(self, w: Tensor, setup: Setup) -> Server:
         n = setup.clients
@@ -78,10 +79,10 @@ class Fomo(Method):
         count = min(self.models - 1, int(server.known.sum()))
         if not count:
             return turn.ids.new_zeros(len(turn.ids), 0)
-        round_key = draws.fold(turn.key, turn.round)
+        round_key = random.fold(turn.key, turn.round)
         rank = server.p[turn.ids].masked_fill(~server.known, -torch.inf)
         rank.scatter_(1, turn.ids[:, None], -torch.inf)  # its own model does not travel
-        chance = draws.fold(round_key[:, None], server.keys)  # [C, N] a random order of its own for each client
+        chance = random.fold(round_key[:, None], server.keys)  # [C, N] a random order of its own for each client
         by_chance = chance.argsort(1)
         order = by_chance.gather(1, rank.gather(1, by_chance).sort(dim=1, descending=True, stable=True).indices)
         ids = self._explore(order, rank, chance, round_key, count, turn.round)
@@ -95,23 +96,23 @@ class Fomo(Method):
         chosen, rest = order[:, :count], order[:, count:]
         if not epsilon or not rest.shape[1]:
             return chosen
-        luck = draws.fold(chance.gather(1, rest), 1)
+        luck = random.fold(chance.gather(1, rest), 1)
         luck = luck.masked_fill(rank.gather(1, rest) == -torch.inf, torch.iinfo(torch.int64).max)  # nobody's last
         rest = rest.gather(1, luck.argsort(1))
-        flips = torch.stack([draws.uniform(draws.fold(key, 2), (count,)) for key in round_key]) < epsilon
+        flips = torch.stack([random.uniform(random.fold(key, 2), (count,)) for key in round_key]) < epsilon
         place = (flips.cumsum(1) - 1).clamp(min=0)  # the k-th replacement takes the k-th of the rest
         possible = flips & (place < rest.shape[1])
         other = rest.gather(1, place.clamp(max=rest.shape[1] - 1))
         possible &= rank.gather(1, other) > -torch.inf
         return torch.where(possible, other, chosen)
 
-    @each
+    @per_client
     def losses(self, models: Tensor, batch: Batch) -> Tensor:
         return torch.stack([self.task.loss(w, batch) for w in models.unbind()])
 
     def fit(self, given: Given, data: Any, work: Work) -> Work:
         rest, _ = data.holdout(self.validation)
-        return parts.run(self.step, given, work, rest.train(self.epochs))
+        return stock.run(self.step, given, work, rest.train(self.epochs))
 
     def finish(self, given: Given, data: Any, work: Work) -> tuple[Up, Client]:
         return Up(work.w, work.gains, given.down.ids), Client(work.start, work.w)
@@ -155,9 +156,9 @@ class FedFomo(Fomo):
     """
 
     paper = "Zhang et al., ICLR 2021"
-    unsampled = "the common initial model"
+    unsampled_model = "the common initial model"
     cost = "M + 1 forward passes over the validation share; reads M models (M P); the server keeps N"
-    leaks = ""  # but for the gains, see above
+    dp_incompatible_reason = ""  # but for the gains, see above
 
     def send(self, server: Server, turn: Turn) -> Down:
         ids = self.choose(server, turn)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pflsweep.algorithms.fedfomo import Fomo, Server, Work, normalised
-from pflsweep.engine.protocol import Given, Ids, Scalars, Turn, Vector
+from pflsweep.methods.protocol import Given, Ids, Scalars, Turn, Vector
 
 
 class Down(NamedTuple):
@@ -32,9 +32,9 @@ class FedFomoMA(Fomo):
     """
 
     paper = "Zhang et al., ICLR 2021"
-    unsampled = "the common initial model"
+    unsampled_model = "the common initial model"
     cost = "M + 1 forward passes over the validation share; reads M averages (M P); the server keeps N models"
-    leaks = ""  # but for the gains, as FedFomo
+    dp_incompatible_reason = ""  # but for the gains, as FedFomo
     reconstruction = "how the weights of eq. 14 move the average"
 
     def send(self, server: Server, turn: Turn) -> Down:

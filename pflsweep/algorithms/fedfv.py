@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflsweep.engine import parts
-from pflsweep.engine.protocol import Given, Method, Scalars, Setup, Turn, Vector, hyper
-from pflsweep.engine.solvers import gram
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Method, Scalars, Setup, Turn, Vector, hyper
+from pflsweep.methods.qp import gram
 
 
 class Server(NamedTuple):
@@ -46,24 +46,24 @@ class FedFV(Method):
     """
 
     paper = "Wang et al., IJCAI 2021"
-    unsampled = "the newest global model"
+    unsampled_model = "the newest global model"
     cost = (
         "a forward pass over the local data; the server: the inner products of M updates in float64 (M^2 P), the "
         "updates of tau rounds kept (tau M P)"
     )
-    leaks = "it sends the loss of the received model"
+    dp_incompatible_reason = "it sends the loss of the received model"
 
     alpha: float = hyper("share of the clients, those of highest loss, whose update stays as it is", low=0, high=1)
     tau: int = hyper("rounds for which updates are remembered; 0: no external conflicts", low=0)
     external: str = hyper("rounds t - tau to t - 1, or t - tau + 1 to t (public code)", choices=("paper", "code"))
 
-    init_client = parts.own_model
-    send = parts.broadcast
-    step = parts.sgd_step
-    fit = parts.local_epochs
-    loss = parts.loss
-    personal = parts.personal_is_own_once_sampled
-    global_model = parts.shared_model
+    init_client = stock.own_model
+    send = stock.broadcast
+    step = stock.sgd_step
+    fit = stock.local_epochs
+    loss = stock.loss
+    personal = stock.personal_is_own_once_sampled
+    global_model = stock.shared_model
 
     def init(self, w: Tensor, setup: Setup) -> Server:
         ids = torch.full((self.tau, setup.cohort), -1, dtype=torch.int64, device=w.device)
@@ -73,8 +73,8 @@ class FedFV(Method):
         w = given.down.w
         return Work(w, self.opt.init(w), data.mean(self.loss, w))
 
-    def finish(self, given: Given, data: Any, work: Work) -> tuple[Up, parts.Own]:
-        return Up(work.w, work.loss), parts.Own(work.w)
+    def finish(self, given: Given, data: Any, work: Work) -> tuple[Up, stock.Own]:
+        return Up(work.w, work.loss), stock.Own(work.w)
 
     def aggregate(self, server: Server, up: Up, turn: Turn) -> Server:
         """Algorithm 1: both kinds of conflicts are mitigated, then the step has the length of the mean update."""

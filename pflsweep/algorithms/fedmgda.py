@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pflsweep.engine import parts
-from pflsweep.engine.protocol import Method, Turn, hyper
-from pflsweep.engine.solvers import gram, min_norm
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Method, Turn, hyper
+from pflsweep.methods.qp import gram, min_norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,29 +24,29 @@ class FedMGDA(Method):
     """
 
     paper = "Hu et al., IEEE TNSE 2022"
-    unsampled = "the newest global model"
+    unsampled_model = "the newest global model"
     cost = "the server: the inner products of M updates in float64 (M^2 P) and a quadratic program of size M"
-    leaks = ""
+    dp_incompatible_reason = ""
 
     epsilon: float = hyper("how far lambda may lie from the aggregation weights", low=0, high=1)
     global_lr: float | None = hyper("the server's step along the mix (eta); null: the round's train.lr", above=0)
 
-    init = parts.global_server
-    init_client = parts.own_model
-    send = parts.broadcast
-    start = parts.start_from_down
-    step = parts.sgd_step
-    fit = parts.local_epochs
-    finish = parts.upload_and_keep
-    personal = parts.personal_is_own_once_sampled
-    global_model = parts.shared_model
+    init = stock.global_server
+    init_client = stock.own_model
+    send = stock.broadcast
+    start = stock.start_from_down
+    step = stock.sgd_step
+    fit = stock.local_epochs
+    finish = stock.upload_and_keep
+    personal = stock.personal_is_own_once_sampled
+    global_model = stock.shared_model
 
-    def aggregate(self, server: parts.Server, up: parts.Up, turn: Turn) -> parts.Server:
+    def aggregate(self, server: stock.Server, up: stock.Up, turn: Turn) -> stock.Server:
         """w <- w - eta d, d = sum_i lambda_i g_i"""
         g = self.directions(server.w, up.w)
         mix = self.weights(g, turn.share).to(g.dtype)
         rate = turn.lr if self.global_lr is None else self.global_lr
-        return parts.Server(server.w - rate * (mix @ g))
+        return stock.Server(server.w - rate * (mix @ g))
 
     def directions(self, w: Tensor, trained: Tensor) -> Tensor:
         """g_i = (w - w_i) / |w - w_i|. [M, P]"""

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pflsweep.engine import parts
-from pflsweep.engine.protocol import Given, Method, Setup, Turn, hyper
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Method, Setup, Turn, hyper
 
 log = logging.getLogger(__name__)
 
@@ -32,46 +32,46 @@ class FedPer(Method):
     """
 
     paper = "Arivazhagan et al., arXiv 2019"
-    unsampled = "the newest base with the common initial own layers"
+    unsampled_model = "the newest base with the common initial own layers"
     cost = "nothing; a client keeps its own layers"
-    leaks = ""
+    dp_incompatible_reason = ""
 
     layers: int = hyper("K_P: the top blocks that stay with their client", low=0)
 
-    send = parts.broadcast
-    step = parts.sgd_step
-    fit = parts.local_epochs
-    aggregate = parts.average  # W_B = sum_j gamma_j W_Bj
-    global_model = parts.no_global_model
+    send = stock.broadcast
+    step = stock.sgd_step
+    fit = stock.local_epochs
+    aggregate = stock.average  # W_B = sum_j gamma_j W_Bj
+    global_model = stock.no_global_model
 
     def __post_init__(self) -> None:
-        parts.top_layers(self)
+        stock.top_layers(self)
         if not self.layers:
             _tell_fedavg()
 
     @property
     def own(self) -> slice:
         """The personalization layers W_P in w."""
-        return parts.top_layers(self)
+        return stock.top_layers(self)
 
     @property
     def base(self) -> slice:
         """The base layers W_B in w."""
         return slice(0, self.own.start)
 
-    def init(self, w: Tensor, setup: Setup) -> parts.Server:
-        return parts.Server(w[self.base])
+    def init(self, w: Tensor, setup: Setup) -> stock.Server:
+        return stock.Server(w[self.base])
 
-    def init_client(self, w: Tensor, setup: Setup) -> parts.OwnHead:
-        return parts.OwnHead(w[self.own])
+    def init_client(self, w: Tensor, setup: Setup) -> stock.OwnHead:
+        return stock.OwnHead(w[self.own])
 
-    def start(self, given: Given, data: Any) -> parts.Work:
+    def start(self, given: Given, data: Any) -> stock.Work:
         """(W_B, W_Pj), which one SGD trains as a whole."""
         w = torch.cat([given.down.w, given.client.head], 1)
-        return parts.Work(w, self.opt.init(w))
+        return stock.Work(w, self.opt.init(w))
 
-    def finish(self, given: Given, data: Any, work: parts.Work) -> tuple[parts.Up, parts.OwnHead]:
-        return parts.Up(work.w[:, self.base]), parts.OwnHead(work.w[:, self.own])
+    def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[stock.Up, stock.OwnHead]:
+        return stock.Up(work.w[:, self.base]), stock.OwnHead(work.w[:, self.own])
 
-    def personal(self, server: parts.Server, client: parts.OwnHead, data: Any, turn: Turn) -> Tensor:
-        return torch.cat([parts.to_all(server.w, turn), client.head], 1)
+    def personal(self, server: stock.Server, client: stock.OwnHead, data: Any, turn: Turn) -> Tensor:
+        return torch.cat([stock.to_all(server.w, turn), client.head], 1)

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflsweep.engine import parts
-from pflsweep.engine.protocol import Empty, Given, Kept, Method, Scalars, Setup, Turn, Vector, hyper
-from pflsweep.engine.solvers import combined, gram, lengths, min_norm, nonnegative
-from pflsweep.errors import UserError
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Empty, Given, Kept, Method, Scalars, Setup, Turn, Vector, hyper
+from pflsweep.methods.qp import combined, gram, lengths, min_norm, nonnegative
+from pflsweep.util.errors import UserError
 
 ZERO = 1e-6  # a gradient no longer than this is no column
 EQUAL = 1e-6  # |h| |L| below which all losses are equal: in float32 they are so to rounding
@@ -97,12 +97,12 @@ class FedPG(Method):
 
     paper = "Anonymous, ICCV submission 6989"
     version = 2
-    unsampled = "the global model"
+    unsampled_model = "the global model"
     cost = (
         "a forward pass over the data for the loss, one more for each step tried (S-FedPG); the server keeps 2 P a "
         "client, reads all gradients of the round and its history, and solves small QPs (mix: one a client)"
     )
-    leaks = "it sends the loss of the received model, and of every step tried"
+    dp_incompatible_reason = "it sends the loss of the received model, and of every step tried"
     reconstruction = "absent clients' part, the columns' scale, and how the direction and gamma make personal models"
 
     form: str = hyper("personal models: a rate of the own gradient, or gamma's mix", choices=("rate", "mix"))
@@ -114,12 +114,12 @@ class FedPG(Method):
     s: int | None = hyper("the search spans eta 2^s and eta / (2^s sigma); null: no search", low=0)
     beta: float | None = hyper("share of the promised descent that a step has to bring (Armijo)", low=0, below=1)
 
-    init_client = parts.stateless_client
-    start = parts.start_from_down
-    step = parts.sgd_step
-    fit = parts.local_epochs
-    loss = parts.loss
-    global_model = parts.shared_model
+    init_client = stock.stateless_client
+    start = stock.start_from_down
+    step = stock.sgd_step
+    fit = stock.local_epochs
+    loss = stock.loss
+    global_model = stock.shared_model
 
     def __post_init__(self) -> None:
         if (self.form == "mix") != (self.gamma is not None) or (self.form == "rate" and self.p_base != "after"):
@@ -138,12 +138,12 @@ class FedPG(Method):
         rows = w.new_zeros(setup.clients, len(w))
         return Server(w, rows, torch.full((setup.clients,), -1, device=w.device), rows.clone())
 
-    def send(self, server: Server, turn: Turn) -> parts.Down | Known:
-        w = parts.to_all(server.w, turn)
+    def send(self, server: Server, turn: Turn) -> stock.Down | Known:
+        w = stock.to_all(server.w, turn)
         followed = self.s is not None and bool((server.last == turn.round - 1).all())
-        return Known(w) if followed else parts.Down(w)
+        return Known(w) if followed else stock.Down(w)
 
-    def finish(self, given: Given, data: Any, work: parts.Work) -> tuple[Up, Any]:
+    def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[Up, Any]:
         """g_i, as FedLF's Algorithm 1, line 4."""
         w = given.down.w
         return Up((w - work.w) / given.turn.lr, data.mean(self.loss, w)), given.client
@@ -236,7 +236,7 @@ class FedPG(Method):
         eta, tried = longest, list[tuple[float, float]]()
         while not tried or eta >= shortest:
             kind = NextTrial if tried else Trial
-            replies = yield kind(parts.to_all(step.d, turn), torch.full_like(turn.share, eta))
+            replies = yield kind(stock.to_all(step.d, turn), torch.full_like(turn.share, eta))
             new = replies.loss[present].double()
             if self.armijo(loss, new, (self.beta or 0.0) * eta * step.slope, h):
                 return eta

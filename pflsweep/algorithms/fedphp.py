@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflsweep.engine import parts
-from pflsweep.engine.lift import each
-from pflsweep.engine.protocol import Given, Method, Setup, hyper
-from pflsweep.engine.task import Batch, cross_entropy, mean_over
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Method, Setup, hyper
+from pflsweep.methods.task import Batch, cross_entropy, mean_over
+from pflsweep.ops.vmap import per_client
 
 TEMPERATURE = 4  # of the teacher in KD
 WIDTHS = (0.25, 0.5, 1, 2, 4)  # of MMD's kernels, in mean squared distances
@@ -40,35 +40,37 @@ class FedPHP(Method):
 
     paper = "Li et al., ECML PKDD 2021"
     version = 2
-    extends = False  # the momentum grows towards the run's last round
-    mixes = True
-    unsampled = "the newest global model"
+    resumable = False  # the momentum grows towards the run's last round
+    supports_ala = True
+    unsampled_model = "the newest global model"
     cost = "a step takes a forward pass of the private model more and reads it (P); P a client is kept"
-    leaks = "MMD's gradient is no sum over samples: each acts through the distances to all others of its batch"
+    dp_incompatible_reason = (
+        "MMD's gradient is no sum over samples: each acts through the distances to all others of its batch"
+    )
 
     strength: float = hyper("weight of the private model's teaching (lambda); the loss has the rest", low=0, high=1)
     transfer: str = hyper("how it teaches: the features' distribution, or logits", choices=("mmd", "kd"))
     mu: float = hyper("momentum of the private model, where it ends if it grows", low=0, high=1)
     grows: bool = hyper("whether the momentum grows with the client's turns")
 
-    init = parts.global_server
-    send = parts.broadcast
-    start = parts.start_from_down
-    fit = parts.local_epochs
-    aggregate = parts.average
-    personal = parts.personal_is_own_once_sampled
-    global_model = parts.shared_model
+    init = stock.global_server
+    send = stock.broadcast
+    start = stock.start_from_down
+    fit = stock.local_epochs
+    aggregate = stock.average
+    personal = stock.personal_is_own_once_sampled
+    global_model = stock.shared_model
 
     def init_client(self, w: Tensor, setup: Setup) -> Client:
         expected = max(setup.cohort * setup.rounds // setup.clients, 1)
         return Client(w, torch.zeros((), dtype=torch.int64, device=w.device), expected)
 
-    @each
-    def step(self, given: Given, work: parts.Work, batch: Batch) -> parts.Work:
+    @per_client
+    def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
         """SGD on (1 - lambda) CE(w) + lambda R(w, w_i^p)"""
         if not self.strength:
             g = self.task.grad(work.w, batch)
-            return parts.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))
+            return stock.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))
         teacher = given.client.w
         inherited = self.task.below(teacher, batch, 1).x  # [B, D] what the private model's head sees
 
@@ -80,14 +82,14 @@ class FedPHP(Method):
             return (1 - self.strength) * cross_entropy(logits, batch) + self.strength * taught
 
         _, g = self.task.value_and_grad(work.w, batch, loss, features=True)
-        return parts.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))
+        return stock.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))
 
-    def finish(self, given: Given, data: Any, work: parts.Work) -> tuple[parts.Up, Client]:
+    def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[stock.Up, Client]:
         """w_i^p <- mu w_i^p + (1 - mu) w, where mu grows to its value by the time of an average client's last turn"""
         w, turns, expected = given.client
         grown = (turns.to(w.dtype) / expected).clamp(max=1) if self.grows else w.new_ones(len(w))
         mu = self.mu * grown[:, None]
-        return parts.Up(work.w), Client(mu * w + (1 - mu) * work.w, turns + 1, expected)
+        return stock.Up(work.w), Client(mu * w + (1 - mu) * work.w, turns + 1, expected)
 
 
 def distilled(logits: Tensor, teacher: Tensor, batch: Batch) -> Tensor:

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from pflsweep.engine import parts
-from pflsweep.engine.lift import each
-from pflsweep.engine.protocol import Given, Method, hyper
-from pflsweep.engine.task import Batch
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Method, hyper
+from pflsweep.methods.task import Batch
+from pflsweep.ops.vmap import per_client
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,25 +18,25 @@ class FedProx(Method):
     """
 
     paper = "Li et al., MLSys 2020"
-    mixes = True
-    unsampled = "the global model"
+    supports_ala = True
+    unsampled_model = "the global model"
     cost = "a step reads the received model once more (P)"
-    leaks = ""
+    dp_incompatible_reason = ""
 
     mu: float = hyper("strength of the proximal term", low=0)
 
-    init = parts.global_server
-    init_client = parts.stateless_client
-    send = parts.broadcast
-    start = parts.start_from_down
-    fit = parts.local_epochs
-    finish = parts.upload
-    aggregate = parts.average
-    personal = parts.personal_is_global
-    global_model = parts.shared_model
+    init = stock.global_server
+    init_client = stock.stateless_client
+    send = stock.broadcast
+    start = stock.start_from_down
+    fit = stock.local_epochs
+    finish = stock.upload
+    aggregate = stock.average
+    personal = stock.personal_is_global
+    global_model = stock.shared_model
 
-    @each
-    def step(self, given: Given, work: parts.Work, batch: Batch) -> parts.Work:
+    @per_client
+    def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
         """SGD on h(w) = f_B(w) + mu/2 |w - w^t|^2 (their eq. 2)."""
-        g = parts.pulled(self.task.grad(work.w, batch), self.mu, work.w, given.down.w)
-        return parts.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))
+        g = stock.pulled(self.task.grad(work.w, batch), self.mu, work.w, given.down.w)
+        return stock.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))

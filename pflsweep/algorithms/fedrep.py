@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflsweep.engine import parts
-from pflsweep.engine.lift import each
-from pflsweep.engine.protocol import Given, Method, Setup, Turn, hyper
-from pflsweep.engine.task import Batch
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Method, Setup, Turn, hyper
+from pflsweep.methods.task import Batch
+from pflsweep.ops.vmap import per_client
 
 
 class Work(NamedTuple):
@@ -33,13 +33,13 @@ class FedRep(Method):
     """
 
     paper = "Collins et al., ICML 2021"
-    mixes = True
-    unsampled = "the newest extractor with the common initial head"
+    supports_ala = True
+    unsampled_model = "the newest extractor with the common initial head"
     cost = (
         "one more epoch (`head_epochs`), whose gradients are the head's alone; later ones stop below it; the head "
         "is kept"
     )
-    leaks = ""
+    dp_incompatible_reason = ""
 
     head_epochs: int = hyper("epochs on the head (tau), before the epochs on the extractor", low=0)
 
@@ -47,38 +47,38 @@ class FedRep(Method):
     def passes(cls, epochs: int, **values: Any) -> float:
         return 1 + float(values["head_epochs"]) / (3 * epochs)  # a head's gradient is little more than a forward pass
 
-    init_client = parts.own_head
-    send = parts.broadcast
-    aggregate = parts.average  # Server update: phi = sum_i p_i phi_i
-    global_model = parts.no_global_model
+    init_client = stock.own_head
+    send = stock.broadcast
+    aggregate = stock.average  # Server update: phi = sum_i p_i phi_i
+    global_model = stock.no_global_model
 
-    def init(self, w: Tensor, setup: Setup) -> parts.Server:
-        return parts.Server(w[self.task.extractor])
+    def init(self, w: Tensor, setup: Setup) -> stock.Server:
+        return stock.Server(w[self.task.extractor])
 
     def start(self, given: Given, data: Any) -> Work:
         phi, head = given.down.w, given.client.head
         return Work(torch.cat([phi, head], 1), self.opt.init(head), self.opt.init(phi))
 
     def fit(self, given: Given, data: Any, work: Work) -> Work:
-        work = parts.run(self.head_step, given, work, data.train(self.head_epochs, "head"))
-        return parts.run(self.body_step, given, work, data.train(self.epochs))
+        work = stock.run(self.head_step, given, work, data.train(self.head_epochs, "head"))
+        return stock.run(self.body_step, given, work, data.train(self.epochs))
 
-    @each
+    @per_client
     def head_step(self, given: Given, work: Work, batch: Batch) -> Work:
         """Client update of h_i: GRD(f_i(h, phi^t), h, alpha), tau times."""
         g = self.task.grad(work.w, batch, part=self.task.head)
         w, opt = self.opt.update(work.w, work.head_opt, g, given.turn.lr, self.task.head)
         return work._replace(w=w, head_opt=opt)
 
-    @each
+    @per_client
     def body_step(self, given: Given, work: Work, batch: Batch) -> Work:
         """Client update of phi_i: GRD(f_i(h_i^{t,tau}, phi), phi, alpha)."""
         g = self.task.grad(work.w, batch, part=self.task.extractor)
         w, opt = self.opt.update(work.w, work.body_opt, g, given.turn.lr, self.task.extractor)
         return work._replace(w=w, body_opt=opt)
 
-    def finish(self, given: Given, data: Any, work: Work) -> tuple[parts.Up, parts.OwnHead]:
-        return parts.Up(work.w[:, self.task.extractor]), parts.OwnHead(work.w[:, self.task.head])
+    def finish(self, given: Given, data: Any, work: Work) -> tuple[stock.Up, stock.OwnHead]:
+        return stock.Up(work.w[:, self.task.extractor]), stock.OwnHead(work.w[:, self.task.head])
 
-    def personal(self, server: parts.Server, client: parts.OwnHead, data: Any, turn: Turn) -> Tensor:
-        return torch.cat([parts.to_all(server.w, turn), client.head], 1)
+    def personal(self, server: stock.Server, client: stock.OwnHead, data: Any, turn: Turn) -> Tensor:
+        return torch.cat([stock.to_all(server.w, turn), client.head], 1)

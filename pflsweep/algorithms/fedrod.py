@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflsweep.engine import parts
-from pflsweep.engine.lift import each
-from pflsweep.engine.protocol import Given, Method, Setup, Turn, hyper
-from pflsweep.engine.task import Batch, cross_entropy
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Method, Setup, Turn, hyper
+from pflsweep.methods.task import Batch, cross_entropy
+from pflsweep.ops.vmap import per_client
 
 
 class Work(NamedTuple):
@@ -33,27 +33,27 @@ class FedRoD(Method):
     """
 
     paper = "Chen and Chao, ICLR 2022"
-    unsampled = "the newest generic model plus the initial private head"
+    unsampled_model = "the newest generic model plus the initial private head"
     cost = "a step takes a second forward pass, for the private head, which is kept"
-    leaks = "label counts enter its loss"
+    dp_incompatible_reason = "label counts enter its loss"
 
     init_personal: str = hyper("a private head starts as a copy of the generic one, or zero", choices=("copy", "zero"))
 
-    init = parts.global_server
-    send = parts.broadcast
-    fit = parts.local_epochs
-    aggregate = parts.average
-    global_model = parts.shared_model
+    init = stock.global_server
+    send = stock.broadcast
+    fit = stock.local_epochs
+    aggregate = stock.average
+    global_model = stock.shared_model
 
-    def init_client(self, w: Tensor, setup: Setup) -> parts.OwnHead:
+    def init_client(self, w: Tensor, setup: Setup) -> stock.OwnHead:
         head = w[self.task.head]
-        return parts.OwnHead(head if self.init_personal == "copy" else torch.zeros_like(head))
+        return stock.OwnHead(head if self.init_personal == "copy" else torch.zeros_like(head))
 
     def start(self, given: Given, data: Any) -> Work:
         w, head = given.down.w, given.client.head
         return Work(w, self.opt.init(w), head, self.opt.init(head))
 
-    @each
+    @per_client
     def step(self, given: Given, work: Work, batch: Batch) -> Work:
         log_prior = self.log_prior(given.labels, work.w.dtype)
 
@@ -77,8 +77,8 @@ class FedRoD(Method):
         """The model [..., P] with the head h + h^p."""
         return torch.cat([w[..., self.task.extractor], w[..., self.task.head] + head], -1)
 
-    def finish(self, given: Given, data: Any, work: Work) -> tuple[parts.Up, parts.OwnHead]:
-        return parts.Up(work.w), parts.OwnHead(work.head)
+    def finish(self, given: Given, data: Any, work: Work) -> tuple[stock.Up, stock.OwnHead]:
+        return stock.Up(work.w), stock.OwnHead(work.head)
 
-    def personal(self, server: parts.Server, client: parts.OwnHead, data: Any, turn: Turn) -> Tensor:
-        return self.combined(parts.to_all(server.w, turn), client.head)
+    def personal(self, server: stock.Server, client: stock.OwnHead, data: Any, turn: Turn) -> Tensor:
+        return self.combined(stock.to_all(server.w, turn), client.head)

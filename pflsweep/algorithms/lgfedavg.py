@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflsweep.engine import parts
-from pflsweep.engine.protocol import Given, Method, Setup, Turn, hyper
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Method, Setup, Turn, hyper
 
 
 class Client(NamedTuple):
@@ -30,43 +30,43 @@ class LGFedAvg(Method):
     """
 
     paper = "Liang et al., NeurIPS 2019 workshop"
-    unsampled = "the newest shared layers on the common initial ones"
+    unsampled_model = "the newest shared layers on the common initial ones"
     cost = "nothing; a client keeps its lower layers"
-    leaks = ""
+    dp_incompatible_reason = ""
 
     layers: int = hyper("the top blocks that all share", low=0)
 
-    send = parts.broadcast
-    step = parts.sgd_step
-    fit = parts.local_epochs
-    aggregate = parts.average
-    global_model = parts.no_global_model
+    send = stock.broadcast
+    step = stock.sgd_step
+    fit = stock.local_epochs
+    aggregate = stock.average
+    global_model = stock.no_global_model
 
     def __post_init__(self) -> None:
-        parts.top_layers(self)
+        stock.top_layers(self)
 
     @property
     def shared(self) -> slice:
         """The global layers in w."""
-        return parts.top_layers(self)
+        return stock.top_layers(self)
 
     @property
     def body(self) -> slice:
         """The local layers in w."""
         return slice(0, self.shared.start)
 
-    def init(self, w: Tensor, setup: Setup) -> parts.Server:
-        return parts.Server(w[self.shared])
+    def init(self, w: Tensor, setup: Setup) -> stock.Server:
+        return stock.Server(w[self.shared])
 
     def init_client(self, w: Tensor, setup: Setup) -> Client:
         return Client(w[self.body])
 
-    def start(self, given: Given, data: Any) -> parts.Work:
+    def start(self, given: Given, data: Any) -> stock.Work:
         w = torch.cat([given.client.body, given.down.w], 1)
-        return parts.Work(w, self.opt.init(w))
+        return stock.Work(w, self.opt.init(w))
 
-    def finish(self, given: Given, data: Any, work: parts.Work) -> tuple[parts.Up, Client]:
-        return parts.Up(work.w[:, self.shared]), Client(work.w[:, self.body])
+    def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[stock.Up, Client]:
+        return stock.Up(work.w[:, self.shared]), Client(work.w[:, self.body])
 
-    def personal(self, server: parts.Server, client: Client, data: Any, turn: Turn) -> Tensor:
-        return torch.cat([client.body, parts.to_all(server.w, turn)], 1)
+    def personal(self, server: stock.Server, client: Client, data: Any, turn: Turn) -> Tensor:
+        return torch.cat([client.body, stock.to_all(server.w, turn)], 1)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from pflsweep.engine import parts
-from pflsweep.engine.protocol import Method
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,17 +14,17 @@ class Local(Method):
     """
 
     paper = "baseline"
-    unsampled = "the common initial model"
+    unsampled_model = "the common initial model"
     cost = "nothing beside local training; P a client are kept"
-    leaks = ""
+    dp_incompatible_reason = ""
 
-    init = parts.stateless_server
-    init_client = parts.own_model
-    send = parts.send_nothing
-    start = parts.start_from_own
-    step = parts.sgd_step
-    fit = parts.local_epochs
-    finish = parts.keep_own
-    aggregate = parts.keep_server
-    personal = parts.personal_is_own
-    global_model = parts.no_global_model
+    init = stock.stateless_server
+    init_client = stock.own_model
+    send = stock.send_nothing
+    start = stock.start_from_own
+    step = stock.sgd_step
+    fit = stock.local_epochs
+    finish = stock.keep_own
+    aggregate = stock.keep_server
+    personal = stock.personal_is_own
+    global_model = stock.no_global_model

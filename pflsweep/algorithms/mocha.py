@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflsweep.engine import parts
-from pflsweep.engine.lift import each
-from pflsweep.engine.protocol import Given, Method, Scalars, Setup, Turn, Vector, hyper
-from pflsweep.engine.task import Batch
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Method, Scalars, Setup, Turn, Vector, hyper
+from pflsweep.methods.task import Batch
+from pflsweep.ops.vmap import per_client
 
 ROWS = 4000  # the authors' code adds up the trace over blocks of so many rows of W, whole ones alone
 
@@ -45,9 +45,9 @@ class Mocha(Method):
     """
 
     paper = "Smith et al., NIPS 2017, as compared with by Zhang et al., ICLR 2021"
-    unsampled = "the common initial model"
+    unsampled_model = "the common initial model"
     cost = "a step reads the regulariser's part of the gradient once more (d <= P); the server keeps N d numbers"
-    leaks = ""
+    dp_incompatible_reason = ""
 
     reg: float = hyper("factor of the regulariser, beside 10^-f", low=0)
     omega: str = hyper(
@@ -55,16 +55,16 @@ class Mocha(Method):
     )
     layers: int | None = hyper("top blocks that are regularised and sent; null: all", low=1)
 
-    init_client = parts.own_model
-    start = parts.start_from_own
-    fit = parts.local_epochs
-    personal = parts.personal_is_own
-    global_model = parts.no_global_model
+    init_client = stock.own_model
+    start = stock.start_from_own
+    fit = stock.local_epochs
+    personal = stock.personal_is_own
+    global_model = stock.no_global_model
 
     @property
     def part(self) -> slice:
         """The d regularised parameters."""
-        return slice(0, self.task.size) if self.layers is None else parts.top_layers(self)
+        return slice(0, self.task.size) if self.layers is None else stock.top_layers(self)
 
     def init(self, w: Tensor, setup: Setup) -> Server:
         return Server(w[self.part].repeat(setup.clients, 1))
@@ -80,8 +80,8 @@ class Mocha(Method):
         omega = self.relations(server.columns)
         return Down((omega - omega.diag().diag())[turn.ids] @ server.columns, omega.diag()[turn.ids])
 
-    @each
-    def step(self, given: Given, work: parts.Work, batch: Batch) -> parts.Work:
+    @per_client
+    def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
         column, down = work.w[self.part], given.down
         d = len(column)
         related = down.self_weight * column + down.others  # column i of W Omega
@@ -90,10 +90,10 @@ class Mocha(Method):
         scale = self.reg * 10.0 ** -(math.floor(math.log10(d)) + 2)
         g = self.task.grad(work.w, batch)
         g[self.part].add_(2 * scale * (column + related))
-        return parts.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))
+        return stock.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))
 
-    def finish(self, given: Given, data: Any, work: parts.Work) -> tuple[Up, parts.Own]:
-        return Up(work.w[:, self.part]), parts.Own(work.w)
+    def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[Up, stock.Own]:
+        return Up(work.w[:, self.part]), stock.Own(work.w)
 
     def aggregate(self, server: Server, up: Up, turn: Turn) -> Server:
         return Server(server.columns.index_copy(0, turn.ids, up.column))

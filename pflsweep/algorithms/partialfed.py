@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflsweep.engine import draws, parts
-from pflsweep.engine.lift import each
-from pflsweep.engine.protocol import Given, Method, Setup, hyper
-from pflsweep.engine.task import Batch
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Method, Setup, hyper
+from pflsweep.methods.task import Batch
+from pflsweep.ops import random
+from pflsweep.ops.vmap import per_client
 
 GUMBEL = 0x6B  # what a batch's key is folded with for the strategy's noise, apart from dropout's layers
 
@@ -44,22 +45,22 @@ class PartialFed(Method):
     """
 
     paper = "Sun et al., NeurIPS 2021"
-    extends = False  # the temperature falls until the last round
-    mixes = True
-    unsampled = "the newest global model"
+    resumable = False  # the temperature falls until the last round
+    supports_ala = True
+    unsampled_model = "the newest global model"
     cost = "a step takes two gradients, of a batch each, and reads two models (2 P); P a client is kept"
-    leaks = "the strategy learns in steps of its own, and decides which layers are trained and sent"
+    dp_incompatible_reason = "the strategy learns in steps of its own, and decides which layers are trained and sent"
     reconstruction = "its adaptive strategy: the paper's idea in our equations (halves, temperature, what is kept)"
 
     strategy_lr: float = hyper("learning rate of the strategy; 0: all layers stay global", low=0)
     first_tau: float = hyper("temperature of the Gumbel-softmax in the first round", above=0)
     last_tau: float = hyper("temperature in the last round", above=0)
 
-    init = parts.global_server
-    send = parts.broadcast
-    aggregate = parts.average
-    personal = parts.personal_is_own_once_sampled
-    global_model = parts.shared_model
+    init = stock.global_server
+    send = stock.broadcast
+    aggregate = stock.average
+    personal = stock.personal_is_own_once_sampled
+    global_model = stock.shared_model
 
     def init_client(self, w: Tensor, setup: Setup) -> Client:
         return Client(w, w.new_zeros(len(self.task.blocks), 2), setup.rounds)
@@ -69,9 +70,9 @@ class PartialFed(Method):
         return Work(w, client.w, self.opt.init(w), client.strategy)
 
     def fit(self, given: Given, data: Any, work: Work) -> Work:
-        return parts.run(self.step, given, work, data.batches(2, self.epochs))
+        return stock.run(self.step, given, work, data.batches(2, self.epochs))
 
-    @each
+    @per_client
     def step(self, given: Given, work: Work, halves: tuple[Batch, Batch]) -> Work:
         """Half A moves the strategy, half B the layers that it chooses."""
         strategy = work.strategy
@@ -88,7 +89,7 @@ class PartialFed(Method):
         its derivative that of softmax((a + Gumbel noise) / tau).
         """
         assert batch.key is not None, "training batches have keys"
-        uniform = draws.uniform(draws.fold(batch.key, GUMBEL), strategy.shape).clamp(min=2.0**-25).to(strategy.dtype)
+        uniform = random.uniform(random.fold(batch.key, GUMBEL), strategy.shape).clamp(min=2.0**-25).to(strategy.dtype)
         noisy = strategy - torch.log(-torch.log(uniform))
         z = prefers_global(noisy)
         g = self.task.grad(torch.where(self.spread(z), w, own), batch) * (w - own)
@@ -105,9 +106,9 @@ class PartialFed(Method):
         sizes = [block.stop - block.start for block in self.task.blocks]
         return torch.cat([layers[..., k : k + 1].expand(*layers.shape[:-1], n) for k, n in enumerate(sizes)], -1)
 
-    def finish(self, given: Given, data: Any, work: Work) -> tuple[parts.Up, Client]:
+    def finish(self, given: Given, data: Any, work: Work) -> tuple[stock.Up, Client]:
         w = torch.where(self.spread(prefers_global(work.strategy)), work.w, work.own)
-        return parts.Up(w), Client(w, work.strategy, given.client.rounds)
+        return stock.Up(w), Client(w, work.strategy, given.client.rounds)
 
 
 def prefers_global(logits: Tensor) -> Tensor:

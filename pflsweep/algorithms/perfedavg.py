@@ -5,10 +5,10 @@ from typing import Any
 
 from torch import Tensor
 
-from pflsweep.engine import parts
-from pflsweep.engine.lift import each
-from pflsweep.engine.protocol import Given, Method, Turn, hyper
-from pflsweep.engine.task import Batch
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Method, Turn, hyper
+from pflsweep.methods.task import Batch
+from pflsweep.ops.vmap import per_client
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,32 +25,32 @@ class PerFedAvg(Method):
     """
 
     paper = "Fallah et al., NeurIPS 2020"
-    mixes = True
-    unsampled = "the global model after one step on its own data, as every client"
+    supports_ala = True
+    unsampled_model = "the global model after one step on its own data, as every client"
     cost = (
         "half as many steps of two gradients each (`hf`: a third as many of four); each evaluation takes a "
         "gradient step"
     )
-    leaks = "its steps nest two gradients, whose noise would not add up as DP-SGD's does"
+    dp_incompatible_reason = "its steps nest two gradients, whose noise would not add up as DP-SGD's does"
 
     form: str = hyper("first order, or Hessian-free (its product by differences)", choices=("fo", "hf"))
     alpha: float = hyper("learning rate of the inner step", low=0)
     delta: float = hyper("how far along g the Hessian's product looks (hf)", above=0)
     eval_lr: float | None = hyper("learning rate of the step before evaluation; null: alpha", low=0)
 
-    init = parts.global_server
-    init_client = parts.stateless_client
-    send = parts.broadcast
-    start = parts.start_from_down
-    finish = parts.upload
-    aggregate = parts.average
-    global_model = parts.shared_model
+    init = stock.global_server
+    init_client = stock.stateless_client
+    send = stock.broadcast
+    start = stock.start_from_down
+    finish = stock.upload
+    aggregate = stock.average
+    global_model = stock.shared_model
 
-    def fit(self, given: Given, data: Any, work: parts.Work) -> parts.Work:
-        return parts.run(self.step, given, work, data.batches(2 if self.form == "fo" else 3, self.epochs))
+    def fit(self, given: Given, data: Any, work: stock.Work) -> stock.Work:
+        return stock.run(self.step, given, work, data.batches(2 if self.form == "fo" else 3, self.epochs))
 
-    @each
-    def step(self, given: Given, work: parts.Work, batches: tuple[Batch, ...]) -> parts.Work:
+    @per_client
+    def step(self, given: Given, work: stock.Work, batches: tuple[Batch, ...]) -> stock.Work:
         """w <- w - beta (I - alpha H(w; D'')) grad f(w - alpha grad f(w; D); D'); "fo" drops H."""
         w, grad = work.w, self.task.grad
         g = grad(w - self.alpha * grad(w, batches[0]), batches[1])
@@ -58,12 +58,12 @@ class PerFedAvg(Method):
             # H g = (grad f(w + delta g; D'') - grad f(w - delta g; D'')) / (2 delta)
             ahead, behind = grad(w + self.delta * g, batches[2]), grad(w - self.delta * g, batches[2])
             g = g - self.alpha * (ahead - behind) / (2 * self.delta)
-        return parts.Work(*self.opt.update(w, work.opt, g, given.turn.lr))
+        return stock.Work(*self.opt.update(w, work.opt, g, given.turn.lr))
 
-    def personal(self, server: parts.Server, client: Any, data: Any, turn: Turn) -> Tensor:
+    def personal(self, server: stock.Server, client: Any, data: Any, turn: Turn) -> Tensor:
         """One step from the global model on one batch of the client's training data (eq. 3)."""
-        return self.adapt(parts.to_all(server.w, turn), next(data.train(1, "adapt")))
+        return self.adapt(stock.to_all(server.w, turn), next(data.train(1, "adapt")))
 
-    @each
+    @per_client
     def adapt(self, w: Tensor, batch: Batch) -> Tensor:
         return w - (self.alpha if self.eval_lr is None else self.eval_lr) * self.task.grad(w, batch)

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from pflsweep.engine import parts
-from pflsweep.engine.lift import each
-from pflsweep.engine.protocol import Given, Method, Turn, hyper
-from pflsweep.engine.task import Batch
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Method, Turn, hyper
+from pflsweep.methods.task import Batch
+from pflsweep.ops.vmap import per_client
 
 
 class Work(NamedTuple):
@@ -34,10 +34,10 @@ class PFedMe(Method):
     """
 
     paper = "Dinh et al., NeurIPS 2020"
-    mixes = True
-    unsampled = "the newest global model"
+    supports_ala = True
+    unsampled_model = "the newest global model"
     cost = "a step takes K gradients and as many reads of w (P); P a client is kept"
-    leaks = ""
+    dp_incompatible_reason = ""
 
     lam: float = hyper("strength of the pull between the models (lambda)", low=0)
     inner_steps: int = hyper("gradient steps on a batch for the personalised model (K)", low=1)
@@ -45,12 +45,12 @@ class PFedMe(Method):
     beta: float = hyper("the server's step to the mean of the clients' models", low=0)
     eval: str = hyper("a client's model: the personalised one, or w_i after training", choices=("theta", "w"))
 
-    init = parts.global_server
-    init_client = parts.own_model
-    send = parts.broadcast
-    fit = parts.local_epochs
-    personal = parts.personal_is_own_once_sampled
-    global_model = parts.shared_model
+    init = stock.global_server
+    init_client = stock.own_model
+    send = stock.broadcast
+    fit = stock.local_epochs
+    personal = stock.personal_is_own_once_sampled
+    global_model = stock.shared_model
 
     @classmethod
     def passes(cls, epochs: int, **values: Any) -> float:
@@ -60,20 +60,20 @@ class PFedMe(Method):
         w = given.down.w
         return Work(w, self.opt.init(w), w)
 
-    @each
+    @per_client
     def step(self, given: Given, work: Work, batch: Batch) -> Work:
         """theta-tilde ~ argmin f_B(theta) + lambda/2 |theta - w|^2, then w <- w - eta lambda (w - theta-tilde),
         a step down the Moreau envelope, whose gradient that is.
         """
         w, theta = work.w, work.theta
         for _ in range(self.inner_steps):
-            g = parts.pulled(self.task.grad(theta, batch), self.lam, theta, w)
+            g = stock.pulled(self.task.grad(theta, batch), self.lam, theta, w)
             theta = theta - self.inner_lr * g
         return Work(*self.opt.update(w, work.opt, self.lam * (w - theta), given.turn.lr), theta)
 
-    def finish(self, given: Given, data: Any, work: Work) -> tuple[parts.Up, parts.Own]:
-        return parts.Up(work.w), parts.Own(work.theta if self.eval == "theta" else work.w)
+    def finish(self, given: Given, data: Any, work: Work) -> tuple[stock.Up, stock.Own]:
+        return stock.Up(work.w), stock.Own(work.theta if self.eval == "theta" else work.w)
 
-    def aggregate(self, server: parts.Server, up: parts.Up, turn: Turn) -> parts.Server:
+    def aggregate(self, server: stock.Server, up: stock.Up, turn: Turn) -> stock.Server:
         """w <- (1 - beta) w + beta sum_i p_i w_i"""
-        return parts.Server((1 - self.beta) * server.w + self.beta * (turn.share @ up.w))
+        return stock.Server((1 - self.beta) * server.w + self.beta * (turn.share @ up.w))

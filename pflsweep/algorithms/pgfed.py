@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflsweep.engine import parts
-from pflsweep.engine.lift import each
-from pflsweep.engine.protocol import Given, Method, Scalars, Setup, Turn, Vector, hyper
-from pflsweep.engine.task import Batch
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Method, Scalars, Setup, Turn, Vector, hyper
+from pflsweep.methods.task import Batch
+from pflsweep.ops.vmap import per_client
 
 
 class Server(NamedTuple):
@@ -64,21 +64,21 @@ class PGFed(Method):
     """
 
     paper = "Luo et al., ICCV 2023"
-    unsampled = "the common initial model"
+    unsampled_model = "the common initial model"
     cost = (
         "one more pass over the data for the risk's gradient (1 / E of the training); a step reads two vectors "
         "(2P; CE: P) for the gradient and alpha; P a client (Mo: 2P) are kept"
     )
-    leaks = "it sends the gradient and the risk of all local data"
+    dp_incompatible_reason = "it sends the gradient and the risk of all local data"
 
     mu: float = hyper("weight of the auxiliary risk", low=0)
     alpha_lr: float = hyper("learning rate of alpha (eta_2)", low=0)
     beta: float = hyper("momentum of the auxiliary gradient (PGFedMo)", low=0, high=1)
     estimate: str = hyper("where the others' risks are estimated: theta_i, or theta_glob", choices=("full", "ce"))
 
-    fit = parts.local_epochs
-    personal = parts.personal_is_own
-    global_model = parts.shared_model
+    fit = stock.local_epochs
+    personal = stock.personal_is_own
+    global_model = stock.shared_model
 
     @classmethod
     def passes(cls, epochs: int, **values: Any) -> float:
@@ -98,16 +98,16 @@ class PGFed(Method):
         alpha = server.a[turn.ids][:, server.last]
         g1, nothing = server.g1, server.w.new_zeros(0)
         if not len(server.last):
-            empty = parts.to_all(nothing, turn)
-            return Down(parts.to_all(server.w, turn), empty, empty, empty, alpha)
+            empty = stock.to_all(nothing, turn)
+            return Down(stock.to_all(server.w, turn), empty, empty, empty, alpha)
         mean = self.mu * server.grads.mean(0)
         if self.estimate == "ce":  # g1_j + mu grad_j^T theta_glob, the same for every client
             g1, mean = g1 + self.mu * server.grads @ server.w, nothing
         return Down(
-            parts.to_all(server.w, turn),
+            stock.to_all(server.w, turn),
             self.mu * alpha @ server.grads,
-            parts.to_all(mean, turn),
-            parts.to_all(g1, turn),
+            stock.to_all(mean, turn),
+            stock.to_all(g1, turn),
             alpha,
         )
 
@@ -119,7 +119,7 @@ class PGFed(Method):
             aux = torch.where(client.carried[:, None], mixed, aux)
         return Work(down.w, self.opt.init(down.w), aux, down.alpha)
 
-    @each
+    @per_client
     def step(self, given: Given, work: Work, batch: Batch) -> Work:
         g = self.task.grad(work.w, batch)
         if work.aux.shape[0]:  # not the first round
@@ -139,7 +139,7 @@ class PGFed(Method):
             aux, carried = work.aux, torch.ones_like(carried)
         return Up(work.w, grad, g1, work.alpha), Client(work.w, aux, carried)
 
-    @each
+    @per_client
     def risk(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         return self.task.value_and_grad(w, batch)
 

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflsweep.engine import parts
-from pflsweep.engine.lift import each
-from pflsweep.engine.protocol import Given, Method, Setup, Turn, Vector, hyper
-from pflsweep.engine.task import Batch
-from pflsweep.errors import UserError
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Method, Setup, Turn, Vector, hyper
+from pflsweep.methods.task import Batch
+from pflsweep.ops.vmap import per_client
+from pflsweep.util.errors import UserError
 
 
 class Server(NamedTuple):
@@ -52,15 +52,15 @@ class Scaffold(Method):
     """
 
     paper = "Karimireddy et al., ICML 2020"
-    unsampled = "the global model"
+    unsampled_model = "the global model"
     cost = "a step reads two control variates (2P); P a client are kept; twice the model travels each way"
-    leaks = ""  # c_i follows from the model sent
+    dp_incompatible_reason = ""  # c_i follows from the model sent
 
     global_lr: float = hyper("the server's step on the mean update (eta_g)", low=0)
 
-    fit = parts.local_epochs
-    personal = parts.personal_is_global
-    global_model = parts.shared_model
+    fit = stock.local_epochs
+    personal = stock.personal_is_global
+    global_model = stock.shared_model
 
     def __post_init__(self) -> None:
         for name, value in (("momentum", self.opt.momentum), ("weight_decay", self.opt.weight_decay)):
@@ -77,13 +77,13 @@ class Scaffold(Method):
         return Client(torch.zeros_like(w))
 
     def send(self, server: Server, turn: Turn) -> Down:
-        return Down(parts.to_all(server.w, turn), parts.to_all(server.c, turn))
+        return Down(stock.to_all(server.w, turn), stock.to_all(server.c, turn))
 
     def start(self, given: Given, data: Any) -> Work:
         w = given.down.w
         return Work(w, self.opt.init(w), w.new_zeros(len(w)))
 
-    @each
+    @per_client
     def step(self, given: Given, work: Work, batch: Batch) -> Work:
         """Line 10: y_i <- y_i - eta_l (g_i(y_i) - c_i + c)"""
         g = self.task.grad(work.w, batch).sub_(given.client.c).add_(given.down.c)

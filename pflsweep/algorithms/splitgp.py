@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflsweep.engine import parts
-from pflsweep.engine.lift import each
-from pflsweep.engine.protocol import Empty, Given, Method, Setup, Turn, hyper
-from pflsweep.engine.task import Batch
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Empty, Given, Method, Setup, Turn, hyper
+from pflsweep.methods.task import Batch
+from pflsweep.ops.vmap import per_client
 
 
 class Server(NamedTuple):
@@ -45,9 +45,9 @@ class SplitGP(Method):
     """
 
     paper = "Han et al., INFOCOM 2023"
-    unsampled = "the newest global model"
+    unsampled_model = "the newest global model"
     cost = "a second forward and backward pass in every step; the server keeps a model per client (N P)"
-    leaks = ""
+    dp_incompatible_reason = ""
     reconstruction = (
         "the platform form, its gamma and threshold follow a description of the FedPG authors' platform; the paper's "
         "form its text, unverified in the defaults; cut, start and who mixes are ours"
@@ -60,9 +60,9 @@ class SplitGP(Method):
     )
     threshold: float = hyper("entropy in nats below which the client's exit decides (E_th)", low=0)
 
-    fit = parts.local_epochs
-    init_client = parts.stateless_client
-    global_model = parts.shared_model
+    fit = stock.local_epochs
+    init_client = stock.stateless_client
+    global_model = stock.shared_model
 
     @classmethod
     def passes(cls, epochs: int, **values: Any) -> float:
@@ -71,16 +71,16 @@ class SplitGP(Method):
     def init(self, w: Tensor, setup: Setup) -> Server:
         return Server(w, w.repeat(setup.clients, 1))
 
-    def send(self, server: Server, turn: Turn) -> parts.Down:
+    def send(self, server: Server, turn: Turn) -> stock.Down:
         """The client's own model, and its body with the server's head."""
         own = server.own[turn.ids]
-        return parts.Down(self.packed(own, self.with_head(own, parts.to_all(server.w[self.task.head], turn))))
+        return stock.Down(self.packed(own, self.with_head(own, stock.to_all(server.w[self.task.head], turn))))
 
     def start(self, given: Given, data: Any) -> Work:
         w, general = self.unpacked(given.down.w)
         return Work(w, self.opt.init(w), general, self.opt.init(general))
 
-    @each
+    @per_client
     def step(self, given: Given, work: Work, batch: Batch) -> Work:
         """SGD on gamma * loss(client's exit) + (1 - gamma) * loss(server's exit)."""
         g = self.gamma * self.task.grad(work.w, batch)
@@ -94,10 +94,10 @@ class SplitGP(Method):
             *self.opt.update(work.general, work.general_opt, general, given.turn.lr),
         )
 
-    def finish(self, given: Given, data: Any, work: Work) -> tuple[parts.Up, Empty]:
-        return parts.Up(self.packed(work.w, work.general)), Empty()
+    def finish(self, given: Given, data: Any, work: Work) -> tuple[stock.Up, Empty]:
+        return stock.Up(self.packed(work.w, work.general)), Empty()
 
-    def aggregate(self, server: Server, up: parts.Up, turn: Turn) -> Server:
+    def aggregate(self, server: Server, up: stock.Up, turn: Turn) -> Server:
         """Own models become lambda * own + (1 - lambda) * mean; the global model is the mean of the server's exits."""
         trained, general = self.unpacked(up.w)
         own = server.own.clone()
@@ -107,7 +107,7 @@ class SplitGP(Method):
 
     def personal(self, server: Server, client: Empty, data: Any, turn: Turn) -> Tensor:
         """Both exits' models, one after the other: [C, 2 P], which `logits` takes apart."""
-        general = parts.to_all(server.w, turn)
+        general = stock.to_all(server.w, turn)
         own = torch.where((turn.last < 0)[:, None], general, server.own[turn.ids])
         if self.form == "paper":
             general = self.with_head(own, general[:, self.task.head])

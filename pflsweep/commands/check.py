@@ -8,19 +8,19 @@ from typing import Any
 
 import torch
 
-from pflsweep.check import elsewhere
-from pflsweep.check.case import Case, Sizes, advance, sizes
-from pflsweep.check.properties import PROPERTIES, WARM_UP, Property
-from pflsweep.check.world import world
-from pflsweep.compose import conf_dir, read_option, yaml_errors, yaml_of
-from pflsweep.config import check_fields, imported, target_path
-from pflsweep.engine.optimiser import Sgd
-from pflsweep.engine.protocol import Method, Verbs
-from pflsweep.engine.task import Task
-from pflsweep.errors import Parser, UserError, nearest
+from pflsweep.config.compose import conf_dir, read_option, yaml_errors, yaml_of
+from pflsweep.config.schema import check_fields, imported, target_path
+from pflsweep.conformance import fake_device
+from pflsweep.conformance.case import Case, Sizes, advance, sizes
+from pflsweep.conformance.fixtures import fixture
+from pflsweep.conformance.properties import PROPERTIES, WARM_UP, Property
+from pflsweep.methods.optimizer import Sgd
+from pflsweep.methods.protocol import Method, Verbs
+from pflsweep.methods.task import Task
+from pflsweep.util.errors import Parser, UserError, nearest
 
 # what only passes on what a method asks for
-NOT_TO_BLAME = (os.path.dirname(torch.__file__), elsewhere.__file__)
+NOT_TO_BLAME = (os.path.dirname(torch.__file__), fake_device.__file__)
 
 
 def main(argv: list[str]) -> int:
@@ -60,7 +60,7 @@ def case_of(
     def make(task: Any, opt: Sgd, epochs: int) -> Method:
         return cls(task=task, opt=opt, epochs=epochs, **values)
 
-    task = Task(world().model)
+    task = Task(fixture().model)
     try:
         Verbs.of(make(task, Sgd(momentum=0.9, weight_decay=1e-3), 1))
     except UserError:

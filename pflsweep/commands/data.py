@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pflsweep.errors import Parser, UserError, nearest
+from pflsweep.util.errors import Parser, UserError, nearest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,8 +22,9 @@ def main(argv: list[str]) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from pflsweep.compose import compose
-    from pflsweep.config import build_federation, check
+    from pflsweep.config.compose import compose
+    from pflsweep.config.schema import check
+    from pflsweep.trial.build import build_federation
 
     stray = next((word for word in options.overrides if "=" not in word), None)
     if stray is not None:
@@ -33,7 +34,7 @@ def _show(options: argparse.Namespace) -> int:
     federation, new = build_federation(config)
 
     from pflsweep.report.clients import holdings
-    from pflsweep.rows import partition_table
+    from pflsweep.trial.tables import partition_table
 
     chosen = f"{config.choices['dataset']}-{config.choices['partition']}-{config.values['seed']}"
     table = partition_table(federation)

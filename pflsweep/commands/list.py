@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pflsweep.compose import folders, read_option
-from pflsweep.errors import Parser, UserError, nearest
-from pflsweep.keys import as_override
+from pflsweep.config.compose import folders, read_option
+from pflsweep.config.keys import as_override
+from pflsweep.util.errors import Parser, UserError, nearest
 
 GROUPS = {
     "algorithms": "algorithm",
@@ -46,7 +46,7 @@ def _options(group: str, config_dir: str | None) -> dict[str, str]:
 
 def _sweeps() -> dict[str, str]:
     """Those of the working directory and the package's."""
-    from pflsweep.sweep.files import table_names
+    from pflsweep.sweep.spec import table_names
 
     return {name: _or_why(_line_of_sweep, name) for name in table_names()}
 
@@ -61,7 +61,7 @@ def _or_why(line: Callable[..., str], *args: Any) -> str:
 
 def _line_of_sweep(name: str) -> str:
     """Its leading comment; then how large it is."""
-    from pflsweep.sweep.files import read_table, table_file
+    from pflsweep.sweep.spec import read_table, table_file
 
     table = read_table(name)
     cells, whole = len(table.cells), len(table.methods) * len(table.settings)
@@ -81,7 +81,7 @@ def _line(group: str, file: Path) -> str:
     node = read_option(file)
     about = _comment(file.read_text())
     if group == "algorithm":
-        from pflsweep.config import target
+        from pflsweep.config.schema import target
 
         cls = target(group, file.stem, node)
         rebuilt = f" (reconstruction: {cls.reconstruction})" if getattr(cls, "reconstruction", "") else ""

@@ -12,16 +12,17 @@ from argparse import ArgumentError
 from collections.abc import Callable
 from typing import Any
 
-from pflsweep import __version__, signals
-from pflsweep.errors import UserError, nearest
+from pflsweep import __version__
+from pflsweep.util import signals
+from pflsweep.util.errors import UserError, nearest
 
-WORDS = {
-    "list": "pflsweep.listing:main",
-    "data": "pflsweep.showing:main",
-    "report": "pflsweep.tracking.reports:main",
-    "record": "pflsweep.carry:main",
-    "ui": "pflsweep.tracking:ui",
-    "check": "pflsweep.check:main",
+COMMANDS = {
+    "list": "pflsweep.commands.list:main",
+    "data": "pflsweep.commands.data:main",
+    "report": "pflsweep.commands.report:main",
+    "record": "pflsweep.commands.record:main",
+    "ui": "pflsweep.commands.ui:main",
+    "check": "pflsweep.commands.check:main",
 }
 
 
@@ -78,25 +79,25 @@ def _show_log() -> None:
 
 
 def _word(word: str, rest: list[str]) -> int:
-    if word not in WORDS:
-        from pflsweep.compose import GROUPS, conf_dir
+    if word not in COMMANDS:
+        from pflsweep.config.compose import GROUPS, conf_dir
 
         option = next((f"{g}={word}" for g in GROUPS if (conf_dir() / g / f"{word}.yaml").exists()), None)
         if option:
             raise UserError(f"Unknown word '{word}'. Did you mean {option}?")
         raise UserError(
-            f"Unknown word '{word}'.{nearest(word, list(WORDS))} Known are: {', '.join(WORDS)}; "
+            f"Unknown word '{word}'.{nearest(word, list(COMMANDS))} Known are: {', '.join(COMMANDS)}; "
             "or key=value to train, such as `pflsweep algorithm=fedavg` (see `pflsweep --help`)."
         )
-    module, _, function = WORDS[word].partition(":")
+    module, _, function = COMMANDS[word].partition(":")
     return getattr(importlib.import_module(module), function)(rest) or 0
 
 
 def _hydra(argv: list[str]) -> int:
     import hydra
 
-    from pflsweep.compose import conf_dir, hydra_errors
-    from pflsweep.overrides import check_hydra, quoted
+    from pflsweep.config.compose import conf_dir, hydra_errors
+    from pflsweep.config.overrides import check_hydra, quoted
 
     overrides, flags = _divided(argv)
     _check_flags([*overrides, *flags])
@@ -105,7 +106,7 @@ def _hydra(argv: list[str]) -> int:
     check_hydra(overrides, several)
     said = overrides
     if several:
-        from pflsweep.sweep.words import handed_past
+        from pflsweep.sweep.overrides import handed_past
 
         overrides = [handed_past(word) if "=" in word else word for word in overrides]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises then, instead of printing and leaving
@@ -121,7 +122,7 @@ def _hydra(argv: list[str]) -> int:
             raise outcome
         if isinstance(outcome, Exception):
             raise SystemExit(f"pflsweep: The trial has diverged: {outcome}.")
-        from pflsweep.sweep.summary import conclusion
+        from pflsweep.sweep.status.summary import conclusion
 
         print(conclusion([outcome.record]))
     return 0
@@ -181,12 +182,12 @@ def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
         from hydra.core.hydra_config import HydraConfig
         from omegaconf import OmegaConf
 
-        from pflsweep.compose import check_single, config_of, hydra_errors
-        from pflsweep.trial import Diverged, run_trial
+        from pflsweep.config.compose import check_single, config_of, hydra_errors
+        from pflsweep.trial.run import Diverged, run_trial
 
         hydra = HydraConfig.get()
         if hydra.sweeper.get("worker"):
-            from pflsweep.sweep.start import launched
+            from pflsweep.sweep.launch import launched
 
             return launched(hydra.sweeper.worker)
         # not resolved: ${...} may lead nowhere

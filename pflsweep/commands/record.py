@@ -17,13 +17,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pflsweep import disk
-from pflsweep.errors import Parser, UserError
-from pflsweep.migrate import migrate
-from pflsweep.record import CARRIED, STAYS, Record
-from pflsweep.report.compare import finished
-from pflsweep.report.paper.store import Ledger, ledger_of, ledgers
-from pflsweep.report.select import Chosen, choose
+from pflsweep.records.ledger import Ledger, ledger_of, ledgers
+from pflsweep.records.migrate import migrate
+from pflsweep.records.record import CARRIED, STAYS, Record
+from pflsweep.records.select import Chosen, choose, finished
+from pflsweep.util import files as util_files
+from pflsweep.util.errors import Parser, UserError
 
 NAME = re.compile(r"[0-9a-f]{16}")  # of a record's folder, and of a ledger without .json
 LARGEST = 2**30  # bytes of a file that is carried: many times the largest table of 1,000 clients over 1,000 rounds
@@ -123,7 +122,7 @@ def _content(record: Record, left: list[str], links: bool) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as checked:
         copy = Path(checked, identity)
         copy.mkdir()
-        with disk.writing(Path(checked), "TMPDIR"):
+        with util_files.writing(Path(checked), "TMPDIR"):
             for name, content in files.items():
                 (copy / name).write_bytes(content)
         try:
@@ -189,10 +188,10 @@ def _join(ledger: Ledger, content: dict[str, Any], known: Ledger | None, out: Pa
     groups = {key: _joined(old.groups.get(key, group), group) for key, group in new.groups.items()}
     if known is not None and groups == known.groups:
         return False
-    content = {**(content if new is ledger else disk.read_json(new.path)), "groups": list(groups.values())}
-    with disk.writing(out, flag):
+    content = {**(content if new is ledger else util_files.read_json(new.path)), "groups": list(groups.values())}
+    with util_files.writing(out, flag):
         own.parent.mkdir(parents=True, exist_ok=True)
-        disk.write_json(own, content)
+        util_files.write_json(own, content)
     return True
 
 
@@ -226,11 +225,11 @@ def _copy(found: Found, folder: Path, flag: str) -> bool:
 
     Raises UserError, Busy where the trial is being trained.
     """
-    with disk.claimed(folder, flag):
+    with util_files.claimed(folder, flag):
         needed = not _has(folder, found.record)
         if needed:
-            with disk.writing(folder, flag):
-                disk.replace_all(folder, found.files)
+            with util_files.writing(folder, flag):
+                util_files.replace_all(folder, found.files)
                 _drop_what_does_not_fit(Record(folder))
         (folder / "lock").unlink()
     return needed
@@ -255,8 +254,8 @@ def _track(records: list[Record], uri: str | None) -> None:
     """Feed MLflow what it lacks."""
     from tqdm import tqdm
 
-    from pflsweep.compose import conf_dir, read_option
-    from pflsweep.tracking import send
+    from pflsweep.config.compose import conf_dir, read_option
+    from pflsweep.tracking.run import send
 
     options = read_option(conf_dir() / "tracking" / "mlflow.yaml")
     for record in tqdm(records, desc="to MLflow", unit="run", disable=None):

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pflsweep.errors import Parser, UserError
+from pflsweep.util.errors import Parser, UserError
 
 if TYPE_CHECKING:
     from pflsweep.report.paper.links import Tracker
@@ -23,16 +23,16 @@ def main(argv: list[str], tracker: "Tracker | None" = None) -> int:
 
 def _papers(options: argparse.Namespace, tracker: "Tracker | None") -> int:
     from pflsweep.report.paper import layout
-    from pflsweep.report.paper.make import make
+    from pflsweep.report.paper.build import build
 
     names = layout.names() if options.page == "all" else [options.page]
-    print("\n".join(make(names, options.runs, options.out, options.scale, tracker)))
+    print("\n".join(build(names, options.runs, options.out, options.scale, tracker)))
     return 0
 
 
 def _runs(options: argparse.Namespace) -> int:
+    from pflsweep.records.select import choose, without_searches
     from pflsweep.report import page, tables
-    from pflsweep.report.select import choose, without_searches
 
     if options.target is not None:
         _check_target(options.target)

@@ -14,10 +14,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 
-from pflsweep.errors import UserError, nearest, one_line
-from pflsweep.keys import PLUGS, flat, key_of
-from pflsweep.overrides import check_hydra, no_interval, quoted, unreadable
-from pflsweep.places import shipped
+from pflsweep.config.keys import PLUGS, flat, key_of
+from pflsweep.config.overrides import check_hydra, no_interval, quoted, unreadable
+from pflsweep.util.errors import UserError, nearest, one_line
+from pflsweep.util.resources import shipped
 
 GROUPS = ("algorithm", *PLUGS, "model", "dataset", "partition", "train", "metrics", "study", "tracking")
 HYDRA_SAYS = (

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from pflsweep.keys import PLUGS, flat, under
-from pflsweep.places import shipped
-from pflsweep.rules import RULES
+from pflsweep.config.keys import PLUGS, flat, under
+from pflsweep.config.schema import RULES
+from pflsweep.util.resources import shipped
 
 # Raised when a change moves the numbers of all models ("engine") or of those of one family, which a model's module
 # names as FAMILY. A method's own `version` stands in its class. 1 is left out of identities, so that a new family
@@ -53,7 +53,7 @@ def config_digest(
     *,
     versions: Mapping[str, int],
     numerics: Mapping[str, int],
-    extends: bool,
+    resumable: bool,
     code: Sequence[str] = (),
 ) -> str:
     """Return 16 hex digits of what a trial's numbers depend on, but for its data.
@@ -64,7 +64,7 @@ def config_digest(
 
     eval_batch and eval_every are part of it: the one changes batch norm's recalibration, the other the rows.
     """
-    runtime = (*RUNTIME, "train.rounds") if extends else RUNTIME
+    runtime = (*RUNTIME, "train.rounds") if resumable else RUNTIME
     relevant = {key: value for key, value in conditional(config).items() if not under(key, runtime)}
     raised = {family: version for family, version in numerics.items() if version != 1}
     return _digest([relevant, dict(versions), raised, list(code)])

@@ -2,8 +2,8 @@
 
 import re
 
-from pflsweep.errors import UserError
-from pflsweep.keys import key_of, under
+from pflsweep.config.keys import key_of, under
+from pflsweep.util.errors import UserError
 
 OF_LAUNCHERS = ("hydra.launcher", "hydra.sweep", "hydra.job")  # what only the jobs of a launcher read
 OF_HYDRA = ("hydra.searchpath", "hydra.verbose", "hydra.callbacks", "hydra.job_logging", "hydra.hydra_logging")

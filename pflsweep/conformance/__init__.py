@@ -1,5 +1,1 @@
 """The conformance suite: what every method owes to those who run it, tried on tiny federations."""
-
-from pflsweep.check.command import main
-
-__all__ = ["main"]

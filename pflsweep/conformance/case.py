@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflsweep.check.world import world
+from pflsweep.conformance.fixtures import fixture
 from pflsweep.data.federation import Federation
-from pflsweep.engine.lift import leaves
-from pflsweep.engine.optimiser import Sgd
-from pflsweep.engine.protocol import Method, Plugin, Verbs
 from pflsweep.engine.simulation import Schedule, Simulation
-from pflsweep.engine.task import Task
+from pflsweep.methods.optimizer import Sgd
+from pflsweep.methods.protocol import Method, Plugin, Verbs
+from pflsweep.methods.task import Task
+from pflsweep.ops.vmap import leaves
 
 EPOCHS = 2
 SCHEDULE = Schedule(
@@ -61,7 +61,7 @@ class Case:
     ) -> Simulation:
         """A fresh one. where: arguments of `world`; schedule: what differs from SCHEDULE."""
         dtype = torch.float32 if self.precision == "bf16" else torch.float64  # autocast leaves doubles alone
-        federation, model = world(dtype=dtype, **(where or {}))
+        federation, model = fixture(dtype=dtype, **(where or {}))
         task = Task(model, self.precision, self.compiled)
         opt = optimiser(0.0, 0.0) if self.plain else optimiser(momentum=0.9, weight_decay=1e-3)
         verbs = watch(Verbs.of(self.make(task, opt, EPOCHS), *self.plugins(task, federation)))

@@ -20,12 +20,12 @@ _TEST = 4  # test samples of the other clients
 GARBAGE = 1e6  # what padding is filled with, where it is to be ignored visibly
 
 
-class World(NamedTuple):
+class Fixture(NamedTuple):
     federation: Federation
     model: nn.Sequential
 
 
-def world(
+def fixture(
     *,
     images: bool = False,
     seed: int = 0,
@@ -34,7 +34,7 @@ def world(
     even: bool = False,
     device: str = "cpu",
     dtype: torch.dtype = torch.float64,
-) -> World:
+) -> Fixture:
     """Six clients; data and first model are always the same, what training draws depends on `seed`.
 
     images: a convolution with batch norm and dropout; otherwise an MLP. order: the clients in another order,
@@ -58,7 +58,7 @@ def world(
         federation.padding = len(dataset.x) - 1
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        return World(federation, (_convolution() if images else _perceptron()).to(dtype))
+        return Fixture(federation, (_convolution() if images else _perceptron()).to(dtype))
 
 
 def _dataset(shape: tuple[int, ...], n: int) -> Dataset:

@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from pflsweep.check.case import difference
-from pflsweep.engine import parts
-from pflsweep.engine.lift import leaves, vmapped
-from pflsweep.engine.optimiser import WHOLE, Sgd
-from pflsweep.engine.protocol import Verbs
-from pflsweep.engine.task import Batch, Task
+from pflsweep.conformance.case import difference
+from pflsweep.methods import stock
+from pflsweep.methods.optimizer import WHOLE, Sgd
+from pflsweep.methods.protocol import Verbs
+from pflsweep.methods.task import Batch, Task
+from pflsweep.ops.vmap import leaves, vmapped
 
 _WORK = {"fit": 2, "step": 1}  # which argument the engine has donated
 
@@ -106,13 +106,13 @@ def _named(tree: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
 
 @contextmanager
 def steps_through(wrap: Callable[[Callable], Callable]) -> Iterator[None]:
-    """While inside, `parts.run` calls each step through `wrap`. A loop of a method's own is not seen."""
-    original = parts.run
-    parts.run = lambda step, given, work, batches: original(wrap(step), given, work, batches)
+    """While inside, `stock.run` calls each step through `wrap`. A loop of a method's own is not seen."""
+    original = stock.run
+    stock.run = lambda step, given, work, batches: original(wrap(step), given, work, batches)
     try:
         yield
     finally:
-        parts.run = original
+        stock.run = original
 
 
 def poisoned(step: Callable) -> Callable:

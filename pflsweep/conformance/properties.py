@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pflsweep.check.case import Case, advance, assert_same, known, models, packed, sizes, unpacked
-from pflsweep.check.elsewhere import another_device
-from pflsweep.check.watch import Poisoning, Pure, guard, guarded, poisoned, steps_through
-from pflsweep.check.world import CLIENTS
-from pflsweep.engine.lift import tree_map
-from pflsweep.engine.optimiser import Sgd
+from pflsweep.conformance.case import Case, advance, assert_same, known, models, packed, sizes, unpacked
+from pflsweep.conformance.fake_device import another_device
+from pflsweep.conformance.fixtures import CLIENTS
+from pflsweep.conformance.instrumentation import Poisoning, Pure, guard, guarded, poisoned, steps_through
 from pflsweep.engine.simulation import Simulation
 from pflsweep.engine.stack import Seat, at_once
+from pflsweep.methods.optimizer import Sgd
+from pflsweep.ops.vmap import tree_map
 
 Property = Callable[[Case], None]
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pflsweep.engine import draws
+from pflsweep.ops import random
 
 KINDS = ("none", "crop_flip")
 _OWN = 1 << 41  # what tells these draws from the dropout of the same step
@@ -17,7 +17,7 @@ def crop_flip(x: Tensor, keys: Tensor, black: Tensor) -> Tensor:
     what the padding is after normalisation -> x's shape. Row i of a client depends on its key and i alone.
     """
     rows, channels, height, width = x.shape[1:]
-    u = torch.func.vmap(lambda key: draws.uniform(draws.fold(key, _OWN), (rows, 3)))(keys).flatten(0, 1)
+    u = torch.func.vmap(lambda key: random.uniform(random.fold(key, _OWN), (rows, 3)))(keys).flatten(0, 1)
     down, across = (_places(u[:, axis], side) for axis, side in enumerate((height, width)))
     across = torch.where(u[:, 2:] < 0.5, across.flip(1), across)
     inside = ((down >= 0) & (down < height))[:, None, :, None] & ((across >= 0) & (across < width))[:, None, None, :]

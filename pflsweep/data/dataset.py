@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from pflsweep.engine import draws
+from pflsweep.ops import random
 
 
 class Dataset(NamedTuple):
@@ -36,7 +36,7 @@ class Dataset(NamedTuple):
         if limit >= len(self.y):
             return self
         train = round(limit * self.train / len(self.y))
-        generator = draws.generator(seed, "part")
+        generator = random.generator(seed, "part")
         trained = generator.permutation(self.train)
         tested = self.train + generator.permutation(len(self.y) - self.train)
         rows = np.concatenate([np.sort(trained[:train]), np.sort(tested[: limit - train])])

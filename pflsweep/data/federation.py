@@ -9,8 +9,8 @@ from torch import Tensor
 from pflsweep.data.augment import crop_flip
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.partition.stats import label_counts, summary
-from pflsweep.engine import draws
-from pflsweep.errors import UserError
+from pflsweep.ops import random
+from pflsweep.util.errors import UserError
 
 
 class Federation:
@@ -39,7 +39,7 @@ class Federation:
         self.clients = len(rows.train)
         self.classes = dataset.classes
         self.keys = torch.tensor(range(self.clients) if keys is None else keys, dtype=torch.int64)
-        self.draw_keys = torch.stack([draws.tensor_key(seed, "client", int(key)) for key in self.keys])
+        self.draw_keys = torch.stack([random.tensor_key(seed, "client", int(key)) for key in self.keys])
         self.padding = 0  # the row of the dataset that fills up short batches; masked, so any will do
         self._public: dict[float, np.ndarray] = {}
         self._x, self._y = dataset.x.to(device), dataset.y.to(device)
@@ -62,7 +62,7 @@ class Federation:
                     f"partition: client {i} of {self.clients} has no training data. Use fewer clients "
                     "(partition.clients) or a partition that is less uneven (for Dirichlet a larger alpha)."
                 )
-            shuffled = draws.generator(self.seed, "validation", int(self.keys[i])).permutation(own)
+            shuffled = random.generator(self.seed, "validation", int(self.keys[i])).permutation(own)
             held = min(round(validation * len(own)), len(own) - 1)
             split["validation"].append(np.sort(shuffled[:held]))
             split["train"].append(np.sort(shuffled[held:]))
@@ -86,7 +86,7 @@ class Federation:
         """
         if count >= self.clients:
             raise UserError(f"data.new is {count}: it must be below the {self.clients} clients, as some have to train.")
-        order = draws.generator(self.seed, "newcomers").permutation(self.clients)
+        order = random.generator(self.seed, "newcomers").permutation(self.clients)
         by_key = self.keys.argsort().numpy()[order]
         kept, new = np.sort(by_key[count:]), np.sort(by_key[:count])
         return (self.only(kept), self.only(new)) if count else (self, None)
@@ -98,7 +98,7 @@ class Federation:
         """
         other = copy(self)
         order = self.keys.argsort()
-        drawn = draws.generator(self.seed, "targets", shuffle).permutation(self.clients)
+        drawn = random.generator(self.seed, "targets", shuffle).permutation(self.clients)
         targets = torch.empty_like(order)
         targets[order] = order[torch.from_numpy(drawn)]
         other.targets = targets.tolist()
@@ -139,7 +139,7 @@ class Federation:
             labels = self.dataset.y[torch.from_numpy(rows)].numpy()
             take = max(1, round(share * len(rows) / self.classes)) if share else 0
             drawn = [
-                draws.generator(self.seed, "public", k).permutation(rows[labels == k])[:take]
+                random.generator(self.seed, "public", k).permutation(rows[labels == k])[:take]
                 for k in range(self.classes)
             ]
             self._public[share] = np.sort(np.concatenate(drawn))

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from pflsweep.data.federation import Federation
 from pflsweep.data.poisson import NONE, Poisson
-from pflsweep.engine import draws
-from pflsweep.engine.lift import tree_map
-from pflsweep.engine.protocol import Spent
-from pflsweep.engine.task import Batch
+from pflsweep.methods.protocol import Spent
+from pflsweep.methods.task import Batch
+from pflsweep.ops import random
+from pflsweep.ops.vmap import tree_map
 
 _ONCE = 1 << 24  # values up to which a client's data are converted once rather than by the batch: 64 MB
 
@@ -33,10 +33,10 @@ class Member(NamedTuple):
         return int(self.federation.keys[self.client])
 
 
-class Data:
+class ClientData:
     """The data of a chunk of clients in one round. Batches have the chunk in front: x [C, B, ...], mask [C, B].
 
-    Iterate it at cohort level only, never inside @each. Every stream of batches is a function of (seed, purpose,
+    Iterate it at cohort level only, never inside @per_client. Every stream of batches is a function of (seed, purpose,
     stream, round, client key): asking twice gives the same batches, and all methods see the same ones.
     """
 
@@ -51,21 +51,21 @@ class Data:
         self._served = np.zeros(len(members), dtype=np.int64)  # shared with its holdouts
         self._private: list[tuple[Tensor, Tensor, list]] = []  # so too: of each private batch (live, rate, looks)
         self._passes = count()  # and over private data
-        self._held: dict[float, tuple[Data, Data]] = {}
+        self._held: dict[float, tuple[ClientData, ClientData]] = {}
         self._members, self._federation = members, members[0].federation  # where their rows and device are the same
         self._rows, self._batch, self._large, self._purpose = rows, batch, large, purpose
 
     @classmethod
     def of(
         cls, federation: Federation, ids: list[int], round: int, *, batch: int, large: int, purpose: str = "train"
-    ) -> "Data":
+    ) -> "ClientData":
         """The handle of some clients in one round."""
         rows = {split: [rows[i] for i in ids] for split, rows in federation.rows.items()}
         return cls([Member(federation, i, round) for i in ids], batch, large, purpose, rows)
 
     @classmethod
     @contextmanager
-    def joined(cls, parts: list["Data"]) -> Iterator["Data"]:
+    def joined(cls, parts: list["ClientData"]) -> Iterator["ClientData"]:
         """The clients of several as those of one, who may be of federations that differ in partition and seed. What has
         been trained is counted in each. Raises ValueError where they are not of one dataset, or cut otherwise.
         """
@@ -126,7 +126,8 @@ class Data:
     def mean(self, fn: Callable, *args: Any, split: str = "train") -> Any:
         """Mean over all samples of a split of fn(*args, batch), which returns means over its batch; [C, ...] each.
 
-        fn is lifted (@each); batches are large and without key: no dropout. Every client needs samples in the split.
+        fn is lifted (@per_client); batches are large and without key: no dropout. Every client needs samples in the
+        split.
         Batches are drawn, since datasets may be sorted by class and batch norm sees which samples are together.
         """
         if not all(len(own) for own in self._rows[split]):
@@ -142,7 +143,7 @@ class Data:
             total = part if total is None else tree_map(torch.add, total, part)
         return total
 
-    def holdout(self, fraction: float) -> tuple["Data", "Data"]:
+    def holdout(self, fraction: float) -> tuple["ClientData", "ClientData"]:
         """A method's own split of the training data, the same in every round: (rest, ceil(fraction * n) rows).
 
         At least one sample is left; a client with a single one has it in both. Where the federation's targets are
@@ -158,7 +159,7 @@ class Data:
             self._held[fraction] = self._with(rest), self._with(held)
         return self._held[fraction]
 
-    def public(self, share: float) -> tuple["Data", "Data"]:
+    def public(self, share: float) -> tuple["ClientData", "ClientData"]:
         """The training data beside a public set, Federation.public: (own rows that stay private, these and the set).
 
         A client whose rows are all public has no private ones: it can be iterated, but has no mean.
@@ -184,9 +185,9 @@ class Data:
                 looks = torch.maximum(looks, len(taken) * live)
         return Spent(steps, rate, looks)
 
-    def _with(self, train: list[np.ndarray]) -> "Data":
+    def _with(self, train: list[np.ndarray]) -> "ClientData":
         rows = {**self._rows, "train": train}
-        data = Data(self._members, self._batch, self._large, self._purpose, rows)
+        data = ClientData(self._members, self._batch, self._large, self._purpose, rows)
         data._served, data._private, data._passes = self._served, self._private, self._passes
         return data
 
@@ -194,7 +195,7 @@ class Data:
 
     def _generator(self, c: int, stream: str, *more: int) -> np.random.Generator:
         who = self._members[c]
-        return draws.generator(who.federation.seed, f"{self._purpose}/{stream}", who.round, who.key, *more)
+        return random.generator(who.federation.seed, f"{self._purpose}/{stream}", who.round, who.key, *more)
 
     def _cut(self, rows: np.ndarray, size: int | None = None) -> list[np.ndarray]:
         size = size or self._batch
@@ -258,12 +259,12 @@ class Data:
     def _keys(self, stream: str, steps: int) -> Tensor:
         """[steps, C] int64: a key for each step of a stream and each client."""
         name = f"{self._purpose}/{stream}"
-        keys = [draws.tensor_key(who.federation.seed, name, who.round, who.key) for who in self._members]
-        return draws.fold(torch.stack(keys), torch.arange(steps)[:, None]).to(self._federation.device)
+        keys = [random.tensor_key(who.federation.seed, name, who.round, who.key) for who in self._members]
+        return random.fold(torch.stack(keys), torch.arange(steps)[:, None]).to(self._federation.device)
 
 
 def _parted(who: Member, own: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
     """A client's rows as (rest, held)."""
-    shuffled = draws.generator(who.federation.seed, "holdout", who.key).permutation(own)
+    shuffled = random.generator(who.federation.seed, "holdout", who.key).permutation(own)
     take = min(int(np.ceil(fraction * len(own) - 1e-9)), max(1, len(own) - 1))
     return np.sort(shuffled[take:] if len(own) > take else shuffled), np.sort(shuffled[:take])

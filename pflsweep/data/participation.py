@@ -3,13 +3,13 @@
 import numpy as np
 
 from pflsweep.data.federation import Federation
-from pflsweep.engine.draws import generator
+from pflsweep.ops.random import generator
 
 KINDS = ("uniform", "size", "dirichlet")
 _LEAST = 1e-9  # so that everybody can be drawn where only a few others are left
 
 
-def chances(federation: Federation, kind: str, alpha: float) -> np.ndarray | None:
+def participation_probabilities(federation: Federation, kind: str, alpha: float) -> np.ndarray | None:
     """[N] to the sum 1; None: all alike.
 
     size: in proportion to the training samples. dirichlet: Dir(alpha), whose gamma draws are keyed by client; the

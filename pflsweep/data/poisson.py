@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pflsweep.engine import draws
-from pflsweep.engine.task import Batch, Private
-from pflsweep.errors import UserError
+from pflsweep.methods.task import Batch, Private
+from pflsweep.ops import random
+from pflsweep.util.errors import UserError
 
 NOISE = 1 << 40  # what tells the noise of a step from its dropout
 NONE = np.zeros(0, dtype=np.int64)  # rows of a client without a batch
@@ -23,7 +23,7 @@ class Poisson:
     epoch has ceil(n / B) of them, as in opacus' loader. Gradients are divided by the expected size, min(B, n).
     """
 
-    def __init__(self, data: Any, clip: float, noise: float) -> None:  # a handle.Data, which makes these
+    def __init__(self, data: Any, clip: float, noise: float) -> None:  # a loader.ClientData, which makes these
         self._data, self._clip, self._noise = data, clip, noise
 
     def train(self, epochs: int, stream: str = "epochs") -> Iterator[Batch]:
@@ -72,4 +72,4 @@ class Poisson:
             looks: list[None] = []
             data._private.append((live, size / n, looks))
             expected = size.to(device, data._federation.dtype)
-            yield batch._replace(private=Private(expected, draws.fold(key, NOISE), self._clip, self._noise, looks))
+            yield batch._replace(private=Private(expected, random.fold(key, NOISE), self._clip, self._noise, looks))

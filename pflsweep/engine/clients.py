@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pflsweep.engine import memory
-from pflsweep.engine.lift import leaves, tree_map
-from pflsweep.errors import UserError
+from pflsweep.ops import memory
+from pflsweep.ops.vmap import leaves, tree_map
+from pflsweep.util.errors import UserError
 
 COPIED = 1 / 16  # of the machine's memory: what a checkpoint may copy of one state
 MOVED = 1 << 28  # bytes that it takes from another device at once

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflsweep.data.handle import Data
-from pflsweep.engine import memory
+from pflsweep.data.loader import ClientData
 from pflsweep.engine.clients import Clients, OptimiserStates
-from pflsweep.engine.lift import tree_map
-from pflsweep.engine.parallel import Workers
-from pflsweep.engine.protocol import Given, Spent, Turn, Verbs
-from pflsweep.engine.wire import Traffic, message_size
+from pflsweep.engine.communication import Traffic, message_size
+from pflsweep.engine.workers import Workers
+from pflsweep.methods.protocol import Given, Spent, Turn, Verbs
+from pflsweep.ops import memory
+from pflsweep.ops.vmap import tree_map
 
-DataOf = Callable[[Tensor, int], Data]  # the data of some clients in a round
+DataOf = Callable[[Tensor, int], ClientData]  # the data of some clients in a round
 
 
 def select(tree: Any, where: Any) -> Any:

@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pflsweep.data.federation import Federation
-from pflsweep.engine import draws
-from pflsweep.engine.task import Task
+from pflsweep.methods.task import Task
 from pflsweep.models.layers import Stats, context
+from pflsweep.ops import random
 
 CALIBRATION_BATCHES = 4  # large batches of a client's training data from which batch norm's statistics come
 TOGETHER = 16  # models that share each batch of the same rows: converting it then costs next to nothing
@@ -96,7 +96,7 @@ def _joined(federation: Federation, own: list[np.ndarray], client: int, metrics:
     """A client's rows with those of ceil((N - 1) c) others (at c = 1/2 these are N // 2, as in the code of FedPG's
     platform). A draw from keys, the same in every round and for all methods under one seed.
     """
-    generator = draws.generator(federation.seed, "subset", int(federation.keys[client]))
+    generator = random.generator(federation.seed, "subset", int(federation.keys[client]))
     by_key = federation.keys.argsort().numpy()
     others = generator.permutation(by_key[by_key != client])[: math.ceil(len(own[1:]) * metrics.subset - 1e-9)]
     rows = np.unique(np.concatenate([own[client], *(own[j] for j in others)]))
@@ -203,7 +203,7 @@ def _calibrate(task: Task, w: Tensor, federation: Federation, client: int, large
     sorted by class. Nothing of it is kept.
     """
     stats: Stats = {}
-    generator = draws.generator(federation.seed, "calibration", int(federation.keys[client]))
+    generator = random.generator(federation.seed, "calibration", int(federation.keys[client]))
     rows = torch.from_numpy(generator.permutation(federation.rows["train"][client])).to(federation.device)
     for part in islice(rows.split(large), CALIBRATION_BATCHES):
         with context(collect=stats):

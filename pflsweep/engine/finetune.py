@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from pflsweep.data.federation import Federation
-from pflsweep.data.handle import Data
+from pflsweep.data.loader import ClientData
 from pflsweep.engine.evaluate import OWN, Scores, score, targets
-from pflsweep.engine.lift import only
-from pflsweep.engine.optimiser import Sgd
-from pflsweep.engine.task import Task
+from pflsweep.methods.optimizer import Sgd
+from pflsweep.methods.task import Task
+from pflsweep.ops.vmap import only
 
 
 def fine_tune(
@@ -26,7 +26,7 @@ def fine_tune(
     seen = [score(task, task.logits, enumerate(models), new, own, large)["own"]]
     for epoch in range(epochs):
         for i, model in enumerate(models):
-            for step in Data.of(new, [i], epoch, batch=batch, large=large, purpose="newcomers").train(1):
+            for step in ClientData.of(new, [i], epoch, batch=batch, large=large, purpose="newcomers").train(1):
                 opt.update(model, states[i], task.grad(model, only(step)), lr)  # in place
         seen.append(score(task, task.logits, enumerate(models), new, own, large)["own"])
     return seen

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 from pflsweep.data.federation import Federation
-from pflsweep.data.handle import Data
-from pflsweep.engine import draws
+from pflsweep.data.loader import ClientData
 from pflsweep.engine.clients import Clients, OptimiserStates
 from pflsweep.engine.cohort import Chunks, run_round
+from pflsweep.engine.communication import Traffic
 from pflsweep.engine.evaluate import OWN, Metrics, Scores, Targets, merged, score, targets, without
-from pflsweep.engine.lift import leaves, rebuilt
-from pflsweep.engine.memory import keep_freed
-from pflsweep.engine.parallel import Workers
-from pflsweep.engine.protocol import Given, Method, Setup, Spent, Turn, Verbs
-from pflsweep.engine.task import Task
-from pflsweep.engine.wire import Traffic
+from pflsweep.engine.workers import Workers
+from pflsweep.methods.protocol import Given, Method, Setup, Spent, Turn, Verbs
+from pflsweep.methods.task import Task
+from pflsweep.ops import random
+from pflsweep.ops.memory import keep_freed
+from pflsweep.ops.vmap import leaves, rebuilt
 
 BLOCKS = 4  # of clients for each worker that evaluates: so many that all end at about the same time
 _UNSPENT = Spent(torch.tensor(0), torch.tensor(0.0, dtype=torch.float64), torch.tensor(0))
@@ -148,7 +148,7 @@ class Simulation:
         """The global model [P], where the method has one."""
         return self.verbs.global_model(self.server)
 
-    def next_turn(self, ids: Tensor) -> tuple[Given, Data]:
+    def next_turn(self, ids: Tensor) -> tuple[Given, ClientData]:
         """What some clients work with in the round to come, as if they were in its cohort."""
         turn = self._turn(ids, self.round + 1)
         labels = self.federation.labels.to(turn.ids.device)[turn.ids]
@@ -242,7 +242,7 @@ class Simulation:
     def _sample(self) -> Tensor:
         """This round's cohort, in the order of the clients' keys: drawn from keys, so that labels do not matter."""
         keys, order = self.federation.keys.sort()
-        generator, chances = draws.generator(self.federation.seed, "cohort", self.round), self.federation.chances
+        generator, chances = random.generator(self.federation.seed, "cohort", self.round), self.federation.chances
         if chances is None:
             drawn = generator.permutation(len(keys))[: self.cohort_size]
         else:
@@ -266,6 +266,6 @@ class Simulation:
             rounds=self.schedule.rounds,
         )
 
-    def _data(self, ids: Tensor, round: int, purpose: str) -> Data:
+    def _data(self, ids: Tensor, round: int, purpose: str) -> ClientData:
         batch, large = self.schedule.batch, self.schedule.eval_batch
-        return Data.of(self.federation, ids.tolist(), round, batch=batch, large=large, purpose=purpose)
+        return ClientData.of(self.federation, ids.tolist(), round, batch=batch, large=large, purpose=purpose)

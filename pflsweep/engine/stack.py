@@ -2,7 +2,7 @@
 `fit`, and one fit trains the clients of all.
 
 What differs among them is each client's own: its data by the seed, the learning rate in its turn, and a method's floats
-inside @each. A method that reads such a float elsewhere cannot be stacked; its trials are trained one by one.
+inside @per_client. A method that reads such a float elsewhere cannot be stacked; its trials are trained one by one.
 """
 
 import threading
@@ -14,17 +14,18 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from pflsweep.data.handle import Data
+from pflsweep.config.fields import hyperparameters
+from pflsweep.data.loader import ClientData
 from pflsweep.engine.cohort import outline, select
-from pflsweep.engine.lift import leaves, per_client
-from pflsweep.engine.parallel import Workers
-from pflsweep.engine.protocol import Given, Verbs, hyperparameters
 from pflsweep.engine.simulation import Simulation
+from pflsweep.engine.workers import Workers
+from pflsweep.methods.protocol import Given, Verbs
+from pflsweep.ops.vmap import leaves, with_client_numbers
 
 T = TypeVar("T")
 
 
-class Apart(Exception):  # noqa: N818 (no error)
+class NotStackable(Exception):  # noqa: N818 (no error)
     """Some trials' clients cannot be trained at once."""
 
 
@@ -35,7 +36,7 @@ class _Fit:
     seat: int
     verbs: Verbs  # the trial's own
     given: Given
-    data: Data
+    data: ClientData
     work: Any
     done: bool = False
     error: BaseException | None = None
@@ -132,7 +133,7 @@ class Seat(NamedTuple):
         if verbs.epsilon is not None:
             return
 
-        def fit(given: Given, data: Data, work: Any) -> Any:
+        def fit(given: Given, data: ClientData, work: Any) -> Any:
             return self.stack.trained(_Fit(self.number, verbs, given, data, work))
 
         simulation.verbs = verbs._replace(fit=fit)
@@ -169,11 +170,11 @@ def _at_once(fits: list[_Fit]) -> None:
 
     tasks = [fit.verbs.method.task for fit in fits if fit.verbs.method is not None]
     if len({(task.precision, task.compiled) for task in tasks}) > 1:
-        raise Apart("the trials' gradients are computed in different ways")
+        raise NotStackable("the trials' gradients are computed in different ways")
     method = _several([fit.verbs.method for fit in fits], each_own)
     plugins = [_several(list(those), each_own) for those in zip(*(fit.verbs.plugins for fit in fits), strict=True)]
     given, work = (_concatenated([getattr(fit, name) for fit in fits], each_own) for name in ("given", "work"))
-    with Data.joined([fit.data for fit in fits]) as data:
+    with ClientData.joined([fit.data for fit in fits]) as data:
         work = Verbs.of(method, *plugins).fit(given, data, work)
     start = 0
     for fit, count in zip(fits, counts, strict=True):
@@ -201,9 +202,9 @@ def _several(owners: list[Any], each_own: Callable) -> Any:
         if all(value == values[0] for value in values):
             continue
         if not all(isinstance(value, float) for value in values):
-            raise Apart(f"{name} is {values[0]!r} and {next(v for v in values if v != values[0])!r}")
+            raise NotStackable(f"{name} is {values[0]!r} and {next(v for v in values if v != values[0])!r}")
         numbers[name] = each_own(values)
-    return per_client(first, numbers) if numbers else first
+    return with_client_numbers(first, numbers) if numbers else first
 
 
 def _without_frames(error: BaseException) -> BaseException:

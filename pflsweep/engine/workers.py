@@ -24,8 +24,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from pflsweep.engine import memory
-from pflsweep.errors import UserError
+from pflsweep.ops import memory
+from pflsweep.util.errors import UserError
 
 MARGIN = 2.0  # forks have to save so many times the seconds that they take
 _PR_SET_PDEATHSIG = 1  # of prctl.h

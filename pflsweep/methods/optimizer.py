@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pflsweep.engine.lift import vmapped
-from pflsweep.engine.task import Batch, Task
+from pflsweep.methods.task import Batch, Task
+from pflsweep.ops.vmap import vmapped
 
 WHOLE = slice(None)
 

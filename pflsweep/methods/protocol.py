@@ -18,13 +18,14 @@ those of a client's last turn there.
 """
 
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from pflsweep.engine.optimiser import Sgd
-from pflsweep.engine.task import Task
+from pflsweep.config.fields import hyper as hyper  # so that a method needs one import
+from pflsweep.methods.optimizer import Sgd
+from pflsweep.methods.task import Task
 
 Vector = Annotated[Tensor, "vector"]  # [C, P], or a slice of P, or several of them: counted in floats on the wire
 Scalars = Annotated[Tensor, "scalars"]  # a few numbers for each client
@@ -51,7 +52,7 @@ class Turn(NamedTuple):
     share: Tensor  # [C] aggregation weight, 1 in sum over the cohort
     n: Tensor  # [C] training samples
     last: Tensor  # [C] round of the client's previous turn, -1 never
-    key: Tensor  # [C] int64, the client's key for draws.fold and draws.uniform: seed and client, not the round
+    key: Tensor  # [C] int64, the client's key for random.fold and random.uniform: seed and client, not the round
     round: int  # from 1
     lr: float
     rounds: int  # T
@@ -70,21 +71,11 @@ class Empty(NamedTuple):
     """A state, or a message, with nothing in it."""
 
 
-def hyper(meaning: str, *, choices: tuple = (), neutral: Any = ..., **bounds: float) -> Any:
-    """Declare a hyperparameter: its meaning and what is allowed. Its value stands in conf/ alone.
-
-    bounds: `low` and `high` are allowed, `above` and `below` are not. neutral: for a key that is added to a method of
-    which there are records, the value with which the method computes what it did before: then a config with this value
-    has the identity of one without the key, for ever.
-    """
-    return field(metadata={"meaning": meaning, "choices": choices, "neutral": neutral, "bounds": bounds})
-
-
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """A personalised federated learning method. Its hyperparameters are its fields; its verbs are on this page.
 
-    Verbs are written as methods or named stock parts (`send = parts.broadcast`); see algorithms/fedavg.py first.
+    Verbs are written as methods or named stock parts (`send = stock.broadcast`); see algorithms/fedavg.py first.
     """
 
     task: Task
@@ -93,12 +84,13 @@ class Method:
 
     paper: ClassVar[str]  # authors, title, venue, year
     version: ClassVar[int] = 1  # raised when the numbers change; part of a trial's identity
-    extends: ClassVar[bool] = True  # whether more rounds continue a finished run (nothing depends on T)
+    resumable: ClassVar[bool] = True  # whether more rounds continue a finished run (nothing depends on T)
     # whether ALA may go in front: training starts from what was sent, down.w; or where it does, (hyperparameter, value)
-    mixes: ClassVar[bool | tuple[str, Any]] = False
-    unsampled: ClassVar[str]  # what a client that was never sampled is evaluated with
+    supports_ala: ClassVar[bool | tuple[str, Any]] = False
+    unsampled_model: ClassVar[str]  # what a client that was never sampled is evaluated with
     cost: ClassVar[str] = ""  # what a round takes beside FedAvg's: passes over data, reads and writes of P numbers
-    leaks: ClassVar[str] = "what it sends has not been examined"  # "": only what gradient steps made leaves a client
+    # "": only what gradient steps made leaves a client
+    dp_incompatible_reason: ClassVar[str] = "what it sends has not been examined"
     reconstruction: ClassVar[str] = ""  # what of it is not in its paper and was reconstructed here
 
     @classmethod
@@ -124,8 +116,8 @@ class Plugin:
     """Something that composes with methods by replacing a few of their verbs: ALA, an attack, DP-SGD."""
 
     version: ClassVar[int] = 1  # raised when the numbers change; part of a trial's identity
-    extends: ClassVar[bool] = True  # as a method's
-    leaks: ClassVar[str] = "what it does has not been examined"  # as a method's
+    resumable: ClassVar[bool] = True  # as a method's
+    dp_incompatible_reason: ClassVar[str] = "what it does has not been examined"  # as a method's
 
     def plug(self, verbs: "Verbs") -> "Verbs":
         raise NotImplementedError
@@ -187,9 +179,3 @@ def _absent(verb: str) -> Callable:
         raise NotImplementedError(f"the method was asked to {verb}, but does not define it")
 
     return absent
-
-
-def hyperparameters(method: type) -> dict[str, Any]:
-    """Name -> dataclass field of each hyperparameter of a method (or plug-in, or study)."""
-    base = {"task", "opt", "epochs", "keys", "method", "plugins"}
-    return {f.name: f for f in fields(method) if f.name not in base and f.default is MISSING}

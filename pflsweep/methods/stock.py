@@ -1,4 +1,4 @@
-"""Stock verbs: what many methods do alike. A method names them (`send = parts.broadcast`).
+"""Stock verbs: what many methods do alike. A method names them (`send = stock.broadcast`).
 
 Each is a verb of protocol.Method, so its first argument is the method. States named here serve many.
 """
@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflsweep.engine.lift import each, tree_map
-from pflsweep.engine.protocol import Empty, Given, Method, Setup, Turn, Vector
-from pflsweep.engine.task import Batch
-from pflsweep.errors import UserError
+from pflsweep.methods.protocol import Empty, Given, Method, Setup, Turn, Vector
+from pflsweep.methods.task import Batch
+from pflsweep.ops.vmap import per_client, tree_map
+from pflsweep.util.errors import UserError
 
 
 class Server(NamedTuple):
@@ -113,7 +113,7 @@ def start_from_own(self: Method, given: Given, data: Any) -> Work:
     return Work(given.client.w, self.opt.init(given.client.w))
 
 
-@each
+@per_client
 def sgd_step(self: Method, given: Given, work: Any, batch: Batch) -> Any:
     """w <- w - lr grad f_B(w)"""
     w, opt = self.opt.descend(self.task, work.w, work.opt, batch, given.turn.lr)
@@ -127,7 +127,7 @@ def pulled(g: Tensor, strength: float | Tensor, w: Tensor, anchor: Tensor) -> Te
     return g.add_(w - anchor, alpha=strength) if strength else g
 
 
-@each
+@per_client
 def loss(self: Method, w: Tensor, batch: Batch) -> Tensor:
     """f_B(w), for data.mean."""
     return self.task.loss(w, batch)

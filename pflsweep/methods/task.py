@@ -1,7 +1,7 @@
 """The task alone knows layers: a model is one flat vector `w [P]`, extractor first, head last, blocks contiguous.
 
 A model is an nn.Sequential of named blocks, bottom to top; its last block, the head, is one nn.Linear. So a part of
-a model is a slice of `w`. Everything here is written for one client and runs lifted as well (see lift.py).
+a model is a slice of `w`. Everything here is written for one client and runs lifted as well (see vmap.py).
 """
 
 from collections import OrderedDict
@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pflsweep.engine import draws
-from pflsweep.engine.compiled import Program
-from pflsweep.engine.lift import vmapped, vmapping
 from pflsweep.models.blocks import head_of
 from pflsweep.models.layers import context, number_layers
+from pflsweep.ops import random
+from pflsweep.ops.compiled import Program
+from pflsweep.ops.vmap import vmapped, vmapping
 
 Loss = Callable[..., Tensor]  # (logits [B, K], batch) -> scalar mean
 
@@ -237,7 +237,7 @@ class Task:
         """Abadi et al. 2016, Algorithm 1: (sum of the samples' clipped gradients + N(0, sigma^2 C^2 I)) / size."""
 
         def one(x: Tensor, y: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
-            key = None if batch.key is None else draws.fold(batch.key, number)
+            key = None if batch.key is None else random.fold(batch.key, number)
             with vmapping():
                 return self._joined(w, Batch(x[None], y[None], None, None, key), *options)
 
@@ -250,8 +250,8 @@ class Task:
         scale = torch.where(counts, (how.clip / grads.norm(dim=1)).clamp(max=1), 0)
         total = scale @ grads
         if how.noise:
-            key = draws.fold(how.key, len(how.looks))
-            total = total + how.noise * how.clip * draws.normal(key, total.shape).to(total.dtype)
+            key = random.fold(how.key, len(how.looks))
+            total = total + how.noise * how.clip * random.normal(key, total.shape).to(total.dtype)
         how.looks.append(None)
         return mean_over(losses, batch), total / how.size
 

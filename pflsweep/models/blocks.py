@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from pflsweep.errors import UserError
 from pflsweep.models.layers import number_layers
+from pflsweep.util.errors import UserError
 
 
 def model_of(**blocks: nn.Module) -> nn.Sequential:

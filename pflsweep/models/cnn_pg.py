@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from pflsweep.errors import UserError
 from pflsweep.models.blocks import convolved, model_of
 from pflsweep.models.layers import Conv2d, Dropout, Linear
+from pflsweep.util.errors import UserError
 
 FAMILY = "convolutional"
 

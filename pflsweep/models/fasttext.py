@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from pflsweep.errors import UserError
 from pflsweep.models.blocks import model_of
+from pflsweep.util.errors import UserError
 
 PADDING = 0  # the token id that fills up short texts
 

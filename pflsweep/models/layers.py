@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from pflsweep.engine import draws, memory
-from pflsweep.engine.lift import vmapped
-from pflsweep.errors import UserError, nearest
+from pflsweep.ops import memory, random
+from pflsweep.ops.vmap import vmapped
+from pflsweep.util.errors import UserError, nearest
 
 NORMS = ("group", "batch", "none")
 _LARGE = 1 << 21  # multiply-adds from which a product of oneDNN's is faster: it is called from Python
@@ -168,7 +168,7 @@ class Dropout(Numbered):
         if now is None or now.key is None or self.p == 0:
             return x
         shape = (x.shape[0], *[1] * (x.dim() - 1)) if self.whole else x.shape
-        kept = draws.uniform(draws.fold(now.key, self.number), shape) >= self.p
+        kept = random.uniform(random.fold(now.key, self.number), shape) >= self.p
         return torch.where(kept, x / (1 - self.p), torch.zeros((), dtype=x.dtype, device=x.device))
 
     def extra_repr(self) -> str:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from pflsweep.errors import UserError
 from pflsweep.models.blocks import model_of
 from pflsweep.models.layers import Linear
+from pflsweep.util.errors import UserError
 
 FAMILY = "dense"
 

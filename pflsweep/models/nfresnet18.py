@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pflsweep.errors import UserError
 from pflsweep.models.blocks import model_of, require_images
+from pflsweep.util.errors import UserError
 
 WIDTHS = (64, 128, 256, 512)
 GAMMA = 1.7139588594436646  # of the published code: relu(z) * GAMMA has variance 1; sqrt(2 / (1 - 1 / pi)) is 1.7129

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pflsweep.errors import UserError, nearest
 from pflsweep.models.blocks import model_of, require_images
 from pflsweep.models.layers import BatchNorm2d, Dropout, context, norm_layer
-from pflsweep.vision import torchvision
+from pflsweep.ops.torchvision_compat import torchvision
+from pflsweep.util.errors import UserError, nearest
 
 _RESNET = "conv1 bn1 relu maxpool layer1 layer2 layer3 layer4 avgpool flatten fc"
 _FEATURES = "features avgpool flatten classifier"

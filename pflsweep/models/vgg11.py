@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from pflsweep.errors import UserError
 from pflsweep.models.blocks import model_of, require_images
 from pflsweep.models.layers import Dropout, Linear, norm_layer
+from pflsweep.util.errors import UserError
 
 CHANNELS = (64, 128, 256, 256, 512, 512, 512, 512)
 POOLED = (1, 2, 4, 6, 8)  # after these convolutions

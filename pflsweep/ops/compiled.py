@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pflsweep.engine import memory
-from pflsweep.engine.lift import vmapped
-from pflsweep.errors import UserError
+from pflsweep.ops import memory
+from pflsweep.ops.vmap import vmapped
+from pflsweep.util.errors import UserError
 
 Gradient = Callable[..., tuple[Tensor, Tensor]]  # (how, *tensors) -> loss [], gradient [..]
 _compiled: dict[Any, Callable] = {}  # by trace and by what it was traced with

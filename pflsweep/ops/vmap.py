@@ -61,7 +61,7 @@ def vmapping() -> Iterator[None]:
         _here.mode = before
 
 
-def each(fn: Callable) -> Callable:
+def per_client(fn: Callable) -> Callable:
     """Marks a method written for ONE client; callers hand it the trees of a whole chunk [C, ...].
 
     A chunk of one client runs plainly (no vmap: on a CPU that is faster), a larger one under torch.func.vmap.
@@ -71,7 +71,7 @@ def each(fn: Callable) -> Callable:
     @wraps(fn)
     def lifted(self: Any, *args: Any) -> Any:
         if getattr(_here, "mode", None) is not None:
-            raise RuntimeError(f"{fn.__qualname__} is lifted with @each and was called for one client.")
+            raise RuntimeError(f"{fn.__qualname__} is lifted with @per_client and was called for one client.")
         clients = leaves(args)[0].shape[0]
         one, args = _for_one(fn, self, args)
         _here.mode = "one" if clients == 1 else "vmap"
@@ -83,10 +83,10 @@ def each(fn: Callable) -> Callable:
     return lifted
 
 
-class PerClient:
+class ClientNumber:
     """What stands for a number of a method that differs among the clients of a chunk, since they are of stacked trials.
 
-    Inside @each it is the client's own. Anywhere else nothing can be done with it: TypeError.
+    Inside @per_client it is the client's own. Anywhere else nothing can be done with it: TypeError.
     """
 
     def __init__(self, name: str) -> None:
@@ -98,10 +98,10 @@ class PerClient:
     __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _unknown
 
 
-def per_client(owner: Any, numbers: dict[str, Tensor]) -> Any:
+def with_client_numbers(owner: Any, numbers: dict[str, Tensor]) -> Any:
     """A copy of a method in which some numbers are each client's own, [C] each."""
     several = copy(owner)
-    several.__dict__.update({name: PerClient(name) for name in numbers}, _per_client=numbers)
+    several.__dict__.update({name: ClientNumber(name) for name in numbers}, _per_client=numbers)
     return several
 
 

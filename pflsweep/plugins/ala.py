@@ -1,4 +1,4 @@
-"""FedALA, and ALA as a plug-in: a client starts from its own mix of the global model and its last local one."""
+"""ALA, a plug-in: a client starts from its own mix of the global model and its last local one."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflsweep.engine import parts
-from pflsweep.engine.lift import each
-from pflsweep.engine.protocol import Given, Method, Plugin, Setup, Turn, Verbs, hyper
-from pflsweep.engine.task import Batch, Task
-from pflsweep.errors import UserError
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Method, Plugin, Setup, Turn, Verbs, hyper
+from pflsweep.methods.task import Batch, Task
+from pflsweep.ops.vmap import per_client
+from pflsweep.util.errors import UserError
 
 WINDOW, SPREAD, CAP = 10, 0.1, 100  # converged when the last WINDOW epochs' losses spread less (the authors' code)
 
@@ -40,7 +40,7 @@ class Mixing:
     )
 
     @property
-    def extends(self) -> bool:
+    def resumable(self) -> bool:
         """Whether more rounds continue a finished run: not where its first round depends on their number."""
         return not self.idle
 
@@ -68,18 +68,18 @@ class Ala(Mixing, Plugin):  # type: ignore[override]
     """
 
     version = 3
-    leaks = "its weights learn on the data without noise and shape what a client trains and sends"
+    dp_incompatible_reason = "its weights learn on the data without noise and shape what a client trains and sends"
 
     task: Task
 
     def refusal(self, partner: type) -> str:
-        if not issubclass(partner, Method) or partner.mixes:
+        if not issubclass(partner, Method) or partner.supports_ala:
             return ""
         return "what ALA mixes is not what it trains or is evaluated from (fedala has it built in)"
 
     def check(self, method: Method) -> None:
-        if isinstance(method.mixes, tuple):
-            name, value = method.mixes
+        if isinstance(method.supports_ala, tuple):
+            name, value = method.supports_ala
             if (given := getattr(method, name)) != value:
                 raise UserError(
                     f"ala=on does not go with algorithm.{name}={given}: local training would not start from what ALA "
@@ -122,7 +122,7 @@ class Ala(Mixing, Plugin):  # type: ignore[override]
             if len(server.w) < self.task.size:
                 # What the client never sends has been trained since the mix was made: the two do not belong together.
                 return torch.where(mixed, client.mix, verbs.personal(server, client.inner, data, turn))
-            server = server._replace(w=torch.where(mixed, client.mix, parts.to_all(server.w, turn)))
+            server = server._replace(w=torch.where(mixed, client.mix, stock.to_all(server.w, turn)))
             return verbs.personal(server, client.inner, data, turn)
 
         return verbs._replace(
@@ -193,11 +193,11 @@ class Ala(Mixing, Plugin):  # type: ignore[override]
         large = data.sample(self.share, "ala")
         return [batch for rows in large for batch in data.cut(self._seen_by_top(model, rows, top))], top
 
-    @each
+    @per_client
     def _seen_by_top(self, model: Tensor, batch: Batch, top: int) -> Batch:
         return self.task.below(model, batch, top)
 
-    @each
+    @per_client
     def _step(
         self, weight: Tensor, own: Tensor, theta: Tensor, model: Tensor, batch: Batch, part: slice, top: int
     ) -> tuple[Tensor, Tensor]:
@@ -206,35 +206,3 @@ class Ala(Mixing, Plugin):  # type: ignore[override]
         whole = torch.cat([mix, model[part.stop :]])
         loss, grad = self.task.value_and_grad(whole, batch, part=part, top=top)
         return (weight - self.rate * (theta - own) * grad).clamp(0, 1), loss
-
-
-@dataclass(frozen=True, kw_only=True)
-class FedALA(Mixing, Method):  # type: ignore[override]
-    """Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedALA: Adaptive Local Aggregation for Personalized Federated Learning.
-    AAAI 2023. https://arxiv.org/abs/2212.01197 (Algorithm 1)
-
-    FedAvg with ALA in front; see Ala for what the paper leaves open. The server's trajectory is FedAvg's, to rounding,
-    for layers = 0 or rate = 0.
-    """
-
-    paper = "Zhang et al., AAAI 2023"
-    unsampled = "the global model"
-    cost = (
-        "one gradient pass of the mixed top over s of the data (the layers below run forward once); at first "
-        "about eleven; the mixed part twice and P a client are kept"
-    )
-    leaks = "its weights learn on the data without noise and shape what a client trains and sends"
-
-    init = parts.global_server
-    init_client = parts.stateless_client
-    send = parts.broadcast
-    start = parts.start_from_down
-    step = parts.sgd_step
-    fit = parts.local_epochs
-    finish = parts.upload
-    aggregate = parts.average
-    personal = parts.personal_is_global
-    global_model = parts.shared_model
-
-    def plugins(self) -> tuple[Plugin, ...]:
-        return (Ala(task=self.task, layers=self.layers, share=self.share, rate=self.rate, idle=self.idle),)

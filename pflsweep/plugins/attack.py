@@ -7,9 +7,9 @@ from typing import Any, get_args, get_type_hints
 import torch
 from torch import Tensor
 
-from pflsweep.engine import draws
-from pflsweep.engine.protocol import Given, Method, Plugin, Vector, Verbs, hyper
-from pflsweep.errors import UserError
+from pflsweep.methods.protocol import Given, Method, Plugin, Vector, Verbs, hyper
+from pflsweep.ops import random
+from pflsweep.util.errors import UserError
 
 FORGED = ("w", "delta", "g")  # fields of an upload that are forged: a model, or what leads from one to another
 CHOICE, NOISE = 0xA77AC, 0xA1  # what tells these draws from the others of a client's key
@@ -24,7 +24,7 @@ class Attack(Plugin):
     client keeps for itself, it has trained honestly.
     """
 
-    leaks = ""
+    dp_incompatible_reason = ""
 
     share: float = hyper("share of the clients that is malicious; rounded down, but at least one", above=0, below=1)
 
@@ -35,7 +35,7 @@ class Attack(Plugin):
         count = max(1, int(len(self.keys) * self.share + 1e-9))
         if count == len(self.keys):
             raise UserError(f"attack.share is {self.share}: of {count} clients none would be honest. Use more clients.")
-        return draws.fold(self.keys, CHOICE).argsort().argsort() < count
+        return random.fold(self.keys, CHOICE).argsort().argsort() < count
 
     def plug(self, verbs: Verbs) -> Verbs:
         malicious = self.malicious()
@@ -74,7 +74,9 @@ class Attack(Plugin):
         new = {}
         for name in _vectors(type(up)):
             value = getattr(up, name)
-            keys = draws.fold(draws.fold(draws.fold(given.turn.key[rows], given.turn.round), NOISE), FORGED.index(name))
+            keys = random.fold(
+                random.fold(random.fold(given.turn.key[rows], given.turn.round), NOISE), FORGED.index(name)
+            )
             received = self._received(given)[rows] if name == "w" and self.needs_received else None
             new[name] = value.index_copy(0, rows, self.forged(value[rows], received, keys))
         return up._replace(**new)
@@ -101,7 +103,7 @@ class Gaussian(Attack):
         return self.around
 
     def forged(self, value: Tensor, received: Tensor | None, keys: Tensor) -> Tensor:
-        noise = torch.func.vmap(lambda key: draws.normal(key, value.shape[1:]).to(value.dtype))(keys)
+        noise = torch.func.vmap(lambda key: random.normal(key, value.shape[1:]).to(value.dtype))(keys)
         return self.sigma * noise if received is None else received + self.sigma * noise
 
 

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pflsweep.engine.protocol import Plugin, Spent, Verbs, hyper
-from pflsweep.engine.task import Task
-from pflsweep.errors import UserError
+from pflsweep.methods.protocol import Plugin, Spent, Verbs, hyper
+from pflsweep.methods.task import Task
+from pflsweep.util.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class DpSgd(Plugin):
     this simulates private training, and releases nothing.
     """
 
-    leaks = ""
+    dp_incompatible_reason = ""
 
     clip: float = hyper("C: the longest that one sample's gradient may be", above=0)
     sigma: float = hyper("noise multiplier: the noise's standard deviation over C", low=0)
@@ -44,7 +44,7 @@ class DpSgd(Plugin):
     task: Task
 
     def refusal(self, partner: type) -> str:
-        return getattr(partner, "leaks", Plugin.leaks)
+        return getattr(partner, "dp_incompatible_reason", Plugin.dp_incompatible_reason)
 
     def plug(self, verbs: Verbs) -> Verbs:
         if self.task.calibrated:

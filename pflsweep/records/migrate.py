@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import yaml
 
-from pflsweep import disk
-from pflsweep.errors import UserError
-from pflsweep.identity import (
+from pflsweep.config.identity import (
     CONDITIONAL_KEYS,
     NEUTRAL,
     RUNTIME,
@@ -26,8 +24,11 @@ from pflsweep.identity import (
     shipped_options,
     without_neutral,
 )
-from pflsweep.keys import PLUGS, flat, under
-from pflsweep.record import CARRIED, FORMAT, Record, digest_of_config
+from pflsweep.config.keys import PLUGS, flat, under
+from pflsweep.records import checkpoint
+from pflsweep.records.record import CARRIED, FORMAT, Record, digest_of_config
+from pflsweep.util import files as util_files
+from pflsweep.util.errors import UserError
 
 # Neutral values of format 0, whose records may lack these keys
 NEUTRAL_0: dict[str, Any] = {
@@ -75,8 +76,8 @@ def migrate(runs: Path) -> Migrated:
     known = {meta["migrated_from"]: meta for meta in metas.values() if "migrated_from" in meta}
     files = [file for file in sorted(runs.glob("sweeps/*.json")) if _is_older_ledger(_json(file))]
     for file in files:
-        with disk.writing(runs):
-            disk.write_json(file, _ledger(_json(file), known))
+        with util_files.writing(runs):
+            util_files.write_json(file, _ledger(_json(file), known))
     return Migrated(len(older) - len(left), len(files), left)
 
 
@@ -87,7 +88,7 @@ def _records(runs: Path) -> list[Path]:
 def _json(file: Path) -> Json:
     """Return a file's JSON object. Raises UserError."""
     try:
-        content = disk.read_json(file)
+        content = util_files.read_json(file)
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{file} cannot be read ({type(error).__name__}: {error}). Move it away first.") from error
     if not isinstance(content, dict):
@@ -97,13 +98,13 @@ def _json(file: Path) -> Json:
 
 def _migrate_record(folder: Path) -> None:
     """Write a record of format 0 into the folder of its new identity, then remove the old one. Raises UserError."""
-    with disk.claimed(folder):
+    with util_files.claimed(folder):
         try:
-            meta, config = _upgraded(_json(folder / "meta.json"), disk.read_yaml(folder / "config.yaml"))
+            meta, config = _upgraded(_json(folder / "meta.json"), util_files.read_yaml(folder / "config.yaml"))
         except (KeyError, TypeError, ValueError, OSError, AttributeError, yaml.YAMLError) as error:
             raise UserError(f"{folder} is not migrated: {type(error).__name__}: {error}.") from error
         new = folder.parent / meta["identity"]
-        with disk.writing(folder.parent):
+        with util_files.writing(folder.parent):
             if not (new / "meta.json").exists():
                 _write(folder, new, meta, config)
             shutil.rmtree(folder)
@@ -116,19 +117,19 @@ def _write(folder: Path, new: Path, meta: Json, config: Json) -> None:
     for name in (*CARRIED, "labels.png"):
         if (folder / name).exists() and name not in ("meta.json", "config.yaml", "status.json"):
             shutil.copyfile(folder / name, new / name)
-    status = disk.read_json(folder / "status.json")
+    status = util_files.read_json(folder / "status.json")
     ended = int(status["rounds"]) if status["status"] == "finished" else 0
     if (new / "newcomers.parquet").exists():
         table = pd.read_parquet(new / "newcomers.parquet")
-        disk.write_parquet(new / "newcomers.parquet", table if "round" in table else table.assign(round=ended))
+        util_files.write_parquet(new / "newcomers.parquet", table if "round" in table else table.assign(round=ended))
     for name in LARGE:
         if (folder / name).exists():
-            content = disk.read_torch(folder / name)
+            content = checkpoint.read_torch(folder / name)
             changes = {"identity": meta["identity"]} if name == "checkpoint.pt" else {"round": ended}
-            disk.write_torch(new / name, {**changes, **content, **({} if name == "models.pt" else changes)})
-    disk.write_text(new / "config.yaml", yaml.safe_dump(config, sort_keys=False))
-    disk.write_json(new / "status.json", {**status, "config": [digest_of_config(config)]})
-    disk.write_json(new / "meta.json", meta)
+            checkpoint.write_torch(new / name, {**changes, **content, **({} if name == "models.pt" else changes)})
+    util_files.write_text(new / "config.yaml", yaml.safe_dump(config, sort_keys=False))
+    util_files.write_json(new / "status.json", {**status, "config": [digest_of_config(config)]})
+    util_files.write_json(new / "meta.json", meta)
 
 
 def _upgraded(meta: Json, config: Json) -> tuple[Json, Json]:
@@ -137,13 +138,13 @@ def _upgraded(meta: Json, config: Json) -> tuple[Json, Json]:
     """
     versions = {"algorithm": meta["method_version"], **meta.get("plugin_versions", {})}
     code = meta.get("code", [])
-    extends = _extends(meta, config)
+    resumable = _extends(meta, config)
     chosen = {"algorithm": meta["method"], "model": meta["model"].partition(".")[0]}
     chosen |= {group: meta.get(group) or "none" for group in ("dataset", "partition", *PLUGS, "study")}
     new = {group: _with_options(node, chosen.get(group)) for group, node in config.items()}
     values = flat(new)
     kept = without_neutral(values, {**NEUTRAL, **NEUTRAL_0})
-    digest = config_digest(kept, versions=versions, numerics={"engine": 1}, extends=extends, code=code)
+    digest = config_digest(kept, versions=versions, numerics={"engine": 1}, resumable=resumable, code=code)
     checksum = meta["data_checksum"]
     own = {"format": FORMAT, "identity": identity(digest, checksum), "config_digest": digest}
     added = {
@@ -167,14 +168,14 @@ def _extends(meta: Json, config: Json) -> bool:
     """Return whether more rounds continue the trial: whether its identity in format 0 is the one without its number of
     rounds. Raises ValueError where it is neither.
     """
-    for extends in (True, False):
-        if _identity_0(meta, config, extends) == meta["identity"]:
-            return extends
+    for resumable in (True, False):
+        if _identity_0(meta, config, resumable) == meta["identity"]:
+            return resumable
     raise ValueError("its identity is not the one of its config")
 
 
-def _identity_0(meta: Json, config: Json, extends: bool) -> str:
-    runtime = (*RUNTIME, "train.rounds") if extends else RUNTIME
+def _identity_0(meta: Json, config: Json, resumable: bool) -> str:
+    runtime = (*RUNTIME, "train.rounds") if resumable else RUNTIME
     acting = {k: v for k, v in flat(config).items() if k not in CONDITIONAL_KEYS or CONDITIONAL_KEYS[k](flat(config))}
     relevant = {k: v for k, v in without_neutral(acting, NEUTRAL_0).items() if not under(k, runtime)}
     plugins, code = meta.get("plugin_versions"), meta.get("code", [])

@@ -17,11 +17,13 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from pflsweep import disk, history
-from pflsweep.disk import writing
-from pflsweep.errors import UserError, without_password
-from pflsweep.keys import flat
-from pflsweep.sources import changed
+from pflsweep.config.keys import flat
+from pflsweep.records import checkpoint
+from pflsweep.records import matrices as records_matrices
+from pflsweep.util import files
+from pflsweep.util.errors import UserError, without_password
+from pflsweep.util.files import writing
+from pflsweep.util.source_hash import changed
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
@@ -84,11 +86,11 @@ class Record:
         self.folder = Path(folder)
         if not (self.folder / "meta.json").exists():
             raise UserError(f"{self.folder} is not a record of a trial: it has no meta.json.")
-        self.meta: dict[str, Any] = self._read("meta.json", disk.read_json)
+        self.meta: dict[str, Any] = self._read("meta.json", files.read_json)
         if self.meta.get("format") != FORMAT:
             raise UserError(another_format(self.folder, self.meta.get("format"), self.folder.parent))
-        self.config: dict[str, Any] = self._read("config.yaml", disk.read_yaml)
-        self.status: dict[str, Any] = self._read("status.json", disk.read_json)
+        self.config: dict[str, Any] = self._read("config.yaml", files.read_yaml)
+        self.status: dict[str, Any] = self._read("status.json", files.read_json)
         for name, found in (("meta.json", self.meta), ("status.json", self.status)):
             for key, kind in NEEDED[name].items():
                 if key not in found:
@@ -114,7 +116,7 @@ class Record:
         """Read all of every file that can be carried, where opening reads their ends. Raises Damaged."""
         for name in TABLES:
             self._read(name, read_parquet, None)
-        self._read("matrices.npz", disk.read_npz, None)
+        self._read("matrices.npz", files.read_npz, None)
 
     @classmethod
     def new(cls, folder: Path, meta: dict[str, Any], config: dict[str, Any], partition: pd.DataFrame) -> "Record":
@@ -152,7 +154,7 @@ class Record:
     def code_versions(self) -> int:
         """How many versions of pflsweep's code have trained the rounds in the tables.
 
-        Versions that are recorded as equivalent are one (sources.EQUIVALENT). Those of before there were digests are
+        Versions that are recorded as equivalent are one (see source_hash.py). Those of before there were digests are
         not known and not counted.
         """
         apart: list[dict[str, str]] = []
@@ -167,14 +169,14 @@ class Record:
             if not self.begun:
                 for name in STALE:
                     (self.folder / name).unlink(missing_ok=True)
-                disk.write_parquet(self.folder / "partition.parquet", self.partition)
+                files.write_parquet(self.folder / "partition.parquet", self.partition)
                 self._partition = None
             # the old one stays allowed: the file is still the old one if the process dies right here
             digests = [digest_of_config(self.config), *self._written]
             self.set_status(status="running", target=self.config["train"]["rounds"], error=None, config=digests)
-            disk.write_text(self.folder / "config.yaml", yaml.safe_dump(self.config, sort_keys=False))
+            files.write_text(self.folder / "config.yaml", yaml.safe_dump(self.config, sort_keys=False))
             self._written = digests[:1]
-            disk.write_json(self.folder / "meta.json", self.meta)
+            files.write_json(self.folder / "meta.json", self.meta)
 
     @property
     def values(self) -> dict[str, Any]:
@@ -213,9 +215,9 @@ class Record:
 
     @cached_property
     def matrices(self) -> dict[str, np.ndarray]:
-        """The method's own by name, as of the last round; of small ones also those before (history.py)."""
-        found = self._read("matrices.npz", disk.read_npz, {})
-        return history.cut(found, self._opened) if self._cut else history.upto(found, self._opened)
+        """The method's own by name, as of the last round; of small ones also those before (matrices.py)."""
+        found = self._read("matrices.npz", files.read_npz, {})
+        return records_matrices.cut(found, self._opened) if self._cut else records_matrices.upto(found, self._opened)
 
     @property
     def partition(self) -> pd.DataFrame:
@@ -266,7 +268,7 @@ class Record:
         self._rounds.append(row)
         if clients is not None:
             self._clients.append(clients)
-        self.matrices = history.grown(self.matrices, matrices, int(row["round"]))
+        self.matrices = records_matrices.grown(self.matrices, matrices, int(row["round"]))
 
     def amend(self, scores: dict[str, Any], clients: pd.DataFrame) -> None:
         """The last round, evaluated after all."""
@@ -284,7 +286,7 @@ class Record:
                 table = self.clients
                 self._clients = [table[table["round"] <= last]] if len(table) else []
             if "matrices" in vars(self):
-                self.matrices = history.cut(self.matrices, last)
+                self.matrices = records_matrices.cut(self.matrices, last)
         self.status = {**self.status, **self._progress()}
 
     def _forget(self, last: int) -> None:
@@ -311,20 +313,20 @@ class Record:
         """Tables, then the checkpoint. Raises UserError where the disk does not let it."""
         with writing(self.folder):
             self._clients = [self.clients]
-            disk.write_parquet(self.folder / "rounds.parquet", self.rounds)
-            disk.write_parquet(self.folder / "clients.parquet", self.clients)
+            files.write_parquet(self.folder / "rounds.parquet", self.rounds)
+            files.write_parquet(self.folder / "clients.parquet", self.clients)
             if self.matrices:
-                disk.write_npz(self.folder / "matrices.npz", self.matrices)
+                files.write_npz(self.folder / "matrices.npz", self.matrices)
             if simulation is not None:
                 content = {"identity": self.meta["identity"], "simulation": simulation}
-                disk.write_torch(self.folder / "checkpoint.pt", content)
+                checkpoint.write_torch(self.folder / "checkpoint.pt", content)
             self.set_status(**self._progress())
 
     def set_status(self, **changes: Any) -> None:
         """Change some fields of status.json."""
         self.status = {**self.status, **changes, "updated": _now()}
         with writing(self.folder):
-            disk.write_json(self.folder / "status.json", self.status)
+            files.write_json(self.folder / "status.json", self.status)
 
     def checkpoint(self) -> dict[str, Any] | None:
         """Simulation.state() of the last checkpoint, if there is one. Raises UserError on another trial's."""
@@ -345,7 +347,7 @@ class Record:
         before = self._newcomers()
         others = before[before["round"] != self.done]
         with writing(self.folder):
-            disk.write_parquet(self.folder / "newcomers.parquet", _joined([others, table.assign(round=self.done)]))
+            files.write_parquet(self.folder / "newcomers.parquet", _joined([others, table.assign(round=self.done)]))
 
     def _newcomers(self) -> pd.DataFrame:
         """Of all rounds at which the trial has ended."""
@@ -353,12 +355,12 @@ class Record:
 
     def save_study(self, table: pd.DataFrame) -> None:
         with writing(self.folder):
-            disk.write_parquet(self.folder / "study.parquet", table)
+            files.write_parquet(self.folder / "study.parquet", table)
 
     def save_models(self, models: dict[str, Any]) -> None:
         """Of the last round."""
         with writing(self.folder):
-            disk.write_torch(self.folder / "models.pt", {"round": self.done, **models})
+            checkpoint.write_torch(self.folder / "models.pt", {"round": self.done, **models})
 
     def models(self) -> dict[str, Any]:
         """{"global": state_dict or None, "personal": {client: state_dict}} after the last round. Raises UserError
@@ -469,7 +471,7 @@ def _require_npz(path: Path) -> None:
 
 def _read_torch(path: Path, needed: Sequence[str]) -> dict[str, Any]:
     """Return what torch.save wrote. Raise where it is no dict with these keys."""
-    content = disk.read_torch(path)
+    content = checkpoint.read_torch(path)
     if not isinstance(content, dict) or not set(needed) <= content.keys():
         raise ValueError(f"not a dict with {' and '.join(needed)}")
     return content

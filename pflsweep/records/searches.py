@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pflsweep.identity import whole
-from pflsweep.keys import PLUGS, under
-from pflsweep.record import Record
-from pflsweep.report.paper.store import Ledger, ledgers
+from pflsweep.config.identity import whole
+from pflsweep.config.keys import PLUGS, under
+from pflsweep.records.ledger import Ledger, ledgers
+from pflsweep.records.record import Record
 
 
 class Searches(NamedTuple):

@@ -4,10 +4,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from pflsweep.errors import UserError, nearest
-from pflsweep.record import Record
-from pflsweep.report.compare import finished
-from pflsweep.report.searches import Searches, beside
+from pflsweep.records.record import Record
+from pflsweep.records.searches import Searches, beside
+from pflsweep.util.errors import UserError, nearest
 
 
 class Chosen(NamedTuple):
@@ -118,3 +117,7 @@ def _unknown(word: str, runs: Path, known: list[Record]) -> str:
 
 def _by_age(records: list[Record]) -> list[Record]:
     return sorted(records, key=lambda record: record.meta["created"])
+
+
+def finished(record: Record) -> bool:
+    return bool(record.status["status"] == "finished")

@@ -11,12 +11,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pflsweep.errors import UserError, nearest
-from pflsweep.identity import NEUTRAL, RUNTIME, method_name, whole
-from pflsweep.keys import PLUGS, under
-from pflsweep.record import VIEWS, Record
+from pflsweep.config.identity import NEUTRAL, RUNTIME, method_name, whole
+from pflsweep.config.keys import PLUGS, under
+from pflsweep.records.record import VIEWS, Record
+from pflsweep.records.select import finished
 from pflsweep.report.figures import Curve
 from pflsweep.report.stats import Interval, interval, over_seeds
+from pflsweep.util.errors import UserError, nearest
 
 Array = NDArray[np.float64]
 PARTIAL = " †"  # marks a row whose winner was elected although points of its search have no result
@@ -316,10 +317,6 @@ def asked(record: Record) -> dict[str, Any]:
     metrics = record.config.get("metrics") or {}
     acts = {k: v for k, v in metrics.items() if v and (k != "subset_size" or metrics["subset"])}
     return {f"metrics.{key}": value for key, value in acts.items()}
-
-
-def finished(record: Record) -> bool:
-    return bool(record.status["status"] == "finished")
 
 
 def record_curves(record: Record) -> list[Curve]:

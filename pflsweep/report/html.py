@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from pflsweep.errors import UserError
+from pflsweep.util.errors import UserError
 
 KINDS = {".png": "image/png", ".svg": "image/svg+xml"}
 STYLE = """\

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pflsweep.keys import PLUGS, as_override
-from pflsweep.record import Record
+from pflsweep.config.keys import PLUGS, as_override
+from pflsweep.records.record import Record
+from pflsweep.records.select import Chosen
 from pflsweep.report import figures, html, style, tables
 from pflsweep.report.compare import Row, Setting, check_baseline, settings
 from pflsweep.report.markdown import cell, code, inline
-from pflsweep.report.select import Chosen
 
 ORIGIN = ("commit", "version", "python", "torch", "platform", "processor", "device", "threads")
 

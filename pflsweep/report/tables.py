@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import pandas as pd
 
-from pflsweep.record import Record
+from pflsweep.records.record import Record
 from pflsweep.report import markdown
 from pflsweep.report.compare import Row, Setting, asked, at_last, evaluated, rounds_to, settings, spoken
 from pflsweep.report.stats import interval

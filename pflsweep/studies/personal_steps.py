@@ -13,15 +13,16 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from pflsweep.data.handle import Data
-from pflsweep.engine import draws, parts
+from pflsweep.data.loader import ClientData
 from pflsweep.engine.evaluate import OWN, Targets, score, targets
-from pflsweep.engine.lift import only
-from pflsweep.engine.protocol import hyper
 from pflsweep.engine.simulation import Simulation
-from pflsweep.engine.task import Batch
-from pflsweep.errors import UserError
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import hyper
+from pflsweep.methods.task import Batch
+from pflsweep.ops import random
+from pflsweep.ops.vmap import only
 from pflsweep.studies.study import Study
+from pflsweep.util.errors import UserError
 
 Row = tuple[int, str, int, float, float, float]
 
@@ -45,7 +46,7 @@ class PersonalSteps(Study):
     others: int = hyper("rows of each other client in a step", low=1)
 
     def check(self, simulation: Simulation) -> None:
-        none = getattr(type(self.method), "global_model", None) is parts.no_global_model
+        none = getattr(type(self.method), "global_model", None) is stock.no_global_model
         if none:  # of FedFomo it comes with the first upload
             raise UserError("study=personal_steps starts from the global model, and this method has none.")
         if simulation.federation.clients < 2:
@@ -74,7 +75,7 @@ class PersonalSteps(Study):
         assert w is not None
         yield w
         large = simulation.schedule.eval_batch
-        data = Data.of(federation, [client], simulation.round, batch=self.batch, large=large, purpose="study")
+        data = ClientData.of(federation, [client], simulation.round, batch=self.batch, large=large, purpose="study")
         for step, batch in enumerate(islice(data.train(self.steps), self.steps)):
             g = task.grad(w, only(batch))
             if pool is not None:
@@ -88,7 +89,7 @@ class PersonalSteps(Study):
         """[N, others] training rows of each client for a step."""
         federation = simulation.federation
         drawn = [
-            draws.generator(federation.seed, "study/others", step, int(key)).choice(rows, self.others)
+            random.generator(federation.seed, "study/others", step, int(key)).choice(rows, self.others)
             for key, rows in zip(federation.keys, federation.rows["train"], strict=True)
         ]
         return torch.from_numpy(np.stack(drawn))

@@ -7,9 +7,9 @@ import pandas as pd
 from torch import Tensor
 
 from pflsweep.engine.cohort import own
-from pflsweep.engine.protocol import Method, Plugin
 from pflsweep.engine.simulation import Simulation
-from pflsweep.errors import UserError
+from pflsweep.methods.protocol import Method, Plugin
+from pflsweep.util.errors import UserError
 
 
 @dataclass(kw_only=True, eq=False)
@@ -25,7 +25,7 @@ class Study:
     plugins: tuple[Plugin, ...]  # in front of the method, beside its own
 
     version: ClassVar[int] = 1  # raised when the table's numbers change; part of a trial's identity
-    extends: ClassVar[bool] = False
+    resumable: ClassVar[bool] = False
 
     def check(self, simulation: Simulation) -> None:
         """Raises UserError where there would be nothing to see."""

@@ -13,12 +13,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from pflsweep.algorithms.fedala import Mixing
 from pflsweep.engine.evaluate import OWN, score, targets
-from pflsweep.engine.protocol import Verbs, hyper
 from pflsweep.engine.simulation import Simulation
-from pflsweep.errors import UserError
+from pflsweep.methods.protocol import Verbs, hyper
+from pflsweep.plugins.ala import Mixing
 from pflsweep.studies.study import Study, next_turn, require_client
+from pflsweep.util.errors import UserError
 
 SERIES, ENDS = ("with", "without"), ("start", "end")
 

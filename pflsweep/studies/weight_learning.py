@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pflsweep.algorithms.fedala import Ala
-from pflsweep.engine.protocol import hyper
 from pflsweep.engine.simulation import Simulation
-from pflsweep.errors import UserError
+from pflsweep.methods.protocol import hyper
+from pflsweep.plugins.ala import Ala
 from pflsweep.studies.study import Study, require_client
+from pflsweep.util.errors import UserError
 
 
 @dataclass(kw_only=True, eq=False)

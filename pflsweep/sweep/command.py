@@ -2,11 +2,11 @@
 
 from typing import Any, NamedTuple
 
-from pflsweep.compose import unknown_key
-from pflsweep.errors import UserError
-from pflsweep.keys import flat
-from pflsweep.rules import Rule, require
-from pflsweep.sweep.board import PRUNERS, SAMPLERS
+from pflsweep.config.compose import unknown_key
+from pflsweep.config.fields import Rule, require
+from pflsweep.config.keys import flat
+from pflsweep.sweep.queue import PRUNERS, SAMPLERS
+from pflsweep.util.errors import UserError
 
 RULES = {
     "sweep": Rule((str,), null=True),

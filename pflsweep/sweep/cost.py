@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from pflsweep import disk
-from pflsweep.compose import Config
-from pflsweep.config import build_dataset, build_model, device_of, imported
-from pflsweep.errors import UserError
-from pflsweep.identity import method_name, option_of, shipped_options
-from pflsweep.process import cores, process_wide
-from pflsweep.setting import model_name, processor
+from pflsweep.config.compose import Config
+from pflsweep.config.identity import method_name, option_of, shipped_options
+from pflsweep.config.schema import imported
 from pflsweep.sweep.plan import Job, Plan, changed
+from pflsweep.trial.build import build_dataset, build_model, device_of
+from pflsweep.trial.metadata import model_name, processor
+from pflsweep.trial.process import cores, process_wide
+from pflsweep.util import files as util_files
+from pflsweep.util.errors import UserError
 
 
 class Size(NamedTuple):
@@ -146,11 +147,11 @@ def known_speeds(runs: Path, configs: Iterable[Config] = ()) -> Speeds:
     files = sorted(runs.glob("*/status.json"), key=lambda file: file.stat().st_mtime)[-500:] if runs.is_dir() else []
     for file in files:
         try:
-            meta, status = disk.read_json(file.parent / "meta.json"), disk.read_json(file)
+            meta, status = util_files.read_json(file.parent / "meta.json"), util_files.read_json(file)
             stacked = any("stacked" in each["environment"] for each in (meta, *meta.get("sessions", [])))
             if status["status"] != "finished" or not status["seconds"] or stacked:
                 continue
-            values, where = disk.read_yaml(file.parent / "config.yaml"), meta["environment"]
+            values, where = util_files.read_yaml(file.parent / "config.yaml"), meta["environment"]
             for group in ("algorithm", "dataset"):
                 values[group]["_target_"] = trusted[values[group].pop("_option_")]
             config = Config(values, meta, {}, {})
@@ -201,7 +202,7 @@ def _step_speed(config: Config, device: str) -> float:
 
     import torch
 
-    from pflsweep.engine.task import Batch, Task
+    from pflsweep.methods.task import Batch, Task
 
     size, batch = size_of(config), config.values["train"]["batch"]
     model = build_model(config, size.shape, size.classes).to(device)

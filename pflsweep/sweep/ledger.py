@@ -8,21 +8,21 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pflsweep import disk
-from pflsweep.errors import without_password
-from pflsweep.record import FORMAT, kept
-from pflsweep.sweep.board import SETTLED, Board, point_of
+from pflsweep.records.record import FORMAT, kept
 from pflsweep.sweep.plan import relevant
-from pflsweep.sweep.standings import standing
+from pflsweep.sweep.queue import SETTLED, Queue, point_of
+from pflsweep.sweep.status.groups import group_status
+from pflsweep.util import files
+from pflsweep.util.errors import without_password
 
 
-def path(board: Board) -> Path:
-    return board.plan.folder / f"{board.plan.id}.json"
+def path(queue: Queue) -> Path:
+    return queue.plan.folder / f"{queue.plan.id}.json"
 
 
-def write(board: Board, command: list[str]) -> None:
-    """The board as it stands. Raises UserError where the disk does not let it."""
-    plan = board.plan
+def write(queue: Queue, command: list[str]) -> None:
+    """The queue as it stands. Raises UserError where the disk does not let it."""
+    plan = queue.plan
     content = {
         "format": FORMAT,
         "sweep": plan.name,
@@ -32,19 +32,19 @@ def write(board: Board, command: list[str]) -> None:
         "seeds": plan.seeds,
         "tune": plan.tune,
         "tracking": kept(plan.groups[0].config.values)["tracking"],
-        "groups": [_group(board, g) for g in range(len(plan.groups))],
+        "groups": [_group(queue, g) for g in range(len(plan.groups))],
     }
-    file = path(board)
-    with disk.writing(file.parent):
+    file = path(queue)
+    with files.writing(file.parent):
         file.parent.mkdir(parents=True, exist_ok=True)
-        disk.write_json(file, content)
+        files.write_json(file, content)
 
 
-def _group(board: Board, group: int) -> dict[str, Any]:
+def _group(queue: Queue, group: int) -> dict[str, Any]:
     """One method in one setting: its config, its search, and the identities of its final trials by seed."""
-    of, now = board.plan.groups[group], standing(board, group)
-    finals = {seed: board.slots[job] for seed, job in zip(board.plan.seeds, board.plan.final(group), strict=True)}
-    searched = [board.slots[job] for job in board.plan.searched(group)]
+    of, now = queue.plan.groups[group], group_status(queue, group)
+    finals = {seed: queue.slots[job] for seed, job in zip(queue.plan.seeds, queue.plan.final(group), strict=True)}
+    searched = [queue.slots[job] for job in queue.plan.searched(group)]
     return {
         "setting": of.setting,
         "method": of.method,
@@ -53,11 +53,11 @@ def _group(board: Board, group: int) -> dict[str, Any]:
         "points": of.tries,
         "points_settled": sum(slot.status in SETTLED for slot in searched),
         "tried": [{"point": point_of(of, slot), "value": slot.value} for slot in searched if slot.value is not None],
-        "winner": now.point if of.tries and board.electable(group) else None,
+        "winner": now.point if of.tries and queue.electable(group) else None,
         "winner_value": now.best,
         "trials": {str(seed): told[0]["identity"] for seed, slot in finals.items() if (told := slot.trials)},
         "failed": {str(seed): slot.reason for seed, slot in finals.items() if slot.status in ("diverged", "failed")},
         "failed_points": [slot.reason for slot in searched if slot.status == "diverged"],
-        "without_result": [slot.reason for slot in board.without_result(group)],
+        "without_result": [slot.reason for slot in queue.without_result(group)],
         "superseded": sorted({identity for slot in finals.values() for identity in slot.superseded}),
     }

@@ -8,15 +8,15 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, RangeSweep, Transformer
 from hydra.errors import HydraException
 
-from pflsweep.compose import GROUPS
-from pflsweep.errors import UserError
-from pflsweep.overrides import no_interval
+from pflsweep.config.compose import GROUPS
+from pflsweep.config.overrides import no_interval
+from pflsweep.util.errors import UserError
 
 MOST_VALUES = 10_000  # of a range
 PAST, END = "=choice('=", "')"  # what is written about a value that is meant for trials alone
 
 
-class Words(NamedTuple):
+class SortedOverrides(NamedTuple):
     """Overrides, sorted."""
 
     fixed: list[str]  # of every trial
@@ -46,11 +46,11 @@ def shown(word: str) -> str:
     return f"{key}={unquote(value.removesuffix(END))}" if past else word
 
 
-def sorted_words(overrides: list[str], parser: OverridesParser) -> Words:
+def sorted_overrides(overrides: list[str], parser: OverridesParser) -> SortedOverrides:
     """Sweeps over numbers become axes, all other sweeps are composed; so is a seed that is no number. The
     last word of a key counts. Raises UserError on a pattern that matches nothing.
     """
-    words = Words([], [], {}, None)
+    words = SortedOverrides([], [], {}, None)
     for override in parser.parse_overrides(overrides):
         _check_sweep(override)
         key, numbers = override.key_or_group, _numbers(override)
@@ -85,7 +85,7 @@ def _check_sweep(override: Override) -> None:
         raise UserError(f"{said}: glob() chooses among the options of a config group, as in algorithm=glob(fedp*).")
 
 
-def _without(words: Words, override: Override) -> Words:
+def _without(words: SortedOverrides, override: Override) -> SortedOverrides:
     """Without earlier sweeps of the same key; what was fixed before is overridden when it is composed."""
     key, written = override.key_or_group, f"{override.get_key_element()}="
     return words._replace(

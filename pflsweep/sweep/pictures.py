@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pflsweep.report import figures, style
-from pflsweep.sweep.board import Board, Slot
 from pflsweep.sweep.plan import Group
+from pflsweep.sweep.queue import Queue, SweepTask
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
 FIRST, BEST = style.PALETTE[0], style.PALETTE[1]
 
 
-def of_searches(board: Board) -> dict[str, "Figure"]:
+def of_searches(queue: Queue) -> dict[str, "Figure"]:
     """By name, each search with at least two results."""
     found = {}
-    for g, group in enumerate(board.plan.groups):
-        done = [slot for job in board.plan.searched(g) if (slot := board.slots[job]).value is not None]
+    for g, group in enumerate(queue.plan.groups):
+        done = [slot for job in queue.plan.searched(g) if (slot := queue.slots[job]).value is not None]
         if len(done) > 1:
             name = group.name.replace("/", "-").replace(" ", "/")
-            found[f"search/{name}"] = search(group, done, worth(board, g), board.plan.tune["split"])
+            found[f"search/{name}"] = search(group, done, worth(queue, g), queue.plan.tune["split"])
     return found
 
 
-def worth(board: Board, group: int) -> dict[str, float]:
+def worth(queue: Queue, group: int) -> dict[str, float]:
     """Optuna's importance of each hyperparameter, to the sum 1; empty where too few points say nothing of it."""
     import optuna
 
-    of = board.plan.groups[group]
+    of = queue.plan.groups[group]
     if len(of.space) < 2 or of.tries <= 2 * len(of.space):
         return {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return optuna.importance.get_param_importances(board.study_of(group))
+            return optuna.importance.get_param_importances(queue.study_of(group))
         except (ValueError, RuntimeError, ZeroDivisionError):  # all points are alike, or too few
             return {}
 
 
-def search(group: Group, done: list[Slot], worth: dict[str, float], split: str) -> "Figure":
+def search(group: Group, done: list[SweepTask], worth: dict[str, float], split: str) -> "Figure":
     """History on the left, then a panel for each hyperparameter; accuracy in percent."""
     values = np.array([100 * (slot.value or 0.0) for slot in done])
     width = 3.2 * (1 + len(group.space))

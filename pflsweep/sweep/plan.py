@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
-from pflsweep import disk
-from pflsweep.compose import Config
-from pflsweep.identity import RUNTIME, conditional
-from pflsweep.keys import flat, put, under
-from pflsweep.setting import canonical
-from pflsweep.sweep.space import Axis, Point, Space
+from pflsweep.config.compose import Config
+from pflsweep.config.identity import RUNTIME, conditional
+from pflsweep.config.keys import flat, put, under
+from pflsweep.sweep.search_space import Axis, Point, Space
+from pflsweep.trial.metadata import canonical
+from pflsweep.util import files
 
 
 class Group(NamedTuple):
@@ -157,11 +157,11 @@ def relevant(config: Config) -> dict[str, Any]:
 def write(plan: Plan, path: Path) -> None:
     """As JSON, for workers that are started elsewhere. Raises OSError."""
     groups = [g._replace(config=g.config._asdict(), space=dict(g.space))._asdict() for g in plan.groups]  # type: ignore[arg-type]
-    disk.write_json(path, plan._replace(groups=groups)._asdict())  # type: ignore[arg-type]
+    files.write_json(path, plan._replace(groups=groups)._asdict())  # type: ignore[arg-type]
 
 
 def read(path: Path) -> Plan:
-    content = disk.read_json(path)
+    content = files.read_json(path)
     groups = [
         Group(**{
             **group,

@@ -10,20 +10,20 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from pflsweep.compose import Config, hydra_errors, is_of_sweep, unknown_key
-from pflsweep.config import check, target
-from pflsweep.engine import parts
-from pflsweep.errors import UserError, nearest
-from pflsweep.identity import method_name
-from pflsweep.keys import PLUGS, flat, key_of
-from pflsweep.rules import RULES, require
-from pflsweep.setting import numerics, own_code, plugged
+from pflsweep.config.compose import Config, hydra_errors, is_of_sweep, unknown_key
+from pflsweep.config.fields import require
+from pflsweep.config.identity import method_name
+from pflsweep.config.keys import PLUGS, flat, key_of
+from pflsweep.config.schema import RULES, check, target
+from pflsweep.methods import stock
 from pflsweep.sweep import cost
 from pflsweep.sweep.command import Command
-from pflsweep.sweep.files import Scale, Table, read_scale, read_space, read_table
+from pflsweep.sweep.overrides import SortedOverrides, divided, sorted_overrides
 from pflsweep.sweep.plan import Group, Plan, changed, plan_id
-from pflsweep.sweep.space import Point, Space, points
-from pflsweep.sweep.words import Words, divided, sorted_words
+from pflsweep.sweep.search_space import Point, Space, points
+from pflsweep.sweep.spec import Scale, Table, read_scale, read_space, read_table
+from pflsweep.trial.metadata import numerics, own_code, plugged
+from pflsweep.util.errors import UserError, nearest
 
 Compose = Callable[[list[str]], Config]  # overrides -> a trial's config
 
@@ -36,7 +36,7 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
             raise UserError(
                 f"'{override.input_line}' has several values, but a sweep has one: give each its own command."
             )
-    words = sorted_words([word for word in overrides if not is_of_sweep(word)], parser)
+    words = sorted_overrides([word for word in overrides if not is_of_sweep(word)], parser)
     _check_words(overrides, command)
     if command.sweep is None:
         groups = list(_of_command(words, compose, command, scale))
@@ -72,7 +72,7 @@ def _check_words(overrides: Sequence[str], command: Command) -> None:
         raise UserError(f"{search}: nothing is searched. Add how, as in tune=grid.")
 
 
-def _of_command(words: Words, compose: Compose, command: Command, scale: Scale) -> Iterator[Group]:
+def _of_command(words: SortedOverrides, compose: Compose, command: Command, scale: Scale) -> Iterator[Group]:
     """A group for each combination of what is swept, but for the seeds."""
     composed = [(options, compose([*words.fixed, *options])) for options in itertools.product(*words.options)]
     known = list(dict.fromkeys(key for _, config in composed for key in _keys(config)))
@@ -84,7 +84,7 @@ def _of_command(words: Words, compose: Compose, command: Command, scale: Scale) 
             yield _group(setting, method, varied, command, scale, [], _given(words), "tune")
 
 
-def _given(words: Words) -> dict[str, None]:
+def _given(words: SortedOverrides) -> dict[str, None]:
     """What a command sets itself is neither searched nor scaled."""
     return {**dict.fromkeys(words.axes), **_set(words.fixed), **_set(options[0] for options in words.options)}
 
@@ -100,7 +100,7 @@ def _keys(config: Config) -> list[str]:
 
 
 def _of_table(
-    table: Table, words: Words, compose: Compose, parser: OverridesParser, command: Command, scale: Scale
+    table: Table, words: SortedOverrides, compose: Compose, parser: OverridesParser, command: Command, scale: Scale
 ) -> Iterator[Group]:
     """A group for each cell."""
     _check_beside(table, words, parser)
@@ -128,7 +128,7 @@ def _composed(options: list[str], compose: Compose, before: dict[tuple[str, ...]
     return before[tuple(options)]
 
 
-def _check_beside(table: Table, words: Words, parser: OverridesParser) -> None:
+def _check_beside(table: Table, words: SortedOverrides, parser: OverridesParser) -> None:
     """Raises UserError on overrides that would put something else into a table's cells."""
     fixed = parser.parse_overrides(words.fixed)
     own = [str(word.input_line) for word in fixed if word.key_or_group in ("algorithm", "setting")]
@@ -242,7 +242,7 @@ def _check_scored(plan: Plan, group: Group) -> None:
     if view == "trained" and not values["metrics"]["trained"]:
         raise UserError("tune.view is trained, which is scored with metrics.trained=true alone: add that.")
     method = target("algorithm", group.config.choices["algorithm"], values["algorithm"])
-    if view == "global" and method.global_model is parts.no_global_model:
+    if view == "global" and method.global_model is stock.no_global_model:
         raise UserError(f"tune.view is global, but {group.name} has no global model. Search it by tune.view=personal.")
     if group.tries and plan.tune["split"] == "validation" and values["data"]["validation"]:
         raise UserError(f"data.validation is a trial's own; a search holds tune.validation back ({group.name}).")

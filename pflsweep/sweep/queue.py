@@ -25,11 +25,11 @@ import optuna
 from optuna.storages import _CachedStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from pflsweep import disk
-from pflsweep.patience import PAUSE
 from pflsweep.sweep.plan import Group, Job, Plan
-from pflsweep.sweep.space import Point, drawn_as, suggested
-from pflsweep.sweep.storage import SILENCE, Patience, opened, place_of, storage_url
+from pflsweep.sweep.search_space import Point, drawn_as, suggested
+from pflsweep.sweep.storage import SILENCE, Retrying, opened, place_of, storage_url
+from pflsweep.util import files
+from pflsweep.util.retry import PAUSE
 
 LONGEST = 400  # characters of a group in a study's name, of which PostgreSQL takes 512
 DEATHS = 3  # workers that may die over a slot in a row, seen by their command, without a further round of it
@@ -43,7 +43,7 @@ SAMPLERS = ("none", "grid", "random", "tpe", "cmaes")
 PRUNERS = ("none", "median", "halving")
 
 
-class Slot(NamedTuple):
+class SweepTask(NamedTuple):
     """Where a slot stands."""
 
     status: str  # waiting | running | done | pruned | diverged | failed | lost | blocked
@@ -86,7 +86,7 @@ class Slot(NamedTuple):
         )
 
 
-class Claim(NamedTuple):
+class Lease(NamedTuple):
     """A slot that this worker has, with the point to train."""
 
     job: Job
@@ -94,7 +94,7 @@ class Claim(NamedTuple):
     point: Point
 
 
-class Board:
+class Queue:
     """The slots of a plan."""
 
     def __init__(self, plan: Plan, patient: bool = True, worker: str = "") -> None:
@@ -106,8 +106,8 @@ class Board:
         url = storage_url(plan)
         self.storage = opened(url, plan.workers["heartbeat"])
         self._calls = _CachedStorage(self.storage)  # as Optuna itself would ask it
-        self._patience = Patience(self._calls, place_of(url)) if patient else None
-        self.slots: dict[Job, Slot] = {}
+        self._patience = Retrying(self._calls, place_of(url)) if patient else None
+        self.slots: dict[Job, SweepTask] = {}
         self._studies: dict[str, optuna.Study] = {}
         self._settled: set[str] = set()  # names of studies in which nothing changes, unless `retry` is given somewhere
         self._retried: str | None = None  # which of them we know of
@@ -177,7 +177,7 @@ class Board:
     def finished(self) -> bool:
         return not self.left
 
-    def _judged(self, job: Job, slot: Slot) -> Slot:
+    def _judged(self, job: Job, slot: SweepTask) -> SweepTask:
         """Return a final trial's slot in view of its search: a trial that is done waits again while points are tried,
         is lost where another point has won then, and is blocked where no winner can be elected.
         """
@@ -192,7 +192,7 @@ class Board:
             return slot
         return slot._replace(status="lost", superseded=(*slot.superseded, *_identities(slot.trial)))
 
-    def claim(self, skip: Iterable[Job] = ()) -> Claim | None:
+    def claim(self, skip: Iterable[Job] = ()) -> Lease | None:
         """The next slot that is free and ready. None where there is none as far as is known: `refresh` may help."""
         skip = set(skip)
         for job in list(self._order):
@@ -215,7 +215,7 @@ class Board:
         """Return whether every point of a group's search is settled."""
         return all(self.slots[job].status in SETTLED for job in self.plan.searched(group))
 
-    def without_result(self, group: int) -> list[Slot]:
+    def without_result(self, group: int) -> list[SweepTask]:
         """Return the slots of a search whose points neither won nor lost: they crashed, or their workers died."""
         return [slot for job in self.plan.searched(group) if (slot := self.slots[job]).status == "failed"]
 
@@ -230,7 +230,7 @@ class Board:
             self._read(self._name(searched[0]), searched)
         return self.electable(group)
 
-    def best(self, group: int) -> Slot | None:
+    def best(self, group: int) -> SweepTask | None:
         """The slot of a search's best point, the first of equals; None without any."""
         slots = [self.slots[job] for job in self.plan.searched(group)]
         return max((slot for slot in slots if slot.value is not None), key=lambda s: s.value or 0.0, default=None)
@@ -242,17 +242,17 @@ class Board:
             return {}
         return None if best is None else point_of(of, best)
 
-    def begin(self, claim: Claim, folder: Path, before: int) -> None:
+    def begin(self, claim: Lease, folder: Path, before: int) -> None:
         """Tell where the record of the trial that begins now lies, so that a death can be compared with it. before:
         rounds of the slot's earlier seeds.
         """
         self._calls.set_trial_user_attr(claim.trial._trial_id, "record", {"folder": str(folder), "before": before})
 
-    def note(self, claim: Claim, **attrs: Any) -> None:
+    def note(self, claim: Lease, **attrs: Any) -> None:
         """Keep what the next heartbeat tells of a trial: training does not wait for the database."""
         self._notes[claim.trial._trial_id] = attrs
 
-    def beat(self, claim: Claim) -> None:
+    def beat(self, claim: Lease) -> None:
         """Renew the lease of a trial. Raises where the database is away: the next heartbeat may reach it."""
         trial_id, now = claim.trial._trial_id, time.monotonic()
         try:
@@ -271,7 +271,7 @@ class Board:
         else:
             self._taken.add(trial_id)
 
-    def holds(self, claim: Claim) -> bool:
+    def holds(self, claim: Lease) -> bool:
         """Return whether this worker still has the lease of a trial. The database is asked only where the last renewal
         is so old that another worker may have taken the trial over: after the process was suspended, say.
         """
@@ -297,12 +297,12 @@ class Board:
         self.revive()
         return found
 
-    def tell(self, claim: Claim, value: float, result: dict[str, Any]) -> None:
+    def tell(self, claim: Lease, value: float, result: dict[str, Any]) -> None:
         """A slot is done."""
         claim.trial.set_user_attr("result", result)
         self._end(claim, TrialState.COMPLETE, value)
 
-    def fail(self, claim: Claim, error: str, **more: Any) -> None:
+    def fail(self, claim: Lease, error: str, **more: Any) -> None:
         """A slot has failed. more: `diverged`, which is a result; `input`, whether it was the input's fault; `trace` of
         a bug.
         """
@@ -310,32 +310,32 @@ class Board:
             claim.trial.set_user_attr(key, value)
         self._end(claim, TrialState.FAIL)
 
-    def prune(self, claim: Claim, result: dict[str, Any]) -> None:
+    def prune(self, claim: Lease, result: dict[str, Any]) -> None:
         claim.trial.set_user_attr("result", result)
         self._end(claim, TrialState.PRUNED)
 
-    def release(self, claim: Claim) -> None:
+    def release(self, claim: Lease) -> None:
         """Put a slot back, for another worker or another day. Raises where the database is away, in which case the slot
         is taken over when it was silent for long: who releases is about to end, and does not wait.
         """
         self.storage.set_trial_state_values(claim.trial._trial_id, state=TrialState.WAITING)
 
-    def _end(self, claim: Claim, state: TrialState, value: float | None = None) -> None:
+    def _end(self, claim: Lease, state: TrialState, value: float | None = None) -> None:
         study = self._study(self._name(claim.job))
         study.tell(claim.trial, value, state=state)
         self.slots[claim.job] = _standing([self._calls.get_trial(claim.trial._trial_id)])
 
-    def _claimed(self, job: Job, trial_id: int) -> Claim:
+    def _claimed(self, job: Job, trial_id: int) -> Lease:
         study, group = self._study(self._name(job)), self.plan.groups[job.group]
         self._calls.set_trial_user_attr(trial_id, "worker", self.worker)
         if job.final:
             point = self.winner(job.group) or {}
             self._calls.set_trial_user_attr(trial_id, POINT, _as_kept(point))
-            return Claim(job, Trial(study, trial_id), point)
+            return Lease(job, Trial(study, trial_id), point)
         study.sampler = sampler(self.plan.tune, job.number)
         study.pruner = pruner(self.plan.tune)
         trial = Trial(study, trial_id)
-        return Claim(job, trial, suggested(trial, group.space))
+        return Lease(job, trial, suggested(trial, group.space))
 
     def _name(self, job: Job) -> str:
         """Of the study that a slot is in."""
@@ -407,7 +407,7 @@ class Board:
         return trial._trial_id
 
 
-def point_of(group: Group, slot: Slot) -> Point:
+def point_of(group: Group, slot: SweepTask) -> Point:
     """The point that was tried in a slot; what is not drawn yet is left out."""
     params = {} if slot.trial is None else slot.trial.params
     return {key: axis.value(params[key]) for key, axis in group.space.items() if key in params}
@@ -422,7 +422,7 @@ def _label(job: Job) -> str:
     return f"{job.group}/{job.number}"
 
 
-def _standing(trials: list[FrozenTrial]) -> Slot:
+def _standing(trials: list[FrozenTrial]) -> SweepTask:
     """Where a slot with these trials, in the order of their numbers, stands.
 
     What was enqueued anew counts from the first that takes the same one's place. One that is over settles it; else the
@@ -434,22 +434,22 @@ def _standing(trials: list[FrozenTrial]) -> Slot:
     newest = next((old for old in reversed(replaced) if old), None)
     trials = trials[replaced.index(newest) :] if newest else trials
     if not trials:
-        return Slot("lost", None)
+        return SweepTask("lost", None)
     running = [trial for trial in trials if trial.state in OPEN]
     for state, status in ((TrialState.COMPLETE, "done"), (TrialState.PRUNED, "pruned")):
         over = [trial for trial in trials if trial.state == state]
         if over:
             extra = tuple(t._trial_id for t in running if t.state == TrialState.WAITING)
-            return Slot(status, over[0], 0, extra, tuple(finished.keys() - set(_identities(over[0]))))
+            return SweepTask(status, over[0], 0, extra, tuple(finished.keys() - set(_identities(over[0]))))
     superseded = tuple(finished)
     if running:
         first = running[0]
         extra = tuple(t._trial_id for t in running[1:] if t.state == TrialState.WAITING)
-        return Slot(first.state.name.lower(), first, 0, extra, superseded)
+        return SweepTask(first.state.name.lower(), first, 0, extra, superseded)
     last, deaths = trials[-1], _deaths(trials)
     if "error" in last.user_attrs:
-        return Slot("diverged" if last.user_attrs.get("diverged") else "failed", last, superseded=superseded)
-    return Slot("failed" if deaths >= DEATHS else "lost", last, deaths, superseded=superseded)
+        return SweepTask("diverged" if last.user_attrs.get("diverged") else "failed", last, superseded=superseded)
+    return SweepTask("failed" if deaths >= DEATHS else "lost", last, deaths, superseded=superseded)
 
 
 def _deaths(trials: Iterable[FrozenTrial]) -> int:
@@ -470,7 +470,7 @@ def _rounds_in_record(trial: FrozenTrial) -> int:
     if record is None:
         return 0
     with suppress(OSError, ValueError, KeyError):
-        return int(record["before"]) + int(disk.read_json(Path(record["folder"]) / "status.json")["rounds"])
+        return int(record["before"]) + int(files.read_json(Path(record["folder"]) / "status.json")["rounds"])
     return int(record["before"])
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import Trial
 
-from pflsweep.errors import UserError, nearest
+from pflsweep.util.errors import UserError, nearest
 
 KEYS = ("grid", "range", "log", "source")
 

@@ -6,13 +6,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pflsweep.compose import GROUPS, is_of_sweep, read_option
-from pflsweep.errors import UserError, nearest
-from pflsweep.keys import key_of
-from pflsweep.overrides import check_hydra, quoted
-from pflsweep.places import own_and_shipped
-from pflsweep.rules import SEEDS
-from pflsweep.sweep.space import Space, axis
+from pflsweep.config.compose import GROUPS, is_of_sweep, read_option
+from pflsweep.config.fields import SEEDS
+from pflsweep.config.keys import key_of
+from pflsweep.config.overrides import check_hydra, quoted
+from pflsweep.sweep.search_space import Space, axis
+from pflsweep.util.errors import UserError, nearest
+from pflsweep.util.resources import own_and_shipped
 
 EXAMPLE = "`train.lr: {grid: [0.1, 0.01]}`"
 UNSEARCHED = ("seed", "device", "paths", "checkpoint", "tracking", "hydra", "sweep", "tune", "workers")

@@ -11,10 +11,10 @@ from typing import Any
 from optuna.storages import BaseStorage, RDBStorage, _CachedStorage
 from sqlalchemy.engine import URL, make_url
 
-from pflsweep import disk, patience
-from pflsweep.errors import UserError, shortened, without_password
-from pflsweep.patience import Away, patiently
 from pflsweep.sweep.plan import Plan
+from pflsweep.util import files, retry
+from pflsweep.util.errors import UserError, shortened, without_password
+from pflsweep.util.retry import StorageUnavailable, retry_until_available
 
 SILENCE = 5  # heartbeats that may be missed
 
@@ -44,7 +44,7 @@ def opened(url: str, heartbeat: int) -> RDBStorage:
             warnings.simplefilter("ignore")  # heartbeats are experimental
             storage = _first_of_many(url, options, heartbeat)
     except Exception as error:  # SQLAlchemy, a driver, alembic: each has its own
-        if no_room := disk.full(error, place_of(url)):
+        if no_room := files.full(error, place_of(url)):
             raise no_room from error
         said = without_password(shortened(error))
         raise UserError(
@@ -89,18 +89,18 @@ def _prepare_sqlite(file: Path) -> None:
         finally:
             connection.close()
     except (OSError, sqlite3.Error) as error:
-        if no_room := disk.full(error, file.parent):
+        if no_room := files.full(error, file.parent):
             raise no_room from error
         raise UserError(
             f"{file} cannot be used as a database ({error}). Move it away, or name another file."
         ) from error
 
 
-class Patience:
+class Retrying:
     """Lets the calls of a storage wait while its database is away; they raise Away when that takes too long.
 
     Each of Optuna's calls is one transaction and bears being done twice: it sets something, or it enqueues a trial,
-    whose double the board drops. A claim that was granted without our hearing of it goes silent, and is taken over.
+    whose double the queue drops. A claim that was granted without our hearing of it goes silent, and is taken over.
     """
 
     def __init__(self, storage: _CachedStorage, place: Path | str) -> None:
@@ -112,19 +112,19 @@ class Patience:
                 setattr(storage, name, self._patient(getattr(storage, name)))
 
     def _patient(self, call: Callable) -> Callable:
-        return lambda *args, **kwargs: patiently(lambda: self._ask(call, *args, **kwargs))
+        return lambda *args, **kwargs: retry_until_available(lambda: self._ask(call, *args, **kwargs))
 
     def _ask(self, call: Callable, *args: Any, **kwargs: Any) -> Any:
         try:
             return call(*args, **kwargs)
         except Exception as error:
-            if no_room := disk.full(error, self.place):
+            if no_room := files.full(error, self.place):
                 raise no_room from error
-            if isinstance(error, Away) or not self.noticed(error):
+            if isinstance(error, StorageUnavailable) or not self.noticed(error):
                 raise
             said = shortened(error.__cause__ or error)
-            raise Away(
-                f"workers.storage: the database has not answered for {patience.PATIENCE:.0f} seconds ({said}). Nothing "
+            raise StorageUnavailable(
+                f"workers.storage: the database has not answered for {retry.PATIENCE:.0f} seconds ({said}). Nothing "
                 "is lost: when it is back, the same command continues."
             ) from error
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from pflsweep import signals
-from pflsweep.compose import Config, command_of, config_of, hydra_errors, is_of_sweep
-from pflsweep.errors import UserError, without_password
-from pflsweep.sweep.words import shown
+from pflsweep.config.compose import Config, command_of, config_of, hydra_errors, is_of_sweep
+from pflsweep.sweep.overrides import shown
+from pflsweep.util import signals
+from pflsweep.util.errors import UserError, without_password
 
 if TYPE_CHECKING:  # Hydra imports this module for --help too
     from pflsweep.sweep.command import Command
@@ -27,7 +27,8 @@ class TrialSweeper(BasicSweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Exits with 1 where a trial failed. Raises UserError on bad input, KeyboardInterrupt on Ctrl-C."""
-        from pflsweep.sweep import planner, start, summary
+        from pflsweep.sweep import launch, planner
+        from pflsweep.sweep.status import summary
 
         assert self.hydra_context is not None
         assert self.launcher is not None
@@ -38,17 +39,18 @@ class TrialSweeper(BasicSweeper):
         name = command.sweep or without_password(" ".join(said)) or "sweep"
         self._said = [*self._own_options(), *said]  # what a ledger has
         plan = planner.build(command, arguments, self._compose, parser, name)
-        start.check(plan, self.launcher)
+        launch.check(plan, self.launcher)
         if command.plan:
             print(summary.estimate(plan))
             return
         self._run(plan, command)
 
     def _run(self, plan: "Plan", command: "Command") -> None:
-        from pflsweep.sweep import ledger, start, summary
-        from pflsweep.sweep.board import Board
-        from pflsweep.sweep.view import View
-        from pflsweep.tracking import (
+        from pflsweep.sweep import launch, ledger
+        from pflsweep.sweep.queue import Queue
+        from pflsweep.sweep.status import summary
+        from pflsweep.sweep.status.live import View
+        from pflsweep.tracking.run import (
             open_sweep,
             part_of,
             restore_sweep,
@@ -60,9 +62,9 @@ class TrialSweeper(BasicSweeper):
 
         assert self.launcher is not None
         cfg = plan.groups[0].config.values
-        board = Board(plan)
-        board.prepare(command.retry)
-        unfinished, status = not board.finished, sweep_status(cfg, plan.id)
+        queue = Queue(plan)
+        queue.prepare(command.retry)
+        unfinished, status = not queue.finished, sweep_status(cfg, plan.id)
         track = unfinished or status not in (
             "FINISHED",
             "FAILED",
@@ -71,33 +73,33 @@ class TrialSweeper(BasicSweeper):
             open_sweep(cfg, plan.id, plan.name)
         if unfinished:
             try:
-                with View(plan, lambda board: ledger.write(board, self._said)):
-                    start.run(board, self.launcher)
-                board.refresh()
-                if not board.finished:  # workers were interrupted by themselves, or another command retries
+                with View(plan, lambda queue: ledger.write(queue, self._said)):
+                    launch.run(queue, self.launcher)
+                queue.refresh()
+                if not queue.finished:  # workers were interrupted by themselves, or another command retries
                     raise KeyboardInterrupt(
-                        f"{board.left} of {len(board.slots)} trials are left, and no worker of this command trains "
+                        f"{queue.left} of {len(queue.slots)} trials are left, and no worker of this command trains "
                         "them now; the same command continues"
                     )
             except BaseException:  # Ctrl-C; a cluster or a database that is not there
                 stop_sweep(cfg, plan.id)
                 raise
         else:
-            blocked = sum(slot.status == "blocked" for slot in board.slots.values())
-            done = f"{len(board.slots) - blocked} of {len(board.slots)}" if blocked else f"all {len(board.slots)}"
+            blocked = sum(slot.status == "blocked" for slot in queue.slots.values())
+            done = f"{len(queue.slots) - blocked} of {len(queue.slots)}" if blocked else f"all {len(queue.slots)}"
             print(f"{plan.name}: {done} trials are done, nothing is left to run.", file=sys.stderr)
         with signals.handled(_finishing):
-            ledger.write(board, self._said)
-            superseded = summary.mark_superseded(board)
+            ledger.write(queue, self._said)
+            superseded = summary.mark_superseded(queue)
             lost = track and restore_sweep(cfg, plan.id, plan.name)
             # some trials were tracked in a store that is gone, in another one, or not at all
             if track and (status is None or not unfinished or lost):
                 with part_of(plan.id):
-                    for record in summary.trained(board):
+                    for record in summary.trained(queue):
                         send(cfg, record)
             if track:
                 tag_superseded(cfg, plan.id, superseded)
-            code = summary.conclude(board, track)
+            code = summary.conclude(queue, track)
         if code:
             raise SystemExit(code)
 
@@ -112,7 +114,7 @@ class TrialSweeper(BasicSweeper):
     def _command(self, arguments: list[str]) -> "Command":
         """The sweep's own keys; those of a sweep file's search stand under those of the command."""
         from pflsweep.sweep.command import checked
-        from pflsweep.sweep.files import read_table
+        from pflsweep.sweep.spec import read_table
 
         assert self.config is not None
         command = checked(command_of(self.config))

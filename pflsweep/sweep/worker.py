@@ -12,18 +12,18 @@ from typing import Any, Self
 
 import numpy as np
 
-from pflsweep.disk import Busy, DiskFull
 from pflsweep.engine.stack import Seat, at_once
-from pflsweep.errors import UserError, shortened, without_password
-from pflsweep.patience import Away
-from pflsweep.process import Stop, interruptible, process_wide, threads_each
-from pflsweep.progress import quietly
-from pflsweep.record import Record
-from pflsweep.sweep.board import Board, Claim
+from pflsweep.records.record import Record
 from pflsweep.sweep.plan import Job, Plan, alike
+from pflsweep.sweep.queue import Lease, Queue
 from pflsweep.sweep.storage import storage_url
-from pflsweep.tracking import Listener, open_run, part_of
-from pflsweep.trial import Diverged, LeaseLost, Pruned, Result, run_trial
+from pflsweep.tracking.run import Listener, open_run, part_of
+from pflsweep.trial.process import Stop, interruptible, process_wide, threads_each
+from pflsweep.trial.progress import quietly
+from pflsweep.trial.run import Diverged, LeaseLost, Pruned, Result, run_trial
+from pflsweep.util.errors import UserError, shortened, without_password
+from pflsweep.util.files import DiskFull, Locked
+from pflsweep.util.retry import StorageUnavailable
 
 log = logging.getLogger(__name__)
 PAUSE = 1.0  # seconds between two looks where nothing is free
@@ -71,34 +71,34 @@ def work(plan: Plan, index: int = 0, stop: Stop = lambda: False, name: str = "")
     death. Raises KeyboardInterrupt on `stop`, Ctrl-C and SIGTERM, Away where a database is away for long, DiskFull.
     """
     _share_machine(index, plan.workers["count"])
-    board = Board(plan, worker=name)
-    board.refresh()
-    if not any(slot.trial for slot in board.slots.values()):
+    queue = Queue(plan, worker=name)
+    queue.refresh()
+    if not any(slot.trial for slot in queue.slots.values()):
         raise UserError(
             f"{without_password(storage_url(plan))} on {gethostname()} is not the database of the command. Machines "
             "meet in one that all of them reach: workers.storage=postgresql://user:password@host/name."
         )
     # signals are heard between the steps of this loop and after rounds alone: an exception in the middle of a call to a
     # database leaves transactions open, and libraries swallow it
-    with interruptible(stop) as over, quietly(), part_of(plan.id), _beating(board) as holding:
+    with interruptible(stop) as over, quietly(), part_of(plan.id), _beating(queue) as holding:
         busy: set[Job] = set()  # slots whose trial another process trains
-        while not board.finished:
+        while not queue.finished:
             if over():
                 raise KeyboardInterrupt
-            claims = _claims(board, busy)
+            claims = _claims(queue, busy)
             if not claims:
-                if not board.finished:
+                if not queue.finished:
                     time.sleep(PAUSE)
-                    board.revive()
+                    queue.revive()
                 busy.clear()
                 continue
             with holding(claims):
-                busy |= _settle_all(board, claims, over)
+                busy |= _settle_all(queue, claims, over)
 
 
-def _claims(board: Board, busy: set[Job]) -> list[Claim]:
+def _claims(queue: Queue, busy: set[Job]) -> list[Lease]:
     """What this worker trains next: a slot, or workers.stack of them whose trials can train as one cohort."""
-    first, plan = board.claim(busy), board.plan
+    first, plan = queue.claim(busy), queue.plan
     if first is None:
         return []
     own, claims = plan.groups[first.job.group], [first]
@@ -107,10 +107,10 @@ def _claims(board: Board, busy: set[Job]) -> list[Claim]:
     groups = {number for number, group in enumerate(plan.groups) if alike(own, group)}
     apart = {job for job in plan.jobs if job.group not in groups and not _of_one_point(job, first.job)}
     try:
-        while len(claims) < plan.workers["stack"] and (more := board.claim(busy | apart)) is not None:
+        while len(claims) < plan.workers["stack"] and (more := queue.claim(busy | apart)) is not None:
             claims.append(more)
     except BaseException:
-        _release(board, claims)
+        _release(queue, claims)
         raise
     return claims
 
@@ -120,25 +120,25 @@ def _of_one_point(job: Job, other: Job) -> bool:
     return job.final and other.final and job.group == other.group
 
 
-def _release(board: Board, claims: list[Claim]) -> None:
+def _release(queue: Queue, claims: list[Lease]) -> None:
     for claim in claims:
         with suppress(Exception):
-            board.release(claim)
+            queue.release(claim)
 
 
-def _settle_all(board: Board, claims: list[Claim], stop: Stop) -> set[Job]:
+def _settle_all(queue: Queue, claims: list[Lease], stop: Stop) -> set[Job]:
     """Train the trials of some slots, of several at once, and tell. The slots that are another process's in part.
 
     Raises KeyboardInterrupt, Away, DiskFull, and what the database raises, when it has been tried to tell of all.
     """
     if len(claims) == 1:
-        return set() if _settle(board, claims[0], partial(_trained, board, claims[0], stop)) else {claims[0].job}
-    plan, job = board.plan, claims[0].job
+        return set() if _settle(queue, claims[0], partial(_trained, queue, claims[0], stop)) else {claims[0].job}
+    plan, job = queue.plan, claims[0].job
     try:
         with process_wide(plan.groups[job.group].config):
-            ended, stack = at_once([partial(_trained, board, claim, stop) for claim in claims])
+            ended, stack = at_once([partial(_trained, queue, claim, stop) for claim in claims])
     except BaseException:  # a second Ctrl-C
-        _release(board, claims)
+        _release(queue, claims)
         raise
     if stack.refused:
         title = plan.title(job, claims[0].point)
@@ -146,7 +146,7 @@ def _settle_all(board: Board, claims: list[Claim], stop: Stop) -> set[Job]:
     busy, over = set(), None
     for claim, outcome in zip(claims, ended, strict=True):
         try:
-            if not _settle(board, claim, partial(_what_came, outcome)):
+            if not _settle(queue, claim, partial(_what_came, outcome)):
                 busy.add(claim.job)
         except BaseException as end:  # what is neither told nor released is missed by its heartbeat, as a slot alone is
             over = end
@@ -161,55 +161,55 @@ def _what_came(outcome: Any) -> Any:
     return outcome
 
 
-def _settle(board: Board, claim: Claim, train: Callable[[], list[dict[str, Any]]]) -> bool:
+def _settle(queue: Queue, claim: Lease, train: Callable[[], list[dict[str, Any]]]) -> bool:
     """Tell what training a slot's trials has brought. Return False where another process has one of them in work."""
     try:
         results = train()
-    except Busy:
-        _release(board, [claim])
+    except Locked:
+        _release(queue, [claim])
         return False
     except LeaseLost as lost:
-        log.warning("%s: %s", board.plan.title(claim.job, claim.point), lost)
+        log.warning("%s: %s", queue.plan.title(claim.job, claim.point), lost)
         return False
-    except (KeyboardInterrupt, Away, DiskFull):  # no fault of the trial
-        _release(board, [claim])
+    except (KeyboardInterrupt, StorageUnavailable, DiskFull):  # no fault of the trial
+        _release(queue, [claim])
         raise
     except Pruned as loser:
-        _told(board.prune, claim, {"reason": str(loser)})
+        _told(queue.prune, claim, {"reason": str(loser)})
     except Exception as error:
         kinds = {"input": UserError, "diverged": Diverged, "no_winner": NoWinner}
         more: dict[str, Any] = {kind: True for kind, cls in kinds.items() if isinstance(error, cls)}
         more = more or {"trace": traceback.format_exc()[-4000:]}  # a bug
-        _told(board.fail, claim, _reason(error), **more)
+        _told(queue.fail, claim, _reason(error), **more)
         _let_go_of_memory()
     else:
         value = sum(result["value"] for result in results) / len(results)
-        _told(board.tell, claim, value, {"trials": results})
+        _told(queue.tell, claim, value, {"trials": results})
     return True
 
 
-def _trained(board: Board, claim: Claim, stop: Stop, seat: Seat | None = None) -> list[dict[str, Any]]:
+def _trained(queue: Queue, claim: Lease, stop: Stop, seat: Seat | None = None) -> list[dict[str, Any]]:
     """The slot's trials, one a seed."""
-    plan, job = board.plan, claim.job
-    if job.final and board.winner(job.group) is None:
-        lost = next((slot.reason for each in plan.searched(job.group) if (slot := board.slots[each]).reason), "pruned")
+    plan, job = queue.plan, claim.job
+    if job.final and queue.winner(job.group) is None:
+        lost = next((slot.reason for each in plan.searched(job.group) if (slot := queue.slots[each]).reason), "pruned")
         raise NoWinner(f"its search has no winner: every point has lost ({lost})")
     results = []
     for k, config in enumerate(plan.configs(job, claim.point)):
         before = k * config.values["train"]["rounds"]
-        watch, listen = _Watch(board, claim, before), partial(_listen, board, claim, before)
+        watch, listen = _Watch(queue, claim, before), partial(_listen, queue, claim, before)
         result = run_trial(config, listen, watch, stop, seat, beside=plan.workers["count"])
         results.append(outcome(result, plan, job))
     return results
 
 
-def _listen(board: Board, claim: Claim, before: int, config: dict[str, Any], record: Record) -> Listener:
+def _listen(queue: Queue, claim: Lease, before: int, config: dict[str, Any], record: Record) -> Listener:
     """Open a trial's run in tracking. before: rounds under earlier seeds."""
-    board.begin(claim, record.folder, before)
+    queue.begin(claim, record.folder, before)
     # a machine that slept until here must not set a run to RUNNING that another worker has finished
-    if not board.holds(claim):
+    if not queue.holds(claim):
         raise LeaseLost(LOST)
-    return LeasedListener(open_run(config, record), partial(board.holds, claim))
+    return LeasedListener(open_run(config, record), partial(queue.holds, claim))
 
 
 def outcome(result: Result, plan: Plan, job: Job) -> dict[str, Any]:
@@ -248,25 +248,25 @@ class _Watch:
     seeds.
     """
 
-    def __init__(self, board: Board, claim: Claim, before: int) -> None:
-        self.board, self.claim, self.before = board, claim, before
-        self.column = selected_column(board.plan, claim.job)
+    def __init__(self, queue: Queue, claim: Lease, before: int) -> None:
+        self.queue, self.claim, self.before = queue, claim, before
+        self.column = selected_column(queue.plan, claim.job)
 
     def __call__(self, record: Record) -> None:
-        if not self.board.holds(self.claim):
+        if not self.queue.holds(self.claim):
             raise LeaseLost(LOST)
         row, trial = record.last_row, self.claim.trial
         done, total = int(row["round"]), int(record.config["train"]["rounds"])
-        self.board.note(self.claim, round=[done, total], reached=self.before + done)
+        self.queue.note(self.claim, round=[done, total], reached=self.before + done)
         value = row.get(self.column)
-        if self.claim.job.final or self.board.plan.tune["prune"] == "none" or value is None or value != value:
+        if self.claim.job.final or self.queue.plan.tune["prune"] == "none" or value is None or value != value:
             return
         trial.report(float(value), self.before + done)
         if trial.should_prune():
             raise Pruned(f"stopped in round {done} at {value:.1%}, behind others at that round")
 
 
-def _told(tell: Any, claim: Claim, *what: Any, **more: Any) -> None:
+def _told(tell: Any, claim: Lease, *what: Any, **more: Any) -> None:
     """Unless the slot was taken over meanwhile: what this worker has found is in the record."""
     try:
         tell(claim, *what, **more)
@@ -304,19 +304,19 @@ def _share_machine(index: int, count: int) -> None:
 
 
 @contextmanager
-def _beating(board: Board) -> Iterator[Any]:
+def _beating(queue: Queue) -> Iterator[Any]:
     """Gives `holding(claims)`, a context in which a thread beats for them."""
-    current: list[Claim] = []
+    current: list[Lease] = []
     over = threading.Event()
 
     def beat() -> None:
-        while not over.wait(board.plan.workers["heartbeat"]):
+        while not over.wait(queue.plan.workers["heartbeat"]):
             for claim in list(current):
                 with suppress(Exception):  # a database that is away for a moment
-                    board.beat(claim)
+                    queue.beat(claim)
 
     @contextmanager
-    def holding(claims: list[Claim]) -> Iterator[None]:
+    def holding(claims: list[Lease]) -> Iterator[None]:
         current.extend(claims)
         try:
             yield
@@ -330,4 +330,4 @@ def _beating(board: Board) -> Iterator[Any]:
     finally:
         over.set()
         # a heartbeat that hangs in the database must not keep a command that was interrupted from ending
-        thread.join(board.plan.workers["heartbeat"])
+        thread.join(queue.plan.workers["heartbeat"])

@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-from pflsweep import signals
+from pflsweep.util import signals
 
 
 def main(plan: str, number: int, name: str, error: str, command: int, heartbeat: int) -> int:
@@ -21,16 +21,16 @@ def main(plan: str, number: int, name: str, error: str, command: int, heartbeat:
     threading.Thread(target=_follow, args=(over, command, heartbeat), daemon=True).start()
     try:
         with signals.terminable():
-            from pflsweep.progress import quietly
             from pflsweep.sweep.plan import read
             from pflsweep.sweep.worker import work
+            from pflsweep.trial.progress import quietly
 
             with quietly(mute=True):
                 work(read(Path(plan)), number, over.is_set, name)
     except KeyboardInterrupt:
         return 0
     except BaseException as raised:
-        from pflsweep.engine.parallel import portable
+        from pflsweep.engine.workers import portable
 
         Path(error).write_bytes(pickle.dumps(portable(raised)))
         return 1

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from pflsweep import __version__
-from pflsweep.keys import PLUGS, flat
-from pflsweep.record import VIEWS, Record
+from pflsweep.config.keys import PLUGS, flat
+from pflsweep.records.record import VIEWS, Record
 from pflsweep.tracking.store import NOTE, SOURCE, adopt, last_step, named
 
 if TYPE_CHECKING:
@@ -186,9 +186,9 @@ def log_comparison(client: "MlflowClient", parent: str, records: Sequence[Record
     """On a parent run: which trials failed, a table of the others, `pflsweep report runs` with its figures."""
     import tempfile
 
+    from pflsweep.records.searches import beside
+    from pflsweep.records.select import Chosen
     from pflsweep.report import page, tables
-    from pflsweep.report.searches import beside
-    from pflsweep.report.select import Chosen
 
     client.set_tag(parent, "failed", _text("; ".join(failed) or "none"))
     if not records:

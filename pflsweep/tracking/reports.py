@@ -5,8 +5,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pflsweep.records.ledger import Ledger
 from pflsweep.report.paper.links import Links
-from pflsweep.report.paper.store import Ledger, Trial
+from pflsweep.report.paper.store import Trial
 from pflsweep.tracking.store import HOST, PORT, find, forgiven, opened, point_to, route, sqlite_file, uri_of
 
 if TYPE_CHECKING:
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
 
 def main(argv: list[str]) -> int:
     """Raises UserError on bad input."""
-    from pflsweep.report import cli
+    from pflsweep.commands import report
 
-    return cli.main(argv, Shelf())
+    return report.main(argv, Shelf())
 
 
 class Shelf:

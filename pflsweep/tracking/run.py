@@ -5,19 +5,15 @@ run, found again by the tag `identity`. Rounds go out in synchronous batches; ho
 of the store, so that no step is ever logged twice. A sweep is a parent run, found by `pflsweep.sweep`.
 """
 
-import errno
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
-from pflsweep.errors import Parser, UserError, without_password
-from pflsweep.patience import Away, patiently
-from pflsweep.record import Damaged, Record
-from pflsweep.tracking.shows import (
+from pflsweep.records.record import Damaged, Record
+from pflsweep.tracking.logging import (
     MARK,
     describe,
     log_amended,
@@ -29,12 +25,7 @@ from pflsweep.tracking.shows import (
     stamps,
 )
 from pflsweep.tracking.store import (
-    HOST,
-    PORT,
-    TRAINING,
     Gone,
-    check_file,
-    check_server,
     explained,
     file_number,
     find,
@@ -47,11 +38,12 @@ from pflsweep.tracking.store import (
     point_to,
     reason,
     refusal,
-    sqlite_file,
     sweep_run,
     unnamed,
     uri_of,
 )
+from pflsweep.util.errors import UserError, without_password
+from pflsweep.util.retry import StorageUnavailable, retry_until_available
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,7 +104,7 @@ def _reach(options: Mapping[str, Any]) -> None:
 
 def _patiently(call: Callable[[], T]) -> T:
     """A sweep's trials wait for a store that is away: its start has shown that it can be used."""
-    return patiently(call) if os.environ.get(SWEEP) else call()
+    return retry_until_available(call) if os.environ.get(SWEEP) else call()
 
 
 @contextmanager
@@ -206,47 +198,6 @@ def stop_sweep(cfg: Mapping[str, Any], sweep: str) -> None:
             client.set_terminated(str(sweep_run(client, experiment, sweep)), "KILLED")
 
 
-def ui(argv: list[str]) -> int:
-    """`pflsweep ui`: MLflow's own pages on the store of this folder, until Ctrl-C."""
-    parser = Parser(prog="pflsweep ui", description="Browse the runs of this folder in MLflow.")
-    parser.add_argument("--port", type=int, default=PORT)
-    parser.add_argument("--host", default=HOST)
-    parser.add_argument("--uri", default=None, help="the store, as in tracking.uri (sqlite:///mlflow.db)")
-    options = parser.parse_args(argv)
-    uri = options.uri or "sqlite:///mlflow.db"
-    file = sqlite_file(uri)
-    if file is not None and not file.exists():
-        raise UserError(f"There is no store '{file}': no trial was tracked in this folder. Go to the one that has it.")
-    if uri.startswith("http"):
-        shown = without_password(uri)
-        raise UserError(f"--uri {shown} is a server, which has these pages itself: open its address in a browser.")
-    with explained(uri):
-        check_file(file) if file is not None else check_server(uri)
-    _check_port(options.host, options.port)
-    address = f"http://{options.host}:{options.port}/#/experiments{TRAINING}"
-    where = f"MLflow on {without_password(uri)}: {address}"
-    print(f"{where}  (Ctrl-C ends it; a sweep's trials are behind its plus sign)", flush=True)
-    quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--workers", "1"]
-    command += ["--host", options.host, "--port", str(options.port)]
-    os.execve(sys.executable, command, {**os.environ, **quiet})  # signals go to MLflow itself, nothing is orphaned
-
-
-def _check_port(host: str, port: int) -> None:
-    """Raises UserError where MLflow could not listen; it would say so on fifty lines."""
-    import socket
-
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as MLflow does: one just left is free
-        try:
-            tried.bind((host, port))
-        except (OSError, OverflowError) as error:
-            if getattr(error, "errno", None) == errno.EADDRINUSE:
-                raise UserError(f"port {port} is taken: --port {port + 1}") from error
-            raise UserError(f"--host {host} --port {port} cannot be used ({error}).") from error
-
-
 class Silent:
     """tracking=none: nothing is said and nothing imported."""
 
@@ -310,11 +261,11 @@ class MlflowRun:
         """
         error = self._tried(record, lambda: self._finish(record, status))
         waits = os.environ.get(SWEEP) and status != "interrupted"
-        if error is not None and waits and isinstance(refusal(self.uri, error), Away):
+        if error is not None and waits and isinstance(refusal(self.uri, error), StorageUnavailable):
             try:
                 _patiently(lambda: _reach(self.options))
                 error = self._tried(record, lambda: self._finish(record, status))
-            except Away:
+            except StorageUnavailable:
                 raise
             except UserError as refused:  # a disk that is full by now: no trial's fault
                 error = refused

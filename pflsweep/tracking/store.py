@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from pflsweep import __version__, disk
-from pflsweep.errors import UserError, shortened, without_password
-from pflsweep.patience import Away
-from pflsweep.record import Damaged
+from pflsweep import __version__
+from pflsweep.records.record import Damaged
+from pflsweep.util import files
+from pflsweep.util.errors import UserError, shortened, without_password
+from pflsweep.util.retry import StorageUnavailable
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -84,7 +85,7 @@ def _make(file: Path) -> None:
     """Make a store under a temporary name, which takes its place when it is whole: MLflow needs seconds, and cannot use
     a file in which it was interrupted.
     """
-    temporary = file.with_name(f".{file.name}{disk.TEMPORARY}")
+    temporary = file.with_name(f".{file.name}{files.TEMPORARY}")
     for name in (temporary.name, file.name):
         # of a database that was deleted while somebody had it open: SQLite would write its pages into the new one
         for ending in ("", "-wal", "-shm", "-journal"):
@@ -188,24 +189,24 @@ def refusal(uri: str, error: Exception) -> UserError:
         return error
     if any(text in said for text in NO_STORE):
         return _no_store(uri)
-    if (full := disk.full(error, file.parent if file is not None else Path.cwd())) is not None:
+    if (full := files.full(error, file.parent if file is not None else Path.cwd())) is not None:
         if file is not None or _cause(error, OSError):
-            return disk.DiskFull(f"The MLflow store {shown}: {full}")
-        return disk.DiskFull(
+            return files.DiskFull(f"The MLflow store {shown}: {full}")
+        return files.DiskFull(
             f"The MLflow store {shown} has no space left, or is read-only ({without_password(said)}). Make space on "
             "its server and give the same command again: it goes on where it was."
         )
     told = without_password(f"The MLflow store {uri} cannot be used ({said}).")
     for words, advice in ADVICE.items():
         if any(word in said for word in words):
-            return (Away if "locked" in words else UserError)(f"{told} {advice} Or {ELSE}")
+            return (StorageUnavailable if "locked" in words else UserError)(f"{told} {advice} Or {ELSE}")
     refused = _cause(error, PermissionError | NotADirectoryError | FileExistsError)
     if file is not None and (refused or not _may_write(file)):
         return UserError(
-            f"{told} {file.parent} must be a folder in which you may write; {disk.free(file.parent)} are free there. "
+            f"{told} {file.parent} must be a folder in which you may write; {files.free(file.parent)} are free there. "
             f"Or {ELSE}"
         )
-    return Away(f"{told} Its place must be there, reachable and writable. Or {ELSE}")
+    return StorageUnavailable(f"{told} Its place must be there, reachable and writable. Or {ELSE}")
 
 
 def _no_store(uri: str) -> UserError:

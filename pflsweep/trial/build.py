@@ -1,23 +1,20 @@
-"""From a config to objects: everything is checked first, with messages that help; then built."""
+"""Build the objects of a trial from its checked config."""
 
-import importlib
 import inspect
 import logging
 import math
 import re
-import traceback
-from collections.abc import Callable, Iterator
-from copy import deepcopy
-from dataclasses import is_dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
-from pflsweep.compose import Config, compose, conf_dir, folders, read_option, unknown_key
-from pflsweep.errors import UserError, nearest, one_line
-from pflsweep.identity import NEUTRAL, portable
-from pflsweep.keys import PLUGS, as_override, flat, put, under
-from pflsweep.rules import RULES, Rule, field_rule, kinds_of, require
+from pflsweep.config.compose import Config, compose, conf_dir, folders, read_option, unknown_key
+from pflsweep.config.identity import NEUTRAL, portable
+from pflsweep.config.keys import PLUGS, as_override, flat, put
+from pflsweep.config.schema import PLUGGED, _field_rules, check, target
+from pflsweep.util.errors import UserError, one_line
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +23,6 @@ COPIES = 3  # of a model's weights that the training of one client holds at leas
 CROWD = 4  # worker processes a core that are still let through: slower than one a core, and no danger
 FASTEST = 1_000_000  # training samples a second, more than any trial of the pages in reports/ trains
 YEAR, TOO_LONG = 365.25 * 86400, 10  # seconds; years
-PLUGGED = ("algorithm", *PLUGS, "study")  # groups whose node is described by a class rather than by its own file
 BUILT = ("model", "dataset", "partition")  # groups whose node is the call of a function
 
 
@@ -43,113 +39,6 @@ class Parts(NamedTuple):
     schedule: Any
     metrics: Any
     study: Any  # None without
-
-
-def check(config: Config) -> None:
-    """Raises UserError on the first value that is unknown, missing, of a wrong type or out of range."""
-    given, allowed = flat(config.values), flat(config.reference)
-    for key in given:
-        if key not in allowed and not under(key, PLUGGED):
-            raise UserError(unknown_key(key, list(allowed)))
-        if given[key] == "???":
-            raise UserError(f"{key} is '???', which says that a value is missing: set it, as in {key}=VALUE.")
-    for key in RULES:
-        if key not in given and key not in allowed and under(key, ("train", "metrics")):  # an option of the user's own
-            group, _, name = key.partition(".")
-            raise UserError(
-                f"{key} is missing: {group}={config.choices.get(group)} has no '{name}'. Add it to its file."
-            )
-    for key, rule in _rules(config):
-        if key not in given:
-            raise UserError(f"{key} is missing. Its default is {allowed[key]!r}.")
-        require(key, given[key], rule)
-    if given.get("dataset.name") != allowed.get("dataset.name"):
-        option = config.choices["dataset"]
-        raise UserError(f"dataset.name is a part of dataset={option}: set dataset to choose another.")
-    if given["paths.runs"].startswith("~"):
-        raise UserError(
-            f"paths.runs is {given['paths.runs']!r}: '~' is the shell's. Write the folder out, or $HOME/..."
-        )
-    for group in PLUGGED:
-        node = config.values.get(group) or {}
-        if group == "algorithm" or node:
-            _check_fields(group, config.choices[group], node)
-
-
-def typed(config: Config) -> Config:
-    """A checked config with floats where keys are of floats: mu=1 and mu=1.0 are one trial."""
-    given, values = flat(config.values), deepcopy(config.values)
-    rules = [*_rules(config), *(pair for group in PLUGGED for pair in _field_rules(group, config))]
-    for key, rule in rules:
-        if type(given[key]) is int and float in rule.kinds and int not in rule.kinds:
-            put(values, key, float(given[key]))
-    return config._replace(values=values)
-
-
-def _rules(config: Config) -> Iterator[tuple[str, Rule]]:
-    """Of each key that is not described by a class."""
-    for key, example in flat(config.reference).items():
-        if not under(key, PLUGGED) and not key.endswith("._target_"):
-            yield key, RULES.get(key) or _rule_like(example, key, config)
-
-
-def _field_rules(group: str, config: Config) -> Iterator[tuple[str, Rule]]:
-    """Of each key that a class describes."""
-    node = config.values.get(group) or {}
-    if "_target_" in node:
-        rules = _rules_of(target(group, config.choices[group], node))
-        yield from ((f"{group}.{name}", rule) for name, rule in rules.items())
-
-
-def _rule_like(example: Any, key: str, config: Config) -> Rule:
-    """The rule of a key of which only its default is known: its type, or where that says nothing, the function's."""
-    if example is None or example == {}:
-        group, _, name = key.partition(".")
-        node = config.reference[group] if name else {}
-        hints = get_type_hints(target(group, config.choices[group], node)) if "_target_" in node else {}
-        return Rule(kinds_of(hints.get(name, object)), null=True)
-    if isinstance(example, list) and example:
-        return Rule((list,), items=type(example[0]))
-    return Rule((type(example),))
-
-
-def _check_fields(group: str, option: str, node: dict[str, Any]) -> None:
-    """A method's, plug-in's or study's node against the fields of its class."""
-    from pflsweep.engine.protocol import Method, Plugin
-    from pflsweep.studies.study import Study
-
-    cls = target(group, option, node)
-    kind = {"algorithm": Method, "study": Study}.get(group, Plugin)
-    if not (isinstance(cls, type) and issubclass(cls, kind) and is_dataclass(cls)):
-        name = "study (studies.Study)" if kind is Study else "method or plug-in (protocol.Method)"
-        raise UserError(f"{group}={option}: {node['_target_']} is no {name}.")
-    values = {key: value for key, value in node.items() if key != "_target_"}
-    check_fields(cls, values, group, f"add it to {group}/{option}.yaml")
-
-
-def check_fields(cls: type, values: dict[str, Any], head: str, remedy: str) -> None:
-    """Values against a class's fields. Raises UserError, with `head` before names and `remedy` for a missing one."""
-    from pflsweep.engine.protocol import hyperparameters
-
-    fields, rules = hyperparameters(cls), _rules_of(cls)
-    for key in values:
-        if key in fields:
-            continue
-        if key in cls.__dataclass_fields__:  # type: ignore[attr-defined]
-            raise UserError(f"{head}.{key} is a field of {cls.__name__}, no hyperparameter: declare it with hyper().")
-        raise UserError(unknown_key(f"{head}.{key}", [f"{head}.{name}" for name in fields]))
-    for name, field in fields.items():
-        if name not in values:
-            raise UserError(f"{head}.{name} is missing ({field.metadata.get('meaning', '')}): {remedy}.")
-        require(f"{head}.{name}", values[name], rules[name])
-
-
-def _rules_of(cls: type) -> dict[str, Rule]:
-    """Of a class's fields, by name."""
-    from pflsweep.engine.protocol import hyperparameters
-
-    hints = get_type_hints(cls)
-    return {name: field_rule(hints[name], field) for name, field in hyperparameters(cls).items()}
 
 
 def neutral_values(config: Config) -> dict[str, Any]:
@@ -171,50 +60,12 @@ def neutral_values(config: Config) -> dict[str, Any]:
     return found
 
 
-def target(group: str, option: str, node: dict[str, Any]) -> Any:
-    """The object that a node's `_target_` names. Raises UserError where there is none."""
-    return imported(target_path(group, option, node), f"{group}={option}")
-
-
-def target_path(group: str, option: str, node: Any) -> str:
-    """A node's `_target_`. Raises UserError where it cannot name anything."""
-    path = node.get("_target_") if isinstance(node, dict) else None
-    if not isinstance(path, str) or "." not in path:
-        said = "is missing" if path is None else f"is {path!r}"
-        raise UserError(f"{group}={option}: `_target_` {said}: it has to name a class, as my_package.MyClass.")
-    return path
-
-
-def imported(path: str, what: str) -> Any:
-    """The object that a dotted path names. Raises UserError, which begins with `what`, where there is none."""
-    module, _, name = path.rpartition(".")
-    try:
-        found = importlib.import_module(module)
-    except Exception as error:  # a module of the user's own may fail in any way
-        lost = isinstance(error, ModuleNotFoundError) and module.startswith(str(error.name))
-        raise UserError(
-            f"{what}: the module '{module}' cannot be imported: {type(error).__name__}: {one_line(error)}"
-            f"{'' if lost else _line_of(error)}."
-            + (" Is the package installed, or its folder in PYTHONPATH?" if lost else "")
-        ) from error
-    if name not in dir(found):
-        raise UserError(f"{what}: the module '{module}' has no '{name}'.{nearest(name, dir(found))}")
-    return getattr(found, name)
-
-
-def _line_of(error: Exception) -> str:
-    """Where a module failed: the innermost line that is in a file."""
-    frames = traceback.extract_tb(error.__traceback__)
-    frame = next(frame for frame in reversed(frames) if not frame.filename.startswith("<"))
-    return "" if isinstance(error, SyntaxError) else f" ({frame.filename}, line {frame.lineno})"
-
-
 def build(config: Config) -> Parts:
     """Everything that a trial needs, in the order in which it depends on each other. Raises UserError."""
     from pflsweep.engine.evaluate import Metrics
-    from pflsweep.engine.optimiser import Sgd
-    from pflsweep.engine.protocol import Verbs
-    from pflsweep.engine.task import Task
+    from pflsweep.methods.optimizer import Sgd
+    from pflsweep.methods.protocol import Verbs
+    from pflsweep.methods.task import Task
 
     values, train = config.values, config.values["train"]
     federation, new = build_federation(config)
@@ -241,7 +92,7 @@ def build_federation(config: Config) -> tuple[Any, Any]:
     """The dataset, cut into clients, and the federation of those who do not train (data.new). Raises UserError."""
     from pflsweep.data.datasets.files import find_root
     from pflsweep.data.federation import Federation
-    from pflsweep.data.sampling import chances
+    from pflsweep.data.participation import participation_probabilities
 
     values, data, seed = config.values, config.values["data"], config.values["seed"]
     root, device = find_root(data["root"]), device_of(config)
@@ -253,7 +104,9 @@ def build_federation(config: Config) -> tuple[Any, Any]:
     federation, new = everybody.newcomers(data["new"])
     if data["targets"] == "permuted":
         federation = federation.permuted(data["shuffle"])
-    federation.chances = chances(federation, values["train"]["sampling"], values["train"]["sampling_alpha"])
+    federation.chances = participation_probabilities(
+        federation, values["train"]["sampling"], values["train"]["sampling_alpha"]
+    )
     return federation, new
 
 
@@ -320,12 +173,12 @@ def build_model(config: Config, shape: tuple[int, ...], classes: int) -> Any:
     """The initial model: a draw of its own, the same for all methods under one seed. Raises UserError where it has no
     blocks, of which methods share some.
     """
-    from pflsweep.engine import draws
     from pflsweep.models.blocks import head_of, unsuited
+    from pflsweep.ops import random
 
     check_size(config, shape, classes)
     try:
-        with draws.first_model(config.values["seed"], "model"):
+        with random.first_model(config.values["seed"], "model"):
             model = _call(config, "model", shape, classes)
     except (RuntimeError, TypeError, OverflowError, MemoryError) as error:
         if not isinstance(error, MemoryError) and not TOO_LARGE.search(str(error)):
@@ -349,10 +202,10 @@ def check_size(config: Config, shape: tuple[int, ...], classes: int) -> None:
     """
     import torch
 
-    from pflsweep.engine import draws, memory
+    from pflsweep.ops import memory, random
 
     try:
-        with draws.first_model(config.values["seed"], "model"), torch.device("meta"):
+        with random.first_model(config.values["seed"], "model"), torch.device("meta"):
             model = _call(config, "model", shape, classes)
         count = sum(math.prod(weight.shape) for weight in model.parameters())
     except UserError:
@@ -477,7 +330,7 @@ def _workers(train: dict[str, Any], device: Any, cohort: int, size: int) -> int:
     """
     import torch
 
-    from pflsweep.engine.parallel import possible
+    from pflsweep.engine.workers import possible
 
     workers, threads = train["workers"], train["threads"]
     if workers != "auto":
@@ -504,8 +357,8 @@ def _workers(train: dict[str, Any], device: Any, cohort: int, size: int) -> int:
 
 def _check_workers(workers: int, device: Any, cohort: int, size: int) -> None:
     """Raises UserError where so many processes are more than the machine's cores and memory are good for."""
-    from pflsweep.engine import memory
-    from pflsweep.engine.parallel import available
+    from pflsweep.engine.workers import available
+    from pflsweep.ops import memory
 
     most = CROWD * available()
     if workers > most:

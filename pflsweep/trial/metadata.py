@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from pflsweep import __version__
-from pflsweep.compose import Config
-from pflsweep.config import BUILT, PLUGGED, Parts, imported, neutral_values, target, target_path
-from pflsweep.identity import NUMERICS, config_digest, identity, method_name, portable, without_neutral
-from pflsweep.keys import PLUGS, flat
-from pflsweep.record import FORMAT
-from pflsweep.sources import code_digests, own_modules
+from pflsweep.config.compose import Config
+from pflsweep.config.identity import NUMERICS, config_digest, identity, method_name, portable, without_neutral
+from pflsweep.config.keys import PLUGS, flat
+from pflsweep.config.schema import PLUGGED, imported, target, target_path
+from pflsweep.records.record import FORMAT
+from pflsweep.trial.build import BUILT, Parts, neutral_values
+from pflsweep.util.source_hash import code_digests, own_modules
 
 
 def describe(config: Config, parts: Parts) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def describe(config: Config, parts: Parts) -> dict[str, Any]:
     code, bad = own_code(config), parts.verbs.malicious
     beside = {**parts.plugins, **({} if parts.study is None else {"study": parts.study})}
     versions = {group: part.version for group, part in beside.items()}
-    digest = digest_of(config, all(part.extends for part in (parts.method, *beside.values())), code)
+    digest = digest_of(config, all(part.resumable for part in (parts.method, *beside.values())), code)
     return {
         "format": FORMAT,
         "identity": identity(digest, parts.federation.checksum),
@@ -52,10 +53,12 @@ def describe(config: Config, parts: Parts) -> dict[str, Any]:
     }
 
 
-def digest_of(config: Config, extends: bool, code: list[str]) -> str:
+def digest_of(config: Config, resumable: bool, code: list[str]) -> str:
     """Return the hash of what a trial's numbers depend on but for its data. See `config_digest`."""
     versions = {group: target(group, option, node).version for group, option, node in plugged(config)}
-    return config_digest(canonical(config), versions=versions, numerics=numerics(config), extends=extends, code=code)
+    return config_digest(
+        canonical(config), versions=versions, numerics=numerics(config), resumable=resumable, code=code
+    )
 
 
 def flat_values(config: Config) -> dict[str, Any]:
@@ -136,7 +139,7 @@ def processor() -> str:
 @cache  # the code that runs is the one that was there at the start
 def _commit() -> str | None:
     """The commit of pflsweep's own checkout, None where it is installed from a wheel; -dirty with other changes."""
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     root = package.parent
     if not (root / ".git").exists():
         return None

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from pflsweep import signals
-from pflsweep.compose import Config
-from pflsweep.engine.parallel import available
-from pflsweep.progress import say
+from pflsweep.config.compose import Config
+from pflsweep.engine.workers import available
+from pflsweep.trial.progress import say
+from pflsweep.util import signals
 
 Stop = Callable[[], bool]  # whether to stop after this round
 

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from pflsweep.data.handle import Data
+from pflsweep.config.fields import hyperparameters
+from pflsweep.data.loader import ClientData
 from pflsweep.engine.evaluate import cover, targets
-from pflsweep.engine.lift import tree_map
-from pflsweep.engine.protocol import hyperparameters
 from pflsweep.engine.simulation import Simulation
-from pflsweep.engine.task import Task
+from pflsweep.methods.task import Task
+from pflsweep.ops.vmap import tree_map
 
 QUIET = 10.0  # seconds between two lines in a log
 
@@ -129,7 +129,7 @@ def _seconds_a_step(simulation: Simulation) -> float:
     federation = simulation.federation
     task = Task(simulation.task.model, simulation.task.precision)  # what is compiled may be another step than this
     client = int(federation.sizes.argmax())
-    data = Data.of(federation, [client], 0, batch=simulation.schedule.batch, large=1, purpose="warm-up")
+    data = ClientData.of(federation, [client], 0, batch=simulation.schedule.batch, large=1, purpose="warm-up")
     w = torch.zeros(1, task.size, device=federation.device, dtype=federation.dtype)
     took, threads = [], torch.get_num_threads()
     torch.set_num_threads(1 if simulation.schedule.workers > 1 else threads)  # workers have one each

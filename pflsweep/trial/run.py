@@ -16,26 +16,35 @@ import pandas as pd
 import torch
 from torch import nn
 
-from pflsweep.compose import Config
-from pflsweep.config import Parts, build, build_model, check, config_of_model, typed
-from pflsweep.disk import DiskFull, atomic, claimed, writing
-from pflsweep.engine import memory
+from pflsweep.config.compose import Config
+from pflsweep.config.identity import portable
+from pflsweep.config.schema import check, typed
 from pflsweep.engine import simulation as engine
-from pflsweep.engine.newcomers import fine_tune
-from pflsweep.engine.optimiser import Sgd
+from pflsweep.engine.finetune import fine_tune
 from pflsweep.engine.stack import Seat
-from pflsweep.errors import UserError, one_line
-from pflsweep.identity import portable
-from pflsweep.patience import Away
-from pflsweep.process import Stop, cores, interruptible, process_wide
-from pflsweep.progress import Progress, announce, mention, say, warn
-from pflsweep.record import Record
+from pflsweep.methods.optimizer import Sgd
+from pflsweep.ops import memory
+from pflsweep.records.record import Record
 from pflsweep.report import figures
-from pflsweep.rows import client_rows, matrices, newcomer_table, partition_table, round_row, score_columns, score_table
-from pflsweep.setting import describe
-from pflsweep.sources import changed
 from pflsweep.studies.study import Study
-from pflsweep.tracking import Listener, open_run, send
+from pflsweep.tracking.run import Listener, open_run, send
+from pflsweep.trial.build import Parts, build, build_model, config_of_model
+from pflsweep.trial.metadata import describe
+from pflsweep.trial.process import Stop, cores, interruptible, process_wide
+from pflsweep.trial.progress import Progress, announce, mention, say, warn
+from pflsweep.trial.tables import (
+    client_rows,
+    matrices,
+    newcomer_table,
+    partition_table,
+    round_row,
+    score_columns,
+    score_table,
+)
+from pflsweep.util.errors import UserError, one_line
+from pflsweep.util.files import DiskFull, atomic, claimed, writing
+from pflsweep.util.retry import StorageUnavailable
+from pflsweep.util.source_hash import changed
 
 Watch = Callable[[Record], None]  # called after each round; may raise Pruned
 _BUILDING = threading.Lock()  # the first model is drawn from PyTorch's own generator, of which there is one
@@ -280,8 +289,10 @@ def _run(
             total = simulation.schedule.rounds
             done = record.status["rounds"]
             raise Stopped(f"{name}: stopped after round {done} of {total}; the same command continues") from interrupt
-        except (Pruned, Diverged, Away, LeaseLost) as loser:
-            status = {Pruned: "pruned", Away: "interrupted", LeaseLost: "interrupted"}.get(type(loser), status)
+        except (Pruned, Diverged, StorageUnavailable, LeaseLost) as loser:
+            status = {Pruned: "pruned", StorageUnavailable: "interrupted", LeaseLost: "interrupted"}.get(
+                type(loser), status
+            )
             record.write(_state(simulation, parts.study))
             record.set_status(status=status, error=f"{type(loser).__name__}: {loser}")
             raise

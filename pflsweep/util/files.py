@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from pflsweep.errors import UserError
+from pflsweep.util.errors import UserError
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where libyaml is there
 TEMPORARY = ".tmp"  # what a file's name ends with until it is whole
@@ -33,7 +33,7 @@ SQLITE_TEXT = re.compile("disk i/o error|unable to open database file", re.IGNOR
 LITTLE = 2**20  # bytes of free space under which SQLITE_TEXT means that the disk is full
 
 
-class Busy(UserError):  # noqa: N818 (a state)
+class Locked(UserError):  # noqa: N818 (a state)
     """Another process has the folder."""
 
 
@@ -108,7 +108,7 @@ def _locked(folder: Path) -> IO[str]:
                 return lock
         except BlockingIOError as error:
             lock.close()
-            raise Busy(
+            raise Locked(
                 f"Another process is training this trial now ({folder}). Wait for it or stop it first."
             ) from error
         except FileNotFoundError:
@@ -187,18 +187,6 @@ def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
     atomic(path, save)
 
 
-def write_torch(path: Path, content: Any) -> None:
-    import torch
-
-    def save(temporary: Path) -> None:
-        try:
-            torch.save(content, temporary)
-        except RuntimeError as error:  # how torch says that the disk is full
-            raise OSError(str(error).partition("\n")[0]) from error
-
-    atomic(path, save)
-
-
 def read_json(path: Path) -> dict[str, Any]:
     content = json.loads(path.read_text())
     if not isinstance(content, dict):
@@ -216,10 +204,3 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
         return dict(arrays)
-
-
-def read_torch(path: Path) -> Any:
-    import torch
-
-    # on the CPU, since it may be another machine's; mapped, since of many clients it may be larger than the memory
-    return torch.load(path, map_location="cpu", weights_only=True, mmap=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 def shipped(name: str) -> Path:
     """The folder `name`, such as reports/paper, inside the package (a wheel) or beside it (an editable install)."""
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     return package / name if (package / name).is_dir() else package.parent / name
 
 

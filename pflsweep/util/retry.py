@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from pflsweep import signals
-from pflsweep.errors import UserError
+from pflsweep.util import signals
+from pflsweep.util.errors import UserError
 
 PATIENCE = 300.0  # seconds for which a sweep waits
 PAUSE = 1.0  # seconds between two attempts
@@ -18,11 +18,11 @@ PAUSE = 1.0  # seconds between two attempts
 T = TypeVar("T")
 
 
-class Away(UserError):  # noqa: N818 (a state)
+class StorageUnavailable(UserError):  # noqa: N818 (a state)
     """A database that does not answer: no trial's fault."""
 
 
-def patiently(call: Callable[[], T]) -> T:
+def retry_until_available(call: Callable[[], T]) -> T:
     """Return what `call` does, however often it raised Away before. Raises that after PATIENCE seconds, and
     KeyboardInterrupt if a signal asks to stop meanwhile.
     """
@@ -30,7 +30,7 @@ def patiently(call: Callable[[], T]) -> T:
     while True:
         try:
             return call()
-        except Away:
+        except StorageUnavailable:
             if signals.requested():
                 raise KeyboardInterrupt from None
             if time.monotonic() >= until:

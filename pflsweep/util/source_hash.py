@@ -19,14 +19,15 @@ from importlib.util import resolve_name
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pflsweep.errors import UserError
+from pflsweep.util.errors import UserError
 
-ROOT = Path(__file__).parent  # of the package
+ROOT = Path(__file__).parents[1]  # of the package
 # The packages that numbers depend on. The others store, show, schedule and check: none of their modules is hashed.
-NUMERIC = ("algorithms", "data", "engine", "models", "plugins", "studies")
-SHARED = ("data", "engine")  # every trial depends on each module that lies directly in one of these
+NUMERIC = ("algorithms", "data", "engine", "methods", "models", "ops", "plugins", "studies")
+# every trial depends on each module that lies directly in one of these
+SHARED = ("data", "engine", "methods", "ops")
 NO_EFFECT = {"returns", "ctx", "kind", "simple", "type_comment", "type_ignores"}  # fields of syntax trees
-EQUIVALENT = "equivalent.json"  # written by the command that runs the golden tests
+EQUIVALENT = "util/equivalent.json"  # written by the command that runs the golden tests
 # CPython 3.11's parser keeps its depth in the interpreter: in two threads at once it raises SystemError
 _PARSING = threading.Lock()
 
@@ -207,7 +208,7 @@ class _Code:
     def _statements(self, body: list[ast.stmt], parent: ast.AST) -> Iterator[ast.stmt]:
         """Yield what is left of a block without docstrings, annotations, imports and what only type checkers read.
 
-        The annotations of a class stay: they declare its fields, and wire.py counts messages by their types.
+        The annotations of a class stay: they declare its fields, and communication.py counts messages by their types.
         """
         for statement in body:
             if isinstance(statement, ast.Import | ast.ImportFrom):

@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.federation import Federation
-from pflsweep.data.handle import Data
+from pflsweep.data.loader import ClientData
 from pflsweep.engine.clients import Clients
 from pflsweep.engine.cohort import own, select
-from pflsweep.engine.lift import leaves
-from pflsweep.engine.optimiser import Sgd
-from pflsweep.engine.protocol import Given, Method, Plugin, Verbs
 from pflsweep.engine.simulation import Result, Schedule, Simulation
-from pflsweep.engine.task import Batch, Loss, Task, cross_entropy, mean_over
+from pflsweep.methods.optimizer import Sgd
+from pflsweep.methods.protocol import Given, Method, Plugin, Verbs
+from pflsweep.methods.task import Batch, Loss, Task, cross_entropy, mean_over
 from pflsweep.models import mlp
+from pflsweep.ops.vmap import leaves
 
 SIZES = (7, 12, 1, 20, 5)  # training samples of each client: with batch 4, 2 to 5 steps an epoch, or one
 CLASSES, FEATURES = 3, 4
@@ -173,7 +173,7 @@ class Opened(NamedTuple):
     """A chunk of clients right before they train: for tests that look inside `fit`."""
 
     given: Given
-    data: Data
+    data: ClientData
     work: Any
 
 

@@ -3,8 +3,7 @@ import torch
 from torch import nn
 
 from pflsweep.algorithms.apfl import APFL
-
-from .helpers import EVERYBODY, NETWORK, ONE_AND_TWO, STILL, by_hand, close, opened, simulate
+from tests.algorithms.helpers import EVERYBODY, NETWORK, ONE_AND_TWO, STILL, by_hand, close, opened, simulate
 
 TASK, W0 = NETWORK
 QUARTER, LEARNT = {"alpha": 0.25, "adaptive": False}, {"alpha": 0.25, "adaptive": True}

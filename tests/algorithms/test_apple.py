@@ -4,13 +4,23 @@ import pytest
 import torch
 
 from pflsweep.algorithms.apple import Apple
-from pflsweep.engine import memory
-from pflsweep.engine.lift import tree_map
-from pflsweep.engine.protocol import Setup
-from pflsweep.errors import UserError
+from pflsweep.methods.protocol import Setup
+from pflsweep.ops import memory
+from pflsweep.ops.vmap import tree_map
+from pflsweep.util.errors import UserError
+from tests.algorithms.helpers import (
+    EVERYBODY,
+    NETWORK,
+    SIZES,
+    Quadratic,
+    by_hand,
+    close,
+    make,
+    opened,
+    same_in_chunks,
+    simulate,
+)
 from tests.works import HARD, simulation
-
-from .helpers import EVERYBODY, NETWORK, SIZES, Quadratic, by_hand, close, make, opened, same_in_chunks, simulate
 
 TASK, W0 = NETWORK
 HYPER = {
@@ -48,8 +58,8 @@ def test_the_regulariser_fades_over_length_rounds():
 
 
 def test_without_length_it_depends_on_the_number_of_rounds():
-    assert make(Apple, HYPER).extends
-    assert not make(Apple, {**HYPER, "length": None}).extends
+    assert make(Apple, HYPER).resumable
+    assert not make(Apple, {**HYPER, "length": None}).resumable
     assert simulate(Apple, {**HYPER, "length": None}, rounds=2).server.length == 2
 
 

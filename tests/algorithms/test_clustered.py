@@ -5,12 +5,21 @@ import torch
 
 from pflsweep.algorithms.clustered import Clustered, Server, bipartition, cosines
 from pflsweep.algorithms.fedavg import FedAvg
-from pflsweep.engine import parts
-from pflsweep.engine.protocol import Verbs
 from pflsweep.engine.simulation import Schedule, Simulation
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Verbs
+from tests.algorithms.helpers import (
+    EVERYBODY,
+    NETWORK,
+    Quadratic,
+    by_hand,
+    close,
+    federation,
+    make,
+    same_in_chunks,
+    simulate,
+)
 from tests.works import simulation
-
-from .helpers import EVERYBODY, NETWORK, Quadratic, by_hand, close, federation, make, same_in_chunks, simulate
 
 TASK, W0 = NETWORK
 EAGER = {"eps1": 100.0, "eps2": 0.0, "after": 0, "split": "code", "gamma_max": 0.5}
@@ -101,7 +110,7 @@ def test_absent_members_join_the_part_with_the_lowest_key():
     models = torch.tensor([[1.0, 1.0], [7.0, 7.0]]).double()
     server = Server(models, torch.tensor([0, 0, 0, 0, 0]))
     delta = torch.tensor([[-3.0, 0.0], [1.0, 0.0], [2.0, 1.0]]).double()
-    new = method.aggregate(server, parts.Up(models[0] + delta), turn)
+    new = method.aggregate(server, stock.Up(models[0] + delta), turn)
     assert new.cluster.tolist() == [0, 2, 0, 0, 2]
     close(new.models, [[-2, 1], [7, 7], [2.5, 1.5]])
     assert torch.equal(server.models, torch.tensor([[1.0, 1.0], [7.0, 7.0]]).double()), "the old state stays"

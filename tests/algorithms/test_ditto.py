@@ -4,8 +4,7 @@ import torch
 from pflsweep.algorithms.ditto import Ditto
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.local import Local
-
-from .helpers import NETWORK, ONE_AND_TWO, STILL, by_hand, close, newest_until_sampled, simulate
+from tests.algorithms.helpers import NETWORK, ONE_AND_TWO, STILL, by_hand, close, newest_until_sampled, simulate
 
 TASK, _ = NETWORK
 HALF = {"lam": 0.5, "own_epochs": None}

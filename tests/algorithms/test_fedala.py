@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pflsweep.algorithms.fedala import Ala, Client, FedALA
+from pflsweep.algorithms.fedala import FedALA
 from pflsweep.algorithms.fedamp import FedAMP
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedphp import FedPHP
@@ -12,14 +12,14 @@ from pflsweep.algorithms.fedprox import FedProx
 from pflsweep.algorithms.fedrep import FedRep
 from pflsweep.algorithms.partialfed import PartialFed
 from pflsweep.algorithms.perfedavg import PerFedAvg
-from pflsweep.compose import compose
-from pflsweep.config import build
-from pflsweep.data.handle import Data
-from pflsweep.engine.protocol import Verbs
+from pflsweep.config.compose import compose
+from pflsweep.data.loader import ClientData
 from pflsweep.engine.simulation import Schedule, Simulation
-from pflsweep.errors import UserError
-
-from .helpers import EVERYBODY, FEDERATION, NETWORK, close, make, same_in_chunks, simulate
+from pflsweep.methods.protocol import Verbs
+from pflsweep.plugins.ala import Ala, Client
+from pflsweep.trial.build import build
+from pflsweep.util.errors import UserError
+from tests.algorithms.helpers import EVERYBODY, FEDERATION, NETWORK, close, make, same_in_chunks, simulate
 
 TASK, W0 = NETWORK
 HYPER = {"layers": 1, "share": 0.8, "rate": 1.0, "idle": 0.0}
@@ -73,7 +73,7 @@ def test_the_step_is_the_gradient_of_the_weights():
     """Eq. 5 against autograd through eq. 4."""
     method = make(FedALA, HYPER)
     (ala,) = method.plugins()
-    data = Data.of(FEDERATION, [3], 1, batch=4, large=16)
+    data = ClientData.of(FEDERATION, [3], 1, batch=4, large=16)
     batch = next(data.cut(next(data.sample(0.8, "ala"))))
     torch.manual_seed(1)
     own, model = torch.randn_like(W0)[TASK.head], torch.randn_like(W0)
@@ -156,8 +156,8 @@ def test_the_initial_stage_comes_after_the_idle_rounds():
 def test_idle_rounds_are_whole_and_depend_on_all_rounds():
     method = make(FedALA, {**HYPER, "idle": 0.775})
     assert [method.idle_rounds(t) for t in (1, 2, 28, 200)] == [0, 1, 21, 155]
-    assert not method.extends
-    assert make(FedALA, HYPER).extends
+    assert not method.resumable
+    assert make(FedALA, HYPER).resumable
 
 
 def test_plugin_on_fedavg_is_fedala():

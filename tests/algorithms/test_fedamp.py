@@ -5,11 +5,10 @@ import torch
 
 from pflsweep.algorithms.fedamp import FedAMP, squared_distances
 from pflsweep.algorithms.local import Local
-from pflsweep.compose import compose
-from pflsweep.config import build
-from pflsweep.errors import UserError
-
-from .helpers import EVERYBODY, NETWORK, STILL, by_hand, close, same_in_chunks, simulate
+from pflsweep.config.compose import compose
+from pflsweep.trial.build import build
+from pflsweep.util.errors import UserError
+from tests.algorithms.helpers import EVERYBODY, NETWORK, STILL, by_hand, close, same_in_chunks, simulate
 
 TASK, W0 = NETWORK
 HYPER = {"alpha": 0.5, "sigma": 4.0, "lam": 0.5, "start_from": "own"}

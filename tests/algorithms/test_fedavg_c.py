@@ -5,9 +5,8 @@ from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedavg_c import FedAvgC
 from pflsweep.algorithms.fedprox import FedProx
 from pflsweep.algorithms.local import Local
-from pflsweep.engine.lift import tree_map
-
-from .helpers import EVERYBODY, NETWORK, Quadratic, by_hand, close, same_in_chunks, simulate
+from pflsweep.ops.vmap import tree_map
+from tests.algorithms.helpers import EVERYBODY, NETWORK, Quadratic, by_hand, close, same_in_chunks, simulate
 
 TASK, W0 = NETWORK
 TUNE = {"finetune_epochs": 3, "finetune_lr": None, "mu": 0.0, "ft_prox": True, "evaluated": "stale"}

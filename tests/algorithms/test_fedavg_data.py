@@ -4,8 +4,7 @@ import torch
 
 from pflsweep.algorithms.fedavg_data import FedAvgData
 from pflsweep.data.federation import Federation
-
-from .helpers import FEDERATION, NETWORK, Quadratic, by_hand, close, same_in_chunks, simulate
+from tests.algorithms.helpers import FEDERATION, NETWORK, Quadratic, by_hand, close, same_in_chunks, simulate
 
 TASK, _ = NETWORK
 SOME = {"share": 0.2}

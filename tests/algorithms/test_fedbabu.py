@@ -2,9 +2,8 @@ import pytest
 import torch
 
 from pflsweep.algorithms.fedbabu import FedBABU
-from pflsweep.engine.lift import tree_map
-
-from .helpers import EVERYBODY, NETWORK, Quadratic, by_hand, close, opened, same_in_chunks, simulate
+from pflsweep.ops.vmap import tree_map
+from tests.algorithms.helpers import EVERYBODY, NETWORK, Quadratic, by_hand, close, opened, same_in_chunks, simulate
 
 TASK, W0 = NETWORK
 TUNE = {"finetune_epochs": 1, "finetune_lr": 0.05}

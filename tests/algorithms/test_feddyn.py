@@ -3,10 +3,9 @@ import torch
 
 from pflsweep.algorithms.feddyn import FedDyn
 from pflsweep.algorithms.fedprox import FedProx
-from pflsweep.config import check_fields
-from pflsweep.errors import UserError
-
-from .helpers import EVERYBODY, NETWORK, ONE_AND_TWO, STILL, by_hand, close, simulate
+from pflsweep.config.schema import check_fields
+from pflsweep.util.errors import UserError
+from tests.algorithms.helpers import EVERYBODY, NETWORK, ONE_AND_TWO, STILL, by_hand, close, simulate
 
 TASK, W0 = NETWORK
 TENTH = {"alpha": 0.1}

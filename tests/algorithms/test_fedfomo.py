@@ -2,12 +2,11 @@ import pytest
 import torch
 
 from pflsweep.algorithms.fedfomo import Client, Down, FedFomo, Up
-from pflsweep.data.handle import Data
-from pflsweep.engine.lift import tree_map
-from pflsweep.engine.protocol import Setup
-from pflsweep.errors import UserError
-
-from .helpers import EVERYBODY, FEDERATION, NETWORK, close, make, same_in_chunks, simulate
+from pflsweep.data.loader import ClientData
+from pflsweep.methods.protocol import Setup
+from pflsweep.ops.vmap import tree_map
+from pflsweep.util.errors import UserError
+from tests.algorithms.helpers import EVERYBODY, FEDERATION, NETWORK, close, make, same_in_chunks, simulate
 
 TASK, W0 = NETWORK
 HYPER = {"models": 3, "epsilon": 0.3, "decay": 0.05, "validation": 0.3}
@@ -18,15 +17,15 @@ def start(models, before, trained, hyper=HYPER):
     method = make(FedFomo, hyper)
     run = simulate(FedFomo, hyper, rounds=1)
     given = run.method and run.simulation._turn(torch.tensor([3]))
-    from pflsweep.engine.protocol import Given
+    from pflsweep.methods.protocol import Given
 
     ids = torch.arange(len(models))[None]
     given = Given(Down(models[None], ids), Client(before[None], trained[None]), given, FEDERATION.labels[[3]])
-    return method.start(given, Data.of(FEDERATION, [3], 2, batch=4, large=16))
+    return method.start(given, ClientData.of(FEDERATION, [3], 2, batch=4, large=16))
 
 
 def loss(w):
-    _, validation = Data.of(FEDERATION, [3], 2, batch=4, large=16).holdout(0.3)
+    _, validation = ClientData.of(FEDERATION, [3], 2, batch=4, large=16).holdout(0.3)
     (batch,) = validation._batches([validation._rows["train"]][0:1], None)
     return float(TASK.loss(w, tree_map(lambda v: v[0], batch)))
 

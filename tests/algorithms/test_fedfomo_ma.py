@@ -3,18 +3,27 @@ import torch
 
 from pflsweep.algorithms.fedfomo import Client
 from pflsweep.algorithms.fedfomo_ma import Down, FedFomoMA
-from pflsweep.data.handle import Data
-from pflsweep.engine.lift import tree_map
-from pflsweep.engine.protocol import Given
-
-from .helpers import EVERYBODY, FEDERATION, NETWORK, Quadratic, by_hand, close, make, same_in_chunks, simulate
+from pflsweep.data.loader import ClientData
+from pflsweep.methods.protocol import Given
+from pflsweep.ops.vmap import tree_map
+from tests.algorithms.helpers import (
+    EVERYBODY,
+    FEDERATION,
+    NETWORK,
+    Quadratic,
+    by_hand,
+    close,
+    make,
+    same_in_chunks,
+    simulate,
+)
 
 TASK, W0 = NETWORK
 HYPER = {"models": 3, "epsilon": 0.3, "decay": 0.05, "validation": 0.3}
 
 
 def data():
-    return Data.of(FEDERATION, [3], 2, batch=4, large=16)
+    return ClientData.of(FEDERATION, [3], 2, batch=4, large=16)
 
 
 def start(models, own, last=1):

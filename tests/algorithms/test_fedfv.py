@@ -3,11 +3,20 @@ import torch
 
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedfv import FedFV
-from pflsweep.data.handle import Data
-from pflsweep.engine import parts
-from pflsweep.engine.protocol import Given
-
-from .helpers import EVERYBODY, FEDERATION, NETWORK, Quadratic, by_hand, close, make, same_in_chunks, simulate
+from pflsweep.data.loader import ClientData
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given
+from tests.algorithms.helpers import (
+    EVERYBODY,
+    FEDERATION,
+    NETWORK,
+    Quadratic,
+    by_hand,
+    close,
+    make,
+    same_in_chunks,
+    simulate,
+)
 
 TASK, W0 = NETWORK
 PLAIN = {"alpha": 0.0, "tau": 0, "external": "paper"}
@@ -108,9 +117,9 @@ def test_the_step_is_as_long_as_the_mean_update():
 
 def test_the_loss_is_that_of_the_received_model():
     run = simulate(FedFV, HYPER, rounds=1)
-    data = Data.of(FEDERATION, list(range(EVERYBODY)), 1, batch=4, large=16)
+    data = ClientData.of(FEDERATION, list(range(EVERYBODY)), 1, batch=4, large=16)
     wanted = data.mean(run.method.loss, W0.expand(EVERYBODY, -1))
-    given = Given(parts.Down(W0.expand(EVERYBODY, -1)), None, None, None)
+    given = Given(stock.Down(W0.expand(EVERYBODY, -1)), None, None, None)
     close(run.method.finish(given, data, run.method.start(given, data))[0].loss, wanted)
 
 

@@ -3,9 +3,8 @@ import torch
 
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedmgda import FedMGDA
-from pflsweep.engine import parts
-
-from .helpers import EVERYBODY, NETWORK, Quadratic, by_hand, close, make, same_in_chunks, simulate
+from pflsweep.methods import stock
+from tests.algorithms.helpers import EVERYBODY, NETWORK, Quadratic, by_hand, close, make, same_in_chunks, simulate
 
 TASK, W0 = NETWORK
 HYPER = {"epsilon": 0.1, "global_lr": 0.5}
@@ -59,7 +58,7 @@ def test_the_length_of_an_update_does_not_matter():
     turn = run.simulation._turn(torch.arange(EVERYBODY))
     updates = run.personal - run.w
     shouted = updates * torch.tensor([1, 100, 1, 1, 1])[:, None]
-    honest, shouting = (method.aggregate(run.server, parts.Up(run.w + u), turn).w for u in (updates, shouted))
+    honest, shouting = (method.aggregate(run.server, stock.Up(run.w + u), turn).w for u in (updates, shouted))
     assert (honest - run.w).norm() > 0.01
     close(shouting, honest)
 

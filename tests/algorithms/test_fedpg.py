@@ -6,12 +6,11 @@ import torch
 
 from pflsweep.algorithms import fedpg
 from pflsweep.algorithms.fedpg import FedPG, Known, Losses, Personal, Server, Trial, Up, gram, unfairness
-from pflsweep.engine import parts, solvers
 from pflsweep.engine.cohort import select
-from pflsweep.engine.wire import Traffic
-from pflsweep.errors import UserError
-
-from .helpers import EVERYBODY, NETWORK, Quadratic, by_hand, close, make, same_in_chunks, simulate
+from pflsweep.engine.communication import Traffic
+from pflsweep.methods import qp, stock
+from pflsweep.util.errors import UserError
+from tests.algorithms.helpers import EVERYBODY, NETWORK, Quadratic, by_hand, close, make, same_in_chunks, simulate
 
 TASK, W0 = NETWORK
 P = TASK.size
@@ -239,7 +238,7 @@ def test_one_huge_gradient_does_not_lengthen_the_median():
 def test_slices_make_no_difference(monkeypatch):
     whole = Problem(0, form="mix", gamma=0.3).solve()
     e = whole.personal()
-    monkeypatch.setattr(solvers, "SLICE", 5)
+    monkeypatch.setattr(qp, "SLICE", 5)
     sliced = Problem(0, form="mix", gamma=0.3).solve()
     close(sliced.step.d, whole.step.d)
     close(sliced.personal(), e)
@@ -447,7 +446,7 @@ def test_a_search_sends_its_direction_once():
     assert run.results[0].traffic.floats_down == 2 * P
     method = make(FedPG, SEARCH)
     assert isinstance(method.send(server(last=[2, 2, 2, 2, 2]), turn([0, 1])), Known)
-    assert isinstance(method.send(server(last=[2, 2, 2, 2, 1]), turn([0, 1])), parts.Down)
+    assert isinstance(method.send(server(last=[2, 2, 2, 2, 1]), turn([0, 1])), stock.Down)
 
 
 def test_gamma_and_form_leave_the_global_model_alone():

@@ -8,10 +8,9 @@ from torch import nn
 
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedphp import FedPHP, distilled, mmd
-from pflsweep.engine import parts
-from pflsweep.engine.task import Batch, Task
-
-from .helpers import EVERYBODY, NETWORK, by_hand, close, opened, same_in_chunks, simulate
+from pflsweep.methods import stock
+from pflsweep.methods.task import Batch, Task
+from tests.algorithms.helpers import EVERYBODY, NETWORK, by_hand, close, opened, same_in_chunks, simulate
 
 TASK, W0 = NETWORK
 HYPER = {"strength": 0.3, "transfer": "mmd", "mu": 0.9, "grows": True}
@@ -32,10 +31,10 @@ def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
 class Keeping(FedAvg):
     """FedAvg whose clients keep what they have trained."""
 
-    init_client = parts.own_model
+    init_client = stock.own_model
 
     def finish(self, given, data, work):
-        return parts.Up(work.w), parts.Own(work.w)
+        return stock.Up(work.w), stock.Own(work.w)
 
 
 def test_without_teaching_and_inheritance_it_is_fedavgs_local_model():

@@ -1,9 +1,8 @@
 import torch
 
 from pflsweep.algorithms.fedprox import FedProx
+from tests.algorithms.helpers import Quadratic, by_hand, close, simulate
 from tests.works import DRIFT, simulation
-
-from .helpers import Quadratic, by_hand, close, simulate
 
 
 def test_by_hand():

@@ -2,9 +2,8 @@ import pytest
 import torch
 
 from pflsweep.algorithms.fedrep import FedRep
-from pflsweep.engine import parts
-
-from .helpers import EVERYBODY, NETWORK, Quadratic, by_hand, close, opened, same_in_chunks, simulate
+from pflsweep.methods import stock
+from tests.algorithms.helpers import EVERYBODY, NETWORK, Quadratic, by_hand, close, opened, same_in_chunks, simulate
 
 TASK, W0 = NETWORK
 ONE = {"head_epochs": 1}
@@ -15,11 +14,11 @@ def test_each_phase_leaves_the_other_part_alone(ids):
     run = simulate(FedRep, ONE, momentum=0.9, weight_decay=0.1)
     given, data, work = opened(run, ids)
     start = work.w.clone()
-    work = parts.run(run.method.head_step, given, work, data.train(1, "head"))
+    work = stock.run(run.method.head_step, given, work, data.train(1, "head"))
     middle = work.w.clone()
     assert torch.equal(middle[:, TASK.extractor], start[:, TASK.extractor])
     assert (middle[:, TASK.head] != start[:, TASK.head]).any(1).all()
-    work = parts.run(run.method.body_step, given, work, data.train(2))
+    work = stock.run(run.method.body_step, given, work, data.train(2))
     assert torch.equal(work.w[:, TASK.head], middle[:, TASK.head])
     assert (work.w[:, TASK.extractor] != middle[:, TASK.extractor]).any(1).all()
 

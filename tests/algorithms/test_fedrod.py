@@ -6,9 +6,8 @@ from torch import nn
 
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedrod import FedRoD
-from pflsweep.engine.task import Task
-
-from .helpers import EVERYBODY, FEDERATION, NETWORK, by_hand, close, opened, same_in_chunks, simulate
+from pflsweep.methods.task import Task
+from tests.algorithms.helpers import EVERYBODY, FEDERATION, NETWORK, by_hand, close, opened, same_in_chunks, simulate
 
 TASK, W0 = NETWORK
 COPY, ZERO = {"init_personal": "copy"}, {"init_personal": "zero"}

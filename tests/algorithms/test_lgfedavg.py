@@ -3,9 +3,8 @@ import torch
 
 from pflsweep.algorithms.fedper import FedPer
 from pflsweep.algorithms.lgfedavg import LGFedAvg
-from pflsweep.errors import UserError
-
-from .helpers import EVERYBODY, NETWORK, Quadratic, by_hand, close, make, same_in_chunks, simulate
+from pflsweep.util.errors import UserError
+from tests.algorithms.helpers import EVERYBODY, NETWORK, Quadratic, by_hand, close, make, same_in_chunks, simulate
 
 TASK, W0 = NETWORK
 ONE = {"layers": 1}

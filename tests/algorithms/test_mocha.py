@@ -3,9 +3,18 @@ import torch
 
 from pflsweep.algorithms import mocha
 from pflsweep.algorithms.mocha import Mocha
-from pflsweep.engine.lift import tree_map
-
-from .helpers import EVERYBODY, NETWORK, Quadratic, by_hand, close, make, opened, same_in_chunks, simulate
+from pflsweep.ops.vmap import tree_map
+from tests.algorithms.helpers import (
+    EVERYBODY,
+    NETWORK,
+    Quadratic,
+    by_hand,
+    close,
+    make,
+    opened,
+    same_in_chunks,
+    simulate,
+)
 
 TASK, W0 = NETWORK
 HYPER = {"reg": 30.0, "omega": "paper", "layers": None}

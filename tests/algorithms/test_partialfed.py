@@ -7,11 +7,21 @@ from torch import nn
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.local import Local
 from pflsweep.algorithms.partialfed import Client, PartialFed
-from pflsweep.engine import draws, parts
-from pflsweep.engine.protocol import hyper
-from pflsweep.engine.task import Batch
-
-from .helpers import EVERYBODY, NETWORK, Quadratic, by_hand, close, make, opened, same_in_chunks, simulate
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import hyper
+from pflsweep.methods.task import Batch
+from pflsweep.ops import random
+from tests.algorithms.helpers import (
+    EVERYBODY,
+    NETWORK,
+    Quadratic,
+    by_hand,
+    close,
+    make,
+    opened,
+    same_in_chunks,
+    simulate,
+)
 
 TASK, W0 = NETWORK
 HYPER = {"strategy_lr": 5.0, "first_tau": 5.0, "last_tau": 0.5}
@@ -22,7 +32,7 @@ class OnHalfB:
     """Training on the second of each two batches."""
 
     def fit(self, given, data, work):
-        return parts.run(self.step, given, work, (halves[1] for halves in data.batches(2, self.epochs)))
+        return stock.run(self.step, given, work, (halves[1] for halves in data.batches(2, self.epochs)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +103,7 @@ def test_layers_that_change_their_source_go_on_where_they_stood():
 
 
 def noise_of(key: torch.Tensor, layers: int) -> torch.Tensor:
-    uniform = draws.uniform(draws.fold(key, 0x6B), (layers, 2)).double()
+    uniform = random.uniform(random.fold(key, 0x6B), (layers, 2)).double()
     return -torch.log(-torch.log(uniform))
 
 
@@ -119,7 +129,7 @@ def test_the_strategys_gradient_is_that_of_a_straight_through_gumbel_softmax(tau
 def test_samples_follow_the_softmax():
     method = make(PartialFed, HYPER)
     logits, count = torch.tensor([[1.0, 0.0]], dtype=torch.float64), 4000
-    keys = draws.fold(torch.tensor(7), torch.arange(count))
+    keys = random.fold(torch.tensor(7), torch.arange(count))
     wins = sum(bool((logits + noise_of(key, 1))[0].argmax() == 0) for key in keys)
     assert abs(wins / count - torch.sigmoid(torch.tensor(1.0)).item()) < 0.02
     assert method.tau(1, 1) == 5.0

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from pflsweep.check.case import Case, advance
-from pflsweep.check.command import method_at
-from pflsweep.compose import conf_dir, read_option
-from pflsweep.engine.task import Batch, Task
+from pflsweep.commands.check import method_at
+from pflsweep.config.compose import conf_dir, read_option
+from pflsweep.conformance.case import Case, advance
+from pflsweep.methods.task import Batch, Task
 
 OPTIONS = sorted(file.stem for file in (conf_dir() / "algorithm").glob("*.yaml"))
 HEAD_ALONE = 1 / 3  # a gradient of the head is little more than a forward pass

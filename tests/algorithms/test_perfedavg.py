@@ -5,9 +5,18 @@ import torch
 
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.perfedavg import PerFedAvg
-from pflsweep.engine import parts
-
-from .helpers import EVERYBODY, NETWORK, Quadratic, by_hand, close, network, opened, same_in_chunks, simulate
+from pflsweep.methods import stock
+from tests.algorithms.helpers import (
+    EVERYBODY,
+    NETWORK,
+    Quadratic,
+    by_hand,
+    close,
+    network,
+    opened,
+    same_in_chunks,
+    simulate,
+)
 
 TASK, _ = NETWORK
 FO = {"form": "fo", "alpha": 0.05, "delta": 1e-3, "eval_lr": None}
@@ -19,7 +28,7 @@ class SecondBatches(FedAvg):
     """FedAvg on the second batch of each of Per-FedAvg's pairs."""
 
     def fit(self, given, data, work):
-        return parts.run(self.step, given, work, (second for _, second in data.batches(2, self.epochs)))
+        return stock.run(self.step, given, work, (second for _, second in data.batches(2, self.epochs)))
 
 
 @pytest.mark.parametrize("chunk", [1, EVERYBODY])

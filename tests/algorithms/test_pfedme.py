@@ -3,8 +3,16 @@ import torch
 
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.pfedme import PFedMe
-
-from .helpers import EVERYBODY, NETWORK, ONE_AND_TWO, STILL, by_hand, close, newest_until_sampled, simulate
+from tests.algorithms.helpers import (
+    EVERYBODY,
+    NETWORK,
+    ONE_AND_TWO,
+    STILL,
+    by_hand,
+    close,
+    newest_until_sampled,
+    simulate,
+)
 
 TASK, W0 = NETWORK
 PLAIN = {"lam": 2.0, "inner_steps": 2, "inner_lr": 0.1, "beta": 1.0, "eval": "theta"}

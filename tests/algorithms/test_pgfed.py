@@ -3,8 +3,7 @@ import torch
 
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.pgfed import PGFed
-
-from .helpers import EVERYBODY, NETWORK, close, same_in_chunks, simulate
+from tests.algorithms.helpers import EVERYBODY, NETWORK, close, same_in_chunks, simulate
 
 SIZE = NETWORK[0].size
 FULL = {"mu": 0.3, "alpha_lr": 0.05, "beta": 0.0, "estimate": "full"}

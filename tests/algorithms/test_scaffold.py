@@ -3,9 +3,8 @@ import torch
 
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.scaffold import Scaffold
-from pflsweep.errors import UserError
-
-from .helpers import EVERYBODY, NETWORK, STILL, by_hand, close, make, opened, same_in_chunks, simulate
+from pflsweep.util.errors import UserError
+from tests.algorithms.helpers import EVERYBODY, NETWORK, STILL, by_hand, close, make, opened, same_in_chunks, simulate
 
 TASK, _ = NETWORK
 ONE = {"global_lr": 1.0}

@@ -4,9 +4,19 @@ import torch
 
 from pflsweep.algorithms.local import Local
 from pflsweep.algorithms.splitgp import SplitGP, entropy
-from pflsweep.engine.lift import tree_map
-
-from .helpers import EVERYBODY, FEDERATION, NETWORK, Quadratic, by_hand, close, make, opened, same_in_chunks, simulate
+from pflsweep.ops.vmap import tree_map
+from tests.algorithms.helpers import (
+    EVERYBODY,
+    FEDERATION,
+    NETWORK,
+    Quadratic,
+    by_hand,
+    close,
+    make,
+    opened,
+    same_in_chunks,
+    simulate,
+)
 
 TASK, W0 = NETWORK
 BODY, HEAD, P, H = TASK.extractor, TASK.head, TASK.size, TASK.head.stop - TASK.head.start

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pflsweep.cli import main
+from pflsweep.commands.main import main
 
 Files = dict[str, str | bytes]
 SWEEP = ["-m", "sweep=x.yaml", "plan=true"]

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from pflsweep.algorithms.fedavg import FedAvg
-from pflsweep.check import command, main
-from pflsweep.check import properties as p
-from pflsweep.check.case import Case, difference
-from pflsweep.check.command import case_of, verdict
-from pflsweep.engine.protocol import Method
-from pflsweep.errors import UserError
+from pflsweep.commands import check
+from pflsweep.commands.check import case_of, main, verdict
+from pflsweep.conformance import properties as p
+from pflsweep.conformance.case import Case, difference
+from pflsweep.methods.protocol import Method
+from pflsweep.util.errors import UserError
 from tests import broken
 
 CAUGHT: list[tuple[type[Method], p.Property, str]] = [
@@ -76,7 +76,7 @@ def test_infinities_hide_no_difference() -> None:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two properties, for tests of the command itself."""
-    monkeypatch.setattr(command, "PROPERTIES", (p.verbs_are_pure, p.any_chunking))
+    monkeypatch.setattr(check, "PROPERTIES", (p.verbs_are_pure, p.any_chunking))
 
 
 def test_check_prints_a_line_for_each_property(few: None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,7 +98,7 @@ def test_check_says_a_reason_once(few: None, monkeypatch: pytest.MonkeyPatch, ca
         """fails likewise"""
         p.verbs_are_pure(case)
 
-    monkeypatch.setattr(command, "PROPERTIES", (p.verbs_are_pure, another))
+    monkeypatch.setattr(check, "PROPERTIES", (p.verbs_are_pure, another))
     assert main(["tests.broken.WritesIntoDown"]) == 1
     out = capsys.readouterr().out
     assert out.count("step writes into") == 1

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pflsweep.cli import main
+from pflsweep.commands.main import main
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 

@@ -12,12 +12,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pflsweep import __version__, cli
-from pflsweep.cli import main
-from pflsweep.listing import GROUPS
+from pflsweep import __version__
+from pflsweep.commands import main as commands_main
+from pflsweep.commands.list import GROUPS
+from pflsweep.commands.main import main
 
 SMALL = ["tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.rounds=2"]
-COMMAND = "import sys; from pflsweep.cli import main; sys.exit(main())"
+COMMAND = "import sys; from pflsweep.commands.main import main; sys.exit(main())"
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -79,7 +80,7 @@ def test_bad_input_is_one_paragraph_and_exit_code_2(
 
 def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
     code = (
-        "import sys; from pflsweep.cli import main; main(['--help']); "
+        "import sys; from pflsweep.commands.main import main; main(['--help']); "
         "heavy = {'torch', 'mlflow', 'pandas', 'sklearn', 'optuna', 'matplotlib'} & set(sys.modules); "
         "sys.exit(', '.join(heavy) or 0)"
     )
@@ -107,7 +108,7 @@ def test_list(what: str, words: list[str], capsys: pytest.CaptureFixture) -> Non
     assert main(["list", what]) == 0
     out = capsys.readouterr().out
     assert [word for word in words if word not in out] == []
-    files = Path(cli.__file__).parent.parent.glob(f"conf/{GROUPS[what]}/*.yaml")
+    files = Path(commands_main.__file__).parents[2].glob(f"conf/{GROUPS[what]}/*.yaml")
     assert len(out.splitlines()) == len(list(files))
 
 
@@ -279,7 +280,7 @@ def test_a_text_that_ends_the_command_is_shown(monkeypatch: pytest.MonkeyPatch, 
     def leave(*_: object) -> None:
         raise SystemExit("why it ended")
 
-    monkeypatch.setattr(cli, "_word", leave)
+    monkeypatch.setattr(commands_main, "_word", leave)
     assert main(["list"]) == 1
     assert "why it ended" in capsys.readouterr().err
 
@@ -293,12 +294,12 @@ def test_a_working_directory_that_was_deleted_is_said() -> None:
 
 
 def test_a_bug_shows_its_traceback(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    import pflsweep.trial
+    import pflsweep.trial.run
 
     def bug(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(pflsweep.trial, "build", bug)
+    monkeypatch.setattr(pflsweep.trial.run, "build", bug)
     with pytest.raises(RuntimeError, match="a bug"):
         main(SMALL)
     assert main(["-m", "seed=0,1", *SMALL]) == 1
@@ -320,11 +321,11 @@ def test_a_method_of_ones_own_in_the_working_directory(capsys: pytest.CaptureFix
 
 
 def test_ctrl_c_is_exit_code_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    import pflsweep.trial
+    import pflsweep.trial.run
 
     def stop(*_: object) -> None:
-        raise pflsweep.trial.Stopped("stopped after round 1 of 2; the same command continues")
+        raise pflsweep.trial.run.Stopped("stopped after round 1 of 2; the same command continues")
 
-    monkeypatch.setattr(pflsweep.trial, "build", stop)
+    monkeypatch.setattr(pflsweep.trial.run, "build", stop)
     assert main(SMALL) == 130
     assert "stopped after round 1 of 2; the same command continues" in capsys.readouterr().err

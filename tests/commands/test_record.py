@@ -9,14 +9,14 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pflsweep import carry
-from pflsweep.cli import main
-from pflsweep.compose import Config
-from pflsweep.config import Parts
-from pflsweep.disk import claimed
-from pflsweep.errors import UserError
-from pflsweep.record import Record
-from pflsweep.report.paper.store import ledgers
+from pflsweep.commands import record
+from pflsweep.commands.main import main
+from pflsweep.config.compose import Config
+from pflsweep.records.ledger import ledgers
+from pflsweep.records.record import Record
+from pflsweep.trial.build import Parts
+from pflsweep.util.errors import UserError
+from pflsweep.util.files import claimed
 from tests.report import records
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -152,26 +152,26 @@ def test_a_place_that_cannot_be_written_to_is_chosen_by_its_flag(capsys: pytest.
 def test_a_ledger_of_trials_that_failed_gives_way_to_that_of_their_retry(
     capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import pflsweep.trial
+    import pflsweep.trial.run
 
     def failed() -> list[dict[str, str]]:
         (file,) = Path("out/sweeps").glob("*.json")
         return [group["failed"] for group in json.loads(file.read_text())["groups"]]
 
     command = ["-m", *TRIAL, "train.rounds=1", "seed=0,1"]
-    build, export = pflsweep.trial.build, ["record", "export", "--out", "out"]
+    build, export = pflsweep.trial.run.build, ["record", "export", "--out", "out"]
 
     def broken(config: Config) -> Parts:
         if config.values["seed"]:
             raise UserError("a full disk")
         return build(config)
 
-    monkeypatch.setattr(pflsweep.trial, "build", broken)
+    monkeypatch.setattr(pflsweep.trial.run, "build", broken)
     assert main(command) == 2
     assert main(export) == 0
     assert failed() == [{"1": "a full disk"}]
     shutil.copytree("out", "old")
-    monkeypatch.setattr(pflsweep.trial, "build", build)
+    monkeypatch.setattr(pflsweep.trial.run, "build", build)
     assert main([*command, "retry=true"]) == 0
     assert main(export) == 0
     assert failed() == [{}]
@@ -186,9 +186,9 @@ def test_ledgers_of_one_plan_from_two_machines_are_joined(
     apart: bool, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """apart: their searches were won by different points, whose final trials do not belong together."""
-    import pflsweep.trial
+    import pflsweep.trial.run
 
-    build = pflsweep.trial.build
+    build = pflsweep.trial.run.build
     for machine in (0, 1):  # each fails at the other's seed
 
         def broken(config: Config, machine: int = machine) -> Parts:
@@ -196,7 +196,7 @@ def test_ledgers_of_one_plan_from_two_machines_are_joined(
                 raise UserError("a full disk")
             return build(config)
 
-        monkeypatch.setattr(pflsweep.trial, "build", broken)
+        monkeypatch.setattr(pflsweep.trial.run, "build", broken)
         assert main(["-m", *TRIAL, "train.rounds=1", "seed=0,1", f"paths.runs=machine{machine}"]) == 2
     if apart:
         (file,) = Path("machine1/sweeps").glob("*.json")
@@ -234,7 +234,7 @@ def group(winner: float, trials: str, points: int = 3, without_result: int = 0, 
 def test_what_is_joined_of_two_ledgers(
     old: dict[str, Any], new: dict[str, Any], winner: float, trials: str, failed: list[str]
 ) -> None:
-    told = carry._joined(old, new)
+    told = record._joined(old, new)
     assert told["winner"] == {"train.lr": winner}
     assert ("".join(sorted(told["trials"])), list(told["failed"])) == (trials, failed)
 
@@ -247,14 +247,14 @@ def test_groups_are_joined_by_setting_and_method_in_whatever_order_they_stand(tm
         (folder / "plan.json").write_text(json.dumps(records.ledger(groups, written=written)))
     (one,), (two,) = ledgers(tmp_path / "one"), ledgers(tmp_path / "two")
     content = json.loads(two.path.read_text())
-    assert carry._join(two, content, one, tmp_path / "one", "--out")
+    assert record._join(two, content, one, tmp_path / "one", "--out")
     (joined,) = ledgers(tmp_path / "one")
     assert {method: sorted(group["trials"]) for (_, method), group in joined.groups.items()} == {
         "local": ["0", "1"],
         "fedavg": ["0"],
     }
     assert joined.written == 2
-    assert not carry._join(two, content, joined, tmp_path / "one", "--out")
+    assert not record._join(two, content, joined, tmp_path / "one", "--out")
 
 
 def unfinished() -> None:

@@ -6,12 +6,11 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from pflsweep.errors import UserError
+from pflsweep.commands.report import main
+from pflsweep.records.select import choose
 from pflsweep.report import figures, style
-from pflsweep.report.cli import main
-from pflsweep.report.select import choose
-
-from .records import create, finished, partition, train
+from pflsweep.util.errors import UserError
+from tests.report.records import create, finished, partition, train
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -195,7 +194,7 @@ def test_pictures_of_any_number_of_clients(clients, tmp_path):
 
 def test_a_report_imports_neither_torch_nor_mlflow(here):
     code = (
-        "import sys; from pflsweep.report.cli import main; main(['runs']);"
+        "import sys; from pflsweep.commands.report import main; main(['runs']);"
         "sys.exit(bool({'torch', 'mlflow', 'scipy.stats'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -10,21 +10,23 @@ from typing import Any
 
 import pytest
 
-from pflsweep import disk, identity, rules
 from pflsweep.algorithms.fedavg import FedAvg
-from pflsweep.compose import Config, compose
-from pflsweep.config import neutral_values, typed
-from pflsweep.engine.protocol import hyper
-from pflsweep.identity import config_digest, method_name, option_of, shipped_options
-from pflsweep.keys import PLUGS, flat
-from pflsweep.setting import canonical, digest_of, flat_values, numerics, own_code
+from pflsweep.config import fields, identity, schema
+from pflsweep.config.compose import Config, compose
+from pflsweep.config.identity import config_digest, method_name, option_of, shipped_options
+from pflsweep.config.keys import PLUGS, flat
+from pflsweep.config.schema import typed
+from pflsweep.methods.protocol import hyper
+from pflsweep.trial.build import neutral_values
+from pflsweep.trial.metadata import canonical, digest_of, flat_values, numerics, own_code
+from pflsweep.util import files
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RECORDS = sorted(file.parent for file in (ROOT / "reports/runs").glob("*/meta.json"))
 
 
-def digest(*overrides: str, extends: bool = True) -> str:
-    return digest_of(compose(list(overrides)), extends, [])
+def digest(*overrides: str, resumable: bool = True) -> str:
+    return digest_of(compose(list(overrides)), resumable, [])
 
 
 @pytest.mark.parametrize(
@@ -109,8 +111,8 @@ def test_the_name_of_what_a_target_names() -> None:
 
 MOVED = """
 import json, sys
-from pflsweep.compose import compose
-from pflsweep.setting import digest_of
+from pflsweep.config.compose import compose
+from pflsweep.trial.metadata import digest_of
 from pflsweep import __file__ as here
 words = json.loads(sys.argv[1])
 print(json.dumps([here, [digest_of(compose(each), True, []) for each in words]]))
@@ -139,7 +141,7 @@ def test_moved_modules_and_renamed_classes_change_no_identity(tmp_path: Path) ->
     move("pflsweep.models.mlp", "pflsweep.models.perceptron")
     move("pflsweep.data.datasets.mnist", "pflsweep.sets.digits_28")
     move("pflsweep.data.partition.iid", "pflsweep.data.partition.alike")
-    move("pflsweep.algorithms.fedala", "pflsweep.plugins.adaptive", "Ala")
+    move("pflsweep.plugins.ala", "pflsweep.plugins.adaptive", "Ala")
     done = subprocess.run(
         [sys.executable, "-c", MOVED, json.dumps(words)], cwd=tmp_path, capture_output=True, text=True,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path)},
@@ -156,8 +158,8 @@ def test_a_new_key_with_its_neutral_value_changes_no_identity(monkeypatch: pytes
         config.values["train"]["new_key"] = value
         return digest_of(config, True, [])
 
-    rule = rules.Rule((int,), neutral=3)
-    monkeypatch.setitem(rules.RULES, "train.new_key", rule)
+    rule = fields.Rule((int,), neutral=3)
+    monkeypatch.setitem(schema.RULES, "train.new_key", rule)
     monkeypatch.setitem(identity.NEUTRAL, "train.new_key", rule.neutral)
     assert with_key(3) == digest() != with_key(4)
 
@@ -221,7 +223,7 @@ def test_committed_records_are_found_by_what_they_hold() -> None:
     """The command that would train them again has their identity: their options and values, floats as floats."""
     references: dict[tuple[str, ...], Config] = {}
     for folder in RECORDS:
-        meta, values = disk.read_json(folder / "meta.json"), disk.read_yaml(folder / "config.yaml")
+        meta, values = files.read_json(folder / "meta.json"), files.read_yaml(folder / "config.yaml")
         groups = {"algorithm": meta["method"], "model": meta["model"].partition(".")[0]}
         groups |= {group: meta[group] for group in ("dataset", "partition", *PLUGS, "study")}
         options = tuple(f"{group}={option}" for group, option in groups.items())
@@ -233,11 +235,15 @@ def test_committed_records_are_found_by_what_they_hold() -> None:
         found = {
             identity.identity(
                 config_digest(
-                    canonical(again), versions=versions, numerics=meta["numerics"], extends=extends, code=meta["code"]
+                    canonical(again),
+                    versions=versions,
+                    numerics=meta["numerics"],
+                    resumable=resumable,
+                    code=meta["code"],
                 ),
                 meta["data_checksum"],
             )
-            for extends in (True, False)
+            for resumable in (True, False)
         }
         assert folder.name == meta["identity"]
         assert folder.name in found
@@ -269,16 +275,16 @@ def test_what_is_hashed_beside_the_config() -> None:
     assert len({config_digest(config, **{**same, **other}) for other in others}) == len(others)
     assert config_digest(config, **{**same, "numerics": {"engine": 1, "new": 1}}) == config_digest(config, **same)
     assert len({identity.identity("a", "x"), identity.identity("a", "y"), identity.identity("b", "x")}) == 3
-    assert digest("train.rounds=7", extends=False) != digest(extends=False)
+    assert digest("train.rounds=7", resumable=False) != digest(resumable=False)
 
 
 def test_a_raised_family_changes_the_identities_of_its_models_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     words = {"dense": ["model=mlp"], "convolutional": ["model=cnn"], "text": ["model=fasttext"]}
     before = {family: digest(*each) for family, each in words.items()}
     for family in words:
-        monkeypatch.setattr("pflsweep.setting.NUMERICS", {**identity.NUMERICS, family: 2})
+        monkeypatch.setattr("pflsweep.trial.metadata.NUMERICS", {**identity.NUMERICS, family: 2})
         assert [each for each in words if digest(*words[each]) != before[each]] == [family]
-    monkeypatch.setattr("pflsweep.setting.NUMERICS", {**identity.NUMERICS, "engine": 2})
+    monkeypatch.setattr("pflsweep.trial.metadata.NUMERICS", {**identity.NUMERICS, "engine": 2})
     assert all(digest(*each) != before[family] for family, each in words.items())
 
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from pflsweep import places
-from pflsweep.compose import Config, compose, conf_dir, read_option
-from pflsweep.config import build, build_model, check
-from pflsweep.engine.protocol import hyper, hyperparameters
-from pflsweep.errors import UserError
-from pflsweep.keys import PLUGS
-from pflsweep.rules import Rule, field_rule
+from pflsweep.config.compose import Config, compose, conf_dir, read_option
+from pflsweep.config.fields import Rule, field_rule, hyperparameters
+from pflsweep.config.keys import PLUGS
+from pflsweep.config.schema import check
+from pflsweep.methods.protocol import hyper
+from pflsweep.trial.build import build, build_model
+from pflsweep.util import resources
+from pflsweep.util.errors import UserError
 
 
 def options(group: str) -> list[str]:
@@ -157,7 +158,7 @@ def test_a_method_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "own_method.py").write_text(
         "from dataclasses import dataclass\n"
         "from pflsweep.algorithms.fedavg import FedAvg\n"
-        "from pflsweep.engine.protocol import hyper\n"
+        "from pflsweep.methods.protocol import hyper\n"
         "@dataclass(frozen=True, kw_only=True)\n"
         "class Mine(FedAvg):\n"
         "    kind: str = hyper('which', choices=('a', 'b'))\n"
@@ -228,7 +229,7 @@ def test_the_working_directory_does_not_matter(tmp_path: Path, monkeypatch: pyte
 def test_conf_inside_the_package_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a wheel, where conf/ lies in the package."""
     shutil.copytree(conf_dir(), tmp_path / "conf")
-    monkeypatch.setattr(places, "__file__", str(tmp_path / "places.py"))
+    monkeypatch.setattr(resources, "__file__", str(tmp_path / "util" / "resources.py"))
     assert conf_dir() == tmp_path / "conf"
     check(compose([]))
 

@@ -1,4 +1,4 @@
-"""One table of all methods: every property of pflsweep.check on every row, and each row's reductions."""
+"""One table of all methods: every property of pflsweep.conformance on every row, and each row's reductions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,11 +10,12 @@ import torch
 import yaml
 from torch import Tensor
 
-from pflsweep.algorithms.fedala import Ala
 from pflsweep.algorithms.fedavg import FedAvg
-from pflsweep.check.case import Case, Sizes, advance, assert_same, difference, known, models
-from pflsweep.check.command import case_of, method_at
-from pflsweep.check.properties import (
+from pflsweep.commands.check import case_of, method_at
+from pflsweep.config.compose import conf_dir
+from pflsweep.config.schema import check_fields
+from pflsweep.conformance.case import Case, Sizes, advance, assert_same, difference, known, models
+from pflsweep.conformance.properties import (
     PROPERTIES,
     Property,
     absent_clients_stay,
@@ -22,15 +23,14 @@ from pflsweep.check.properties import (
     any_chunking_with_noise,
     state_is_complete,
 )
-from pflsweep.compose import conf_dir
-from pflsweep.config import check_fields
 from pflsweep.data.federation import Federation
-from pflsweep.engine import parts
 from pflsweep.engine.clients import optimiser_states
-from pflsweep.engine.lift import leaves
-from pflsweep.engine.optimiser import Sgd
-from pflsweep.engine.protocol import Given, Method, Plugin, Verbs, hyper
-from pflsweep.engine.task import Task
+from pflsweep.methods import stock
+from pflsweep.methods.optimizer import Sgd
+from pflsweep.methods.protocol import Given, Method, Plugin, Verbs, hyper
+from pflsweep.methods.task import Task
+from pflsweep.ops.vmap import leaves
+from pflsweep.plugins.ala import Ala
 from pflsweep.plugins.attack import Gaussian, Scaled
 from pflsweep.plugins.privacy import DpSgd
 from tests.engine.asks_back import LineSearch
@@ -45,7 +45,7 @@ class OnSecondBatch(FedAvg):
 
     def fit(self, given: Any, data: Any, work: Any) -> Any:
         batches = (group[1] for group in data.batches(self.count, self.epochs))
-        return parts.run(self.step, given, work, batches)
+        return stock.run(self.step, given, work, batches)
 
 
 YAMLS = {file.stem: yaml.safe_load(file.read_text()) for file in (conf_dir() / "algorithm").glob("*.yaml")}

@@ -13,10 +13,10 @@ import yaml
 from hydra.utils import get_method
 from PIL import Image
 
-from pflsweep.compose import compose
-from pflsweep.config import build_federation
+from pflsweep.config.compose import compose
 from pflsweep.data.dataset import Dataset
-from pflsweep.vision import torchvision
+from pflsweep.ops.torchvision_compat import torchvision
+from pflsweep.trial.build import build_federation
 
 CONF = Path(__file__).parents[2] / "conf/dataset"
 NOWHERE = Path("nowhere")

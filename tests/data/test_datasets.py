@@ -14,8 +14,8 @@ import yaml
 
 from pflsweep.data.datasets import cifar, files, mnist
 from pflsweep.data.datasets.pack import checksum
-from pflsweep.errors import UserError
-from pflsweep.vision import torchvision
+from pflsweep.ops.torchvision_compat import torchvision
+from pflsweep.util.errors import UserError
 from tests.data.loading import CONF, chosen, forbid, from_yaml, serve
 
 # Where data are looked for

@@ -7,15 +7,15 @@ import torch
 from pflsweep.data.augment import crop_flip
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.federation import Federation
-from pflsweep.data.handle import Data
-from pflsweep.engine import draws
-from pflsweep.errors import UserError
+from pflsweep.data.loader import ClientData
+from pflsweep.ops import random
+from pflsweep.util.errors import UserError
 from tests.data.loading import from_yaml
 
 SIDE = 16
 REACH = SIDE // 8
 BLACK = torch.tensor([-5.0, -6.0]).view(2, 1, 1)
-KEYS = torch.stack([draws.tensor_key(0, "test", c) for c in range(3)])
+KEYS = torch.stack([random.tensor_key(0, "test", c) for c in range(3)])
 
 
 def images(count: int = 40, clients: int = 3) -> torch.Tensor:
@@ -62,12 +62,12 @@ def federation(augment: str, shape: tuple[int, ...] = (1, 8, 8)) -> Federation:
 
 
 def batches(federation: Federation, ids: list[int], round: int = 1, stream: str = "epochs"):
-    return list(Data.of(federation, ids, round, batch=3, large=4).train(2, stream))
+    return list(ClientData.of(federation, ids, round, batch=3, large=4).train(2, stream))
 
 
 @pytest.mark.parametrize("once", [1 << 24, 0])
 def test_training_batches_are_augmented_alike_in_every_chunk(once, monkeypatch):
-    monkeypatch.setattr("pflsweep.data.handle._ONCE", once)
+    monkeypatch.setattr("pflsweep.data.loader._ONCE", once)
     plain, changed = federation("none"), federation("crop_flip")
     together = batches(changed, [0, 1])
     for i in (0, 1):
@@ -88,13 +88,15 @@ def test_what_is_not_training_is_not_augmented():
     assert torch.equal(plain.gather(index)[0], changed.gather(index)[0])
     total = {}
     for name, one in (("plain", plain), ("changed", changed)):
-        total[name] = Data.of(one, [0, 1], 1, batch=3, large=4).mean(lambda batch: (batch.x * 1.0).sum((1, 2, 3, 4)))
+        total[name] = ClientData.of(one, [0, 1], 1, batch=3, large=4).mean(
+            lambda batch: (batch.x * 1.0).sum((1, 2, 3, 4))
+        )
     assert torch.equal(total["plain"], total["changed"])
 
 
 def test_private_batches_are_augmented_too():
     def first(augment: str) -> torch.Tensor:
-        return next(iter(Data.of(federation(augment), [1], 1, batch=7, large=9).poisson(1.0, 1.0).train(1))).x
+        return next(iter(ClientData.of(federation(augment), [1], 1, batch=7, large=9).poisson(1.0, 1.0).train(1))).x
 
     assert torch.equal(first("crop_flip"), first("crop_flip"))
     assert not torch.equal(first("crop_flip"), first("none"))

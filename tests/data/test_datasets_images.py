@@ -12,7 +12,7 @@ from pflsweep.data.dataset import Rows
 from pflsweep.data.datasets import office_home, organamnist, tiny_imagenet
 from pflsweep.data.federation import Federation
 from pflsweep.data.partition import domain
-from pflsweep.errors import UserError
+from pflsweep.util.errors import UserError
 from tests.data.loading import chosen, forbid, from_yaml, picture, serve
 
 # Tiny-ImageNet

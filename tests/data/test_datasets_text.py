@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pflsweep.data.datasets import agnews, text
-from pflsweep.errors import UserError
+from pflsweep.util.errors import UserError
 from tests.data.loading import from_yaml, serve
 
 

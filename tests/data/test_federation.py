@@ -8,8 +8,8 @@ import torch
 
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.federation import Federation
-from pflsweep.data.handle import Data
-from pflsweep.engine.lift import each
+from pflsweep.data.loader import ClientData
+from pflsweep.ops.vmap import per_client
 
 SIZES = [1, 2, 3, 7]
 
@@ -30,8 +30,8 @@ FEDERATION = federation()
 ROWS = FEDERATION.rows["train"]
 
 
-def data(ids: list[int], round: int = 1, batch: int = 2, large: int = 3) -> Data:
-    return Data.of(FEDERATION, ids, round, batch=batch, large=large)
+def data(ids: list[int], round: int = 1, batch: int = 2, large: int = 3) -> ClientData:
+    return ClientData.of(FEDERATION, ids, round, batch=batch, large=large)
 
 
 def seen(batches) -> list[list[int]]:
@@ -44,7 +44,7 @@ def flat(lists: list[list[int]]) -> list[int]:
 
 
 class Mean:
-    @each
+    @per_client
     def x(self, batch):
         weight = torch.ones_like(batch.x[:, 0]) if batch.mask is None else batch.mask.to(batch.x.dtype)
         return (batch.x[:, 0] * weight).sum() / weight.sum().clamp(min=1)
@@ -94,7 +94,7 @@ def test_orders_belong_to_seed_round_stream_and_key():
     assert base == seen(data([3]).train(1))
     assert base != seen(data([3], round=2).train(1))
     assert base != seen(data([3]).train(1, "other"))
-    assert base != seen(Data.of(federation(keys=[3, 1, 2, 0]), [3], 1, batch=2, large=3).train(1))
+    assert base != seen(ClientData.of(federation(keys=[3, 1, 2, 0]), [3], 1, batch=2, large=3).train(1))
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_client_may_have_nothing_private():
     lone = Federation(
         FEDERATION.dataset, Rows([ROWS[3], np.array([12])], [ROWS[3]] * 2), validation=0.0, seed=5, device="cpu"
     )
-    private, joined = Data.of(lone, [1], 1, batch=2, large=3).public(0.1)
+    private, joined = ClientData.of(lone, [1], 1, batch=2, large=3).public(0.1)
     assert private.sizes.tolist() == [0]
     assert list(private.train(2)) == []
     assert joined.sizes.tolist() == [len(lone.public(0.1))]
@@ -218,6 +218,6 @@ def test_texts_are_handed_out_as_they_are() -> None:
     federation = Federation(texts, Rows(rows, rows), validation=0.0, seed=0, device="cpu")
     assert torch.equal(federation.gather(torch.tensor([1, 0]))[0], x[[1, 0]])
     for ids in ([1], [0, 1]):
-        batch = next(Data.of(federation, ids, 1, batch=2, large=2).train(1))
+        batch = next(ClientData.of(federation, ids, 1, batch=2, large=2).train(1))
         assert batch.x.dtype == torch.int32
         assert batch.x[-1, 0].tolist() == [70_000, 0, 0]

@@ -15,7 +15,7 @@ from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.datasets import digits
 from pflsweep.data.partition import dirichlet, domain, iid, natural, pathological, quantity, shards
 from pflsweep.data.partition.stats import emd, label_counts, summary
-from pflsweep.errors import UserError
+from pflsweep.util.errors import UserError
 
 CONF = Path(__file__).parents[2] / "conf/partition"
 fast = settings(max_examples=25, deadline=None, derandomize=True)

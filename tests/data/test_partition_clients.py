@@ -5,16 +5,17 @@ import pytest
 import torch
 
 from pflsweep.algorithms.fedavg import FedAvg
-from pflsweep.check.case import Case
-from pflsweep.check.world import CLIENTS, world
-from pflsweep.compose import Config, compose
-from pflsweep.config import build_federation, check
+from pflsweep.config.compose import Config, compose
+from pflsweep.config.identity import identity
+from pflsweep.config.schema import check
+from pflsweep.conformance.case import Case
+from pflsweep.conformance.fixtures import CLIENTS, fixture
 from pflsweep.data.federation import Federation
-from pflsweep.data.handle import Data
-from pflsweep.data.sampling import chances
+from pflsweep.data.loader import ClientData
+from pflsweep.data.participation import participation_probabilities
 from pflsweep.engine.simulation import Simulation
-from pflsweep.errors import UserError
-from pflsweep.identity import identity
+from pflsweep.trial.build import build_federation
+from pflsweep.util.errors import UserError
 
 ORDER = [4, 2, 0, 5, 1, 3]
 
@@ -27,7 +28,7 @@ def same(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
 
 
 def test_targets_change_hands_and_training_rows_do_not():
-    own = world(even=True).federation
+    own = fixture(even=True).federation
     other = own.permuted(0)
     assert sorted(other.targets) == list(range(CLIENTS))
     assert other.targets != own.targets == list(range(CLIENTS))
@@ -44,23 +45,23 @@ def test_validation_rows_go_with_the_test_rows():
 
 
 def test_a_shuffle_is_reproducible_and_another_one_is_another():
-    drawn = [tuple(world().federation.permuted(shuffle).targets) for shuffle in (0, 0, 1, 2, 3, 4)]
+    drawn = [tuple(fixture().federation.permuted(shuffle).targets) for shuffle in (0, 0, 1, 2, 3, 4)]
     assert drawn[0] == drawn[1]
     assert len(set(drawn)) >= 4
 
 
 def test_targets_follow_the_client_and_not_its_place():
-    plain, moved = world().federation.permuted(3), world(order=ORDER).federation.permuted(3)
+    plain, moved = fixture().federation.permuted(3), fixture(order=ORDER).federation.permuted(3)
     by_key = {int(plain.keys[i]): int(plain.keys[j]) for i, j in enumerate(plain.targets)}
     assert by_key == {int(moved.keys[i]): int(moved.keys[j]) for i, j in enumerate(moved.targets)}
 
 
 @pytest.mark.parametrize("ids", [[0], [2, 3, 5]])
 def test_a_methods_holdout_is_the_targets_and_nobody_trains_on_it(ids):
-    own, other = world().federation, world().federation.permuted(1)
+    own, other = fixture().federation, fixture().federation.permuted(1)
 
     def parts(federation: Federation, ids: list[int]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        rest, held = Data.of(federation, ids, 1, batch=4, large=8).holdout(0.2)
+        rest, held = ClientData.of(federation, ids, 1, batch=4, large=8).holdout(0.2)
         return rest._rows["train"], held._rows["train"]
 
     rest, held = parts(other, ids)
@@ -74,7 +75,7 @@ def test_a_methods_holdout_is_the_targets_and_nobody_trains_on_it(ids):
 
 
 def test_new_clients_are_apart_and_keep_their_rows_and_keys():
-    whole = world().federation
+    whole = fixture().federation
     federation, new = whole.newcomers(2)
     assert (federation.clients, new.clients) == (4, 2)
     keys = federation.keys.tolist() + new.keys.tolist()
@@ -90,14 +91,14 @@ def test_new_clients_are_apart_and_keep_their_rows_and_keys():
 
 def test_who_is_new_depends_on_the_seed_and_on_keys_alone():
     def new(**options) -> set[int]:
-        return set(world(**options).federation.newcomers(2)[1].keys.tolist())
+        return set(fixture(**options).federation.newcomers(2)[1].keys.tolist())
 
     assert new() == new() == new(order=ORDER)
     assert len({frozenset(new(seed=seed)) for seed in range(8)}) > 3
 
 
 def test_without_new_clients_nothing_changes():
-    whole = world().federation
+    whole = fixture().federation
     federation, new = whole.newcomers(0)
     assert federation is whole
     assert new is None
@@ -105,7 +106,7 @@ def test_without_new_clients_nothing_changes():
 
 def test_somebody_has_to_train():
     with pytest.raises(UserError, match=r"data.new is 6: it must be below the 6 clients"):
-        world().federation.newcomers(6)
+        fixture().federation.newcomers(6)
 
 
 # Non-uniform participation
@@ -129,7 +130,7 @@ def plainly(order: list[int] | None = None) -> Simulation:
 
 def simulation(kind: str, alpha: float = 1.0, order: list[int] | None = None) -> Simulation:
     sim = plainly(order)
-    sim.federation.chances = chances(sim.federation, kind, alpha)
+    sim.federation.chances = participation_probabilities(sim.federation, kind, alpha)
     return sim
 
 
@@ -179,7 +180,7 @@ def test_the_defaults_leave_older_records_their_identity():
         for key in without:
             group, _, name = key.partition(".")
             del values[group][name]
-        return identity(values, data_checksum="d", version=1, extends=True)
+        return identity(values, data_checksum="d", version=1, resumable=True)
 
     assert known() == known(without=YOUNG)
     together = [("data.targets=permuted",), ("data.targets=permuted", "data.shuffle=1"), ("data.new=2",)]

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from pflsweep.compose import compose
-from pflsweep.config import build_federation, check
+from pflsweep.config.compose import compose
+from pflsweep.config.schema import check
 from pflsweep.data.federation import Federation
 from pflsweep.data.partition import embedding, latent
 from pflsweep.data.partition.stats import emd
-from pflsweep.errors import UserError
+from pflsweep.trial.build import build_federation
+from pflsweep.util.errors import UserError
 from tests.data.loading import picture
 
 FIVE = ["partition=latent", "model@partition.embedder=mlp", "partition.embedder.hidden=[64,32]", "device=cpu"]

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from pflsweep.compose import compose
+from pflsweep.config.compose import compose
 from pflsweep.data.partition.stats import emd
-from pflsweep.errors import UserError
-from pflsweep.record import Record
-from pflsweep.trial import Result, run_trial
+from pflsweep.records.record import Record
+from pflsweep.trial.run import Result, run_trial
+from pflsweep.util.errors import UserError
 
 SMALL = ["partition.clients=8", "model.hidden=[16]", "train.epochs=1", "train.rounds=2", "train.threads=1"]
 LATENT = "partition=latent partition.clusters=4 model@partition.embedder=mlp partition.components=8 data.root=data"

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from pflsweep.engine import parts
-from pflsweep.engine.lift import each
-from pflsweep.engine.protocol import Given, Method, Scalars, Turn, Vector, hyper
-from pflsweep.engine.task import Batch
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Method, Scalars, Turn, Vector, hyper
+from pflsweep.methods.task import Batch
+from pflsweep.ops.vmap import per_client
 
 
 class Up(NamedTuple):
@@ -30,33 +30,33 @@ class LineSearch(Method):
     """FedAvg that halves the server's step until the cohort's mean loss falls."""
 
     paper = "none: a test of the protocol"
-    unsampled = "the global model"
+    unsampled_model = "the global model"
 
     trials: int = hyper("steps that are tried, at most", low=1)
 
-    init = parts.global_server
-    init_client = parts.stateless_client
-    send = parts.broadcast
-    start = parts.start_from_down
-    step = parts.sgd_step
-    fit = parts.local_epochs
-    personal = parts.personal_is_global
-    global_model = parts.shared_model
+    init = stock.global_server
+    init_client = stock.stateless_client
+    send = stock.broadcast
+    start = stock.start_from_down
+    step = stock.sgd_step
+    fit = stock.local_epochs
+    personal = stock.personal_is_global
+    global_model = stock.shared_model
 
-    @each
+    @per_client
     def risk(self, w: Tensor, batch: Batch) -> Tensor:
         return self.task.loss(w, batch)
 
-    def finish(self, given: Given, data: Any, work: parts.Work) -> tuple[Up, Any]:
+    def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[Up, Any]:
         return Up(work.w - given.down.w, data.mean(self.risk, given.down.w)), given.client
 
-    def aggregate(self, server: parts.Server, up: Up, turn: Turn) -> Generator[Question, Reply, parts.Server]:
+    def aggregate(self, server: stock.Server, up: Up, turn: Turn) -> Generator[Question, Reply, stock.Server]:
         move, before = turn.share @ up.delta, turn.share @ up.loss
         for trial in range(self.trials):
             step = move / 2**trial
-            replies = yield Question(parts.to_all(step, turn))
+            replies = yield Question(stock.to_all(step, turn))
             if turn.share @ replies.loss < before:
-                return parts.Server(server.w + step)
+                return stock.Server(server.w + step)
         return server
 
     def answer(self, given: Given, data: Any, question: Question) -> Reply:

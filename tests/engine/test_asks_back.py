@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from pflsweep.algorithms.fedavg import FedAvg
-from pflsweep.check.case import Case, advance, sizes
+from pflsweep.conformance.case import Case, advance, sizes
+from pflsweep.engine.communication import Traffic
 from pflsweep.engine.simulation import Simulation
-from pflsweep.engine.wire import Traffic
 from tests.engine.asks_back import LineSearch
 
 ASKED: list[list[int]] = []

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from pflsweep import disk
 from pflsweep.engine import clients as engine_clients
 from pflsweep.engine.clients import Clients, OptimiserStates, optimiser_states
-from pflsweep.engine.lift import leaves
-from pflsweep.errors import UserError
+from pflsweep.ops.vmap import leaves
+from pflsweep.records import checkpoint
+from pflsweep.util.errors import UserError
 
 
 class Row(NamedTuple):
@@ -70,9 +70,9 @@ def test_a_stores_state_is_its_seen_rows(copied: float, monkeypatch: pytest.Monk
     viewed = [block.data_ptr() for block in state["rows"][0]] == [clients._rows.w[i].data_ptr() for i in (0, 3)]
     assert viewed != bool(copied)
     assert state["rows"][0][0].untyped_storage().nbytes() == (24 if copied else 16)
-    disk.write_torch(tmp_path / "state.pt", state)
+    checkpoint.write_torch(tmp_path / "state.pt", state)
     other = store()
-    other.load(disk.read_torch(tmp_path / "state.pt"))
+    other.load(checkpoint.read_torch(tmp_path / "state.pt"))
     everybody = torch.arange(5)
     for a, b in zip(leaves(other.get(everybody)), leaves(clients.get(everybody)), strict=True):
         assert torch.equal(a, b)

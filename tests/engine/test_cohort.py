@@ -7,11 +7,11 @@ import torch
 
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedbabu import FedBABU
-from pflsweep.check.case import advance, assert_same, known, models
-from pflsweep.check.command import case_of
+from pflsweep.commands.check import case_of
+from pflsweep.conformance.case import advance, assert_same, known, models
 from pflsweep.engine.cohort import Chunks, Gathered, own, select
-from pflsweep.engine.lift import leaves
-from pflsweep.engine.protocol import Given, Turn, Verbs
+from pflsweep.methods.protocol import Given, Turn, Verbs
+from pflsweep.ops.vmap import leaves
 
 
 def test_work_that_the_engine_owns_shares_no_memory() -> None:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pflsweep.engine.protocol import Empty, Ids, Scalars, Vector
-from pflsweep.engine.wire import message_size
+from pflsweep.engine.communication import message_size
+from pflsweep.methods.protocol import Empty, Ids, Scalars, Vector
 
 
 class Message(NamedTuple):

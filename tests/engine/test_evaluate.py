@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedrod import FedRoD
 from pflsweep.algorithms.local import Local
-from pflsweep.check.case import Case, advance, assert_same, known, packed, unpacked
-from pflsweep.check.world import world
+from pflsweep.conformance.case import Case, advance, assert_same, known, packed, unpacked
+from pflsweep.conformance.fixtures import fixture
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.federation import Federation
 from pflsweep.engine import evaluate
 from pflsweep.engine.evaluate import OWN, Metrics, Scores, cover, score, targets
-from pflsweep.engine.protocol import Method
 from pflsweep.engine.simulation import Simulation
-from pflsweep.engine.task import Task
+from pflsweep.methods.protocol import Method
+from pflsweep.methods.task import Task
 from pflsweep.models.blocks import model_of
 from pflsweep.models.layers import BatchNorm2d
 
@@ -100,7 +100,7 @@ def test_the_subset_is_a_clients_own_rows_and_those_of_some_others() -> None:
 def test_half_of_the_others_are_as_many_as_on_fedpgs_platform() -> None:
     """N // 2, whether N is even or odd."""
     for clients in (6, 5):
-        federation = world(even=True).federation.only(np.arange(clients))
+        federation = fixture(even=True).federation.only(np.arange(clients))
         own = federation.rows["test"]
         for rows in targets(federation, "test", EVERYTHING)["subset"]:
             assert len(rows) == (clients // 2 + 1) * len(own[0])
@@ -119,11 +119,11 @@ def test_the_subset_may_be_as_large_as_the_clients_own() -> None:
 
 def test_the_subset_is_drawn_once_by_key() -> None:
     order = [3, 0, 5, 1, 4, 2]
-    plain, moved = world().federation, world(order=order).federation
+    plain, moved = fixture().federation, fixture(order=order).federation
     first, again, of_moved = (targets(f, "test", EVERYTHING)["subset"] for f in (plain, plain, moved))
     assert [rows.tolist() for rows in again] == [rows.tolist() for rows in first]
     assert [rows.tolist() for rows in of_moved] == [first[i].tolist() for i in order]
-    other = targets(world(seed=1).federation, "test", EVERYTHING)["subset"]
+    other = targets(fixture(seed=1).federation, "test", EVERYTHING)["subset"]
     assert [rows.tolist() for rows in other] != [rows.tolist() for rows in first]
 
 

@@ -9,19 +9,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pflsweep.algorithms.fedavg import FedAvg
-from pflsweep.check.case import EPOCHS, SCHEDULE, Case, advance
-from pflsweep.check.world import world
-from pflsweep.data.handle import Data
-from pflsweep.engine.optimiser import Sgd
+from pflsweep.conformance.case import EPOCHS, SCHEDULE, Case, advance
+from pflsweep.conformance.fixtures import fixture
+from pflsweep.data.loader import ClientData
 from pflsweep.engine.simulation import Simulation
-from pflsweep.engine.task import Task
+from pflsweep.methods.optimizer import Sgd
+from pflsweep.methods.task import Task
 
 
 def literal(
     momentum: float, weight_decay: float, rounds: int, participation: float, optimiser_state: str = "fresh"
 ) -> Tensor:
     """The same cohorts and batches, everything else by hand."""
-    federation, model = world()
+    federation, model = fixture()
     states: dict[int, Any] = {}  # by client, of its last turn
     cohorts = Case(lambda task, opt, epochs: FedAvg(task=task, opt=opt, epochs=epochs)).simulation(
         participation=participation
@@ -29,7 +29,7 @@ def literal(
     for round, result in zip(range(1, rounds + 1), cohorts.run(), strict=False):
         trained, weights = [], []
         for i in result.ids.tolist():
-            batches = Data.of(federation, [i], round, batch=SCHEDULE.batch, large=8).train(EPOCHS)
+            batches = ClientData.of(federation, [i], round, batch=SCHEDULE.batch, large=8).train(EPOCHS)
             local = copy.deepcopy(model)
             lr = SCHEDULE.lr * SCHEDULE.lr_decay ** (round - 1)
             optimiser = torch.optim.SGD(local.parameters(), lr, momentum=momentum, weight_decay=weight_decay)

@@ -3,17 +3,17 @@
 import pytest
 import torch
 
-from pflsweep.check.world import world
-from pflsweep.data.handle import Data
-from pflsweep.engine.newcomers import fine_tune
-from pflsweep.engine.optimiser import Sgd
-from pflsweep.engine.task import Task
+from pflsweep.conformance.fixtures import fixture
+from pflsweep.data.loader import ClientData
+from pflsweep.engine.finetune import fine_tune
+from pflsweep.methods.optimizer import Sgd
+from pflsweep.methods.task import Task
 
 RUN = {"batch": 4, "large": 8, "lr": 0.1}
 
 
 def setting(order: list[int] | None = None):
-    made = world(order=order)
+    made = fixture(order=order)
     task = Task(made.model)
     return task, made.federation, task.vector(made.model)
 
@@ -36,7 +36,7 @@ def test_an_epoch_is_plain_sgd_on_the_clients_own_rows(momentum):
     tuned = w.clone().requires_grad_()
     plain = torch.optim.SGD([tuned], lr=0.1, momentum=momentum, weight_decay=1e-3)
     for epoch in range(3):
-        for step in Data.of(new, [0], epoch, batch=4, large=8, purpose="newcomers").train(1):
+        for step in ClientData.of(new, [0], epoch, batch=4, large=8, purpose="newcomers").train(1):
             plain.zero_grad()
             torch.nn.functional.cross_entropy(task.logits(tuned, step.x[0]), step.y[0]).backward()
             plain.step()

@@ -1,4 +1,4 @@
-"""Momentum that clients keep from turn to turn, by hand; tests/test_conformance.py tries it on every method."""
+"""Momentum that clients keep from turn to turn, by hand; tests/conformance/test_methods.py tries it on every method."""
 
 import pytest
 import torch

@@ -10,8 +10,8 @@ import torch
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedrod import FedRoD
 from pflsweep.algorithms.local import Local
-from pflsweep.check.case import Case, advance, assert_same, known, models, packed, unpacked
-from pflsweep.engine.protocol import Method
+from pflsweep.conformance.case import Case, advance, assert_same, known, models, packed, unpacked
+from pflsweep.methods.protocol import Method
 
 
 def case(cls: type[Method] = FedAvg, hyper: dict[str, Any] | None = None) -> Case:

@@ -11,13 +11,13 @@ import torch
 
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedprox import FedProx
-from pflsweep.check.case import Case, advance, assert_same, known, models
-from pflsweep.check.command import case_of
+from pflsweep.commands.check import case_of
+from pflsweep.conformance.case import Case, advance, assert_same, known, models
 from pflsweep.engine import stack as stacking
-from pflsweep.engine.protocol import Verbs
 from pflsweep.engine.simulation import Simulation
 from pflsweep.engine.stack import Seat, Stack, at_once
-from tests.test_conformance import OWN, TABLE, YAMLS, case
+from pflsweep.methods.protocol import Verbs
+from tests.conformance.test_methods import OWN, TABLE, YAMLS, case
 
 APART = {  # floats that decide what is computed (is there a teacher, a strategy to learn?), or on which rows
     ("fedphp", "strength"): "data-dependent control flow",
@@ -210,7 +210,7 @@ def test_other_ways_of_computing_stay_apart(what: str, value: object) -> None:
     sims = [prox(mu).simulation() for mu in (0.1, 0.2)]
     setattr(sims[1].task, what, value)
     _, stack = at_once([partial(seen, sim) for sim in sims])
-    assert stack.refused == "Apart: the trials' gradients are computed in different ways"
+    assert stack.refused == "NotStackable: the trials' gradients are computed in different ways"
 
 
 def test_an_error_in_meeting_leaves_nobody_untrained(monkeypatch: pytest.MonkeyPatch) -> None:

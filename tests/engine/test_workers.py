@@ -19,9 +19,10 @@ import pytest
 import torch
 
 from pflsweep.algorithms.fedavg import FedAvg
-from pflsweep.check.case import advance, assert_same, known, models, packed, unpacked
-from pflsweep.check.command import case_of
-from pflsweep.check.properties import (
+from pflsweep.commands.check import case_of
+from pflsweep.config.compose import compose
+from pflsweep.conformance.case import advance, assert_same, known, models, packed, unpacked
+from pflsweep.conformance.properties import (
     MOST,
     PROPERTIES,
     Property,
@@ -29,26 +30,28 @@ from pflsweep.check.properties import (
     any_chunking_with_noise,
     hard_clients_are_survived,
 )
-from pflsweep.compose import compose
-from pflsweep.config import build
-from pflsweep.engine import memory, parallel
+from pflsweep.engine import workers as engine_workers
 from pflsweep.engine.clients import Clients
 from pflsweep.engine.evaluate import Metrics
-from pflsweep.engine.parallel import Workers
-from pflsweep.engine.protocol import Verbs
 from pflsweep.engine.simulation import Result, Simulation
-from pflsweep.errors import UserError
+from pflsweep.engine.workers import Workers
+from pflsweep.methods.protocol import Verbs
+from pflsweep.ops import memory
 from pflsweep.plugins.privacy import DpSgd
-from pflsweep.record import Record
+from pflsweep.records.record import Record
+from pflsweep.trial.build import build
+from pflsweep.util.errors import UserError
 from tests.broken import SendsMoreThanItSays
+from tests.conformance.test_methods import TABLE, TRIED, case
 from tests.sweep.sweeping import MAIN, require_same
-from tests.test_conformance import TABLE, TRIED, case
 
 NOT_OF_WORKERS = (hard_clients_are_survived, another_device_changes_nothing)  # too long; of the CPU alone
 
-pytestmark = pytest.mark.skipif(not parallel.possible(torch.device("cpu")), reason="workers need Linux without a GPU")
+pytestmark = pytest.mark.skipif(
+    not engine_workers.possible(torch.device("cpu")), reason="workers need Linux without a GPU"
+)
 
-FORK = parallel._fork
+FORK = engine_workers._fork
 
 
 @pytest.fixture(autouse=True)
@@ -61,8 +64,8 @@ def forks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         pids.append(pid)
         return pipe, pid
 
-    monkeypatch.setattr(parallel, "MARGIN", 0.0)
-    monkeypatch.setattr(parallel, "_fork", counted)
+    monkeypatch.setattr(engine_workers, "MARGIN", 0.0)
+    monkeypatch.setattr(engine_workers, "_fork", counted)
     yield pids
     assert gone(pids)
 
@@ -275,7 +278,7 @@ def test_an_exception_of_this_process_is_its_own() -> None:
 
 
 def test_one_slow_map_does_not_make_short_ones_fork(monkeypatch: pytest.MonkeyPatch, forks: list[int]) -> None:
-    monkeypatch.setattr(parallel, "MARGIN", 2.0)
+    monkeypatch.setattr(engine_workers, "MARGIN", 2.0)
     workers = Workers(4)
     dict(workers.map("x", [1.0] * 9, lambda k: time.sleep(0.1)))
     assert len(forks) == 3
@@ -331,7 +334,7 @@ def test_workers_can_be_asked_from_a_thread() -> None:
 
 
 def test_short_work_stays_here(monkeypatch: pytest.MonkeyPatch, forks: list[int]) -> None:
-    monkeypatch.setattr(parallel, "MARGIN", 2.0)
+    monkeypatch.setattr(engine_workers, "MARGIN", 2.0)
     workers = Workers(2)
     for _ in range(3):
         assert set(dict(workers.map("short", [1.0] * 5, lambda k: os.getpid())).values()) == {os.getpid()}
@@ -390,7 +393,7 @@ def test_as_many_workers_as_cores_where_the_cohort_has_work_for_them(
 def test_where_a_fork_cannot_train_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert workers_at(monkeypatch, 2) == workers_at(monkeypatch, 2, "train.workers=2") == 1
-    assert not parallel.possible(torch.device("cuda"))
+    assert not engine_workers.possible(torch.device("cuda"))
 
 
 def test_workers_of_several_threads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

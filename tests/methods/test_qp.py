@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from pflsweep.engine.solvers import _finished, min_norm, nonnegative
+from pflsweep.methods.qp import _finished, min_norm, nonnegative
 
 
 def columns(seed: int, n: int, d: int) -> torch.Tensor:

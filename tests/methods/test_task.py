@@ -5,19 +5,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pflsweep.check.world import CLASSES, world
-from pflsweep.engine.lift import each
-from pflsweep.engine.optimiser import Sgd
-from pflsweep.engine.task import Batch, Task, cross_entropy, mean_over
+from pflsweep.conformance.fixtures import CLASSES, fixture
+from pflsweep.methods.optimizer import Sgd
+from pflsweep.methods.task import Batch, Task, cross_entropy, mean_over
 from pflsweep.models.blocks import model_of
 from pflsweep.models.layers import context
+from pflsweep.ops.vmap import per_client
 
 TOP = (1, 2, 3)
 
 
 @pytest.fixture
 def model() -> nn.Sequential:
-    return world().model
+    return fixture().model
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_the_gradient_of_another_loss(model: nn.Sequential, task: Task) -> None:
 
 def test_lifted_gradients_are_those_of_each_client(model: nn.Sequential, task: Task) -> None:
     class Holder:
-        @each
+        @per_client
         def grad(self, w: Tensor, rows: Batch) -> Tensor:
             return task.grad(w, rows, part=task.head)
 
@@ -164,7 +164,7 @@ def test_nothing_below_the_head_has_an_empty_gradient() -> None:
     rows = batch()
 
     class Both:
-        @each
+        @per_client
         def grad(self, w: Tensor, x: Tensor) -> Tensor:
             return task.grad(w, rows._replace(x=x), part=task.extractor)
 
@@ -178,7 +178,7 @@ def test_mean_over_leaves_out_the_padding() -> None:
 
 
 def test_dropout_is_noise_of_the_key_and_of_training_alone() -> None:
-    model = world(images=True).model
+    model = fixture(images=True).model
     task = Task(model)
     w, x = task.vector(model), torch.randn(6, 1, 6, 6, dtype=torch.float64)
     rows = Batch(x, torch.zeros(6, dtype=torch.int64), None, None, torch.tensor(5))

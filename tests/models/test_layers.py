@@ -10,10 +10,10 @@ from torch.autograd import forward_ad
 from torch.func import functional_call, grad, jvp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pflsweep.engine.draws import fold, tensor_key
 from pflsweep.models import cnn_norm, cnn_pg, layers
 from pflsweep.models.blocks import model_of
 from pflsweep.models.layers import BatchNorm2d, Conv2d, Dropout, Linear, context
+from pflsweep.ops.random import fold, tensor_key
 
 KEY = tensor_key(0, "test")
 

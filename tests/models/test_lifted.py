@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pflsweep.engine.draws import fold, tensor_key
-from pflsweep.engine.lift import each
-from pflsweep.engine.task import Batch, Task
+from pflsweep.methods.task import Batch, Task
 from pflsweep.models import cnn, cnn_norm, cnn_pg, fasttext, lenet5, mlp, nfresnet18, torchvision, vgg11
+from pflsweep.ops.random import fold, tensor_key
+from pflsweep.ops.vmap import per_client
 
 SMALL, LARGE = (3, 16, 16), (3, 32, 32)
 MODELS = {
@@ -51,7 +51,7 @@ class Gradient:
     def __init__(self, task: Task) -> None:
         self.task = task
 
-    @each
+    @per_client
     def of(self, w: Tensor, rows: Batch) -> tuple[Tensor, Tensor]:
         return self.task.value_and_grad(w, rows)
 

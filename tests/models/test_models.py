@@ -10,10 +10,10 @@ import yaml
 from hydra.utils import get_method
 from torch import nn
 
-from pflsweep.errors import UserError
 from pflsweep.models import cnn, cnn_norm, cnn_pg, fasttext, lenet5, mlp, nfresnet18, vgg11
 from pflsweep.models.blocks import head_of, model_of, unsuited
 from pflsweep.models.layers import context
+from pflsweep.util.errors import UserError
 
 CONF = sorted((Path(__file__).parents[2] / "conf/model").glob("*.yaml"))
 IMAGES = [(1, 28, 28), (3, 32, 32), (3, 64, 64), (1, 16, 16)]

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from pflsweep.engine.draws import tensor_key
-from pflsweep.errors import UserError
 from pflsweep.models.layers import BatchNorm2d, Dropout, context
 from pflsweep.models.torchvision import FAMILIES, OPTIONS, build, supported
-from pflsweep.vision import torchvision
+from pflsweep.ops.random import tensor_key
+from pflsweep.ops.torchvision_compat import torchvision
+from pflsweep.util.errors import UserError
 
 # the smallest of each family, and the side of the images it is tried on
 ONE_EACH = {

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor, library, nn
 
-from pflsweep.check.world import CLASSES, world
-from pflsweep.engine import compiled, draws
-from pflsweep.engine.lift import each, tree_map
-from pflsweep.engine.optimiser import Sgd
-from pflsweep.engine.task import Batch, Task
-from pflsweep.errors import UserError
+from pflsweep.conformance.fixtures import CLASSES, fixture
+from pflsweep.methods.optimizer import Sgd
+from pflsweep.methods.task import Batch, Task
 from pflsweep.models.blocks import model_of
+from pflsweep.ops import compiled, random
+from pflsweep.ops.vmap import per_client, tree_map
+from pflsweep.util.errors import UserError
 
 SIZE, CLIENTS = 5, 3
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="PyTorch compiles with a C++ compiler")
@@ -35,7 +35,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def task_of(size: int = SIZE) -> Task:
     """A convolution with batch norm and dropout."""
-    return Task(world(images=True).model, compiled=size)
+    return Task(fixture(images=True).model, compiled=size)
 
 
 def cohort(padded: bool = True) -> Batch:
@@ -44,7 +44,7 @@ def cohort(padded: bool = True) -> Batch:
     x = torch.randn(CLIENTS, SIZE, 1, 6, 6, generator=draw, dtype=torch.float64)
     y = torch.arange(CLIENTS * SIZE).view(CLIENTS, SIZE) % CLASSES
     mask = (torch.arange(SIZE) < torch.tensor([[SIZE], [SIZE - 1], [2]])) if padded else None
-    keys = torch.stack([draws.tensor_key(0, "step", c) for c in range(CLIENTS)])
+    keys = torch.stack([random.tensor_key(0, "step", c) for c in range(CLIENTS)])
     return Batch(x, y, mask, None, keys)
 
 
@@ -59,11 +59,11 @@ class Asks:
     def __init__(self, task: Task, **how: Any) -> None:
         self.task, self.how = task, how
 
-    @each
+    @per_client
     def gradient(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         return self.task.value_and_grad(w, batch, **self.how)
 
-    @each
+    @per_client
     def step(self, w: Tensor, state: Tensor, batch: Batch) -> Tensor:
         return Sgd(0.0, 0.0).descend(self.task, w, state, batch, 0.1)[0]
 
@@ -149,7 +149,7 @@ def test_models_that_hold_other_numbers_share_nothing() -> None:
 @pytest.mark.parametrize("size", [24, 33])
 def test_draws_are_the_same_to_the_last_bit(size: int) -> None:
     def drawn(key: Tensor) -> Tensor:
-        return draws.uniform(draws.fold(key, 2), (size,))
+        return random.uniform(random.fold(key, 2), (size,))
 
     keys = torch.tensor([0, 1, -5, 2**62 + 7])
     program = compiled._program(torch.func.vmap(drawn), [keys])
@@ -205,7 +205,7 @@ def test_training_and_evaluation_share_a_program(made: list[Any]) -> None:
 
 @pytest.mark.usefixtures("traced")
 def test_in_bf16_as_eager(made: list[Any]) -> None:
-    eager, ours = (Task(world(images=True, dtype=torch.float32).model, "bf16", size) for size in (0, SIZE))
+    eager, ours = (Task(fixture(images=True, dtype=torch.float32).model, "bf16", size) for size in (0, SIZE))
     batch = tree_map(lambda v: v.float() if v.is_floating_point() else v, cohort())
     got, wanted = (Asks(task).gradient(models_of(task), batch)[1] for task in (ours, eager))
     torch.testing.assert_close(got, wanted, rtol=0.05, atol=0.02)

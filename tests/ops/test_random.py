@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pflsweep.engine.draws import fold, generator, normal, tensor_key, uniform
+from pflsweep.ops.random import fold, generator, normal, tensor_key, uniform
 
 
 def test_generator_depends_on_everything_and_nothing_else():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pflsweep.engine.lift import each, leaves, tree_map, vmapped
+from pflsweep.ops.vmap import leaves, per_client, tree_map, vmapped
 
 
 class Inner(NamedTuple):
@@ -32,22 +32,22 @@ def outer(clients: int) -> Outer:
 class Thing:
     factor = 3.0
 
-    @each
+    @per_client
     def twist(self, tree: Outer, scale: float) -> Outer:
         """Each client's own sum scales what it has."""
         total = tree.inner.a.sum() * self.factor * scale
         inner = tree.inner._replace(a=tree.inner.a * total)
         return Outer(inner, tree.b + tree.pair[0], (tree.b.mean(), tree.pair[1]), {"d": tree.named["d"]})
 
-    @each
+    @per_client
     def nested(self, tree: Outer) -> Outer:
         return self.twist(tree, 1.0)
 
-    @each
+    @per_client
     def fails(self, x: Tensor) -> Tensor:
         raise ValueError("on purpose")
 
-    @each
+    @per_client
     def asks(self, x: Tensor) -> Tensor:
         return torch.full_like(x, float(vmapped()))
 
@@ -99,7 +99,7 @@ def test_only_several_clients_run_under_vmap() -> None:
 
 @pytest.mark.parametrize("clients", [1, 3])
 def test_a_lifted_method_inside_a_lifted_method_is_refused(clients: int) -> None:
-    with pytest.raises(RuntimeError, match="twist is lifted with @each"):
+    with pytest.raises(RuntimeError, match="twist is lifted with @per_client"):
         Thing().nested(outer(clients))
 
 
@@ -114,7 +114,7 @@ def test_threads_do_not_see_each_other() -> None:
     found: dict[str, Any] = {}
 
     class Other:
-        @each
+        @per_client
         def outside(self, x: Tensor) -> Tensor:
             thread = threading.Thread(target=lambda: found.update(y=Thing().asks(torch.zeros(1, 2))))
             thread.start()

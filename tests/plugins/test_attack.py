@@ -9,20 +9,21 @@ import torch
 from torch import Tensor
 
 import pflsweep
-from pflsweep.algorithms.fedala import Ala
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedfv import FedFV
 from pflsweep.algorithms.scaffold import Scaffold
-from pflsweep.check.case import advance, assert_same, known, models
-from pflsweep.compose import compose
-from pflsweep.config import build
-from pflsweep.engine import draws, parts
-from pflsweep.engine.protocol import Plugin, Vector
-from pflsweep.errors import UserError
+from pflsweep.config.compose import compose
+from pflsweep.conformance.case import advance, assert_same, known, models
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Plugin, Vector
+from pflsweep.ops import random
+from pflsweep.plugins.ala import Ala
 from pflsweep.plugins.attack import Attack, Gaussian, Scaled
-from pflsweep.rows import summary
+from pflsweep.trial.build import build
+from pflsweep.trial.tables import summary
+from pflsweep.util.errors import UserError
 from tests.algorithms.helpers import EVERYBODY, FEDERATION, NETWORK, Quadratic, by_hand, close, opened, simulate
-from tests.test_conformance import TABLE, case
+from tests.conformance.test_methods import TABLE, case
 from tests.works import HARD, accuracy, holds
 
 KEYS = FEDERATION.draw_keys
@@ -56,7 +57,7 @@ def uploads(attack: Attack, method: Any = FedAvg, hyper: dict[str, Any] | None =
 
 @pytest.mark.parametrize(("share", "clients", "count"), [(0.1, 100, 10), (0.1, 19, 1), (0.1, 5, 1), (0.3, 10, 3)])
 def test_the_share_is_rounded_down_to_at_least_one(share: float, clients: int, count: int) -> None:
-    keys = draws.fold(draws.tensor_key(0, "test"), torch.arange(clients))
+    keys = random.fold(random.tensor_key(0, "test"), torch.arange(clients))
     assert int(scaled(share=share, keys=keys).malicious().sum()) == count
 
 
@@ -68,7 +69,7 @@ def test_somebody_has_to_be_honest() -> None:
 def test_who_is_malicious_follows_client_and_seed_alone() -> None:
     order = torch.tensor([3, 0, 4, 1, 2])
     assert torch.equal(gaussian(keys=KEYS[order]).malicious(), scaled().malicious()[order])
-    seeds = [draws.fold(draws.tensor_key(seed, "test"), torch.arange(20)) for seed in range(9)]
+    seeds = [random.fold(random.tensor_key(seed, "test"), torch.arange(20)) for seed in range(9)]
     assert len({tuple(scaled(keys=keys).malicious().tolist()) for keys in seeds}) == 9
     fedavg, scaffold = (
         build(compose([f"algorithm={name}", "attack=gaussian"])).verbs for name in ("fedavg", "scaffold")
@@ -173,7 +174,7 @@ class Silent(FedAvg):
     """A method whose `finish` does not say what it returns."""
 
     def finish(self, given, data, work):
-        return parts.Empty(), given.client
+        return stock.Empty(), given.client
 
 
 def test_a_method_without_annotations_is_refused_when_it_uploads() -> None:
@@ -190,7 +191,7 @@ class SaysNothingOfDown(FedAvg):
         return OtherName(super().send(server, turn).w)
 
     def start(self, given, data):
-        return parts.Work(given.down.model.clone(), self.opt.init(given.down.model))
+        return stock.Work(given.down.model.clone(), self.opt.init(given.down.model))
 
 
 class OtherName(NamedTuple):

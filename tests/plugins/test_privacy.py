@@ -16,23 +16,23 @@ import pflsweep
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedfomo import FedFomo
 from pflsweep.algorithms.fedrep import FedRep
-from pflsweep.check.case import assert_same, known, models
-from pflsweep.check.command import method_at
-from pflsweep.compose import compose
-from pflsweep.config import build
-from pflsweep.data.handle import Data
+from pflsweep.commands.check import method_at
+from pflsweep.config.compose import compose
+from pflsweep.conformance.case import assert_same, known, models
+from pflsweep.data.loader import ClientData
 from pflsweep.data.poisson import Poisson
-from pflsweep.engine import draws
-from pflsweep.engine.lift import each
-from pflsweep.engine.protocol import Spent, Verbs
-from pflsweep.engine.task import Batch, Private, Task, cross_entropy
-from pflsweep.errors import UserError
+from pflsweep.methods.protocol import Spent, Verbs
+from pflsweep.methods.task import Batch, Private, Task, cross_entropy
 from pflsweep.models import cnn_norm
 from pflsweep.models.blocks import model_of
 from pflsweep.models.layers import Dropout
+from pflsweep.ops import random
+from pflsweep.ops.vmap import per_client
 from pflsweep.plugins import privacy
 from pflsweep.plugins.privacy import DpSgd
-from pflsweep.trial import Stopped, run_trial
+from pflsweep.trial.build import build
+from pflsweep.trial.run import Stopped, run_trial
+from pflsweep.util.errors import UserError
 from tests.algorithms.helpers import (
     CLASSES,
     EVERYBODY,
@@ -45,9 +45,9 @@ from tests.algorithms.helpers import (
     make,
     simulate,
 )
-from tests.test_conformance import YAMLS
-from tests.test_trial import Ear
-from tests.test_trial import assert_same as assert_same_record
+from tests.conformance.test_methods import YAMLS
+from tests.trial.test_run import Ear
+from tests.trial.test_run import assert_same as assert_same_record
 from tests.works import HARD, accuracy, holds
 
 TASK, W0 = NETWORK
@@ -149,12 +149,12 @@ def test_padding_has_no_say_and_an_empty_batch_is_noise_alone() -> None:
     padded = Batch(x, torch.cat([five.y, torch.zeros(2, dtype=torch.int64)]), torch.arange(7) < 5, None, None)
     close(TASK.grad(W0, private(padded, 0.5, 1.0)), TASK.grad(W0, private(five, 0.5, 1.0)))
     empty = private(padded._replace(mask=torch.zeros(7, dtype=torch.bool)), 0.5, 1.0)
-    close(TASK.grad(W0, empty), 0.5 * draws.normal(draws.fold(torch.tensor(1), 0), (TASK.size,)) / 4)
+    close(TASK.grad(W0, empty), 0.5 * random.normal(random.fold(torch.tensor(1), 0), (TASK.size,)) / 4)
 
 
 def test_clients_at_once_as_one_by_one() -> None:
     class Steps:
-        @each
+        @per_client
         def grad(self, w: Tensor, batch: Batch) -> Tensor:
             return TASK.grad(w, batch)
 
@@ -173,7 +173,7 @@ def test_clients_at_once_as_one_by_one() -> None:
 
 
 def handle(ids: list[int], batch: int = 4, fed: Any = FEDERATION, round: int = 1) -> Any:
-    return Data.of(fed, ids, round, batch=batch, large=16)
+    return ClientData.of(fed, ids, round, batch=batch, large=16)
 
 
 def test_an_epoch_has_as_many_steps_as_batches_and_each_sample_the_same_chance() -> None:
@@ -261,7 +261,7 @@ def test_any_chunking_gives_the_same_private_round_with_dropout() -> None:
         assert_same({**known(other), **models(other)}, {**known(runs[0]), **models(runs[0])}, "chunks", 1e-10)
 
 
-UNLEAKY = [name for name, node in YAMLS.items() if not method_at(node["_target_"]).leaks]
+UNLEAKY = [name for name, node in YAMLS.items() if not method_at(node["_target_"]).dp_incompatible_reason]
 
 
 @pytest.mark.parametrize("name", UNLEAKY)

@@ -18,18 +18,19 @@ import torch
 import yaml
 
 import pflsweep
-from pflsweep import carry, disk
-from pflsweep.cli import main
-from pflsweep.compose import compose
-from pflsweep.errors import UserError, shortened
-from pflsweep.record import CARRIED, Damaged, Record, digest_of_config
+from pflsweep.commands import record as commands_record
+from pflsweep.commands.main import main
+from pflsweep.commands.report import main as report
+from pflsweep.config.compose import compose
+from pflsweep.records.record import CARRIED, Damaged, Record, digest_of_config
 from pflsweep.report import html, markdown
-from pflsweep.report.cli import main as report
 from pflsweep.sweep import cost
-from pflsweep.tracking.shows import _tags
+from pflsweep.tracking.logging import _tags
 from pflsweep.tracking.store import forgiven
-from pflsweep.trial import Result
-from tests.report.paper.world import Sweep
+from pflsweep.trial.run import Result
+from pflsweep.util import files
+from pflsweep.util.errors import UserError, shortened
+from tests.report.paper.fixtures import Sweep
 from tests.report.records import finished
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -42,9 +43,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The record of a small trial, with each file that a record may have."""
     runs = tmp_path_factory.mktemp("trained")
     folder = pflsweep.run([*WORDS, f"paths.runs={runs}"]).record.folder
-    disk.write_npz(folder / "matrices.npz", {"A": np.eye(4)})
-    disk.write_parquet(folder / "newcomers.parquet", pd.DataFrame({"round": [2], "epoch": [0], "n": 1, "correct": 1}))
-    disk.write_parquet(folder / "study.parquet", pd.DataFrame({"round": [1], "loss": [0.5]}))
+    files.write_npz(folder / "matrices.npz", {"A": np.eye(4)})
+    files.write_parquet(folder / "newcomers.parquet", pd.DataFrame({"round": [2], "epoch": [0], "n": 1, "correct": 1}))
+    files.write_parquet(folder / "study.parquet", pd.DataFrame({"round": [1], "loss": [0.5]}))
     return folder
 
 
@@ -247,7 +248,7 @@ def test_a_linked_folder_is_ones_own_to_export_and_is_not_imported(folder: Path,
 def test_a_file_that_is_too_large_is_not_read(
     folder: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(carry, "LARGEST", (folder / "rounds.parquet").stat().st_size - 1)
+    monkeypatch.setattr(commands_record, "LARGEST", (folder / "rounds.parquet").stat().st_size - 1)
     assert ends("import", "runs", "--runs", "out") == 2
     assert re.search(r"rounds\.parquet is not copied: it has [\d,]+ bytes, and at most", capsys.readouterr().err)
 

@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 
-from pflsweep import history
+from pflsweep.records import matrices
 
 
 def run(rounds: range, arrays: dict[str, np.ndarray] | None = None, size: int = 3) -> dict[str, np.ndarray]:
     arrays = arrays or {}
     for round in rounds:
-        arrays = history.grown(arrays, {"P": np.full((size, size), float(round))}, round)
+        arrays = matrices.grown(arrays, {"P": np.full((size, size), float(round))}, round)
     return arrays
 
 
 def test_all_rounds_of_a_short_run() -> None:
-    rounds, stack = history.over_rounds(run(range(1, 21)), "P")
+    rounds, stack = matrices.over_rounds(run(range(1, 21)), "P")
     assert rounds.tolist() == list(range(1, 21))
     assert stack[:, 0, 0].tolist() == list(range(1, 21))
     assert (stack.dtype, stack.shape) == (np.float32, (20, 3, 3))
@@ -22,7 +22,7 @@ def test_all_rounds_of_a_short_run() -> None:
 
 def test_a_long_run_is_thinned_evenly() -> None:
     for last, step in ((64, 1), (65, 2), (129, 2), (130, 4), (300, 8)):
-        rounds, stack = history.over_rounds(run(range(1, last + 1)), "P")
+        rounds, stack = matrices.over_rounds(run(range(1, last + 1)), "P")
         assert rounds.tolist() == list(range(step, last + 1, step)), last
         assert stack[:, 0, 0].tolist() == rounds.tolist()
 
@@ -31,7 +31,7 @@ def test_a_long_run_is_thinned_evenly() -> None:
 def test_a_run_that_was_stopped_ends_like_one_that_was_not(stopped: int, checkpoint: int) -> None:
     """Its tables were ahead of the checkpoint, and have been thinned meanwhile."""
     whole = run(range(1, 301))
-    torn = run(range(checkpoint + 1, 301), history.upto(run(range(1, stopped + 1)), checkpoint))
+    torn = run(range(checkpoint + 1, 301), matrices.upto(run(range(1, stopped + 1)), checkpoint))
     assert whole.keys() == torn.keys()
     for name, array in whole.items():
         assert array.tobytes() == torn[name].tobytes(), name
@@ -40,15 +40,15 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(stopped: int, checkpo
 def test_large_matrices_and_those_that_change_shape() -> None:
     arrays = run(range(1, 4), size=33)
     assert set(arrays) == {"P"}
-    assert len(history.over_rounds(arrays, "P")[0]) == 0
-    grown = history.grown(run(range(1, 4), size=3), {"P": np.ones((3, 4))}, 4)
+    assert len(matrices.over_rounds(arrays, "P")[0]) == 0
+    grown = matrices.grown(run(range(1, 4), size=3), {"P": np.ones((3, 4))}, 4)
     assert grown["P@round"].tolist() == [4]
 
 
 def test_a_run_that_is_read_as_of_an_earlier_round_shows_that_rounds_matrix() -> None:
     arrays = run(range(1, 101))  # every other round is kept
-    cut = history.cut(arrays, 50)
+    cut = matrices.cut(arrays, 50)
     assert cut["P"].tolist() == np.full((3, 3), 50.0).tolist()
-    assert history.over_rounds(cut, "P")[0].tolist() == list(range(2, 51, 2))
-    assert "P" not in history.cut(arrays, 51), "not kept, so not known"
-    assert history.cut(run(range(1, 4), size=33), 2) == {}
+    assert matrices.over_rounds(cut, "P")[0].tolist() == list(range(2, 51, 2))
+    assert "P" not in matrices.cut(arrays, 51), "not kept, so not known"
+    assert matrices.cut(run(range(1, 4), size=33), 2) == {}

@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 import torch
 
-from pflsweep import disk
-from pflsweep.cli import main
-from pflsweep.errors import UserError
-from pflsweep.migrate import migrate
-from pflsweep.record import FORMAT, Record
-from pflsweep.report.paper.store import ledgers
+from pflsweep.commands.main import main
+from pflsweep.records.ledger import ledgers
+from pflsweep.records.migrate import migrate
+from pflsweep.records.record import FORMAT, Record
+from pflsweep.util import files
+from pflsweep.util.errors import UserError
 
 OLD = ("52dd8077f66b724e", "b3c99c90f1f72654")  # Ditto of FedALA's table 2 on MNIST, two seeds
 
@@ -38,7 +38,7 @@ def test_older_records_are_refused_with_the_command_that_mends_it(runs: Path) ->
 def test_newer_records_are_refused(runs: Path) -> None:
     migrate(runs)
     (folder, _) = (file.parent for file in runs.glob("*/meta.json"))
-    disk.write_json(folder / "meta.json", {**disk.read_json(folder / "meta.json"), "format": FORMAT + 1})
+    files.write_json(folder / "meta.json", {**files.read_json(folder / "meta.json"), "format": FORMAT + 1})
     with pytest.raises(UserError, match=r"newer pflsweep \(format 2, not 1\): update pflsweep"):
         Record(folder)
 
@@ -64,10 +64,10 @@ def test_a_folder_is_migrated_by_a_command(runs: Path, capsys: pytest.CaptureFix
 
 def test_files_that_were_not_committed_go_along(runs: Path) -> None:
     folder, weights = runs / OLD[0], torch.ones(2)
-    rounds = disk.read_json(folder / "status.json")["rounds"]
+    rounds = files.read_json(folder / "status.json")["rounds"]
     torch.save({"identity": OLD[0], "simulation": {"round": rounds, "w": weights}}, folder / "checkpoint.pt")
     torch.save({"global": None, "personal": {0: {"w": weights}}}, folder / "models.pt")
-    disk.write_parquet(folder / "newcomers.parquet", pd.DataFrame({"epoch": [0], "n": [1], "correct": [1]}))
+    files.write_parquet(folder / "newcomers.parquet", pd.DataFrame({"epoch": [0], "n": [1], "correct": [1]}))
     migrate(runs)
     record = next(
         r for r in map(Record, (f.parent for f in runs.glob("*/meta.json"))) if r.meta["migrated_from"] == OLD[0]
@@ -83,7 +83,7 @@ def test_what_was_killed_goes_on(runs: Path) -> None:
     whole = runs.with_name("whole")
     shutil.copytree(runs, whole)
     migrate(whole)
-    new = {disk.read_json(file)["migrated_from"]: file.parent for file in whole.glob("*/meta.json")}
+    new = {files.read_json(file)["migrated_from"]: file.parent for file in whole.glob("*/meta.json")}
     shutil.copytree(new[OLD[0]], runs / new[OLD[0]].name)  # the old folder is still there
     shutil.copytree(new[OLD[1]], runs / new[OLD[1]].name)
     (runs / new[OLD[1]].name / "meta.json").unlink()  # half a record
@@ -97,9 +97,9 @@ def contents(folder: Path) -> dict[str, Any]:
 
 
 def test_a_record_whose_config_was_changed_stays_as_it_is(runs: Path, capsys: pytest.CaptureFixture) -> None:
-    config = disk.read_yaml(runs / OLD[0] / "config.yaml")
+    config = files.read_yaml(runs / OLD[0] / "config.yaml")
     config["train"]["lr"] = 12.5
-    disk.write_text(runs / OLD[0] / "config.yaml", json.dumps(config))
+    files.write_text(runs / OLD[0] / "config.yaml", json.dumps(config))
     assert main(["record", "migrate", str(runs)]) == 2
     assert f"left as it is: {runs / OLD[0]} is not migrated: ValueError: its identity is not" in capsys.readouterr().err
     assert (runs / OLD[0] / "meta.json").exists()

@@ -15,10 +15,10 @@ import pandas as pd
 import pytest
 import torch
 
-from pflsweep import disk
-from pflsweep.disk import claimed
-from pflsweep.errors import UserError, without_password
-from pflsweep.record import Damaged, Record
+from pflsweep.records.record import Damaged, Record
+from pflsweep.util import files
+from pflsweep.util.errors import UserError, without_password
+from pflsweep.util.files import claimed
 from tests.report.records import meta
 
 META = meta()
@@ -263,7 +263,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flock, removed = disk.fcntl.flock, []
+    flock, removed = files.fcntl.flock, []
 
     def late(lock: Any, how: int) -> None:
         if not removed:  # who held it before takes file and folder away
@@ -271,7 +271,7 @@ def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path: Path, monkeypatch: 
             shutil.rmtree(tmp_path / "x")
         flock(lock, how)
 
-    monkeypatch.setattr(disk.fcntl, "flock", late)
+    monkeypatch.setattr(files.fcntl, "flock", late)
     with claimed(tmp_path / "x"), pytest.raises(UserError, match="Another process"), claimed(tmp_path / "x"):
         pass
     assert removed
@@ -300,14 +300,14 @@ def full_disk() -> Iterator[None]:
 
 def test_two_processes_may_write_one_file(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from pflsweep import disk\n"
-        "for k in range(100): disk.write_json(Path(sys.argv[1]), {'k': [k] * 10000})"
+        "import sys; from pathlib import Path; from pflsweep.util import files\n"
+        "for k in range(100): files.write_json(Path(sys.argv[1]), {'k': [k] * 10000})"
     )
     file = tmp_path / "ledger.json"
     writers = [subprocess.Popen([sys.executable, "-c", code, str(file)]) for _ in range(2)]
     while any(writer.poll() is None for writer in writers):
         if file.exists():
-            assert len(set(disk.read_json(file)["k"])) == 1
+            assert len(set(files.read_json(file)["k"])) == 1
     assert [writer.returncode for writer in writers] == [0, 0]
     assert list(tmp_path.iterdir()) == [file]
 
@@ -316,7 +316,7 @@ def test_what_a_killed_process_has_left_half_written_is_removed(tmp_path: Path) 
     left = tmp_path / "record" / ".checkpoint.pt.0123.tmp"
     left.parent.mkdir()
     left.touch()
-    with disk.claimed(left.parent):
+    with files.claimed(left.parent):
         assert not left.exists()
 
 
@@ -346,8 +346,8 @@ def test_a_config_that_could_not_be_written_twice_leaves_the_record_whole(
         record = Record(tmp_path)
         record.go_on({"train": {"rounds": rounds}, "seed": 0}, dict.fromkeys(("commit", "version", "environment")))
         with monkeypatch.context() as patched:
-            patched.setattr(disk, "write_text", full)
-            patched.setattr(disk, "write_json", lambda path, content: path.write_text(json.dumps(content)))
+            patched.setattr(files, "write_text", full)
+            patched.setattr(files, "write_json", lambda path, content: path.write_text(json.dumps(content)))
             with pytest.raises(UserError, match="No space left"):
                 record.begin()
     assert Record(tmp_path).config["train"]["rounds"] == 3

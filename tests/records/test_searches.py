@@ -6,16 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from pflsweep.errors import UserError
-from pflsweep.record import Record
-from pflsweep.report.cli import main
+from pflsweep.commands.report import main
+from pflsweep.records.record import Record
+from pflsweep.records.searches import beside
+from pflsweep.records.select import Chosen, choose, without_searches
 from pflsweep.report.compare import settings
-from pflsweep.report.searches import beside
-from pflsweep.report.select import Chosen, choose, without_searches
+from pflsweep.util.errors import UserError
+from tests.report import records
+from tests.report.records import create, finished
 from tests.sweep.sweeping import run_here
-
-from . import records
-from .records import create, finished
 
 SMALL = ("train.rounds=3", "partition.clients=6", "model.hidden=[16]", "checkpoint.every=0", "checkpoint.models=false")
 SPACES = {"fedavg": [0.5, 0.0001], "pgfed": [0.1, 0.0001]}  # the second learns nothing in three rounds

@@ -20,7 +20,7 @@ import statistics
 
 import torch
 
-from .common import copy_of, gradient, local_training, share_average
+from tests.reference.common import copy_of, gradient, local_training, share_average
 
 
 def mix(theta, theta_i, W, top):

@@ -17,7 +17,7 @@ Which models a client downloads (top M of P_i, epsilon-greedy) is an input.
 
 import torch
 
-from .common import copy_of, local_training
+from tests.reference.common import copy_of, local_training
 
 
 def raw_weight(val_loss, anchor, theta_n, zero=1e-5):

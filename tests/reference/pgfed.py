@@ -18,7 +18,7 @@ What the box leaves open:
 
 import torch
 
-from .common import copy_of, gradient, local_training, share_average
+from tests.reference.common import copy_of, gradient, local_training, share_average
 
 
 def taylor_terms(loss, w, x, y, mu):

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from . import common, fedala, fedfomo, pgfed
+from tests.reference import common, fedala, fedfomo, pgfed
 
 
 def quadratic(w, x, y):

@@ -12,12 +12,12 @@ from pflsweep.algorithms.fedfomo import FedFomo
 from pflsweep.algorithms.pgfed import PGFed
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.federation import Federation
-from pflsweep.data.handle import Data
-from pflsweep.engine.lift import tree_map
-from pflsweep.engine.optimiser import Sgd
-from pflsweep.engine.protocol import Verbs
+from pflsweep.data.loader import ClientData
 from pflsweep.engine.simulation import Schedule, Simulation
-from pflsweep.engine.task import Task
+from pflsweep.methods.optimizer import Sgd
+from pflsweep.methods.protocol import Verbs
+from pflsweep.methods.task import Task
+from pflsweep.ops.vmap import tree_map
 from tests.reference import fedala, fedfomo, pgfed
 from tests.reference.common import perceptron
 
@@ -70,7 +70,7 @@ class Run:
         return self.federation.rows["train"][i]
 
     def data(self, t: int, i: int):
-        return Data.of(self.federation, [i], t, batch=4, large=64)
+        return ClientData.of(self.federation, [i], t, batch=4, large=64)
 
     def local(self, i: int, orders: list[np.ndarray]) -> list[torch.Tensor]:
         """Row numbers of the dataset as positions within client i's data."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pflsweep.record import FORMAT, Record
+from pflsweep.records.record import FORMAT, Record
 
 SIZE = 10  # test samples of a client
 

@@ -2,12 +2,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pflsweep.errors import UserError
 from pflsweep.report import page
 from pflsweep.report.compare import Row, banded, check_baseline, client_accuracy, settings, summary
 from pflsweep.report.tables import accuracy, brief, cost, others
-
-from .records import create, finished, train
+from pflsweep.util.errors import UserError
+from tests.report.records import create, finished, train
 
 
 def test_summary_by_hand(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pflsweep.report.cli import main
+from pflsweep.commands.report import main
 
 ROOT = Path(__file__).parents[2]
 PAGES = [file.parent.relative_to(ROOT / "reports").as_posix() for file in ROOT.glob("reports/*/*/README.md")]

@@ -5,19 +5,19 @@ import pytest
 import torch
 
 from pflsweep.algorithms.fedavg import FedAvg
-from pflsweep.check.world import CLIENTS, world
-from pflsweep.data.handle import Data
-from pflsweep.engine.optimiser import Sgd
-from pflsweep.engine.protocol import Verbs
+from pflsweep.conformance.fixtures import CLIENTS, fixture
+from pflsweep.data.loader import ClientData
 from pflsweep.engine.simulation import Schedule, Simulation
-from pflsweep.engine.task import Batch, Task
+from pflsweep.methods.optimizer import Sgd
+from pflsweep.methods.protocol import Verbs
+from pflsweep.methods.task import Batch, Task
 from pflsweep.studies.personal_steps import PersonalSteps
 
 OPTIONS = {"steps": 3, "mu": 0.5, "lr": 0.2, "batch": 4, "others": 2}
 
 
 def finished() -> tuple[Simulation, FedAvg]:
-    made = world()
+    made = fixture()
     task = Task(made.model)
     method = FedAvg(task=task, opt=Sgd(0.0, 0.0), epochs=1)
     schedule = Schedule(2, 1.0, "share", 1, 4, 0.1, 1.0, 2, 8, 1)
@@ -39,7 +39,7 @@ def test_steps_descend_the_objective(explicit: bool) -> None:
     pool = [of._drawn(simulation, step) for step in range(of.steps)]
     first, *rest = of._models(simulation, client, pool if explicit else None)
     assert torch.equal(first, simulation.global_model())
-    data = Data.of(federation, [client], simulation.round, batch=4, large=8, purpose="study")
+    data = ClientData.of(federation, [client], simulation.round, batch=4, large=8, purpose="study")
     w = first.clone()
     for step, (batch, got) in enumerate(zip(data.train(of.steps), rest, strict=False)):
         free = w.clone().requires_grad_()

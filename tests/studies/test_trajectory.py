@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from pflsweep.algorithms.fedala import Ala, FedALA
+from pflsweep.algorithms.fedala import FedALA
 from pflsweep.algorithms.fedavg import FedAvg
-from pflsweep.check.world import world
-from pflsweep.engine.optimiser import Sgd
-from pflsweep.engine.protocol import Verbs
+from pflsweep.conformance.fixtures import fixture
 from pflsweep.engine.simulation import Schedule, Simulation
-from pflsweep.engine.task import Task
+from pflsweep.methods.optimizer import Sgd
+from pflsweep.methods.protocol import Verbs
+from pflsweep.methods.task import Task
+from pflsweep.plugins.ala import Ala
 from pflsweep.studies.study import next_turn
 from pflsweep.studies.trajectory import Trajectory, principal_plane
 
@@ -22,7 +23,7 @@ SEEN = {"client": CLIENT, "since": 0.35, "grid": 3, "margin": 0.1}
 
 
 def simulation(method: type, participation: float = 1.0, momentum: float = 0.0, **hyper: Any) -> Simulation:
-    made = world()
+    made = fixture()
     task = Task(made.model)
     built = method(task=task, opt=Sgd(momentum, 0.0), epochs=1, **hyper)
     kept = "kept" if momentum else "fresh"

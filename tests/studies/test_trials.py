@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import pflsweep
-from pflsweep.compose import compose
-from pflsweep.errors import UserError
-from pflsweep.identity import identity
-from pflsweep.record import Record
-from pflsweep.trial import Result, Stopped, run_trial
-from tests.test_trial import Ear, assert_same
+from pflsweep.config.compose import compose
+from pflsweep.config.identity import identity
+from pflsweep.records.record import Record
+from pflsweep.trial.run import Result, Stopped, run_trial
+from pflsweep.util.errors import UserError
+from tests.trial.test_run import Ear, assert_same
 
 SMALL = [
     *("tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.threads=1"),
@@ -63,7 +63,7 @@ def test_workers_change_nothing_of_what_is_seen() -> None:
 
 
 def identity_of(config: dict[str, Any]) -> str:
-    return identity(config, data_checksum="x", version=1, extends=True)
+    return identity(config, data_checksum="x", version=1, resumable=True)
 
 
 def test_records_from_before_there_were_studies_are_found() -> None:

@@ -7,8 +7,7 @@ import torch
 
 from pflsweep.algorithms.fedala import FedALA
 from pflsweep.studies.weight_learning import WeightLearning
-
-from .test_trajectory import ALA, ROUNDS, simulation
+from tests.studies.test_trajectory import ALA, ROUNDS, simulation
 
 CLIENT = 2
 OPTIONS = {"client": CLIENT, "curves": 3, "weight_epochs": 4}

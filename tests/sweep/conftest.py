@@ -1,12 +1,12 @@
-"""A plan that tests of the board and of what is seen of it share."""
+"""A plan that tests of the queue and of what is seen of it share."""
 
 from pathlib import Path
 
 import pytest
 
-from pflsweep.compose import compose
+from pflsweep.config.compose import compose
 from pflsweep.sweep.plan import Group, Plan
-from pflsweep.sweep.space import axis
+from pflsweep.sweep.search_space import axis
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import sqlalchemy
 import torch
 import yaml
 
-from pflsweep.keys import flat
+from pflsweep.config.keys import flat
 
 TIMES = ("seconds", "eval_seconds", "images_per_second", "images/s", "minutes")  # columns and metrics that are times
 META = ("created", "sessions", "environment", "commit", "version")

@@ -16,14 +16,14 @@ import optuna
 import pandas as pd
 import pytest
 
-from pflsweep.cli import main
-from pflsweep.sweep.board import Board
+from pflsweep.commands.main import main
+from pflsweep.sweep.queue import Queue
 
 TWELVE = [
     "-m", "algorithm=fedavg,pgfed", "seed=0,1", "tune=grid", "tune.points=2", "tune.seeds=2", "train.rounds=3",
     "partition.clients=6", "model.hidden=[16]", "checkpoint.every=0", "checkpoint.models=false", "workers.heartbeat=1",
 ]  # fmt: skip
-MAIN = "import sys; from pflsweep.cli import main; sys.exit(main())"
+MAIN = "import sys; from pflsweep.commands.main import main; sys.exit(main())"
 
 
 def start(folder: Path, *arguments: str, code: str = MAIN, tracking: str = "none") -> subprocess.Popen:
@@ -111,8 +111,8 @@ def database(folder: Path) -> str:
     return f"sqlite:///{folder / 'runs' / 'sweeps' / 'optuna.db'}"
 
 
-def age_heartbeats(board: Board) -> None:
-    """Let all heartbeats in a board's database be a minute old, as if nobody had sent one since."""
-    file = board.storage.url.removeprefix("sqlite:///")
+def age_heartbeats(queue: Queue) -> None:
+    """Let all heartbeats in a queue's database be a minute old, as if nobody had sent one since."""
+    file = queue.storage.url.removeprefix("sqlite:///")
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("update trial_heartbeats set heartbeat = datetime('now', '-60 seconds')")

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from pflsweep.cli import main
-from pflsweep.sweep.words import divided, handed_past, shown, sorted_words
+from pflsweep.commands.main import main
+from pflsweep.sweep.overrides import divided, handed_past, shown, sorted_overrides
 
 SMALL = ["tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.rounds=1"]
 
@@ -126,7 +126,7 @@ def test_only_single_values_of_groups_are_handed_past(word: str) -> None:
 
 
 def test_words_are_sorted() -> None:
-    words = sorted_words(
+    words = sorted_overrides(
         ["+setting=pgfed", "seed=2,1,2", "train.lr=1,0.2,1.0", "algorithm=a,b", "train.threads=auto,2", "train.batch=5",
          "data.download=true,false", "+algorithm.new=1,2"],
         OverridesParser.create(),

@@ -9,16 +9,16 @@ import pandas as pd
 import pytest
 import torch
 
-from pflsweep.cli import main
-from pflsweep.compose import compose
-from pflsweep.config import build_dataset
-from pflsweep.errors import UserError
-from pflsweep.progress import duration
+from pflsweep.commands.main import main
+from pflsweep.config.compose import compose
 from pflsweep.sweep import cost
 from pflsweep.sweep.cost import SIZES, Size
 from pflsweep.sweep.plan import Group, Plan
-from pflsweep.sweep.space import Axis
-from pflsweep.trial import run_trial
+from pflsweep.sweep.search_space import Axis
+from pflsweep.trial.build import build_dataset
+from pflsweep.trial.progress import duration
+from pflsweep.trial.run import run_trial
+from pflsweep.util.errors import UserError
 
 FOLDERS = {  # of the data, where they are at hand
     "mnist": "MNIST",

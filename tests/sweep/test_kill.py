@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pflsweep.errors import UserError
-from pflsweep.sweep import processes
-from pflsweep.sweep.board import Board
+from pflsweep.sweep.launch import processes
 from pflsweep.sweep.plan import Plan
+from pflsweep.sweep.queue import Queue
+from pflsweep.util.errors import UserError
 from tests.sweep.sweeping import (
     MAIN,
     TWELVE,
@@ -29,11 +29,11 @@ from tests.sweep.sweeping import (
 
 # where the process kills itself, the n-th time that it comes there: module, function, when
 PHASES = {
-    "before claim": ("pflsweep.sweep.board", "Board.claim", 4, "before"),
+    "before claim": ("pflsweep.sweep.queue", "Queue.claim", 4, "before"),
     "mid-round": ("pflsweep.engine.simulation", "run_round", 15, "after"),
-    "mid-checkpoint": ("pflsweep.disk", "write_torch", 9, "half"),
-    "mid-record": ("pflsweep.disk", "write_parquet", 24, "after"),
-    "mid-tell": ("pflsweep.sweep.board", "Board._end", 3, "before"),
+    "mid-checkpoint": ("pflsweep.records.checkpoint", "write_torch", 9, "half"),
+    "mid-record": ("pflsweep.util.files", "write_parquet", 24, "after"),
+    "mid-tell": ("pflsweep.sweep.queue", "Queue._end", 3, "before"),
     "between seeds": ("pflsweep.sweep.worker", "outcome", 3, "after"),
 }
 PATCH = """
@@ -103,19 +103,19 @@ def test_workers_that_are_each_interrupted_end_in_no_table(tmp_path: Path) -> No
     assert not out
 
 
-def two_workers(plan: Plan) -> Board:
-    board = Board(plan._replace(workers={**plan.workers, "count": 2}))
-    board.prepare()
-    return board
+def two_workers(plan: Plan) -> Queue:
+    queue = Queue(plan._replace(workers={**plan.workers, "count": 2}))
+    queue.prepare()
+    return queue
 
 
 def test_workers_that_are_killed_before_they_have_a_trial_end_the_command(
     plan: Plan, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr(processes, "BOOT", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    board = two_workers(plan)
+    queue = two_workers(plan)
     with pytest.raises(UserError, match=r"ended before it has a trial, by SIGKILL \(out of memory\?\)"):
-        processes.run(board.plan, board)
+        processes.run(queue.plan, queue)
     assert capfd.readouterr().err.count("It starts anew") == 2 * (processes.EARLY - 1)
 
 
@@ -132,8 +132,8 @@ def test_what_one_worker_raises_does_not_end_the_others(
     plan: Plan, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr(processes, "BOOT", RAISING)
-    board = two_workers(plan)
-    processes.run(board.plan, board)
+    queue = two_workers(plan)
+    processes.run(queue.plan, queue)
     assert "A worker has ended, the others go on: it broke" in capfd.readouterr().err
 
 
@@ -159,7 +159,8 @@ ONE_SEARCH = ["-m", "algorithm=fedavg", "seed=0", *TWELVE[3:5], *TWELVE[6:], "wo
 @pytest.mark.parametrize("times", [2, 3])
 def test_deaths_that_a_command_outlives_count(times: int, tmp_path: Path) -> None:
     """The third in a row leaves the point without a result, and the signal is the reason; two are forgotten."""
-    boot = f"from pflsweep.sweep import processes; processes.BOOT = {DEADLY.format(times=times)!r} + processes.BOOT\n"
+    boot = "from pflsweep.sweep.launch import processes\n"
+    boot += f"processes.BOOT = {DEADLY.format(times=times)!r} + processes.BOOT\n"
     done = run(tmp_path, *ONE_SEARCH, code=boot + MAIN)
     if times == 3:
         assert done.returncode == 1

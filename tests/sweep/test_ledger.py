@@ -4,18 +4,18 @@ import json
 from copy import deepcopy
 
 from pflsweep.sweep import ledger
-from pflsweep.sweep.board import Board
 from pflsweep.sweep.plan import Plan
+from pflsweep.sweep.queue import Queue
 
 
 def test_the_ledger_says_what_was_asked_and_what_answers_it(plan: Plan) -> None:
-    board = Board(plan)
-    board.prepare()
+    queue = Queue(plan)
+    queue.prepare()
 
     def written() -> dict:
-        board.refresh()
-        ledger.write(board, ["algorithm=fedavg", "seed=0,1", "tune=grid"])
-        return json.loads(ledger.path(board).read_text())
+        queue.refresh()
+        ledger.write(queue, ["algorithm=fedavg", "seed=0,1", "tune=grid"])
+        return json.loads(ledger.path(queue).read_text())
 
     first = written()
     assert first["command"] == "pflsweep -m algorithm=fedavg seed=0,1 tune=grid"
@@ -26,20 +26,20 @@ def test_the_ledger_says_what_was_asked_and_what_answers_it(plan: Plan) -> None:
     assert "seed" not in group["config"]
     assert "paths.runs" not in group["config"]
     for value in (0.4, 0.6, None):
-        claim = board.claim()
+        claim = queue.claim()
         assert claim is not None
         assert written()["groups"][0]["winner"] is None, "nobody has won before the last point is settled"
-        board.fail(claim, "no loss is finite", diverged=True) if value is None else board.tell(
+        queue.fail(claim, "no loss is finite", diverged=True) if value is None else queue.tell(
             claim, value, {"trials": []}
         )
-    board.refresh()
+    queue.refresh()
     for identity in ("abc", None):
-        claim = board.claim()
+        claim = queue.claim()
         assert claim is not None
         if identity is None:
-            board.fail(claim, "it broke too")
+            queue.fail(claim, "it broke too")
         else:
-            board.tell(claim, 0.7, {"trials": [{"identity": identity}]})
+            queue.tell(claim, 0.7, {"trials": [{"identity": identity}]})
     (group,) = written()["groups"]
     assert (group["winner"], group["winner_value"]) == ({"train.lr": 0.2}, 0.6)
     assert group["tried"] == [{"point": {"train.lr": 0.1}, "value": 0.4}, {"point": {"train.lr": 0.2}, "value": 0.6}]
@@ -51,22 +51,22 @@ def test_the_ledger_says_what_was_asked_and_what_answers_it(plan: Plan) -> None:
 
 def test_the_ledger_names_points_without_a_result_and_final_trials_that_are_superseded(plan: Plan) -> None:
     plan = plan._replace(tune={**plan.tune, "partial": True})
-    board = Board(plan)
-    board.prepare()
+    queue = Queue(plan)
+    queue.prepare()
 
     def settle(value: float | None, identity: str = "") -> None:
-        board.revive()
-        claim = board.claim()
+        queue.revive()
+        claim = queue.claim()
         assert claim is not None
         if value is None:
-            board.fail(claim, "out of memory")
+            queue.fail(claim, "out of memory")
         else:
-            board.tell(claim, value, {"trials": [{"identity": identity}]})
+            queue.tell(claim, value, {"trials": [{"identity": identity}]})
 
     def written() -> dict:
-        board.refresh()
-        ledger.write(board, [])
-        return json.loads(ledger.path(board).read_text())["groups"][0]
+        queue.refresh()
+        ledger.write(queue, [])
+        return json.loads(ledger.path(queue).read_text())["groups"][0]
 
     for value in (0.4, 0.6, None):
         settle(value)
@@ -74,7 +74,7 @@ def test_the_ledger_names_points_without_a_result_and_final_trials_that_are_supe
     group = written()
     assert (group["winner"], group["without_result"]) == ({"train.lr": 0.2}, ["out of memory"])
     assert (group["trials"], group["superseded"]) == ({"0": "a"}, [])
-    board.prepare()
+    queue.prepare()
     settle(0.9)
     group = written()
     assert (group["trials"], group["superseded"]) == ({}, ["a"])
@@ -91,10 +91,10 @@ def test_the_ledger_keeps_no_password(plan: Plan) -> None:
     values["tracking"]["uri"] = uri
     word = f"tracking.uri='{uri}'"
     plan = plan._replace(groups=[group._replace(config=group.config._replace(values=values))])
-    board = Board(plan)
-    board.prepare()
-    ledger.write(board, ["seed=0,1", word])
-    text = ledger.path(board).read_text()
+    queue = Queue(plan)
+    queue.prepare()
+    ledger.write(queue, ["seed=0,1", word])
+    text = ledger.path(queue).read_text()
     assert "secret" not in text
     assert json.loads(text)["tracking"]["uri"] == "postgresql://lab@host/runs"
-    assert board.plan.groups[0].config.values["tracking"]["uri"] == uri
+    assert queue.plan.groups[0].config.values["tracking"]["uri"] == uri

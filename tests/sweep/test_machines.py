@@ -222,7 +222,7 @@ def test_a_dask_cluster_that_goes_away(begin: Begin, cluster: Cluster, tmp_path:
 
 
 def test_a_dask_cluster_without_workers(begin: Begin, cluster: Cluster, tmp_path: Path) -> None:
-    code = f"import pflsweep.sweep.start as start; start.JOINING = 1; {MAIN}"
+    code = f"import pflsweep.sweep.launch as start; start.JOINING = 1; {MAIN}"
     process = begin(tmp_path, *SWEEP, *cluster.words, "train.rounds=100000", code=code)
     wait_for(lambda: len(under_way(tmp_path)) == 2, process)
     for worker in cluster.workers:
@@ -262,7 +262,7 @@ def test_commands_on_two_machines(undisturbed: Path, lab: Lab, begin: Begin, tmp
 def test_a_database_that_stays_away(undisturbed: Path, lab: Lab, begin: Begin, tmp_path: Path) -> None:
     """Nothing is lost: the trial under way goes on to its end, and the same command does the rest."""
     few = ["-m", "algorithm=fedavg", "seed=2,3", *SWEEP[3:], lab.words[0]]
-    process = begin(tmp_path, *few, code=f"import pflsweep.patience; pflsweep.patience.PATIENCE = 1; {MAIN}")
+    process = begin(tmp_path, *few, code=f"import pflsweep.util.retry; pflsweep.util.retry.PATIENCE = 1; {MAIN}")
     wait_for(lambda: under_way(tmp_path), process)
     with lab.postgres.away():
         _, err = process.communicate(timeout=60)

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from pflsweep.compose import _compose, _sources, command_of, compose, is_of_sweep
-from pflsweep.config import check
-from pflsweep.errors import UserError
-from pflsweep.keys import as_override, flat
+from pflsweep.config.compose import _compose, _sources, command_of, compose, is_of_sweep
+from pflsweep.config.keys import as_override, flat
+from pflsweep.config.schema import check
 from pflsweep.sweep import cost, planner
 from pflsweep.sweep.command import checked
-from pflsweep.sweep.files import read_table
 from pflsweep.sweep.plan import Job, Plan, changed, plan_id, read, write
 from pflsweep.sweep.planner import _versions
-from pflsweep.sweep.space import Axis, axis, drawn_as, points
+from pflsweep.sweep.search_space import Axis, axis, drawn_as, points
+from pflsweep.sweep.spec import read_table
+from pflsweep.util.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 

@@ -1,4 +1,4 @@
-"""The board: what a slot's trials say of it, who may claim, winners, and what two commands at once leave."""
+"""The queue: what a slot's trials say of it, who may claim, winners, and what two commands at once leave."""
 
 from datetime import datetime
 from pathlib import Path
@@ -10,9 +10,9 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy import event
 
-from pflsweep import disk
-from pflsweep.sweep.board import Board, Claim, _standing, point_of
 from pflsweep.sweep.plan import Job, Plan
+from pflsweep.sweep.queue import Lease, Queue, _standing, point_of
+from pflsweep.util import files
 from tests.sweep.sweeping import age_heartbeats
 
 SEARCH, FINAL = Job(0, False, 0), Job(0, True, 0)
@@ -21,10 +21,10 @@ COMPLETE, FAIL, PRUNED = TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED
 RUNNING, WAITING = TrialState.RUNNING, TrialState.WAITING
 
 
-def opened(plan: Plan) -> Board:
-    board = Board(plan)
-    board.prepare()
-    return board
+def opened(plan: Plan) -> Queue:
+    queue = Queue(plan)
+    queue.prepare()
+    return queue
 
 
 def frozen(state: TrialState, number: int, **attrs: Any) -> FrozenTrial:
@@ -68,34 +68,34 @@ def test_where_a_slot_stands(states: list[tuple[TrialState, dict]], status: str,
 
 
 def test_searches_come_first_and_final_trials_wait_for_them(plan: Plan) -> None:
-    board = opened(plan)
-    claims = [board.claim() for _ in range(3)]
+    queue = opened(plan)
+    claims = [queue.claim() for _ in range(3)]
     assert [claim.point for claim in claims if claim] == [{"train.lr": lr} for lr in (0.1, 0.2, 0.3)]
-    assert board.claim() is None
+    assert queue.claim() is None
     for claim, value in zip(claims, (0.4, 0.9, 0.9), strict=True):
         assert claim is not None
-        board.tell(claim, value, {})
-    final = board.claim()
+        queue.tell(claim, value, {})
+    final = queue.claim()
     assert final is not None
     assert final.job == FINAL
     assert final.point == {"train.lr": 0.2}  # the first of equals
-    assert not board.finished
+    assert not queue.finished
 
 
 def test_a_slot_is_granted_once(plan: Plan) -> None:
     one, two = opened(plan), opened(plan)
-    jobs = [claim.job for board in (one, two, one, two) if (claim := board.claim()) is not None]
+    jobs = [claim.job for queue in (one, two, one, two) if (claim := queue.claim()) is not None]
     assert jobs == [Job(0, False, k) for k in range(3)]
 
 
 def test_two_commands_at_once_enqueue_each_slot_once(plan: Plan) -> None:
-    one, two = Board(plan), Board(plan)
-    for board in (one, two):
-        board.refresh()  # both see that nothing is there
-    for board in (one, two):
-        board._enqueue([job for job in plan.jobs if board.slots[job].status == "lost"])
-    for board in (one, two):
-        board.refresh()
+    one, two = Queue(plan), Queue(plan)
+    for queue in (one, two):
+        queue.refresh()  # both see that nothing is there
+    for queue in (one, two):
+        queue._enqueue([job for job in plan.jobs if queue.slots[job].status == "lost"])
+    for queue in (one, two):
+        queue.refresh()
     assert [one.slots[job].trial for job in plan.jobs] == [two.slots[job].trial for job in plan.jobs]
     trials = [t for study in one._studies.values() for t in study.get_trials()]
     assert sum(trial.state == WAITING for trial in trials) == len(list(plan.jobs))
@@ -103,39 +103,39 @@ def test_two_commands_at_once_enqueue_each_slot_once(plan: Plan) -> None:
 
 
 def test_a_silent_worker_is_taken_over_and_that_counts_against_nobody(plan: Plan) -> None:
-    board = opened(plan)
+    queue = opened(plan)
     for _ in range(5):
-        claim = board.claim()
+        claim = queue.claim()
         assert claim is not None
         assert claim.job == SEARCH
-        board.revive()
-        assert board.slots[SEARCH].status == "running"  # it beats still
-        age_heartbeats(board)
-        board.revive()
-        assert board.slots[SEARCH].status == "waiting"
+        queue.revive()
+        assert queue.slots[SEARCH].status == "running"  # it beats still
+        age_heartbeats(queue)
+        queue.revive()
+        assert queue.slots[SEARCH].status == "waiting"
 
 
-def die(board: Board, folder: Path, rounds: int) -> None:
+def die(queue: Queue, folder: Path, rounds: int) -> None:
     """Let a worker claim the search's first slot, write so many rounds of it to its record, and be killed."""
-    worker = Board(board.plan, worker=f"worker {rounds}")
+    worker = Queue(queue.plan, worker=f"worker {rounds}")
     worker.refresh()
     claim = worker.claim()
     assert claim is not None
     assert claim.job == SEARCH
     worker.begin(claim, folder, 0)
-    disk.write_json(folder / "status.json", {"rounds": rounds})
-    assert board.record_death(f"worker {rounds}", "SIGKILL") == 1
-    assert board.record_death(f"worker {rounds}", "SIGKILL") == 0
+    files.write_json(folder / "status.json", {"rounds": rounds})
+    assert queue.record_death(f"worker {rounds}", "SIGKILL") == 1
+    assert queue.record_death(f"worker {rounds}", "SIGKILL") == 0
 
 
 def test_a_third_death_in_a_row_without_a_further_round_fails_a_trial(plan: Plan, tmp_path: Path) -> None:
     """Progress is what the record says, whatever heartbeats have told."""
-    board = opened(plan)
+    queue = opened(plan)
     for rounds in (9, 12, 12, 13, 17, 17):
-        die(board, tmp_path, rounds)
-        assert board.slots[SEARCH].status == "waiting"
-    die(board, tmp_path, 17)
-    slot = board.slots[SEARCH]
+        die(queue, tmp_path, rounds)
+        assert queue.slots[SEARCH].status == "waiting"
+    die(queue, tmp_path, 17)
+    slot = queue.slots[SEARCH]
     assert slot.status == "failed"
     assert slot.reason == "its worker was ended 3 times in a row at round 17, the last time by SIGKILL"
     again = opened(plan)  # the same command tries what has no result first, and counts anew
@@ -148,11 +148,11 @@ def test_a_third_death_in_a_row_without_a_further_round_fails_a_trial(plan: Plan
 
 
 def test_what_a_killed_command_has_left_is_in_its_place_again(plan: Plan) -> None:
-    board = opened(plan)
-    claim = board.claim()
+    queue = opened(plan)
+    claim = queue.claim()
     assert claim is not None
     assert opened(plan).slots[claim.job].status == "running", "it may be another machine's"
-    age_heartbeats(board)
+    age_heartbeats(queue)
     again = opened(plan)
     assert again.slots[claim.job].status == "waiting"
     next_one = again.claim()
@@ -161,59 +161,59 @@ def test_what_a_killed_command_has_left_is_in_its_place_again(plan: Plan) -> Non
 
 
 def test_released_means_as_if_never_claimed(plan: Plan) -> None:
-    board = opened(plan)
-    first = board.claim()
+    queue = opened(plan)
+    first = queue.claim()
     assert first is not None
-    board.release(first)
-    board.refresh()
-    again = board.claim()
+    queue.release(first)
+    queue.refresh()
+    again = queue.claim()
     assert again is not None
     assert (again.job, again.point) == (first.job, first.point)
 
 
 def test_a_search_in_which_every_point_diverged_has_no_winner(plan: Plan) -> None:
-    board = opened(plan)
+    queue = opened(plan)
     for _ in range(3):
-        claim = board.claim()
+        claim = queue.claim()
         assert claim is not None
-        board.fail(claim, "no loss is finite", diverged=True)
-    board.refresh()
-    assert board.electable(0)
-    assert board.winner(0) is None
-    assert {slot.reason for slot in board.slots.values() if slot.status == "diverged"} == {"no loss is finite"}
-    (study,) = [s for name, s in board._studies.items() if not name.endswith("final")]
+        queue.fail(claim, "no loss is finite", diverged=True)
+    queue.refresh()
+    assert queue.electable(0)
+    assert queue.winner(0) is None
+    assert {slot.reason for slot in queue.slots.values() if slot.status == "diverged"} == {"no loss is finite"}
+    (study,) = [s for name, s in queue._studies.items() if not name.endswith("final")]
     assert {trial.state for trial in study.trials} == {FAIL}
 
 
 @pytest.mark.parametrize("partial", [False, True])
 def test_a_point_without_a_result_leaves_no_winner_unless_a_part_is_enough(plan: Plan, partial: bool) -> None:
     plan = plan._replace(tune={**plan.tune, "partial": partial})
-    board = opened(plan)
-    crash_last(board)
-    board.refresh()
-    assert [slot.reason for slot in board.without_result(0)] == ["out of memory"]
-    finals = {slot.status for job, slot in board.slots.items() if job.final}
+    queue = opened(plan)
+    crash_last(queue)
+    queue.refresh()
+    assert [slot.reason for slot in queue.without_result(0)] == ["out of memory"]
+    finals = {slot.status for job, slot in queue.slots.items() if job.final}
     if not partial:
         assert finals == {"blocked"}
-        assert board.claim() is None
-        assert board.finished, "nothing is left that this command could train"
-        board.prepare()
-        claim = board.claim()
+        assert queue.claim() is None
+        assert queue.finished, "nothing is left that this command could train"
+        queue.prepare()
+        claim = queue.claim()
         assert claim is not None
         assert claim.point == {"train.lr": 0.3}
-        board.fail(claim, "diverged, which is a result", diverged=True)
-        board.refresh()
-    claim = board.claim()
+        queue.fail(claim, "diverged, which is a result", diverged=True)
+        queue.refresh()
+    claim = queue.claim()
     assert claim is not None
     assert (claim.job, claim.point) == (FINAL, {"train.lr": 0.2})
 
 
-def crash_last(board: Board) -> None:
+def crash_last(queue: Queue) -> None:
     """Try all three points: the second is the best, the third has no result."""
-    assert [done(board, value, {}) for value in (0.4, 0.6)] == [0.1, 0.2]
-    last = board.claim()
+    assert [done(queue, value, {}) for value in (0.4, 0.6)] == [0.1, 0.2]
+    last = queue.claim()
     assert last is not None
-    board.fail(last, "out of memory")
+    queue.fail(last, "out of memory")
 
 
 @pytest.fixture
@@ -222,11 +222,11 @@ def partial(plan: Plan) -> Plan:
     return plan._replace(tune={**plan.tune, "partial": True})
 
 
-def done(board: Board, value: float, result: dict[str, Any]) -> Any:
+def done(queue: Queue, value: float, result: dict[str, Any]) -> Any:
     """The point of the next claim, which is told as done."""
-    claim = board.claim()
+    claim = queue.claim()
     assert claim is not None
-    board.tell(claim, value, result)
+    queue.tell(claim, value, result)
     return claim.point["train.lr"]
 
 
@@ -236,10 +236,10 @@ def final(identity: str) -> dict[str, Any]:
 
 
 def test_a_point_that_is_tried_again_may_win_and_supersedes_final_trials(partial: Plan) -> None:
-    board = opened(partial)
-    crash_last(board)
-    assert [done(board, 0.5, final(name)) for name in ("a", "b")] == [0.2, 0.2]
-    assert board.finished
+    queue = opened(partial)
+    crash_last(queue)
+    assert [done(queue, 0.5, final(name)) for name in ("a", "b")] == [0.2, 0.2]
+    assert queue.finished
     again = opened(partial)
     assert done(again, 0.7, {}) == 0.3
     assert not again.finished
@@ -255,13 +255,13 @@ def test_a_point_that_is_tried_again_may_win_and_supersedes_final_trials(partial
 
 
 def test_final_trials_stay_where_a_retried_point_loses(partial: Plan) -> None:
-    board = opened(partial)
-    crash_last(board)
-    assert [done(board, 0.5, {}) for _ in range(2)] == [0.2, 0.2]
-    board.prepare(retry=True)
-    assert done(board, 0.5, {}) == 0.3
-    board.revive()
-    assert board.finished
+    queue = opened(partial)
+    crash_last(queue)
+    assert [done(queue, 0.5, {}) for _ in range(2)] == [0.2, 0.2]
+    queue.prepare(retry=True)
+    assert done(queue, 0.5, {}) == 0.3
+    queue.revive()
+    assert queue.finished
 
 
 def test_a_point_that_is_retried_elsewhere_may_win_here(partial: Plan) -> None:
@@ -272,13 +272,13 @@ def test_a_point_that_is_retried_elsewhere_may_win_here(partial: Plan) -> None:
     early = here.claim()
     assert early is not None
     assert early.point == {"train.lr": 0.2}
-    there = Board(plan)
+    there = Queue(plan)
     there.prepare(retry=True)
     assert here.claim() is None
     assert done(there, 0.7, {}) == 0.3
     here.tell(early, 0.5, {})
-    for board in (there, here, Board(plan)):  # both see what is to be done anew, which it is once
-        board.revive()
+    for queue in (there, here, Queue(plan)):  # both see what is to be done anew, which it is once
+        queue.revive()
     here.refresh()
     assert done(here, 0.6, {}) == 0.3
     assert not here.finished
@@ -293,12 +293,12 @@ def test_a_point_that_is_retried_elsewhere_may_win_here(partial: Plan) -> None:
 
 def test_who_has_seen_all_done_hears_of_a_retry(partial: Plan) -> None:
     """So do the command's own table and ledger at its end, and a worker that is idle meanwhile."""
-    plan, board = partial, opened(partial)
-    crash_last(board)
-    assert [done(board, 0.5, final("a")) for _ in range(2)] == [0.2, 0.2]
-    idle = Board(plan)
+    plan, queue = partial, opened(partial)
+    crash_last(queue)
+    assert [done(queue, 0.5, final("a")) for _ in range(2)] == [0.2, 0.2]
+    idle = Queue(plan)
     idle.refresh()
-    command = Board(plan)
+    command = Queue(plan)
     command.prepare(retry=True)
     assert [slot.status for slot in command.slots.values()] == ["done", "done", "waiting", "waiting", "waiting"]
     assert [slot.trials for job, slot in command.slots.items() if job.final] == [[], []]
@@ -315,27 +315,27 @@ def test_who_has_seen_all_done_hears_of_a_retry(partial: Plan) -> None:
 
 
 def test_a_final_trial_whose_record_was_deleted_here_is_trained_anew(plan: Plan, tmp_path: Path) -> None:
-    board = opened(plan)
+    queue = opened(plan)
     there, gone = str(tmp_path), str(tmp_path / "gone")
     for _ in range(3):
         # of a search the value is enough
-        done(board, 0.5, {"trials": [{"identity": "a", "host": gethostname(), "folder": gone}]})
-    done(board, 0.5, {"trials": [{"identity": "a", "host": gethostname(), "folder": there}]})
-    done(board, 0.5, {"trials": [{"identity": "a", "host": "another machine", "folder": gone}]})
+        done(queue, 0.5, {"trials": [{"identity": "a", "host": gethostname(), "folder": gone}]})
+    done(queue, 0.5, {"trials": [{"identity": "a", "host": gethostname(), "folder": there}]})
+    done(queue, 0.5, {"trials": [{"identity": "a", "host": "another machine", "folder": gone}]})
     assert opened(plan).finished
     last = plan._replace(id="1" * 16)
-    board = opened(last)
+    queue = opened(last)
     for _ in range(5):
-        done(board, 0.5, {"trials": [{"identity": "a", "host": gethostname(), "folder": gone}]})
+        done(queue, 0.5, {"trials": [{"identity": "a", "host": gethostname(), "folder": gone}]})
     assert [slot.status for slot in opened(last).slots.values()] == ["done"] * 3 + ["waiting"] * 2
 
 
 def test_a_point_is_what_the_config_gets(plan: Plan) -> None:
-    board = opened(plan)
-    claim = board.claim()
+    queue = opened(plan)
+    claim = queue.claim()
     assert claim is not None
-    board.refresh()
-    assert point_of(plan.groups[0], board.slots[claim.job]) == claim.point
+    queue.refresh()
+    assert point_of(plan.groups[0], queue.slots[claim.job]) == claim.point
     (config,) = plan.configs(claim.job, claim.point)
     assert (config.values["train"]["lr"], config.values["data"]["validation"], config.values["seed"]) == (0.1, 0.2, 0)
     (final,) = plan.configs(Job(0, True, 1), claim.point)
@@ -343,61 +343,61 @@ def test_a_point_is_what_the_config_gets(plan: Plan) -> None:
 
 
 def test_a_method_of_ones_own_may_be_called_final(plan: Plan) -> None:
-    board = opened(plan._replace(groups=[plan.groups[0]._replace(method="final")]))
-    assert [done(board, value, {}) for value in (0.4, 0.6, 0.5, 0.5, 0.5)] == [0.1, 0.2, 0.3, 0.2, 0.2]
-    assert board.finished
+    queue = opened(plan._replace(groups=[plan.groups[0]._replace(method="final")]))
+    assert [done(queue, value, {}) for value in (0.4, 0.6, 0.5, 0.5, 0.5)] == [0.1, 0.2, 0.3, 0.2, 0.2]
+    assert queue.finished
 
 
 def test_many_slots_are_one_study(plan: Plan) -> None:
     group = plan.groups[0]._replace(space={}, points=[], tries=0)
     many = plan._replace(id="1" * 16, groups=[group], seeds=list(range(300)))
-    board = opened(many)
+    queue = opened(many)
     for _ in range(20):
-        claim = board.claim()
+        claim = queue.claim()
         assert claim is not None
-        board.tell(claim, 0.5, {"trials": []})
-    again = Board(many)
+        queue.tell(claim, 0.5, {"trials": []})
+    again = Queue(many)
     again.refresh()
     assert sum(slot.status == "done" for slot in again.slots.values()) == 20
-    assert optuna.get_all_study_names(board.storage.url) == [f"{many.id} final"]
+    assert optuna.get_all_study_names(queue.storage.url) == [f"{many.id} final"]
 
 
 def test_a_worker_that_was_suspended_has_lost_its_lease(plan: Plan) -> None:
     """Others can take a trial over only after five silent heartbeats: until then the database is not asked."""
-    board, other = opened(plan), opened(plan)
-    claim = board.claim()
+    queue, other = opened(plan), opened(plan)
+    claim = queue.claim()
     assert claim is not None
     queries: list[str] = []
-    event.listen(board.storage.engine, "before_cursor_execute", lambda *told: queries.append(told[2]))
-    assert board.holds(claim)
+    event.listen(queue.storage.engine, "before_cursor_execute", lambda *told: queries.append(told[2]))
+    assert queue.holds(claim)
     assert not queries
-    _suspend(board, claim)
-    assert board.holds(claim), "it was silent, but nobody has taken the trial over"
+    _suspend(queue, claim)
+    assert queue.holds(claim), "it was silent, but nobody has taken the trial over"
     assert queries
     queries.clear()
-    assert board.holds(claim)
+    assert queue.holds(claim)
     assert not queries, "the lease is renewed"
-    _suspend(board, claim)
-    age_heartbeats(board)
+    _suspend(queue, claim)
+    age_heartbeats(queue)
     other.revive()
-    assert not board.holds(claim)
+    assert not queue.holds(claim)
     taken = other.claim()
     assert taken is not None
     assert taken.job == claim.job
-    assert not board.holds(claim)
+    assert not queue.holds(claim)
     assert other.holds(taken)
 
 
 def test_a_heartbeat_that_comes_too_late_renews_nothing(plan: Plan) -> None:
-    board, other = opened(plan), opened(plan)
-    claim = board.claim()
+    queue, other = opened(plan), opened(plan)
+    claim = queue.claim()
     assert claim is not None
-    age_heartbeats(board)
+    age_heartbeats(queue)
     other.revive()
-    board.beat(claim)
-    assert not board.holds(claim)
+    queue.beat(claim)
+    assert not queue.holds(claim)
 
 
-def _suspend(board: Board, claim: Claim) -> None:
+def _suspend(queue: Queue, claim: Lease) -> None:
     """As if this process had been stopped for a minute."""
-    board._renewed[claim.trial._trial_id] -= 60
+    queue._renewed[claim.trial._trial_id] -= 60

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pflsweep.cli import main
-from pflsweep.errors import UserError
-from pflsweep.sweep.files import read_scale, read_space, read_table, table_names
+from pflsweep.commands.main import main
+from pflsweep.sweep.spec import read_scale, read_space, read_table, table_names
+from pflsweep.util.errors import UserError
 
 SMALL = """
 settings: {digits: partition.clients=6 train.rounds=2}

@@ -6,34 +6,35 @@ import time
 import pytest
 from rich.console import Console
 
-from pflsweep.errors import UserError
-from pflsweep.sweep import pictures, standings, summary
-from pflsweep.sweep.board import Board
+from pflsweep.sweep import pictures
 from pflsweep.sweep.plan import Plan
-from pflsweep.sweep.view import View
+from pflsweep.sweep.queue import Queue
+from pflsweep.sweep.status import groups, summary
+from pflsweep.sweep.status.live import View
+from pflsweep.util.errors import UserError
 
 
 def told(value: float, folder: str = "gone", seconds: float = 0.0) -> dict:
     return {"trials": [{"identity": "a", "folder": folder, "host": "gpu1", "value": value, "seconds": seconds}]}
 
 
-def advance(board: Board, values: list[float | str]) -> None:
+def advance(queue: Queue, values: list[float | str]) -> None:
     """Settle the next slots: with a value, or a reason of failure, of which `nan` is that the trial diverged."""
     for value in values:
-        claim = board.claim()
+        claim = queue.claim()
         assert claim is not None
         if isinstance(value, str):
-            board.fail(claim, value, **({"diverged": True} if value == "nan" else {}))
+            queue.fail(claim, value, **({"diverged": True} if value == "nan" else {}))
         else:
-            board.tell(claim, value, told(value))
-    board.refresh()
+            queue.tell(claim, value, told(value))
+    queue.refresh()
 
 
 @pytest.fixture
-def board(plan: Plan) -> Board:
-    board = Board(plan)
-    board.prepare()
-    return board
+def queue(plan: Plan) -> Queue:
+    queue = Queue(plan)
+    queue.prepare()
+    return queue
 
 
 def page(view: View) -> str:
@@ -42,10 +43,10 @@ def page(view: View) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_the_live_page_says_what_is_done_running_failed_and_best(board: Board) -> None:
-    view = View(board.plan)
-    advance(board, [0.4, "it broke"])
-    claim = board.claim()
+def test_the_live_page_says_what_is_done_running_failed_and_best(queue: Queue) -> None:
+    view = View(queue.plan)
+    advance(queue, [0.4, "it broke"])
+    claim = queue.claim()
     assert claim is not None
     claim.trial.set_user_attr("round", [7, 30])
     view._look()
@@ -56,26 +57,26 @@ def test_the_live_page_says_what_is_done_running_failed_and_best(board: Board) -
     assert "search 40.0 (2/5, 1 failed)" in seen
 
 
-def test_what_was_trained_before_does_not_shorten_what_is_left(board: Board) -> None:
-    view = View(board.plan)
-    claim = board.claim()
+def test_what_was_trained_before_does_not_shorten_what_is_left(queue: Queue) -> None:
+    view = View(queue.plan)
+    claim = queue.claim()
     assert claim is not None
-    board.tell(claim, 0.4, told(0.4, seconds=3600.0))
+    queue.tell(claim, 0.4, told(0.4, seconds=3600.0))
     view._look()
     assert view._left() is None
     assert "left" not in page(view)
-    advance(board, [0.5])
+    advance(queue, [0.5])
     view._look()
     view._began = time.monotonic() - 100
     assert view._left() == pytest.approx(350, rel=0.01), "one more search, and two seeds with a quarter more data"
 
 
-def test_what_is_left_goes_by_rounds_and_not_by_those_of_an_earlier_command(board: Board) -> None:
-    rounds = board.plan.groups[0].config.values["train"]["rounds"]
-    claim = board.claim()
+def test_what_is_left_goes_by_rounds_and_not_by_those_of_an_earlier_command(queue: Queue) -> None:
+    rounds = queue.plan.groups[0].config.values["train"]["rounds"]
+    claim = queue.claim()
     assert claim is not None
     claim.trial.set_user_attr("reached", rounds // 3)
-    view = View(board.plan)
+    view = View(queue.plan)
     view._look()
     assert view._left() is None, "nothing was trained since"
     claim.trial.set_user_attr("reached", 2 * rounds // 3)
@@ -87,11 +88,11 @@ def test_what_is_left_goes_by_rounds_and_not_by_those_of_an_earlier_command(boar
 
 def test_what_is_left_of_a_search_counts_the_rounds_of_each_tuning_seed(plan: Plan) -> None:
     plan = plan._replace(tune={**plan.tune, "seeds": 2})
-    board = Board(plan)
-    board.prepare()
+    queue = Queue(plan)
+    queue.prepare()
     view = View(plan)
     rounds = plan.groups[0].config.values["train"]["rounds"]
-    claim = board.claim()
+    claim = queue.claim()
     assert claim is not None
     claim.trial.set_user_attr("reached", rounds)
     view._look()
@@ -100,11 +101,11 @@ def test_what_is_left_of_a_search_counts_the_rounds_of_each_tuning_seed(plan: Pl
     assert view._left() == pytest.approx(100 * seeds, rel=0.01)
 
 
-def test_what_was_pruned_or_failed_took_the_rounds_that_it_had_and_leaves_none(board: Board) -> None:
-    rounds = board.plan.groups[0].config.values["train"]["rounds"]
-    view = View(board.plan)
-    for end in (board.prune, lambda claim, _: board.fail(claim, "it broke")):
-        claim = board.claim()
+def test_what_was_pruned_or_failed_took_the_rounds_that_it_had_and_leaves_none(queue: Queue) -> None:
+    rounds = queue.plan.groups[0].config.values["train"]["rounds"]
+    view = View(queue.plan)
+    for end in (queue.prune, lambda claim, _: queue.fail(claim, "it broke")):
+        claim = queue.claim()
         assert claim is not None
         claim.trial.set_user_attr("reached", rounds // 3)
         end(claim, told(0.1))
@@ -113,13 +114,13 @@ def test_what_was_pruned_or_failed_took_the_rounds_that_it_had_and_leaves_none(b
     assert view._left() == pytest.approx(100 / 2 * (3 + 2 * 1.25 * 3), rel=0.01), "a search and two seeds"
 
 
-def test_rounds_that_are_trained_a_second_time_take_their_time(board: Board) -> None:
+def test_rounds_that_are_trained_a_second_time_take_their_time(queue: Queue) -> None:
     """A trial goes on from its last checkpoint, which may lie behind the round that it had reached."""
-    rounds = board.plan.groups[0].config.values["train"]["rounds"]
-    claim = board.claim()
+    rounds = queue.plan.groups[0].config.values["train"]["rounds"]
+    claim = queue.claim()
     assert claim is not None
     claim.trial.set_user_attr("reached", 2 * rounds // 3)
-    view = View(board.plan)
+    view = View(queue.plan)
     for reached in (rounds // 3, 2 * rounds // 3):
         claim.trial.set_user_attr("reached", reached)
         view._look()
@@ -128,11 +129,11 @@ def test_rounds_that_are_trained_a_second_time_take_their_time(board: Board) -> 
 
 
 def test_a_log_says_at_times_what_is_running_and_what_is_left(
-    board: Board, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+    queue: Queue, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    view = View(board.plan)
-    monkeypatch.setattr("pflsweep.sweep.view.QUIET", 0)
-    claim = board.claim()
+    view = View(queue.plan)
+    monkeypatch.setattr("pflsweep.sweep.status.live.QUIET", 0)
+    claim = queue.claim()
     assert claim is not None
     claim.trial.set_user_attr("round", [1, 3])
     claim.trial.set_user_attr("reached", 1)
@@ -143,10 +144,10 @@ def test_a_log_says_at_times_what_is_running_and_what_is_left(
     assert line.endswith(" left in all")
 
 
-def test_a_log_has_a_line_for_each_trial_that_ends(board: Board, capsys: pytest.CaptureFixture) -> None:
-    advance(board, [0.4])
-    with View(board.plan):
-        advance(board, [0.5, "nan", 0.75])
+def test_a_log_has_a_line_for_each_trial_that_ends(queue: Queue, capsys: pytest.CaptureFixture) -> None:
+    advance(queue, [0.4])
+    with View(queue.plan):
+        advance(queue, [0.5, "nan", 0.75])
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "a test: 5 trials, 1 of them done before"
     ends = sorted(line.partition(";")[0] for line in lines[1:])
@@ -157,10 +158,10 @@ def test_a_log_has_a_line_for_each_trial_that_ends(board: Board, capsys: pytest.
     ]
 
 
-def test_the_end_names_winners_and_means(board: Board, capsys: pytest.CaptureFixture) -> None:
+def test_the_end_names_winners_and_means(queue: Queue, capsys: pytest.CaptureFixture) -> None:
     """A point that diverged has lost its search: that is no failure of the sweep."""
-    advance(board, [0.4, 0.6, "nan", 0.75, 0.77])
-    assert summary.conclude(board, track=False) == 0
+    advance(queue, [0.4, 0.6, "nan", 0.75, 0.77])
+    assert summary.conclude(queue, track=False) == 0
     out, err = capsys.readouterr()
     assert "train.lr=0.2" in out
     assert "60.0" in out
@@ -170,10 +171,10 @@ def test_the_end_names_winners_and_means(board: Board, capsys: pytest.CaptureFix
 
 
 def test_the_end_says_that_a_point_without_a_result_leaves_no_winner(
-    board: Board, capsys: pytest.CaptureFixture
+    queue: Queue, capsys: pytest.CaptureFixture
 ) -> None:
-    advance(board, [0.4, 0.6, "it broke"])
-    assert summary.conclude(board, track=False) == 1
+    advance(queue, [0.4, 0.6, "it broke"])
+    assert summary.conclude(queue, track=False) == 1
     out, err = capsys.readouterr()
     assert "no winner" in out
     assert "train.lr=0.2" not in out
@@ -183,30 +184,30 @@ def test_the_end_says_that_a_point_without_a_result_leaves_no_winner(
 
 
 def test_a_winner_of_a_part_of_its_points_is_marked(plan: Plan, capsys: pytest.CaptureFixture) -> None:
-    board = Board(plan._replace(tune={**plan.tune, "partial": True}))
-    board.prepare()
-    advance(board, [0.4, 0.6, "it broke", 0.75, 0.77])
-    assert summary.conclude(board, track=False) == 1
+    queue = Queue(plan._replace(tune={**plan.tune, "partial": True}))
+    queue.prepare()
+    advance(queue, [0.4, 0.6, "it broke", 0.75, 0.77])
+    assert summary.conclude(queue, track=False) == 1
     out, err = capsys.readouterr()
     assert "train.lr=0.2 †" in out
     assert "76.0 ± 1.4 †" in out
     assert "fedavg: † 1 of 3 points has no result (it broke); the winner was elected among the others" in err
 
 
-def test_standings(board: Board) -> None:
-    assert standings.table(board).to_dict("list") == {"method": ["fedavg"], "accuracy": ["0/5"]}
-    advance(board, [0.4, 0.6])
-    now = standings.standing(board, 0)
+def test_standings(queue: Queue) -> None:
+    assert groups.table(queue).to_dict("list") == {"method": ["fedavg"], "accuracy": ["0/5"]}
+    advance(queue, [0.4, 0.6])
+    now = groups.group_status(queue, 0)
     assert (now.done, now.total, now.best, now.point, now.final) == (2, 5, 0.6, {"train.lr": 0.2}, [])
-    assert standings.spread([0.5]) == "50.0"
-    assert standings.spread([0.5, 0.6]) == "55.0 ± 7.1"
+    assert groups.spread([0.5]) == "50.0"
+    assert groups.spread([0.5, 0.6]) == "55.0 ± 7.1"
 
 
-def test_a_search_as_a_picture(board: Board) -> None:
-    advance(board, [0.4])
-    assert pictures.of_searches(board) == {}  # a point is no search
-    advance(board, [0.6, 0.5])
-    ((name, made),) = pictures.of_searches(board).items()
+def test_a_search_as_a_picture(queue: Queue) -> None:
+    advance(queue, [0.4])
+    assert pictures.of_searches(queue) == {}  # a point is no search
+    advance(queue, [0.6, 0.5])
+    ((name, made),) = pictures.of_searches(queue).items()
     assert name == "search/fedavg"
     history, lr = made.axes
     assert history.lines[1].get_ydata().tolist() == pytest.approx([40, 60, 60])  # best so far
@@ -218,17 +219,17 @@ def test_a_search_as_a_picture(board: Board) -> None:
 
 
 def test_a_ledger_that_could_not_be_written_is_said_once_and_tried_again(
-    board: Board, capsys: pytest.CaptureFixture
+    queue: Queue, capsys: pytest.CaptureFixture
 ) -> None:
     told_of: list[int] = []
 
-    def tell(board: Board) -> None:
+    def tell(queue: Queue) -> None:
         told_of.append(1)
         if len(told_of) < 3:
             raise UserError("runs/sweeps cannot be written to (No space left on device).")
 
-    view = View(board.plan, tell)
-    advance(board, [0.4])
+    view = View(queue.plan, tell)
+    advance(queue, [0.4])
     for _ in range(4):
         view._look()
     assert len(told_of) == 3, "until it is written, and not again"

@@ -13,7 +13,7 @@ import optuna
 import pandas as pd
 import pytest
 
-from pflsweep.cli import main
+from pflsweep.commands.main import main
 from pflsweep.engine import stack
 from tests.sweep.sweeping import (
     database,

@@ -8,11 +8,12 @@ import pandas as pd
 import pytest
 import yaml
 
-from pflsweep.compose import Config, compose, conf_dir
-from pflsweep.config import build, check
-from pflsweep.keys import PLUGS, flat
-from pflsweep.sweep.files import Scale, Table, read_scale, read_space, read_table, table_names
+from pflsweep.config.compose import Config, compose, conf_dir
+from pflsweep.config.keys import PLUGS, flat
+from pflsweep.config.schema import check
 from pflsweep.sweep.plan import changed
+from pflsweep.sweep.spec import Scale, Table, read_scale, read_space, read_table, table_names
+from pflsweep.trial.build import build
 from tests import test_settings
 
 PAPER = Path(__file__).parents[2] / "reports" / "paper"

@@ -10,16 +10,17 @@ import pytest
 import torch
 
 import pflsweep
-from pflsweep import tracking
-from pflsweep.disk import Busy
-from pflsweep.errors import UserError
-from pflsweep.record import Record
+from pflsweep.records.record import Record
 from pflsweep.sweep import plan as worker_plan
-from pflsweep.sweep import summary, worker
-from pflsweep.sweep.board import Board
+from pflsweep.sweep import worker
 from pflsweep.sweep.plan import Job, Plan, alike
-from pflsweep.sweep.space import axis
+from pflsweep.sweep.queue import Queue
+from pflsweep.sweep.search_space import axis
+from pflsweep.sweep.status import summary
 from pflsweep.sweep.worker import outcome
+from pflsweep.tracking import run
+from pflsweep.util.errors import UserError
+from pflsweep.util.files import Locked
 from tests.report.records import create
 from tests.sweep.sweeping import age_heartbeats
 
@@ -66,27 +67,27 @@ def test_a_trial_that_fails_says_why(
         raise error
 
     monkeypatch.setattr(worker, "run_trial", fails)
-    board = Board(plan)
-    board.prepare()
+    queue = Queue(plan)
+    queue.prepare()
     worker.work(plan)
-    board.refresh()
-    slot = board.slots[Job(0, False, 0)]
+    queue.refresh()
+    slot = queue.slots[Job(0, False, 0)]
     lost = says == "diverged"
     assert (slot.status, slot.reason) == ("diverged" if lost else "failed", reason)
     assert [key for key in ("trace", "input", "diverged") if slot.result.get(key)] == [says]
-    assert tracking.SWEEP not in os.environ  # what is trained next in this process is not this sweep's
-    final = board.slots[Job(0, True, 0)]
+    assert run.SWEEP not in os.environ  # what is trained next in this process is not this sweep's
+    final = queue.slots[Job(0, True, 0)]
     if lost:
         assert final.reason == f"its search has no winner: every point has lost ({reason})"
     else:
         assert final.status == "blocked", "points without a result elect no winner"
 
 
-def three(plan: Plan) -> tuple[Board, Plan]:
+def three(plan: Plan) -> tuple[Queue, Plan]:
     plan = plan._replace(workers={**plan.workers, "stack": 3})
-    board = Board(plan)
-    board.prepare()
-    return board, plan
+    queue = Queue(plan)
+    queue.prepare()
+    return queue, plan
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("a second Ctrl-C, or a bug")])
@@ -97,36 +98,36 @@ def test_what_ends_a_stack_at_once_puts_its_slots_back(
         assert len(trials) == 3
         raise error
 
-    board, plan = three(plan)
+    queue, plan = three(plan)
     monkeypatch.setattr(worker, "at_once", ends)
     with pytest.raises(type(error)):
         worker.work(plan)
-    board.refresh()
-    assert {slot.status for slot in board.slots.values()} == {"waiting"}
+    queue.refresh()
+    assert {slot.status for slot in queue.slots.values()} == {"waiting"}
 
 
 def test_a_claim_that_fails_puts_those_before_it_back(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    board, plan = three(plan)
-    claim, asked = Board.claim, []
+    queue, plan = three(plan)
+    claim, asked = Queue.claim, []
 
-    def third_fails(self: Board, skip: Any = ()) -> Any:
+    def third_fails(self: Queue, skip: Any = ()) -> Any:
         asked.append(skip)
         if len(asked) == 3:
             raise ZeroDivisionError("the database")
         return claim(self, skip)
 
-    monkeypatch.setattr(Board, "claim", third_fails)
+    monkeypatch.setattr(Queue, "claim", third_fails)
     with pytest.raises(ZeroDivisionError):
         worker.work(plan)
-    board.refresh()
-    assert {slot.status for slot in board.slots.values()} == {"waiting"}
+    queue.refresh()
+    assert {slot.status for slot in queue.slots.values()} == {"waiting"}
 
 
 def test_a_stack_tells_what_became_of_each(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """One is pruned, one fails, one is another process's at first; that one is trained in the end."""
     busy = [1]
 
-    def trained(board: Board, claim: Any, *_: Any) -> Any:
+    def trained(queue: Queue, claim: Any, *_: Any) -> Any:
         if claim.job.final:
             return [{"value": 0.5, "identity": "final"}]
         match claim.job.number:
@@ -138,49 +139,49 @@ def test_a_stack_tells_what_became_of_each(plan: Plan, monkeypatch: pytest.Monke
             raise worker.Busy("another process")
         return [{"value": 0.9, "identity": "third"}]
 
-    board, plan = three(plan)
+    queue, plan = three(plan)
     monkeypatch.setattr(worker, "_trained", trained)
     worker.work(plan)
-    board.refresh()
-    by_number = {job.number: slot for job, slot in board.slots.items() if not job.final}
+    queue.refresh()
+    by_number = {job.number: slot for job, slot in queue.slots.items() if not job.final}
     assert [by_number[k].status for k in range(3)] == ["pruned", "failed", "done"]
     assert "ZeroDivisionError: a bug" in by_number[1].reason
     assert "raise ZeroDivisionError" in by_number[1].result["trace"], "where it was raised"
-    assert all(slot.status == "blocked" for job, slot in board.slots.items() if job.final), "the bug is no result"
+    assert all(slot.status == "blocked" for job, slot in queue.slots.items() if job.final), "the bug is no result"
 
 
 def test_a_database_that_is_away_in_a_stack_loses_nothing(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the others have found is told; the slot of the one that met it is free, and the worker ends."""
 
-    def trained(board: Board, claim: Any, *_: Any) -> Any:
+    def trained(queue: Queue, claim: Any, *_: Any) -> Any:
         if claim.job.number == 1:
             raise worker.Away("MLflow does not answer")
         return [{"value": 0.5 + claim.job.number / 10, "identity": str(claim.job.number)}]
 
-    board, plan = three(plan)
+    queue, plan = three(plan)
     monkeypatch.setattr(worker, "_trained", trained)
     with pytest.raises(worker.Away):
         worker.work(plan)
-    board.refresh()
-    by_number = {job.number: slot for job, slot in board.slots.items() if not job.final}
+    queue.refresh()
+    by_number = {job.number: slot for job, slot in queue.slots.items() if not job.final}
     assert [by_number[k].status for k in range(3)] == ["done", "waiting", "done"]
 
 
 def test_training_does_not_wait_for_the_database(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """How far a trial is comes with its next beat; one that misses the database is no matter."""
-    board = Board(plan)
-    board.prepare()
-    claim = board.claim()
+    queue = Queue(plan)
+    queue.prepare()
+    claim = queue.claim()
     assert claim is not None
-    monkeypatch.setattr(board.storage, "set_trial_user_attr", _gone)
+    monkeypatch.setattr(queue.storage, "set_trial_user_attr", _gone)
     record = SimpleNamespace(last_row={"round": 3, "personal_accuracy": 0.5}, config={"train": {"rounds": 9}})
-    worker._Watch(board, claim, before=9)(record)
+    worker._Watch(queue, claim, before=9)(record)
     with pytest.raises(ConnectionError):
-        board.beat(claim)
+        queue.beat(claim)
     monkeypatch.undo()
-    board.beat(claim)
-    board.refresh()
-    slot = board.slots[claim.job]
+    queue.beat(claim)
+    queue.refresh()
+    slot = queue.slots[claim.job]
     assert (slot.result["round"], slot.result["reached"]) == ([3, 9], 12)
 
 
@@ -226,14 +227,14 @@ def test_a_search_without_validation_rows_says_so(plan: Plan) -> None:
         outcome(result, plan._replace(tune={**plan.tune, "view": "trained"}), Job(0, True, 0))
 
 
-@pytest.mark.parametrize("end", [KeyboardInterrupt, Busy("another process has it")], ids=["Ctrl-C", "busy"])
+@pytest.mark.parametrize("end", [KeyboardInterrupt, Locked("another process has it")], ids=["Ctrl-C", "busy"])
 def test_a_slot_that_was_taken_over_meanwhile_is_not_put_back(
     end: BaseException, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    board, other = Board(plan), Board(plan)
-    board.prepare()
-    board.refresh()
-    claim = board.claim()
+    queue, other = Queue(plan), Queue(plan)
+    queue.prepare()
+    queue.refresh()
+    claim = queue.claim()
     assert claim is not None
 
     def ends() -> Any:
@@ -241,13 +242,13 @@ def test_a_slot_that_was_taken_over_meanwhile_is_not_put_back(
         other.tell(claim, 0.5, {"trials": []})
         raise end
 
-    if isinstance(end, Busy):
-        assert worker._settle(board, claim, ends) is False
+    if isinstance(end, Locked):
+        assert worker._settle(queue, claim, ends) is False
     else:
         with pytest.raises(KeyboardInterrupt):
-            worker._settle(board, claim, ends)
-    board.refresh()
-    assert board.slots[claim.job].value == 0.5
+            worker._settle(queue, claim, ends)
+    queue.refresh()
+    assert queue.slots[claim.job].value == 0.5
 
 
 class Recording:
@@ -272,17 +273,17 @@ class Recording:
 def test_a_worker_that_lost_its_lease_stops_after_its_round_and_tracks_nothing_more(
     plan: Plan, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tracked, other, taken = Recording(), Board(plan), list[Any]()
+    tracked, other, taken = Recording(), Queue(plan), list[Any]()
     other.prepare()
     watched = worker._Watch.__call__
 
     def suspended(watch: Any, record: Any) -> None:
         """In the third round this worker is silent for a minute, and another takes its trial over."""
         if record.done == 3:
-            age_heartbeats(watch.board)
+            age_heartbeats(watch.queue)
             other.revive()
             taken.append(other.claim())
-            watch.board._renewed[watch.claim.trial._trial_id] -= 60
+            watch.queue._renewed[watch.claim.trial._trial_id] -= 60
         watched(watch, record)
 
     monkeypatch.setattr(worker._Watch, "__call__", suspended)
@@ -302,22 +303,22 @@ def test_a_superseded_final_trial_is_named_in_its_record(folder: str, plan: Plan
     record = create(plan.runs)
     if folder == "gone":
         shutil.rmtree(record.folder)
-    board = Board(plan)
-    board.prepare()
+    queue = Queue(plan)
+    queue.prepare()
     for value in (0.4, 0.6, None, 0.7, 0.8):
-        claim = board.claim()
+        claim = queue.claim()
         assert claim is not None
         if value is None:
-            board.fail(claim, "out of memory")
+            queue.fail(claim, "out of memory")
         else:
-            board.tell(claim, value, {"trials": [{"identity": record.folder.name}]})
-        board.refresh()
-    assert summary.mark_superseded(board) == []
-    board.prepare()
-    claim = board.claim()
+            queue.tell(claim, value, {"trials": [{"identity": record.folder.name}]})
+        queue.refresh()
+    assert summary.mark_superseded(queue) == []
+    queue.prepare()
+    claim = queue.claim()
     assert claim is not None
-    board.tell(claim, 0.9, {})
-    board.refresh()
-    assert summary.mark_superseded(board) == [record.folder.name]
+    queue.tell(claim, 0.9, {})
+    queue.refresh()
+    assert summary.mark_superseded(queue) == [record.folder.name]
     if folder == "here":
         assert Record(record.folder).status["superseded"] == [plan.id]

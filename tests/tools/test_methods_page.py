@@ -2,28 +2,28 @@
 
 import pandas as pd
 
-from pflsweep import catalogue
-from pflsweep.compose import conf_dir
-from tests.bench.methods import REPORTS, written
+from benchmarks.methods import REPORTS, written
+from pflsweep.config.compose import conf_dir
+from tools import methods_page
 
 OPTIONS = {file.stem for file in (conf_dir() / "algorithm").glob("*.yaml")}
 
 
 def test_the_page_is_current() -> None:
     current = (REPORTS / "methods.md").read_text() == written()
-    assert current, "a method has changed: `python -m tests.bench.methods --page` writes the page anew"
+    assert current, "a method has changed: `python -m benchmarks.methods --page` writes the page anew"
 
 
 def test_every_method_was_measured() -> None:
     costs = pd.read_csv(REPORTS / "methods.csv", index_col="option")
-    assert set(costs.index) == OPTIONS, "`python -m tests.bench.methods` measures all"
+    assert set(costs.index) == OPTIONS, "`python -m benchmarks.methods` measures all"
     assert abs(costs.at["fedavg", "time"] - 1) < 0.25
     assert (costs["time"] > 0).all()
 
 
 def test_a_page_has_a_line_a_section_and_the_values_of_each_method() -> None:
     costs = pd.DataFrame({"wire": [4.0], "time": [1.25]}, index=["pgfed_ce"])
-    page = catalogue.page(costs)
+    page = methods_page.page(costs)
     assert "| [pgfed_ce](#pgfed) |" in page
     assert "| Luo et al., ICCV 2023 | 4 | 1.25 |" in page
     assert page.count("\n## ") == len(

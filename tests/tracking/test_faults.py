@@ -16,18 +16,17 @@ from pathlib import Path
 import pytest
 import sqlalchemy
 
-from pflsweep import tracking
-from pflsweep.compose import compose
-from pflsweep.disk import DiskFull
-from pflsweep.errors import UserError
-from pflsweep.record import Record
+from pflsweep.config.compose import compose
+from pflsweep.records.record import Record
+from pflsweep.tracking import run as tracking_run
 from pflsweep.tracking import store as stores
 from pflsweep.tracking.store import opened
-from pflsweep.trial import Stopped, run_trial
-
-from .report.records import create, finished, train
-from .sweep.test_machines import Postgres, postgres  # noqa: F401 (the latter: a fixture)
-from .test_tracking import Store, empty, store  # noqa: F401 (fixtures)
+from pflsweep.trial.run import Stopped, run_trial
+from pflsweep.util.errors import UserError
+from pflsweep.util.files import DiskFull
+from tests.report.records import create, finished, train
+from tests.sweep.test_machines import Postgres, postgres  # noqa: F401 (the latter: a fixture)
+from tests.tracking.test_run import Store, empty, store  # noqa: F401 (fixtures)
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's own
 TRIAL = ["partition.clients=4", "model.hidden=[8]", "train.epochs=1", "train.rounds=6", "tracking.every=0"]
@@ -73,12 +72,12 @@ def points(options: dict, run_id: str) -> Counter:
 
 def test_a_run_whose_process_was_killed_when_it_was_created_is_found_again(store, tmp_path, monkeypatch):  # noqa: F811
     record = create(tmp_path / "runs")
-    killed(lambda: tracking.open_run(record.config, record), monkeypatch, "mlflow.MlflowClient.create_run")
+    killed(lambda: tracking_run.open_run(record.config, record), monkeypatch, "mlflow.MlflowClient.create_run")
     (orphan,) = store.runs()
     assert (orphan.info.status, orphan.data.params) == ("RUNNING", {}), "it was killed before it was described"
     assert orphan.data.tags["method"] == "fedavg"
     train(record, [[1, 1, 1, 1]])
-    with tracking.open_run(record.config, record) as run:
+    with tracking_run.open_run(record.config, record) as run:
         run.finish(record, "finished")
     (adopted,) = store.runs()
     assert (adopted.info.run_id, adopted.info.status) == (orphan.info.run_id, "FINISHED")
@@ -87,23 +86,23 @@ def test_a_run_whose_process_was_killed_when_it_was_created_is_found_again(store
 
 def test_a_sweeps_run_whose_process_was_killed_when_it_was_created_is_found_again(store, tmp_path, monkeypatch):  # noqa: F811
     cfg = create(tmp_path / "runs").config
-    killed(lambda: tracking.open_sweep(cfg, "abc", "seed=0,1"), monkeypatch, "mlflow.MlflowClient.create_run")
+    killed(lambda: tracking_run.open_sweep(cfg, "abc", "seed=0,1"), monkeypatch, "mlflow.MlflowClient.create_run")
     (orphan,) = store.runs()
-    tracking.open_sweep(cfg, "abc", "seed=0,1")
-    tracking.finish_sweep(cfg, "abc", [], [], {}, {})
+    tracking_run.open_sweep(cfg, "abc", "seed=0,1")
+    tracking_run.finish_sweep(cfg, "abc", [], [], {}, {})
     (adopted,) = store.runs()
     assert (adopted.info.run_id, adopted.info.status) == (orphan.info.run_id, "FINISHED")
 
 
 def test_further_runs_of_one_trial_and_one_sweep_are_ended_and_say_why(store, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.setenv(tracking.SWEEP, "abc")
+    monkeypatch.setenv(tracking_run.SWEEP, "abc")
     record = train(create(tmp_path / "runs"), [[1, 1, 1, 1]])
     with opened(store.options) as (client, experiment):
         pass
     for tags in ({"identity": record.meta["identity"]}, {"pflsweep.sweep": "abc"}):
         later, first = (client.create_run(experiment, moment, tags).info.run_id for moment in (2, 1))
         for _ in range(2):
-            with tracking.open_run(record.config, record) as run:
+            with tracking_run.open_run(record.config, record) as run:
                 run.finish(record, "finished")
         assert client.get_run(later).info.status == "KILLED"
         assert f"of run {first}" in client.get_run(later).data.tags["pflsweep.duplicate"]
@@ -172,7 +171,7 @@ def test_a_store_that_is_lost_in_mid_run_is_said_once_and_holds_all_at_the_end(
     lose, at, tmp_path, empty, monkeypatch, caplog  # noqa: F811
 ):  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(tracking.SWEEP, raising=False)
+    monkeypatch.delenv(tracking_run.SWEEP, raising=False)
     folder = tmp_path / "store"
     folder.mkdir()
     shutil.copy(empty, folder / "mlflow.db")
@@ -210,16 +209,16 @@ def test_a_store_that_is_lost_in_mid_run_is_said_once_and_holds_all_at_the_end(
 
 def test_a_sweeps_run_that_the_store_has_lost_is_made_anew_and_said(store, tmp_path, empty, monkeypatch):  # noqa: F811
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
-    tracking.open_sweep(record.config, "abc", "seed=0,1")
-    assert not tracking.restore_sweep(record.config, "abc", "seed=0,1")
+    tracking_run.open_sweep(record.config, "abc", "seed=0,1")
+    assert not tracking_run.restore_sweep(record.config, "abc", "seed=0,1")
     for trial_first in (False, True):  # a trial makes the sweep's run too, but knows no name
         _replaced(tmp_path, empty, "")
         with monkeypatch.context() as patch:
-            patch.setenv(tracking.SWEEP, "abc")
+            patch.setenv(tracking_run.SWEEP, "abc")
             if trial_first:
-                tracking.send(record.config, record)
-        assert tracking.restore_sweep(record.config, "abc", "seed=0,1")
-        assert not tracking.restore_sweep(record.config, "abc", "seed=0,1")
+                tracking_run.send(record.config, record)
+        assert tracking_run.restore_sweep(record.config, "abc", "seed=0,1")
+        assert not tracking_run.restore_sweep(record.config, "abc", "seed=0,1")
         (parent,) = (run for run in store.runs() if "pflsweep.sweep" in run.data.tags)
         assert (parent.info.run_name, parent.info.status) == ("seed=0,1", "RUNNING")
 
@@ -265,7 +264,7 @@ def away(file: Path) -> Iterator[None]:
 
 def test_an_outage_is_said_once_with_a_count_when_it_is_over(store, tmp_path, caplog):  # noqa: F811
     record = create(tmp_path / "runs", rounds=20)
-    with tracking.open_run(record.config, record) as run:
+    with tracking_run.open_run(record.config, record) as run:
         for outage in (10, 1):
             began = time.monotonic()
             with away(tmp_path / "mlflow.db"):
@@ -294,7 +293,7 @@ def test_an_outage_is_said_once_with_a_count_when_it_is_over(store, tmp_path, ca
 
 def test_a_store_that_stays_away_is_said_twice(store, tmp_path, caplog):  # noqa: F811
     record = create(tmp_path / "runs", rounds=20)
-    with tracking.open_run(record.config, record) as run, away(tmp_path / "mlflow.db"):
+    with tracking_run.open_run(record.config, record) as run, away(tmp_path / "mlflow.db"):
         for _ in range(5):
             train(record, [[1, 1, 1, 1]])
             run.rows(record)
@@ -306,9 +305,9 @@ def test_a_store_that_stays_away_is_said_twice(store, tmp_path, caplog):  # noqa
 
 
 def test_an_interrupted_trial_of_a_sweep_does_not_wait_for_a_store_that_is_away(store, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.setenv(tracking.SWEEP, "abc")
+    monkeypatch.setenv(tracking_run.SWEEP, "abc")
     record = train(create(tmp_path / "runs"), [[1, 1, 1, 1]])
-    run, began = tracking.open_run(record.config, record), time.monotonic()
+    run, began = tracking_run.open_run(record.config, record), time.monotonic()
     run.uri = "http://127.0.0.1:9"
     run.options = {**run.options, "uri": run.uri}
     run.finish(record, "interrupted")
@@ -318,12 +317,14 @@ def test_an_interrupted_trial_of_a_sweep_does_not_wait_for_a_store_that_is_away(
 # Two that send one record
 
 
-def both_send(record: Record, monkeypatch: pytest.MonkeyPatch) -> tracking.Listener:
+def both_send(record: Record, monkeypatch: pytest.MonkeyPatch) -> tracking_run.Listener:
     """Two workers that each found nothing in the store, and so send all of it. Return one of them."""
-    both = [tracking.open_run(record.config, Record(record.folder)) for _ in range(2)]
+    both = [tracking_run.open_run(record.config, Record(record.folder)) for _ in range(2)]
     for listener in both:
         listener.rows(Record(record.folder))
-    monkeypatch.setattr(tracking.shows, "last_step", lambda *_: 0)  # neither has sent its summary when the other asks
+    monkeypatch.setattr(
+        "pflsweep.tracking.logging.last_step", lambda *_: 0
+    )  # neither has sent its summary when the other asks
     for listener in both:
         listener.finish(Record(record.folder), "finished")
     monkeypatch.undo()
@@ -366,12 +367,12 @@ def test_the_times_of_rounds_are_the_records(store, tmp_path):  # noqa: F811
     record = train(create(tmp_path / "runs"), [[1, 1, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3]])
     record.meta["created"] = "2026-01-01T00:00:10.000+00:00"
     begun = 1767225610000
-    assert tracking.stamps(record) == [begun + 600, begun + 1200, begun + 1800]
+    assert tracking_run.stamps(record) == [begun + 600, begun + 1200, begun + 1800]
     record.meta["sessions"] = [{"from": 3, "begun": "2026-01-01T00:01:00.000+00:00"}]
-    assert tracking.stamps(record) == [begun + 600, begun + 1200, begun + 50_600]
+    assert tracking_run.stamps(record) == [begun + 600, begun + 1200, begun + 50_600]
     record.meta["sessions"] += [{"from": 2, "begun": "2026-01-01T00:02:00.000+00:00"}]  # from an older checkpoint
-    assert tracking.stamps(record) == [begun + 600, begun + 110_600, begun + 111_200]
-    with tracking.open_run(record.config, record) as run:
+    assert tracking_run.stamps(record) == [begun + 600, begun + 110_600, begun + 111_200]
+    with tracking_run.open_run(record.config, record) as run:
         run.finish(record, "finished")
     (shown,) = store.runs()
     assert shown.info.start_time == begun
@@ -382,15 +383,15 @@ def test_the_times_of_rounds_are_the_records(store, tmp_path):  # noqa: F811
 def test_a_worker_that_slept_asks_how_far_the_run_has_come(store, tmp_path, monkeypatch):  # noqa: F811
     """The other worker has trained the same rounds, in another folder, and took other times."""
     asleep, awake = (create(tmp_path / name) for name in ("one", "two"))
-    with tracking.open_run(asleep.config, asleep) as first:
+    with tracking_run.open_run(asleep.config, asleep) as first:
         train(asleep, [[1, 1, 1, 1]])
         first.rows(asleep)
-        second = tracking.open_run(awake.config, awake)
+        second = tracking_run.open_run(awake.config, awake)
         train(awake, [[1, 1, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3]])
         for row in awake._rounds:
             row["seconds"] *= 1.5
         second.finish(awake, "finished")
-        monkeypatch.setattr(tracking, "QUIET", -1.0)
+        monkeypatch.setattr(tracking_run, "QUIET", -1.0)
         train(asleep, [[2, 2, 2, 2]])
         first.rows(asleep)
         train(asleep, [[3, 3, 3, 3]])
@@ -424,20 +425,20 @@ def limited(pragma: str) -> Iterator[None]:
 def test_a_full_disk_is_said_at_once_at_the_start_and_costs_a_warning_later(
     pragma, said, store, tmp_path, monkeypatch, caplog  # noqa: F811
 ):  # fmt: skip
-    monkeypatch.setenv(tracking.SWEEP, "abc")
+    monkeypatch.setenv(tracking_run.SWEEP, "abc")
     record = create(tmp_path / "runs", rounds=300)
     began = time.monotonic()
 
     def open_many() -> None:  # SQLite fills the pages that it has first
         for index in range(300):
             record.meta["identity"] = f"{index:016x}"
-            tracking.open_run(record.config, record)
+            tracking_run.open_run(record.config, record)
 
     with limited(pragma), pytest.raises(DiskFull, match=f"{said}.*MB of space are free") as raised:
         open_many()
     assert str(tmp_path) in str(raised.value)
     assert time.monotonic() - began < 60
-    with tracking.open_run(record.config, record) as run, limited(pragma):
+    with tracking_run.open_run(record.config, record) as run, limited(pragma):
         began = time.monotonic()
         for _ in range(40):
             train(record, [[1, 1, 1, 1]])
@@ -448,7 +449,7 @@ def test_a_full_disk_is_said_at_once_at_the_start_and_costs_a_warning_later(
     first, last = caplog.records
     assert said in first.message
     assert said in last.message
-    tracking.send(record.config, record)
+    tracking_run.send(record.config, record)
     with opened(store.options) as (client, experiment):
         run = stores.find(client, experiment, "identity", record.meta["identity"])
     assert run.info.status == "FINISHED"
@@ -464,23 +465,23 @@ def test_what_is_no_address_of_a_store(uri, store, tmp_path):  # noqa: F811
     with pytest.raises(
         UserError, match=f"'{uri}' .tracking.uri. is no address of an MLflow store.*postgresql://"
     ) as no:
-        tracking.open_run(record.config, record)
+        tracking_run.open_run(record.config, record)
     assert type(no.value) is UserError
 
 
 @pytest.mark.parametrize("uri", ["sqlite:////dev/null/x", "sqlite:////dev/null/x/y.db"])
 def test_a_place_where_no_store_can_be(uri, store, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.setenv(tracking.SWEEP, "abc")
+    monkeypatch.setenv(tracking_run.SWEEP, "abc")
     record = create(tmp_path / "runs", tracking__uri=uri)
     with pytest.raises(UserError, match=f"{uri} cannot be used .* in which you may write; .* MB are free") as no:
-        tracking.open_run(record.config, record)
+        tracking_run.open_run(record.config, record)
     assert type(no.value) is UserError, "a sweep waits for what is Away"
 
 
 @pytest.mark.parametrize("name", ["ünïcode/路径", "路" * 100, "." * 300])
 def test_an_experiment_whose_name_is_long_or_not_ascii(name, store, tmp_path):  # noqa: F811
     record = finished(tmp_path / "ünïcode 路径", "local", [1, 1, 1, 1], tracking__experiment=name)
-    tracking.send(record.config, record)
+    tracking_run.send(record.config, record)
     with opened({**store.options, "experiment": name}) as (client, experiment):
         (run,) = client.search_runs([experiment])
         assert "clients.json" in {file.path for file in client.list_artifacts(run.info.run_id)}

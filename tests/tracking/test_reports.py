@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pflsweep import tracking
-from pflsweep.cli import main
-
-from .report.paper.world import Sweep
-from .test_tracking import empty, store  # noqa: F401 (fixtures)
+from pflsweep.commands.main import main
+from pflsweep.tracking import run as tracking_run
+from tests.report.paper.fixtures import Sweep
+from tests.tracking.test_run import empty, store  # noqa: F401 (fixtures)
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's own
 C25 = "cifar10/clients25"
@@ -22,10 +21,10 @@ def tracked(runs: Path, monkeypatch: pytest.MonkeyPatch, **ledger: object) -> Sw
     """A sweep with two methods of one seed, whose runs are in the store."""
     sweep = Sweep(runs, seeds=(0,))
     records = [*sweep.add(C25, "local", {0: [4] * 4}), *sweep.add(C25, "pgfed", {0: [7] * 4})]
-    tracking.open_sweep(records[0].config, ID, "pgfed/table1")
-    monkeypatch.setenv(tracking.SWEEP, ID)
+    tracking_run.open_sweep(records[0].config, ID, "pgfed/table1")
+    monkeypatch.setenv(tracking_run.SWEEP, ID)
     for record in records:
-        with tracking.open_run(record.config, record) as run:
+        with tracking_run.open_run(record.config, record) as run:
             run.finish(record, "finished")
     sweep.write(ID, **ledger)
     return sweep
@@ -83,7 +82,7 @@ def test_without_a_store_none_is_made_and_mlflow_not_imported(tmp_path: Path, mo
     sweep.add(C25, "local", {0: [4] * 4})
     sweep.write(ID)
     code = (
-        "import sys; from pflsweep.cli import main\n"
+        "import sys; from pflsweep.commands.main import main\n"
         "code = main(['report', 'pgfed/table1'])\n"
         "sys.exit(code or bool({'mlflow', 'torch'} & set(sys.modules)))"
     )

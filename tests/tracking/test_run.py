@@ -14,13 +14,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pflsweep import tracking
-from pflsweep.cli import main
-from pflsweep.errors import UserError
-from pflsweep.sweep import summary
+from pflsweep.commands import ui
+from pflsweep.commands.main import main
+from pflsweep.sweep.status import summary
+from pflsweep.tracking import run as tracking_run
 from pflsweep.tracking.store import opened, uri_of
-
-from .report.records import config, create, finished, train
+from pflsweep.util.errors import UserError
+from tests.report.records import config, create, finished, train
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's own
 
@@ -39,7 +39,7 @@ def store(tmp_path, empty, monkeypatch):
     """A store of the working directory."""
     shutil.copy(empty, tmp_path / "mlflow.db")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(tracking.SWEEP, raising=False)
+    monkeypatch.delenv(tracking_run.SWEEP, raising=False)
     return Store()
 
 
@@ -80,7 +80,7 @@ def test_an_experiment_of_any_name_has_one_folder(store, tmp_path, name, folder)
 
 def test_a_run_from_beginning_to_end(store, tmp_path):
     record = create(tmp_path / "runs", "pgfed")
-    with tracking.open_run(record.config, record) as run:
+    with tracking_run.open_run(record.config, record) as run:
         train(record, [[1, 2, 3, 4]])
         run.rows(record)
         (shown,) = store.runs()
@@ -116,7 +116,7 @@ def test_a_run_from_beginning_to_end(store, tmp_path):
 
 def test_every_view_and_target_is_shown(store, tmp_path):
     record = create(tmp_path / "runs")
-    with tracking.open_run(record.config, record) as run:
+    with tracking_run.open_run(record.config, record) as run:
         train(record, [[1, 2, 3, 4]], views=("personal", "personal_subset", "trained_all"))
         run.finish(record, "finished")
     (shown,) = store.runs()
@@ -134,10 +134,10 @@ def test_killed_and_continued_no_step_is_doubled(store, tmp_path):
     """Killed after round 3 was sent, with the checkpoint at round 1."""
     record = create(tmp_path / "runs", rounds=4)
     train(record, [[1, 1, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3]])
-    killed = tracking.open_run(record.config, record)
+    killed = tracking_run.open_run(record.config, record)
     killed.rows(record)  # and never heard of again: its status stays RUNNING
     record.truncate(1)
-    with tracking.open_run(record.config, record) as run:
+    with tracking_run.open_run(record.config, record) as run:
         train(record, [[2, 2, 2, 2]])
         run.rows(record)
         train(record, [[3, 3, 3, 3], [4, 4, 4, 4]])
@@ -150,12 +150,12 @@ def test_killed_and_continued_no_step_is_doubled(store, tmp_path):
 def test_an_extension_goes_on_in_the_same_run(store, tmp_path):
     record = finished(tmp_path / "runs", "fedavg", [2, 4, 6, 8])
     for _ in range(2):  # finishing twice adds nothing
-        with tracking.open_run(record.config, record) as run:
+        with tracking_run.open_run(record.config, record) as run:
             run.finish(record, "finished")
     longer = config("fedavg", 0, 5, device="cpu")
     record.config = longer
     record.begin()
-    with tracking.open_run(longer, record) as run:
+    with tracking_run.open_run(longer, record) as run:
         (shown,) = store.runs()
         assert (shown.info.status, shown.data.tags["train.rounds"]) == ("RUNNING", "5")
         assert (shown.data.params["device"], shown.data.tags["device"]) == ("auto", "cpu")
@@ -173,14 +173,14 @@ def test_a_round_that_turns_out_to_be_the_last_gets_its_scores_and_its_summary(s
     scores = {key: value for key, value in record.last_row.items() if key.startswith(("personal_", "global_"))}
     clients = record.clients_in(3)
     record.drop_scores(lambda t: t == 2)
-    with tracking.open_run(record.config, record) as run:
+    with tracking_run.open_run(record.config, record) as run:
         run.finish(record, "interrupted")
     (shown,) = store.runs()
     assert "summary/accuracy" not in shown.data.metrics, "it may go on, and would have a second one at its end"
     assert store.steps(shown, "personal/accuracy") == [2]
     record.amend(scores, clients)
     for _ in range(2):
-        with tracking.open_run(record.config, record) as run:
+        with tracking_run.open_run(record.config, record) as run:
             run.finish(record, "finished")
     (shown,) = store.runs()
     assert shown.data.metrics["summary/accuracy"] == pytest.approx(0.3)
@@ -192,21 +192,21 @@ def test_a_round_that_turns_out_to_be_the_last_gets_its_scores_and_its_summary(s
 @pytest.mark.parametrize(("how", "status"), [("failed", "FAILED"), ("interrupted", "KILLED")])
 def test_how_a_run_ended(how, status, store, tmp_path):
     record = train(create(tmp_path / "runs"), [[1, 1, 1, 1]])
-    with tracking.open_run(record.config, record) as run:
+    with tracking_run.open_run(record.config, record) as run:
         run.finish(record, how)
-    with tracking.open_run(record.config, record):
+    with tracking_run.open_run(record.config, record):
         assert store.runs()[0].info.status == "RUNNING"
-    with pytest.raises(KeyboardInterrupt), tracking.open_run(record.config, record):
+    with pytest.raises(KeyboardInterrupt), tracking_run.open_run(record.config, record):
         raise KeyboardInterrupt
     assert store.runs()[0].info.status == "KILLED"
-    with tracking.open_run(record.config, record) as run:
+    with tracking_run.open_run(record.config, record) as run:
         run.finish(record, how)
     assert store.runs()[0].info.status == status
 
 
 def test_batches_wait_for_their_time(store, tmp_path):
     record = create(tmp_path / "runs", tracking__every=60.0)
-    with tracking.open_run(record.config, record) as run:
+    with tracking_run.open_run(record.config, record) as run:
         train(record, [[1, 1, 1, 1]])
         run.rows(record)
         assert "train/seconds" not in store.runs()[0].data.metrics
@@ -216,7 +216,7 @@ def test_batches_wait_for_their_time(store, tmp_path):
 
 def test_what_mlflow_cannot_hold(store, tmp_path):
     record = create(tmp_path / "runs", partition__path="x" * 7000)
-    with tracking.open_run(record.config, record) as run:
+    with tracking_run.open_run(record.config, record) as run:
         train(record, [[1, 1, 1, 1]])
         record._rounds[0]["personal_loss"] = float("inf")
         run.finish(record, "finished")
@@ -229,16 +229,16 @@ def test_what_mlflow_cannot_hold(store, tmp_path):
 def test_a_sweep_is_a_parent(store, tmp_path, monkeypatch):
     before = finished(tmp_path / "runs", "local", [1, 1, 1, 1])  # never tracked
     cfg = before.config
-    tracking.open_sweep(cfg, "abc", "algorithm=local,fedavg,pgfed")
-    monkeypatch.setenv(tracking.SWEEP, "abc")
+    tracking_run.open_sweep(cfg, "abc", "algorithm=local,fedavg,pgfed")
+    monkeypatch.setenv(tracking_run.SWEEP, "abc")
     records = [before]
     for method in ("fedavg", "pgfed"):
         record = finished(tmp_path / "runs", method, [2, 4, 6, 8])
-        with tracking.open_run(cfg, record) as run:
+        with tracking_run.open_run(cfg, record) as run:
             run.finish(record, "finished")
         records.append(record)
-    tracking.send(cfg, before)
-    tracking.finish_sweep(cfg, "abc", records, [], {}, {})
+    tracking_run.send(cfg, before)
+    tracking_run.finish_sweep(cfg, "abc", records, [], {}, {})
     runs = {run.info.run_name: run for run in store.runs()}
     assert len(runs) == 4
     parent = runs.pop("algorithm=local,fedavg,pgfed")
@@ -247,7 +247,7 @@ def test_a_sweep_is_a_parent(store, tmp_path, monkeypatch):
     assert list(store.table(parent, "comparison.json")["accuracy %"]) == ["10.00", "50.00", "50.00"]
     files = {f.path for f in store.client.list_artifacts(parent.info.run_id, "comparison")}
     assert {"comparison/runs.md", "comparison/accuracy.png", "comparison/gains.svg"} <= files
-    tracking.open_sweep(cfg, "abc", "again")
+    tracking_run.open_sweep(cfg, "abc", "again")
     assert len(store.runs()) == 4
 
 
@@ -289,7 +289,7 @@ def test_all_tables_of_a_sweep_are_named(store, tmp_path):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
     tables = {"standings": pd.DataFrame({"a": [1]}), "winners": pd.DataFrame({"b": [2]})}
     for _ in range(2):
-        tracking.finish_sweep(record.config, "abc", [record], [], tables, {})
+        tracking_run.finish_sweep(record.config, "abc", [record], [], tables, {})
     (parent,) = store.runs()
     logged = [table["path"] for table in json.loads(parent.data.tags["mlflow.loggedArtifacts"])]
     assert logged == ["comparison.json", "standings.json", "winners.json"]
@@ -298,8 +298,8 @@ def test_all_tables_of_a_sweep_are_named(store, tmp_path):
 def test_a_sweep_with_failures_has_failed_and_names_them(store, tmp_path):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
     for records in ([], [record]):
-        tracking.open_sweep(record.config, "abc", "seed=0,1")
-        tracking.finish_sweep(record.config, "abc", records, ["the trial seed=1 failed: no"], {}, {})
+        tracking_run.open_sweep(record.config, "abc", "seed=0,1")
+        tracking_run.finish_sweep(record.config, "abc", records, ["the trial seed=1 failed: no"], {}, {})
         parent = next(run for run in store.runs() if run.info.run_name == "seed=0,1")
         assert parent.info.status == "FAILED"
         assert parent.data.tags["failed"] == "the trial seed=1 failed: no"
@@ -309,23 +309,23 @@ def test_a_sweep_with_failures_has_failed_and_names_them(store, tmp_path):
 
 def test_a_store_that_is_gone_when_the_sweep_ends_costs_a_warning(store, tmp_path, caplog):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
-    tracking.open_sweep(record.config, "abc", "seed=0,1")
+    tracking_run.open_sweep(record.config, "abc", "seed=0,1")
     (tmp_path / "mlflow.db").write_text("this is a diary")
-    tracking.finish_sweep(record.config, "abc", [record], [], {}, {})
+    tracking_run.finish_sweep(record.config, "abc", [record], [], {}, {})
     assert "MLflow did not take the sweep abc" in caplog.text
 
 
 def test_a_stopped_sweep_is_not_running(store, tmp_path):
     cfg = finished(tmp_path / "runs", "local", [1, 1, 1, 1]).config
-    tracking.open_sweep(cfg, "abc", "algorithm=local")
-    tracking.stop_sweep(cfg, "abc")
+    tracking_run.open_sweep(cfg, "abc", "algorithm=local")
+    tracking_run.stop_sweep(cfg, "abc")
     assert store.runs()[0].info.status == "KILLED"
 
 
 def test_a_record_that_was_never_tracked_is_sent_once(store, tmp_path):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
     for _ in range(2):
-        tracking.send(record.config, record)
+        tracking_run.send(record.config, record)
         (run,) = store.runs()
         assert run.info.status == "FINISHED"
         assert run.data.metrics["summary/accuracy"] == 0.1
@@ -333,13 +333,13 @@ def test_a_record_that_was_never_tracked_is_sent_once(store, tmp_path):
 
 def test_what_the_store_lacks_of_a_record_is_sent_again(store, tmp_path):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
-    killed = tracking.open_run(record.config, record)  # after training, before it could say so
+    killed = tracking_run.open_run(record.config, record)  # after training, before it could say so
     killed.rows(record)
-    tracking.send(record.config, record)
+    tracking_run.send(record.config, record)
     (run,) = store.runs()
     assert (run.info.status, run.data.metrics["summary/accuracy"]) == ("FINISHED", 0.1)
     train(record, [[2, 2, 2, 2]])  # a session without tracking
-    tracking.send(record.config, record)
+    tracking_run.send(record.config, record)
     (run,) = store.runs()
     assert store.steps(run, "personal/accuracy") == [1, 2, 3, 4]
     assert (run.info.status, run.data.metrics["summary/accuracy"]) == ("FINISHED", 0.2)
@@ -347,19 +347,19 @@ def test_what_the_store_lacks_of_a_record_is_sent_again(store, tmp_path):
 
 def test_a_store_that_fails_at_the_end_is_sent_to_again(store, tmp_path, monkeypatch):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
-    with monkeypatch.context() as patch, tracking.open_run(record.config, record) as run:
+    with monkeypatch.context() as patch, tracking_run.open_run(record.config, record) as run:
         patch.setattr(run.client, "log_batch", lambda *_, **__: 1 / 0)
         run.finish(record, "finished")
     assert store.runs()[0].info.status == "RUNNING"
-    tracking.send(record.config, record)
+    tracking_run.send(record.config, record)
     assert store.runs()[0].info.status == "FINISHED"
     assert store.steps(store.runs()[0], "train/seconds") == [1, 2, 3]
 
 
 def test_none_imports_nothing(tmp_path):
     code = (
-        "import sys; from pflsweep import tracking\n"
-        "with tracking.open_run({'tracking': {'backend': 'none'}}, None) as run: run.rows(None)\n"
+        "import sys; from pflsweep.tracking import run\n"
+        "with run.open_run({'tracking': {'backend': 'none'}}, None) as run: run.rows(None)\n"
         "sys.exit(bool({'mlflow', 'torch', 'matplotlib'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -394,7 +394,7 @@ def test_a_store_that_cannot_be_used(spoil, message, store, tmp_path):
     spoil(tmp_path / "bad.db")
     record = create(tmp_path / "runs", tracking__uri="sqlite:///bad.db")
     with pytest.raises(UserError, match=message) as raised:
-        tracking.open_run(record.config, record)
+        tracking_run.open_run(record.config, record)
     assert "tracking=none" in str(raised.value)
     assert "bad.db" in str(raised.value)
     assert "\n" not in str(raised.value)
@@ -402,7 +402,7 @@ def test_a_store_that_cannot_be_used(spoil, message, store, tmp_path):
 
 def test_a_store_that_fails_later_costs_a_warning(store, tmp_path, caplog):
     record = create(tmp_path / "runs")
-    with caplog.at_level(logging.WARNING), tracking.open_run(record.config, record) as run:
+    with caplog.at_level(logging.WARNING), tracking_run.open_run(record.config, record) as run:
         log_batch = run.client.log_batch
         run.client.log_batch = lambda *_, **__: 1 / 0
         train(record, [[1, 1, 1, 1]])
@@ -432,7 +432,7 @@ def test_a_server_that_does_not_answer_is_said_soon(store, tmp_path):
     record = create(tmp_path / "runs", tracking__uri="http://127.0.0.1:9")
     began = time.monotonic()
     with pytest.raises(UserError, match=r"http://127\.0\.0\.1:9 cannot be used"):
-        tracking.open_run(record.config, record)
+        tracking_run.open_run(record.config, record)
     assert time.monotonic() - began < 20
 
 
@@ -440,7 +440,7 @@ def test_training_does_not_wait_for_a_server_that_has_gone(store, tmp_path, capl
     from mlflow import MlflowClient
 
     record = train(create(tmp_path / "runs"), [[1, 1, 1, 1]])
-    with tracking.open_run(record.config, record) as run:
+    with tracking_run.open_run(record.config, record) as run:
         run.client, began = MlflowClient("http://127.0.0.1:9"), time.monotonic()
         run.rows(record)
         run.finish(record, "finished")
@@ -455,16 +455,16 @@ def test_no_password_is_said(store, tmp_path, monkeypatch, capsys, caplog):
     uri = "http://lab:secret@127.0.0.1:9"
     record = create(tmp_path / "runs", tracking__uri=uri)
     with pytest.raises(UserError, match=r"store http://lab@127\.0\.0\.1:9 cannot be used") as caught:
-        tracking.open_run({"tracking": {**store.options, "uri": uri}}, record)
+        tracking_run.open_run({"tracking": {**store.options, "uri": uri}}, record)
     with forgiven("this"):
         raise OSError(f"{uri}/api is away")
     database = "postgresql://lab:secret@127.0.0.1:9/runs"
     with pytest.raises(UserError, match=r"store postgresql://lab@127\.0\.0\.1:9/runs cannot be used") as refused:
-        tracking.ui(["--uri", database])
+        ui.main(["--uri", database])
     monkeypatch.setattr(os, "execve", lambda *_: None)
     for name in ("_check_port", "check_server"):
-        monkeypatch.setattr(tracking, name, lambda *_: None)
-    tracking.ui(["--uri", database])
+        monkeypatch.setattr(ui, name, lambda *_: None)
+    ui.main(["--uri", database])
     said = capsys.readouterr().out
     assert "MLflow on postgresql://lab@127.0.0.1:9/runs: " in said
     assert "http://lab@127.0.0.1:9/api is away" in caplog.text
@@ -475,15 +475,15 @@ def test_ui_on_a_port_that_is_taken(store):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(UserError, match=f"port {port} is taken: --port {port + 1}"):
-            tracking.ui(["--port", str(port)])
+            ui.main(["--port", str(port)])
     with pytest.raises(UserError, match="--port 99999 cannot be used"):
-        tracking.ui(["--port", "99999"])
+        ui.main(["--port", "99999"])
 
 
 def test_ui_without_a_store_says_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="no trial was tracked in this folder"):
-        tracking.ui([])
+        ui.main([])
 
 
 @pytest.mark.parametrize("name", ["q?x", "pc%41t", "br{x}", "ä b#"])

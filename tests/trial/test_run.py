@@ -16,15 +16,16 @@ import pytest
 import torch
 
 import pflsweep
-from pflsweep import listing, progress
-from pflsweep.compose import compose
-from pflsweep.config import _tell_emulated, build
+from pflsweep.commands import list as commands_list
+from pflsweep.config.compose import compose
 from pflsweep.engine.simulation import Simulation
-from pflsweep.engine.task import Task
-from pflsweep.errors import UserError
-from pflsweep.patience import Away
-from pflsweep.record import Record
-from pflsweep.trial import Diverged, Result, Stopped, run_trial
+from pflsweep.methods.task import Task
+from pflsweep.records.record import Record
+from pflsweep.trial import progress
+from pflsweep.trial.build import _tell_emulated, build
+from pflsweep.trial.run import Diverged, Result, Stopped, run_trial
+from pflsweep.util.errors import UserError
+from pflsweep.util.retry import StorageUnavailable
 
 SMALL = ["tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.threads=1"]
 
@@ -108,7 +109,7 @@ def test_summary_numbers_by_hand() -> None:
     import numpy as np
 
     from pflsweep.engine.evaluate import Scores
-    from pflsweep.rows import summary
+    from pflsweep.trial.tables import summary
 
     scores = Scores(
         np.array([4, 0, 8.0]), np.array([1, 0, 6.0]), np.array([2.0, np.nan, 1.0]), np.array([0.2, np.nan, 0.6])
@@ -251,10 +252,10 @@ def test_where_a_database_stays_away_what_is_trained_is_kept() -> None:
 
     def ask(record: Record) -> None:
         if record.done == 2:
-            raise Away("it does not answer")
+            raise StorageUnavailable("it does not answer")
 
     ear = Ear()
-    with pytest.raises(Away):
+    with pytest.raises(StorageUnavailable):
         run_trial(compose(overrides), lambda config, record: ear, watch=ask)
     (folder,) = Path("runs").iterdir()
     assert (Record(folder).status["status"], ear.status) == ("interrupted", "interrupted")
@@ -265,7 +266,7 @@ def test_where_a_database_stays_away_what_is_trained_is_kept() -> None:
 
 def test_kill_9_loses_at_most_the_time_since_the_checkpoint() -> None:
     overrides = [*SMALL, "train.rounds=80", "checkpoint.every=0", "algorithm=pgfed"]
-    process = subprocess.Popen([sys.executable, "-c", "from pflsweep.cli import main; main()", *overrides])
+    process = subprocess.Popen([sys.executable, "-c", "from pflsweep.commands.main import main; main()", *overrides])
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
         checkpoints = list(Path("runs").glob("*/checkpoint.pt"))
@@ -421,7 +422,7 @@ def test_a_model_of_ones_own_that_was_edited_is_trained_again(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("hidden", ["[16]", "[]"])  # the latter is logistic regression: nothing is below the head
-@pytest.mark.parametrize("algorithm", sorted(listing._options("algorithm", None)))
+@pytest.mark.parametrize("algorithm", sorted(commands_list._options("algorithm", None)))
 def test_every_method_ends_with_models_that_can_be_loaded(algorithm: str, hidden: str) -> None:
     result = run("train.rounds=1", f"algorithm={algorithm}", f"model.hidden={hidden}")
     x = torch.zeros(2, *result.record.meta["shape"])
@@ -429,28 +430,28 @@ def test_every_method_ends_with_models_that_can_be_loaded(algorithm: str, hidden
 
 
 def test_a_commit_with_changes_is_dirty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pflsweep import setting
+    from pflsweep.trial import metadata
 
     (tmp_path / "package").mkdir()
-    monkeypatch.setattr(setting, "__file__", str(tmp_path / "package" / "setting.py"))
-    monkeypatch.setattr(setting, "_commit", setting._commit.__wrapped__)  # it remembers
-    assert setting._commit() is None
+    monkeypatch.setattr(metadata, "__file__", str(tmp_path / "package" / "trial" / "metadata.py"))
+    monkeypatch.setattr(metadata, "_commit", metadata._commit.__wrapped__)  # it remembers
+    assert metadata._commit() is None
     name = ["-c", "user.name=n", "-c", "user.email=e"]
     for words in (["init", "-q"], [*name, "commit", "-q", "--allow-empty", "-m", "x"]):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
-    commit = setting._commit()
+    commit = metadata._commit()
     assert commit is not None
     assert len(commit) == 40
     (tmp_path / "package" / "new.py").touch()
-    assert setting._commit() == f"{commit}-dirty"
+    assert metadata._commit() == f"{commit}-dirty"
 
 
 def test_the_models_of_one_option_have_their_own_names() -> None:
-    from pflsweep import setting
+    from pflsweep.trial import metadata
 
     names = ("torchvision model.name=resnet18", "torchvision model.name=shufflenet_v2_x0_5", "resnet18", "mlp")
     configs = [compose(["device=cpu", *f"model={name}".split()]) for name in names]
-    metas = [setting.describe(config, build(config)) for config in configs]
+    metas = [metadata.describe(config, build(config)) for config in configs]
     own = [meta["model"] for meta in metas]
     assert own == ["torchvision.resnet18", "torchvision.shufflenet_v2_x0_5", "resnet18", "mlp"]
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import pflsweep
-from pflsweep import sources
-from pflsweep.compose import compose
-from pflsweep.progress import quietly
-from pflsweep.record import Record
-from pflsweep.setting import own_code, shipped_code
-from pflsweep.sources import changed, code_digests
-from pflsweep.trial import Result
+from pflsweep.config.compose import compose
+from pflsweep.records.record import Record
+from pflsweep.trial.metadata import own_code, shipped_code
+from pflsweep.trial.progress import quietly
+from pflsweep.trial.run import Result
+from pflsweep.util import source_hash
+from pflsweep.util.source_hash import changed, code_digests
 from tests.test_golden import recorded
 
 SMALL = ["tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.threads=1"]
@@ -30,12 +30,12 @@ TRIAL = {
     "partition": "data.partition.dirichlet",
 }
 Edit = Callable[[str, str, str], None]
-AVERAGE = ("engine/parts.py", "w=turn.share @ up.w", "w=1.5 * turn.share @ up.w")
+AVERAGE = ("methods/stock.py", "w=turn.share @ up.w", "w=1.5 * turn.share @ up.w")
 
 
 def forget() -> None:
     """As in a new process."""
-    for function in (sources._shared, sources._reached, sources._shipped, sources.equivalent):
+    for function in (source_hash._shared, source_hash._reached, source_hash._shipped, source_hash.equivalent):
         function.cache_clear()
 
 
@@ -43,8 +43,8 @@ def forget() -> None:
 def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Edit]:
     """Digests are of a copy of the package from here on. Replaces a text in one of its files; "" is the file's end."""
     copy = tmp_path / "copy"
-    shutil.copytree(sources.ROOT, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(sources, "ROOT", copy)
+    shutil.copytree(source_hash.ROOT, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(source_hash, "ROOT", copy)
     monkeypatch.chdir(tmp_path)
     forget()
 
@@ -86,13 +86,13 @@ def test_a_digest_is_of_what_a_trial_imports(edit: Edit, edited: tuple[str, str,
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
-        ("engine/parts.py", '"""McMahan et al. 2017, Algorithm 1: w', '"""Of McMahan et al. 2017: w'),
-        ("engine/parts.py", "# Client\n", "# What a client does\n"),
-        ("engine/parts.py", "(self: Method, server: Any, turn: Turn) -> Down:", "(self, server, turn: object):"),
-        ("engine/parts.py", "import torch\n", "import string\n\nimport torch\n"),
-        ("engine/parts.py", "    return Server(w)\n", "    made: Server = Server(w)\n    return made\n"),
+        ("methods/stock.py", '"""McMahan et al. 2017, Algorithm 1: w', '"""Of McMahan et al. 2017: w'),
+        ("methods/stock.py", "# Client\n", "# What a client does\n"),
+        ("methods/stock.py", "(self: Method, server: Any, turn: Turn) -> Down:", "(self, server, turn: object):"),
+        ("methods/stock.py", "import torch\n", "import string\n\nimport torch\n"),
+        ("methods/stock.py", "    return Server(w)\n", "    made: Server = Server(w)\n    return made\n"),
         ("report/stats.py", "", CONSTANT),
-        ("trial.py", "SMALL = 250_000", "SMALL = 1"),
+        ("trial/run.py", "SMALL = 250_000", "SMALL = 1"),
     ],
 )
 def test_what_changes_no_number_changes_no_digest(edit: Edit, file: str, old: str, new: str) -> None:
@@ -106,16 +106,16 @@ def test_what_changes_no_number_changes_no_digest(edit: Edit, file: str, old: st
 
 def test_a_module_that_is_only_moved_changes_no_digest(edit: Edit) -> None:
     before = digests()
-    (sources.ROOT / "engine/wire.py").rename(sources.ROOT / "engine/communication.py")
+    (source_hash.ROOT / "engine/communication.py").rename(source_hash.ROOT / "engine/messages.py")
     for file in ("engine/simulation.py", "engine/cohort.py"):
-        edit(file, "from pflsweep.engine.wire import", "from pflsweep.engine.communication import")
+        edit(file, "from pflsweep.engine.communication import", "from pflsweep.engine.messages import")
     assert digests() == before
 
 
 def test_the_type_of_a_field_is_part_of_it(edit: Edit) -> None:
     """Messages are counted by the types of their fields."""
     before = digests()
-    edit("engine/parts.py", "class Up(NamedTuple):\n    w: Vector", "class Up(NamedTuple):\n    w: Scalars")
+    edit("methods/stock.py", "class Up(NamedTuple):\n    w: Vector", "class Up(NamedTuple):\n    w: Scalars")
     assert changed(before, digests()) == ["engine"]
 
 
@@ -163,7 +163,7 @@ async def f(x, y=...):
         case A(x=-0.0 | 2j) as q: assert q, b"\0"
     lambda *, k: (k, not k, k @ k, k if k else k, 1 < k <= 2, u"u", True, None)
 '''
-    assert sources._Code(ast.parse(text)).digest() == "80789729c4de6756"
+    assert source_hash._Code(ast.parse(text)).digest() == "80789729c4de6756"
 
 
 def run(*overrides: str) -> Result:
@@ -195,7 +195,7 @@ def test_code_with_the_same_golden_trajectories_goes_on_silently(edit: Edit, cap
     golden, bits = {"fedavg v1": [1.0, 2.0]}, dict[str, Any]()
     _, golden, bits, classes = recorded(golden, {}, before, {}, {}, {}, "here")
     *_, classes = recorded(golden, {}, now, golden, bits, classes, "here")
-    (sources.ROOT / sources.EQUIVALENT).write_text(json.dumps(classes))
+    (source_hash.ROOT / source_hash.EQUIVALENT).write_text(json.dumps(classes))
     forget()
     assert run("train.rounds=3").record.code_versions == 1
     assert "was edited" not in capsys.readouterr().err

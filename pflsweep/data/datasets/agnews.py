@@ -21,7 +21,7 @@ from pflsweep.data.datasets import text
 from pflsweep.data.datasets.cache import prepared
 from pflsweep.data.datasets.files import download_file, problem, unavailable
 from pflsweep.data.datasets.pack import Content, content, pack
-from pflsweep.errors import UserError
+from pflsweep.util.errors import UserError
 
 FOLDER = "ag_news_csv"
 URL = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv"

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pflsweep.data.datasets.pack import Content, checksum
-from pflsweep.disk import atomic
+from pflsweep.util.files import atomic
 
 log = logging.getLogger(__name__)
 FORMAT = 1  # of the file; another number makes all of them anew

@@ -15,7 +15,7 @@ from pflsweep.data.datasets.cache import prepared
 from pflsweep.data.datasets.files import download as run_download
 from pflsweep.data.datasets.files import unavailable
 from pflsweep.data.datasets.pack import Content, joined, pack
-from pflsweep.vision import torchvision
+from pflsweep.ops.torchvision_compat import torchvision
 
 SOURCES = {"cifar10": ("CIFAR10", "cifar-10-batches-py", 10), "cifar100": ("CIFAR100", "cifar-100-python", 100)}
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from pflsweep.data.dataset import Dataset
 from pflsweep.data.datasets.pack import joined, pack
-from pflsweep.engine.draws import generator
-from pflsweep.errors import UserError
+from pflsweep.ops.random import generator
+from pflsweep.util.errors import UserError
 
 
 def load(

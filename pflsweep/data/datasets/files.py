@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from pflsweep.errors import UserError
+from pflsweep.util.errors import UserError
 
 
 def find_root(value: str | None) -> Path:
@@ -71,7 +71,7 @@ def download_file(name: str, path: Path, url: str, md5: str) -> None:
     """One file from its only source, checked. Raises UserError."""
 
     def fetch() -> None:
-        from pflsweep.vision import torchvision
+        from pflsweep.ops.torchvision_compat import torchvision
 
         torchvision().datasets.utils.download_url(url, str(path.parent), filename=path.name, md5=md5)
 

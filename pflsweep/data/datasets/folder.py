@@ -11,7 +11,7 @@ from pflsweep.data.datasets import images
 from pflsweep.data.datasets.cache import prepared
 from pflsweep.data.datasets.files import own_path
 from pflsweep.data.datasets.pack import Content, content, pack
-from pflsweep.errors import UserError
+from pflsweep.util.errors import UserError
 
 
 def load(

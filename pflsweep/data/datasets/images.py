@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pflsweep.engine import memory
-from pflsweep.errors import UserError, one_line
+from pflsweep.ops import memory
+from pflsweep.util.errors import UserError, one_line
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 

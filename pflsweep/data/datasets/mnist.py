@@ -19,7 +19,7 @@ from pflsweep.data.dataset import Dataset
 from pflsweep.data.datasets.files import download as run_download
 from pflsweep.data.datasets.files import unavailable
 from pflsweep.data.datasets.pack import joined, pack
-from pflsweep.vision import torchvision
+from pflsweep.ops.torchvision_compat import torchvision
 
 
 class Source(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 from pflsweep.data.dataset import Dataset
 from pflsweep.data.datasets.files import own_path
 from pflsweep.data.datasets.pack import content, pack
-from pflsweep.errors import UserError, one_line
+from pflsweep.util.errors import UserError, one_line
 
 KEYS = "x_train, y_train and, if there is a test split, x_test, y_test; group, if rows have clients of their own"
 CHANNELS = 4  # of images that have them last, at most: RGB and alpha

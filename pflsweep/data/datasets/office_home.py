@@ -17,7 +17,7 @@ from pflsweep.data.datasets import images
 from pflsweep.data.datasets.cache import prepared
 from pflsweep.data.datasets.files import unavailable
 from pflsweep.data.datasets.pack import Content, content, pack
-from pflsweep.errors import UserError
+from pflsweep.util.errors import UserError
 
 log = logging.getLogger(__name__)
 FOLDER = "OfficeHomeDataset_10072016"

@@ -9,7 +9,7 @@ import torch
 
 from pflsweep.data.augment import KINDS
 from pflsweep.data.dataset import Dataset
-from pflsweep.errors import UserError
+from pflsweep.util.errors import UserError
 
 
 class Content(NamedTuple):

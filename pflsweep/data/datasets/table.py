@@ -9,7 +9,7 @@ import numpy as np
 from pflsweep.data.dataset import Dataset
 from pflsweep.data.datasets.files import own_path
 from pflsweep.data.datasets.pack import content, pack
-from pflsweep.errors import UserError, nearest, one_line
+from pflsweep.util.errors import UserError, nearest, one_line
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from pflsweep.data.dataset import Dataset, Rows
-from pflsweep.engine.draws import generator
-from pflsweep.errors import UserError
+from pflsweep.ops.random import generator
+from pflsweep.util.errors import UserError
 
 
 def require(right: bool, option: str, value: Any, rule: str) -> None:

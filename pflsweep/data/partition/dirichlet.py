@@ -13,7 +13,7 @@ from pflsweep.data.partition.common import (
     pooled,
     rows_of_classes,
 )
-from pflsweep.engine.draws import generator
+from pflsweep.ops.random import generator
 
 
 def by_class(

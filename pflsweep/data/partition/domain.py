@@ -5,7 +5,7 @@ import numpy as np
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.partition.common import check_alpha, check_owner, labels, pooled, require
 from pflsweep.data.partition.dirichlet import skewed
-from pflsweep.engine.draws import generator
+from pflsweep.ops.random import generator
 
 
 def split(

@@ -21,14 +21,14 @@ from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.datasets.cache import prepared
 from pflsweep.data.datasets.pack import Content, content
 from pflsweep.data.federation import Federation
-from pflsweep.data.handle import Data
+from pflsweep.data.loader import ClientData
 from pflsweep.data.partition.common import require
-from pflsweep.engine import draws
-from pflsweep.engine.lift import only
-from pflsweep.engine.optimiser import Sgd
-from pflsweep.engine.task import Task
-from pflsweep.errors import UserError
-from pflsweep.sources import own_modules
+from pflsweep.methods.optimizer import Sgd
+from pflsweep.methods.task import Task
+from pflsweep.ops import random
+from pflsweep.ops.vmap import only
+from pflsweep.util.errors import UserError
+from pflsweep.util.source_hash import own_modules
 
 log = logging.getLogger(__name__)
 VERSION = 1  # of the code below; another number makes all embeddings anew
@@ -107,7 +107,7 @@ def _made(dataset: Dataset, build: Callable, training: Mapping[str, Any], compon
     from sklearn.decomposition import PCA
 
     seed = training["seed"]
-    with draws.first_model(seed, "embedder"):
+    with random.first_model(seed, "embedder"):
         model = _built(build, dataset)
     width, rows = hidden_layer(model).out_features, len(dataset.y)
     limit = min(width, rows)
@@ -146,7 +146,7 @@ def _trained(task: Task, whole: Federation, training: Mapping[str, Any]) -> Tens
     rates = iter(training["lr"] * _course(k, steps) for k in range(steps))
     for epoch in range(training["epochs"]):
         total, seen = torch.zeros((), device=w.device), 0
-        data = Data.of(whole, [0], epoch, batch=training["batch"], large=LARGE)
+        data = ClientData.of(whole, [0], epoch, batch=training["batch"], large=LARGE)
         for batch in data.train(1):
             one = only(batch)
             loss, g = task.value_and_grad(w, one)

@@ -4,7 +4,7 @@ import numpy as np
 
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.partition.common import check_clients, pooled
-from pflsweep.engine.draws import generator
+from pflsweep.ops.random import generator
 
 
 def split(dataset: Dataset, seed: int, clients: int, test_fraction: float) -> Rows:

@@ -14,7 +14,7 @@ from torch import nn
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.partition.common import check_test_split, finished, require
 from pflsweep.data.partition.embedding import embed
-from pflsweep.engine.draws import generator
+from pflsweep.ops.random import generator
 
 
 def split(

@@ -7,7 +7,7 @@ import numpy as np
 
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.partition.common import check_clients, pooled, require, rows_of_classes
-from pflsweep.engine.draws import generator
+from pflsweep.ops.random import generator
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.partition.common import check_alpha, check_clients, check_least, drawn, pooled
-from pflsweep.engine.draws import generator
+from pflsweep.ops.random import generator
 
 
 def split(

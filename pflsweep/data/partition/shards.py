@@ -5,7 +5,7 @@ import numpy as np
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.partition.common import check_clients, check_test_split, finished, labels, require, rows_of_classes
 from pflsweep.data.partition.stats import label_counts
-from pflsweep.engine.draws import generator
+from pflsweep.ops.random import generator
 
 
 def split(dataset: Dataset, seed: int, clients: int, shards_per_client: int) -> Rows:

@@ -3,19 +3,21 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from pflsweep import disk
-from pflsweep.errors import UserError, nearest
+from pflsweep.records import ledger
+from pflsweep.records.ledger import Ledger
 from pflsweep.report import html
-from pflsweep.report.paper import export, figures, layout, page, store
+from pflsweep.report.paper import export, figures, layout, page
+from pflsweep.report.paper.comparison import Comparison, others_needed, rulings
 from pflsweep.report.paper.layout import Layout
 from pflsweep.report.paper.links import Tracker, Untracked
-from pflsweep.report.paper.store import Ledger, Store
-from pflsweep.report.paper.table import Reproduced, others_needed, rulings
+from pflsweep.report.paper.store import Store
+from pflsweep.util import files
+from pflsweep.util.errors import UserError, nearest
 
 READING = "READING.md"  # written by a person, beside the page that includes it
 
 
-def make(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracker: Tracker | None = None) -> list[str]:
+def build(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracker: Tracker | None = None) -> list[str]:
     """Write the reports of these names and the index; a line about each. scale: None is each table's newest.
     tracker: who knows where the runs can be browsed, and keeps the reports with them.
 
@@ -26,7 +28,7 @@ def make(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracker
             f"There is no folder of runs '{runs}' here. Train a table first (`pflsweep -m sweep=pgfed/table1 "
             "scale=smoke`), or name another folder: --runs DIR."
         )
-    every = store.ledgers(runs)
+    every = ledger.ledgers(runs)
     _check_scale(scale, every, runs)
     stores: dict[str, Store] = {}
     said: list[str] = []
@@ -35,12 +37,12 @@ def make(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracker
         for name in names:
             try:
                 of = layout.read(name)
-                chosen = scale or store.newest_scale(every, of.sweeps) or "paper"
+                chosen = scale or ledger.newest_scale(every, of.sweeps) or "paper"
                 kept = stores.setdefault(chosen, Store(runs, chosen, every))
                 said.append(_one(of, kept, out, tracker or Untracked()))
             except UserError as error:
                 errors[name] = error
-        broken = {name: str(error) for name, error in errors.items() if not isinstance(error, Kept)}
+        broken = {name: str(error) for name, error in errors.items() if not isinstance(error, PageNotRebuilt)}
         said.append(f"{export.write_index(_made(out), broken)}: how far each report is")
     except OSError as error:
         raise page.unwritable(out, error) from error
@@ -51,9 +53,9 @@ def make(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracker
 
 def _one(of: Layout, store: Store, out: Path, tracker: Tracker) -> str:
     figures.check(of)
-    table, folder, ledgers = Reproduced(of, store), _made(out / of.name), store.of(of.sweeps)
+    table, folder, ledgers = Comparison(of, store), _made(out / of.name), store.of(of.sweeps)
     _check_kept(folder, store.runs)
-    others = [Reproduced(layout.read(other), store) for other in others_needed(of)]
+    others = [Comparison(layout.read(other), store) for other in others_needed(of)]
     ruled = list(rulings(table, [other for other in others if _sound(other)]))
     drawn = figures.draw(table, folder)
     reading = folder / READING
@@ -66,16 +68,16 @@ def _one(of: Layout, store: Store, out: Path, tracker: Tracker) -> str:
         "table.tex": export.as_latex(table),
     }
     for name, content in contents.items():
-        disk.write_text(folder / name, content)
+        files.write_text(folder / name, content)
     pictures = [(folder / name).with_suffix(kind) for name in drawn for kind in (".png", ".svg")]
     kept = tracker.keep(of.name, [*(folder / name for name in contents), *pictures], ledgers)
-    disk.write_json(folder / export.STATE, export.state(table, ruled))
+    files.write_json(folder / export.STATE, export.state(table, ruled))
     return f"{folder / 'README.md'}: {table.complete} of {table.fillable} cells complete at scale {store.scale}" + (
         "; MLflow has it with the sweep's run" if kept else ""
     )
 
 
-class Kept(UserError):  # noqa: N818 (no error of what is there)
+class PageNotRebuilt(UserError):  # noqa: N818 (no error of what is there)
     """A page stays as it is."""
 
 
@@ -83,13 +85,13 @@ def _check_kept(folder: Path, runs: Path) -> None:
     """Raises Kept where the page that is there was made of trials that are not here: it could not be made anew."""
     lost = [identity for identity in export.trials_of(folder) if not (runs / identity).exists()]
     if lost:
-        raise Kept(
+        raise PageNotRebuilt(
             f"The page in {folder} stays as it is: {len(lost)} trials of it are not in '{runs}'. --out DIR makes "
             "another elsewhere; `pflsweep record import` brings its records (a checkout's are in reports/runs)."
         )
 
 
-def _sound(of: Reproduced) -> bool:
+def _sound(of: Comparison) -> bool:
     """Whether a table can be made; where not, its own report says why."""
     try:
         return bool(of.made)

@@ -15,7 +15,7 @@ LOW = ("epsilon", "rounds_to_70")  # metrics of which the lowest is printed bold
 TAKE: dict[str, Callable[[list[float]], float]] = {"max": max, "min": min, "median": median, "mean": fmean}
 
 
-class Cell(NamedTuple):
+class Statistic(NamedTuple):
     """One number of a table, printed or ours."""
 
     paper: str
@@ -69,7 +69,7 @@ class Ruling(NamedTuple):
     without: list[tuple[str, ...]] = []  # noqa: RUF012 (never changed): keys of cells that print has and no run of ours
 
 
-def judge(claim: dict[str, Any], cells: list[Cell], needed: set[tuple[str, ...]] | None = None) -> Ruling:
+def judge(claim: dict[str, Any], cells: list[Statistic], needed: set[tuple[str, ...]] | None = None) -> Ruling:
     """A claim on the cells of its paper. needed: keys without which it cannot be told, as `looks_at` names them."""
     court = _Court(claim, cells)
     ((form, body),) = claim["expr"].items()
@@ -80,7 +80,7 @@ def judge(claim: dict[str, Any], cells: list[Cell], needed: set[tuple[str, ...]]
     return Ruling(_verdict(checks, body.get("quantifier", "all")), checks)
 
 
-def looks_at(claim: dict[str, Any], printed: list[Cell]) -> set[tuple[str, ...]]:
+def needed_cells(claim: dict[str, Any], printed: list[Statistic]) -> set[tuple[str, ...]]:
     """The keys of all printed cells that a claim is about."""
     court = _Court(claim, printed)
     ((form, body),) = claim["expr"].items()
@@ -105,7 +105,7 @@ def _verdict(checks: list[Check], quantifier: str) -> bool | str:
 
 
 class _Court:
-    def __init__(self, claim: dict[str, Any], cells: list[Cell]) -> None:
+    def __init__(self, claim: dict[str, Any], cells: list[Statistic]) -> None:
         self.where = {"table": claim["table"], **(claim.get("where") or {})}
         self.cells = [cell for cell in cells if cell.paper == claim["paper"]]
         self.seen: set[tuple[str, ...]] = set()
@@ -123,7 +123,7 @@ class _Court:
         }
         return forms[form](body)
 
-    def _selected(self, op: dict[str, Any]) -> list[Cell]:
+    def _selected(self, op: dict[str, Any]) -> list[Statistic]:
         want = {key: [str(x) for x in _listed(value)] for key, value in self.where.items()}
         want |= {key: [str(x) for x in _listed(op[key])] for key in KEYS if key in op}
         bar, head = _listed(op.get("except", [])), want.get("method") == ["_head"]
@@ -279,7 +279,7 @@ def _above(margin: float, low: float, body: dict[str, Any]) -> bool:
     return bool(margin > low + EPS or (body.get("ties") and margin > low - EPS))
 
 
-def _stat(cell: Cell, stat: str) -> float | None:
+def _stat(cell: Statistic, stat: str) -> float | None:
     if stat == "value":
         return cell.value
     return None if cell.std is None else cell.std if stat == "std" else cell.value - cell.std

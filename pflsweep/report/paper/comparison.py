@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from pflsweep.report.paper import claims, layout, measure, papers
-from pflsweep.report.paper.claims import Cell, Ruling
+from pflsweep.report.paper import claims, layout, metrics, published
+from pflsweep.report.paper.claims import Ruling, Statistic
 from pflsweep.report.paper.layout import Layout, Metric
-from pflsweep.report.paper.measure import Value
-from pflsweep.report.paper.papers import Column, Printed
+from pflsweep.report.paper.metrics import Value
+from pflsweep.report.paper.published import Column, Printed
 from pflsweep.report.paper.store import Answer, Store, Trial
 from pflsweep.report.stats import Interval, interval
 
 
-class Made(NamedTuple):
+class Cell(NamedTuple):
     """A printed number and ours."""
 
     line: Printed
@@ -90,7 +90,7 @@ class Tau(NamedTuple):
     of: int  # of how many that there can be
 
 
-class Reproduced:
+class Comparison:
     """A layout filled from a store."""
 
     def __init__(self, of: Layout, store: Store) -> None:
@@ -100,7 +100,7 @@ class Reproduced:
         self._accuracies: dict[tuple[Any, ...], pd.Series] = {}
 
     @cached_property
-    def made(self) -> dict[tuple[int, int], Made]:
+    def made(self) -> dict[tuple[int, int], Cell]:
         """By row and by the number of the column."""
         found = {}
         for line in self.layout.printed:
@@ -109,10 +109,10 @@ class Reproduced:
                 metric = self.layout.metrics[line.metric]
                 place = (line.row, self.layout.columns.index(column))
                 answer, against = self._answer_of(line), self._against(line)
-                found[place] = Made(line, metric, answer, self.value(line), 0, against, self.noise(line))
+                found[place] = Cell(line, metric, answer, self.value(line), 0, against, self.noise(line))
         return self._ranked(found)
 
-    def by_column(self) -> Iterator[tuple[int, Made]]:
+    def by_column(self) -> Iterator[tuple[int, Cell]]:
         """Each with the number of its column, in the order of columns and rows."""
         for (_, column), made in sorted(self.made.items(), key=lambda each: each[0][::-1]):
             yield column, made
@@ -124,7 +124,7 @@ class Reproduced:
         return set(self.layout.rows) - printed if self.layout.in_print else set()
 
     @property
-    def papers(self) -> list[Made]:
+    def papers(self) -> list[Cell]:
         """The cells of the paper's rows."""
         return [made for made in self.made.values() if made.line.row not in self.own_rows]
 
@@ -207,7 +207,7 @@ class Reproduced:
         measured against another row.
         """
         metric = self.layout.metrics[line.metric]
-        std = measure.over_seeds(self._by_seed(metric, line, line.method)).std
+        std = metrics.over_seeds(self._by_seed(metric, line, line.method)).std
         return None if std is None or metric.relative or metric.minus else _factor(metric, line) * std
 
     def _relative(self, own: Value, metric: Metric, line: Printed) -> Value:
@@ -222,22 +222,22 @@ class Reproduced:
 
     def _plain(self, metric: Metric, line: Printed, method: str) -> Value:
         """A quantity over seeds or clients, before it is related to others."""
-        if metric.over == "clients" and metric.quantity not in measure.NUMBERS:
+        if metric.over == "clients" and metric.quantity not in metrics.NUMBERS:
             answer = self.answer(self.layout.setting_of(line), method)
-            return measure.over_clients(list(self._by_client(metric, line, answer).values()))
-        value = measure.over_seeds(self._by_seed(metric, line, method))
+            return metrics.over_clients(list(self._by_client(metric, line, answer).values()))
+        value = metrics.over_seeds(self._by_seed(metric, line, method))
         return value if metric.over == "seeds" else value._replace(std=None)
 
     def _by_seed(self, metric: Metric, line: Printed, method: str) -> list[float]:
         """A quantity of each seed."""
         answer = self.answer(self.layout.setting_of(line), method)
-        if metric.quantity in measure.NUMBERS:
-            of = measure.NUMBERS[metric.quantity]
+        if metric.quantity in metrics.NUMBERS:
+            of = metrics.NUMBERS[metric.quantity]
             return [of(trial, {**metric.options, "row": method}) for trial in answer.trials.values()]
         take = "min" if metric.options.get("take") == "min" else "mean"
         return [float(values.agg(take)) for values in self._by_client(metric, line, answer).values()]
 
-    def by_client(self, made: Made) -> list[pd.Series]:
+    def by_client(self, made: Cell) -> list[pd.Series]:
         """What a cell is a mean of, a series a seed."""
         return list(self._by_client(made.metric, made.line, made.answer).values())
 
@@ -251,7 +251,7 @@ class Reproduced:
             view = self.layout.view(metric, method)
             key = (trial.identity, view, *(options.get(name) for name in ("target", "group", "round")))
             if key not in self._accuracies:
-                self._accuracies[key] = measure.accuracy(trial, options, view)
+                self._accuracies[key] = metrics.accuracy(trial, options, view)
             return self._accuracies[key]
 
         own = {seed: accuracy(trial, answer.method) for seed, trial in answer.trials.items()}
@@ -261,7 +261,7 @@ class Reproduced:
         both = {seed: values for seed, values in own.items() if seed in base.trials}
         return {seed: (v - accuracy(base.trials[seed], base.method)).dropna() for seed, v in both.items()}
 
-    def _ranked(self, found: dict[tuple[int, int], Made]) -> dict[tuple[int, int], Made]:
+    def _ranked(self, found: dict[tuple[int, int], Cell]) -> dict[tuple[int, int], Cell]:
         """The best and the second of each column, or of each row; equal as shown is equal."""
         ranked = dict(found)
         for places in self._lines(found):
@@ -276,7 +276,7 @@ class Reproduced:
                         ranked[place] = found[place]._replace(place=1 + top.index(number))
         return ranked
 
-    def _lines(self, found: dict[tuple[int, int], Made]) -> list[list[tuple[int, int]]]:
+    def _lines(self, found: dict[tuple[int, int], Cell]) -> list[list[tuple[int, int]]]:
         """The places that are compared with each other."""
         along = 1 if self.layout.compare == "columns" else 0
         places = sorted(found, key=lambda place: place[along])
@@ -297,7 +297,7 @@ class Reproduced:
         row, column = place
         return title(self.layout.columns[column]) if self.layout.compare == "columns" else self.layout.rows[row]
 
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[Statistic]:
         """Our numbers of the paper's rows as claims see them, with the EMDs that FedFomo prints in heads of columns."""
         cells = [
             layout.cell_of(self.layout, made.line, made.value.mean, made.value.std, noise=made.noise)
@@ -306,7 +306,7 @@ class Reproduced:
         ]
         return cells + self.heads()
 
-    def heads(self) -> list[Cell]:
+    def heads(self) -> list[Statistic]:
         """The EMD of our partitions where a column's head prints one, over the trials of its setting."""
         found = []
         for head in layout.heads(self.layout):
@@ -316,7 +316,7 @@ class Reproduced:
                 found.append(head._replace(value=fmean(emds)))
         return found
 
-    def by_samples(self) -> Iterator[tuple[int, Made, Value]]:
+    def by_samples(self) -> Iterator[tuple[int, Cell, Value]]:
         """Accuracies on own test data where each sample counts the same, with the number of the column."""
         for column, made in self.by_column():
             options = made.metric.options
@@ -327,8 +327,8 @@ class Reproduced:
                 yield (
                     column,
                     made,
-                    measure.over_seeds(
-                        [factor * measure.accuracy_by_samples(trial, options, view) for trial in trials]
+                    metrics.over_seeds(
+                        [factor * metrics.accuracy_by_samples(trial, options, view) for trial in trials]
                     ),
                 )
 
@@ -347,7 +347,7 @@ class Reproduced:
 
 def _factor(metric: Metric, line: Printed) -> float:
     """From a quantity to the printed unit."""
-    return metric.times * (100 if line.unit == "percent" and metric.quantity in measure.SHARES else 1)
+    return metric.times * (100 if line.unit == "percent" and metric.quantity in metrics.SHARES else 1)
 
 
 def _wilcoxon(differences: pd.Series) -> float:
@@ -363,20 +363,20 @@ def title(column: Column) -> str:
     return ", ".join(filter(None, [column.group, column.header]))
 
 
-def rulings(of: Reproduced, others: list[Reproduced]) -> Iterator[tuple[dict[str, Any], Ruling]]:
+def rulings(of: Comparison, others: list[Comparison]) -> Iterator[tuple[dict[str, Any], Ruling]]:
     """The claims about a table, judged on our numbers; some look at `others`, the paper's further tables. What no run
     could fill holds none of them back.
     """
     cells = [cell for each in (of, *others) for cell in each.cells()]
     none = {(each.layout.table, *made.line.key) for each in (of, *others) for made in each.made.values() if made.none}
     printed = layout.printed_cells(of.layout.paper) + _placeholders(of)
-    for claim in papers.claims(of.layout.paper, of.layout.table):
+    for claim in published.claims(of.layout.paper, of.layout.table):
         if "bold" not in claim["expr"]:  # of print's typography: nothing that a run could tell
-            needed = claims.looks_at(claim, printed)
+            needed = claims.needed_cells(claim, printed)
             yield claim, claims.judge(claim, cells, needed - none)._replace(without=sorted(needed & none))
 
 
-def _placeholders(of: Reproduced) -> list[Cell]:
+def _placeholders(of: Comparison) -> list[Statistic]:
     """Cells of a table that is not in print. Only their keys matter; that the numbers differ spares a division by 0."""
     if of.layout.in_print:
         return []
@@ -386,6 +386,6 @@ def _placeholders(of: Reproduced) -> list[Cell]:
 def others_needed(of: Layout) -> list[str]:
     """The paper's other tables that claims about this one look at."""
     printed = layout.printed_cells(of.paper)
-    seen = {key[0] for claim in papers.claims(of.paper, of.table) for key in claims.looks_at(claim, printed)}
+    seen = {key[0] for claim in published.claims(of.paper, of.table) for key in claims.needed_cells(claim, printed)}
     same = [name for name in layout.names() if name.partition("/")[0] == of.paper and name != of.name]
     return [name for name in same if layout.read(name).table in seen]

@@ -5,11 +5,11 @@ import re
 from collections import defaultdict
 from typing import Any
 
-from pflsweep.identity import whole
-from pflsweep.keys import PLUGS, as_override
+from pflsweep.config.identity import whole
+from pflsweep.config.keys import PLUGS, as_override
 from pflsweep.report.markdown import code, inline
-from pflsweep.report.paper import layout, papers
-from pflsweep.report.paper.table import Reproduced
+from pflsweep.report.paper import layout, published
+from pflsweep.report.paper.comparison import Comparison
 
 # what settings.csv calls it -> where a config has it
 KEYS = {
@@ -33,12 +33,12 @@ PARTITIONS = {  # how a stated partition names its number, and the key that hold
 }
 
 
-def lines(of: Reproduced) -> list[str]:
+def lines(of: Comparison) -> list[str]:
     """What differs, what the paper leaves open, and what of a method was reconstructed."""
     return [*_stated(of), *_uneven(of), *_rounded(of), *_reconstructed(of)]
 
 
-def _stated(of: Reproduced) -> list[str]:
+def _stated(of: Comparison) -> list[str]:
     differs: dict[str, list[str]] = defaultdict(list)
     unsaid: dict[str, set[str]] = defaultdict(set)
     said = _said(of.layout)
@@ -65,16 +65,16 @@ def _said(of: layout.Layout) -> dict[tuple[str, str, str], dict[str, str]]:
     """What the paper says of training for a table; for a page of which it says nothing, where its trials are from."""
     known = layout.names()
     tables = [of.table, *(layout.read(name).table for name in of.sweeps if name in known)]
-    return next((said for table in tables if (said := papers.stated(of.paper, table))), {})
+    return next((said for table in tables if (said := published.stated(of.paper, table))), {})
 
 
-def _of(line: papers.Printed, where: tuple[str, str, str]) -> bool:
+def _of(line: published.Printed, where: tuple[str, str, str]) -> bool:
     """Whether it is said of this line's dataset, model and setting; lines of our own name no model."""
     dataset, model, setting = where
     return (line.dataset, line.setting) == (dataset, setting) and line.model in ("", model)
 
 
-def _uneven(of: Reproduced) -> list[str]:
+def _uneven(of: Comparison) -> list[str]:
     """What of training is not the same for all rows of a column, among those for which it was not searched."""
     found = []
     for setting in _settings(of):
@@ -89,7 +89,7 @@ def _uneven(of: Reproduced) -> list[str]:
     return found
 
 
-def fixed(of: Reproduced) -> list[str]:
+def fixed(of: Comparison) -> list[str]:
     """The hyperparameters of each method that no search chose, with the settings where those are not all alike."""
     methods: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for answer in of.asked:
@@ -114,7 +114,7 @@ def _own(group: dict[str, Any]) -> str:
     return " ".join(f"{key}={as_override(value)}" for key, value in own.items())
 
 
-def _rounded(of: Reproduced) -> list[str]:
+def _rounded(of: Comparison) -> list[str]:
     """Precision and compiling, with the columns that have them, and the rows where not all of those do."""
     places: dict[str, list[str]] = defaultdict(list)
     begun = {setting: configs for setting in _settings(of) if (configs := _configs(of, setting))}
@@ -131,21 +131,21 @@ def _rounded(of: Reproduced) -> list[str]:
     return [what if where == list(begun) else f"{what} ({'; '.join(where)})" for what, where in places.items()]
 
 
-def _settings(of: Reproduced) -> list[str]:
+def _settings(of: Comparison) -> list[str]:
     return list(dict.fromkeys(of.layout.setting_of(line) for line in of.layout.printed))
 
 
-def _groups(of: Reproduced, setting: str) -> dict[str, dict[str, Any]]:
+def _groups(of: Comparison, setting: str) -> dict[str, dict[str, Any]]:
     """What is said of each method in a setting, by the ledger that tells most of it."""
     return {answer.method: answer.group for answer in of.asked if answer.setting == setting and answer.group}
 
 
-def _configs(of: Reproduced, setting: str) -> dict[str, dict[str, Any]]:
+def _configs(of: Comparison, setting: str) -> dict[str, dict[str, Any]]:
     """Of each method in a setting, with what its search chose."""
     return {method: {**group["config"], **(group["winner"] or {})} for method, group in _groups(of, setting).items()}
 
 
-def _data(line: papers.Printed, theirs: dict[str, str], configs: list[dict[str, Any]]) -> list[str]:
+def _data(line: published.Printed, theirs: dict[str, str], configs: list[dict[str, Any]]) -> list[str]:
     """Dataset, its size, model and partition."""
     found = []
     for what, printed, key in (("dataset", line.dataset, "dataset.name"), ("model", line.model, "model")):
@@ -164,7 +164,7 @@ def _data(line: papers.Printed, theirs: dict[str, str], configs: list[dict[str, 
     return found
 
 
-def _classes(of: Reproduced, theirs: dict[str, str], line: papers.Printed) -> list[str]:
+def _classes(of: Comparison, theirs: dict[str, str], line: published.Printed) -> list[str]:
     """Where clients were dealt fewer classes than is stated: one may be dealt twice."""
     stated, trials = _named(CLASSES, theirs["partition"]), of.trials_of(of.layout.setting_of(line))
     least = min((trial.meta.get("statistics", {}).get("classes_min", math.inf) for trial in trials), default=math.inf)
@@ -173,7 +173,7 @@ def _classes(of: Reproduced, theirs: dict[str, str], line: papers.Printed) -> li
     return [f"partition: stated {theirs['partition']}, here some clients have {inline(least)}, dealt more than once"]
 
 
-def _seeds(of: Reproduced, theirs: dict[str, str], line: papers.Printed) -> list[str]:
+def _seeds(of: Comparison, theirs: dict[str, str], line: published.Printed) -> list[str]:
     stated, asked = _number(theirs["runs"]), {len(of.seeds(of.layout.setting_of(line)))} - {0}
     return [f"runs: stated {theirs['runs']}, here {n} (seeds)" for n in asked if stated is not None and n != stated]
 
@@ -200,7 +200,7 @@ def _plain(name: str) -> str:
     return re.sub("[^a-z0-9]", "", name.lower())
 
 
-def _reconstructed(of: Reproduced) -> list[str]:
+def _reconstructed(of: Comparison) -> list[str]:
     """What of the methods' code is not in their papers."""
     found = {
         (answer.method, str(trial.meta["reconstruction"])): None

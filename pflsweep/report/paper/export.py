@@ -7,11 +7,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from pflsweep import disk
 from pflsweep.report import tables
 from pflsweep.report.markdown import cell, inline
 from pflsweep.report.paper import layout, page
-from pflsweep.report.paper.table import Made, Reproduced
+from pflsweep.report.paper.comparison import Cell, Comparison
+from pflsweep.util import files
 
 PRINTED = ["paper", "table", "row_order", "method", "method_label", "dataset", "model", "setting", "metric"]
 NUMBERS = ["value", "std", "unit", "best", "std_over"]
@@ -30,7 +30,7 @@ columns that are filled: 1 where our order of methods is print's. *Claims* are t
 """
 
 
-def as_csv(of: Reproduced) -> str:
+def as_csv(of: Comparison) -> str:
     """The columns of the printed files, with print in further ones; a missing cell has an empty value."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -48,7 +48,7 @@ def as_csv(of: Reproduced) -> str:
     return file.getvalue()
 
 
-def _over(made: Made) -> str:
+def _over(made: Cell) -> str:
     if made.value.std is None:
         return ""
     return f"seeds{made.value.n}" if made.metric.over == "seeds" else made.metric.over
@@ -58,7 +58,7 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.6g}" if abs(value) < 1e5 else str(value)
 
 
-def as_latex(of: Reproduced) -> str:
+def as_latex(of: Comparison) -> str:
     """A tabular in the style of booktabs (\\usepackage{booktabs}): the best bold, the second underlined."""
     columns = of.layout.columns
     about = f"% {of.layout.name}, scale {of.store.scale}; a superscript: how many of the seeds are there"
@@ -83,7 +83,7 @@ def _groups(heads: list[str]) -> list[str]:
     return [" & ".join(cells) + r" \\", " ".join(rules)]
 
 
-def _latex(made: Made | None) -> str:
+def _latex(made: Cell | None) -> str:
     if made is None or not made.there:
         return "--" if made is None or made.absent == "missing" else made.absent
     shown = page.value(made).replace(page.MINUS, "-").replace("∞", r"\infty").replace("±", r"\pm")
@@ -97,7 +97,7 @@ def escaped(text: str) -> str:
     return "".join(SPECIAL.get(letter, letter) for letter in text)
 
 
-def state(of: Reproduced, ruled: list[tuple[dict[str, Any], Any]]) -> dict[str, Any]:
+def state(of: Comparison, ruled: list[tuple[dict[str, Any], Any]]) -> dict[str, Any]:
     """What the index says of a report."""
     taus = [each.tau for each in of.taus() if each.n == each.of and each.tau == each.tau]
     verdicts = [page.VERDICTS[ruling.holds] for _, ruling in ruled]
@@ -133,7 +133,7 @@ def write_index(out: Path, errors: dict[str, str]) -> Path:
             unmade.append(name)
     rest = f"\nWithout a page so far (`pflsweep report NAME` makes one): {', '.join(unmade)}.\n" if unmade else ""
     path = out / "index.md"
-    disk.write_text(path, "\n".join([INDEX, *lines]) + "\n" + rest)
+    files.write_text(path, "\n".join([INDEX, *lines]) + "\n" + rest)
     return path
 
 

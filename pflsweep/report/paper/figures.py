@@ -12,9 +12,9 @@ from pflsweep.report import figures, style
 from pflsweep.report.compare import banded, by_round, newcomers_accuracy
 from pflsweep.report.figures import Curve
 from pflsweep.report.paper import sensitivity, studies, weight_figures
+from pflsweep.report.paper.comparison import Cell, Comparison, title
 from pflsweep.report.paper.layout import Layout, require_known
 from pflsweep.report.paper.store import Trial
-from pflsweep.report.paper.table import Made, Reproduced, title
 from pflsweep.report.style import Picture
 
 
@@ -23,7 +23,7 @@ def check(of: Layout) -> None:
     require_known("figures", of.figures, list(FIGURES), of.name)
 
 
-def draw(of: Reproduced, folder: Path) -> dict[str, str]:
+def draw(of: Comparison, folder: Path) -> dict[str, str]:
     """Saves the figures that a layout asks for, and those of its searches, as PNG and SVG; file name of each PNG ->
     what it shows.
     """
@@ -35,27 +35,27 @@ def draw(of: Reproduced, folder: Path) -> dict[str, str]:
     return drawn
 
 
-def _grouped(of: Reproduced, key: Callable[[Made], Any]) -> dict[Any, list[Made]]:
+def _grouped(of: Comparison, key: Callable[[Cell], Any]) -> dict[Any, list[Cell]]:
     """The numbers with trials by `key`, each method once, in the order of columns and rows."""
-    found: dict[Any, dict[str, Made]] = {}
+    found: dict[Any, dict[str, Cell]] = {}
     for _, made in of.by_column():
         if made.answer.trials:
             found.setdefault(key(made), {}).setdefault(made.answer.method, made)
     return {group: list(methods.values()) for group, methods in found.items()}
 
 
-def _looks(of: Reproduced) -> dict[str, dict[str, Any]]:
+def _looks(of: Comparison) -> dict[str, dict[str, Any]]:
     """A method has one look in all panels."""
     methods = dict.fromkeys(line.method for line in of.layout.printed)
     return dict(zip(methods, style.looks(), strict=False))
 
 
-def _labels(of: Reproduced) -> dict[str, str]:
+def _labels(of: Comparison) -> dict[str, str]:
     """How methods are called."""
     return {line.method: line.label for line in reversed(of.layout.printed)}
 
 
-def curves(of: Reproduced) -> Iterator[Picture]:
+def curves(of: Comparison) -> Iterator[Picture]:
     """Mean accuracy by round, a panel a setting and a kind of accuracy; the band is one std over seeds."""
     panels, looks = _grouped(of, _panel), _looks(of)
     if not panels:
@@ -83,14 +83,14 @@ def curves(of: Reproduced) -> Iterator[Picture]:
     yield Picture("curves", "mean accuracy by round; band: one std over seeds", made)
 
 
-def _panel(made: Made) -> tuple[str, ...]:
+def _panel(made: Cell) -> tuple[str, ...]:
     """The setting, and what accuracy is of where it is not that of personal models on own data."""
     options = made.metric.options if made.metric.quantity == "accuracy" else {}
     said = (options.get("view", "personal"), options.get("target", "own"))
     return made.answer.setting, *(() if said == ("personal", "own") else said)
 
 
-def _head(of: Reproduced, made: Made) -> str:
+def _head(of: Comparison, made: Cell) -> str:
     """A panel's title: its setting, and the column where others of the setting are of other accuracies."""
     setting, column = made.answer.setting, of.layout.column_of(made.line)
     several = {each.line.metric for each in of.made.values() if each.answer.setting == setting}
@@ -109,7 +109,7 @@ def _skip_start(axes: Any) -> None:
         axes.set_ylim(bottom=min(ys) - 0.05 * (high - min(ys)))
 
 
-def _scored(of: Reproduced, made: Made) -> str:
+def _scored(of: Comparison, made: Cell) -> str:
     """The column of the rounds that a cell's metric is of."""
     if made.metric.quantity != "accuracy":
         return "personal_accuracy"
@@ -123,7 +123,7 @@ def _by_round(trials: list[Trial], column: str, label: str) -> Curve:
     return banded(label, [by_round(trial, column) for trial in trials], lambda values: float(values.std(ddof=1)))
 
 
-def newcomers(of: Reproduced) -> Iterator[Picture]:
+def newcomers(of: Comparison) -> Iterator[Picture]:
     """Accuracy of clients that took part in no round, by epoch of their fine-tuning, a figure a setting."""
     for setting, methods in _grouped(of, lambda made: made.answer.setting).items():
         made = []
@@ -137,7 +137,7 @@ def newcomers(of: Reproduced) -> Iterator[Picture]:
             yield Picture(stem, f"accuracy of new clients by epoch of fine-tuning, {setting}", picture)
 
 
-def privacy(of: Reproduced) -> Iterator[Picture]:
+def privacy(of: Comparison) -> Iterator[Picture]:
     """Accuracy against epsilon; what trains without noise is a dashed line."""
     spent = {place: made for place, made in of.made.items() if made.line.metric == "epsilon" and made.there}
     datasets = list(dict.fromkeys(made.line.dataset for made in spent.values()))
@@ -165,7 +165,7 @@ def privacy(of: Reproduced) -> Iterator[Picture]:
     yield Picture("privacy", "accuracy against epsilon; dashed: without noise", made)
 
 
-def gains(of: Reproduced) -> Iterator[Picture]:
+def gains(of: Comparison) -> Iterator[Picture]:
     """Each client's gain over the baseline, a figure a column."""
     labels = _labels(of)
     order = [labels[method] for method in _looks(of)]
@@ -179,9 +179,9 @@ def gains(of: Reproduced) -> Iterator[Picture]:
             yield Picture(f"gains-{column.setting}", f"gain of each client, {title(column)}", picture)
 
 
-def by_row(of: Reproduced) -> Iterator[Picture]:
+def by_row(of: Comparison) -> Iterator[Picture]:
     """The last round's numbers against what rows are called, a line a setting; the bar is one std."""
-    settings: dict[str, list[Made]] = {}
+    settings: dict[str, list[Cell]] = {}
     for _, each in sorted(of.made.items()):
         if each.there:
             settings.setdefault(each.answer.setting, []).append(each)
@@ -197,7 +197,7 @@ def by_row(of: Reproduced) -> Iterator[Picture]:
     yield Picture("by-row", "the table's rows; bar: one std", made)
 
 
-FIGURES: dict[str, Callable[[Reproduced], Iterator[Picture]]] = {
+FIGURES: dict[str, Callable[[Comparison], Iterator[Picture]]] = {
     "curves": curves,
     "newcomers": newcomers,
     "privacy": privacy,

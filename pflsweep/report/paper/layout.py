@@ -11,12 +11,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pflsweep import disk
-from pflsweep.errors import UserError, nearest, one_line
-from pflsweep.places import own_and_shipped
-from pflsweep.report.paper import papers
-from pflsweep.report.paper.claims import KEYS, Cell
-from pflsweep.report.paper.papers import Column, Printed
+from pflsweep.report.paper import published
+from pflsweep.report.paper.claims import KEYS, Statistic
+from pflsweep.report.paper.published import Column, Printed
+from pflsweep.util import files
+from pflsweep.util.errors import UserError, nearest, one_line
+from pflsweep.util.resources import own_and_shipped
 
 OVER = ("seeds", "clients", "nothing")
 BEST = ("high", "low", "none")
@@ -25,7 +25,7 @@ BEST = ("high", "low", "none")
 class Metric(NamedTuple):
     """How the numbers of a metric come about."""
 
-    quantity: str  # a function of pflsweep/report/paper/measure.py
+    quantity: str  # a function of pflsweep/report/paper/metrics.py
     over: str  # what the std is over: seeds, clients, or nothing
     best: str = "high"  # which number is the best of its column: high, low, or none
     decimals: int = 2
@@ -157,12 +157,12 @@ def read(name: str) -> Layout:
     if not stem:
         table, columns, printed = _unprinted(own, metrics, file)
         return Layout(name=name, table=table, metrics=metrics, columns=columns, printed=printed, **content)
-    printed = papers.lines(stem)
+    printed = published.lines(stem)
     missing = [line.metric for line in printed if line.metric not in metrics and line.metric not in beside]
     if missing:
         raise UserError(f"{file}: {stem}.csv has the metric '{missing[0]}': say under `metrics` how it comes about.")
     paper, number = stem.split("_")
-    columns = papers.columns(stem)
+    columns = published.columns(stem)
     if not columns or paper != name.partition("/")[0]:
         raise UserError(f"{file}: columns.csv has no columns for '{stem}'.")
     table = number.removeprefix("table")
@@ -209,7 +209,7 @@ NEEDED = ("title", "sweeps", "metrics")
 
 def _content(file: Path) -> dict[str, Any]:
     try:
-        content = disk.read_yaml(file)
+        content = files.read_yaml(file)
     except Exception as error:  # YAML has its own ways to say what is wrong
         raise UserError(f"{file} is no layout: {one_line(error)}.") from error
     for key in content:
@@ -231,7 +231,7 @@ def _content(file: Path) -> dict[str, Any]:
 
 
 def _metric(name: str, spec: Any, file: Path) -> Metric:
-    from pflsweep.report.paper.measure import QUANTITIES, WORDS
+    from pflsweep.report.paper.metrics import QUANTITIES, WORDS
 
     if not isinstance(spec, dict) or spec.get("quantity") not in QUANTITIES:
         said = spec.get("quantity") if isinstance(spec, dict) else spec
@@ -263,13 +263,13 @@ def require_known(key: str, words: list[str], allowed: list[str], where: Path | 
 
 def cell_of(
     layout: Layout, line: Printed, value: float, std: float | None, best: bool = False, noise: float | None = None
-) -> Cell:
+) -> Statistic:
     """A number, printed or ours, as claims see it. noise: its std over seeds."""
     key = dict(zip(KEYS, (layout.table, *line.key), strict=True))
-    return Cell(paper=layout.paper, **key, value=value, std=std, best=best, noise=noise)
+    return Statistic(paper=layout.paper, **key, value=value, std=std, best=best, noise=noise)
 
 
-def printed_cells(paper: str) -> list[Cell]:
+def printed_cells(paper: str) -> list[Statistic]:
     """All that a paper's tables print, with what FedFomo prints in the heads of columns: their EMD."""
     cells = []
     for name in names():
@@ -282,12 +282,12 @@ def printed_cells(paper: str) -> list[Cell]:
     return cells
 
 
-def heads(layout: Layout) -> list[Cell]:
+def heads(layout: Layout) -> list[Statistic]:
     """The EMDs that FedFomo prints in the heads of columns."""
     found = []
     for column in layout.columns:
         emd = re.fullmatch(r"\d+ \(([\d.]+)\)", column.header)
         if emd:
             where = (layout.table, column.dataset, column.model, column.setting)
-            found.append(Cell(layout.paper, *where, "emd", "_head", float(emd[1]), None))
+            found.append(Statistic(layout.paper, *where, "emd", "_head", float(emd[1]), None))
     return found

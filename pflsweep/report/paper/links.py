@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from pflsweep.report.paper.store import Ledger, Trial
+from pflsweep.records.ledger import Ledger
+from pflsweep.report.paper.store import Trial
 
 
 class Links(NamedTuple):

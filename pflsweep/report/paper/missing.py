@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pflsweep.report.markdown import code, inline
+from pflsweep.report.paper.comparison import Comparison, title
 from pflsweep.report.paper.store import UNTRAINED, Answer
-from pflsweep.report.paper.table import Reproduced, title
 
 OWN = Path("runs")  # where a command's trials are, unless paths.runs says otherwise
 FIRST = """\
@@ -16,7 +16,7 @@ A command trains what `{own}` lacks. {command} brings there what these numbers a
 """
 
 
-def lines(of: Reproduced) -> list[str]:
+def lines(of: Comparison) -> list[str]:
     """What is missing, by the command that fills it, and each failed trial."""
     by_command: dict[str, dict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
     why: dict[str, None] = {}
@@ -38,12 +38,12 @@ def lines(of: Reproduced) -> list[str]:
     return [*found, *why, *(["what failed is tried again by its command with `retry=true` alone"] if failed else [])]
 
 
-def _rows(of: Reproduced, column: str, methods: list[str]) -> str:
+def _rows(of: Comparison, column: str, methods: list[str]) -> str:
     every = {made.answer.method for (_, k), made in of.made.items() if title(of.layout.columns[k]) == column}
     return "all rows" if set(methods) == every and len(methods) > 1 else ", ".join(methods)
 
 
-def command_of(of: Reproduced) -> str:
+def command_of(of: Comparison) -> str:
     """What trains a table at this scale."""
     return f"pflsweep -m sweep={of.layout.sweeps[0]} scale={of.store.scale}"
 
@@ -53,7 +53,7 @@ def _trainable(answer: Answer) -> bool:
     return bool(answer.open) or not answer.seeds
 
 
-def _commands(of: Reproduced) -> dict[tuple[str, str], str]:
+def _commands(of: Comparison) -> dict[tuple[str, str], str]:
     """Return what fills a cell, as markdown, by setting and method: the command that has begun it; else one for what a
     setting lacks, with the words by which its other rows were trained, since those are compared with it.
     """

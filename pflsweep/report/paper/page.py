@@ -7,17 +7,17 @@ from collections.abc import Iterable, Iterator
 from textwrap import fill
 from typing import Any
 
-from pflsweep.errors import UserError, without_password
-from pflsweep.keys import as_override
+from pflsweep.config.keys import as_override
 from pflsweep.report import markdown, tables
 from pflsweep.report.compare import PARTIAL
 from pflsweep.report.markdown import cell, code, inline
-from pflsweep.report.paper import gaps, layout, papers, settings, weights
+from pflsweep.report.paper import deviations, layout, missing, published, weights
 from pflsweep.report.paper.claims import Check, Ruling
+from pflsweep.report.paper.comparison import Cell, Comparison, title
 from pflsweep.report.paper.links import Links
-from pflsweep.report.paper.measure import Value
+from pflsweep.report.paper.metrics import Value
 from pflsweep.report.paper.store import Answer, Trial
-from pflsweep.report.paper.table import Made, Reproduced, title
+from pflsweep.util.errors import UserError, without_password
 
 MINUS = "\N{MINUS SIGN}"
 VERDICTS = {True: "holds", "partly": "holds in part", False: "does not hold", None: "cannot be told yet"}
@@ -74,7 +74,7 @@ Columns with one number for all clients are left out.
 
 
 def text(
-    of: Reproduced, ruled: list[tuple[dict[str, Any], Ruling]], figures: dict[str, str], links: Links, reading: str = ""
+    of: Comparison, ruled: list[tuple[dict[str, Any], Ruling]], figures: dict[str, str], links: Links, reading: str = ""
 ) -> str:
     """The page. figures: file name -> what it shows. links: where its runs can be browsed. reading: what a person has
     made of it, in markdown.
@@ -86,22 +86,22 @@ def text(
         _legend(of),
         *([f"## Reading\n\n{reading.strip()}\n"] if reading.strip() else []),
         *[f"![{inline(alt)}]({name})\n" for name, alt in figures.items()],
-        *_section("Missing and failed", gaps.lines(of)),
+        *_section("Missing and failed", missing.lines(of)),
         *_section("The order, ours and print's", _order(of)),
         *_section("What the paper says of this table", _claims(ruled)),
         *_section("Correlations by seed", _correlations(of)),
         *_section("With each test sample counting the same", _by_samples(of)),
         *_section("Client by client", _paired(of)),
         *_section("Chosen hyperparameters", _winners(of)),
-        *_section("Hyperparameters that were not searched", settings.fixed(of)),
-        *_section("What differs from the paper", settings.lines(of)),
-        *_section("Odd in print", [f"{papers.notes()[number]}" for number in of.layout.notes]),
+        *_section("Hyperparameters that were not searched", deviations.fixed(of)),
+        *_section("What differs from the paper", deviations.lines(of)),
+        *_section("Odd in print", [f"{published.notes()[number]}" for number in of.layout.notes]),
         *_section("Made by", _origin(of, links)),
     ]
     return "\n".join(parts)
 
 
-def table(of: Reproduced) -> str:
+def table(of: Comparison) -> str:
     """The paper's layout as a pipe table."""
     columns = of.layout.columns
     head = ["", *(cell("<br>".join(filter(None, [c.group, c.header]))) for c in columns)]
@@ -116,7 +116,7 @@ def table(of: Reproduced) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rows)) + "\n"
 
 
-def _cell(made: Made | None, in_print: bool, own: bool) -> str:
+def _cell(made: Cell | None, in_print: bool, own: bool) -> str:
     if made is None:
         return tables.NONE
     if own or not in_print:
@@ -124,11 +124,11 @@ def _cell(made: Made | None, in_print: bool, own: bool) -> str:
     return f"{_ours(made)}<br><sub>{made.line.shown}{_difference(made)}{' **≠**' if made.apart else ''}</sub>"
 
 
-def _difference(made: Made) -> str:
+def _difference(made: Cell) -> str:
     return "" if made.difference is None else f"; {number(made.difference, made.metric.decimals, '+')}"
 
 
-def _ours(made: Made) -> str:
+def _ours(made: Cell) -> str:
     if not made.there:
         return _needs(made) or made.absent if made.absent == "missing" else made.absent
     shown = value(made)
@@ -138,7 +138,7 @@ def _ours(made: Made) -> str:
     return shown if made.complete else f"{shown} ({_needs(made) or seeds})"
 
 
-def _needs(made: Made) -> str:
+def _needs(made: Cell) -> str:
     """Of which rows its number waits for seeds, where its own are all there."""
     if not made.lacking or not made.answer.complete:
         return ""
@@ -146,7 +146,7 @@ def _needs(made: Made) -> str:
     return f"needs {rows}"
 
 
-def value(made: Made) -> str:
+def value(made: Cell) -> str:
     """Our mean, with its std where there is one."""
     mean, std, decimals = made.value.mean, made.value.std, made.metric.decimals
     return number(mean, decimals) + ("" if std is None else f" ± {number(std, decimals)}")
@@ -163,7 +163,7 @@ def _section(heading: str, lines: Iterable[str]) -> list[str]:
     return [f"## {heading}\n", "\n".join(body) + "\n"] if body else []
 
 
-def _standing(of: Reproduced) -> str:
+def _standing(of: Comparison) -> str:
     seeds = sorted({seed for made in of.made.values() for seed in made.answer.seeds})
     parts = [f"Scale **{inline(of.store.scale)}**, {of.complete} of {of.fillable} cells complete"]
     if seeds:
@@ -174,7 +174,7 @@ def _standing(of: Reproduced) -> str:
     return "; ".join(parts) + ".\n" + "".join(f"\n{each}\n" for each in said if each)
 
 
-def _legend(of: Reproduced) -> str:
+def _legend(of: Comparison) -> str:
     said = " or ".join(OVER[over] for over in sorted({made.metric.over for made in of.made.values()} - {"nothing"}))
     unshown = any(made.value.std is None and made.noise is not None for made in of.made.values())
     printed = sorted({re.sub(r"(\d+)", r" (\1)", line.std_over).replace("_", " ") for line in of.layout.printed} - {""})
@@ -188,7 +188,7 @@ def _legend(of: Reproduced) -> str:
     return legend + own + none + needs + "".join(_slowest(of))
 
 
-def _slowest(of: Reproduced) -> Iterator[str]:
+def _slowest(of: Comparison) -> Iterator[str]:
     """Over which row of a column the others' numbers are, where that is its slowest: in ours often another than in
     print's.
     """
@@ -207,7 +207,7 @@ def _lowest(numbers: list[tuple[str, float]]) -> str:
     return ", ".join(label for label, number in numbers if number == min(each for _, each in numbers))
 
 
-def _order(of: Reproduced) -> list[str]:
+def _order(of: Comparison) -> list[str]:
     lines = [
         f"| {cell(each.line)} | {tables.NONE if math.isnan(each.tau) else number(each.tau, 2)} | "
         f"{each.n} of {each.of} |"
@@ -256,7 +256,7 @@ def _without(ruling: Ruling) -> str:
     return f"without {cells}: none" if cells else ""
 
 
-def _correlations(of: Reproduced) -> list[str]:
+def _correlations(of: Comparison) -> list[str]:
     """How sure each trial's correlation is: a claim about its sign looks at the mean over seeds alone."""
     lines = []
     for made in of.made.values():
@@ -269,8 +269,8 @@ def _correlations(of: Reproduced) -> list[str]:
     return [said, *lines] if lines else []
 
 
-def _by_samples(of: Reproduced) -> list[str]:
-    found: dict[int, dict[int, tuple[Made, Value]]] = defaultdict(dict)  # by column and row
+def _by_samples(of: Comparison) -> list[str]:
+    found: dict[int, dict[int, tuple[Cell, Value]]] = defaultdict(dict)  # by column and row
     for column, made, value in of.by_samples():
         found[column][made.line.row] = made, value
     shown = {column: rows for column, rows in found.items() if any(_changes(*row) for row in rows.values())}
@@ -285,16 +285,16 @@ def _by_samples(of: Reproduced) -> list[str]:
     return [SAMPLES, *markdown.table(heads, lines).splitlines()]
 
 
-def _changes(made: Made, by_samples: Value) -> bool:
+def _changes(made: Cell, by_samples: Value) -> bool:
     return number(made.value.mean, made.metric.decimals) != number(by_samples.mean, made.metric.decimals)
 
 
-def _by_sample(made: Made, by_samples: Value) -> str:
+def _by_sample(made: Cell, by_samples: Value) -> str:
     other = made._replace(value=by_samples, place=0)
     return _ours(other) + _difference(other)
 
 
-def _paired(of: Reproduced) -> list[str]:
+def _paired(of: Comparison) -> list[str]:
     """The paper's method against each other one."""
     if not of.layout.own:
         return []
@@ -322,7 +322,7 @@ def _p(p: float) -> str:
     return "<0.001" if p < 0.001 else tables.NONE if math.isnan(p) else f"{p:.3f}"
 
 
-def _winners(of: Reproduced) -> list[str]:
+def _winners(of: Comparison) -> list[str]:
     found: dict[str, dict[str, None]] = defaultdict(dict)
     for answer in of.asked:
         if answer.winner:
@@ -346,20 +346,20 @@ def _chosen(answer: Answer, key: str, value: Any) -> str:
     return code(f"{key.rpartition('.')[2]}={as_override(value)}") + of
 
 
-def _other_view(of: Reproduced, answer: Answer) -> str:
+def _other_view(of: Comparison, answer: Answer) -> str:
     """By whose accuracy a search has chosen, where the table shows the accuracy of other models."""
     view = of.layout.views.get(answer.method, "personal")
     other = answer.view not in ("", view)  # older ledgers do not say it
     return f" by {code(f'tune.view={answer.view}')}, where the table shows the view {view}" if other else ""
 
 
-def _origin(of: Reproduced, links: Links) -> list[str]:
+def _origin(of: Comparison, links: Links) -> list[str]:
     """Commands, code and machines, the MLflow store, and the records."""
     trials = of.trials
     commands = dict.fromkeys(command for answer in of.asked for command in answer.commands)
     lines = [code(command) for command in commands]
     if not trials:
-        return lines or [code(gaps.command_of(of))]
+        return lines or [code(missing.command_of(of))]
     for key, values in {
         "commit": {str(m.get("commit")) for t in trials for m in (t.meta, *t.meta.get("sessions", []))},
         "pflsweep": {str(t.meta.get("version")) for t in trials},

@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pflsweep import disk
-from pflsweep.errors import UserError
-from pflsweep.places import own_and_shipped
+from pflsweep.util import files
+from pflsweep.util.errors import UserError
+from pflsweep.util.resources import own_and_shipped
 
 # Numbers for the symbols of printed formulas: Sigma, the model's parameters, is the unit of what is sent; the share of
 # the feature extractor is not stated, and M is that of FedALA's text
@@ -140,7 +140,7 @@ def _formula(node: ast.expr) -> float:
 
 @cache
 def _yaml(name: str) -> dict[str, Any]:
-    return disk.read_yaml(_data(name))
+    return files.read_yaml(_data(name))
 
 
 @cache

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pflsweep.report import style
+from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.store import Answer
-from pflsweep.report.paper.table import Reproduced
 from pflsweep.report.style import Picture
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Slice(NamedTuple):
     points: list[tuple[Any, float]]  # its value, and the accuracy in percent
 
 
-def pictures(of: Reproduced, looks: dict[str, dict[str, Any]]) -> Iterator[Picture]:
+def pictures(of: Comparison, looks: dict[str, dict[str, Any]]) -> Iterator[Picture]:
     """looks: how each method is drawn in all of a page's figures."""
     labels = {line.method: line.label for line in of.layout.printed}
     settings: dict[str, list[Answer]] = {}

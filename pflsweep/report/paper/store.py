@@ -1,102 +1,23 @@
 """What sweeps have left: their ledgers, and the records of the trials that these name, read as of a round."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
-from pflsweep import disk
-from pflsweep.errors import UserError
-from pflsweep.identity import RUNTIME, whole
-from pflsweep.keys import under
-from pflsweep.record import FORMAT, Record, another_format
+from pflsweep.config.identity import RUNTIME, whole
+from pflsweep.config.keys import under
+from pflsweep.records.ledger import Ledger
+from pflsweep.records.record import Record
 from pflsweep.report.markdown import code, inline
+from pflsweep.util.errors import UserError
 
-OF_A_LEDGER = {
-    "sweep": str, "scale": str, "command": str, "seeds": list, "tune": dict, "tracking": dict, "written": float | int,
-}  # fmt: skip
-OF_A_SEARCH = {"split": str, "view": str, "seeds": int}
-OF_A_GROUP = {
-    "setting": str, "method": str, "config": dict, "space": dict, "winner": dict | None, "points": int,
-    "winner_value": float | int | None, "points_settled": int, "trials": dict, "failed": dict, "failed_points": list,
-    "tried": list, "without_result": list, "superseded": list,
-}  # fmt: skip
 UNTRAINED = "not trained yet"
 # what seeds of one cell may differ in; records are cut to the rounds asked for
 BEYOND = ("seed", "train.rounds", *RUNTIME)
-
-
-class Ledger(NamedTuple):
-    """A sweep's file: what was asked, and which trials answer it."""
-
-    path: Path
-    written: float  # seconds since 1970
-    sweep: str
-    scale: str
-    command: str
-    seeds: list[int]
-    tune: dict[str, Any]
-    tracking: dict[str, Any]  # how its runs are tracked
-    groups: dict[tuple[str, str], dict[str, Any]]  # by setting and method
-
-    @property
-    def id(self) -> str:
-        """The same for the same trials."""
-        return self.path.stem
-
-
-def ledgers(runs: Path) -> list[Ledger]:
-    """All below a folder of runs, oldest first. Raises UserError on a damaged one."""
-    found = []
-    for path in runs.glob("sweeps/*.json"):
-        try:
-            content = disk.read_json(path)
-        except (OSError, ValueError, RecursionError) as error:
-            raise _no_ledger(path, error) from error
-        found.append(ledger_of(path, content))
-    there = [ledger for ledger in found if ledger is not None]
-    return sorted(there, key=lambda ledger: (ledger.written, ledger.path.name))
-
-
-def ledger_of(path: Path, content: dict[str, Any]) -> Ledger | None:
-    """Return the ledger that a file's content is; None for a plan for workers, which stands there too. Raises UserError
-    on another content.
-    """
-    if "sweep" not in content:
-        return None
-    if content.get("format") != FORMAT:
-        raise UserError(another_format(path, content.get("format"), path.parents[1]))
-    try:
-        own = {key: _of_kind(content, key, kind) for key, kind in OF_A_LEDGER.items()}
-        _ = [_of_kind({"seeds": seed}, "seeds", int) for seed in own["seeds"]]
-        listed = _of_kind(content, "groups", list)
-        for group in listed:
-            _ = [_of_kind(group, key, kind) for key, kind in OF_A_GROUP.items()]
-        _ = [_of_kind(own["tune"], key, kind) for key, kind in OF_A_SEARCH.items() if key in own["tune"]]
-        for identity in (identity for group in listed for identity in group["trials"].values()):
-            if not re.fullmatch("[0-9a-z]+", identity):  # it is the name of a folder
-                raise ValueError(f"'{identity}' names no trial")
-        return Ledger(path, groups={(group["setting"], group["method"]): group for group in listed}, **own)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _no_ledger(path, error) from error
-
-
-def _of_kind(content: dict[str, Any], key: str, kind: Any) -> Any:
-    """Return a value of JSON. Raises KeyError or TypeError."""
-    if not isinstance(content[key], kind):
-        raise TypeError(f"{key} is {content[key]!r}")
-    return content[key]
-
-
-def _no_ledger(path: Path, error: Exception) -> UserError:
-    return UserError(
-        f"{path} is no ledger of a sweep: {type(error).__name__}: {error}. "
-        "Move it away; the sweep's command writes its ledger anew and trains nothing twice."
-    )
 
 
 @dataclass(frozen=True)
@@ -324,9 +245,3 @@ def _mixed(trials: list[Trial], told: list[tuple[Ledger, dict[str, Any]]], why: 
         f"The cell {group['method']} {group['setting']} would mix configs: {runs}; {why}. They are named in {files}: "
         "move the ledger of the sweep that is not meant away (no run is lost), or report on another scale."
     )
-
-
-def newest_scale(every: list[Ledger], sweeps: Iterable[str]) -> str | None:
-    """The scale of the ledger that was written last for some sweeps, else for any; None where there is none."""
-    own = [ledger for ledger in every if ledger.sweep in sweeps] or every
-    return own[-1].scale if own else None

@@ -8,17 +8,17 @@ import pandas as pd
 
 from pflsweep.report import style
 from pflsweep.report.paper import studied
+from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.store import Trial
-from pflsweep.report.paper.table import Reproduced
 from pflsweep.report.style import Picture
 
 
-def _trials(of: Reproduced) -> dict[str, Trial]:
+def _trials(of: Comparison) -> dict[str, Trial]:
     """The first trial with a study by the sweep's setting."""
     return of.first_trials(lambda trial: not trial.study.empty)
 
 
-def personal_steps(of: Reproduced) -> Iterator[Picture]:
+def personal_steps(of: Comparison) -> Iterator[Picture]:
     """Accuracy by step, and how the gains of all steps spread over clients."""
     for setting, trial in _trials(of).items():
         mean = 100 * studied.by_step(trial).groupby("objective").mean()
@@ -53,7 +53,7 @@ def _density(values: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray] 
     return x, gaussian_kde(values)(x) * len(values) * width
 
 
-def weight_learning(of: Reproduced) -> Iterator[Picture]:
+def weight_learning(of: Comparison) -> Iterator[Picture]:
     """Loss by epoch of weight learning, a curve a round, a panel a setting."""
     trials = _trials(of)
     if not trials:
@@ -73,7 +73,7 @@ LOOKS = {"without": ("#000000", "ALA off"), "with": (style.PALETTE[0], "ALA on")
 ENDS = {"start": ("o", style.PALETTE[1]), "end": ("s", style.PALETTE[2])}  # marker and colour, as in print
 
 
-def trajectory(of: Reproduced) -> Iterator[Picture]:
+def trajectory(of: Comparison) -> Iterator[Picture]:
     """One client's models on the plane of their principal components, over its training loss there."""
     for setting, trial in _trials(of).items():
         parts = dict(iter(trial.study.groupby("what")))
@@ -120,7 +120,7 @@ def _path(axes: Any, points: pd.DataFrame, color: str, label: str, series: str) 
         axes.plot(*own.T, marker, markersize=3.5, color=fill, markeredgecolor=color, markeredgewidth=0.4, label=name)
 
 
-FIGURES: dict[str, Callable[[Reproduced], Iterator[Picture]]] = {
+FIGURES: dict[str, Callable[[Comparison], Iterator[Picture]]] = {
     "personal_steps": personal_steps,
     "weight_learning": weight_learning,
     "trajectory": trajectory,

@@ -5,23 +5,23 @@ from typing import Any
 
 import numpy as np
 
-from pflsweep.history import over_rounds
+from pflsweep.records.matrices import over_rounds
 from pflsweep.report import figures, style
 from pflsweep.report.figures import Array
 from pflsweep.report.paper import weights
+from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.store import Trial
-from pflsweep.report.paper.table import Reproduced
 from pflsweep.report.style import Picture
 
 FRAMES = 5  # rounds that a row of heat maps shows
 
 
-def _trials(of: Reproduced, name: str, method: str = "") -> dict[str, Trial]:
+def _trials(of: Comparison, name: str, method: str = "") -> dict[str, Trial]:
     """The first trial (of a method) that has left a matrix, by the sweep's setting."""
     return of.first_trials(lambda trial: name in trial.matrices, method)
 
 
-def matrix(of: Reproduced) -> Iterator[Picture]:
+def matrix(of: Comparison) -> Iterator[Picture]:
     """How PGFed's A has changed in its first setting, and how that goes with the clients' training samples."""
     trial = next(iter(_trials(of, "A", "pgfed").values()), None)
     moved = None if trial is None else weights.change(trial)
@@ -49,14 +49,14 @@ def _regression(axes: Any, x: Array, y: Array, xlabel: str, ylabel: str) -> None
     axes.set(xlabel=xlabel, ylabel=ylabel)
 
 
-def last(of: Reproduced) -> Iterator[Picture]:
+def last(of: Comparison) -> Iterator[Picture]:
     """What FedFomo's clients have come to take from each other, in the first setting."""
     for trial in list(_trials(of, "P", of.layout.own).values())[:1]:
         shows = f"client-to-client weights P of FedFomo, {trial.meta['name']}"
         yield Picture("weights", shows, figures.heatmap(trial.matrices["P"], "P"))
 
 
-def maps(of: Reproduced) -> Iterator[Picture]:
+def maps(of: Comparison) -> Iterator[Picture]:
     """P over the rounds as heat maps, a row a setting; where rounds were not kept, the last one."""
     found = {setting: _frames(trial) for setting, trial in _trials(of, "P").items()}
     if not found:
@@ -88,7 +88,7 @@ def _frames(trial: Trial) -> list[tuple[int, Array]]:
     return [(int(rounds[k]), weights.others(stack[k])) for k in picked]
 
 
-def by_round(of: Reproduced) -> Iterator[Picture]:
+def by_round(of: Comparison) -> Iterator[Picture]:
     """The weight that each client gives to each other one by round: a panel a client, a colour a distribution."""
     from matplotlib.lines import Line2D
 
@@ -119,7 +119,7 @@ def _look(group: int) -> dict[str, Any]:
     return {"color": style.PALETTE[k], "linestyle": style.DASHES[lap % len(style.DASHES)], "linewidth": 1.1}
 
 
-FIGURES: dict[str, Callable[[Reproduced], Iterator[Picture]]] = {
+FIGURES: dict[str, Callable[[Comparison], Iterator[Picture]]] = {
     "matrix": matrix,
     "weights": last,
     "weight_maps": maps,

@@ -16,33 +16,33 @@ from uuid import uuid4
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 
-from pflsweep import signals
-from pflsweep.errors import UserError, shortened
-from pflsweep.process import Stop, interruptible
-from pflsweep.progress import say
-from pflsweep.sweep import processes
-from pflsweep.sweep.board import Board
+from pflsweep.sweep.launch import processes
 from pflsweep.sweep.plan import Plan, read, write
+from pflsweep.sweep.queue import Queue
 from pflsweep.sweep.worker import work
+from pflsweep.trial.process import Stop, interruptible
+from pflsweep.trial.progress import say
+from pflsweep.util import signals
+from pflsweep.util.errors import UserError, shortened
 
 JOB = "hydra.sweeper.worker"  # the override that makes a launched job a worker: <number>:<plan file>
 LOOK = 2.0  # seconds between two looks at a Dask cluster
 JOINING = 60  # seconds for which a cluster may be without any worker
 
 
-def run(board: Board, launcher: Launcher) -> None:
+def run(queue: Queue, launcher: Launcher) -> None:
     """Train with all workers until the plan is settled. Raises KeyboardInterrupt, DiskFull, UserError where workers
     cannot be started.
     """
-    plan = board.plan
+    plan = queue.plan
     if not _is_basic(launcher):
         _launched(plan, launcher)
     elif plan.workers["backend"] == "dask":
-        _on_dask(board)
+        _on_dask(queue)
     elif plan.workers["count"] == 1:
         work(plan)
     else:
-        processes.run(plan, board)
+        processes.run(plan, queue)
 
 
 def check(plan: Plan, launcher: Launcher) -> None:
@@ -126,13 +126,13 @@ def _warned() -> Iterator[Stop]:
         signal.signal(signal.SIGUSR2, submitits)
 
 
-def _on_dask(board: Board) -> None:
+def _on_dask(queue: Queue) -> None:
     """Train on the workers of a running Dask scheduler; the task of one that dies is given to another. Where a task was
     the death of several workers in a row, Dask tells, and that counts as one death against its trial.
 
     By Dask's own client: joblib on a cluster of one slot trains in this process instead.
     """
-    plan = board.plan
+    plan = queue.plan
     try:
         from distributed import CancelledError, Client, KilledWorker
         from distributed.comm import CommClosedError
@@ -159,7 +159,7 @@ def _on_dask(board: Board) -> None:
                 say("Dask workers were killed again and again (out of memory?). What they trained is taken over.")
                 for task, name in zip(tasks, names, strict=True):
                     if task.key == killed.task:
-                        board.record_death(name, "its Dask workers' deaths (out of memory?)")
+                        queue.record_death(name, "its Dask workers' deaths (out of memory?)")
             except (CommClosedError, CancelledError) as error:
                 raise UserError(
                     f"workers.address: the Dask scheduler at {address} has gone. What is trained is kept: when it is "

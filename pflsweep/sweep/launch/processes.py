@@ -17,13 +17,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
 
-from pflsweep import signals
-from pflsweep.disk import DiskFull
-from pflsweep.errors import UserError, shortened
-from pflsweep.process import available, memory_available, threads_each
-from pflsweep.progress import say
-from pflsweep.sweep.board import Board
 from pflsweep.sweep.plan import Plan, write
+from pflsweep.sweep.queue import Queue
+from pflsweep.trial.process import available, memory_available, threads_each
+from pflsweep.trial.progress import say
+from pflsweep.util import signals
+from pflsweep.util.errors import UserError, shortened
+from pflsweep.util.files import DiskFull
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # of libraries other than PyTorch
 EARLY = 3  # times in a row that a worker may be killed while it has no trial
@@ -98,7 +98,7 @@ def check_count(count: int) -> None:
         )
 
 
-def run(plan: Plan, board: Board) -> None:
+def run(plan: Plan, queue: Queue) -> None:
     """Train with `workers.count` processes until the plan is settled or all of them have ended.
 
     Raises KeyboardInterrupt on Ctrl-C and SIGTERM, DiskFull when a worker does, and what a worker has raised if all
@@ -128,7 +128,7 @@ def run(plan: Plan, board: Board) -> None:
                     if worker.process.returncode == 0 or (pressed.is_set() and error is None):
                         continue
                     if error is None:
-                        had = board.record_death(worker.name, worker.status)
+                        had = queue.record_death(worker.name, worker.status)
                         early[worker.number] = 0 if had else early[worker.number] + 1
                         if early[worker.number] < EARLY:
                             say(f"A worker was ended by {worker.status}. It starts anew and goes on with its trial.")

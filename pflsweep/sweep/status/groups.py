@@ -1,4 +1,4 @@
-"""How a sweep stands, per method and setting, read off the board: for the live view, the end and MLflow."""
+"""How a sweep stands, per method and setting, read off the queue: for the live view, the end and MLflow."""
 
 import math
 from typing import NamedTuple
@@ -6,13 +6,13 @@ from typing import NamedTuple
 import pandas as pd
 
 from pflsweep.report.compare import PARTIAL
-from pflsweep.sweep.board import SETTLED, Board, Slot, point_of
 from pflsweep.sweep.plan import Job, Point
+from pflsweep.sweep.queue import SETTLED, Queue, SweepTask, point_of
 
 NONE = "-"
 
 
-class Standing(NamedTuple):
+class GroupStatus(NamedTuple):
     """Of one group."""
 
     done: int
@@ -32,77 +32,77 @@ class Standing(NamedTuple):
         return f"{count}" if self.best is None else f"search {100 * self.best:.1f} ({count})"
 
 
-def standing(board: Board, group: int) -> Standing:
-    finals = [board.slots[job] for job in board.plan.final(group)]
-    everything = [*(board.slots[job] for job in board.plan.searched(group)), *finals]
-    best = board.best(group)
-    return Standing(
+def group_status(queue: Queue, group: int) -> GroupStatus:
+    finals = [queue.slots[job] for job in queue.plan.final(group)]
+    everything = [*(queue.slots[job] for job in queue.plan.searched(group)), *finals]
+    best = queue.best(group)
+    return GroupStatus(
         sum(slot.status in SETTLED for slot in everything),
         len(everything),
         sum(slot.status in ("diverged", "failed") for slot in everything),
-        [slot.reason for slot in board.without_result(group)],
+        [slot.reason for slot in queue.without_result(group)],
         None if best is None else best.value,
-        {} if best is None else point_of(board.plan.groups[group], best),
+        {} if best is None else point_of(queue.plan.groups[group], best),
         [slot.value for slot in finals if slot.value is not None],
     )
 
 
-def table(board: Board) -> pd.DataFrame:
+def table(queue: Queue) -> pd.DataFrame:
     """A row a method, a column a setting."""
     cells: dict[str, dict[str, str]] = {}
-    for g, group in enumerate(board.plan.groups):
-        cells.setdefault(group.method, {})[group.setting or "accuracy"] = standing(board, g).text
+    for g, group in enumerate(queue.plan.groups):
+        cells.setdefault(group.method, {})[group.setting or "accuracy"] = group_status(queue, g).text
     frame = pd.DataFrame.from_dict(cells, orient="index").fillna(NONE)
     return frame.rename_axis("method").reset_index()
 
 
-def winners(board: Board) -> pd.DataFrame:
+def winners(queue: Queue) -> pd.DataFrame:
     """A row for each search: what won, at what, and what it was chosen on."""
     lines = []
-    for g, group in enumerate(board.plan.groups):
+    for g, group in enumerate(queue.plan.groups):
         if group.tries:
-            now = standing(board, g)
+            now = group_status(queue, g)
             mark = PARTIAL * bool(now.without_result)
             point = " ".join(f"{key}={value}" for key, value in now.point.items()) or NONE
-            elected = board.electable(g) and now.best is not None
+            elected = queue.electable(g) and now.best is not None
             lines.append({
                 "method": group.method,
                 "setting": group.setting or NONE,
                 "points": group.tries,
                 "best": f"{point}{mark}" if elected else "no winner",
-                f"on {board.plan.tune['split']}": f"{100 * (now.best or 0):.1f}" if elected else NONE,
+                f"on {queue.plan.tune['split']}": f"{100 * (now.best or 0):.1f}" if elected else NONE,
                 "final, on test": f"{spread(now.final)}{mark}" if elected and now.final else NONE,
             })  # fmt: skip
     return pd.DataFrame(lines)
 
 
-def failures(board: Board) -> list[str]:
+def failures(queue: Queue) -> list[str]:
     """Return a line for each slot that failed, and for each search that cannot elect a winner."""
-    lines = [f"the trial {title(board, job)} failed: {slot.reason}" for job, slot in failed(board)]
-    return [*lines, *no_winner(board)]
+    lines = [f"the trial {title(queue, job)} failed: {slot.reason}" for job, slot in failed(queue)]
+    return [*lines, *no_winner(queue)]
 
 
-def failed(board: Board) -> list[tuple[Job, Slot]]:
+def failed(queue: Queue) -> list[tuple[Job, SweepTask]]:
     """Return the slots that failed, and final trials that diverged. A point that diverged has lost its search, which is
     no failure.
     """
     return [
         (job, slot)
-        for job, slot in board.slots.items()
+        for job, slot in queue.slots.items()
         if slot.status == "failed" or (slot.status == "diverged" and job.final)
     ]
 
 
-def no_winner(board: Board) -> list[str]:
+def no_winner(queue: Queue) -> list[str]:
     """Return a line for each search of which some points have no result; with tune.partial a winner was elected."""
     lines = []
-    for g, group in enumerate(board.plan.groups):
-        reasons = [slot.reason for slot in board.without_result(g)]
-        if not reasons or not board.search_over(g):
+    for g, group in enumerate(queue.plan.groups):
+        reasons = [slot.reason for slot in queue.without_result(g)]
+        if not reasons or not queue.search_over(g):
             continue
         n = len(reasons)
         what = f"{n} of {group.tries} points {'has' if n == 1 else 'have'} no result ({reasons[0]})"
-        if board.plan.tune["partial"]:
+        if queue.plan.tune["partial"]:
             lines.append(f"{group.name}:{PARTIAL} {what}; the winner was elected among the others (tune.partial=true)")
         else:
             lines.append(
@@ -112,13 +112,13 @@ def no_winner(board: Board) -> list[str]:
     return lines
 
 
-def title(board: Board, job: Job) -> str:
+def title(queue: Queue, job: Job) -> str:
     """A slot in a person's words, with its point as far as it is drawn."""
-    group, slot = board.plan.groups[job.group], board.slots[job]
+    group, slot = queue.plan.groups[job.group], queue.slots[job]
     if job.final:
-        return board.plan.title(job, {})
+        return queue.plan.title(job, {})
     point = group.points[job.number] if group.points else point_of(group, slot)
-    return board.plan.title(job, point)
+    return queue.plan.title(job, point)
 
 
 def spread(values: list[float]) -> str:

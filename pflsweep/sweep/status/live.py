@@ -10,18 +10,19 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
-from pflsweep.errors import UserError, shortened
-from pflsweep.progress import duration
-from pflsweep.sweep import cost, standings
-from pflsweep.sweep.board import SETTLED, Board, Slot
+from pflsweep.sweep import cost
 from pflsweep.sweep.plan import Job, Plan
+from pflsweep.sweep.queue import SETTLED, Queue, SweepTask
+from pflsweep.sweep.status import groups
+from pflsweep.trial.progress import duration
+from pflsweep.util.errors import UserError, shortened
 
 EVERY = 2.0  # seconds between two looks at the storage
 QUIET = 10.0  # seconds between two lines on what is running, in a log
 RUNNING = 8  # running trials that are named
 
 
-def trained_before(slot: Slot) -> bool:
+def trained_before(slot: SweepTask) -> bool:
     """Whether a settled slot's trials were there already: it took a small part of the time that they say."""
     said = sum(each["seconds"] for each in slot.trials)
     took = None if slot.trial is None else slot.trial.duration
@@ -29,19 +30,19 @@ def trained_before(slot: Slot) -> bool:
 
 
 class View:
-    """Looks at the board in a thread of its own, from `with` to its end."""
+    """Looks at the queue in a thread of its own, from `with` to its end."""
 
-    def __init__(self, plan: Plan, tell: Callable[[Board], None] = lambda board: None) -> None:
+    def __init__(self, plan: Plan, tell: Callable[[Queue], None] = lambda queue: None) -> None:
         """tell: called when trials have ended."""
         self.plan, self._tell = plan, tell
         self.console = Console(stderr=True)
         self._untold = False
         self._over = threading.Event()
-        self._board = Board(plan, patient=False)
-        self._board.refresh()
+        self._queue = Queue(plan, patient=False)
+        self._queue.refresh()
         self._began = time.monotonic()
         self._cost = {job: self._gradients(job) for job in plan.jobs}
-        self._before = {job for job, slot in self._board.slots.items() if slot.status in SETTLED}
+        self._before = {job for job, slot in self._queue.slots.items() if slot.status in SETTLED}
         self._there = {job: self._share(job) for job in plan.jobs}
         self._said = set(self._before)
         self._since: dict[Job, float] = {}
@@ -50,7 +51,7 @@ class View:
         self._reported = time.monotonic() - QUIET + 2 * EVERY  # the first line on what is running comes soon
 
     def __enter__(self) -> "View":
-        count = len(self._board.slots)
+        count = len(self._queue.slots)
         done = f", {len(self._before)} of them done before" if self._before else ""
         self._line(f"{self.plan.name}: {count} trial{'s' * (count > 1)}{done}")
         if self.console.is_terminal:
@@ -81,10 +82,10 @@ class View:
                 away = True
 
     def _look(self) -> None:
-        self._board.refresh()
+        self._queue.refresh()
         self._there = {job: min(there, self._share(job)) for job, there in self._there.items()}
         before = len(self._said)
-        for job, slot in self._board.slots.items():
+        for job, slot in self._queue.slots.items():
             if slot.status == "running":
                 self._since.setdefault(job, time.monotonic())
             if slot.status in SETTLED and job not in self._said:
@@ -105,7 +106,7 @@ class View:
 
     def _pass_on(self) -> None:
         try:
-            self._tell(self._board)
+            self._tell(self._queue)
         except UserError as error:
             if not self._untold:
                 self._line(f"{error} It is tried again.")
@@ -117,13 +118,13 @@ class View:
         print(text, file=sys.stderr, flush=True)
 
     def _end_of(self, job: Job) -> str:
-        slot, count = self._board.slots[job], len(self._board.slots)
+        slot, count = self._queue.slots[job], len(self._queue.slots)
         what = f"{100 * slot.value:.1f}%" if slot.value is not None else f"{slot.status}: {slot.reason or 'loses'}"
-        return f"[{len(self._said)}/{count}] {standings.title(self._board, job)}: {what}{self._rest()}"
+        return f"[{len(self._said)}/{count}] {groups.title(self._queue, job)}: {what}{self._rest()}"
 
     def _page(self) -> RenderableType:
         counts: dict[str, int] = {}
-        for slot in self._board.slots.values():
+        for slot in self._queue.slots.values():
             counts[slot.status] = counts.get(slot.status, 0) + 1
         said = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
         head = f"[bold]{self.plan.name}[/bold]: {said}{self._rest()}"
@@ -131,18 +132,18 @@ class View:
 
     def _running(self) -> list[str]:
         lines = []
-        for job, slot in self._board.slots.items():
+        for job, slot in self._queue.slots.items():
             if slot.status == "running":
                 done = slot.result.get("round")
                 at = f" round {done[0]} of {done[1]}," if done else ""
                 seconds = time.monotonic() - self._since.get(job, time.monotonic())
-                lines.append(f"{standings.title(self._board, job)}:{at} {duration(seconds)}")
+                lines.append(f"{groups.title(self._queue, job)}:{at} {duration(seconds)}")
         more = [f"and {len(lines) - RUNNING} more"] if len(lines) > RUNNING else []
         return [*lines[:RUNNING], *more]
 
     def _table(self) -> Table:
         """Best so far of each method and setting, in percent."""
-        found = standings.table(self._board)
+        found = groups.table(self._queue)
         page = Table(*found.columns)
         for row in found.itertuples(index=False):
             page.add_row(*row)
@@ -155,7 +156,7 @@ class View:
 
     def _share(self, job: Job) -> float:
         """Of a slot's rounds, under all seeds of its trials, those that are trained."""
-        slot, rounds = self._board.slots[job], self.plan.groups[job.group].config.values["train"]["rounds"]
+        slot, rounds = self._queue.slots[job], self.plan.groups[job.group].config.values["train"]["rounds"]
         if slot.status == "done":
             return 1.0
         reached = slot.result.get("reached", slot.result.get("before", 0))
@@ -169,7 +170,7 @@ class View:
         """Seconds, by the gradients that were taken since the command began; known trials take no time, and what was
         pruned, or failed, will take no more.
         """
-        slots, shares = self._board.slots, {job: self._share(job) for job in self.plan.jobs}
+        slots, shares = self._queue.slots, {job: self._share(job) for job in self.plan.jobs}
         over = {job for job, slot in slots.items() if slot.status in SETTLED}
         known = {job for job in over if trained_before(slots[job])}
         gradients = sum(self._cost[job] * (shares[job] - self._there[job]) for job in shares.keys() - known)

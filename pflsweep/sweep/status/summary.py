@@ -10,17 +10,18 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pflsweep.disk import claimed
-from pflsweep.errors import UserError
-from pflsweep.progress import duration
-from pflsweep.sweep import cost, standings
-from pflsweep.sweep.board import Board
+from pflsweep.sweep import cost
 from pflsweep.sweep.plan import Job, Plan
+from pflsweep.sweep.queue import Queue
+from pflsweep.sweep.status import groups as status_groups
+from pflsweep.trial.progress import duration
+from pflsweep.util.errors import UserError
+from pflsweep.util.files import claimed
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pflsweep.record import Record
+    from pflsweep.records.record import Record
 
 MANY = 100  # records that are read for a table; of more, what was told of them serves
 
@@ -37,7 +38,7 @@ def estimate(plan: Plan) -> str:
         ways[how] += 1
         lines.append({
             "method": group.method,
-            "setting": group.setting or standings.NONE,
+            "setting": group.setting or status_groups.NONE,
             "points": group.tries,
             "trials": group.tries * len(plan.tuning_seeds) + len(plan.seeds),
             "rounds": group.config.values["train"]["rounds"],
@@ -60,7 +61,7 @@ def _page(table: "pd.DataFrame") -> str:
     """With times and large numbers as a person says them."""
     shown = table.assign(time=[_time(seconds) for seconds in table["seconds"]])
     if "points" in shown:
-        shown["points"] = [points or standings.NONE for points in shown["points"]]
+        shown["points"] = [points or status_groups.NONE for points in shown["points"]]
     said = {"images a trial": lambda images: f"{images:,}"}
     return shown.drop(columns="seconds").to_string(index=False, formatters=said)
 
@@ -86,41 +87,41 @@ def _total(plan: Plan, table: "pd.DataFrame", ways: Counter[str]) -> str:
     ])  # fmt: skip
 
 
-def conclude(board: Board, track: bool) -> int:
+def conclude(queue: Queue, track: bool) -> int:
     """Tell MLflow how a sweep ended, where `track`, and print it. The exit code: 1 where a trial failed, 2 where all
     that failed did so of bad input.
     """
     from pflsweep.sweep import pictures
-    from pflsweep.tracking import finish_sweep
+    from pflsweep.tracking.run import finish_sweep
 
-    plan, records = board.plan, records_of(board)
+    plan, records = queue.plan, records_of(queue)
     searched = any(group.tries for group in plan.groups)
-    tables = {"standings": standings.table(board)} | ({"winners": standings.winners(board)} if searched else {})
+    tables = {"standings": status_groups.table(queue)} | ({"winners": status_groups.winners(queue)} if searched else {})
     if track:  # first: who reads what is printed may be gone
-        lines, figures = standings.failures(board), pictures.of_searches(board)
+        lines, figures = status_groups.failures(queue), pictures.of_searches(queue)
         finish_sweep(plan.groups[0].config.values, plan.id, records, lines, tables, figures)
     if searched:
         print(tables["winners"].to_string(index=False) + f"\n\n{_chosen_on(plan)}\n")
     keys = {key for group in plan.groups for key in group.space}
-    groups = [g for g in range(len(plan.groups)) if board.without_result(g)]
-    partial = {one["identity"] for g in groups for job in plan.final(g) for one in board.slots[job].trials}
+    groups = [g for g in range(len(plan.groups)) if queue.without_result(g)]
+    partial = {one["identity"] for g in groups for job in plan.final(g) for one in queue.slots[job].trials}
     print(conclusion(records, keys, partial) if records else tables["standings"].to_string(index=False))
-    if elsewhere := _elsewhere(board):
+    if elsewhere := _elsewhere(queue):
         print(f"Records that are not here: {elsewhere}. `pflsweep report` needs the folders copied together.")
-    return _name_failures(board)
+    return _name_failures(queue)
 
 
-def _name_failures(board: Board) -> int:
-    bad = standings.failed(board)
+def _name_failures(queue: Queue) -> int:
+    bad = status_groups.failed(queue)
     failed = [slot for _, slot in bad]
     # after the slots that failed come searches without a winner, which have no trace
-    for line, trace in zip_longest(standings.failures(board), (slot.result.get("trace") for slot in failed)):
+    for line, trace in zip_longest(status_groups.failures(queue), (slot.result.get("trace") for slot in failed)):
         print(f"pflsweep: {line}" + (f"\n{trace}" if trace else ""), file=sys.stderr)
     if not failed:
         return 0
     points = all(not job.final for job, _ in bad)
     again = "the same command" if points else "retry=true"
-    print(f"{len(failed)} of {len(board.slots)} trials failed; {again} tries them again.", file=sys.stderr)
+    print(f"{len(failed)} of {len(queue.slots)} trials failed; {again} tries them again.", file=sys.stderr)
     causes = [slot for slot in failed if not slot.result.get("no_winner")]  # what a lost search has left out is none
     return 2 if causes and all(slot.result.get("input") for slot in causes) else 1
 
@@ -136,56 +137,56 @@ def _chosen_on(plan: Plan) -> str:
     return f"best: the highest {tune['view']} accuracy in {how} on {where}."
 
 
-def records_of(board: Board) -> list["Record"]:
+def records_of(queue: Queue) -> list["Record"]:
     """Of the final trials, where they are few and their folders are here."""
-    told = _told(board)
-    records = list(trained(board)) if len(told) <= MANY else []
+    told = _told(queue)
+    records = list(trained(queue)) if len(told) <= MANY else []
     return records if len(records) == len(told) else []
 
 
-def trained(board: Board) -> Iterator["Record"]:
+def trained(queue: Queue) -> Iterator["Record"]:
     """The final trials whose records are here, as of the round that was asked for."""
-    from pflsweep.trial import Result
+    from pflsweep.trial.run import Result
 
-    for folder, rounds in _told(board):
+    for folder, rounds in _told(queue):
         if (folder / "meta.json").exists():
             record = Result(folder, rounds).record
             if rounds in record.evaluated:  # not where it has been trained further since
                 yield record
 
 
-def _told(board: Board) -> list[tuple[Path, int]]:
+def _told(queue: Queue) -> list[tuple[Path, int]]:
     """Folder and rounds of the final trials."""
-    groups = board.plan.groups
+    groups = queue.plan.groups
     return list(dict.fromkeys(
-        (Path(one["folder"]), groups[job.group].config.values["train"]["rounds"]) for job, one in _final(board)
+        (Path(one["folder"]), groups[job.group].config.values["train"]["rounds"]) for job, one in _final(queue)
     ))  # fmt: skip
 
 
-def _final(board: Board) -> Iterator[tuple[Job, dict[str, Any]]]:
+def _final(queue: Queue) -> Iterator[tuple[Job, dict[str, Any]]]:
     """What the final trials' workers have told, each with its job."""
-    return ((job, one) for job, slot in board.slots.items() if job.final for one in slot.trials)
+    return ((job, one) for job, slot in queue.slots.items() if job.final for one in slot.trials)
 
 
-def mark_superseded(board: Board) -> list[str]:
+def mark_superseded(queue: Queue) -> list[str]:
     """Name final trials whose point has lost since as superseded in their records. Returns their identities."""
-    from pflsweep.record import Record
+    from pflsweep.records.record import Record
 
     marked = []
-    for identity in {identity for job, slot in board.slots.items() if job.final for identity in slot.superseded}:
-        folder = board.plan.runs / identity
+    for identity in {identity for job, slot in queue.slots.items() if job.final for identity in slot.superseded}:
+        folder = queue.plan.runs / identity
         marked.append(identity)
         # a record that is elsewhere, damaged, or in training for another sweep is left as it is
         if folder.exists():
             with suppress(UserError), claimed(folder):
                 record = Record(folder)
-                record.set_status(superseded=sorted({*record.status.get("superseded", []), board.plan.id}))
+                record.set_status(superseded=sorted({*record.status.get("superseded", []), queue.plan.id}))
     return marked
 
 
-def _elsewhere(board: Board) -> str:
+def _elsewhere(queue: Queue) -> str:
     """Of which machines and folders final trials' records are that are not here; '' for none."""
-    told = {(one["host"], Path(one["folder"])) for _, one in _final(board)}
+    told = {(one["host"], Path(one["folder"])) for _, one in _final(queue)}
     places = Counter(f"{host}:{folder.parent}" for host, folder in sorted(told) if not folder.exists())
     return ", ".join(f"{count} in {place}" for place, count in places.items())
 

@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pflsweep.identity import RUNTIME
-from pflsweep.keys import under
-from pflsweep.record import Record
-
-from ..records import SIZE, create, finished, group, ledger, train
+from pflsweep.config.identity import RUNTIME
+from pflsweep.config.keys import under
+from pflsweep.records.record import Record
+from tests.report.records import SIZE, create, finished, group, ledger, train
 
 # 4 clients of 10 test samples each: an accuracy is a multiple of 2.5 points
 Numbers = dict[tuple[str, str], dict[int, list[int]]]  # (setting, method) -> seed -> correct answers of each client

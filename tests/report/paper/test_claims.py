@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from pflsweep.report.paper import layout
-from pflsweep.report.paper.claims import Cell, judge, looks_at
+from pflsweep.report.paper.claims import Statistic, judge, needed_cells
 
 CLAIMS = yaml.safe_load((Path(__file__).parents[3] / "reports" / "paper" / "claims.yaml").read_text())["claims"]
 
@@ -19,7 +19,7 @@ def test_there_are_200() -> None:
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim["id"])
 def test_a_verdict_on_print_is_the_recorded_one(claim: dict) -> None:
     printed = layout.printed_cells(claim["paper"])
-    ruling = judge(claim, printed, looks_at(claim, printed))
+    ruling = judge(claim, printed, needed_cells(claim, printed))
     if claim["needs_rerun"]:
         assert (ruling.holds, ruling.checks) == (None, [])
         return
@@ -31,10 +31,10 @@ def test_a_verdict_on_print_is_the_recorded_one(claim: dict) -> None:
         assert f"{sum(clear)}/{len(clear)}" == claim["numbers"]["clear_of_std"]
 
 
-def cells(**values: tuple[float, ...]) -> list[Cell]:
+def cells(**values: tuple[float, ...]) -> list[Statistic]:
     """A row a method, a column a setting s0, s1, ...; std 1."""
     return [
-        Cell("p", "1", "d", "m", f"s{k}", "acc", method, value, 1.0)
+        Statistic("p", "1", "d", "m", f"s{k}", "acc", method, value, 1.0)
         for method, row in values.items()
         for k, value in enumerate(row)
     ]
@@ -89,7 +89,7 @@ def test_a_correlation_needs_three_points() -> None:
 def test_a_claim_cannot_be_told_before_all_its_cells_are_there() -> None:
     claim = {"paper": "p", "table": [1], "expr": {"top": {"method": ["c"]}}, "where": {"setting": "s0"}}
     whole = cells(a=(3, 3), b=(1, 2), c=(4, 2.5))
-    needed = looks_at(claim, whole)
+    needed = needed_cells(claim, whole)
     assert {key[-1] for key in needed} == {"a", "b", "c"}
     assert judge(claim, whole, needed).holds is True
     lacking = [cell for cell in whole if (cell.method, cell.setting) != ("b", "s0")]

@@ -9,24 +9,24 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pflsweep.report.paper import layout, measure, page, papers
-from pflsweep.report.paper.claims import Cell
+from pflsweep.records.ledger import ledgers
+from pflsweep.report.paper import layout, metrics, page, published
+from pflsweep.report.paper.claims import Statistic
+from pflsweep.report.paper.comparison import Cell, Comparison, others_needed, rulings
 from pflsweep.report.paper.links import Links
-from pflsweep.report.paper.measure import Value
-from pflsweep.report.paper.papers import Printed
-from pflsweep.report.paper.store import Answer, Store, ledgers
-from pflsweep.report.paper.table import Made, Reproduced, others_needed, rulings
-
-from .world import Sweep
+from pflsweep.report.paper.metrics import Value
+from pflsweep.report.paper.published import Printed
+from pflsweep.report.paper.store import Answer, Store
+from tests.report.paper.fixtures import Sweep
 
 C25 = "cifar10/clients25"
 
 
-def reproduced(runs: Path, name: str) -> Reproduced:
-    return Reproduced(layout.read(name), Store(runs, "small", ledgers(runs)))
+def reproduced(runs: Path, name: str) -> Comparison:
+    return Comparison(layout.read(name), Store(runs, "small", ledgers(runs)))
 
 
-def made(of: Reproduced, method: str, metric: str, setting: str = "clients25", dataset: str = "cifar10") -> Made:
+def made(of: Comparison, method: str, metric: str, setting: str = "clients25", dataset: str = "cifar10") -> Cell:
     key = (method, metric, setting, dataset)
     (found,) = [m for m in of.made.values() if (m.line.method, m.line.metric, m.line.setting, m.line.dataset) == key]
     return found
@@ -196,7 +196,7 @@ def test_time_communication_and_ala_parameters(tmp_path: Path) -> None:
     printed = {p.setting: p.value for p in layout.read("fedala/table1").printed if p.metric == "params_millions"}
     for layers in range(1, 7):  # with 10 classes it is what the paper prints
         trial: Any = type("Trial", (), {"meta": {"classes": 10}, "config": {"algorithm.layers": layers}})()
-        assert round(measure.ala_parameters(trial, metric.options), 3) == printed[f"p{layers}"]
+        assert round(metrics.ala_parameters(trial, metric.options), 3) == printed[f"p{layers}"]
 
 
 def test_views_and_targets_of_fedpg(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_noise_is_over_seeds_whatever_the_std_is_over(tmp_path: Path) -> None:
     assert not close._replace(value=close.value._replace(mean=0.86)).apart  # 0.03 < 0.035
 
 
-class Echo(Reproduced):
+class Echo(Comparison):
     """Print as if we had measured it."""
 
     def value(self, line: Printed) -> Value:
@@ -275,7 +275,7 @@ class Echo(Reproduced):
         trials: Any = {0: None, 1: None, 2: None}
         return Answer(setting, method, trials, [0, 1, 2], {}, {}, [], [])
 
-    def heads(self) -> list[Cell]:
+    def heads(self) -> list[Statistic]:
         return layout.heads(self.layout)
 
 
@@ -299,7 +299,7 @@ def test_print_fed_back_agrees_with_itself(name: str) -> None:
 def test_print_fed_back_has_the_recorded_verdicts(name: str) -> None:
     of = echo(name)
     ruled = list(rulings(of, [echo(other) for other in others_needed(of.layout)]))
-    about = [claim for claim in papers.claims(of.layout.paper, of.layout.table) if "bold" not in claim["expr"]]
+    about = [claim for claim in published.claims(of.layout.paper, of.layout.table) if "bold" not in claim["expr"]]
     assert [claim["id"] for claim, _ in ruled] == [claim["id"] for claim in about]
     for claim, ruling in ruled:
         assert ruling.holds == (None if claim["needs_rerun"] else claim["holds_in_print"]), claim["id"]

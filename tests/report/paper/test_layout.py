@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pflsweep.errors import UserError
-from pflsweep.report.paper import figures, layout, measure, papers
-from pflsweep.report.paper.make import make
-from pflsweep.sweep.files import read_table, table_names
+from pflsweep.report.paper import figures, layout, metrics, published
+from pflsweep.report.paper.build import build
+from pflsweep.sweep.spec import read_table, table_names
+from pflsweep.util.errors import UserError
 from tests.sweep.test_tables import PRINTED, column, sweep_of
 
 NAMES = layout.names()
@@ -70,9 +70,9 @@ def test_what_a_layout_names_is_there(name: str) -> None:
     methods = {line.method for line in of.printed}
     assert not of.own or of.own in methods
     assert set(of.views) <= methods
-    assert all(number in papers.notes() for number in of.notes)
-    assert bool(papers.stated(of.paper, of.table)) is of.in_print
-    assert papers.claims(of.paper, of.table)
+    assert all(number in published.notes() for number in of.notes)
+    assert bool(published.stated(of.paper, of.table)) is of.in_print
+    assert published.claims(of.paper, of.table)
 
 
 def test_rows_of_several_settings_say_which() -> None:
@@ -101,10 +101,10 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "reports/paper/columns.csv").write_text(
         "paper,table,col_order,group,header,dataset,model,setting,metric,ala\nmine,1,1,,Digits,digits,mlp,here,acc,0\n"
     )
-    for cached in (layout.read, papers._csv):
+    for cached in (layout.read, published._csv):
         cached.cache_clear()
     yield tmp_path / "reports/layouts/mine/table1.yaml"
-    for cached in (layout.read, papers._csv):
+    for cached in (layout.read, published._csv):
         cached.cache_clear()
 
 
@@ -150,14 +150,14 @@ def test_a_figure_that_there_is_not_is_said_before_anything_is_written(own: Path
     own.write_text(GOOD + "figures: [curve]\n")
     (tmp_path / "runs").mkdir()
     with pytest.raises(UserError, match=r"figures has 'curve'\. Did you mean 'curves'"):
-        make(["mine/table1"], tmp_path / "runs", tmp_path / "out", None)
+        build(["mine/table1"], tmp_path / "runs", tmp_path / "out", None)
     assert not (tmp_path / "out/mine").exists()
 
 
 def test_the_papers_tables_are_known_in_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert {"pgfed/table1", "fedala/table2"} <= set(layout.names())
-    assert papers.lines("pgfed_table1")
+    assert published.lines("pgfed_table1")
 
 
 def test_an_unknown_report_names_the_nearest() -> None:
@@ -167,4 +167,4 @@ def test_an_unknown_report_names_the_nearest() -> None:
 
 def test_every_quantity_is_used() -> None:
     used = {metric.quantity for name in NAMES for metric in layout.read(name).metrics.values()}
-    assert used == set(measure.QUANTITIES)
+    assert used == set(metrics.QUANTITIES)

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from pflsweep.report.cli import main
+from pflsweep.commands.report import main
 from pflsweep.report.paper import layout
+from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.store import Store
-from pflsweep.report.paper.table import Reproduced
-from pflsweep.sweep.files import read_table
 from pflsweep.sweep.planner import chosen
-
-from .world import Sweep
+from pflsweep.sweep.spec import read_table
+from tests.report.paper.fixtures import Sweep
 
 C25, C50 = "cifar10/clients25", "cifar10/clients50"
 ALL = [[1, 2, 3, 4], [2, 3, 4, 5]]
@@ -43,7 +42,7 @@ def trained_by(command: str) -> Cells:
 
 def asked(name: str) -> Cells:
     """Of its own rows and of those that they are measured against."""
-    of = Reproduced(layout.read(name), Store(Path("nowhere"), "small", []))
+    of = Comparison(layout.read(name), Store(Path("nowhere"), "small", []))
     return {(answer.setting, answer.method) for answer in of.asked}
 
 

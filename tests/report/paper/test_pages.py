@@ -17,11 +17,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pflsweep.errors import UserError
-from pflsweep.report.cli import main
+from pflsweep.commands.report import main
 from pflsweep.report.paper import export, layout
-
-from .world import Sweep, create, place, train
+from pflsweep.util.errors import UserError
+from tests.report.paper.fixtures import Sweep, create, place, train
 
 GOLDEN = Path(__file__).parent / "golden"
 FILES = ("README.md", "table.csv", "table.tex")
@@ -544,7 +543,7 @@ def test_a_report_needs_no_torch_optuna_mlflow_or_hydra(tmp_path: Path) -> None:
     with chdir(tmp_path):
         small_store(Path("runs"))
     program = (
-        "import sys; from pflsweep.report.cli import main; main(['pgfed/table3']);"
+        "import sys; from pflsweep.commands.report import main; main(['pgfed/table3']);"
         "print(*sorted({'torch', 'optuna', 'mlflow', 'hydra'} & set(sys.modules)))"
     )
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pflsweep.report.cli import main
-
-from .test_pages import _heights
-from .world import Sweep
+from pflsweep.commands.report import main
+from tests.report.paper.fixtures import Sweep
+from tests.report.paper.test_pages import _heights
 
 C25 = "cifar10/clients25"
 SVG = Path("reports/pgfed/table1/sensitivity-cifar10-clients25.svg")

@@ -9,11 +9,10 @@ import pandas as pd
 import pytest
 import yaml
 
-from pflsweep.record import digest_of_config
+from pflsweep.records.record import digest_of_config
 from pflsweep.report.paper import layout
-from pflsweep.report.paper.make import make
-
-from .world import Sweep, create, train
+from pflsweep.report.paper.build import build
+from tests.report.paper.fixtures import Sweep, create, train
 
 ROUNDS, CLIENTS, SEEDS = 300, 25, 6
 VIEWS = ("personal", "global")
@@ -64,6 +63,6 @@ def test_500_runs_of_300_rounds_take_little_more_than_reading_them(tmp_path: Pat
             pd.read_parquet(folder / f"{table}.parquet")
         yaml.safe_load((folder / "config.yaml").read_text())
     read = time.process_time()
-    said = make(["pgfed/table1"], sweep.runs, tmp_path / "out", None)
+    said = build(["pgfed/table1"], sweep.runs, tmp_path / "out", None)
     assert time.process_time() - read < 4 * (read - begun)  # 2.2 when it was written, with its pictures
     assert "84 of 84 cells complete" in said[0]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pflsweep.errors import UserError
-from pflsweep.report.paper.store import Answer, Store, ledgers, newest_scale
-
-from .world import Sweep, create, finished, place, train
+from pflsweep.records.ledger import ledgers, newest_scale
+from pflsweep.report.paper.store import Answer, Store
+from pflsweep.util.errors import UserError
+from tests.report.paper.fixtures import Sweep, create, finished, place, train
 
 SETTING = "cifar10/clients25"
 

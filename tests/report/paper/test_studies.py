@@ -7,9 +7,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pflsweep.report.cli import main
-
-from .world import Sweep
+from pflsweep.commands.report import main
+from tests.report.paper.fixtures import Sweep
 
 SVG = "{http://www.w3.org/2000/svg}"
 pytestmark = pytest.mark.usefixtures("elsewhere")

@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pflsweep.record import Record
-from pflsweep.report.cli import main
-from pflsweep.report.paper import claims, figures, layout, store, table, weights
-
-from .test_pages import _heights
-from .world import Sweep
+from pflsweep.commands.report import main
+from pflsweep.records import ledger
+from pflsweep.records.record import Record
+from pflsweep.report.paper import claims, comparison, figures, layout, store, weights
+from tests.report.paper.fixtures import Sweep
+from tests.report.paper.test_pages import _heights
 
 MADE = "{http://www.w3.org/2000/svg}"
 # clients 0 and 1 of one distribution, 2 and 3 of another; P over three rounds is k times this
@@ -118,7 +118,7 @@ def test_a_record_without_groups_and_p_has_no_numbers(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path / "runs", seeds=(0,))
     sweep.add("cifar10/latent5", "fedfomo_n5", {0: [5, 5, 5, 5]})
     sweep.write()
-    kept = store.Store(tmp_path / "runs", "small", store.ledgers(tmp_path / "runs"))
+    kept = store.Store(tmp_path / "runs", "small", ledger.ledgers(tmp_path / "runs"))
     answer = kept.answer(["pgfed/table1"], "cifar10/latent5", "fedfomo_n5")
     (trial,) = answer.trials.values()
     of_p = [of for name, of in weights.NUMBERS.items() if name.startswith("weights_")]
@@ -130,9 +130,9 @@ def test_every_figures_claims_can_be_told(tmp_path: Path) -> None:
     empty = store.Store(tmp_path, "paper", [])
     for name in layout.names():
         of = layout.read(name)
-        made = table.Reproduced(of, empty)
-        for claim, _ in table.rulings(made, []):
-            seen = claims.looks_at(claim, layout.printed_cells(of.paper) + table._placeholders(made))
+        made = comparison.Comparison(of, empty)
+        for claim, _ in comparison.rulings(made, []):
+            seen = claims.needed_cells(claim, layout.printed_cells(of.paper) + comparison._placeholders(made))
             assert seen, f"{claim['id']} is about nothing that {name} has"
 
 

@@ -1,0 +1,202 @@
+"""Which keys a config may have and what their values may be, checked before anything is built."""
+
+import importlib
+import traceback
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import is_dataclass
+from typing import Any, get_type_hints
+
+from pflsweep.config.compose import Config, unknown_key
+from pflsweep.config.fields import SEEDS, Rule, field_rule, kinds_of, require
+from pflsweep.config.keys import PLUGS, flat, put, under
+from pflsweep.util.errors import UserError, nearest, one_line
+
+PLUGGED = ("algorithm", *PLUGS, "study")  # groups whose node is described by a class rather than by its own file
+
+
+def check(config: Config) -> None:
+    """Raises UserError on the first value that is unknown, missing, of a wrong type or out of range."""
+    given, allowed = flat(config.values), flat(config.reference)
+    for key in given:
+        if key not in allowed and not under(key, PLUGGED):
+            raise UserError(unknown_key(key, list(allowed)))
+        if given[key] == "???":
+            raise UserError(f"{key} is '???', which says that a value is missing: set it, as in {key}=VALUE.")
+    for key in RULES:
+        if key not in given and key not in allowed and under(key, ("train", "metrics")):  # an option of the user's own
+            group, _, name = key.partition(".")
+            raise UserError(
+                f"{key} is missing: {group}={config.choices.get(group)} has no '{name}'. Add it to its file."
+            )
+    for key, rule in _rules(config):
+        if key not in given:
+            raise UserError(f"{key} is missing. Its default is {allowed[key]!r}.")
+        require(key, given[key], rule)
+    if given.get("dataset.name") != allowed.get("dataset.name"):
+        option = config.choices["dataset"]
+        raise UserError(f"dataset.name is a part of dataset={option}: set dataset to choose another.")
+    if given["paths.runs"].startswith("~"):
+        raise UserError(
+            f"paths.runs is {given['paths.runs']!r}: '~' is the shell's. Write the folder out, or $HOME/..."
+        )
+    for group in PLUGGED:
+        node = config.values.get(group) or {}
+        if group == "algorithm" or node:
+            _check_fields(group, config.choices[group], node)
+
+
+def typed(config: Config) -> Config:
+    """A checked config with floats where keys are of floats: mu=1 and mu=1.0 are one trial."""
+    given, values = flat(config.values), deepcopy(config.values)
+    rules = [*_rules(config), *(pair for group in PLUGGED for pair in _field_rules(group, config))]
+    for key, rule in rules:
+        if type(given[key]) is int and float in rule.kinds and int not in rule.kinds:
+            put(values, key, float(given[key]))
+    return config._replace(values=values)
+
+
+def _rules(config: Config) -> Iterator[tuple[str, Rule]]:
+    """Of each key that is not described by a class."""
+    for key, example in flat(config.reference).items():
+        if not under(key, PLUGGED) and not key.endswith("._target_"):
+            yield key, RULES.get(key) or _rule_like(example, key, config)
+
+
+def _field_rules(group: str, config: Config) -> Iterator[tuple[str, Rule]]:
+    """Of each key that a class describes."""
+    node = config.values.get(group) or {}
+    if "_target_" in node:
+        rules = _rules_of(target(group, config.choices[group], node))
+        yield from ((f"{group}.{name}", rule) for name, rule in rules.items())
+
+
+def _rule_like(example: Any, key: str, config: Config) -> Rule:
+    """The rule of a key of which only its default is known: its type, or where that says nothing, the function's."""
+    if example is None or example == {}:
+        group, _, name = key.partition(".")
+        node = config.reference[group] if name else {}
+        hints = get_type_hints(target(group, config.choices[group], node)) if "_target_" in node else {}
+        return Rule(kinds_of(hints.get(name, object)), null=True)
+    if isinstance(example, list) and example:
+        return Rule((list,), items=type(example[0]))
+    return Rule((type(example),))
+
+
+def _check_fields(group: str, option: str, node: dict[str, Any]) -> None:
+    """A method's, plug-in's or study's node against the fields of its class."""
+    from pflsweep.methods.protocol import Method, Plugin
+    from pflsweep.studies.study import Study
+
+    cls = target(group, option, node)
+    kind = {"algorithm": Method, "study": Study}.get(group, Plugin)
+    if not (isinstance(cls, type) and issubclass(cls, kind) and is_dataclass(cls)):
+        name = "study (studies.Study)" if kind is Study else "method or plug-in (protocol.Method)"
+        raise UserError(f"{group}={option}: {node['_target_']} is no {name}.")
+    values = {key: value for key, value in node.items() if key != "_target_"}
+    check_fields(cls, values, group, f"add it to {group}/{option}.yaml")
+
+
+def check_fields(cls: type, values: dict[str, Any], head: str, remedy: str) -> None:
+    """Values against a class's fields. Raises UserError, with `head` before names and `remedy` for a missing one."""
+    from pflsweep.config.fields import hyperparameters
+
+    fields, rules = hyperparameters(cls), _rules_of(cls)
+    for key in values:
+        if key in fields:
+            continue
+        if key in cls.__dataclass_fields__:  # type: ignore[attr-defined]
+            raise UserError(f"{head}.{key} is a field of {cls.__name__}, no hyperparameter: declare it with hyper().")
+        raise UserError(unknown_key(f"{head}.{key}", [f"{head}.{name}" for name in fields]))
+    for name, field in fields.items():
+        if name not in values:
+            raise UserError(f"{head}.{name} is missing ({field.metadata.get('meaning', '')}): {remedy}.")
+        require(f"{head}.{name}", values[name], rules[name])
+
+
+def _rules_of(cls: type) -> dict[str, Rule]:
+    """Of a class's fields, by name."""
+    from pflsweep.config.fields import hyperparameters
+
+    hints = get_type_hints(cls)
+    return {name: field_rule(hints[name], field) for name, field in hyperparameters(cls).items()}
+
+
+def target(group: str, option: str, node: dict[str, Any]) -> Any:
+    """The object that a node's `_target_` names. Raises UserError where there is none."""
+    return imported(target_path(group, option, node), f"{group}={option}")
+
+
+def target_path(group: str, option: str, node: Any) -> str:
+    """A node's `_target_`. Raises UserError where it cannot name anything."""
+    path = node.get("_target_") if isinstance(node, dict) else None
+    if not isinstance(path, str) or "." not in path:
+        said = "is missing" if path is None else f"is {path!r}"
+        raise UserError(f"{group}={option}: `_target_` {said}: it has to name a class, as my_package.MyClass.")
+    return path
+
+
+def imported(path: str, what: str) -> Any:
+    """The object that a dotted path names. Raises UserError, which begins with `what`, where there is none."""
+    module, _, name = path.rpartition(".")
+    try:
+        found = importlib.import_module(module)
+    except Exception as error:  # a module of the user's own may fail in any way
+        lost = isinstance(error, ModuleNotFoundError) and module.startswith(str(error.name))
+        raise UserError(
+            f"{what}: the module '{module}' cannot be imported: {type(error).__name__}: {one_line(error)}"
+            f"{'' if lost else _line_of(error)}."
+            + (" Is the package installed, or its folder in PYTHONPATH?" if lost else "")
+        ) from error
+    if name not in dir(found):
+        raise UserError(f"{what}: the module '{module}' has no '{name}'.{nearest(name, dir(found))}")
+    return getattr(found, name)
+
+
+def _line_of(error: Exception) -> str:
+    """Where a module failed: the innermost line that is in a file."""
+    frames = traceback.extract_tb(error.__traceback__)
+    frame = next(frame for frame in reversed(frames) if not frame.filename.startswith("<"))
+    return "" if isinstance(error, SyntaxError) else f" ({frame.filename}, line {frame.lineno})"
+
+
+RULES = {
+    "seed": Rule((int,), low=0, high=SEEDS),
+    "device": Rule((), choices=("auto", "cpu", "cuda")),
+    "data.root": Rule((str,), null=True, empty=False),
+    "data.validation": Rule((float,), low=0, below=1),
+    "data.limit": Rule((int,), low=1, null=True, neutral=None),
+    "data.targets": Rule((), choices=("own", "permuted"), neutral="own"),
+    "data.shuffle": Rule((int,), low=0, high=SEEDS, neutral=0),
+    "data.new": Rule((int,), low=0, neutral=0),
+    "data.new_epochs": Rule((int,), low=0, high=100_000, neutral=20),
+    "paths.runs": Rule((str,), empty=False),
+    "checkpoint.every": Rule((float,), low=0),
+    "tracking.backend": Rule((), choices=("mlflow", "none")),
+    "tracking.uri": Rule((str,), null=True, empty=False),
+    "tracking.experiment": Rule((str,), empty=False),
+    "tracking.every": Rule((float,), low=0),
+    "train.rounds": Rule((int,), low=1, high=10_000_000),
+    "train.participation": Rule((float,), above=0, high=1),
+    "train.sampling": Rule((), choices=("uniform", "size", "dirichlet"), neutral="uniform"),
+    "train.sampling_alpha": Rule((float,), above=0, neutral=1.0),
+    "train.weights": Rule((), choices=("share", "uniform")),
+    "train.epochs": Rule((int,), low=1, high=100_000),
+    "train.batch": Rule((int,), low=1),
+    "train.lr": Rule((float,), above=0, below=1e38),  # weights are of 32 bits
+    "train.lr_decay": Rule((float,), above=0, below=1e38),
+    "train.momentum": Rule((float,), low=0, below=1),
+    "train.optimiser_state": Rule((), choices=("fresh", "kept"), neutral="fresh"),
+    "train.weight_decay": Rule((float,), low=0, below=1e38),
+    "train.eval_every": Rule((int,), low=1),
+    "train.eval_batch": Rule((int,), low=1),
+    "metrics.subset": Rule((float,), low=0, high=1),
+    "metrics.all": Rule((bool,)),
+    "metrics.trained": Rule((bool,)),
+    "metrics.subset_size": Rule((), choices=("union", "own")),
+    "train.precision": Rule((), choices=("fp32", "tf32", "bf16"), neutral="fp32"),
+    "train.compile": Rule((bool,), neutral=False),
+    "train.chunk": Rule((int,), low=1, choices=("auto",)),
+    "train.threads": Rule((int,), low=1, high=1024, choices=("auto",)),
+    "train.workers": Rule((int,), low=1, high=1024, choices=("auto",)),
+}
