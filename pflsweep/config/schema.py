@@ -8,7 +8,7 @@ from dataclasses import is_dataclass
 from typing import Any, get_type_hints
 
 from pflsweep.config.compose import Config, unknown_key
-from pflsweep.config.fields import SEEDS, Rule, field_rule, kinds_of, require
+from pflsweep.config.fields import SEEDS, Rule, field_rule, hyperparameters, kinds_of, require
 from pflsweep.config.keys import PLUGS, flat, put, under
 from pflsweep.util.errors import UserError, nearest, one_line
 
@@ -85,13 +85,10 @@ def _rule_like(example: Any, key: str, config: Config) -> Rule:
 
 def _check_fields(group: str, option: str, node: dict[str, Any]) -> None:
     """A method's, plug-in's or study's node against the fields of its class."""
-    from pflsweep.methods.protocol import Method, Plugin
-    from pflsweep.studies.study import Study
-
     cls = target(group, option, node)
-    kind = {"algorithm": Method, "study": Study}.get(group, Plugin)
-    if not (isinstance(cls, type) and issubclass(cls, kind) and is_dataclass(cls)):
-        name = "study (studies.Study)" if kind is Study else "method or plug-in (protocol.Method)"
+    kind = {"algorithm": "method", "study": "study"}.get(group, "plug-in")
+    if not (isinstance(cls, type) and getattr(cls, "kind", "") == kind and is_dataclass(cls)):
+        name = "study (studies.Study)" if kind == "study" else "method or plug-in (protocol.Method)"
         raise UserError(f"{group}={option}: {node['_target_']} is no {name}.")
     values = {key: value for key, value in node.items() if key != "_target_"}
     check_fields(cls, values, group, f"add it to {group}/{option}.yaml")
@@ -99,8 +96,6 @@ def _check_fields(group: str, option: str, node: dict[str, Any]) -> None:
 
 def check_fields(cls: type, values: dict[str, Any], head: str, remedy: str) -> None:
     """Values against a class's fields. Raises UserError, with `head` before names and `remedy` for a missing one."""
-    from pflsweep.config.fields import hyperparameters
-
     fields, rules = hyperparameters(cls), _rules_of(cls)
     for key in values:
         if key in fields:
@@ -116,8 +111,6 @@ def check_fields(cls: type, values: dict[str, Any], head: str, remedy: str) -> N
 
 def _rules_of(cls: type) -> dict[str, Rule]:
     """Of a class's fields, by name."""
-    from pflsweep.config.fields import hyperparameters
-
     hints = get_type_hints(cls)
     return {name: field_rule(hints[name], field) for name, field in hyperparameters(cls).items()}
 

@@ -82,6 +82,7 @@ class Method:
     opt: Sgd
     epochs: int  # E, local epochs
 
+    kind: ClassVar[str] = "method"  # configs are checked by it, without importing this module
     paper: ClassVar[str]  # authors, title, venue, year
     version: ClassVar[int] = 1  # raised when the numbers change; part of a trial's identity
     resumable: ClassVar[bool] = True  # whether more rounds continue a finished run (nothing depends on T)
@@ -115,6 +116,7 @@ class Method:
 class Plugin:
     """Something that composes with methods by replacing a few of their verbs: ALA, an attack, DP-SGD."""
 
+    kind: ClassVar[str] = "plug-in"  # as a method's
     version: ClassVar[int] = 1  # raised when the numbers change; part of a trial's identity
     resumable: ClassVar[bool] = True  # as a method's
     dp_incompatible_reason: ClassVar[str] = "what it does has not been examined"  # as a method's

@@ -24,6 +24,7 @@ class Study:
     method: Method
     plugins: tuple[Plugin, ...]  # in front of the method, beside its own
 
+    kind: ClassVar[str] = "study"  # as a method's
     version: ClassVar[int] = 1  # raised when the table's numbers change; part of a trial's identity
     resumable: ClassVar[bool] = False
 
