@@ -5,28 +5,25 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pflsweep.util.errors import Parser, UserError
 
-if TYPE_CHECKING:
-    from pflsweep.report.paper.links import Tracker
 
-
-def main(argv: list[str], tracker: "Tracker | None" = None) -> int:
-    """tracker: who knows where runs can be browsed, and keeps papers' pages there. Raises UserError on bad input."""
+def main(argv: list[str]) -> int:
+    """Make a report and return the exit code. Raises UserError on bad input."""
     from pflsweep.report.paper import layout
 
     options = _parser(["runs", "all", *layout.names()]).parse_args(argv or ["--help"])
-    return _runs(options) if options.page == "runs" else _papers(options, tracker)
+    return _runs(options) if options.page == "runs" else _papers(options)
 
 
-def _papers(options: argparse.Namespace, tracker: "Tracker | None") -> int:
+def _papers(options: argparse.Namespace) -> int:
     from pflsweep.report.paper import layout
     from pflsweep.report.paper.build import build
+    from pflsweep.tracking.reports import Shelf
 
     names = layout.names() if options.page == "all" else [options.page]
-    print("\n".join(build(names, options.runs, options.out, options.scale, tracker)))
+    print("\n".join(build(names, options.runs, options.out, options.scale, Shelf())))
     return 0
 
 

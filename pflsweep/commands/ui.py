@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: list[str]) -> int:
-    """`pflsweep ui`: MLflow's own pages on the store of this folder, until Ctrl-C."""
+    """Serve MLflow's own pages on the store of this folder until Ctrl-C."""
     parser = Parser(prog="pflsweep ui", description="Browse the runs of this folder in MLflow.")
     parser.add_argument("--port", type=int, default=PORT)
     parser.add_argument("--host", default=HOST)

@@ -1,4 +1,4 @@
-"""`pflsweep report`, with MLflow: pages link to the runs they are made of, and are kept with the sweep's run."""
+"""Reports in MLflow: pages link to the runs they are made of, and are kept with the sweep's run."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,13 +12,6 @@ from pflsweep.tracking.store import HOST, PORT, find, forgiven, opened, point_to
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-
-
-def main(argv: list[str]) -> int:
-    """Raises UserError on bad input."""
-    from pflsweep.commands import report
-
-    return report.main(argv, Shelf())
 
 
 class Shelf:
