@@ -187,7 +187,7 @@ def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
 
         hydra = HydraConfig.get()
         if hydra.sweeper.get("worker"):
-            from pflsweep.sweep.launch import launched
+            from pflsweep.sweep.launch.hydra_launcher import launched
 
             return launched(hydra.sweeper.worker)
         # not resolved: ${...} may lead nowhere

@@ -222,7 +222,7 @@ def test_a_dask_cluster_that_goes_away(begin: Begin, cluster: Cluster, tmp_path:
 
 
 def test_a_dask_cluster_without_workers(begin: Begin, cluster: Cluster, tmp_path: Path) -> None:
-    code = f"import pflsweep.sweep.launch as start; start.JOINING = 1; {MAIN}"
+    code = f"import pflsweep.sweep.launch.dask as dask; dask.JOINING = 1; {MAIN}"
     process = begin(tmp_path, *SWEEP, *cluster.words, "train.rounds=100000", code=code)
     wait_for(lambda: len(under_way(tmp_path)) == 2, process)
     for worker in cluster.workers:
