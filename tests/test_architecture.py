@@ -1,4 +1,4 @@
-"""Each module imports only what stands before it, and the heavy libraries stand where they belong."""
+"""Each package imports only from those above it in one list, and the heavy libraries stay where they belong."""
 
 import ast
 import subprocess
@@ -10,45 +10,39 @@ import pytest
 import pflsweep
 
 ROOT = Path(pflsweep.__file__).parent
-# README's layout, bottom to top. What stands on one line does not know of each other.
-LAYERS = (
-    ("errors", "keys", "places", "signals", "vision"),
-    ("disk", "history", "overrides", "patience", "rules", "sources"),
-    ("engine.draws", "engine.lift", "engine.memory"),
-    ("models", "engine.compiled", "engine.parallel"),
-    ("engine.task",),
-    ("engine.optimiser",),
-    ("engine.protocol",),
-    ("engine.parts", "engine.solvers"),
-    ("algorithms", "data", "plugins"),
-    ("engine.clients", "engine.wire"),
-    ("engine.cohort", "engine.evaluate"),
-    ("engine.simulation", "engine.newcomers"),
-    ("engine.stack",),
-    ("studies",),
-    ("compose",),
-    ("identity",),
-    ("record",),
-    ("report",),  # needs records alone, so that tracking can log the same pictures
-    ("tracking",),
-    ("config",),
-    ("progress", "rows", "setting"),
-    ("process",),
-    ("trial",),
-    ("sweep",),
-    ("listing", "showing", "catalogue", "carry"),
-    ("check",),
-    ("cli",),
+# docs/design.md says what each of them is
+PACKAGES = (
+    "util",
+    "config",
+    "ops",
+    "models",
+    "methods",
+    "plugins",
+    "algorithms",
+    "data",
+    "engine",
+    "studies",
+    "conformance",
+    "records",
+    "report",  # needs records alone, so that tracking can log the same pictures
+    "tracking",
+    "trial",
+    "sweep",
+    "commands",
 )
-METHODS_MAY = {"errors", *(f"engine.{m}" for m in ("protocol", "parts", "lift", "task", "solvers", "draws", "memory"))}
-VARIANT_OF = {"algorithms.fedfomo_ma": "algorithms.fedfomo"}  # a variant may build on the method it varies
+METHODS_NEED = {"util", "ops", "methods", "plugins"}  # and methods that they vary
 ONLY_IN = {"mlflow": "tracking", "optuna": "sweep"}
-# models have torchvision from `vision`, late, so that a model of our own does not load it
-NEVER_IN = {"report": ("torch",), "check": ("mlflow", "optuna", "pytest"), "models": ("torchvision",)}
+NEVER_IN = {
+    "util": ("torch", "hydra", "omegaconf"),
+    "config": ("torch",),
+    "models": ("torchvision",),  # ops/torchvision_compat.py has it, late, so that a model of our own does not load it
+    "report": ("torch",),
+    "conformance": ("mlflow", "optuna", "pytest"),
+}
 
 
 def sources() -> dict[str, str]:
-    """Module name without `pflsweep.` -> its text."""
+    """Return the text of each module by its name without `pflsweep.`; the package itself is ''."""
     found = {}
     for file in sorted(ROOT.rglob("*.py")):
         parts = file.relative_to(ROOT).with_suffix("").parts
@@ -61,7 +55,7 @@ NAMES = [name for name in SOURCES if name and SOURCES[name].strip()]
 
 
 def imported(source: str) -> set[str]:
-    """Full names of all that a text imports, wherever it does: `from a import b` gives a.b."""
+    """Return the full names of all that a text imports, wherever it does: `from a import b` gives a.b."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -72,58 +66,49 @@ def imported(source: str) -> set[str]:
     return found
 
 
-def ours(source: str) -> set[str]:
-    """The modules of pflsweep that a text imports, without `pflsweep.`; __version__ is everybody's."""
-    found = set()
-    for full in imported(source) - {"pflsweep.__version__"}:
-        head, _, name = full.partition(".")
-        if head == "pflsweep":
-            found.add(name if name in SOURCES else name.rpartition(".")[0])
-    return found
+def packages(source: str) -> set[str]:
+    """Return the packages of pflsweep that a text imports from. __version__ is everybody's."""
+    names = imported(source) - {"pflsweep.__version__"}
+    return {name.split(".")[1] for name in names if name.startswith("pflsweep.")}
 
 
-def place(name: str) -> tuple[int, str]:
-    """(layer, entry) of a module."""
-    for layer, entries in enumerate(LAYERS):
-        for entry in entries:
-            if name == entry or name.startswith(f"{entry}."):
-                return layer, entry
-    raise AssertionError(f"{name or 'pflsweep/__init__.py'} has no place in LAYERS: give it one")
+def libraries(source: str) -> set[str]:
+    return {name.partition(".")[0] for name in imported(source)}
 
 
-def misplaced(name: str, source: str) -> list[str]:
-    """What a module of this name must not import."""
-    layer, entry = place(name)
-    others = [other for other in ours(source) if other != "engine"]
-    return sorted(other for other in others if place(other)[1] != entry and place(other)[0] >= layer)
+def misplaced(package: str, source: str) -> list[str]:
+    """Return the packages that a module of this package must not import from, but does."""
+    return sorted(other for other in packages(source) if PACKAGES.index(other) > PACKAGES.index(package))
 
 
-def roots(source: str) -> set[str]:
-    return {full.partition(".")[0] for full in imported(source)}
+def test_every_module_lies_in_a_package() -> None:
+    assert sorted({name.partition(".")[0] for name in SOURCES if name}) == sorted(PACKAGES)
+    assert [file.name for file in ROOT.glob("*.py")] == ["__init__.py"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_module_imports_what_stands_before_it(name: str) -> None:
-    if name != "engine":
-        assert misplaced(name, SOURCES[name]) == []
+def test_a_module_imports_from_packages_above_its_own(name: str) -> None:
+    assert misplaced(name.partition(".")[0], SOURCES[name]) == []
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("algorithms.", "plugins."))])
 def test_a_method_needs_little(name: str) -> None:
-    assert ours(SOURCES[name]) - {VARIANT_OF.get(name)} <= METHODS_MAY
+    assert packages(SOURCES[name]) - {name.partition(".")[0]} <= METHODS_NEED
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_libraries_stand_where_they_belong(name: str) -> None:
-    found = roots(SOURCES[name])
+def test_libraries_stay_where_they_belong(name: str) -> None:
+    package, found = name.partition(".")[0], libraries(SOURCES[name])
     for library, home in ONLY_IN.items():
-        assert library not in found or place(name)[1] == home
-    assert not found & set(NEVER_IN.get(name.partition(".")[0], ()))
+        assert library not in found or package == home
+    assert not found & set(NEVER_IN.get(package, ()))
 
 
 @pytest.mark.parametrize(
     ("modules", "absent"),
     [
+        (", ".join(f"pflsweep.{name}" for name in NAMES if name.startswith("util.")), "torch hydra omegaconf"),
+        (", ".join(f"pflsweep.{name}" for name in NAMES if name.startswith("config.")), "torch"),
         ("pflsweep.trial.run, pflsweep.records.record", "mlflow optuna"),
         ("pflsweep.commands.report, pflsweep.report.page", "torch"),
     ],
@@ -135,11 +120,11 @@ def test_not_even_by_a_detour(modules: str, absent: str) -> None:
 
 
 def test_these_tests_can_fail() -> None:
-    assert misplaced("engine.task", "def f():\n    from pflsweep.methods import stock") == ["engine.parts"]
-    assert misplaced("data.federation", "import pflsweep.algorithms.fedavg") == ["algorithms.fedavg"]
-    assert misplaced("engine.task", "from pflsweep.models.layers import context") == []
-    assert misplaced("data.federation", "from pflsweep.data.dataset import Dataset") == []
-    assert ours("from pflsweep.engine.cohort import select") - METHODS_MAY == {"engine.cohort"}
-    assert "mlflow" in roots("def f():\n    import mlflow.entities as e")
-    with pytest.raises(AssertionError, match="nowhere"):
-        place("nowhere")
+    assert misplaced("methods", "def f():\n    from pflsweep.engine import cohort") == ["engine"]
+    assert misplaced("data", "import pflsweep.engine.simulation") == ["engine"]
+    assert misplaced("methods", "from pflsweep.models.layers import context") == []
+    assert misplaced("data", "from pflsweep.data.dataset import Dataset") == []
+    assert packages("from pflsweep.engine.cohort import select") - METHODS_NEED == {"engine"}
+    assert "mlflow" in libraries("def f():\n    import mlflow.entities as e")
+    with pytest.raises(ValueError, match="not in tuple"):
+        misplaced("data", "import pflsweep.nowhere")
