@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from pflsweep.config.fields import RULES
 from pflsweep.config.keys import PLUGS, flat, under
-from pflsweep.config.schema import RULES
 from pflsweep.util.resources import shipped
 
 # Raised when a change moves the numbers of all models ("engine") or of those of one family, which a model's module

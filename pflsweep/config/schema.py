@@ -8,7 +8,7 @@ from dataclasses import is_dataclass
 from typing import Any, get_type_hints
 
 from pflsweep.config.compose import Config, unknown_key
-from pflsweep.config.fields import SEEDS, Rule, field_rule, hyperparameters, kinds_of, require
+from pflsweep.config.fields import RULES, Rule, field_rule, hyperparameters, kinds_of, require
 from pflsweep.config.keys import PLUGS, flat, put, under
 from pflsweep.util.errors import UserError, nearest, one_line
 
@@ -151,45 +151,3 @@ def _line_of(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     frame = next(frame for frame in reversed(frames) if not frame.filename.startswith("<"))
     return "" if isinstance(error, SyntaxError) else f" ({frame.filename}, line {frame.lineno})"
-
-
-RULES = {
-    "seed": Rule((int,), low=0, high=SEEDS),
-    "device": Rule((), choices=("auto", "cpu", "cuda")),
-    "data.root": Rule((str,), null=True, empty=False),
-    "data.validation": Rule((float,), low=0, below=1),
-    "data.limit": Rule((int,), low=1, null=True, neutral=None),
-    "data.targets": Rule((), choices=("own", "permuted"), neutral="own"),
-    "data.shuffle": Rule((int,), low=0, high=SEEDS, neutral=0),
-    "data.new": Rule((int,), low=0, neutral=0),
-    "data.new_epochs": Rule((int,), low=0, high=100_000, neutral=20),
-    "paths.runs": Rule((str,), empty=False),
-    "checkpoint.every": Rule((float,), low=0),
-    "tracking.backend": Rule((), choices=("mlflow", "none")),
-    "tracking.uri": Rule((str,), null=True, empty=False),
-    "tracking.experiment": Rule((str,), empty=False),
-    "tracking.every": Rule((float,), low=0),
-    "train.rounds": Rule((int,), low=1, high=10_000_000),
-    "train.participation": Rule((float,), above=0, high=1),
-    "train.sampling": Rule((), choices=("uniform", "size", "dirichlet"), neutral="uniform"),
-    "train.sampling_alpha": Rule((float,), above=0, neutral=1.0),
-    "train.weights": Rule((), choices=("share", "uniform")),
-    "train.epochs": Rule((int,), low=1, high=100_000),
-    "train.batch": Rule((int,), low=1),
-    "train.lr": Rule((float,), above=0, below=1e38),  # weights are of 32 bits
-    "train.lr_decay": Rule((float,), above=0, below=1e38),
-    "train.momentum": Rule((float,), low=0, below=1),
-    "train.optimiser_state": Rule((), choices=("fresh", "kept"), neutral="fresh"),
-    "train.weight_decay": Rule((float,), low=0, below=1e38),
-    "train.eval_every": Rule((int,), low=1),
-    "train.eval_batch": Rule((int,), low=1),
-    "metrics.subset": Rule((float,), low=0, high=1),
-    "metrics.all": Rule((bool,)),
-    "metrics.trained": Rule((bool,)),
-    "metrics.subset_size": Rule((), choices=("union", "own")),
-    "train.precision": Rule((), choices=("fp32", "tf32", "bf16"), neutral="fp32"),
-    "train.compile": Rule((bool,), neutral=False),
-    "train.chunk": Rule((int,), low=1, choices=("auto",)),
-    "train.threads": Rule((int,), low=1, high=1024, choices=("auto",)),
-    "train.workers": Rule((int,), low=1, high=1024, choices=("auto",)),
-}

@@ -122,7 +122,12 @@ def images(config: Config) -> int:
 
 def gradients(plan: Plan, job: Job) -> float:
     """Of images, in all trials of a slot."""
-    return sum(images(config) * passes(config) for config in plan.configs(job, plan.foreseen(job)))
+    return sum(map(gradients_of, plan.configs(job, plan.foreseen(job))))
+
+
+def gradients_of(config: Config) -> float:
+    """Return the gradients of images that a trial takes."""
+    return images(config) * passes(config)
 
 
 def passes(config: Config) -> float:

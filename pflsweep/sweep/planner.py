@@ -11,10 +11,10 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from pflsweep.config.compose import Config, hydra_errors, is_of_sweep, unknown_key
-from pflsweep.config.fields import require
+from pflsweep.config.fields import RULES, require
 from pflsweep.config.identity import method_name
 from pflsweep.config.keys import PLUGS, flat, key_of
-from pflsweep.config.schema import RULES, check, target
+from pflsweep.config.schema import check, target
 from pflsweep.methods import stock
 from pflsweep.sweep import cost
 from pflsweep.sweep.command import Command

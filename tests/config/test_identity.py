@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pflsweep.algorithms.fedavg import FedAvg
-from pflsweep.config import fields, identity, schema
+from pflsweep.config import fields, identity
 from pflsweep.config.compose import Config, compose
 from pflsweep.config.identity import config_digest, method_name, option_of, shipped_options
 from pflsweep.config.keys import PLUGS, flat
@@ -159,7 +159,7 @@ def test_a_new_key_with_its_neutral_value_changes_no_identity(monkeypatch: pytes
         return digest_of(config, True, [])
 
     rule = fields.Rule((int,), neutral=3)
-    monkeypatch.setitem(schema.RULES, "train.new_key", rule)
+    monkeypatch.setitem(fields.RULES, "train.new_key", rule)
     monkeypatch.setitem(identity.NEUTRAL, "train.new_key", rule.neutral)
     assert with_key(3) == digest() != with_key(4)
 
@@ -262,14 +262,14 @@ def _merged(config: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Any]:
 
 def test_what_is_hashed_beside_the_config() -> None:
     config = canonical(compose([]))
-    same: dict[str, Any] = {"versions": {"algorithm": 1}, "numerics": {"engine": 1}, "extends": True, "code": []}
+    same: dict[str, Any] = {"versions": {"algorithm": 1}, "numerics": {"engine": 1}, "resumable": True, "code": []}
     others = [
         {},
         {"versions": {"algorithm": 2}},
         {"versions": {"algorithm": 1, "ala": 1}},
         {"numerics": {"engine": 2}},
         {"numerics": {"engine": 1, "dense": 2}},
-        {"extends": False},
+        {"resumable": False},
         {"code": ["ab"]},
     ]
     assert len({config_digest(config, **{**same, **other}) for other in others}) == len(others)

@@ -9,11 +9,11 @@ import pytest
 from PIL import Image
 
 from pflsweep.config.compose import compose
-from pflsweep.config.identity import identity
 from pflsweep.config.schema import check
 from pflsweep.data.datasets import images
 from pflsweep.data.datasets.table import _table
 from pflsweep.trial.build import build
+from pflsweep.trial.metadata import digest_of
 from pflsweep.util.errors import UserError
 from tests.data.loading import chosen, forbid, from_yaml, picture
 
@@ -277,18 +277,16 @@ def test_own_data_make_a_federation_by_config_alone(tmp_path):
 
 def test_where_own_data_lie_is_no_part_of_a_trials_identity():
     def of(*overrides: str) -> str:
-        values = compose(["dataset=npz", *overrides]).values
-        return identity(values, data_checksum="c", version=1, resumable=False)
+        return digest_of(compose(["dataset=npz", *overrides]), False, [])
 
     assert of("dataset.path=here") == of("dataset.path=there")
     assert of("dataset.path=here") != of("dataset.path=here", "dataset.augment=crop_flip")
 
 
 def test_a_trial_without_augmentation_keeps_the_identity_it_had_before_there_was_one():
-    values = compose(["dataset=cifar10"]).values
-    before = {**values, "dataset": {k: v for k, v in values["dataset"].items() if k != "augment"}}
-    one, other = (identity(each, data_checksum="c", version=1, resumable=False) for each in (values, before))
-    assert one == other
+    config, before = compose(["dataset=cifar10"]), compose(["dataset=cifar10"])
+    del before.values["dataset"]["augment"]
+    assert digest_of(config, False, []) == digest_of(before, False, [])
 
 
 def test_a_column_has_one_type_in_a_large_table(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import torch
 
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.config.compose import Config, compose
-from pflsweep.config.identity import identity
 from pflsweep.config.schema import check
 from pflsweep.conformance.case import Case
 from pflsweep.conformance.fixtures import CLIENTS, fixture
@@ -15,6 +14,7 @@ from pflsweep.data.loader import ClientData
 from pflsweep.data.participation import participation_probabilities
 from pflsweep.engine.simulation import Simulation
 from pflsweep.trial.build import build_federation
+from pflsweep.trial.metadata import digest_of
 from pflsweep.util.errors import UserError
 
 ORDER = [4, 2, 0, 5, 1, 3]
@@ -176,11 +176,11 @@ YOUNG = ("data.targets", "data.shuffle", "data.new", "data.new_epochs", "train.s
 
 def test_the_defaults_leave_older_records_their_identity():
     def known(*overrides: str, without: tuple[str, ...] = ()) -> str:
-        values = compose(list(overrides)).values
+        config = compose(list(overrides))
         for key in without:
             group, _, name = key.partition(".")
-            del values[group][name]
-        return identity(values, data_checksum="d", version=1, resumable=True)
+            del config.values[group][name]
+        return digest_of(config, True, [])
 
     assert known() == known(without=YOUNG)
     together = [("data.targets=permuted",), ("data.targets=permuted", "data.shuffle=1"), ("data.new=2",)]

@@ -72,19 +72,6 @@ def test_new_clients_fine_tune_the_model_of_the_round_that_was_asked_for() -> No
             ask()
 
 
-def test_new_clients_of_older_records_are_of_the_round_at_which_it_ended() -> None:
-    new = ["data.new=2", "data.new_epochs=1"]
-    record = run(*new).record
-    table = record.newcomers
-    table.to_parquet(record.folder / "newcomers.parquet")
-    assert run(*new).record.newcomers.equals(table)
-    with pytest.raises(UserError, match="have not fine-tuned the model of round 1, only that of 2"):
-        run(*new, "train.rounds=1")
-    record.set_status(status="interrupted")  # an extension, that of which round is not known
-    with pytest.raises(UserError, match=r"have not fine-tuned the model of round 2\."):
-        _ = Record(record.folder).newcomers
-
-
 def test_a_method_without_a_global_model_starts_from_the_first_one() -> None:
     new = ["data.new=2", "data.new_epochs=1"]
     tables = [run(*new, f"algorithm={name}").record.newcomers for name in ("local", "fedamp")]

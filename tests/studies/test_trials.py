@@ -2,7 +2,6 @@
 
 import signal
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -10,8 +9,8 @@ import torch
 
 import pflsweep
 from pflsweep.config.compose import compose
-from pflsweep.config.identity import identity
 from pflsweep.records.record import Record
+from pflsweep.trial.metadata import digest_of
 from pflsweep.trial.run import Result, Stopped, run_trial
 from pflsweep.util.errors import UserError
 from tests.trial.test_run import Ear, assert_same
@@ -62,18 +61,14 @@ def test_workers_change_nothing_of_what_is_seen() -> None:
         pd.testing.assert_frame_equal(one.record.study, two.record.study, check_exact=True)
 
 
-def identity_of(config: dict[str, Any]) -> str:
-    return identity(config, data_checksum="x", version=1, resumable=True)
-
-
 def test_records_from_before_there_were_studies_are_found() -> None:
     for words in (["algorithm=fedala"], ["algorithm=fedavg", "ala=on"]):
-        older, now = compose(words).values, compose(words).values
-        del older["study"], older["algorithm" if "algorithm=fedala" in words else "ala"]["idle"]
-        assert identity_of(older) == identity_of(now)
-        assert identity_of(compose([*words, "study=trajectory"]).values) != identity_of(now)
-        idle = compose([*words, "algorithm.idle=0.1" if "ala=on" not in words else "ala.idle=0.1"]).values
-        assert identity_of(idle) != identity_of(now)
+        older, now = compose(words), digest_of(compose(words), True, [])
+        del older.values["algorithm" if "algorithm=fedala" in words else "ala"]["idle"]
+        assert digest_of(older, True, []) == now
+        idle = "algorithm.idle=0.1" if "ala=on" not in words else "ala.idle=0.1"
+        for more in ("study=trajectory", idle):
+            assert digest_of(compose([*words, more]), True, []) != now
 
 
 @pytest.mark.parametrize("words", [STUDIES["personal_steps"], ["algorithm=fedala", "algorithm.idle=0.5"]])

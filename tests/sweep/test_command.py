@@ -97,7 +97,7 @@ def test_a_value_that_not_every_option_has(argv: list[str], rows: dict[str, list
     for file in Path("runs").glob("*/config.yaml"):
         assert len(pd.read_parquet(file.parent / "rounds.parquet")) == 1
         node = yaml.safe_load(file.read_text())["algorithm"]
-        found[node["_target_"].rpartition(".")[2].lower()].append(node["mu"])
+        found[node["_option_"]].append(node["mu"])
     assert {name: sorted(values) for name, values in found.items()} == rows
 
 

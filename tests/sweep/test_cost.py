@@ -244,14 +244,28 @@ def test_the_page_of_a_table_needs_no_data_and_writes_nothing(
     assert list(Path().iterdir()) == []
     groups, totals, words = out.split("\n\n")
     header, *lines = groups.splitlines()
-    assert header.split() == ["method", "setting", "points", "trials", "rounds", "images", "a", "trial", "time"]
+    assert header.split() == [
+        "method",
+        "setting",
+        "points",
+        "trials",
+        "trained",
+        "rounds",
+        "images",
+        "a",
+        "trial",
+        "time",
+    ]
     assert len(lines) == 12
-    assert lines[1].split()[:6] == ["pgfed", "cifar10/clients25", "4", "6", "27", "1,458,000"]
+    assert lines[1].split()[:7] == ["pgfed", "cifar10/clients25", "4", "6", "0", "27", "1,458,000"]
     assert totals.splitlines()[1].split()[:3] == ["cifar10/clients25", "2", "10"]
     assert len(totals.splitlines()) == 7
-    assert "pgfed/table1 at scale small: 60 trials, seeds 0, 1; time on this machine with 2 workers: " in words
+    assert (
+        "pgfed/table1 at scale small: 60 trials, seeds 0, 1, 0 of them trained already; time for the other 60 on "
+        in words
+    )
     assert "plain gradient steps (12). Plain steps are a lower bound" in words
-    assert "Nothing was run: plan=true." in words
+    assert "Dry run (plan=true): nothing was started." in words
 
 
 def test_the_page_after_trials_and_of_what_cannot_be_known(capsys: pytest.CaptureFixture) -> None:
@@ -272,7 +286,7 @@ def test_the_page_after_trials_and_of_what_cannot_be_known(capsys: pytest.Captur
     assert times["fedavg"] == times["local"] == ["25", "min"]  # a thousand times as many rounds
     if not cost_has_gpu():
         assert main(["-m", "algorithm=fedavg", *trial, "device=cuda", "plan=true"]) == 0
-        assert "time on this machine with 1 worker: unknown.\n1 of unknown speed" in capsys.readouterr().out
+        assert "on this machine with 1 worker: unknown.\n1 of unknown speed" in capsys.readouterr().out
 
 
 def files() -> list[Path]:

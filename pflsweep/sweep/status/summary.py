@@ -27,27 +27,33 @@ MANY = 100  # records that are read for a table; of more, what was told of them 
 
 
 def estimate(plan: Plan) -> str:
-    """The trials of a plan with their cost; nothing is run."""
+    """Return the trials of a plan, those of them that are trained already, and what the others cost. Nothing is run."""
     import pandas as pd
 
+    from pflsweep.sweep import trained
+
     speeds = cost.known_speeds(plan.runs, [group.config for group in plan.groups])
+    left = trained.left(plan, trained.known_trials(plan.runs), trained.ledgers_of(plan))
     lines, ways = [], Counter[str]()
-    for g, group in enumerate(plan.groups):
-        jobs = [*plan.searched(g), *plan.final(g)]
+    for group, configs in zip(plan.groups, left, strict=True):
+        count = group.tries * len(plan.tuning_seeds) + len(plan.seeds)
         rate, how = cost.speed(group.config, speeds, plan.workers["count"])
         ways[how] += 1
         lines.append({
             "method": group.method,
             "setting": group.setting or status_groups.NONE,
             "points": group.tries,
-            "trials": group.tries * len(plan.tuning_seeds) + len(plan.seeds),
+            "trials": count,
+            "trained": count - len(configs),
             "rounds": group.config.values["train"]["rounds"],
             "images a trial": cost.images(group.config),
-            "seconds": sum(cost.gradients(plan, job) for job in jobs) / rate if rate else math.nan,
+            "seconds": sum(map(cost.gradients_of, configs)) / rate if rate else math.nan,
         })  # fmt: skip
     table = pd.DataFrame(lines)
     by_setting = table.groupby("setting", sort=False)
-    totals = by_setting.agg(methods=("method", "size"), trials=("trials", "sum"), seconds=("seconds", _sum))
+    totals = by_setting.agg(
+        methods=("method", "size"), trials=("trials", "sum"), trained=("trained", "sum"), seconds=("seconds", _sum)
+    )
     pages = [_page(table), *([_page(totals.reset_index())] if 1 < len(totals) < len(table) else [])]
     return "\n\n".join([*pages, _total(plan, table, ways)])
 
@@ -78,12 +84,14 @@ def _total(plan: Plan, table: "pd.DataFrame", ways: Counter[str]) -> str:
         said.append("Plain steps are a lower bound: no evaluation, nothing of a method's own.")
     if missing:
         said.append(f"{missing} of unknown speed: their data or their device are not here.")
+    trials, trained = table["trials"].sum(), table["trained"].sum()
+    left = trials - trained
     return "\n".join([
-        f"{plan.name} at scale {plan.scale}: {table['trials'].sum():,} trials, seed{'s' * (len(seeds) > 1)} "
-        f"{', '.join(map(str, seeds))}; time on this machine with {workers} worker{'s' * (workers > 1)}: "
-        f"{_time(_sum(table['seconds']) / workers)}.",
+        f"{plan.name} at scale {plan.scale}: {trials:,} trials, seed{'s' * (len(seeds) > 1)} "
+        f"{', '.join(map(str, seeds))}, {trained:,} of them trained already; time for the other {left:,} on "
+        f"this machine with {workers} worker{'s' * (workers > 1)}: {_time(_sum(table['seconds']) / workers)}.",
         " ".join(said),
-        "Counted as if nothing were trained; what is will cost nothing. Nothing was run: plan=true.",
+        "Dry run (plan=true): nothing was started.",
     ])  # fmt: skip
 
 

@@ -1,0 +1,67 @@
+"""Which trials of a plan are trained already."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from pflsweep.commands.main import main
+from pflsweep.config.schema import target
+from pflsweep.records.ledger import ledgers
+from pflsweep.records.record import Record
+from pflsweep.sweep.trained import _is_trained, known_trials
+from pflsweep.trial.metadata import own_code
+
+from .test_planner import planned
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
+RUNS = Path(__file__).parents[2] / "reports/runs"
+SMALL = ["partition.clients=4", "model.hidden=[8]", "train.epochs=1", "train.rounds=2", "tracking=none"]
+
+
+def told(capsys: pytest.CaptureFixture, *words: str) -> str:
+    """Return what plan=true says in its last paragraph."""
+    assert main(["-m", *words, "plan=true"]) == 0
+    return str(capsys.readouterr().out.split("\n\n")[-1])
+
+
+def test_a_plan_knows_what_was_trained(capsys: pytest.CaptureFixture) -> None:
+    words = ["algorithm=local,fedavg", "seed=0,1", *SMALL]
+    assert "4 trials, seeds 0, 1, 0 of them trained already; time for the other 4" in told(capsys, *words)
+    assert main(["algorithm=fedavg", "seed=1", *SMALL]) == 0
+    capsys.readouterr()
+    assert "1 of them trained already; time for the other 3" in told(capsys, *words)
+    assert "1 of them trained already" in told(capsys, *words, "train.rounds=1")
+    assert "0 of them trained already" in told(capsys, *words, "train.rounds=3")  # they go on
+    assert "0 of them trained already" in told(capsys, *words, "train.lr=0.2")
+
+
+def test_a_plan_knows_the_winner_of_a_search_by_its_ledger(capsys: pytest.CaptureFixture) -> None:
+    words = ["algorithm=fedprox", "tune=grid", "tune.points=2", *SMALL]
+    assert main(["-m", *words]) == 0
+    capsys.readouterr()
+    assert "3 trials, seed 0, 3 of them trained already; time for the other 0" in told(capsys, *words)
+    for file in Path("runs/sweeps").glob("*.json"):
+        file.unlink()
+    assert "2 of them trained already" in told(capsys, *words)
+
+
+@pytest.mark.slow
+def test_every_committed_trial_is_known() -> None:
+    """The command of each committed ledger finds its final trials, but for those of older versions of their method."""
+    known, count = known_trials(RUNS), 0
+    for ledger in ledgers(RUNS):
+        plan = planned(*shlex.split(ledger.command)[2:])
+        for g, group in enumerate(plan.groups):
+            told = ledger.groups[group.setting, group.method]
+            code = own_code(group.config)
+            for job, seed in zip(plan.final(g), plan.seeds, strict=True):
+                (config,) = plan.configs(job, told["winner"] or {})
+                identity = told["trials"].get(str(seed))
+                if identity is None or _is_trained(config, code, known):
+                    count += identity is not None
+                    continue
+                version = Record(RUNS / identity).meta["method_version"]
+                now = target("algorithm", group.config.choices["algorithm"], group.config.values["algorithm"]).version
+                assert version < now, f"{group.name} {seed} of {ledger.path.name} is not known"
+    assert count > 150
