@@ -1,7 +1,6 @@
 """Runs side by side: grouped by setting, a row a method, seeds averaged, clients paired with a baseline."""
 
 import json
-import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -67,21 +66,32 @@ def summary(record: Record) -> Summary:
         last=float(last["personal_accuracy"]),
         best=float(best["personal_accuracy"]),
         best_round=int(best["round"]),
-        std=float(last["personal_std"]),
-        worst10=float(last["personal_worst10"]),
+        std=float(last.get("personal_std", np.nan)),
+        worst10=float(last.get("personal_worst10", np.nan)),
         global_last=float(last.get("global_accuracy", np.nan)),
         rounds=int(record.status["rounds"]),
         seconds=float(record.status["seconds"]),
-        images_per_second=float(rounds["images"].sum() / max(rounds["seconds"].sum(), 1e-9)),
-        floats_down=float(rounds["floats_down"].mean()),
-        floats_up=float(rounds["floats_up"].mean()),
+        images_per_second=images_per_second(record),
+        floats_down=float(column(rounds, "floats_down").mean()),
+        floats_up=float(column(rounds, "floats_up").mean()),
     )
 
 
-def at_last(record: HasRounds, column: str) -> float:
-    """A column of the rounds in the last evaluated one; NaN where the record has no such column."""
+def column(rounds: pd.DataFrame, name: str) -> pd.Series:
+    """Return a column of a record's rounds, of NaN where the record has none: what was not measured is not known."""
+    return rounds[name] if name in rounds else pd.Series(np.nan, rounds.index, name=name)
+
+
+def images_per_second(record: HasRounds) -> float:
+    """Return how many images a second were trained, without evaluation; NaN where it is not known."""
     rounds = record.rounds
-    return float(rounds.loc[rounds["personal_accuracy"].notna(), column].iloc[-1]) if column in rounds else math.nan
+    return float(column(rounds, "images").sum(min_count=1) / max(rounds["seconds"].sum(), 1e-9))
+
+
+def at_last(record: HasRounds, name: str) -> float:
+    """Return a column of the rounds in the last evaluated one; NaN where the record has no such column."""
+    rounds = record.rounds
+    return float(column(rounds, name)[rounds["personal_accuracy"].notna()].iloc[-1])
 
 
 def by_round(record: HasRounds, column: str = "personal_accuracy") -> pd.Series:

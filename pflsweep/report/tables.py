@@ -88,9 +88,9 @@ def cost(setting: Setting) -> pd.DataFrame:
             "rounds": _span([s.rounds for s in row.summaries]),
             "seconds": f"{row.mean('seconds'):,.1f}",
             "minutes": f"{row.mean('seconds') / 60:,.2f}",
-            "images/s": f"{row.mean('images_per_second'):,.0f}",
-            "floats down": f"{row.mean('floats_down'):,.0f}",
-            "floats up": f"{row.mean('floats_up'):,.0f}",
+            "images/s": _count(row.mean("images_per_second")),
+            "floats down": _count(row.mean("floats_down")),
+            "floats up": _count(row.mean("floats_up")),
             **({"epsilon": _number(_last(row, "epsilon"))} if private else {}),
         }
         for row in setting.rows
@@ -116,8 +116,8 @@ def brief(records: Sequence[Record], searched: Collection[str] = (), partial: Co
                 "std over clients": _percent(row.mean("std")),
                 "rounds": _span([s.rounds for s in row.summaries]),
                 "seconds": f"{row.mean('seconds'):,.1f}",
-                "images/s": f"{row.mean('images_per_second'):,.0f}",
-                "floats sent": f"{sent:,.0f}",
+                "images/s": _count(row.mean("images_per_second")),
+                "floats sent": _count(sent),
             })  # fmt: skip
     return pd.DataFrame(lines)
 
@@ -175,6 +175,10 @@ def _with_std(mean: float, std: float) -> str:
 
 def _number(value: float) -> str:
     return NONE if math.isnan(value) else f"{value:.2f}"
+
+
+def _count(value: float) -> str:
+    return NONE if math.isnan(value) else f"{value:,.0f}"
 
 
 def _percent(value: float) -> str:

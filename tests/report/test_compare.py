@@ -2,7 +2,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pflsweep.report import page
+from pflsweep.commands.main import main
+from pflsweep.records.record import Record
+from pflsweep.report import page, tables
 from pflsweep.report.compare import Row, banded, check_baseline, client_accuracy, settings, summary
 from pflsweep.report.tables import accuracy, brief, cost, others
 from pflsweep.util.errors import UserError
@@ -247,3 +249,22 @@ def test_new_clients_by_hand(tmp_path):
     assert curve.rounds.tolist() == [0, 1]
     assert curve.mean.tolist() == [0.375, 0.875]
     assert Row("fedavg", [finished(tmp_path, "fedavg", [2, 4], seed=5)]).newcomers() is None
+
+
+def test_a_column_that_a_record_lacks_is_a_number_that_is_missing(tmp_path):
+    """As a record from before a metric was added: every page is made, and its number is not there."""
+    record = finished(tmp_path / "runs", "fedavg", [5, 6, 7, 8])
+    file = record.folder / "rounds.parquet"
+    needed = ["round", "seconds", "eval_seconds", "personal_accuracy"]
+    pd.read_parquet(file)[needed].to_parquet(file)
+    found = summary(Record(record.folder))
+    assert (found.last, found.rounds) == (0.65, 3)
+    unknown = (found.std, found.worst10, found.global_last, found.images_per_second, found.floats_down, found.floats_up)
+    assert np.isnan(unknown).all()
+    (of,) = settings([Record(record.folder)])
+    made = (accuracy(of, None), others(of, None), cost(of), brief([Record(record.folder)]))
+    shown = {key: value for table in made for key, value in table.iloc[0].items()}
+    missing = ("worst 10%", "global model", "macro F1", "over samples", "images/s", "floats down", "floats sent")
+    assert {shown[key] for key in missing} == {tables.NONE}
+    assert shown["last round"] == "65.00"
+    assert main(["report", "runs", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]) == 0

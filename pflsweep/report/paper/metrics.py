@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from pflsweep.report.compare import at_last, client_accuracy, newcomers_accuracy, rounds_to
+from pflsweep.report import compare
+from pflsweep.report.compare import at_last, client_accuracy, column, newcomers_accuracy, rounds_to
 from pflsweep.report.paper import studied, weights
 from pflsweep.report.paper.store import Trial
 
@@ -38,8 +39,9 @@ def accuracy(trial: Trial, options: dict[str, Any], view: str) -> Values:
 
 def accuracy_by_samples(trial: Trial, options: dict[str, Any], view: str) -> float:
     """Of all clients' own test samples together, where `accuracy` counts clients. `round: best` is that by this."""
-    column = f"{view}_accuracy_weighted"
-    scored = trial.rounds[column].dropna() if column in trial.rounds else pd.Series([math.nan])
+    scored = column(trial.rounds, f"{view}_accuracy_weighted").dropna()
+    if scored.empty:
+        return math.nan
     return float(scored.max() if options.get("round") == "best" else scored.iloc[-1])
 
 
@@ -67,7 +69,7 @@ def rounds_to_goal(trial: Trial, options: dict[str, Any]) -> float:
 
 def images_per_second(trial: Trial, options: dict[str, Any]) -> float:
     """Of training."""
-    return float(trial.rounds["images"].sum() / max(trial.rounds["seconds"].sum(), 1e-9))
+    return compare.images_per_second(trial)
 
 
 def minutes(trial: Trial, options: dict[str, Any]) -> float:
@@ -91,7 +93,7 @@ def round_std(trial: Trial, options: dict[str, Any]) -> float:
 
 def floats(trial: Trial, options: dict[str, Any]) -> float:
     """Sent and received by a client in a round."""
-    return float((trial.rounds["floats_down"] + trial.rounds["floats_up"]).mean())
+    return float((column(trial.rounds, "floats_down") + column(trial.rounds, "floats_up")).mean())
 
 
 def epsilon(trial: Trial, options: dict[str, Any]) -> float:

@@ -68,6 +68,20 @@ def test_what_a_person_has_read_in_it_stays_on_the_page(tmp_path: Path) -> None:
     assert (folder / "READING.md").exists()
 
 
+def test_a_page_is_made_of_records_that_lack_columns(tmp_path: Path) -> None:
+    with chdir(tmp_path):
+        sweep = Sweep(Path("runs"))
+        for seed, record in enumerate(sweep.add(C25, "pgfed", {0: [6, 7, 8, 9], 1: [6, 7, 8, 9]})):
+            file = record.folder / "rounds.parquet"
+            needed = ["round", "seconds", "eval_seconds", "personal_accuracy"]
+            pd.read_parquet(file)[needed].to_parquet(file)
+            assert record.meta["seed"] == seed
+        sweep.write()
+        assert main(["pgfed/table1", "--out", "out"]) == 0
+        assert main(["pgfed/communication", "--out", "out"]) == 0
+        assert "75.00" in Path("out/pgfed/table1/README.md").read_text()
+
+
 def test_gradients_of_less_than_fp32_are_said(tmp_path: Path) -> None:
     with chdir(tmp_path):
         sweep = Sweep(Path("runs"))
