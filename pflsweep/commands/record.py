@@ -223,7 +223,7 @@ def _copy(found: Found, folder: Path, flag: str) -> bool:
     """Write a record into a folder that lacks it. Return False if it was trained there meanwhile. meta.json comes last,
     so that half a record is none. A checkpoint there stays where more rounds can follow it.
 
-    Raises UserError, Busy where the trial is being trained.
+    Raises UserError, Locked where the trial is being trained.
     """
     with util_files.claimed(folder, flag):
         needed = not _has(folder, found.record)

@@ -159,7 +159,7 @@ def _like(fit: _Fit) -> Any:
 
 
 def _at_once(fits: list[_Fit]) -> None:
-    """One fit of all clients. Raises Apart, or what a method raises that cannot be stacked."""
+    """One fit of all clients. Raises NotStackable, or what a method raises that cannot be stacked."""
     counts = [len(fit.given.turn.ids) for fit in fits]
     like = next(leaf for leaf in leaves(fits[0].work) if leaf.is_floating_point())  # weights, not what counts steps
 
@@ -195,7 +195,7 @@ def _concatenated(trees: list[Any], each_own: Callable) -> Any:
 
 
 def _several(owners: list[Any], each_own: Callable) -> Any:
-    """A method, or plug-in, whose floats are those of several. Raises Apart where they differ in more."""
+    """A method, or plug-in, whose floats are those of several. Raises NotStackable where they differ in more."""
     first, numbers = owners[0], {}
     for name in [*hyperparameters(type(first)), "opt", "epochs"]:
         values = [getattr(owner, name, None) for owner in owners]

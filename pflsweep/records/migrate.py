@@ -61,7 +61,9 @@ class Migrated(NamedTuple):
 
 def migrate(runs: Path) -> Migrated:
     """Bring all records and ledgers of a folder of runs up to date. Killed at any moment, it is continued by the next
-    call. Raises UserError where the folder is not there, or cannot be written to; Busy where a trial is being trained.
+    call.
+
+    Raises UserError where the folder is not there, or cannot be written to; Locked where a trial is being trained.
     """
     if not runs.is_dir():
         raise UserError(f"There is no folder of runs '{runs}' here.")

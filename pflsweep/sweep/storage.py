@@ -97,7 +97,8 @@ def _prepare_sqlite(file: Path) -> None:
 
 
 class Retrying:
-    """Lets the calls of a storage wait while its database is away; they raise Away when that takes too long.
+    """Let the calls of a storage wait while its database is away. They raise StorageUnavailable when that takes too
+    long.
 
     Each of Optuna's calls is one transaction and bears being done twice: it sets something, or it enqueues a trial,
     whose double the queue drops. A claim that was granted without our hearing of it goes silent, and is taken over.

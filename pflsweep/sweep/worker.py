@@ -68,7 +68,8 @@ def work(plan: Plan, index: int = 0, stop: Stop = lambda: False, name: str = "")
     """Train until every slot of the plan is settled, by this worker or another.
 
     stop: whether who has started this worker is gone, or its time over. name: under which its command tells of its
-    death. Raises KeyboardInterrupt on `stop`, Ctrl-C and SIGTERM, Away where a database is away for long, DiskFull.
+    death. Raises KeyboardInterrupt on `stop`, Ctrl-C and SIGTERM; StorageUnavailable where a database is away for long;
+    DiskFull.
     """
     _share_machine(index, plan.workers["count"])
     queue = Queue(plan, worker=name)
@@ -129,7 +130,8 @@ def _release(queue: Queue, claims: list[Lease]) -> None:
 def _settle_all(queue: Queue, claims: list[Lease], stop: Stop) -> set[Job]:
     """Train the trials of some slots, of several at once, and tell. The slots that are another process's in part.
 
-    Raises KeyboardInterrupt, Away, DiskFull, and what the database raises, when it has been tried to tell of all.
+    Raises KeyboardInterrupt, StorageUnavailable, DiskFull, and what the database raises, when it has been tried to tell
+    of all.
     """
     if len(claims) == 1:
         return set() if _settle(queue, claims[0], partial(_trained, queue, claims[0], stop)) else {claims[0].job}

@@ -183,7 +183,9 @@ def explained(uri: str) -> Iterator[None]:
 
 
 def refusal(uri: str, error: Exception) -> UserError:
-    """Return why a store cannot be used, for users: Away where it may answer later, DiskFull, or a plain UserError."""
+    """Return why a store cannot be used, for users: StorageUnavailable where it may answer later, DiskFull, or a plain
+    UserError.
+    """
     file, said, shown = sqlite_file(uri), shortened(error), without_password(uri)
     if isinstance(error, UserError):
         return error

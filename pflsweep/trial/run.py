@@ -153,7 +153,7 @@ def run_trial(
     """Train what is not trained yet. listen: opens what hears of each round; it is tracking's. watch: see Watch. seat:
     among trials, in other threads, that it trains together with. beside: workers that train on this machine.
 
-    Raises UserError on bad input, and where `listen` does, before anything is written; Busy where another process
+    Raises UserError on bad input, and where `listen` does, before anything is written; Locked where another process
     trains it; Stopped on Ctrl-C, SIGTERM and on `stop`; Pruned and LeaseLost where `watch` does; Diverged; DiskFull.
     """
     check(config)

@@ -75,7 +75,7 @@ def claimed(folder: Path, choice: str = "paths.runs") -> Iterator[None]:
     """Holds a folder for this process; the operating system lets go of it when the process dies. What a killed one
     has left half-written there is removed.
 
-    Made where it is missing, and removed again where nothing came to stand in it. Raises Busy where another process
+    Made where it is missing, and removed again where nothing came to stand in it. Raises Locked where another process
     trains there, UserError where the folder cannot be written to.
     """
     made = [path for path in (folder, *folder.parents) if not path.exists()]

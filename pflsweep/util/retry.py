@@ -23,8 +23,9 @@ class StorageUnavailable(UserError):  # noqa: N818 (a state)
 
 
 def retry_until_available(call: Callable[[], T]) -> T:
-    """Return what `call` does, however often it raised Away before. Raises that after PATIENCE seconds, and
-    KeyboardInterrupt if a signal asks to stop meanwhile.
+    """Return what `call` does, however often it raised StorageUnavailable before.
+
+    Raises that after PATIENCE seconds, and KeyboardInterrupt if a signal asks to stop meanwhile.
     """
     until = time.monotonic() + PATIENCE
     while True:

@@ -136,7 +136,7 @@ def test_a_stack_tells_what_became_of_each(plan: Plan, monkeypatch: pytest.Monke
             case 1:
                 raise ZeroDivisionError("a bug")
         if busy.pop() if busy else 0:
-            raise worker.Busy("another process")
+            raise worker.Locked("another process")
         return [{"value": 0.9, "identity": "third"}]
 
     queue, plan = three(plan)
@@ -155,12 +155,12 @@ def test_a_database_that_is_away_in_a_stack_loses_nothing(plan: Plan, monkeypatc
 
     def trained(queue: Queue, claim: Any, *_: Any) -> Any:
         if claim.job.number == 1:
-            raise worker.Away("MLflow does not answer")
+            raise worker.StorageUnavailable("MLflow does not answer")
         return [{"value": 0.5 + claim.job.number / 10, "identity": str(claim.job.number)}]
 
     queue, plan = three(plan)
     monkeypatch.setattr(worker, "_trained", trained)
-    with pytest.raises(worker.Away):
+    with pytest.raises(worker.StorageUnavailable):
         worker.work(plan)
     queue.refresh()
     by_number = {job.number: slot for job, slot in queue.slots.items() if not job.final}

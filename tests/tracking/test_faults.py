@@ -475,7 +475,7 @@ def test_a_place_where_no_store_can_be(uri, store, tmp_path, monkeypatch):  # no
     record = create(tmp_path / "runs", tracking__uri=uri)
     with pytest.raises(UserError, match=f"{uri} cannot be used .* in which you may write; .* MB are free") as no:
         tracking_run.open_run(record.config, record)
-    assert type(no.value) is UserError, "a sweep waits for what is Away"
+    assert type(no.value) is UserError, "a sweep waits for what is StorageUnavailable"
 
 
 @pytest.mark.parametrize("name", ["ünïcode/路径", "路" * 100, "." * 300])
