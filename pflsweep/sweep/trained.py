@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from pflsweep.config.compose import Config
 from pflsweep.config.schema import typed
@@ -40,13 +39,15 @@ def left(plan: Plan, known: Known, told: Iterable[Ledger]) -> Iterator[list[Conf
     for g, group in enumerate(plan.groups):
         code = own_code(group.config)
         won = _winner(plan, group, told) if group.tries else {}
-        points = [(job, plan.foreseen(job)) for job in plan.searched(g) if group.points]
-        finals = [(job, won) for job in plan.final(g) if won is not None]
-        trials = [config for job, point in [*points, *finals] for config in plan.configs(job, point)]
-        # of what a sampler will propose, and of a winner that is not known, the cost of the default values is told
-        unknown = [job for job in [*plan.searched(g), *plan.final(g)] if job not in dict([*points, *finals])]
-        rest = [config for job in unknown for config in plan.configs(job, {})]
-        yield [config for config in trials if not _is_trained(config, code, known)] + rest
+        points = {job: plan.foreseen(job) if group.points else None for job in plan.searched(g)}
+        points |= dict.fromkeys(plan.final(g), won)
+        yield [
+            config
+            for job, point in points.items()
+            # of what a sampler will propose, and of a winner that is not known, the cost of the default values is told
+            for config in plan.configs(job, point or {})
+            if point is None or not _is_trained(config, code, known)
+        ]
 
 
 def ledgers_of(plan: Plan) -> list[Ledger]:
@@ -59,26 +60,26 @@ def ledgers_of(plan: Plan) -> list[Ledger]:
 
 def _winner(plan: Plan, group: Group, told: Iterable[Ledger]) -> Point | None:
     """Return the point that a search of the same points of the same trials has chosen last, None where none has."""
-    asked = (relevant(typed(group.config)), {key: axis.grid for key, axis in group.space.items()})
-    tune = {key: value for key, value in plan.tune.items() if key != "partial"}
+    space = {key: axis.grid for key, axis in group.space.items()}
+    asked = {"config": relevant(group.config), "space": space, "points": group.tries}
     found: Point | None = None
     for ledger in told:
         of = ledger.groups.get((group.setting, group.method))
-        same = of is not None and (of["config"], of["space"]) == asked and of["points"] == group.tries
-        if of is not None and same and _is_same_search(ledger.tune, tune) and of["winner"] is not None:
+        if of is None or any(of[key] != value for key, value in asked.items()) or of["winner"] is None:
+            continue
+        if {**ledger.tune, "partial": plan.tune["partial"]} == plan.tune:  # whether it was partial does not matter
             found = of["winner"]
     return found
-
-
-def _is_same_search(told: dict[str, Any], tune: dict[str, Any]) -> bool:
-    return {key: value for key, value in told.items() if key != "partial"} == tune
 
 
 def _is_trained(config: Config, code: list[str], known: Known) -> bool:
     """Return whether a finished record has a trial's rounds. Where more rounds do not continue a method's trials, their
     number is part of what is known, so that both digests can be asked for.
     """
+    if not known:
+        return False
     own, rounds = typed(config), config.values["train"]["rounds"]
     data = cost.size_of(config).checksum  # "" for data that cannot change
-    told = [trial for resumable in (True, False) for trial in known.get(digest_of(own, resumable, code), [])]
+    digests = (digest_of(own, resumable, code) for resumable in (True, False))
+    told = (trial for digest in digests for trial in known.get(digest, []))
     return any(done >= rounds and data in ("", checksum) for done, checksum in told)

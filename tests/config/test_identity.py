@@ -180,7 +180,6 @@ def test_methods_and_functions_declare_neutral_values() -> None:
     config = compose([])
     config.values["algorithm"] = {"_target_": f"{__name__}.Extended", "power": 1.0}
     config.values["model"] |= {"_target_": f"{__name__}.extended", "slope": 0.0}
-    sys.modules.setdefault(__name__, sys.modules[Extended.__module__])
     assert {key: neutral_values(config)[key] for key in ("algorithm.power", "model.slope")} == {
         "algorithm.power": 1.0,
         "model.slope": 0.0,
