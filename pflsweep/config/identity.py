@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from pflsweep.config.fields import RULES
-from pflsweep.config.keys import PLUGS, flat, under
+from pflsweep.config.keys import PLUGS, under
 from pflsweep.util.resources import shipped
 
 # Raised when a change moves the numbers of all models ("engine") or of those of one family, which a model's module
@@ -40,7 +40,7 @@ NEUTRAL: dict[str, Any] = {
     **{key: rule.neutral for key, rule in RULES.items() if rule.neutral is not ...},
 }
 # Keys that act on something only under this condition on the flat config, which may lack neutral values
-CONDITIONAL_KEYS: dict[str, Callable[[dict[str, Any]], Any]] = {
+CONDITIONAL_KEYS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "data.shuffle": lambda config: config.get("data.targets") == "permuted",
     "data.new_epochs": lambda config: config.get("data.new"),
     "train.sampling_alpha": lambda config: config.get("train.sampling") == "dirichlet",
@@ -66,8 +66,12 @@ def config_digest(
     """
     runtime = (*RUNTIME, "train.rounds") if resumable else RUNTIME
     relevant = {key: value for key, value in conditional(config).items() if not under(key, runtime)}
-    raised = {family: version for family, version in numerics.items() if version != 1}
-    return _digest([relevant, dict(versions), raised, list(code)])
+    return _digest([relevant, dict(versions), raised(numerics), list(code)])
+
+
+def raised(numerics: Mapping[str, int]) -> dict[str, int]:
+    """Return the numerics versions that tell trials apart: those above 1, which a record need not name."""
+    return {family: version for family, version in numerics.items() if version != 1}
 
 
 def identity(config_digest: str, data_checksum: str) -> str:
@@ -120,17 +124,13 @@ def without_neutral(config: Mapping[str, Any], neutral: Mapping[str, Any]) -> di
 
 
 def whole(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config as flat keys that act on something, with the trainer's neutral values where they are left out."""
-    return conditional({**NEUTRAL, **flat(dict(config))})
+    """Return a flat config with the trainer's neutral values where they are left out, without what acts on nothing."""
+    return conditional({**NEUTRAL, **config})
 
 
 def conditional(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a flat config without the keys that act on nothing."""
-    return {
-        key: value
-        for key, value in config.items()
-        if key not in CONDITIONAL_KEYS or CONDITIONAL_KEYS[key](dict(config))
-    }
+    return {key: value for key, value in config.items() if key not in CONDITIONAL_KEYS or CONDITIONAL_KEYS[key](config)}
 
 
 def method_name(chosen: Mapping[str, Any]) -> str:

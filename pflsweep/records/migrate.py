@@ -15,7 +15,6 @@ import pandas as pd
 import yaml
 
 from pflsweep.config.identity import (
-    CONDITIONAL_KEYS,
     NEUTRAL,
     RUNTIME,
     conditional,
@@ -47,7 +46,6 @@ NEUTRAL_0: dict[str, Any] = {
     "train.precision": "fp32",
     "train.compile": False,
 }
-LARGE = ("checkpoint.pt", "models.pt")
 Json = dict[str, Any]
 
 
@@ -74,13 +72,14 @@ def migrate(runs: Path) -> Migrated:
             _migrate_record(folder)
         except UserError as error:
             left.append(str(error))
-    metas = {folder.name: _json(folder / "meta.json") for folder in _records(runs)}
-    known = {meta["migrated_from"]: meta for meta in metas.values() if "migrated_from" in meta}
-    files = [file for file in sorted(runs.glob("sweeps/*.json")) if _is_older_ledger(_json(file))]
-    for file in files:
+    metas = [_json(folder / "meta.json") for folder in _records(runs)]
+    known = {meta["migrated_from"]: meta for meta in metas if "migrated_from" in meta}
+    contents = {file: _json(file) for file in sorted(runs.glob("sweeps/*.json"))}
+    ledgers = {file: content for file, content in contents.items() if _is_older_ledger(content)}
+    for file, content in ledgers.items():
         with util_files.writing(runs):
-            util_files.write_json(file, _ledger(_json(file), known))
-    return Migrated(len(older) - len(left), len(files), left)
+            util_files.write_json(file, _ledger(content, known))
+    return Migrated(len(older) - len(left), len(ledgers), left)
 
 
 def _records(runs: Path) -> list[Path]:
@@ -109,8 +108,12 @@ def _migrate_record(folder: Path) -> None:
         with util_files.writing(folder.parent):
             if not (new / "meta.json").exists():
                 _write(folder, new, meta, config)
+                try:
+                    Record(new).verify()
+                except UserError as error:  # it names the copy
+                    shutil.rmtree(new)
+                    raise UserError(str(error).replace(str(new), str(folder))) from error
             shutil.rmtree(folder)
-    Record(new).verify()
 
 
 def _write(folder: Path, new: Path, meta: Json, config: Json) -> None:
@@ -124,11 +127,11 @@ def _write(folder: Path, new: Path, meta: Json, config: Json) -> None:
     if (new / "newcomers.parquet").exists():
         table = pd.read_parquet(new / "newcomers.parquet")
         util_files.write_parquet(new / "newcomers.parquet", table if "round" in table else table.assign(round=ended))
-    for name in LARGE:
-        if (folder / name).exists():
-            content = checkpoint.read_torch(folder / name)
-            changes = {"identity": meta["identity"]} if name == "checkpoint.pt" else {"round": ended}
-            checkpoint.write_torch(new / name, {**changes, **content, **({} if name == "models.pt" else changes)})
+    if (folder / "checkpoint.pt").exists():
+        content = checkpoint.read_torch(folder / "checkpoint.pt")
+        checkpoint.write_torch(new / "checkpoint.pt", {**content, "identity": meta["identity"]})
+    if (folder / "models.pt").exists():
+        checkpoint.write_torch(new / "models.pt", {"round": ended, **checkpoint.read_torch(folder / "models.pt")})
     util_files.write_text(new / "config.yaml", yaml.safe_dump(config, sort_keys=False))
     util_files.write_json(new / "status.json", {**status, "config": [digest_of_config(config)]})
     util_files.write_json(new / "meta.json", meta)
@@ -140,7 +143,7 @@ def _upgraded(meta: Json, config: Json) -> tuple[Json, Json]:
     """
     versions = {"algorithm": meta["method_version"], **meta.get("plugin_versions", {})}
     code = meta.get("code", [])
-    resumable = _extends(meta, config)
+    resumable = _is_resumable(meta, config)
     chosen = {"algorithm": meta["method"], "model": meta["model"].partition(".")[0]}
     chosen |= {group: meta.get(group) or "none" for group in ("dataset", "partition", *PLUGS, "study")}
     new = {group: _with_options(node, chosen.get(group)) for group, node in config.items()}
@@ -166,7 +169,7 @@ def _upgraded(meta: Json, config: Json) -> tuple[Json, Json]:
     return {**own, **{key: value for key, value in {**added, **meta, **rest}.items() if key not in own}}, new
 
 
-def _extends(meta: Json, config: Json) -> bool:
+def _is_resumable(meta: Json, config: Json) -> bool:
     """Return whether more rounds continue the trial: whether its identity in format 0 is the one without its number of
     rounds. Raises ValueError where it is neither.
     """
@@ -178,8 +181,8 @@ def _extends(meta: Json, config: Json) -> bool:
 
 def _identity_0(meta: Json, config: Json, resumable: bool) -> str:
     runtime = (*RUNTIME, "train.rounds") if resumable else RUNTIME
-    acting = {k: v for k, v in flat(config).items() if k not in CONDITIONAL_KEYS or CONDITIONAL_KEYS[k](flat(config))}
-    relevant = {k: v for k, v in without_neutral(acting, NEUTRAL_0).items() if not under(k, runtime)}
+    acting = without_neutral(conditional(flat(config)), NEUTRAL_0)
+    relevant = {key: value for key, value in acting.items() if not under(key, runtime)}
     plugins, code = meta.get("plugin_versions"), meta.get("code", [])
     content = [relevant, meta["data_checksum"], meta["method_version"], *([plugins] if plugins else []), *code]
     return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=8).hexdigest()

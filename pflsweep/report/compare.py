@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pflsweep.config.identity import NEUTRAL, RUNTIME, method_name, whole
+from pflsweep.config.identity import NEUTRAL, RUNTIME, method_name, raised, whole
 from pflsweep.config.keys import PLUGS, under
 from pflsweep.records.record import VIEWS, Record
 from pflsweep.records.select import finished
@@ -309,9 +309,8 @@ def _hyper(record: Record, searched: Collection[str]) -> dict[str, Any]:
     own = {k: v for k, v in record.values.items() if under(k, ("algorithm", *PLUGS))}
     own |= _tuned(record, searched)
     versions = {k: v for k, v in (record.meta.get("plugin_versions") or {}).items() if k != "study"}
-    raised = {family: version for family, version in record.meta["numerics"].items() if version != 1}
     # code: of classes that are not pflsweep's
-    others = {"plugin_versions": versions, "numerics": raised, "code": record.meta.get("code")}
+    others = {"plugin_versions": versions, "numerics": raised(record.meta["numerics"]), "code": record.meta.get("code")}
     own |= {"version": record.meta.get("method_version"), **{k: v for k, v in others.items() if v}}
     return {**own, **asked(record)}
 

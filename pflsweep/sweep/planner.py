@@ -12,7 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from pflsweep.config.compose import Config, hydra_errors, is_of_sweep, unknown_key
 from pflsweep.config.fields import RULES, require
-from pflsweep.config.identity import method_name
+from pflsweep.config.identity import method_name, raised
 from pflsweep.config.keys import PLUGS, flat, key_of
 from pflsweep.config.schema import check, target
 from pflsweep.methods import stock
@@ -216,8 +216,12 @@ def chosen(table: Table, only: list[str]) -> Table:
 def _versions(config: Config) -> list[Any]:
     """What changes a trial's identity beside its config; of data only one's own can."""
     versions = [target(*node).version for node in plugged(config)]
-    raised = [[family, version] for family, version in numerics(config).items() if version != 1]
-    return [*versions, *raised, *own_code(config), *filter(None, [cost.size_of(config).checksum])]
+    return [
+        *versions,
+        *map(list, raised(numerics(config)).items()),
+        *own_code(config),
+        *filter(None, [cost.size_of(config).checksum]),
+    ]
 
 
 def _check_all(plan: Plan) -> None:

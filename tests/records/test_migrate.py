@@ -107,6 +107,16 @@ def test_a_record_whose_config_was_changed_stays_as_it_is(runs: Path, capsys: py
     assert OLD[0] in ledger["groups"][0]["trials"].values()
 
 
+def test_a_damaged_record_stays_as_it_is(runs: Path, capsys: pytest.CaptureFixture) -> None:
+    before = contents(runs / OLD[0])
+    (runs / OLD[0] / "clients.parquet").write_bytes(before["clients.parquet"][:-9])
+    before = contents(runs / OLD[0])
+    assert main(["record", "migrate", str(runs)]) == 2
+    assert f"left as it is: {runs / OLD[0] / 'clients.parquet'} cannot be read" in capsys.readouterr().err
+    assert contents(runs / OLD[0]) == before
+    assert len(list(runs.glob("*/meta.json"))) == 2, "no half of a migrated record"
+
+
 def test_what_is_no_folder_of_runs_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no folder of runs"):
         migrate(tmp_path / "none")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from pflsweep.config.identity import RUNTIME, whole
+from pflsweep.config.identity import RUNTIME, raised, whole
 from pflsweep.config.keys import under
 from pflsweep.records.ledger import Ledger
 from pflsweep.records.record import Record
@@ -232,8 +232,8 @@ def _check_alike(trials: list[Trial], told: list[tuple[Ledger, dict[str, Any]]])
 def _what(trial: Trial) -> dict[str, Any]:
     """What the runs of one cell share."""
     own = {key: value for key, value in trial.config.items() if not under(key, BEYOND)}
-    keys = ("method_version", "plugin_versions", "numerics", "data_checksum", "code")
-    meta = {key: trial.meta.get(key) or None for key in keys}
+    keys = ("method_version", "plugin_versions", "data_checksum", "code")
+    meta = {key: trial.meta.get(key) or None for key in keys} | {"numerics": raised(trial.meta["numerics"])}
     return {**own, **meta, "train.rounds": trial.last}
 
 

@@ -185,6 +185,18 @@ def test_versions_of_a_method_do_not_mix(sweep: Sweep) -> None:
         answer(sweep)
 
 
+def test_numerics_mix_only_where_they_are_the_same_numbers(sweep: Sweep) -> None:
+    """A migrated record does not name its model's family, whose version was 1."""
+    records = sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8], 1: [2, 4, 6, 8]})
+    file = records[1].folder / "meta.json"
+    file.write_text(json.dumps({**records[1].meta, "numerics": {"engine": 1}}))
+    sweep.write()
+    assert sorted(answer(sweep).trials) == [0, 1]
+    file.write_text(json.dumps({**records[1].meta, "numerics": {"engine": 1, "dense": 2}}))
+    with pytest.raises(UserError, match="differ in numerics"):
+        answer(sweep)
+
+
 def test_a_record_that_is_not_what_the_ledger_says_is_an_error(sweep: Sweep) -> None:
     (record,) = sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]})
     sweep.group(SETTING, "fedavg")["winner"] = {"train.lr": 0.1}
