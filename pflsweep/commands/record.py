@@ -1,9 +1,9 @@
 """`pflsweep record export | import | migrate`: finished records and ledgers of sweeps, carried between folders and
 machines, or brought up to date.
 
-What is exported is a folder of runs like any other: reports are made from it as it lies, with --runs. What is carried
-may be somebody else's: of each record the files that pflsweep knows, each a regular file of the record's own folder,
-read once, and checked by its reader before it is written.
+What is exported is a folder of runs like any other, or one archive: reports are made from it as it lies, with --runs.
+What is carried may be somebody else's: of each record the files that pflsweep knows, each a regular file of the
+record's own folder, read once, and checked by its reader before it is written.
 """
 
 import argparse
@@ -13,19 +13,23 @@ import re
 import stat
 import sys
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pflsweep.records.ledger import Ledger, ledger_of, ledgers
+from pflsweep.records import archive
+from pflsweep.records.ledger import Ledger, ledger_of, ledgers, read_ledger
 from pflsweep.records.migrate import migrate
 from pflsweep.records.record import CARRIED, STAYS, Record
+from pflsweep.records.searches import trials_of
 from pflsweep.records.select import Chosen, choose, finished
 from pflsweep.util import files as util_files
-from pflsweep.util.errors import Parser, UserError
+from pflsweep.util.archive import LARGEST, ArchivePath, Folder, pack
+from pflsweep.util.errors import Parser, UserError, nearest
 
 NAME = re.compile(r"[0-9a-f]{16}")  # of a record's folder, and of a ledger without .json
-LARGEST = 2**30  # bytes of a file that is carried: many times the largest table of 1,000 clients over 1,000 rounds
+NAMED = 10  # of an archive's files that belong to no record: so many are named
 
 
 class Found(NamedTuple):
@@ -35,6 +39,15 @@ class Found(NamedTuple):
     files: dict[str, bytes]  # meta.json last
 
 
+class Contents(NamedTuple):
+    """What is carried, read and checked, and what is left out."""
+
+    found: list[Found]
+    ledgers: list[tuple[Ledger, dict[str, Any]]]  # each with its file's content, oldest first
+    left: list[str]  # what is no record, or of no finished run
+    damaged: list[str]
+
+
 def main(argv: list[str]) -> int:
     """Raises UserError on bad input."""
     options = _parser().parse_args(argv or ["--help"])
@@ -42,16 +55,42 @@ def main(argv: list[str]) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
+    if options.run and options.sweep:
+        raise UserError("Name runs or a sweep to export, not both: a sweep's runs are known by its ledgers.")
     chosen = choose(options.runs, options.run)
-    return _carried(chosen, options.runs, options.out, "export", "--out", with_ledgers=not options.run)
+    if options.sweep:
+        chosen = _of_sweep(chosen, options.sweep, options.runs)
+    contents = _contents(chosen, options.sweep, own=True, with_ledgers=not options.run)
+    _require_any(contents, "export", options.runs)
+    put = _pack if archive.is_archive(options.out) else _put
+    return _tell(contents, put(contents, options.out, "--out"), f"exported to {options.out}")
+
+
+def _of_sweep(chosen: Chosen, sweep: str, runs: Path) -> Chosen:
+    """Return the runs of a sweep, its search's among them. Raises UserError where no ledger is of this sweep."""
+    told = ledgers(*chosen.places)
+    known = sorted({ledger.sweep for ledger in told})
+    if sweep not in known:
+        there = ", ".join(known) or "none"
+        raise UserError(f"--sweep {sweep}: '{runs}' has no ledger of it.{nearest(sweep, known)} There are: {there}.")
+    own = trials_of([ledger for ledger in told if ledger.sweep == sweep], chosen.records)
+    return chosen._replace(records=[record for record in chosen.records if record.meta["identity"] in own])
 
 
 def _import(options: argparse.Namespace) -> int:
-    if not options.source.is_dir():
-        raise UserError(f"There is no folder '{options.source}'. `pflsweep record export --out DIR` makes one.")
-    chosen = choose(options.source, [])
-    tracked = None if options.no_tracking else options.uri or ""
-    return _carried(chosen, options.source, options.runs, "import", "--runs", with_ledgers=True, tracked=tracked)
+    if not archive.exists(options.source):
+        raise UserError(
+            f"There is no folder or archive '{options.source}'. `pflsweep record export --out DIR` makes one."
+        )
+    for file in options.source.glob(f"*{archive.SUFFIX}"):
+        if file.is_symlink():
+            raise UserError(f"{file} is not read: it is a link. Put the file itself there.")
+    contents = _contents(choose(options.source, []), None, own=False, with_ledgers=True)
+    _require_any(contents, "import", options.source)
+    code = _tell(contents, _put(contents, options.runs, "--runs"), f"imported into {options.runs}")
+    if not options.no_tracking:
+        _track([Record(options.runs / each.record.place.name) for each in contents.found], options.uri)
+    return code
 
 
 def _migrate(options: argparse.Namespace) -> int:
@@ -62,39 +101,68 @@ def _migrate(options: argparse.Namespace) -> int:
     return 2 if done.left else 0
 
 
-def _carried(
-    chosen: Chosen, source: Path, out: Path, what: str, flag: str, *, with_ledgers: bool, tracked: str | None = None
-) -> int:
-    """Copy what `out` lacks and print what was copied and what was left out. tracked: MLflow's address that the records
-    are sent to, "" for the default, None for nowhere. Return the exit code: 2 where something left out is damaged.
-
-    Raises UserError where there is nothing to copy, or where `out` cannot be written to.
-    """
+def _contents(chosen: Chosen, sweep: str | None, *, own: bool, with_ledgers: bool) -> Contents:
+    """Read what is carried. sweep: only the ledgers of this one. own: whether links are followed, of one's own runs."""
     left = [f"{record.meta['name']} ({record.status['status']})" for record in chosen.left]
     damaged, found = list(chosen.damaged), list[Found]()
     for record in chosen.done:
         try:
-            found.append(Found(record, _content(record, left, links=what == "export")))
+            found.append(Found(record, _content(record, left, links=own)))
         except UserError as error:
             damaged.append(str(error))
-    if not found:
-        why = "".join(f" Left out: {line}" for line in [*left, *damaged, *chosen.copies])
+    for place in chosen.places:
+        if isinstance(place, ArchivePath):
+            unknown = place.archive.unknown
+            left += [f"{name!r} in {place}, which is no file of a record" for name in unknown[:NAMED]]
+            left += [f"{len(unknown) - NAMED} more such files in {place}"] if len(unknown) > NAMED else []
+    told = _ledgers(chosen.places, damaged) if with_ledgers else []
+    told = [each for each in told if sweep is None or each[0].sweep == sweep]
+    return Contents(found, told, [*left, *chosen.copies], damaged)
+
+
+def _require_any(contents: Contents, what: str, source: Path) -> None:
+    if not contents.found:
+        why = "".join(f" Left out: {line}" for line in [*contents.left, *contents.damaged])
         raise UserError(f"There is no finished run to {what} in '{source}'.{why}")
-    told = _ledgers(source, damaged) if with_ledgers else {}
-    new = [each for each in found if not _has(out / each.record.folder.name, each.record)]
-    new = [each for each in new if _copy(each, out / each.record.folder.name, flag)]
-    known = {ledger.id: ledger for ledger in ledgers(out)}
-    joined = [ledger for ledger, content in told.values() if _join(ledger, content, known.get(ledger.id), out, flag)]
-    there = f", {len(found) - len(new)} there already" if len(new) < len(found) else ""
-    did = {"export": "exported to", "import": "imported into"}[what]
-    print(f"{len(new)} runs and {len(joined)} ledgers of sweeps {did} {out}{there}")
-    for line in [*left, *chosen.copies]:
+
+
+def _put(contents: Contents, out: Path, flag: str) -> tuple[int, int]:
+    """Copy what a folder lacks into it. Return how many records and ledgers that are. flag: what chooses the folder."""
+    new = [each for each in contents.found if not _has(out / each.record.place.name, each.record)]
+    new = [each for each in new if _copy(each, out / each.record.place.name, flag)]
+    joined = [ledger for ledger, content in contents.ledgers if _join(ledger, content, out, flag)]
+    return len(new), len(joined)
+
+
+def _pack(contents: Contents, out: Path, flag: str) -> tuple[int, int]:
+    """Add what an archive lacks to it, or write a new one, as `_put` does. Raises UserError where something in it would
+    be lost.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        if out.exists():
+            before = _contents(choose(out, []), None, own=True, with_ledgers=True)
+            if lost := [*before.left, *before.damaged]:
+                raise UserError(
+                    f"{out} is there and holds what would be lost: {lost[0].removesuffix('.')}. Move it away, or name "
+                    f"another file: {flag}."
+                )
+            _put(before, Path(folder), "TMPDIR")
+        put = _put(contents, Path(folder), "TMPDIR")
+        with util_files.writing(out.parent, flag):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            pack(Path(folder), out, archive.KNOWN)
+    return put
+
+
+def _tell(contents: Contents, put: tuple[int, int], did: str) -> int:
+    """Print what was copied and what was left out. Return the exit code: 2 where something left out is damaged."""
+    there = f", {len(contents.found) - put[0]} there already" if put[0] < len(contents.found) else ""
+    print(f"{put[0]} runs and {put[1]} ledgers of sweeps {did}{there}")
+    for line in contents.left:
         print(f"left out: {line}")
-    for line in damaged:
+    for line in contents.damaged:
         print(f"left out: {line}", file=sys.stderr)
-    if tracked is not None:
-        _track([Record(out / each.record.folder.name) for each in found], tracked or None)
-    return 2 if damaged else 0
+    return 2 if contents.damaged else 0
 
 
 def _content(record: Record, left: list[str], links: bool) -> dict[str, bytes]:
@@ -103,22 +171,12 @@ def _content(record: Record, left: list[str], links: bool) -> dict[str, bytes]:
 
     Raises UserError where a file is no regular one, is too large or damaged, or where the folder is another's.
     """
-    folder, identity = record.folder, record.meta["identity"]
+    folder, identity = record.place, record.meta["identity"]
     if not NAME.fullmatch(identity):
         raise UserError(f"{folder / 'meta.json'}: identity {identity!r} is not 16 hexadecimal digits.")
     if folder.name != identity:
         raise UserError(f"{folder} is the record of {identity}: give the folder its name back.")
-    try:
-        # files are opened in this folder, since its name could be another's a moment later
-        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | (0 if links else os.O_NOFOLLOW))
-    except OSError as error:
-        raise UserError(f"{folder} is not read: it is a link, or no folder ({error.strerror}).") from error
-    try:
-        there = sorted(name for name in os.listdir(opened) if name not in STAYS and name[0] != ".")
-        left += [f"{folder / name}, which is no file of a record" for name in there if name not in CARRIED]
-        files = {name: _read(folder / name, opened) for name in CARRIED if name in there}
-    finally:
-        os.close(opened)
+    files = _in_archive(folder) if isinstance(folder, ArchivePath) else _in_folder(folder, left, links)
     with tempfile.TemporaryDirectory() as checked:
         copy = Path(checked, identity)
         copy.mkdir()
@@ -130,6 +188,29 @@ def _content(record: Record, left: list[str], links: bool) -> dict[str, bytes]:
         except UserError as error:  # it names the copy
             raise UserError(str(error).replace(str(copy), str(folder))) from error
     return files
+
+
+def _in_folder(folder: Path, left: list[str], links: bool) -> dict[str, bytes]:
+    """Return the files of a record in a folder. `left` and `links` are those of `_content`. Raises UserError."""
+    try:
+        # files are opened in this folder, since its name could be another's a moment later
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | (0 if links else os.O_NOFOLLOW))
+    except OSError as error:
+        raise UserError(f"{folder} is not read: it is a link, or no folder ({error.strerror}).") from error
+    try:
+        there = sorted(name for name in os.listdir(opened) if name not in STAYS and name[0] != ".")
+        left += [f"{folder / name}, which is no file of a record" for name in there if name not in CARRIED]
+        return {name: _read(folder / name, opened) for name in CARRIED if name in there}
+    finally:
+        os.close(opened)
+
+
+def _in_archive(folder: ArchivePath) -> dict[str, bytes]:
+    """Return the files of a record in an archive. Raises UserError where one is damaged."""
+    try:
+        return {name: (folder / name).read_bytes() for name in CARRIED if (folder / name).exists()}
+    except OSError as error:
+        raise UserError(f"{error}. Put the right archive there.") from error
 
 
 def _read(file: Path, folder: int | None = None) -> bytes:
@@ -150,40 +231,43 @@ def _read(file: Path, folder: int | None = None) -> bytes:
         raise UserError(f"{file} cannot be read ({error.strerror}).") from error
 
 
-def _ledgers(runs: Path, damaged: list[str]) -> dict[Path, tuple[Ledger, dict[str, Any]]]:
-    """Return the ledgers of a folder with their contents, oldest first. `damaged` gets what is none."""
-    found = {}
-    if (runs / "sweeps").is_symlink():
-        damaged.append(f"{runs / 'sweeps'} is not read: it is a link. Put the folder itself there.")
-        return {}
-    for path in sorted((runs / "sweeps").glob("*.json")):
-        try:
-            ledger = ledger_of(path, content := _json(path))
-            if ledger is None:  # a plan
-                continue
-            named = [identity for group in ledger.groups.values() for identity in group["trials"].values()]
-            if not all(map(NAME.fullmatch, [path.stem, *named])):
-                raise UserError(f"{path} is not copied: it and its trials are named by 16 hexadecimal digits each.")
-            found[path] = ledger, content
-        except UserError as error:
-            damaged.append(str(error))
-    return dict(sorted(found.items(), key=lambda each: each[1][0].written))
+def _ledgers(places: Iterable[Folder], damaged: list[str]) -> list[tuple[Ledger, dict[str, Any]]]:
+    """Return the ledgers of some places with their contents, oldest first. `damaged` gets what is none."""
+    found = []
+    for place in places:
+        if isinstance(place, Path) and (place / "sweeps").is_symlink():
+            damaged.append(f"{place / 'sweeps'} is not read: it is a link. Put the folder itself there.")
+            continue
+        paths: list[Folder] = sorted(place.glob("sweeps/*.json"), key=str)
+        for path in paths:
+            try:
+                ledger = ledger_of(path, content := _json(path))
+                if ledger is None:  # a plan
+                    continue
+                named = [identity for group in ledger.groups.values() for identity in group["trials"].values()]
+                if not all(map(NAME.fullmatch, [ledger.id, *named])):
+                    raise UserError(f"{path} is not copied: it and its trials are named by 16 hexadecimal digits each.")
+                found.append((ledger, content))
+            except UserError as error:
+                damaged.append(str(error))
+    return sorted(found, key=lambda each: each[0].written)
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Folder) -> dict[str, Any]:
     """Return a file's JSON object. Raises UserError."""
     try:
-        content = json.loads(_read(path))
-    except (ValueError, RecursionError) as error:
+        content = json.loads(_read(path) if isinstance(path, Path) else path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is no ledger of a sweep: it is no JSON ({type(error).__name__}).") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} is no ledger of a sweep: it is no JSON object.")
     return content
 
 
-def _join(ledger: Ledger, content: dict[str, Any], known: Ledger | None, out: Path, flag: str) -> bool:
+def _join(ledger: Ledger, content: dict[str, Any], out: Path, flag: str) -> bool:
     """Merge a ledger of this content into `out`. Return True if anything changed."""
     own = out / "sweeps" / ledger.path.name
+    known = read_ledger(own) if own.exists() else None
     old, new = sorted((known or ledger, ledger), key=lambda each: each.written)
     groups = {key: _joined(old.groups.get(key, group), group) for key, group in new.groups.items()}
     if known is not None and groups == known.groups:
@@ -268,10 +352,11 @@ def _parser() -> argparse.ArgumentParser:
     words = parser.add_subparsers(required=True, metavar="WHAT", help="export | import | migrate")
     out = words.add_parser("export", description="Copy finished runs, without checkpoints and models.")
     out.add_argument("run", nargs="*", metavar="RUN", help="as in `pflsweep report runs`; default: all, with ledgers")
-    out.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to; a folder of runs")
+    out.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to; a folder of runs, or x.zip")
+    out.add_argument("--sweep", metavar="NAME", help="runs and ledgers of this sweep alone, such as fedpg/table1")
     out.set_defaults(act=_export)
     into = words.add_parser("import", description="Take in exported runs: they are known as trained, and in MLflow.")
-    into.add_argument("source", type=Path, metavar="DIR", help="what was exported")
+    into.add_argument("source", type=Path, metavar="DIR", help="what was exported; a folder or x.zip")
     into.add_argument("--uri", metavar="URI", help="of MLflow (sqlite:///mlflow.db)")
     into.add_argument("--no-tracking", action="store_true", help="do not tell MLflow")
     into.set_defaults(act=_import)

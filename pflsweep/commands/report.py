@@ -8,6 +8,8 @@ from pathlib import Path
 
 from pflsweep.util.errors import Parser, UserError
 
+RUNS = "where records are (runs): a folder, or an archive of `record export`"
+
 
 def main(argv: list[str]) -> int:
     """Make a report and return the exit code. Raises UserError on bad input."""
@@ -71,7 +73,7 @@ def _parser(pages: list[str]) -> argparse.ArgumentParser:
     for page in pages[1:]:
         what = "each of the papers' tables" if page == "all" else f"the paper's table {page}"
         table = words.add_parser(page, description=f"Make {what} anew from a sweep's runs, beside what was printed.")
-        table.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where records are (runs)")
+        table.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help=RUNS)
         table.add_argument("--out", type=Path, default=Path("reports"), metavar="DIR", help="where to write (reports)")
         table.add_argument("--scale", metavar="NAME", help="of which sweeps (that of the newest)")
     runs = words.add_parser("runs", help="compare chosen runs", description="Compare runs: tables and figures.")
@@ -79,7 +81,7 @@ def _parser(pages: list[str]) -> argparse.ArgumentParser:
         "run", nargs="*", metavar="RUN",
         help="folder of a record, identity or its beginning, or names like 'pgfed-*'; default: all runs",
     )  # fmt: skip
-    runs.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where records are (runs)")
+    runs.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help=RUNS)
     runs.add_argument("--out", type=Path, default=Path("report"), metavar="DIR", help="where to write (report)")
     runs.add_argument("--baseline", metavar="METHOD", help="method to compare the others with (the first)")
     runs.add_argument("--target", type=float, metavar="PERCENT", help="tell the first round that reaches it")

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from pflsweep.records.record import FORMAT, another_format
 from pflsweep.util import files
+from pflsweep.util.archive import Folder
 from pflsweep.util.errors import UserError
 
 OF_A_LEDGER = {
@@ -23,7 +24,7 @@ OF_A_GROUP = {
 class Ledger(NamedTuple):
     """A sweep's file: what was asked, and which trials answer it."""
 
-    path: Path
+    path: Folder
     written: float  # seconds since 1970
     sweep: str
     scale: str
@@ -36,30 +37,33 @@ class Ledger(NamedTuple):
     @property
     def id(self) -> str:
         """The same for the same trials."""
-        return self.path.stem
+        return PurePosixPath(self.path.name).stem
 
 
-def ledgers(runs: Path) -> list[Ledger]:
-    """All below a folder of runs, oldest first. Raises UserError on a damaged one."""
-    found = []
-    for path in runs.glob("sweeps/*.json"):
-        try:
-            content = files.read_json(path)
-        except (OSError, ValueError, RecursionError) as error:
-            raise _no_ledger(path, error) from error
-        found.append(ledger_of(path, content))
+def ledgers(*places: Folder) -> list[Ledger]:
+    """Return all ledgers in folders of runs and in archives, oldest first. Raises UserError on a damaged one."""
+    found = [read_ledger(path) for place in places for path in place.glob("sweeps/*.json")]
     there = [ledger for ledger in found if ledger is not None]
     return sorted(there, key=lambda ledger: (ledger.written, ledger.path.name))
 
 
-def ledger_of(path: Path, content: dict[str, Any]) -> Ledger | None:
+def read_ledger(path: Folder) -> Ledger | None:
+    """Return the ledger that a file holds; None for a plan for workers. Raises UserError on a damaged one."""
+    try:
+        content = files.read_json(path)
+    except (OSError, ValueError, RecursionError) as error:
+        raise _no_ledger(path, error) from error
+    return ledger_of(path, content)
+
+
+def ledger_of(path: Folder, content: dict[str, Any]) -> Ledger | None:
     """Return the ledger that a file's content is; None for a plan for workers, which stands there too. Raises UserError
     on another content.
     """
     if "sweep" not in content:
         return None
     if content.get("format") != FORMAT:
-        raise UserError(another_format(path, content.get("format"), path.parents[1]))
+        raise UserError(another_format(path, content.get("format"), path.parent.parent))
     try:
         own = {key: _of_kind(content, key, kind) for key, kind in OF_A_LEDGER.items()}
         _ = [_of_kind({"seeds": seed}, "seeds", int) for seed in own["seeds"]]
@@ -82,7 +86,7 @@ def _of_kind(content: dict[str, Any], key: str, kind: Any) -> Any:
     return content[key]
 
 
-def _no_ledger(path: Path, error: Exception) -> UserError:
+def _no_ledger(path: Folder, error: Exception) -> UserError:
     return UserError(
         f"{path} is no ledger of a sweep: {type(error).__name__}: {error}. "
         "Move it away; the sweep's command writes its ledger anew and trains nothing twice."

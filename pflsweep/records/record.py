@@ -21,6 +21,7 @@ from pflsweep.config.keys import flat
 from pflsweep.records import checkpoint
 from pflsweep.records import matrices as records_matrices
 from pflsweep.util import files
+from pflsweep.util.archive import ArchivePath, Folder
 from pflsweep.util.errors import UserError, without_password
 from pflsweep.util.files import writing
 from pflsweep.util.source_hash import changed
@@ -76,19 +77,20 @@ def kept(config: dict[str, Any]) -> dict[str, Any]:
 
 
 class Record:
-    """One folder <runs>/<identity>. In memory the tables may be ahead of the disk until `write`.
+    """One folder <runs>/<identity>. In memory the tables may be ahead of the disk until `write`. In an archive it is
+    read alone.
 
     The large ones, clients and matrices, are read when they are asked for, as of the last round at opening.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Folder) -> None:
         """Opens an existing record. Raises UserError where it is not one, or is damaged; so does what reads later."""
-        self.folder = Path(folder)
-        if not (self.folder / "meta.json").exists():
-            raise UserError(f"{self.folder} is not a record of a trial: it has no meta.json.")
+        self.place: Folder = Path(folder) if isinstance(folder, str) else folder
+        if not (self.place / "meta.json").exists():
+            raise UserError(f"{self.place} is not a record of a trial: it has no meta.json.")
         self.meta: dict[str, Any] = self._read("meta.json", files.read_json)
         if self.meta.get("format") != FORMAT:
-            raise UserError(another_format(self.folder, self.meta.get("format"), self.folder.parent))
+            raise UserError(another_format(self.place, self.meta.get("format"), self.place.parent))
         self.config: dict[str, Any] = self._read("config.yaml", files.read_yaml)
         self.status: dict[str, Any] = self._read("status.json", files.read_json)
         for name, found in (("meta.json", self.meta), ("status.json", self.status)):
@@ -122,7 +124,7 @@ class Record:
     def new(cls, folder: Path, meta: dict[str, Any], config: dict[str, Any], partition: pd.DataFrame) -> "Record":
         """A record of which nothing is on the disk before `begin`."""
         record = object.__new__(cls)
-        record.folder, record.meta, record.config = folder, {**meta, "created": _now()}, kept(config)
+        record.place, record.meta, record.config = folder, {**meta, "created": _now()}, kept(config)
         record.status = {"status": "running", "rounds": 0, "target": None, "seconds": 0.0, "error": None, "config": []}
         record._written = []
         record._before, record._rounds = pd.DataFrame(), []
@@ -177,6 +179,16 @@ class Record:
             files.write_text(self.folder / "config.yaml", yaml.safe_dump(self.config, sort_keys=False))
             self._written = digests[:1]
             files.write_json(self.folder / "meta.json", self.meta)
+
+    @property
+    def folder(self) -> Path:
+        """The folder that the record is written to. Raises UserError where it lies in an archive."""
+        if isinstance(self.place, ArchivePath):
+            raise UserError(
+                f"{self.place} lies in an archive, where nothing is changed: "
+                f"`pflsweep record import {self.place.parent}` copies it into runs."
+            )
+        return self.place
 
     @property
     def values(self) -> dict[str, Any]:
@@ -235,7 +247,7 @@ class Record:
         if own.empty and self.config.get("data", {}).get("new"):
             known = " and ".join(str(t) for t in sorted(set(table["round"])))
             raise UserError(
-                f"{self.folder}: new clients have not fine-tuned the model of round {self.done}"
+                f"{self.place}: new clients have not fine-tuned the model of round {self.done}"
                 f"{f', only that of {known}: ask for as many rounds' if known else ''}. "
                 f"To have it, train this trial to {self.done} rounds in another folder: paths.runs."
             )
@@ -333,7 +345,7 @@ class Record:
         content = self._read("checkpoint.pt", partial(_read_torch, needed=("identity", "simulation")), None)
         if content is not None and content["identity"] != self.meta["identity"]:
             raise UserError(
-                f"{self.folder / 'checkpoint.pt'} is a checkpoint of another config ({content['identity']}, "
+                f"{self.place / 'checkpoint.pt'} is a checkpoint of another config ({content['identity']}, "
                 f"not {self.meta['identity']}). Put the right file there, or move this one away to begin anew."
             )
         return None if content is None else content["simulation"]
@@ -369,7 +381,7 @@ class Record:
         found, of = self._models()
         if found is None or of != self.done:
             raise UserError(
-                f"{self.folder} holds no models of round {self.done}{f', only of round {of}' if of else ''}. "
+                f"{self.place} holds no models of round {self.done}{f', only of round {of}' if of else ''}. "
                 f"train.rounds={self.done} checkpoint.models=true makes them as long as that is the trial's last round "
                 "and its checkpoint is there; else train it in another folder: paths.runs."
             )
@@ -384,13 +396,13 @@ class Record:
         found = self._read("models.pt", partial(_read_torch, needed=("round", "global", "personal")), None)
         return (None, 0) if found is None else (found, found["round"])
 
-    def _table(self, name: str, reader: Callable[[Path], Any]) -> Any:
+    def _table(self, name: str, reader: Callable[[Any], Any]) -> Any:
         """Empty before the first write."""
         return self._read(f"{name}.parquet", reader, ... if self.status.get("rounds") else pd.DataFrame())
 
-    def _read(self, name: str, reader: Callable[[Path], Any], missing: Any = ...) -> Any:
+    def _read(self, name: str, reader: Callable[[Any], Any], missing: Any = ...) -> Any:
         """missing: what is read where there is no file; without it, that is damage."""
-        path = self.folder / name
+        path = self.place / name
         if missing is not ... and not path.exists():
             return missing
         try:
@@ -405,19 +417,22 @@ class Record:
             raise self._damaged(name, f"truncated, or no file of pflsweep's ({type(error).__name__})") from error
 
     def _damaged(self, name: str, how: str) -> Damaged:
-        """Return the error to raise. The folder is named as what to move only where it is known to be this trial's."""
-        own = vars(self).get("meta", {}).get("identity") == self.folder.name
-        anew = f", or move the folder {self.folder} away to train this trial anew" if own else ""
-        return Damaged(f"{self.folder / name} cannot be read: it is {how}. Put the right file back{anew}.")
+        """Return the error to raise. The folder is named as what to move only where it is known to be this trial's, and
+        lies in no archive.
+        """
+        own = vars(self).get("meta", {}).get("identity") == self.place.name
+        movable = own and not isinstance(self.place, ArchivePath)
+        anew = f", or move the folder {self.place} away to train this trial anew" if movable else ""
+        return Damaged(f"{self.place / name} cannot be read: it is {how}. Put the right file back{anew}.")
 
 
-def another_format(path: Path, found: Any, runs: Path) -> str:
+def another_format(path: Folder, found: Any, runs: Folder) -> str:
     """Return what is said of a record or ledger in the folder `runs` that has not the format of this pflsweep."""
     if found is None or (isinstance(found, int) and found < FORMAT):
-        return (
-            f"{path} was written by an older pflsweep (format {found or 0}, not {FORMAT}). "
-            f"`pflsweep record migrate {runs}` brings all that is in this folder up to date."
-        )
+        mend = f"`pflsweep record migrate {runs}` brings all that is in this folder up to date."
+        if isinstance(runs, ArchivePath):
+            mend = f"Unzip {runs} into a folder, `pflsweep record migrate` that folder and export it again."
+        return f"{path} was written by an older pflsweep (format {found or 0}, not {FORMAT}). {mend}"
     return f"{path} was written by a newer pflsweep (format {found!r}, not {FORMAT}): update pflsweep to read it."
 
 
@@ -434,14 +449,14 @@ def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(there, ignore_index=True)
 
 
-def read_parquet(path: Path, rounds: Sequence[int] | None = None) -> pd.DataFrame:
+def read_parquet(path: Folder, rounds: Sequence[int] | None = None) -> pd.DataFrame:
     """rounds: only their rows. pandas' own reader is made for data sets of many files: of small ones it takes several
     times as long, as threads do.
     """
     import pyarrow as pa
     from pyarrow import compute, parquet
 
-    with parquet.ParquetFile(path) as file:
+    with parquet.ParquetFile(files.source(path)) as file:
         _require_columns(path, file)
         table = file.read(use_threads=False)
     if rounds is not None and len(table):
@@ -449,24 +464,24 @@ def read_parquet(path: Path, rounds: Sequence[int] | None = None) -> pd.DataFram
     return table.to_pandas(use_threads=False)
 
 
-def _require_parquet(path: Path) -> None:
+def _require_parquet(path: Folder) -> None:
     """Raise where a file is cut short or is no table: its end tells where its columns are."""
     from pyarrow import parquet
 
-    with parquet.ParquetFile(path) as file:
+    with parquet.ParquetFile(files.source(path)) as file:
         _require_columns(path, file)
 
 
-def _require_columns(path: Path, file: "ParquetFile") -> None:
+def _require_columns(path: Folder, file: "ParquetFile") -> None:
     """Raise where a table of a record lacks a column. One without rows may have no columns either."""
     lost = set(TABLES.get(path.name, ())) - set(file.schema_arrow.names)
     if lost and file.metadata.num_rows:
         raise ValueError(f"no column {min(lost)}")
 
 
-def _require_npz(path: Path) -> None:
+def _require_npz(path: Folder) -> None:
     """Raise where a file of matrices is cut short."""
-    zipfile.ZipFile(path).close()
+    zipfile.ZipFile(files.source(path)).close()
 
 
 def _read_torch(path: Path, needed: Sequence[str]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pflsweep.config.identity import whole
 from pflsweep.config.keys import PLUGS, under
 from pflsweep.records.ledger import Ledger, ledgers
 from pflsweep.records.record import Record
+from pflsweep.util.archive import Folder
 
 
 class Searches(NamedTuple):
@@ -18,10 +19,12 @@ class Searches(NamedTuple):
     order: Mapping[str, tuple[str, int]] = {}  # identity of a final trial -> its ledger, and its place in there
 
 
-def beside(records: Iterable[Record]) -> Searches:
-    """By the ledgers in the folders of these records. Raises UserError on a damaged one."""
+def beside(records: Iterable[Record], places: Iterable[Folder] = ()) -> Searches:
+    """Return what was searched, by the ledgers that lie beside these records, and in further places: folders of runs
+    or archives. Raises UserError on a damaged ledger.
+    """
     records = list(records)
-    folders = dict.fromkeys(record.folder.parent for record in records)
+    folders: dict[Folder, None] = dict.fromkeys([*(record.place.parent for record in records), *places])
     told = [(ledger, group) for folder in folders for ledger in ledgers(folder) for group in ledger.groups.values()]
     searched = [(ledger, group) for ledger, group in told if group["points"]]
     finals = {identity for _, group in told for identity in group["trials"].values()}
@@ -33,10 +36,20 @@ def beside(records: Iterable[Record]) -> Searches:
     won = {identity: _chosen(*each) for each in searched for identity in each[1]["trials"].values()}
     partial = {identity for _, group in searched if group["without_result"] for identity in group["trials"].values()}
     superseded = {identity for _, group in searched for identity in group["superseded"]} - finals
-    places = [(ledger.id, identity) for ledger, group in told for identity in group["trials"].values()]
-    order = {identity: (ledger, at) for at, (ledger, identity) in enumerate(places)}
+    named = [(ledger.id, identity) for ledger, group in told for identity in group["trials"].values()]
+    order = {identity: (ledger, at) for at, (ledger, identity) in enumerate(named)}
     keys = frozenset(key for _, group in searched for key in group["space"])
     return Searches(keys, frozenset(trials | superseded), won, frozenset(partial), frozenset(superseded), order)
+
+
+def trials_of(told: Iterable[Ledger], records: Iterable[Record]) -> set[str]:
+    """Return the identities of the trials of some sweeps: those that their ledgers name, and of these records those by
+    which their searches have chosen.
+    """
+    groups = [(ledger, group) for ledger in told for group in ledger.groups.values()]
+    named = {identity for _, group in groups for identity in (*group["trials"].values(), *group["superseded"])}
+    searched = [(ledger, group) for ledger, group in groups if group["points"]]
+    return named | {record.meta["identity"] for record in records if any(_tried(record, *each) for each in searched)}
 
 
 def _chosen(ledger: Ledger, group: dict[str, Any]) -> str:

@@ -4,8 +4,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
+from pflsweep.records.archive import exists, places
 from pflsweep.records.record import Record
 from pflsweep.records.searches import Searches, beside
+from pflsweep.util.archive import ArchivePath, Folder
 from pflsweep.util.errors import UserError, nearest
 
 
@@ -15,6 +17,7 @@ class Chosen(NamedTuple):
     searches: Searches = Searches()
     hidden: tuple[Record, ...] = ()  # trials of searches, which stand in no table
     copies: tuple[str, ...] = ()  # which folders are copies of others
+    places: tuple[Folder, ...] = ()  # the folder of runs that was looked through, and its archives
 
     @property
     def done(self) -> list[Record]:
@@ -30,14 +33,14 @@ def choose(runs: Path, words: list[str]) -> Chosen:
     """The runs that `words` name, or all in the folder `runs`. Raises UserError on a word that names none."""
     if not words:
         return _all(runs)
-    there = _all(runs) if runs.is_dir() else Chosen([], [])
+    there = _all(runs) if exists(runs) else Chosen([], [])
     found: dict[Path, Record] = {}
     for word in words:
         matches = [Record(word)] if (Path(word) / "meta.json").exists() else _matching(word, there.records)
         if not matches:
             raise UserError(_unknown(word, runs, there.records) + "".join(f" {each}" for each in there.damaged))
-        found |= {record.folder.resolve(): record for record in matches}
-    return _each_once(list(found.values()), [])
+        found |= {record.place.resolve(): record for record in matches}
+    return _each_once(list(found.values()), [])._replace(places=there.places)
 
 
 def without_searches(chosen: Chosen, words: list[str]) -> Chosen:
@@ -45,7 +48,7 @@ def without_searches(chosen: Chosen, words: list[str]) -> Chosen:
     one, or its identity or the beginning of it. The runs of a sweep stand in its order, whichever began first. Raises
     UserError on a damaged ledger.
     """
-    found = beside(chosen.records)
+    found = beside(chosen.records, chosen.places)
     shown: list[Record] = []
     hidden: list[Record] = []
     for record in chosen.records:
@@ -70,35 +73,44 @@ def _by_sweep(records: list[Record], found: Searches) -> list[Record]:
 
 def _named(record: Record, words: list[str]) -> bool:
     """By itself, not by a name that its final trial has, too."""
-    folder = record.folder.resolve()
+    folder = record.place.resolve()
     return any(record.meta["identity"].startswith(word) or Path(word).resolve() == folder for word in words)
 
 
 def _all(runs: Path) -> Chosen:
-    if not runs.is_dir():
+    if not exists(runs):
         raise UserError(
             f"There is no folder of runs '{runs}' here. Train something first (`pflsweep algorithm=fedavg`), "
             "or name another folder: --runs DIR."
         )
     records, damaged = [], []
-    for folder in sorted({file.parent for name in ("meta.json", "rounds.parquet") for file in runs.glob(f"*/{name}")}):
+    among, names = places(runs), ("meta.json", "rounds.parquet")
+    found = {file.parent for place in among for name in names for file in place.glob(f"*/{name}")}
+    for folder in sorted(found, key=str):
         try:
             records.append(Record(folder))
         except UserError as error:
             damaged.append(str(error))
-    return _each_once(records, damaged)
+    return _each_once(records, damaged)._replace(places=tuple(among))
 
 
 def _each_once(records: list[Record], damaged: list[str]) -> Chosen:
-    """Of several copies of a trial the one that is furthest; of equals the one in the folder of its name."""
+    """Return of several copies of a trial the one that is furthest; of equals the one in the folder of its name. One in
+    an archive is not named as a copy: what two sweeps have in common lies in the archives of both.
+    """
     found: dict[str, Record] = {}
     copies = []
-    for record in sorted(records, key=lambda r: (finished(r), r.done, r.folder.name == r.meta["identity"])):
+    for record in sorted(records, key=_rank):
         identity = record.meta["identity"]
-        if identity in found:
-            copies.append(f"{found[identity].folder} is a copy of {record.folder}")
+        if identity in found and not isinstance(found[identity].place, ArchivePath):
+            copies.append(f"{found[identity].place} is a copy of {record.place}")
         found[identity] = record
     return Chosen(_by_age(list(found.values())), damaged, copies=tuple(copies))
+
+
+def _rank(record: Record) -> tuple[bool, int, bool, bool]:
+    own_name = record.place.name == record.meta["identity"]
+    return finished(record), record.done, own_name, not isinstance(record.place, ArchivePath)
 
 
 def _matching(word: str, known: list[Record]) -> list[Record]:

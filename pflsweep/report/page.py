@@ -10,6 +10,7 @@ from pflsweep.records.select import Chosen
 from pflsweep.report import figures, html, style, tables
 from pflsweep.report.compare import Row, Setting, check_baseline, settings
 from pflsweep.report.markdown import cell, code, inline
+from pflsweep.util.archive import ArchivePath
 
 ORIGIN = ("commit", "version", "python", "torch", "platform", "processor", "device", "threads")
 
@@ -116,11 +117,14 @@ def _searches(chosen: Chosen) -> list[str]:
     searching = len(chosen.hidden) - len(superseded)
     if not searching:
         return lines
-    command = f"pflsweep report runs {chosen.hidden[0].folder.parent.as_posix()}/[0-9a-f]*"
+    first = chosen.hidden[0].place
+    how, command = "folders", f"pflsweep report runs {first.parent.as_posix()}/[0-9a-f]*"
+    if isinstance(first, ArchivePath):
+        how, command = "identities", f"pflsweep report runs --runs {first.parent.as_posix()} {first.name}"
     return [
         *lines,
         f"{searching} trials of searches, by which hyperparameters were chosen, are left out; they are shown "
-        f"where their folders are named: {code(command)}.\n",
+        f"where their {how} are named: {code(command)}.\n",
     ]
 
 
@@ -152,7 +156,7 @@ def _studies(rows: list[Row]) -> list[str]:
     """Where their tables lie."""
     lines = [
         f"- {inline(record.meta['study'])} of {inline(record.meta['name'])}: "
-        + code((record.folder / "study.parquet").as_posix())
+        + code((record.place / "study.parquet").as_posix())
         for row in rows
         for record in row.studied
     ]

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import io
 import json
 import os
 import re
@@ -10,7 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -187,20 +188,32 @@ def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
     atomic(path, save)
 
 
-def read_json(path: Path) -> dict[str, Any]:
+class Readable(Protocol):
+    """A file on the disk, or in an archive."""
+
+    def read_bytes(self) -> bytes: ...
+    def read_text(self) -> str: ...
+
+
+def source(path: Readable) -> Path | io.BytesIO:
+    """Return what libraries read a file from: its path, or all it holds where it lies in an archive."""
+    return path if isinstance(path, Path) else io.BytesIO(path.read_bytes())
+
+
+def read_json(path: Readable) -> dict[str, Any]:
     content = json.loads(path.read_text())
     if not isinstance(content, dict):
         raise ValueError("not an object")
     return content
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Readable) -> dict[str, Any]:
     content = yaml.load(path.read_text(), LOADER)
     if not isinstance(content, dict):
         raise ValueError("not a mapping")
     return content
 
 
-def read_npz(path: Path) -> dict[str, np.ndarray]:
-    with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+def read_npz(path: Readable) -> dict[str, np.ndarray]:
+    with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
         return dict(arrays)

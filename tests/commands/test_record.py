@@ -245,16 +245,16 @@ def test_groups_are_joined_by_setting_and_method_in_whatever_order_they_stand(tm
         folder = tmp_path / machine / "sweeps"
         folder.mkdir(parents=True)
         (folder / "plan.json").write_text(json.dumps(records.ledger(groups, written=written)))
-    (one,), (two,) = ledgers(tmp_path / "one"), ledgers(tmp_path / "two")
+    (two,) = ledgers(tmp_path / "two")
     content = json.loads(two.path.read_text())
-    assert record._join(two, content, one, tmp_path / "one", "--out")
+    assert record._join(two, content, tmp_path / "one", "--out")
     (joined,) = ledgers(tmp_path / "one")
     assert {method: sorted(group["trials"]) for (_, method), group in joined.groups.items()} == {
         "local": ["0", "1"],
         "fedavg": ["0"],
     }
     assert joined.written == 2
-    assert not record._join(two, content, joined, tmp_path / "one", "--out")
+    assert not record._join(two, content, tmp_path / "one", "--out")
 
 
 def unfinished() -> None:
@@ -271,7 +271,7 @@ def renamed() -> None:
         (unfinished, ["export", "--out", "out"], "no finished run to export in 'runs'"),
         (unfinished, ["import", "runs", "--runs", "more"], "no finished run to import in 'runs'"),
         (renamed, ["import", "runs", "--runs", "more"], "give the folder its name back"),
-        (None, ["import", "away"], "no folder 'away'. `pflsweep record export --out DIR`"),
+        (None, ["import", "away"], "no folder or archive 'away'. `pflsweep record export --out DIR`"),
         (None, ["export"], "--out"),
         (None, ["exprt"], "'exprt'"),
         (None, ["export", "fedavg-*", "--out", "out"], "No run 'fedavg-*'"),

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from pflsweep.records import ledger
+from pflsweep.records import archive, ledger
 from pflsweep.records.ledger import Ledger
 from pflsweep.report import html
 from pflsweep.report.paper import export, figures, layout, page
@@ -23,12 +23,12 @@ def build(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracke
 
     Raises UserError at the end where some could not be made.
     """
-    if not runs.is_dir():
+    if not archive.exists(runs):
         raise UserError(
             f"There is no folder of runs '{runs}' here. Train a table first (`pflsweep -m sweep=pgfed/table1 "
             "scale=smoke`), or name another folder: --runs DIR."
         )
-    every = ledger.ledgers(runs)
+    every = ledger.ledgers(*archive.places(runs))
     _check_scale(scale, every, runs)
     stores: dict[str, Store] = {}
     said: list[str] = []
@@ -54,7 +54,7 @@ def build(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracke
 def _one(of: Layout, store: Store, out: Path, tracker: Tracker) -> str:
     figures.check(of)
     table, folder, ledgers = Comparison(of, store), _made(out / of.name), store.of(of.sweeps)
-    _check_kept(folder, store.runs)
+    _check_kept(folder, store)
     others = [Comparison(layout.read(other), store) for other in others_needed(of)]
     ruled = list(rulings(table, [other for other in others if _sound(other)]))
     drawn = figures.draw(table, folder)
@@ -81,12 +81,12 @@ class PageNotRebuilt(UserError):  # noqa: N818 (no error of what is there)
     """A page stays as it is."""
 
 
-def _check_kept(folder: Path, runs: Path) -> None:
+def _check_kept(folder: Path, store: Store) -> None:
     """Raises Kept where the page that is there was made of trials that are not here: it could not be made anew."""
-    lost = [identity for identity in export.trials_of(folder) if not (runs / identity).exists()]
+    lost = [identity for identity in export.trials_of(folder) if not store.holds(identity)]
     if lost:
         raise PageNotRebuilt(
-            f"The page in {folder} stays as it is: {len(lost)} trials of it are not in '{runs}'. --out DIR makes "
+            f"The page in {folder} stays as it is: {len(lost)} trials of it are not in '{store.runs}'. --out DIR makes "
             "another elsewhere; `pflsweep record import` brings its records (a checkout's are in reports/runs)."
         )
 

@@ -10,9 +10,11 @@ import pandas as pd
 
 from pflsweep.config.identity import RUNTIME, raised, whole
 from pflsweep.config.keys import under
+from pflsweep.records.archive import places
 from pflsweep.records.ledger import Ledger
 from pflsweep.records.record import Record
 from pflsweep.report.markdown import code, inline
+from pflsweep.util.archive import Folder
 from pflsweep.util.errors import UserError
 
 UNTRAINED = "not trained yet"
@@ -63,8 +65,8 @@ class Trial:
         return self.record.matrices
 
     @property
-    def folder(self) -> Path:
-        return self.record.folder
+    def folder(self) -> Folder:
+        return self.record.place
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -129,6 +131,7 @@ class Store:
     def __init__(self, runs: Path, scale: str, every: list[Ledger]) -> None:
         self.runs, self.scale = runs, scale
         self.ledgers = [ledger for ledger in every if ledger.scale == scale]
+        self._places = places(runs)
         self._trials: dict[tuple[str, int], Trial | str] = {}
 
     def of(self, sweeps: Iterable[str]) -> list[Ledger]:
@@ -172,8 +175,19 @@ class Store:
     def _trial(self, identity: str, rounds: int) -> Trial | str:
         """A trial, or why it cannot be read."""
         if (identity, rounds) not in self._trials:
-            self._trials[identity, rounds] = _read(self.runs / identity, rounds)
+            self._trials[identity, rounds] = _read(self._folder(identity), rounds)
         return self._trials[identity, rounds]
+
+    def holds(self, identity: str) -> bool:
+        """Return whether anything of a trial is there."""
+        return any((place / identity).exists() for place in self._places)
+
+    def _folder(self, identity: str) -> Folder:
+        """Return where the record of a trial lies: of several the one with the most rounds; of none, where it would."""
+        there = [place / identity for place in self._places if (place / identity / "meta.json").exists()]
+        if len(there) > 1:
+            return max(there, key=lambda folder: Record(folder).done)
+        return there[0] if there else self.runs / identity
 
 
 def settled(group: dict[str, Any]) -> int:
@@ -191,7 +205,7 @@ def _commands(told: Iterable[Ledger]) -> list[str]:
     return list(dict.fromkeys(ledger.command for ledger in needed))
 
 
-def _read(folder: Path, rounds: int) -> Trial | str:
+def _read(folder: Folder, rounds: int) -> Trial | str:
     """Return a trial, or as markdown why there is none. Raises UserError where its record is damaged."""
     if not (folder / "meta.json").exists():
         return inline(f"its record {folder.name} is not in {folder.parent}")
