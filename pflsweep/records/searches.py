@@ -25,7 +25,7 @@ def beside(records: Iterable[Record], places: Iterable[Folder] = ()) -> Searches
     """
     records = list(records)
     folders: dict[Folder, None] = dict.fromkeys([*(record.place.parent for record in records), *places])
-    told = [(ledger, group) for folder in folders for ledger in ledgers(folder) for group in ledger.groups.values()]
+    told = [(ledger, group) for ledger in ledgers(*folders) for group in ledger.groups.values()]
     searched = [(ledger, group) for ledger, group in told if group["points"]]
     finals = {identity for _, group in told for identity in group["trials"].values()}
     trials = {
