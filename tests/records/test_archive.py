@@ -114,7 +114,9 @@ def test_a_report_made_of_an_archive_is_that_made_of_the_folder(packed: Path, na
     assert made[0] == made[1]
 
 
-def test_a_trial_in_several_places_is_counted_once_and_the_longest_counts(sweep: Sweep) -> None:
+def test_a_trial_in_several_places_is_counted_once_and_the_longest_counts(
+    sweep: Sweep, capsys: pytest.CaptureFixture
+) -> None:
     for name in ("a", "b"):
         assert ends("export", "--out", f"archives/{name}.zip") == 0
     folder = next(file.parent for file in sweep.runs.glob("*/meta.json"))
@@ -125,6 +127,13 @@ def test_a_trial_in_several_places_is_counted_once_and_the_longest_counts(sweep:
     assert (len(chosen.records), chosen.copies, chosen.damaged) == (4, (), [])
     assert {record.meta["identity"]: record.done for record in chosen.records}[folder.name] == 4
     assert report(["pgfed/table1", "--runs", "archives", "--out", "pages"]) == 0
+    shorter = Record(shutil.copytree(folder, Path("archives", folder.name)))
+    shorter.truncate(1)
+    shorter.write()
+    (record,) = (each for each in choose(Path("archives"), []).records if each.meta["identity"] == folder.name)
+    assert record.done == 4
+    assert report(["pgfed/table1", "--runs", "archives", "--out", "pages"]) == 0
+    assert capsys.readouterr().out.count("2 of 84 cells complete") == 2
 
 
 def test_folders_and_archives_lie_beside_one_another(packed: Path, capsys: pytest.CaptureFixture) -> None:
