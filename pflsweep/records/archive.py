@@ -22,10 +22,10 @@ def exists(runs: Path) -> bool:
 
 
 def places(runs: Path) -> list[Folder]:
-    """Return the folders whose own folders are records: a folder of runs and the archives in it, or one archive. Raises
-    UserError where an archive cannot be read.
+    """Return the folders whose own folders are records: a folder of runs and the archives in it, or one archive; none
+    where `runs` is neither. Raises UserError where an archive cannot be read.
     """
     if not runs.is_dir():
-        return [ArchivePath(Archive(runs, KNOWN))]
+        return [ArchivePath(Archive(runs, KNOWN))] if exists(runs) else []
     inside = [file for file in sorted(runs.glob(f"*{SUFFIX}")) if file.is_file()]  # a folder may have such a name, too
     return [runs, *(ArchivePath(Archive(file, KNOWN)) for file in inside)]
