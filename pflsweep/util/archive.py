@@ -31,6 +31,8 @@ class Archive:
         self.path = path
         try:
             self._zip = zipfile.ZipFile(path)
+        except PermissionError as error:
+            raise UserError(f"{path} cannot be read ({error.strerror}).") from error
         except Exception as error:  # each kind of damage has its own
             raise self._refused(f"it is cut short, or no zip archive ({type(error).__name__}: {error})") from error
         self.files: dict[str, zipfile.ZipInfo] = {}
