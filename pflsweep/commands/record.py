@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pflsweep.records import archive
+from pflsweep.records.content import CARRIED, CHECKPOINT, LOCK, MODELS, PARTS
 from pflsweep.records.ledger import Ledger, ledger_of, ledgers, read_ledger
 from pflsweep.records.migrate import migrate
-from pflsweep.records.record import CARRIED, STAYS, Record
+from pflsweep.records.record import Record
 from pflsweep.records.searches import trials_of
 from pflsweep.records.select import Chosen, choose, finished
 from pflsweep.util import files as util_files
@@ -198,8 +199,8 @@ def _in_folder(folder: Path, left: list[str], links: bool) -> dict[str, bytes]:
     except OSError as error:
         raise UserError(f"{folder} is not read: it is a link, or no folder ({error.strerror}).") from error
     try:
-        there = sorted(name for name in os.listdir(opened) if name not in STAYS and name[0] != ".")
-        left += [f"{folder / name}, which is no file of a record" for name in there if name not in CARRIED]
+        there = sorted(name for name in os.listdir(opened) if name[0] != ".")
+        left += [f"{folder / name}, which is no file of a record" for name in there if name not in (*PARTS, LOCK)]
         return {name: _read(folder / name, opened) for name in CARRIED if name in there}
     finally:
         os.close(opened)
@@ -315,23 +316,22 @@ def _copy(found: Found, folder: Path, flag: str) -> bool:
             with util_files.writing(folder, flag):
                 util_files.replace_all(folder, found.files)
                 _drop_what_does_not_fit(Record(folder))
-        (folder / "lock").unlink()
+        (folder / LOCK).unlink()
     return needed
 
 
 def _drop_what_does_not_fit(record: Record) -> None:
     """A checkpoint of more rounds than the tables have now, or that cannot be read, and models of another round."""
-    round = None
+    checkpoint = None
     with suppress(UserError):
-        state = record.checkpoint()
-        round = None if state is None else state["round"]
-    if round is None or round > record.done:
-        (record.folder / "checkpoint.pt").unlink(missing_ok=True)
+        checkpoint = record.checkpoint()
+    if checkpoint is None or checkpoint.round > record.done:
+        record.remove(CHECKPOINT)
     models = 0
     with suppress(UserError):
         models = record.models_round
     if models != record.done:
-        (record.folder / "models.pt").unlink(missing_ok=True)
+        record.remove(MODELS)
 
 
 def _track(records: list[Record], uri: str | None) -> None:

@@ -57,7 +57,6 @@ class Clients:
         ids = state["ids"]
         self.seen[:] = False
         for store, blocks in zip(leaves(self._rows) if len(ids) else [], state["rows"], strict=True):
-            blocks = [blocks] if isinstance(blocks, Tensor) else blocks  # as older checkpoints have them
             for where, block in zip(ids.split([len(block) for block in blocks]), blocks, strict=True):
                 store.index_copy_(0, where.to(store.device), block.to(store.device))
         self.seen[ids] = True

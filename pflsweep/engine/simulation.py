@@ -128,8 +128,7 @@ class Simulation:
         if self.optimisers is not None and "optimisers" in state:  # without momentum one of "fresh" serves as well
             self.optimisers.load(state["optimisers"], device)
         self.round, self.last = state["round"], state["last"].clone()
-        if "spent" in state:  # a checkpoint of before there was private training has none
-            self.spent = Spent(*(part.clone() for part in state["spent"]))
+        self.spent = Spent(*(part.clone() for part in state["spent"]))
         self.trained = state["trained"].to(device, copy=True) if "trained" in state else None
 
     def personal_models(self, ids: Tensor | None = None) -> Iterator[Tensor]:

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from pflsweep.records.record import CARRIED
+from pflsweep.records.content import CARRIED
 from pflsweep.util.archive import Archive, ArchivePath, Folder
 
 SUFFIX = ".zip"

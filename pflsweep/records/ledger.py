@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
-from pflsweep.records.record import FORMAT, another_format
+from pflsweep.records.content import FORMAT
+from pflsweep.records.record import another_format
 from pflsweep.util import files
 from pflsweep.util.archive import Folder
 from pflsweep.util.errors import UserError

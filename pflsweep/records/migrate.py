@@ -24,8 +24,9 @@ from pflsweep.config.identity import (
     without_neutral,
 )
 from pflsweep.config.keys import PLUGS, flat, under
-from pflsweep.records import checkpoint
-from pflsweep.records.record import CARRIED, FORMAT, Record, digest_of_config
+from pflsweep.records.checkpoint import Checkpoint, read_torch, write_torch
+from pflsweep.records.content import CARRIED, CHECKPOINT, FORMAT, LABELS, MODELS
+from pflsweep.records.record import Record, digest_of_config
 from pflsweep.util import files as util_files
 from pflsweep.util.errors import UserError
 
@@ -119,7 +120,7 @@ def _migrate_record(folder: Path) -> None:
 def _write(folder: Path, new: Path, meta: Json, config: Json) -> None:
     """Write the files of a record anew where their content changes; copy the others. meta.json comes last."""
     new.mkdir(exist_ok=True)
-    for name in (*CARRIED, "labels.png"):
+    for name in (*CARRIED, LABELS):
         if (folder / name).exists() and name not in ("meta.json", "config.yaml", "status.json"):
             shutil.copyfile(folder / name, new / name)
     status = util_files.read_json(folder / "status.json")
@@ -127,14 +128,30 @@ def _write(folder: Path, new: Path, meta: Json, config: Json) -> None:
     if (new / "newcomers.parquet").exists():
         table = pd.read_parquet(new / "newcomers.parquet")
         util_files.write_parquet(new / "newcomers.parquet", table if "round" in table else table.assign(round=ended))
-    if (folder / "checkpoint.pt").exists():
-        content = checkpoint.read_torch(folder / "checkpoint.pt")
-        checkpoint.write_torch(new / "checkpoint.pt", {**content, "identity": meta["identity"]})
-    if (folder / "models.pt").exists():
-        checkpoint.write_torch(new / "models.pt", {"round": ended, **checkpoint.read_torch(folder / "models.pt")})
+    if (folder / CHECKPOINT).exists():
+        _checkpoint(read_torch(folder / CHECKPOINT)["simulation"], meta["identity"]).write(new)
+    if (folder / MODELS).exists():
+        write_torch(new / MODELS, {"round": ended, **read_torch(folder / MODELS)})
     util_files.write_text(new / "config.yaml", yaml.safe_dump(config, sort_keys=False))
     util_files.write_json(new / "status.json", {**status, "config": [digest_of_config(config)]})
     util_files.write_json(new / "meta.json", meta)
+
+
+def _checkpoint(state: Json, identity: str) -> Checkpoint:
+    """Return a checkpoint of format 0 as one of the present format.
+
+    There the study's state lay in the simulation's, which had no account of private training before there was such a
+    thing, and the rows of all clients were one block.
+    """
+    import torch
+
+    study = state.pop("study", {})
+    if "spent" not in state:
+        nothing = torch.zeros(len(state["last"]), dtype=torch.int64)
+        state["spent"] = [nothing, nothing.double(), nothing.clone()]
+    for store in (state["clients"], state.get("optimisers", {})):
+        store["rows"] = [blocks if isinstance(blocks, list) else [blocks] for blocks in store.get("rows", [])]
+    return Checkpoint(identity, state, study)
 
 
 def _upgraded(meta: Json, config: Json) -> tuple[Json, Json]:

@@ -18,8 +18,9 @@ import pandas as pd
 import yaml
 
 from pflsweep.config.keys import flat
-from pflsweep.records import checkpoint
 from pflsweep.records import matrices as records_matrices
+from pflsweep.records.checkpoint import Checkpoint, read_torch, write_torch
+from pflsweep.records.content import CHECKPOINT, FORMAT, MODELS, PARTS, TABLES
 from pflsweep.util import files
 from pflsweep.util.archive import ArchivePath, Folder
 from pflsweep.util.errors import UserError, without_password
@@ -29,40 +30,6 @@ from pflsweep.util.source_hash import changed
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
-FORMAT = 1  # of a record; `pflsweep record migrate` brings older ones up
-# what half a record may have left behind
-STALE = (
-    *("rounds.parquet", "clients.parquet", "newcomers.parquet", "study.parquet", "matrices.npz"),
-    *("checkpoint.pt", "models.pt", "labels.png"),
-)
-NEEDED: dict[str, dict[str, type]] = {  # what every file says
-    "meta.json": {
-        "identity": str,
-        "name": str,
-        "method": str,
-        "seed": int,
-        "created": str,
-        "environment": dict,
-        "neutral": list,
-        "method_version": int,
-        "plugin_versions": dict,
-        "numerics": dict,
-        "data_checksum": str,
-        "digests": dict,
-    },
-    "status.json": {"status": str, "rounds": int, "config": list},
-}
-TABLES: dict[str, tuple[str, ...]] = {  # the columns that every one has, if it has rows
-    "rounds.parquet": ("round", "seconds", "eval_seconds"),
-    "clients.parquet": ("round", "view", "client", "n", "correct"),
-    "newcomers.parquet": ("epoch", "n", "correct", "round"),
-    "study.parquet": (),
-    "partition.parquet": ("client",),
-}
-# all that a record holds: what can be carried to another folder, meta.json last, and what stays: large, made anew, or
-# of this machine
-CARRIED = (*TABLES, "matrices.npz", "status.json", "config.yaml", "meta.json")
-STAYS = ("checkpoint.pt", "models.pt", "labels.png", "lock")
 VIEWS = ("personal_", "global_", "trained_")  # how the columns of an evaluation begin
 
 
@@ -94,7 +61,7 @@ class Record:
         self.config: dict[str, Any] = self._read("config.yaml", files.read_yaml)
         self.status: dict[str, Any] = self._read("status.json", files.read_json)
         for name, found in (("meta.json", self.meta), ("status.json", self.status)):
-            for key, kind in NEEDED[name].items():
+            for key, kind in PARTS[name].keys.items():
                 if key not in found:
                     raise self._damaged(name, f"without '{key}'")
                 if not isinstance(found[key], kind):
@@ -169,8 +136,9 @@ class Record:
         """Write what is known before training. meta.json comes last, so that half a record is none."""
         with writing(self.folder):
             if not self.begun:
-                for name in STALE:
-                    (self.folder / name).unlink(missing_ok=True)
+                for name, part in PARTS.items():  # what half a record may have left behind
+                    if part.written != "begin":
+                        (self.folder / name).unlink(missing_ok=True)
                 files.write_parquet(self.folder / "partition.parquet", self.partition)
                 self._partition = None
             # the old one stays allowed: the file is still the old one if the process dies right here
@@ -321,17 +289,16 @@ class Record:
         seconds = float((table["seconds"] + table["eval_seconds"]).sum()) if len(table) else 0.0
         return {"rounds": self.done, "seconds": seconds}
 
-    def write(self, simulation: dict[str, Any] | None = None) -> None:
-        """Tables, then the checkpoint. Raises UserError where the disk does not let it."""
+    def write(self, checkpoint: Checkpoint | None = None) -> None:
+        """Write the tables, then the checkpoint. Raises UserError where the disk does not let it."""
         with writing(self.folder):
             self._clients = [self.clients]
             files.write_parquet(self.folder / "rounds.parquet", self.rounds)
             files.write_parquet(self.folder / "clients.parquet", self.clients)
             if self.matrices:
                 files.write_npz(self.folder / "matrices.npz", self.matrices)
-            if simulation is not None:
-                content = {"identity": self.meta["identity"], "simulation": simulation}
-                checkpoint.write_torch(self.folder / "checkpoint.pt", content)
+            if checkpoint is not None:
+                checkpoint.write(self.folder)
             self.set_status(**self._progress())
 
     def set_status(self, **changes: Any) -> None:
@@ -340,19 +307,20 @@ class Record:
         with writing(self.folder):
             files.write_json(self.folder / "status.json", self.status)
 
-    def checkpoint(self) -> dict[str, Any] | None:
-        """Simulation.state() of the last checkpoint, if there is one. Raises UserError on another trial's."""
-        content = self._read("checkpoint.pt", partial(_read_torch, needed=("identity", "simulation")), None)
-        if content is not None and content["identity"] != self.meta["identity"]:
+    def checkpoint(self) -> Checkpoint | None:
+        """Return the last checkpoint, if there is one. Raises UserError where it is another trial's."""
+        found: Checkpoint | None = self._read(CHECKPOINT, Checkpoint.read, None)
+        if found is not None and found.identity != self.meta["identity"]:
             raise UserError(
-                f"{self.place / 'checkpoint.pt'} is a checkpoint of another config ({content['identity']}, "
+                f"{self.place / CHECKPOINT} is a checkpoint of another config ({found.identity}, "
                 f"not {self.meta['identity']}). Put the right file there, or move this one away to begin anew."
             )
-        return None if content is None else content["simulation"]
+        return found
 
-    def drop_checkpoint(self) -> None:
+    def remove(self, name: str) -> None:
+        """Remove one file of the record, if it is there."""
         with writing(self.folder):
-            (self.folder / "checkpoint.pt").unlink(missing_ok=True)
+            (self.folder / name).unlink(missing_ok=True)
 
     def save_newcomers(self, table: pd.DataFrame) -> None:
         """Of the last round, beside those of others at which the trial has ended before."""
@@ -372,7 +340,7 @@ class Record:
     def save_models(self, models: dict[str, Any]) -> None:
         """Of the last round."""
         with writing(self.folder):
-            checkpoint.write_torch(self.folder / "models.pt", {"round": self.done, **models})
+            write_torch(self.folder / MODELS, {"round": self.done, **models})
 
     def models(self) -> dict[str, Any]:
         """{"global": state_dict or None, "personal": {client: state_dict}} after the last round. Raises UserError
@@ -393,7 +361,7 @@ class Record:
         return self._models()[1]
 
     def _models(self) -> tuple[dict[str, Any] | None, int]:
-        found = self._read("models.pt", partial(_read_torch, needed=("round", "global", "personal")), None)
+        found = self._read(MODELS, partial(read_torch, needed=("round", "global", "personal")), None)
         return (None, 0) if found is None else (found, found["round"])
 
     def _table(self, name: str, reader: Callable[[Any], Any]) -> Any:
@@ -474,7 +442,7 @@ def _require_parquet(path: Folder) -> None:
 
 def _require_columns(path: Folder, file: "ParquetFile") -> None:
     """Raise where a table of a record lacks a column. One without rows may have no columns either."""
-    lost = set(TABLES.get(path.name, ())) - set(file.schema_arrow.names)
+    lost = set(PARTS[path.name].columns) - set(file.schema_arrow.names) if path.name in PARTS else set()
     if lost and file.metadata.num_rows:
         raise ValueError(f"no column {min(lost)}")
 
@@ -482,14 +450,6 @@ def _require_columns(path: Folder, file: "ParquetFile") -> None:
 def _require_npz(path: Folder) -> None:
     """Raise where a file of matrices is cut short."""
     zipfile.ZipFile(files.source(path)).close()
-
-
-def _read_torch(path: Path, needed: Sequence[str]) -> dict[str, Any]:
-    """Return what torch.save wrote. Raise where it is no dict with these keys."""
-    content = checkpoint.read_torch(path)
-    if not isinstance(content, dict) or not set(needed) <= content.keys():
-        raise ValueError(f"not a dict with {' and '.join(needed)}")
-    return content
 
 
 def _now() -> str:

@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pflsweep.records.record import FORMAT, kept
+from pflsweep.records.content import FORMAT
+from pflsweep.records.record import kept
 from pflsweep.sweep.plan import relevant
 from pflsweep.sweep.queue import SETTLED, Queue, point_of
 from pflsweep.sweep.status.groups import group_status

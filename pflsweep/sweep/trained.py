@@ -5,8 +5,8 @@ from pathlib import Path
 
 from pflsweep.config.compose import Config
 from pflsweep.config.schema import typed
+from pflsweep.records.content import FORMAT
 from pflsweep.records.ledger import Ledger, ledgers
-from pflsweep.records.record import FORMAT
 from pflsweep.sweep import cost
 from pflsweep.sweep.plan import Group, Plan, relevant
 from pflsweep.sweep.search_space import Point

@@ -14,7 +14,7 @@ from pflsweep.config.compose import Config
 from pflsweep.config.identity import NUMERICS, config_digest, identity, method_name, portable, without_neutral
 from pflsweep.config.keys import PLUGS, flat
 from pflsweep.config.schema import PLUGGED, imported, target, target_path
-from pflsweep.records.record import FORMAT
+from pflsweep.records.content import FORMAT
 from pflsweep.trial.build import BUILT, Parts, neutral_values
 from pflsweep.util.source_hash import code_digests, own_modules
 

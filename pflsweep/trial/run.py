@@ -24,6 +24,8 @@ from pflsweep.engine.finetune import fine_tune
 from pflsweep.engine.stack import Seat
 from pflsweep.methods.optimizer import Sgd
 from pflsweep.ops import memory
+from pflsweep.records.checkpoint import Checkpoint
+from pflsweep.records.content import CHECKPOINT, LABELS, MODELS
 from pflsweep.records.record import Record
 from pflsweep.report import figures
 from pflsweep.studies.study import Study
@@ -136,9 +138,7 @@ class Result:
             model.load_state_dict(state)
         except (RuntimeError, TypeError, AttributeError) as error:  # how PyTorch says that weights do not fit
             why = one_line(error)
-            raise UserError(
-                f"{folder / 'models.pt'} does not fit the model that its config describes: {why}"
-            ) from error
+            raise UserError(f"{folder / MODELS} does not fit the model that its config describes: {why}") from error
         return model
 
 
@@ -214,9 +214,9 @@ def _add_models(record: Record, simulation: engine.Simulation, config: Config) -
     wanted = config.values["checkpoint"]["models"] and record.done == config.values["train"]["rounds"]
     if not wanted or record.models_round == record.done:
         return
-    state = record.checkpoint()
-    if state is not None and state["round"] == record.done:
-        simulation.load(state)
+    checkpoint = record.checkpoint()
+    if checkpoint is not None and checkpoint.round == record.done:
+        simulation.load(checkpoint.simulation)
         record.save_models(_models(simulation))
         return
     mention(
@@ -227,11 +227,11 @@ def _add_models(record: Record, simulation: engine.Simulation, config: Config) -
 
 def _catch_up(record: Record, simulation: engine.Simulation, study: Study | None) -> None:
     """Bring them to the checkpoint's round, in memory. Raises UserError where the tables end before it."""
-    state = record.checkpoint()
-    if state is not None:
-        simulation.load(state)
+    checkpoint = record.checkpoint()
+    if checkpoint is not None:
+        simulation.load(checkpoint.simulation)
         if study is not None:
-            study.load(state["study"], simulation)
+            study.load(checkpoint.study, simulation)
     elif record.done:
         name = record.meta["name"]
         say(f"{name}: its record of {record.done} rounds has no checkpoint to go on from, so it begins anew")
@@ -293,7 +293,7 @@ def _run(
             status = {Pruned: "pruned", StorageUnavailable: "interrupted", LeaseLost: "interrupted"}.get(
                 type(loser), status
             )
-            record.write(_state(simulation, parts.study))
+            record.write(_checkpoint(record, simulation, parts.study))
             record.set_status(status=status, error=f"{type(loser).__name__}: {loser}")
             raise
         except DiskFull as error:
@@ -310,9 +310,9 @@ def _run(
             raise Stopped(f"{name}: stopped, with this trial finished")
 
 
-def _state(simulation: engine.Simulation, study: Study | None) -> dict[str, Any]:
-    """What a checkpoint holds."""
-    return simulation.state() if study is None else {**simulation.state(), "study": study.state()}
+def _checkpoint(record: Record, simulation: engine.Simulation, study: Study | None) -> Checkpoint:
+    """Return the checkpoint of a trial as it is after its last round."""
+    return Checkpoint(record.meta["identity"], simulation.state(), {} if study is None else study.state())
 
 
 def _train(
@@ -347,7 +347,7 @@ def _train(
                 break  # _finish writes
             stopped = stop()
             if stopped or perf_counter() - written >= every:
-                record.write(_state(simulation, study))
+                record.write(_checkpoint(record, simulation, study))
                 written = perf_counter()
             if stopped:
                 raise KeyboardInterrupt
@@ -362,11 +362,11 @@ def _require_sound(losses: np.ndarray, simulation: engine.Simulation) -> None:
 
 
 def _finish(record: Record, simulation: engine.Simulation, parts: Parts, config: Config) -> None:
-    checkpoint = config.values["checkpoint"]
-    record.write(_state(simulation, parts.study))
-    if checkpoint["models"]:
+    wanted = config.values["checkpoint"]
+    record.write(_checkpoint(record, simulation, parts.study))
+    if wanted["models"]:
         record.save_models(_models(simulation))
-    picture = record.folder / "labels.png"
+    picture = record.folder / LABELS
     if not picture.exists():
         where = "-".join(str(record.meta[key]) for key in ("dataset", "partition", "seed"))
         made = figures.labels_png(record.partition, f"Training labels, {where}")
@@ -377,8 +377,8 @@ def _finish(record: Record, simulation: engine.Simulation, parts: Parts, config:
     if parts.study is not None:
         record.save_study(parts.study.table(simulation))
     record.set_status(status="finished")
-    if not checkpoint["keep"] or parts.study is not None:  # with a study no more rounds can follow
-        record.drop_checkpoint()
+    if not wanted["keep"] or parts.study is not None:  # with a study no more rounds can follow
+        record.remove(CHECKPOINT)
 
 
 def _models(simulation: engine.Simulation) -> dict[str, Any]:

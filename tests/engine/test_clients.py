@@ -79,12 +79,6 @@ def test_a_stores_state_is_its_seen_rows(copied: float, monkeypatch: pytest.Monk
     assert torch.equal(other.seen, clients.seen)
 
 
-def test_an_older_state_has_a_tensor_where_there_are_blocks_now() -> None:
-    clients = store()
-    clients.load({"ids": torch.tensor([1, 3]), "rows": [torch.ones(2, 2), torch.tensor([5, 6])]})
-    assert clients.get(torch.arange(4)).number.tolist() == [7, 5, 7, 6]
-
-
 def test_loading_forgets_what_was_there() -> None:
     clients = store()
     clients.put(torch.tensor([2]), rows(20))

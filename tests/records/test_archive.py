@@ -151,7 +151,7 @@ def test_folders_and_archives_lie_beside_one_another(packed: Path, capsys: pytes
 def test_a_record_of_an_archive_is_not_written_to(packed: Path) -> None:
     record = choose(packed, []).records[0]
     before = packed.read_bytes()
-    for write in (record.write, lambda: record.set_status(status="running"), record.drop_checkpoint):
+    for write in (record.write, lambda: record.set_status(status="running"), lambda: record.remove("checkpoint.pt")):
         with pytest.raises(UserError, match=r"x\.zip/\w+ lies in an archive.*`pflsweep record import x\.zip`"):
             write()
     assert packed.read_bytes() == before

@@ -22,7 +22,8 @@ from pflsweep.commands import record as commands_record
 from pflsweep.commands.main import main
 from pflsweep.commands.report import main as report
 from pflsweep.config.compose import compose
-from pflsweep.records.record import CARRIED, Damaged, Record, digest_of_config
+from pflsweep.records.content import CARRIED, CHECKPOINT, MODELS, PARTS
+from pflsweep.records.record import Damaged, Record, digest_of_config
 from pflsweep.report import html, markdown
 from pflsweep.sweep import cost
 from pflsweep.tracking.logging import _tags
@@ -451,7 +452,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "another type": another_type,
     "missing": lambda file: file.unlink(),
 }
-MAY_BE_MISSING = ("matrices.npz", "newcomers.parquet", "study.parquet", "checkpoint.pt", "models.pt")
+MAY_BE_MISSING = tuple(name for name, part in PARTS.items() if part.written == "some")
 
 
 def ends_with(command: str, folder: Path) -> int | UserError:
@@ -478,7 +479,7 @@ COMMANDS = ("report", "export", "import", "Result", "train", "train on")
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", [*CARRIED, "checkpoint.pt", "models.pt"])
+@pytest.mark.parametrize("name", [*CARRIED, CHECKPOINT, MODELS])
 def test_damage_of_any_file_is_an_error_of_every_command_that_has_to_do_with_it(
     folder: Path, name: str, damage: str, capsys: pytest.CaptureFixture
 ) -> None:
@@ -488,7 +489,7 @@ def test_damage_of_any_file_is_an_error_of_every_command_that_has_to_do_with_it(
     for command in COMMANDS:
         if damage == "missing" and name in ("meta.json", *MAY_BE_MISSING):
             continue  # no record, or one that has no such file
-        concerned = {"checkpoint.pt": ("train on",), "models.pt": ("Result", "train")}.get(name, COMMANDS)
+        concerned = {CHECKPOINT: ("train on",), MODELS: ("Result", "train")}.get(name, COMMANDS)
         if command not in concerned or of_another_type:
             continue
         code = ends_with(command, folder)

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from pflsweep.commands.main import main
+from pflsweep.records.content import FORMAT
 from pflsweep.records.ledger import ledgers
 from pflsweep.records.migrate import migrate
-from pflsweep.records.record import FORMAT, Record
+from pflsweep.records.record import Record
 from pflsweep.util import files
 from pflsweep.util.errors import UserError
 
@@ -65,16 +66,21 @@ def test_a_folder_is_migrated_by_a_command(runs: Path, capsys: pytest.CaptureFix
 def test_files_that_were_not_committed_go_along(runs: Path) -> None:
     folder, weights = runs / OLD[0], torch.ones(2)
     rounds = files.read_json(folder / "status.json")["rounds"]
-    torch.save({"identity": OLD[0], "simulation": {"round": rounds, "w": weights}}, folder / "checkpoint.pt")
+    state = {"round": rounds, "last": torch.zeros(3), "study": {"rows": [1]}}
+    state["clients"] = {"ids": torch.arange(2), "rows": [weights]}  # before there were blocks and private training
+    torch.save({"identity": OLD[0], "simulation": state}, folder / "checkpoint.pt")
     torch.save({"global": None, "personal": {0: {"w": weights}}}, folder / "models.pt")
     files.write_parquet(folder / "newcomers.parquet", pd.DataFrame({"epoch": [0], "n": [1], "correct": [1]}))
     migrate(runs)
     record = next(
         r for r in map(Record, (f.parent for f in runs.glob("*/meta.json"))) if r.meta["migrated_from"] == OLD[0]
     )
-    state = record.checkpoint()
-    assert state is not None
-    assert torch.equal(state["w"], weights)
+    checkpoint = record.checkpoint()
+    assert checkpoint is not None
+    assert (checkpoint.round, checkpoint.study) == (rounds, {"rows": [1]})
+    ((block,),) = checkpoint.simulation["clients"]["rows"]
+    assert torch.equal(block, weights)
+    assert [part.tolist() for part in checkpoint.simulation["spent"]] == [[0, 0, 0]] * 3
     assert torch.equal(record.models()["personal"][0]["w"], weights)
     assert len(record.newcomers) == 1
 

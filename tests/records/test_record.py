@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 import torch
 
+from pflsweep.records.checkpoint import Checkpoint
 from pflsweep.records.record import Damaged, Record
 from pflsweep.util import files
 from pflsweep.util.errors import UserError, without_password
@@ -37,7 +38,7 @@ def made(folder: Path, rounds: int = 3) -> Record:
             row["personal_accuracy"] = t / 10
             clients = pd.DataFrame({"round": t, "view": "personal", "client": [0, 1], "n": 2, "correct": [1, 2]})
         record.append(row, clients, {"A": np.full((2, 2), t)})
-    record.write({"round": rounds, "server": [torch.ones(2)]})
+    record.write(Checkpoint(META["identity"], {"round": rounds, "server": [torch.ones(2)]}, {}))
     return record
 
 
@@ -50,9 +51,10 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert again.done == 3
     assert again.status["rounds"] == 3
     assert again.status["seconds"] == pytest.approx(2.25)
-    state = again.checkpoint()
-    assert state is not None
-    assert torch.equal(state["server"][0], torch.ones(2))
+    checkpoint = again.checkpoint()
+    assert checkpoint is not None
+    assert checkpoint.round == 3
+    assert torch.equal(checkpoint.simulation["server"][0], torch.ones(2))
     assert not list(tmp_path.glob(".*")), "temporary files are left"
 
 

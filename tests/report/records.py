@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pflsweep.records.record import FORMAT, Record
+from pflsweep.records.content import FORMAT
+from pflsweep.records.record import Record
 
 SIZE = 10  # test samples of a client
 
