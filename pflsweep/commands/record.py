@@ -349,18 +349,21 @@ def _track(records: list[Record], uri: str | None) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="pflsweep record", description="Carry finished records, and what sweeps say of them.")
-    words = parser.add_subparsers(required=True, metavar="WHAT", help="export | import | migrate")
-    out = words.add_parser("export", description="Copy finished runs, without checkpoints and models.")
+    words = parser.add_subparsers(required=True, metavar="WHAT", title="commands")
+    about = "Copy finished runs, without checkpoints and models."
+    out = words.add_parser("export", description=about, help=about)
     out.add_argument("run", nargs="*", metavar="RUN", help="as in `pflsweep report runs`; default: all, with ledgers")
     out.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to; a folder of runs, or x.zip")
     out.add_argument("--sweep", metavar="NAME", help="runs and ledgers of this sweep alone, such as fedpg/table1")
     out.set_defaults(act=_export)
-    into = words.add_parser("import", description="Take in exported runs: they are known as trained, and in MLflow.")
+    about = "Take in exported runs: they are known as trained, and in MLflow."
+    into = words.add_parser("import", description=about, help=about)
     into.add_argument("source", type=Path, metavar="DIR", help="what was exported; a folder or x.zip")
     into.add_argument("--uri", metavar="URI", help="of MLflow (sqlite:///mlflow.db)")
     into.add_argument("--no-tracking", action="store_true", help="do not tell MLflow")
     into.set_defaults(act=_import)
-    bring = words.add_parser("migrate", description="Bring records of an older pflsweep up to date, in their folder.")
+    about = "Bring records of an older pflsweep up to date, in their folder."
+    bring = words.add_parser("migrate", description=about, help=about)
     bring.add_argument(
         "runs", type=Path, nargs="?", default=Path("runs"), metavar="DIR", help="a folder of runs (runs)"
     )

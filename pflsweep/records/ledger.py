@@ -64,7 +64,7 @@ def ledger_of(path: Folder, content: dict[str, Any]) -> Ledger | None:
     if "sweep" not in content:
         return None
     if content.get("format") != FORMAT:
-        raise UserError(another_format(path, content.get("format"), path.parent.parent))
+        raise another_format(path, content.get("format"), path.parent.parent)
     try:
         own = {key: _of_kind(content, key, kind) for key, kind in OF_A_LEDGER.items()}
         _ = [_of_kind({"seeds": seed}, "seeds", int) for seed in own["seeds"]]

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 VIEWS = ("personal_", "global_", "trained_")  # how the columns of an evaluation begin
 
 
+class OtherFormat(UserError):  # noqa: N818 (a state)
+    """A record or ledger is of another format than this pflsweep's."""
+
+
 class Damaged(UserError):  # noqa: N818 (a state)
     """A file of a record cannot be read."""
 
@@ -57,7 +61,7 @@ class Record:
             raise UserError(f"{self.place} is not a record of a trial: it has no meta.json.")
         self.meta: dict[str, Any] = self._read("meta.json", files.read_json)
         if self.meta.get("format") != FORMAT:
-            raise UserError(another_format(self.place, self.meta.get("format"), self.place.parent))
+            raise another_format(self.place, self.meta.get("format"), self.place.parent)
         self.config: dict[str, Any] = self._read("config.yaml", files.read_yaml)
         self.status: dict[str, Any] = self._read("status.json", files.read_json)
         for name, found in (("meta.json", self.meta), ("status.json", self.status)):
@@ -394,14 +398,15 @@ class Record:
         return Damaged(f"{self.place / name} cannot be read: it is {how}. Put the right file back{anew}.")
 
 
-def another_format(path: Folder, found: Any, runs: Folder) -> str:
-    """Return what is said of a record or ledger in the folder `runs` that has not the format of this pflsweep."""
+def another_format(path: Folder, found: Any, runs: Folder) -> OtherFormat:
+    """Return the error to raise where a record or ledger in the folder `runs` has not the format of this pflsweep."""
     if found is None or (isinstance(found, int) and found < FORMAT):
         mend = f"`pflsweep record migrate {runs}` brings all that is in this folder up to date."
         if isinstance(runs, ArchivePath):
             mend = f"Unzip {runs} into a folder, `pflsweep record migrate` that folder and export it again."
-        return f"{path} was written by an older pflsweep (format {found or 0}, not {FORMAT}). {mend}"
-    return f"{path} was written by a newer pflsweep (format {found!r}, not {FORMAT}): update pflsweep to read it."
+        return OtherFormat(f"{path} was written by an older pflsweep (format {found or 0}, not {FORMAT}). {mend}")
+    newer = f"{path} was written by a newer pflsweep (format {found!r}, not {FORMAT})"
+    return OtherFormat(f"{newer}: update pflsweep to read it.")
 
 
 def digest_of_config(config: dict[str, Any]) -> str:

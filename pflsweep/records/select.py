@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pflsweep.records.archive import exists, places
-from pflsweep.records.record import Record
+from pflsweep.records.record import OtherFormat, Record
 from pflsweep.records.searches import Searches, beside
 from pflsweep.util.archive import ArchivePath, Folder
 from pflsweep.util.errors import UserError, nearest
@@ -84,13 +84,19 @@ def _all(runs: Path) -> Chosen:
             "or name another folder: --runs DIR."
         )
     records, damaged = [], []
+    old: dict[Folder, list[str]] = {}
     among, names = places(runs), ("meta.json", "rounds.parquet")
     found = {file.parent for place in among for name in names for file in place.glob(f"*/{name}")}
     for folder in sorted(found, key=str):
         try:
             records.append(Record(folder))
+        except OtherFormat as error:
+            old.setdefault(folder.parent, []).append(str(error))
         except UserError as error:
             damaged.append(str(error))
+    for errors in old.values():  # a sentence for all: they are mended by one command
+        more = f" {len(errors)} records there are of another format." if len(errors) > 1 else ""
+        damaged.append(errors[0] + more)
     return _each_once(records, damaged)._replace(places=tuple(among))
 
 

@@ -15,6 +15,7 @@ from pflsweep.records.content import FORMAT
 from pflsweep.records.ledger import ledgers
 from pflsweep.records.migrate import migrate
 from pflsweep.records.record import Record
+from pflsweep.records.select import choose
 from pflsweep.util import files
 from pflsweep.util.errors import UserError
 
@@ -34,6 +35,8 @@ def test_older_records_are_refused_with_the_command_that_mends_it(runs: Path) ->
         Record(runs / OLD[0])
     with pytest.raises(UserError, match=r"json was written by an older pflsweep.*record migrate .*runs`"):
         ledgers(runs)
+    (said,) = choose(runs, []).damaged
+    assert said.endswith("brings all that is in this folder up to date. 2 records there are of another format.")
 
 
 def test_newer_records_are_refused(runs: Path) -> None:
