@@ -1,7 +1,9 @@
 """What all benchmarks share: a federation of CIFAR-10's shapes, the engine's rounds, and the plain loop beside them."""
 
 import copy
+import os
 from collections.abc import Callable, Iterable
+from datetime import date
 from statistics import median
 from time import perf_counter, process_time
 from typing import Any
@@ -14,7 +16,10 @@ from torch import Tensor, nn
 from pflsweep.algorithms.fedala import FedALA
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedfomo import FedFomo
+from pflsweep.algorithms.fedpg import FedPG
+from pflsweep.algorithms.pfedme import PFedMe
 from pflsweep.algorithms.pgfed import PGFed
+from pflsweep.algorithms.scaffold import Scaffold
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.federation import Federation
 from pflsweep.engine.simulation import Schedule, Simulation
@@ -22,6 +27,8 @@ from pflsweep.methods.optimizer import Sgd
 from pflsweep.methods.protocol import Verbs
 from pflsweep.methods.task import Task
 from pflsweep.models import cnn, layers
+from pflsweep.ops.products import library
+from pflsweep.util import processor
 
 Build = Callable[[tuple[int, ...], int], nn.Sequential]
 SHAPE, CLASSES, LR = (3, 32, 32), 10, 0.01
@@ -31,6 +38,13 @@ METHODS = {
     "pgfedmo": (PGFed, {"mu": 0.05, "alpha_lr": 0.01, "beta": 0.5, "estimate": "full"}),
     "fedfomo": (FedFomo, {"models": 5, "epsilon": 0.3, "decay": 0.05, "validation": 0.2}),
     "fedala": (FedALA, {"layers": 1, "share": 0.8, "rate": 1.0, "idle": 0.0}),
+    "pfedme": (PFedMe, {"lam": 15.0, "inner_steps": 5, "inner_lr": 0.01, "beta": 1.0, "eval": "theta"}),
+    "scaffold": (Scaffold, {"global_lr": 1.0}),
+    "fedpg": (
+        FedPG,
+        {"form": "rate", "gamma": None, "p_base": "after", "col_scale": "unify", "reference": "median", "tau": None}
+        | {"s": None, "beta": None},
+    ),
 }
 
 
@@ -49,7 +63,7 @@ def federation_of(
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (n, *shape), dtype=torch.uint8, generator=generator)
     y = torch.randint(0, CLASSES, (n,), generator=generator)
-    half = torch.full((3, 1, 1), 0.5)
+    half = torch.full((shape[0], 1, 1), 0.5)
     data = Dataset("random", x, y, sum(samples), CLASSES, 1 / 255, half, half, "random")
     cut = np.split(np.arange(n), np.cumsum([*samples, *test])[:-1])
     rows = Rows(cut[: len(samples)], cut[len(samples) :])
@@ -142,6 +156,13 @@ class PlainLoop:
             / len(y)
             for x, y in self.test
         ]
+
+
+def machine() -> str:
+    """The processor, the date and PyTorch's version, for the head of a table."""
+    width = torch.backends.cpu.get_cpu_capability()
+    where = f"{processor.name()} ({width}), {os.cpu_count()} cores, torch {torch.__version__}"
+    return f"{date.today()}, {where}, large products by {library()}"
 
 
 def compare(runs: dict[str, Callable[[], None]], repeat: int) -> dict[str, tuple[list[float], list[float]]]:

@@ -29,7 +29,7 @@ from pflsweep.conformance.case import advance
 from pflsweep.methods.task import Batch, Task
 from pflsweep.plugins.ala import Ala
 from pflsweep.trial.build import build_dataset, build_federation, build_model
-from pflsweep.trial.metadata import processor
+from pflsweep.util import processor
 from pflsweep.util.source_hash import EQUIVALENT, ROOT, code_digests
 from tests.conformance.test_methods import OWN, REFERENCES, TABLE, YAMLS, case
 
@@ -173,7 +173,8 @@ def test_the_present_code_is_recorded() -> None:
 
 def main() -> int:
     torch.set_num_threads(1)  # sums of several threads are other bits
-    machine = f"{processor()}, torch {torch.__version__}, numpy {np.__version__}"
+    kind = f"{processor.name()}, {torch.backends.cpu.get_cpu_capability()}"
+    machine = f"{kind}, torch {torch.__version__}, numpy {np.__version__}"
     files = (FILE, BITS, ROOT / EQUIVALENT)
     before = [json.loads(file.read_text()) if file.exists() else {} for file in files]
     numbers = {f"{name} v{version(name)}": trajectory(name) for name in ROWS}

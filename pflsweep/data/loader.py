@@ -219,23 +219,27 @@ class ClientData:
     def _batches(self, orders: list[list[np.ndarray]], stream: str | None) -> Iterator[Batch]:
         steps = max(map(len, orders), default=0)
         keys = [None] * steps if stream is None else self._keys(stream, steps)
+        if len(orders) == 1:
+            yield from self._of_one(orders[0], keys)
+            return
         for step, key in enumerate(keys):
-            if len(orders) == 1:
-                x, y = self._of_one(orders[0][step], key)
-                yield Batch(x, y, None, None, key)
-            else:
-                yield self._padded([o[step] if step < len(o) else NONE for o in orders], key)
+            yield self._padded([o[step] if step < len(o) else NONE for o in orders], key)
 
-    def _of_one(self, rows: np.ndarray, key: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Rows of a chunk's only client, x [1, B, ...], y [1, B]. Training batches, those with a key, are augmented,
-        and cut from its data converted once where these are not too large.
+    def _of_one(self, order: list[np.ndarray], keys: Any) -> Iterator[Batch]:
+        """Batches of a chunk's only client, x [1, B, ...], y [1, B].
+
+        Those of training, which have a key, are augmented, and cut from its data converted once where these are not too
+        large.
         """
-        if key is None or self._converted is None:
-            x, y = self._federation.gather(torch.from_numpy(rows).to(self._federation.device))
-        else:
-            place = torch.from_numpy(np.searchsorted(self._rows["train"][0], rows)).to(self._federation.device)
-            x, y = (column[place] for column in self._converted)
-        return (x[None] if key is None else self._federation.augmented(x[None], key)), y[None]
+        converted = self._converted if order and keys[0] is not None else None
+        rows = np.concatenate(order) if order else NONE
+        if converted is not None:
+            rows = np.searchsorted(self._rows["train"][0], rows)
+        index = torch.from_numpy(rows).to(self._federation.device)
+        for where, key in zip(index.split([len(rows) for rows in order]), keys, strict=True):
+            x, y = self._federation.gather(where) if converted is None else (column[where] for column in converted)
+            x = x[None]
+            yield Batch(x if key is None else self._federation.augmented(x, key), y[None], None, None, key)
 
     @cached_property
     def _converted(self) -> tuple[Tensor, Tensor] | None:

@@ -63,8 +63,7 @@ class Poisson:
         for step, key in enumerate(data._keys(stream, max(map(len, orders), default=0))):
             rows = [order[step] if step < len(order) else NONE for order in orders]
             if len(rows) == 1 and len(rows[0]):
-                x, y = data._of_one(rows[0], key)
-                batch = Batch(x, y, None, None, key)
+                (batch,) = data._of_one(rows, key[None])
                 live = torch.ones(1, dtype=torch.bool)
             else:
                 live = torch.tensor([step < len(order) for order in orders])

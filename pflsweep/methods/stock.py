@@ -4,6 +4,7 @@ Each is a verb of protocol.Method, so its first argument is the method. States n
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from pflsweep.methods.protocol import Empty, Given, Method, Setup, Turn, Vector
 from pflsweep.methods.task import Batch
-from pflsweep.ops.vmap import per_client, tree_map
+from pflsweep.ops.vmap import alone, chunk_of, only, per_client, tree_map
 from pflsweep.util.errors import UserError
 
 
@@ -135,10 +136,22 @@ def loss(self: Method, w: Tensor, batch: Batch) -> Tensor:
 
 def run(step: Callable, given: Any, work: Any, batches: Iterable[Batch | tuple[Batch, ...]]) -> Any:
     """`step` over all batches. A client out of batches stands still while others of its chunk go on."""
+    own = alone(step, given)
+    if own is not None:
+        return chunk_of(_run_alone(own, only(work), batches))
     for batch in batches:
         new = step(given, work, batch)
         live = (batch if isinstance(batch, Batch) else batch[0]).live  # a tuple's batches end together
         work = new if live is None else tree_map(_where(live), new, work)
+    return work
+
+
+def _run_alone(step: Callable, work: Any, batches: Iterable[Any]) -> Any:
+    """`run` for the only client of a chunk, whose trees have no dimension of clients."""
+    for batch in map(only, batches):
+        new = step(work, batch)
+        live = (batch if isinstance(batch, Batch) else batch[0]).live
+        work = new if live is None else tree_map(partial(torch.where, live), new, work)
     return work
 
 

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pflsweep.methods.dense import DenseGradient
 from pflsweep.models.blocks import head_of
 from pflsweep.models.layers import context, number_layers
 from pflsweep.ops import random
@@ -67,6 +68,7 @@ class Task:
     compiled: the size of batches on which gradients of the plain loss are compiled programs; 0: none are.
     size: P. extractor, head: slices of w. blocks: one slice a block, bottom to top. A task is one thread's: a forward
     pass puts its parameters into the one model.
+    dense: the gradient written out, where all layers are linear or ReLU; else None, and autograd computes it.
     """
 
     def __init__(self, model: nn.Sequential, precision: str = "fp32", compiled: int = 0) -> None:
@@ -91,6 +93,8 @@ class Task:
         self._where = {name: where for entries in self._layout for name, where, _ in entries}
         number_layers(model)  # a user's own nn.Sequential too: each dropout layer draws in a way of its own
         self.size = start
+        self.dense = DenseGradient.of(model)
+        self._last: tuple[Tensor, Any] | None = None  # w of the last gradient, and its views
         self.head = self.blocks[-1]
         self.extractor = slice(0, self.head.start)
         self.classes = head_of(model).out_features
@@ -178,15 +182,33 @@ class Task:
         if loss is cross_entropy and self._compiles(batch):
             how = (None if part is None else (part.start, part.stop), top)
             return self._program(self._gradient, how, w, batch.x, batch.y, batch.mask, batch.key)
+        if self.dense is not None and loss is cross_entropy and not features and self._is_plain(batch):
+            if part is not None:
+                self._names(part.start, part.stop)
+            return self.dense.value_and_grad(w, batch.x, batch.y, part, 0 if top is None else len(self.blocks) - top)
         return self._joined(w, batch, loss, part, top, features)
 
     def grads(self, w: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """`grad` by parameter, as `views` has w. To join them is a pass over P more."""
-        if batch.private is not None or self._compiles(batch):
-            return self.views(self.grad(w, batch))
+        """`grad` by parameter, as `views` has w. To join them is a pass over P more, unless `is_joined`."""
         return self._grads(w, batch, cross_entropy, None, None, False)[1]
 
+    def descend(self, w: Tensor, batch: Batch, lr: float) -> bool:
+        """Write w - lr grad f_B(w) into w at once, where the gradient is written out. Return whether it was done."""
+        if self.dense is None or not self._is_plain(batch) or batch.private is not None or self._compiles(batch):
+            return False
+        self.dense.descend(self._views(w, self.dense.parameters), batch.x, batch.y, lr)
+        return True
+
+    def is_joined(self, batch: Batch) -> bool:
+        """Whether `grad` is made as one vector, not of a gradient by parameter."""
+        private, written_out = batch.private is not None, self.dense is not None and self._is_plain(batch)
+        return vmapped() or private or written_out or self._compiles(batch)
+
     # Inside
+
+    def _is_plain(self, batch: Batch) -> bool:
+        """Whether a batch is one client's, without padding, at full precision."""
+        return batch.mask is None and self.precision != "bf16" and not vmapped()
 
     def _compiles(self, batch: Batch) -> bool:
         """Only batches of one size: those that are cut short would each need a program of their own."""
@@ -212,7 +234,8 @@ class Task:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss and its gradient by parameter."""
         first = 0 if top is None else len(self.blocks) - top
-        pieces = self._pieces(w, first, None)
+        whole = part is None and not first and not vmapped()
+        pieces = self._views(w, self._leaves) if whole else self._pieces(w, first, None)
         names = list(pieces) if part is None else self._names(part.start, part.stop)
 
         def value(*free: Tensor) -> Tensor:
@@ -227,11 +250,21 @@ class Task:
         if vmapped():
             grads, result = torch.func.grad_and_value(value, argnums=tuple(range(len(free))))(*free)
         else:
-            free = [piece.detach().requires_grad_() for piece in free]
+            free = free if whole else [piece.detach().requires_grad_() for piece in free]
             with torch.enable_grad():
                 result = value(*free)
             grads = torch.autograd.grad(result, free)
         return result.detach(), dict(zip(names, grads, strict=True))
+
+    def _leaves(self, w: Tensor) -> dict[str, Tensor]:
+        """The parameters as leaves of autograd's graphs."""
+        return {name: piece.detach().requires_grad_() for name, piece in self.views(w).items()}
+
+    def _views(self, w: Tensor, of: Callable[[Tensor], Any]) -> Any:
+        """What `of` makes of w. A local loop that writes into w gets the same in each step."""
+        if self._last is None or self._last[0] is not w:
+            self._last = w, of(w)
+        return self._last[1]
 
     def _private(self, how: Private, w: Tensor, batch: Batch, *options: Any) -> tuple[Tensor, Tensor]:
         """Abadi et al. 2016, Algorithm 1: (sum of the samples' clipped gradients + N(0, sigma^2 C^2 I)) / size."""

@@ -21,12 +21,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from pflsweep.ops import memory, random
+from pflsweep.ops import memory, products, random
 from pflsweep.ops.vmap import vmapped
 from pflsweep.util.errors import UserError, nearest
 
 NORMS = ("group", "batch", "none")
-_LARGE = 1 << 21  # multiply-adds from which a product of oneDNN's is faster: it is called from Python
 
 
 class Moments(NamedTuple):
@@ -95,12 +94,12 @@ class Conv2d(nn.Conv2d):
 
 
 class _Product(torch.autograd.Function):
-    """a [m, k] @ b [n, k].T by oneDNN, and so are its gradients of any order."""
+    """a [m, k] @ b [n, k].T by `products`, and so are its gradients of any order."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
         ctx.save_for_backward(a, b)
-        return torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
+        return products.by_onednn(a, b)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -110,21 +109,15 @@ class _Product(torch.autograd.Function):
 
 
 class Linear(nn.Linear):
-    """nn.Linear; on a CPU, large products are oneDNN's, whose convolutions PyTorch uses too. On AMD's processors they
-    are twice as fast as those of MKL, which it takes otherwise (docs/speed.md).
-    """
+    """nn.Linear; on a CPU, large products are by the library that is the faster one there (ops/products.py)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if not _by_onednn(x, self.weight):
+        if not (products.library() == "oneDNN" and _computes() and x.dim() == 2):
+            return super().forward(x)
+        if not products.is_for_onednn(x, self.weight):
             return super().forward(x)
         out = _Product.apply(x, self.weight)
         return out if self.bias is None else out + self.bias
-
-
-def _by_onednn(x: Tensor, weight: Tensor) -> bool:
-    if not (_ONEDNN and _computes() and x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32):
-        return False
-    return x.dim() == 2 and x.shape[0] > 1 and x.shape[0] * weight.numel() >= _LARGE
 
 
 def _computes() -> bool:
@@ -139,18 +132,6 @@ def _computes() -> bool:
         or torch._C._len_torch_dispatch_stack()
         or forward_ad._current_level >= 0
     )
-
-
-def _has_onednn() -> bool:
-    """Whether this PyTorch has what is used here as it is used: some of it is not public."""
-    try:
-        a = torch.ones(2, 3, dtype=torch.float32)
-        return _computes() and torch.equal(_Product.apply(a, a), a @ a.T)
-    except (AttributeError, RuntimeError, TypeError):
-        return False
-
-
-_ONEDNN = _has_onednn()
 
 
 class Dropout(Numbered):

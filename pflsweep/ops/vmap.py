@@ -80,7 +80,30 @@ def per_client(fn: Callable) -> Callable:
         finally:
             _here.mode = None
 
+    lifted.of_one = fn  # type: ignore[attr-defined]
     return lifted
+
+
+def alone(step: Callable, given: Any) -> Callable[[Any, Any], Any] | None:
+    """Return step(given, work, batch) for the only client of a chunk, as a function of its own (work, batch).
+
+    What does not differ from step to step is taken apart once. None where `step` is not marked @per_client, or the
+    chunk has more clients.
+    """
+    fn, clients = getattr(step, "of_one", None), leaves(given)[0].shape[0]
+    if fn is None or clients > 1:
+        return None
+    one, args = _for_one(fn, step.__self__, (given,))  # type: ignore[attr-defined]
+    fixed = only(args)
+
+    def own(work: Any, batch: Any) -> Any:
+        _here.mode = "one"
+        try:
+            return one(*fixed, work, batch)
+        finally:
+            _here.mode = None
+
+    return own
 
 
 class ClientNumber:
@@ -120,12 +143,17 @@ def _for_one(fn: Callable, owner: Any, args: tuple) -> tuple[Callable, tuple]:
 
 
 def _one(fn: Callable, args: tuple) -> Any:
-    return tree_map(_unsqueeze, fn(*only(args)))
+    return chunk_of(fn(*only(args)))
 
 
 def only(tree: Any) -> Any:
     """The tree of the one client of a chunk."""
     return tree_map(_squeeze, tree)
+
+
+def chunk_of(tree: Any) -> Any:
+    """The opposite of `only`."""
+    return tree_map(_unsqueeze, tree)
 
 
 def _squeeze(leaf: Tensor) -> Tensor:

@@ -17,9 +17,10 @@ from pflsweep.config.identity import method_name, option_of, shipped_options
 from pflsweep.config.schema import imported
 from pflsweep.sweep.plan import Job, Plan, changed
 from pflsweep.trial.build import build_dataset, build_model, device_of
-from pflsweep.trial.metadata import model_name, processor
+from pflsweep.trial.metadata import model_name
 from pflsweep.trial.process import cores, process_wide
 from pflsweep.util import files as util_files
+from pflsweep.util import processor
 from pflsweep.util.errors import UserError
 
 
@@ -189,7 +190,7 @@ def speed(config: Config, speeds: Speeds, workers: int = 1) -> tuple[float | Non
         device = device_of(config)
         share = cores(config, workers) if device == "cpu" else 1
         choices = {**config.choices, "model": model_name(config)}
-        keys = _keys(choices, {"device": device, "processor": processor()}, config)
+        keys = _keys(choices, {"device": device, "processor": processor.name()}, config)
         for key, how in zip(keys, ("its own runs", "other methods' runs"), strict=True):
             if key in speeds:
                 return share * speeds[key], how

@@ -14,8 +14,10 @@ from pflsweep.config.compose import Config
 from pflsweep.config.identity import NUMERICS, config_digest, identity, method_name, portable, without_neutral
 from pflsweep.config.keys import PLUGS, flat
 from pflsweep.config.schema import PLUGGED, imported, target, target_path
+from pflsweep.ops import products
 from pflsweep.records.content import FORMAT
 from pflsweep.trial.build import BUILT, Parts, neutral_values
+from pflsweep.util import processor
 from pflsweep.util.source_hash import code_digests, own_modules
 
 
@@ -117,23 +119,11 @@ def _environment(parts: Parts) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "platform": platform.platform(),
-        "processor": processor(),
+        "processor": processor.name(),
+        "products": products.library(),
         "threads": torch.get_num_threads(),
         "device": str(parts.federation.device),
     }
-
-
-@cache
-def processor() -> str:
-    """The processor's name: platform.processor() is empty on many Linux systems."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
-        platform.machine(),
-    )
 
 
 @cache  # the code that runs is the one that was there at the start

@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from pflsweep.models import cnn_norm, cnn_pg, layers
 from pflsweep.models.blocks import model_of
 from pflsweep.models.layers import BatchNorm2d, Conv2d, Dropout, Linear, context
+from pflsweep.ops import products
 from pflsweep.ops.random import fold, tensor_key
 
 KEY = tensor_key(0, "test")
@@ -205,7 +206,7 @@ def test_a_convolution_with_channels_last_is_the_same_convolution(lifted: bool, 
     assert lifted or got.is_contiguous(memory_format=torch.channels_last)
 
 
-def products(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+def derivatives(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
     """A dense layer and what its derivatives of first and second order give, with a gradient of stride 0 among them."""
     layer = Linear(weight.shape[1], weight.shape[0])
     layer.weight, layer.bias = nn.Parameter(weight), nn.Parameter(bias)
@@ -229,17 +230,19 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
         return forward(ctx, a, b)
 
     monkeypatch.setattr(layers._Product, "forward", staticmethod(watched))
+    taken = "oneDNN" if products._has_onednn() else "torch"
+    monkeypatch.setattr(products, "library", lambda: taken)
     return seen
 
 
 def test_a_large_dense_layer_is_the_same_layer(called: list, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     x, weight, bias = torch.randn(32, 300) / 17, torch.randn(256, 300) / 17, torch.randn(256)
-    fast = products(x, weight, bias)
-    assert len(called) > 5 or not layers._ONEDNN
-    monkeypatch.setattr(layers, "_by_onednn", lambda x, weight: False)
+    fast = derivatives(x, weight, bias)
+    assert len(called) > 5 or not products._has_onednn()
+    monkeypatch.setattr(products, "library", lambda: "torch")
     called.clear()
-    usual = products(x, weight, bias)
+    usual = derivatives(x, weight, bias)
     assert not called
     for one, other in zip(fast, usual, strict=True):
         assert torch.allclose(one, other, rtol=1e-5, atol=1e-5 * float(other.abs().max()))

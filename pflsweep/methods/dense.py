@@ -1,0 +1,144 @@
+"""The gradient of a dense model, written out: the products that autograd takes, without its graph.
+
+A step of a small model is mostly overhead. This takes a third of the calls, and each parameter's gradient is computed
+into its place in the flat vector, so that nothing is joined afterwards.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pflsweep.models import layers
+from pflsweep.ops import products
+
+Parameters = list[tuple[Tensor, Tensor | None]]  # of each layer: weight [outputs, inputs] and bias [outputs]
+
+
+class Layer(NamedTuple):
+    """A linear layer, and whether ReLU follows it. Its weight begins at w[start], and its bias follows."""
+
+    start: int
+    outputs: int
+    inputs: int
+    bias: bool
+    relu: bool
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Entries of the weight, and of the bias."""
+        return self.outputs * self.inputs, self.outputs if self.bias else 0
+
+
+@dataclass(frozen=True)
+class DenseGradient:
+    """The gradient of a batch's mean cross-entropy, for a model of linear layers and ReLU, without padding.
+
+    layers: bottom to top. below: for each block the number of layers under it.
+    """
+
+    layers: tuple[Layer, ...]
+    below: tuple[int, ...]
+
+    @classmethod
+    def of(cls, model: nn.Sequential) -> "DenseGradient | None":
+        """Return the gradient of a model of blocks; None where it has other layers."""
+        found: list[Layer] = []
+        below, size = [], 0
+        for block in model:
+            below.append(len(found))
+            for module in _modules(block):
+                if type(module) is nn.Linear or type(module) is layers.Linear:
+                    bias = module.bias is not None
+                    found.append(Layer(size, module.out_features, module.in_features, bias, relu=False))
+                    size += sum(found[-1].sizes)
+                elif type(module) is nn.ReLU and found:
+                    found[-1] = found[-1]._replace(relu=True)
+                elif not (type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1) and not found):
+                    return None
+        return cls(tuple(found), tuple(below))
+
+    def parameters(self, w: Tensor, first: int = 0) -> Parameters:
+        """Return the parameters of each layer as views of w, which has those from block `first` on."""
+        chain = self.layers[self.below[first] :]
+        pieces = iter(w.split([size for layer in chain for size in layer.sizes]))
+        return [
+            (weight.view(own.outputs, own.inputs), bias if own.bias else None)
+            for own, weight, bias in zip(chain, pieces, pieces, strict=True)
+        ]
+
+    def value_and_grad(
+        self, w: Tensor, x: Tensor, y: Tensor, part: slice | None = None, first: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """Return the mean cross-entropy, a scalar, and its gradient [len(part)], or of all of w.
+
+        w: the parameters from block `first` on. x [B, ...]: what that block sees. y [B]: labels. part: a slice of the
+        whole model's w, made of whole parameters.
+        """
+        chain, parameters = self.layers[self.below[first] :], self.parameters(w, first)
+        seen = _forward(chain, parameters, x)
+        logp = F.log_softmax(seen[-1], 1)
+        loss = F.nll_loss(logp, y)
+        offset = chain[0].start
+        start, stop = (0, len(w)) if part is None else (part.start - offset, part.stop - offset)
+        lowest = max(k for k, own in enumerate(chain) if k == 0 or own.start - offset <= start)
+        grad = torch.empty_like(w)  # of what is not wanted, too, which stays empty
+        grads = self.parameters(grad, first)
+        for k, error in _errors(chain, parameters, seen, _less_one(logp.exp_(), y).div_(len(y)), lowest):
+            weight, bias = grads[k]
+            if chain[k].start - offset < stop:
+                products.product(error.t(), seen[k], out=weight)
+                if bias is not None:
+                    torch.sum(error, 0, out=bias)
+        return loss, grad[start:stop]
+
+    def descend(self, parameters: Parameters, x: Tensor, y: Tensor, lr: float) -> None:
+        """Write w - lr times the gradient of the mean cross-entropy into the parameters, without forming it."""
+        seen = _forward(self.layers, parameters, x)
+        rate = -lr / len(y)
+        for k, error in _errors(self.layers, parameters, seen, _less_one(seen[-1].softmax(1), y), 0):
+            weight, bias = parameters[k]
+            weight.addmm_(error.t(), seen[k], alpha=rate)
+            if bias is not None:
+                bias.add_(error.sum(0), alpha=rate)
+
+
+def _forward(chain: Sequence[Layer], parameters: Parameters, x: Tensor) -> list[Tensor]:
+    """Return what each layer sees, and the logits [B, K]."""
+    seen = [x.flatten(1)]
+    for own, (weight, bias) in zip(chain, parameters, strict=True):
+        a = products.linear(seen[-1], weight, bias)
+        seen.append(a.relu_() if own.relu else a)
+    return seen
+
+
+def _less_one(p: Tensor, y: Tensor) -> Tensor:
+    """Return p [B, K] minus 1 at each label y [B], in place: of the softmax, B times the loss's gradient."""
+    return p.scatter_add_(1, y.unsqueeze(1), p.new_full((len(y), 1), -1))
+
+
+def _errors(
+    chain: Sequence[Layer], parameters: Parameters, seen: list[Tensor], error: Tensor, lowest: int
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield each layer's number and the loss's gradient at its outputs [B, outputs], down to the layer `lowest`.
+
+    error: that of the logits. The next one is known before one is yielded, so its layer may be written to.
+    """
+    for k in reversed(range(lowest, len(chain))):
+        if chain[k].relu:
+            error = torch.ops.aten.threshold_backward(error, seen[k + 1], 0)
+        below = products.product(error, parameters[k][0]) if k > lowest else error
+        yield k, error
+        error = below
+
+
+def _modules(block: nn.Module) -> Iterator[nn.Module]:
+    """The layers of a block, in the order in which it applies them."""
+    if type(block) is nn.Sequential:
+        for module in block:
+            yield from _modules(module)
+    else:
+        yield block
