@@ -104,6 +104,7 @@ def test_libraries_stay_where_they_belong(name: str) -> None:
     assert not found & set(NEVER_IN.get(package, ()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("modules", "absent"),
     [

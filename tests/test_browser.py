@@ -19,7 +19,7 @@ from pflsweep.commands.main import main
 from tests.browser import Page, browser, program
 from tests.tracking.test_run import empty  # noqa: F401 (a fixture)
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's own
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's and SQLAlchemy's own
 SWEEP = """\
 seeds: [0]
 search: tune=grid
@@ -102,7 +102,6 @@ def has(text: str) -> str:
     return f"document.body.innerText.includes({text!r})"
 
 
-@pytest.mark.slow
 def test_the_run_list_names_the_sweep_and_behind_its_plus_its_trials(seen: Seen) -> None:
     address = re.sub(r"runs/\w+", "runs", seen.link("own/table"))
     seen.page.open(address, has("own/table"))
@@ -113,7 +112,6 @@ def test_the_run_list_names_the_sweep_and_behind_its_plus_its_trials(seen: Seen)
     seen.page.picture(seen.folder / "list.png")
 
 
-@pytest.mark.slow
 def test_the_sweeps_run_has_its_pictures(seen: Seen) -> None:
     address, _, end = seen.link("own/table").partition("?")
     seen.page.open(f"{address}?{end}", has("Report own/table"))
@@ -123,7 +121,6 @@ def test_the_sweeps_run_has_its_pictures(seen: Seen) -> None:
         seen.page.open(f"{address}/artifacts/{picture}?{end}", LARGE)
 
 
-@pytest.mark.slow
 def test_a_trials_run_has_its_curves(seen: Seen) -> None:
     """Of four rounds: a chart of FedAvg's first metrics, those of its global model, has as many points."""
     (ledger,) = (seen.folder / "runs/sweeps").glob("*.json")
@@ -134,7 +131,6 @@ def test_a_trials_run_has_its_curves(seen: Seen) -> None:
     seen.page.picture(seen.folder / "curves.png")
 
 
-@pytest.mark.slow
 def test_a_reports_page_shows_table_and_figures(seen: Seen) -> None:
     seen.page.open((seen.folder / "reports/own/table/page.html").as_uri(), LARGE)
     assert seen.page.ask("document.title") == "own/table: Accuracy on digits with 4 clients (%)"
@@ -145,7 +141,6 @@ def test_a_reports_page_shows_table_and_figures(seen: Seen) -> None:
     seen.page.picture(seen.folder / "page.png")
 
 
-@pytest.mark.slow
 def test_mlflow_shows_the_page_with_its_figures(seen: Seen) -> None:
     address, _, end = seen.link("own/table").partition("?")
     address += "/artifacts/reports/own/table/page.html"

@@ -8,8 +8,9 @@ import pytest
 from tests.chaos import Chaos
 from tests.sweep.differences import Comparison, without_times
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_a_disturbed_sweep_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
     chaos = Chaos(tmp_path, kills=4, seed=1, setups=["sqlite-2"], methods=["scaffold", "pgfed"])
     assert chaos.run() == 0, chaos.differences

@@ -20,7 +20,7 @@ from tests.conformance.test_methods import case
 from tests.trial.test_run import Ear
 from tests.trial.test_run import assert_same as assert_same_result
 
-pytestmark = pytest.mark.usefixtures("elsewhere")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("elsewhere")]
 SMALL = (
     "tracking=none dataset=digits model=mlp model.hidden=[16] partition.clients=6 partition.least=20 train.rounds=2 "
     "train.epochs=1 train.threads=1 train.chunk=6 "

@@ -25,6 +25,8 @@ from pflsweep.ops import compiled
 from pflsweep.plugins.privacy import DpSgd
 from tests.conformance.test_methods import TABLE, TRIED, case
 
+pytestmark = pytest.mark.slow
+
 # sums are taken in another order there
 ROUNDED = (any_chunking, any_chunking_with_noise, stacking_changes_nothing, labels_do_not_matter)
 ON_CPU = [property_ for property_ in PROPERTIES if property_ is not another_device_changes_nothing]

@@ -44,6 +44,7 @@ def pflsweep(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_the_examples_are_options_like_all_others(folder: Path) -> None:
     algorithms = ["fedavg", *EXAMPLES]
     chosen = f"algorithm={','.join(algorithms)}"
@@ -56,6 +57,7 @@ def test_the_examples_are_options_like_all_others(folder: Path) -> None:
     assert len({line[2] for line in rows.values()}) == 3, "each server rule changes the accuracy"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "name"), [(README, "server_step"), (GUIDE, "fedavgm")], ids=["README", "docs"])
 def test_the_examples_pass_the_conformance_suite(folder: Path, page: str, name: str) -> None:
     (command,) = re.findall(rf"^    pflsweep (check {name}\..*)$", page, flags=re.MULTILINE)
@@ -66,6 +68,7 @@ def test_the_examples_pass_the_conformance_suite(folder: Path, page: str, name: 
     assert "properties hold" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_examples_are_tuned_over_their_own_spaces(folder: Path) -> None:
     chosen = f"algorithm={','.join(EXAMPLES)}"
     command = ("--config-dir", "my_conf", "-m", chosen, "tune=grid", "plan=true", "tracking=none")

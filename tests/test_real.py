@@ -4,6 +4,8 @@ import pytest
 
 import pflsweep
 
+pytestmark = pytest.mark.slow
+
 SMALL = [
     "dataset=mnist",
     "model=mlp",

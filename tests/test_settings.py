@@ -67,6 +67,7 @@ def _fedfomo(row: Any, made: dict[str, Any]) -> None:
         made |= {"+setting": "fedfomo_dp", "privacy.sigma": words[1].removeprefix("sigma")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "row", list(PRINTED.itertuples()), ids=lambda r: f"{r.paper}-{r.table}-{r.dataset}-{r.setting}"
 )

@@ -6,10 +6,11 @@ import pytest
 from tests.conformance.test_methods import TABLE
 from tests.works import Works, holds
 
+pytestmark = pytest.mark.slow
+
 CLAIMS = [(name, works) for name, row in TABLE.items() for works in row.works]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "works"), CLAIMS, ids=lambda v: getattr(v, "says", v))
 def test_works(name: str, works: Works) -> None:
     margins = works.margins(TABLE[name].algorithm or name)

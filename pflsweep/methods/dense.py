@@ -71,21 +71,21 @@ class DenseGradient:
         ]
 
     def value_and_grad(
-        self, w: Tensor, x: Tensor, y: Tensor, part: slice | None = None, first: int = 0
+        self, parameters: Parameters, x: Tensor, y: Tensor, part: slice | None = None, first: int = 0
     ) -> tuple[Tensor, Tensor]:
-        """Return the mean cross-entropy, a scalar, and its gradient [len(part)], or of all of w.
+        """Return the mean cross-entropy, a scalar, and its gradient [len(part)], or of all parameters.
 
-        w: the parameters from block `first` on. x [B, ...]: what that block sees. y [B]: labels. part: a slice of the
-        whole model's w, made of whole parameters.
+        parameters: from block `first` on. x [B, ...]: what that block sees. y [B]: labels. part: a slice of the whole
+        model's w, made of whole parameters.
         """
-        chain, parameters = self.layers[self.below[first] :], self.parameters(w, first)
+        chain = self.layers[self.below[first] :]
         seen = _forward(chain, parameters, x)
         logp = F.log_softmax(seen[-1], 1)
         loss = F.nll_loss(logp, y)
-        offset = chain[0].start
-        start, stop = (0, len(w)) if part is None else (part.start - offset, part.stop - offset)
-        lowest = max(k for k, own in enumerate(chain) if k == 0 or own.start - offset <= start)
-        grad = torch.empty_like(w)  # of what is not wanted, too, which stays empty
+        offset, size = chain[0].start, chain[-1].start + sum(chain[-1].sizes) - chain[0].start
+        start, stop = (0, size) if part is None else (part.start - offset, part.stop - offset)
+        lowest = max((k for k, own in enumerate(chain) if own.start - offset <= start), default=0)
+        grad = logp.new_empty(size)  # of what is not wanted, too, which stays empty
         grads = self.parameters(grad, first)
         for k, error in _errors(chain, parameters, seen, _less_one(logp.exp_(), y).div_(len(y)), lowest):
             weight, bias = grads[k]
@@ -94,16 +94,6 @@ class DenseGradient:
                 if bias is not None:
                     torch.sum(error, 0, out=bias)
         return loss, grad[start:stop]
-
-    def descend(self, parameters: Parameters, x: Tensor, y: Tensor, lr: float) -> None:
-        """Write w - lr times the gradient of the mean cross-entropy into the parameters, without forming it."""
-        seen = _forward(self.layers, parameters, x)
-        rate = -lr / len(y)
-        for k, error in _errors(self.layers, parameters, seen, _less_one(seen[-1].softmax(1), y), 0):
-            weight, bias = parameters[k]
-            weight.addmm_(error.t(), seen[k], alpha=rate)
-            if bias is not None:
-                bias.add_(error.sum(0), alpha=rate)
 
 
 def _forward(chain: Sequence[Layer], parameters: Parameters, x: Tensor) -> list[Tensor]:
@@ -125,14 +115,14 @@ def _errors(
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield each layer's number and the loss's gradient at its outputs [B, outputs], down to the layer `lowest`.
 
-    error: that of the logits. The next one is known before one is yielded, so its layer may be written to.
+    error: that of the logits.
     """
     for k in reversed(range(lowest, len(chain))):
         if chain[k].relu:
             error = torch.ops.aten.threshold_backward(error, seen[k + 1], 0)
-        below = products.product(error, parameters[k][0]) if k > lowest else error
         yield k, error
-        error = below
+        if k > lowest:
+            error = products.product(error, parameters[k][0])
 
 
 def _modules(block: nn.Module) -> Iterator[nn.Module]:

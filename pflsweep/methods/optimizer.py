@@ -45,8 +45,6 @@ class Sgd:
 
     def descend(self, task: Task, w: Tensor, state: Tensor, batch: Batch, lr: float | Tensor) -> tuple[Tensor, Tensor]:
         """`update` along the gradient of the batch's mean loss, parameter by parameter where nothing needs a vector."""
-        if not self.momentum and not self.weight_decay and isinstance(lr, float) and task.descend(w, batch, lr):
-            return w, state
         if task.is_joined(batch):
             return self.update(w, state, task.grad(w, batch), lr)
         pieces = task.views(w)

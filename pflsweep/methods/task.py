@@ -94,7 +94,7 @@ class Task:
         number_layers(model)  # a user's own nn.Sequential too: each dropout layer draws in a way of its own
         self.size = start
         self.dense = DenseGradient.of(model)
-        self._last: tuple[Tensor, Any] | None = None  # w of the last gradient, and its views
+        self._last: tuple[Tensor, Callable, Any] | None = None  # w of the last gradient, and what was made of it
         self.head = self.blocks[-1]
         self.extractor = slice(0, self.head.start)
         self.classes = head_of(model).out_features
@@ -185,19 +185,17 @@ class Task:
         if self.dense is not None and loss is cross_entropy and not features and self._is_plain(batch):
             if part is not None:
                 self._names(part.start, part.stop)
-            return self.dense.value_and_grad(w, batch.x, batch.y, part, 0 if top is None else len(self.blocks) - top)
+            first = 0 if top is None else len(self.blocks) - top
+            of = self.dense.parameters
+            parameters = of(w, first) if first else self._views(w, of)
+            return self.dense.value_and_grad(parameters, batch.x, batch.y, part, first)
         return self._joined(w, batch, loss, part, top, features)
 
     def grads(self, w: Tensor, batch: Batch) -> dict[str, Tensor]:
         """`grad` by parameter, as `views` has w. To join them is a pass over P more, unless `is_joined`."""
+        if self.is_joined(batch):
+            return self.views(self.grad(w, batch))
         return self._grads(w, batch, cross_entropy, None, None, False)[1]
-
-    def descend(self, w: Tensor, batch: Batch, lr: float) -> bool:
-        """Write w - lr grad f_B(w) into w at once, where the gradient is written out. Return whether it was done."""
-        if self.dense is None or not self._is_plain(batch) or batch.private is not None or self._compiles(batch):
-            return False
-        self.dense.descend(self._views(w, self.dense.parameters), batch.x, batch.y, lr)
-        return True
 
     def is_joined(self, batch: Batch) -> bool:
         """Whether `grad` is made as one vector, not of a gradient by parameter."""
@@ -262,9 +260,9 @@ class Task:
 
     def _views(self, w: Tensor, of: Callable[[Tensor], Any]) -> Any:
         """What `of` makes of w. A local loop that writes into w gets the same in each step."""
-        if self._last is None or self._last[0] is not w:
-            self._last = w, of(w)
-        return self._last[1]
+        if self._last is None or self._last[0] is not w or self._last[1] != of:
+            self._last = w, of, of(w)
+        return self._last[2]
 
     def _private(self, how: Private, w: Tensor, batch: Batch, *options: Any) -> tuple[Tensor, Tensor]:
         """Abadi et al. 2016, Algorithm 1: (sum of the samples' clipped gradients + N(0, sigma^2 C^2 I)) / size."""

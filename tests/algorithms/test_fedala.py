@@ -187,6 +187,7 @@ def test_fedprox_is_held_to_what_was_sent_not_to_the_mix():
     assert any(not torch.equal(start[0], sent) for _, start in seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", ["scaffold", "fedrod", "fedbabu", "local", "fedala", "pgfed", "fedfomo", "apple", "fedavg_c", "fedprox_c"]
 )
@@ -196,6 +197,7 @@ def test_methods_that_ala_would_distort_are_refused(method):
         build(config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     ["fedavg", "fedprox", "perfedavg", "fedrep", "pfedme", "ditto", "fedamp", "fedphp", "partialfed"],

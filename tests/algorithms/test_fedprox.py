@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from pflsweep.algorithms.fedprox import FedProx
@@ -25,6 +26,7 @@ def test_by_hand():
     close(run.w, [-0.0925, 0.0925])
 
 
+@pytest.mark.slow
 def test_a_stronger_term_holds_clients_nearer():
     """What the term is for, on real digits. Accuracy does not show it here: on five federations of digits and on
     synthetic(1, 1), mu of 0.1 to 5 changed the global model's by -17 to +7 points, mostly down.

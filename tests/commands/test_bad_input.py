@@ -446,24 +446,28 @@ def split(arguments: str) -> list[str]:
     return [arguments] if any(word in arguments for word in ("- 1", "', ")) else arguments.split(" ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "words"), [*GIVEN, *GRAMMAR, *KEYS, *VALUES, *FLAGS, *COMMANDS])
 @pytest.mark.usefixtures("elsewhere")
 def test_a_wrong_command(arguments: str, words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     refused(split(arguments), {}, words, capfd)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "words"), SWEEPS)
 @pytest.mark.usefixtures("elsewhere")
 def test_a_wrong_sweep(arguments: str, words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     refused(["-m", *split(arguments), *([] if "plan=" in arguments else ["plan=true"])], {}, words, capfd)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("content", "words"), SWEEP_FILES)
 @pytest.mark.usefixtures("elsewhere")
 def test_a_wrong_sweep_file(content: str | bytes, words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     refused(SWEEP, {"x.yaml": content}, words, capfd)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("content", "words"), SPACES)
 @pytest.mark.usefixtures("elsewhere")
 def test_a_wrong_search_space(content: str, words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
@@ -471,12 +475,14 @@ def test_a_wrong_search_space(content: str, words: list[str], capfd: pytest.Capt
     refused(argv, {"sweeps/space/fedprox.yaml": content}, words, capfd)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("content", "words"), SCALES)
 @pytest.mark.usefixtures("elsewhere")
 def test_a_wrong_scale(content: str, words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     refused(["-m", "scale=my", "plan=true"], {"sweeps/scale/my.yaml": content}, words, capfd)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("content", "words"), OPTIONS)
 @pytest.mark.usefixtures("elsewhere")
 def test_a_wrong_option_of_ones_own(content: str | bytes, words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
@@ -490,6 +496,7 @@ def test_an_option_of_ones_own_without_a_key(group: str, name: str, capfd: pytes
             [f"{group}=mine has no", "is missing"], capfd)  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("chosen", "files", "words"), DATA)
 @pytest.mark.usefixtures("elsewhere")
 def test_wrong_data(chosen: str, files: Files, words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
@@ -512,6 +519,7 @@ def planned(argv: list[str], capfd: pytest.CaptureFixture[str]) -> str:
     return capfd.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

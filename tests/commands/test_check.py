@@ -48,6 +48,7 @@ CAUGHT: list[tuple[type[Method], p.Property, str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cls", "property_", "words"), CAUGHT, ids=lambda v: getattr(v, "__name__", None))
 def test_a_broken_method_is_caught(cls: type[Method], property_: p.Property, words: str) -> None:
     assert words in verdict(property_, case_of(cls, {}))
@@ -105,6 +106,7 @@ def test_check_says_a_reason_once(few: None, monkeypatch: pytest.MonkeyPatch, ca
     assert "FAILED  fails likewise\n        for a reason that stands above\n2 of 2 properties failed." in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "argv",
     [

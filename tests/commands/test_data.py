@@ -9,6 +9,7 @@ from pflsweep.commands.main import main
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
+@pytest.mark.slow
 def test_a_line_a_client_a_summary_and_a_picture(capsys: pytest.CaptureFixture) -> None:
     assert main(["data", "show", "partition=pathological", "partition.clients=10", "partition.balanced=true"]) == 0
     head, *lines, _, summary, picture = capsys.readouterr().out.splitlines()

@@ -23,6 +23,7 @@ COMMAND = "import sys; from pflsweep.commands.main import main; sys.exit(main())
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
@@ -78,6 +79,7 @@ def test_bad_input_is_one_paragraph_and_exit_code_2(
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.slow
 def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
     code = (
         "import sys; from pflsweep.commands.main import main; main(['--help']); "
@@ -125,6 +127,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", BROKEN)
 def test_a_broken_option_of_ones_own_is_explained(
     file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
@@ -189,6 +192,7 @@ def test_a_sweep_compares_its_trials_and_is_not_trained_twice(capsys: pytest.Cap
     assert "all 2 trials are done, nothing is left to run" in again.err
 
 
+@pytest.mark.slow
 def test_a_failing_trial_does_not_end_the_sweep(capsys: pytest.CaptureFixture) -> None:
     assert main(["-m", "partition.clients=5000,6", *[o for o in SMALL if "clients" not in o]]) == 2
     out, err = capsys.readouterr()
@@ -199,6 +203,7 @@ def test_a_failing_trial_does_not_end_the_sweep(capsys: pytest.CaptureFixture) -
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("twice", [["train.chunk=1,2", "checkpoint.every=0,1"], ["train.lr=1,1.0"]])
 def test_the_same_trial_twice_is_no_second_seed(twice: list[str], capsys: pytest.CaptureFixture) -> None:
     assert main(["-m", *twice, *SMALL]) == 0
@@ -214,6 +219,7 @@ def test_the_next_command_that_is_named_works(capsys: pytest.CaptureFixture) -> 
     assert Path("report/runs.md").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's own
 @pytest.mark.parametrize(("clients", "code"), [("5000,6000", 2), ("5000,6", 2), ("6", 0)])
 def test_how_a_sweep_ended_stands_in_its_run(clients: str, code: int) -> None:
@@ -240,6 +246,7 @@ def test_bad_input_with_tracking_leaves_nothing() -> None:
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_sweep_ends_it_and_the_same_command_continues() -> None:
     command = [sys.executable, "-c", COMMAND]
     # so long that no machine ends it before the signal, which comes once the record says that rounds were trained
@@ -259,6 +266,7 @@ def test_ctrl_c_in_a_sweep_ends_it_and_the_same_command_continues() -> None:
     assert list(Path("runs").glob("*/meta.json")) == [folder / "meta.json"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "argv",
     [
@@ -293,6 +301,7 @@ def test_a_working_directory_that_was_deleted_is_said() -> None:
         assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
 
 
+@pytest.mark.slow
 def test_a_bug_shows_its_traceback(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     import pflsweep.trial.run
 

@@ -29,6 +29,7 @@ def only(runs: str) -> Record:
     return Record(file.parent)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's own
 def test_a_sweep_carried_to_another_machine_trains_nothing_there(
     capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -87,6 +88,7 @@ def test_a_longer_run_that_was_stopped_stays_with_its_checkpoint(capsys: pytest.
     assert (only("runs").done, (only("runs").folder / "checkpoint.pt").exists()) == (3, True)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_stays_where_rounds_can_follow_it(capsys: pytest.CaptureFixture) -> None:
     """Of a run that was to become longer, and of one with a damaged table, its backup being imported."""
     assert main([*TRIAL, "train.rounds=2"]) == 0
@@ -104,6 +106,7 @@ def test_a_checkpoint_stays_where_rounds_can_follow_it(capsys: pytest.CaptureFix
     pd.testing.assert_frame_equal(whole, only("anew").rounds.drop(columns=["seconds", "eval_seconds"]))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_fewer_rounds_stays_too(capsys: pytest.CaptureFixture) -> None:
     assert main([*TRIAL, "train.rounds=1"]) == 0
     shutil.copytree("runs", "behind")
@@ -149,6 +152,7 @@ def test_a_place_that_cannot_be_written_to_is_chosen_by_its_flag(capsys: pytest.
     assert "Choose another folder: --out." in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_ledger_of_trials_that_failed_gives_way_to_that_of_their_retry(
     capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +185,7 @@ def test_a_ledger_of_trials_that_failed_gives_way_to_that_of_their_retry(
     assert failed() == [{}], "nor does the older one take its place"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apart", [False, True])
 def test_ledgers_of_one_plan_from_two_machines_are_joined(
     apart: bool, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -265,6 +270,7 @@ def renamed() -> None:
     only("runs").folder.rename("runs/other")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "words", "said"),
     [

@@ -185,6 +185,7 @@ def test_many_series_can_be_told_apart():
         assert len({(look["color"], str(look[other])) for look in looks}) == 28
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [1, 4, 100])
 def test_pictures_of_any_number_of_clients(clients, tmp_path):
     style.save(figures.labels(partition(clients)), tmp_path / "labels")

@@ -29,6 +29,7 @@ def digest(*overrides: str, resumable: bool = True) -> str:
     return digest_of(compose(list(overrides)), resumable, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "override",
     [
@@ -53,6 +54,7 @@ def test_identity_leaves_out_what_changes_no_number(override: str) -> None:
     assert digest(override) == digest()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "override",
     [
@@ -119,6 +121,7 @@ print(json.dumps([here, [digest_of(compose(each), True, []) for each in words]])
 """
 
 
+@pytest.mark.slow
 def test_moved_modules_and_renamed_classes_change_no_identity(tmp_path: Path) -> None:
     words = [[], ["algorithm=fedprox"], ["model=cnn"], ["dataset=mnist"], ["partition=iid"], ["ala=on"]]
     before = [digest(*each) for each in words]
@@ -218,6 +221,7 @@ def test_identities_are_for_ever() -> None:
     )
 
 
+@pytest.mark.slow
 def test_committed_records_are_found_by_what_they_hold() -> None:
     """The command that would train them again has their identity: their options and values, floats as floats."""
     references: dict[tuple[str, ...], Config] = {}

@@ -25,6 +25,7 @@ def options(group: str) -> list[str]:
 GROUPS = ("algorithm", "dataset", "partition", "model", "metrics", "study", "tracking")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("group", "option"),
     [(g, o) for g in (*GROUPS, *PLUGS) for o in options(g)],
@@ -35,6 +36,7 @@ def test_every_option_passes_its_own_check(group: str, option: str) -> None:
     assert config.choices[group] == option
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
@@ -111,6 +113,7 @@ def test_what_is_wrong_is_named_with_what_would_be_right(overrides: list[str], w
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [

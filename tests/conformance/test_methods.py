@@ -21,7 +21,9 @@ from pflsweep.conformance.properties import (
     absent_clients_stay,
     any_chunking,
     any_chunking_with_noise,
+    numbers_follow_the_seed,
     state_is_complete,
+    wire_is_exact,
 )
 from pflsweep.data.federation import Federation
 from pflsweep.engine.clients import optimiser_states
@@ -48,6 +50,8 @@ class OnSecondBatch(FedAvg):
         return stock.run(self.step, given, work, batches)
 
 
+# these on every row; the others are in the slow suite
+QUICK = (any_chunking, absent_clients_stay, wire_is_exact, state_is_complete, numbers_follow_the_seed)
 YAMLS = {file.stem: yaml.safe_load(file.read_text()) for file in (conf_dir() / "algorithm").glob("*.yaml")}
 OWN: dict[str, tuple[type[Method], dict[str, Any]]] = {
     "asks back": (LineSearch, {"trials": 4}),
@@ -502,7 +506,11 @@ def test_every_algorithm_has_a_row() -> None:
     assert not missing, f"conf/algorithm has {sorted(missing)}: give each a row in TABLE"
 
 
-@pytest.mark.parametrize("property_", PROPERTIES, ids=lambda p: p.__name__)
+@pytest.mark.parametrize(
+    "property_",
+    [each if each in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in PROPERTIES],
+    ids=lambda p: p.__name__,
+)
 @pytest.mark.parametrize("name", TRIED)
 def test_property(name: str, property_: Property) -> None:
     if DpSgd in TABLE[name].plugs and property_ is any_chunking_with_noise:
@@ -510,6 +518,7 @@ def test_property(name: str, property_: Property) -> None:
     property_(case(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("property_", [any_chunking, absent_clients_stay, state_is_complete], ids=lambda p: p.__name__)
 @pytest.mark.parametrize("name", TRIED)
 def test_property_with_kept_optimiser_states(name: str, property_: Property) -> None:
@@ -546,6 +555,7 @@ def test_the_engine_finds_all_optimiser_states(name: str) -> None:
     assert seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in TRIED if not case(name).plain])
 def test_kept_optimiser_states_go_on(name: str) -> None:
     """They are the only difference: a client's first turn is as ever, its second is not."""
@@ -564,6 +574,7 @@ def test_reduction(name: str, reduction: Reduction) -> None:
         assert_same({"model": a}, {"model": b}, when, reduction.tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "reduction"),
     [(name, r) for name, r in REDUCTIONS if r.values and r.to != name],
@@ -574,6 +585,7 @@ def test_a_reduction_is_due_to_its_values(name: str, reduction: Reduction) -> No
     assert difference(ours, theirs, 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("still", "tolerance"), [({"layers": 0}, 0.0), ({"rate": 0.0}, ROUNDING)], ids=str)
 @pytest.mark.parametrize("name", [name for name, row in TABLE.items() if row.ala])
 def test_ala_that_learns_nothing_leaves_the_server_alone(name: str, still: dict[str, float], tolerance: float) -> None:
@@ -592,6 +604,7 @@ def path(case: Case, reduction: Reduction) -> list[Tensor]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRIED)
 def test_all_methods_see_the_same_cohorts(name: str) -> None:
     assert cohorts(case(name)) == cohorts(case("fedavg"))

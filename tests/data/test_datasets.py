@@ -311,6 +311,7 @@ KEPT = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "file"), KEPT)
 @pytest.mark.parametrize("download", ["true", "false"])
 def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch, name, file, download):

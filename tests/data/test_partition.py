@@ -83,6 +83,7 @@ SCHEMES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEMES)
 @fast
 @given(seed=st.integers(0, 2**32))

@@ -57,6 +57,7 @@ def test_new_clients_fine_tune_at_the_end() -> None:
     assert again.equals(table)
 
 
+@pytest.mark.slow
 def test_new_clients_fine_tune_the_model_of_the_round_that_was_asked_for() -> None:
     new = ["data.new=2", "data.new_epochs=1"]
     one = run(*new, "train.rounds=1").record.newcomers
@@ -86,6 +87,7 @@ def test_permuted_targets_test_another_distribution() -> None:
     assert own.rounds["images"].equals(other.rounds["images"])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's own
 def test_mlflow_has_them_as_metrics() -> None:
     from mlflow import MlflowClient

@@ -63,6 +63,7 @@ def flat(
     return advance(sim, rounds).server.w
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [1, 6])
 @pytest.mark.parametrize("participation", [0.5, 1.0])
 @pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.1), (0.9, 0.1)])
@@ -72,6 +73,7 @@ def test_fedavg_is_the_plain_loop(momentum: float, weight_decay: float, particip
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [1, 6])
 @pytest.mark.parametrize("participation", [0.5, 1.0])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])

@@ -73,6 +73,7 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "key"), FLOATS)
 def test_any_float_of_a_method_is_each_trials_own(name: str, key: str) -> None:
     value = {**YAMLS[name], **TABLE[name].values}[key]
@@ -205,6 +206,7 @@ def test_verbs_know_what_they_are_of() -> None:
     assert type(sim.verbs.method).__name__ == "FedAvg"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("what", "value"), [("precision", "bf16"), ("compiled", 4)])
 def test_other_ways_of_computing_stay_apart(what: str, value: object) -> None:
     sims = [prox(mu).simulation() for mu in (0.1, 0.2)]

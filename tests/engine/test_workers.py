@@ -84,6 +84,7 @@ def followed(sim: Simulation, rounds: int) -> dict[str, torch.Tensor]:
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRIED)
 def test_workers_change_no_bit(name: str, forks: list[int]) -> None:
     """Two, then three, in a simulation that goes on from the checkpoint of the two."""
@@ -95,6 +96,7 @@ def test_workers_change_no_bit(name: str, forks: list[int]) -> None:
     assert_same(followed(three, 1), followed(one, 1), "three workers, resumed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("property_", [p for p in PROPERTIES if p not in NOT_OF_WORKERS])
 @pytest.mark.parametrize("name", ["fedala", "fedfomo", "asks back", "fedavg private"])
 def test_property(name: str, property_: Property) -> None:
@@ -238,6 +240,7 @@ def test_very_many_jobs_are_all_done_once(forks: list[int]) -> None:
     assert {pid for _, (_, pid) in seen} >= set(forks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["done", "closed", "fails here", "fails there"])
 def test_nothing_is_left_of_workers(end: str) -> None:
     """Neither processes nor open files; but workers that are done are asked for when the next ones are made."""
@@ -369,6 +372,7 @@ def workers_at(monkeypatch: pytest.MonkeyPatch, cores: int, *overrides: str) -> 
     return build(compose([*few, *overrides])).schedule.workers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cores", "overrides", "wanted"),
     [

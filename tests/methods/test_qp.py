@@ -157,6 +157,7 @@ def eliminated(rows: list[list[Fraction]], rest: list[Fraction]) -> list[Fractio
     return [row[-1] for row in system]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["random", "of all lengths", "one is short", "doubled and opposed"])
 def test_rational_arithmetic_gives_the_same(kind: str) -> None:
     """3 problems of each of 84 seeds and 4 kinds: x to 1e-10 where it is the only one, the vector C x always.

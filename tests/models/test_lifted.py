@@ -67,6 +67,7 @@ def rows_of(shape: tuple[int, ...]) -> Batch:
     return Batch(x, torch.tensor([[0, 1, 2], [3, 0, 1]]), mask, None, fold(tensor_key(0, "t"), torch.arange(2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("build", "shape"), CASES)
 def test_the_lifted_gradient_is_the_loops(build, shape):
     torch.manual_seed(0)

@@ -35,6 +35,7 @@ def test_an_activation_gives_variance_one():
     assert float(ScaledReLU(3.0)(3 * x).var()) == pytest.approx(1, rel=0.02)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_the_signal_propagates_as_predicted():
     """1 + alpha^2 after the first block of each stage, 1 + 2 alpha^2 after its second."""

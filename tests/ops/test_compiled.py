@@ -82,11 +82,13 @@ def require_the_eager_ones(*chunks: slice, **how: Any) -> None:
             torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_they_are_the_eager_ones(made: list[Any]) -> None:
     require_the_eager_ones(slice(None))
     assert made
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize("part", [None, "head", "extractor"])
 def test_their_traces_are_too(part: str | None, made: list[Any]) -> None:
@@ -111,6 +113,7 @@ def test_a_batch_that_is_cut_short_is_eager(made: list[Any]) -> None:
     assert not made
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 def test_tasks_that_compute_the_same_share_a_program(made: list[Any]) -> None:
     for _ in range(2):
@@ -203,6 +206,7 @@ def test_training_and_evaluation_share_a_program(made: list[Any]) -> None:
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == compiles > 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 def test_in_bf16_as_eager(made: list[Any]) -> None:
     eager, ours = (Task(fixture(images=True, dtype=torch.float32).model, "bf16", size) for size in (0, SIZE))

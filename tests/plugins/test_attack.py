@@ -152,6 +152,7 @@ def test_the_mix_of_a_malicious_client_stays_its_own() -> None:
     assert not torch.allclose(run.w, plain.w)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [

@@ -264,6 +264,7 @@ def test_any_chunking_gives_the_same_private_round_with_dropout() -> None:
 UNLEAKY = [name for name, node in YAMLS.items() if not method_at(node["_target_"]).dp_incompatible_reason]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", UNLEAKY)
 def test_every_method_that_leaks_nothing_trains_privately(name: str) -> None:
     node = {key: value for key, value in YAMLS[name].items() if key != "_target_"}
@@ -348,6 +349,7 @@ def test_rounds_compose() -> None:
 # From the command
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
@@ -384,6 +386,7 @@ SMALL = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_private_trial_records_epsilon_and_is_continued_exactly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -409,14 +412,6 @@ def test_without_noise_epsilon_is_infinite_and_without_privacy_there_is_none(
     assert np.isinf(table["epsilon"]).all()
     plain = pflsweep.run([*SMALL, "privacy=none", "train.rounds=1"]).rounds
     assert not [column for column in plain if column.startswith("epsilon")]
-
-
-def test_a_checkpoint_of_before_there_was_privacy_is_read() -> None:
-    run = simulate(FedAvg).simulation
-    state = run.state()
-    del state["spent"]
-    run.load(state)
-    assert not run.spent.steps.any()
 
 
 @pytest.mark.slow

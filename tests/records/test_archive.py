@@ -97,6 +97,7 @@ def test_records_of_an_archive_are_those_of_the_folder(packed: Path) -> None:
     assert packed_ledger.id == "0" * 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["x.zip", "folder/x.zip"])
 def test_a_report_made_of_an_archive_is_that_made_of_the_folder(packed: Path, name: str) -> None:
     for here in ("one", "two"):
@@ -114,6 +115,7 @@ def test_a_report_made_of_an_archive_is_that_made_of_the_folder(packed: Path, na
     assert made[0] == made[1]
 
 
+@pytest.mark.slow
 def test_a_trial_in_several_places_is_counted_once_and_the_longest_counts(
     sweep: Sweep, capsys: pytest.CaptureFixture
 ) -> None:
@@ -338,6 +340,7 @@ def huge(file: Path) -> None:
     directory(file, lambda fields: fields.__setitem__(SIZE, 2**31))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
@@ -389,6 +392,7 @@ BAD_NAMES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["import", "export"])
 def test_files_with_other_names_are_named_and_never_read(
     packed: Path, command: str, capsys: pytest.CaptureFixture
@@ -447,6 +451,7 @@ def flipped(file: Path) -> None:
     file.write_bytes(bytes(content))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", [lying, short, flipped, spoilt])
 def test_a_damaged_file_of_an_archive_is_named_and_the_others_are_read(
     packed: Path, spoil: Callable[[Path], None], capsys: pytest.CaptureFixture
@@ -507,6 +512,7 @@ def test_a_linked_archive_in_a_folder_is_not_imported(packed: Path, capsys: pyte
     assert "folder/y.zip is not read: it is a link" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_damage_of_the_directory_of_an_archive_is_an_error_and_no_crash(packed: Path) -> None:
     """The directory stands at the end and says where each file is, and how large: some of its bytes are changed."""
     whole, said = packed.read_bytes(), []

@@ -76,6 +76,7 @@ def changed(folder: Path, meta: dict[str, Any] | None = None, **groups: dict[str
         (folder / name).write_text(json.dumps(content))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("evil")
 @pytest.mark.parametrize(
     ("meta", "model", "said"),
@@ -478,6 +479,7 @@ def ends_with(command: str, folder: Path) -> int | UserError:
 COMMANDS = ("report", "export", "import", "Result", "train", "train on")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", [*CARRIED, CHECKPOINT, MODELS])
 def test_damage_of_any_file_is_an_error_of_every_command_that_has_to_do_with_it(
@@ -502,6 +504,7 @@ def test_damage_of_any_file_is_an_error_of_every_command_that_has_to_do_with_it(
         ), (command, said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", CARRIED)
 def test_damage_is_an_error_of_a_papers_report(name: str, damage: str) -> None:

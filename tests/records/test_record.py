@@ -300,6 +300,7 @@ def full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+@pytest.mark.slow
 def test_two_processes_may_write_one_file(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from pflsweep.util import files\n"

@@ -40,6 +40,7 @@ def here(swept, tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_winners_meet_in_one_table_and_their_search_in_none(here, capsys):
     main(["runs"])
     text = (here / "report/runs.md").read_text()
@@ -66,6 +67,7 @@ def test_the_table_that_ends_the_sweep_is_one(swept):
     assert "pgfed" in end
 
 
+@pytest.mark.slow
 def test_a_search_is_shown_where_its_folder_is_named(here, capsys):
     hidden = without_searches(choose(Path("runs"), []), []).hidden
     assert len(hidden) == 4

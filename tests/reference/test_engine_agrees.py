@@ -92,6 +92,7 @@ class Run:
                 torch.testing.assert_close(ours[i], theirs["personal"][i], rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [1, 5])
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 @pytest.mark.parametrize("estimate", ["full", "ce"])
@@ -110,6 +111,7 @@ def test_pgfed(chunk: int, beta: float, estimate: str) -> None:
     assert any(len(set(a) & set(b)) < len(b) for a, b in pairwise(run.cohorts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [1, 5])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_fedala(chunk: int, layers: int) -> None:

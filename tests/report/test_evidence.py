@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [file.parent.relative_to(ROOT / "reports").as_posix() for file in ROOT.glob("reports/*/*/README.md")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_a_committed_page_is_what_its_records_say(name: str, tmp_path: Path) -> None:
     committed = ROOT / "reports" / name
@@ -42,6 +43,7 @@ def test_the_index_has_each_page() -> None:
     assert set(indexed(ROOT / "reports")) == set(PAGES)
 
 
+@pytest.mark.slow
 def test_curves_have_a_panel_for_each_accuracy_of_a_setting(tmp_path: Path) -> None:
     """FedPG's table 1: on own, shared and all data, and of the global model, which Local and FedRep do not have."""
     with chdir(ROOT):

@@ -31,6 +31,7 @@ def run(*overrides: str) -> Result:
     return pflsweep.run([*SMALL, *overrides])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_trial_has_the_same_rounds_with_a_study_and_one_more_table(name: str) -> None:
     seen, plain = run(*STUDIES[name]), run(*[word for word in STUDIES[name] if "study" not in word])
@@ -43,6 +44,7 @@ def test_a_trial_has_the_same_rounds_with_a_study_and_one_more_table(name: str) 
     assert not (seen.record.folder / "checkpoint.pt").exists(), "no more rounds can follow"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [2, 4])
 @pytest.mark.parametrize("name", STUDIES)
 def test_stopped_and_continued_it_has_seen_the_same(name: str, stop: int) -> None:
@@ -55,12 +57,14 @@ def test_stopped_and_continued_it_has_seen_the_same(name: str, stop: int) -> Non
     pd.testing.assert_frame_equal(continued.record.study, whole.record.study, check_exact=True)
 
 
+@pytest.mark.slow
 def test_workers_change_nothing_of_what_is_seen() -> None:
     for name, words in STUDIES.items():
         one, two = (run(*words, f"train.workers={k}", f"paths.runs={name}{k}") for k in (1, 2))
         pd.testing.assert_frame_equal(one.record.study, two.record.study, check_exact=True)
 
 
+@pytest.mark.slow
 def test_records_from_before_there_were_studies_are_found() -> None:
     for words in (["algorithm=fedala"], ["algorithm=fedavg", "ala=on"]):
         older, now = compose(words), digest_of(compose(words), True, [])
@@ -79,6 +83,7 @@ def test_more_rounds_are_another_trial(words: list[str]) -> None:
     assert Record(folders[0]).done == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [

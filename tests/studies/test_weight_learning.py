@@ -22,6 +22,7 @@ def watched(participation: float = 1.0, idle: float = 0.0, **changes: Any) -> tu
     return sim, study
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "rounds"),
     [({}, [2, 4, 6]), ({"curves": 9}, [2, 3, 4, 5, 6]), ({"curves": 1}, [2]), ({"idle": 0.5}, [4, 5, 6])],

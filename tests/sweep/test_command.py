@@ -14,6 +14,7 @@ SMALL = ["tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epo
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
@@ -80,6 +81,7 @@ def test_bad_input_is_one_paragraph_and_exit_code_2(
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("argv", "rows"),
     [

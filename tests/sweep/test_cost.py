@@ -39,6 +39,7 @@ def trained(*words: str) -> tuple[int, int]:
     return cost.images(config), int(run_trial(config).rounds["images"].sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FOLDERS)
 def test_published_sizes_are_those_of_the_files(name: str, real_data: Callable[[str], Path]) -> None:
     root = real_data(FOLDERS[name])
@@ -70,6 +71,7 @@ def test_sizes_as_their_papers_and_options_say() -> None:
     assert cost.images_a_round(domains) == round(round(15_588 * 0.85) * 5 / 20 * 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -85,6 +87,7 @@ def test_images_are_exact_where_rows_divide(words: list[str]) -> None:
     assert said == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -104,6 +107,7 @@ def test_images_are_within_2_percent(words: list[str]) -> None:
     assert said == pytest.approx(found, rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "times"),
     [(["algorithm=ditto"], 2), (["algorithm=fedfomo"], 0.8), (["algorithm=fedfomo", "algorithm.validation=0.5"], 0.5)],
@@ -136,6 +140,7 @@ def records(path: str = "runs") -> list[dict]:
     return [json.loads(file.read_text()) for file in Path(path).glob("*/status.json")]
 
 
+@pytest.mark.slow
 def test_speeds_of_records_in_gradients() -> None:
     config = compose([*SMALL, "algorithm=ditto", "train.rounds=3", "train.participation=1.0"])
     run_trial(config)
@@ -152,6 +157,7 @@ def test_speeds_of_records_in_gradients() -> None:
     assert cost.speed(compose(["dataset=cifar10"]), speeds)[1] == "plain gradient steps"
 
 
+@pytest.mark.slow
 def test_speeds_are_of_a_core_and_a_worker_has_its_share_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda of: set(range(8)), raising=False)
     run_trial(compose([*SMALL, "train.rounds=2", "train.workers=1", "train.threads=1"]))
@@ -178,6 +184,7 @@ def test_speeds_are_of_a_core_and_a_worker_has_its_share_of_them(monkeypatch: py
         assert found == pytest.approx(max(speeds.values()) / slower)
 
 
+@pytest.mark.slow
 def test_a_record_tells_what_cores_its_trial_had(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not what it made of them: a small model takes one thread of each process."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda of: set(range(8)), raising=False)
@@ -207,6 +214,7 @@ def test_points_cost_what_they_set() -> None:
     assert [cost.gradients(plan, job) / images for job in plan.jobs] == [4, 4, 3, 8, 2, 2, 2]
 
 
+@pytest.mark.slow
 def test_records_of_other_machines_unfinished_and_damaged_ones_say_nothing() -> None:
     config = compose([*SMALL, "train.rounds=2"])
     for seed in range(4):
@@ -235,6 +243,7 @@ def test_a_step_is_timed_without_data(model: list[str]) -> None:
     assert how == "plain gradient steps"
 
 
+@pytest.mark.slow
 def test_the_page_of_a_table_needs_no_data_and_writes_nothing(
     capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,6 +277,7 @@ def test_the_page_of_a_table_needs_no_data_and_writes_nothing(
     assert "Dry run (plan=true): nothing was started." in words
 
 
+@pytest.mark.slow
 def test_the_page_after_trials_and_of_what_cannot_be_known(capsys: pytest.CaptureFixture) -> None:
     trial = [*SMALL, "train.rounds=2"]
     assert main(["-m", "algorithm=fedavg", *trial]) == 0

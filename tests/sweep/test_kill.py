@@ -27,6 +27,8 @@ from tests.sweep.sweeping import (
     workers_of,
 )
 
+pytestmark = pytest.mark.slow
+
 # where the process kills itself, the n-th time that it comes there: module, function, when
 PHASES = {
     "before claim": ("pflsweep.sweep.queue", "Queue.claim", 4, "before"),

@@ -11,6 +11,8 @@ import pytest
 
 from tests.sweep.sweeping import database, numbers, require_each_once, require_same, run, run_here, start, states
 
+pytestmark = pytest.mark.slow
+
 FOUR = [
     "-m", "algorithm=local,fedavg", "seed=0,1", "partition.clients=6", "model.hidden=[16]", "train.epochs=1",
     "train.rounds=4", "workers.heartbeat=1",

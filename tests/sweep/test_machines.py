@@ -22,6 +22,8 @@ from pflsweep.sweep.storage import SILENCE
 from tests.sweep.postgres import Postgres, binaries, free_port
 from tests.sweep.sweeping import MAIN, database, numbers, require_same, run, run_here, start, states, wait_for
 
+pytestmark = pytest.mark.slow
+
 SWEEP = [
     "-m", "algorithm=local,fedavg", "seed=0,1,2,3", "partition.clients=6", "model.hidden=[16]", "train.epochs=1",
     "train.rounds=60", "checkpoint.every=0", "checkpoint.models=false", "workers.heartbeat=1",

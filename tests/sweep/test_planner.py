@@ -62,6 +62,7 @@ def test_plug_ins_are_part_of_a_method() -> None:
     assert [group.name for group in plan.groups] == ["fedavg", "fedavg+scaled", "fedavg+ala", "fedavg+ala+scaled"]
 
 
+@pytest.mark.slow
 def test_copies_are_what_composing_would_give_and_options_are_composed_once() -> None:
     calls: Counter = Counter()
     plan = planned(
@@ -161,6 +162,7 @@ def test_values_are_checked_before_anything_counts_with_them(words: list[str], s
         planned(*words)
 
 
+@pytest.mark.slow
 def test_a_table_is_composed_once_for_each_combination_of_options() -> None:
     calls: Counter = Counter()
     table = read_table("pgfed/table1")
@@ -243,6 +245,7 @@ def test_the_id_is_that_of_the_trials(words: list[str]) -> None:
     assert planned(*SAME, *words).id == planned(*words[::-1], *SAME).id == planned(*SAME).id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -316,6 +319,7 @@ def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
             ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("table", "only"), [("pgfed/table1", "[pgfed,local]"), ("fedfomo/table1", "[fedfomo_n5]")])
 def test_scales(table: str, only: str) -> None:
     whole, small, smoke = (

@@ -128,6 +128,7 @@ def die(queue: Queue, folder: Path, rounds: int) -> None:
     assert queue.record_death(f"worker {rounds}", "SIGKILL") == 0
 
 
+@pytest.mark.slow
 def test_a_third_death_in_a_row_without_a_further_round_fails_a_trial(plan: Plan, tmp_path: Path) -> None:
     """Progress is what the record says, whatever heartbeats have told."""
     queue = opened(plan)
@@ -264,6 +265,7 @@ def test_final_trials_stay_where_a_retried_point_loses(partial: Plan) -> None:
     assert queue.finished
 
 
+@pytest.mark.slow
 def test_a_point_that_is_retried_elsewhere_may_win_here(partial: Plan) -> None:
     """A machine that has seen the search's end trains no final trial of its old winner; one under way is done anew."""
     plan, here = partial, opened(partial)
@@ -348,6 +350,7 @@ def test_a_method_of_ones_own_may_be_called_final(plan: Plan) -> None:
     assert queue.finished
 
 
+@pytest.mark.slow
 def test_many_slots_are_one_study(plan: Plan) -> None:
     group = plan.groups[0]._replace(space={}, points=[], tries=0)
     many = plan._replace(id="1" * 16, groups=[group], seeds=list(range(300)))

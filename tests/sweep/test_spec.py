@@ -181,6 +181,7 @@ BAD = [  # more of the file, or a whole one; words of the message
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "words"), BAD, ids=[text for text, _ in BAD])
 def test_a_bad_file_is_refused(text: str, words: list[str], capsys: pytest.CaptureFixture) -> None:
     key = text.partition(":")[0]
@@ -206,6 +207,7 @@ def test_a_circle_of_three_is_named(capsys: pytest.CaptureFixture) -> None:
     refused(["sweep=a"], ["a circle: sweeps/a.yaml -> sweeps/b.yaml -> sweeps/c.yaml -> sweeps/b.yaml"], capsys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -224,6 +226,7 @@ def test_a_bad_scale_is_refused(text: str, words: list[str], capsys: pytest.Capt
     refused(["scale=mine", "algorithm=fedavg"], words, capsys)
 
 
+@pytest.mark.slow
 def test_what_is_no_file(capsys: pytest.CaptureFixture) -> None:
     refused(["sweep=pgfed/tabel1"], ["No sweep 'pgfed/tabel1'", "Did you mean 'pgfed/table1'"], capsys)
     refused(["sweep=nowhere.yaml"], ["No sweep 'nowhere.yaml'"], capsys)

@@ -158,6 +158,7 @@ def test_a_log_has_a_line_for_each_trial_that_ends(queue: Queue, capsys: pytest.
     ]
 
 
+@pytest.mark.slow
 def test_the_end_names_winners_and_means(queue: Queue, capsys: pytest.CaptureFixture) -> None:
     """A point that diverged has lost its search: that is no failure of the sweep."""
     advance(queue, [0.4, 0.6, "nan", 0.75, 0.77])

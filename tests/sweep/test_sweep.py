@@ -69,6 +69,7 @@ def test_a_sweep_that_is_called_by_its_command_is_called_without_the_password(
     assert "secret" not in out
 
 
+@pytest.mark.slow
 def test_each_method_is_searched_in_its_own_space(say: Say) -> None:
     code, out, _ = say("algorithm=pgfed,fedala", "tune=grid", "tune.points=4", "seed=0,1", "model.hidden=[16,16]")
     assert code == 0
@@ -97,6 +98,7 @@ def test_the_winner_is_the_best_on_validation_and_is_trained_on_all(say: Say) ->
         assert trial.value == rounds["personal_validation_accuracy"].iloc[-1]
 
 
+@pytest.mark.slow
 def test_on_test_data_only_where_it_is_said(say: Say) -> None:
     code, out, _ = say("algorithm=fedavg", "tune=grid", "tune.split=test", "tune.points=2")
     assert code == 0
@@ -105,6 +107,7 @@ def test_on_test_data_only_where_it_is_said(say: Say) -> None:
     assert len(configs()) == 2  # the winner's final trial is one of them
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["random", "tpe", "cmaes"])
 def test_samplers_draw_from_the_ranges_and_depend_on_nothing_else(
     sampler: str, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -122,6 +125,7 @@ def test_samplers_draw_from_the_ranges_and_depend_on_nothing_else(
     assert lrs == {float(f"{point['train.lr']:.4g}") for point in drawn[0]}
 
 
+@pytest.mark.slow
 def test_a_loser_is_stopped_where_it_is_asked_for(say: Say) -> None:
     arguments = ("algorithm=fedavg", "tune=random", "tune.points=9", "train.rounds=6", "tune.prune=median")
     code, _, err = say(*arguments)
@@ -136,6 +140,7 @@ def test_a_loser_is_stopped_where_it_is_asked_for(say: Say) -> None:
     assert "all 10 trials are done" in say(*arguments)[2]
 
 
+@pytest.mark.slow
 def test_a_failed_trial_is_named_and_tried_again_only_when_asked(say: Say) -> None:
     arguments = ("partition.clients=6,5000", "seed=0,1")
     code, out, err = say(*arguments)
@@ -151,6 +156,7 @@ def test_a_failed_trial_is_named_and_tried_again_only_when_asked(say: Say) -> No
     assert "4 trials, 2 of them done before" in retried[2]
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_without_what_diverged(say: Say) -> None:
     code, _, err = say("algorithm=fedavg", "tune=grid", "train.weight_decay=1e30", "tune.points=2")
     assert code == 1
@@ -165,6 +171,7 @@ def test_a_search_goes_on_without_what_diverged(say: Say) -> None:
     assert "1 of 1 trials failed" in again[2]
 
 
+@pytest.mark.slow
 def test_what_another_sweep_has_trained_is_not_trained_again(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     assert say("algorithm=fedavg", "seed=0,1")[0] == 0
     before = {file: file.stat().st_mtime_ns for file in Path("runs").glob("*/rounds.parquet")}
@@ -180,6 +187,7 @@ def test_trials_are_checked_before_the_first_is_trained(say: Say) -> None:
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.slow
 def test_two_workers_give_the_numbers_of_one(tmp_path: Path) -> None:
     command = ["-m", *SMALL, "algorithm=fedavg,pgfed", "tune=grid", "tune.points=2", "seed=0,1"]
     one, two = tmp_path / "one", tmp_path / "two"
@@ -190,6 +198,7 @@ def test_two_workers_give_the_numbers_of_one(tmp_path: Path) -> None:
     require_same(one, two)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "trials"), [("workers.count=2", 2), ("workers.stack=3", 3)])
 def test_ctrl_c_stops_trials_that_run_at_once_after_their_round(workers: str, trials: int, tmp_path: Path) -> None:
     command = ["-m", *SMALL, "seed=0,1,2", "train.rounds=3000", workers]
@@ -205,6 +214,7 @@ def test_ctrl_c_stops_trials_that_run_at_once_after_their_round(workers: str, tr
     assert {state for *_, state in states(database(tmp_path))} == {"WAITING"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to_all", [True, False], ids=["of a terminal", "to the command alone"])
 def test_ctrl_c_while_workers_start(to_all: bool, tmp_path: Path) -> None:
     """Some are not there yet, and in a terminal those that are hear it as if it were theirs."""
@@ -221,6 +231,7 @@ def test_ctrl_c_while_workers_start(to_all: bool, tmp_path: Path) -> None:
     assert {state for *_, state in states(database(tmp_path))} == {"WAITING"}
 
 
+@pytest.mark.slow
 def test_a_limited_dataset_and_its_scale(say: Say) -> None:
     Path("sweeps").mkdir()
     Path("sweeps/mine.yaml").write_text(
@@ -243,6 +254,7 @@ def test_a_limited_dataset_and_its_scale(say: Say) -> None:
     assert "many" not in out
 
 
+@pytest.mark.slow
 def test_numbers_need_no_record_to_be_told_again(tmp_path: Path) -> None:
     command = ["-m", *SMALL, "seed=0,1"]
     first = run(tmp_path, *command)
@@ -258,6 +270,7 @@ def test_numbers_need_no_record_to_be_told_again(tmp_path: Path) -> None:
     assert re.search(r"fedavg +[0-9.]+ ± [0-9.]+ \(2/2\)", bare.stdout)
 
 
+@pytest.mark.slow
 def test_a_stack_goes_on_with_trials_that_stand_in_other_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +294,7 @@ def test_a_stack_goes_on_with_trials_that_stand_in_other_rounds(
     assert [table["round"].tolist() for table in numbers(three).values()] == [list(range(1, 7))] * 3
 
 
+@pytest.mark.slow
 def test_stacked_trials_give_the_numbers_of_single_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one method, with other learning rates and seeds, on validation data and in the end; what is alike goes at
     once, and the numbers differ by rounding alone.

@@ -103,6 +103,7 @@ def test_rows_columns_and_cells_are_the_printed_ones(csv: str) -> None:
     assert set(table(name).methods) == {row for _, row in printed}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("csv", PRINTED)
 def test_settings_are_those_of_the_papers_settings_csv(csv: str) -> None:
     name, (paper, _, number) = sweep_of(csv), csv.partition("_")
@@ -118,6 +119,7 @@ def without_algorithm(config: Config) -> dict[str, Any]:
     return {key: value for key, value in config.values.items() if key != "algorithm"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", table_names())
 def test_every_row_trains_its_method_and_every_column_composes(name: str) -> None:
     paper = name.partition("/")[0]
@@ -171,6 +173,7 @@ def test_seeds_and_search_are_the_papers(name: str) -> None:
     assert table(name).search == ([] if name in STUDIED else SEARCH.get(paper, []))
 
 
+@pytest.mark.slow
 def test_what_is_varied_by_row_or_column_is_as_printed() -> None:
     """Hyperparameters that a table or figure shows side by side."""
 
@@ -194,6 +197,7 @@ def test_every_algorithm_has_a_space() -> None:
     assert sorted(file.stem for file in (SWEEPS / "space").glob("*.yaml")) == ALGORITHMS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_value_of_a_space_is_one_that_its_method_can_have(algorithm: str) -> None:
     config, space = composed(("+setting=pgfed", f"algorithm={algorithm}")), read_space(algorithm, [], "")
@@ -277,6 +281,7 @@ def plugged() -> set[tuple[str, ...]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", sorted(plugged()), ids=" ".join)
 def test_plug_ins_go_with_the_rows_that_have_them(words: tuple[str, ...]) -> None:
     build(compose([*words, "partition.clients=4"]))

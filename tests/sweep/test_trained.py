@@ -26,6 +26,7 @@ def told(capsys: pytest.CaptureFixture, *words: str) -> str:
     return str(capsys.readouterr().out.split("\n\n")[-1])
 
 
+@pytest.mark.slow
 def test_a_plan_knows_what_was_trained(capsys: pytest.CaptureFixture) -> None:
     words = ["algorithm=local,fedavg", "seed=0,1", *SMALL]
     assert "4 trials, seeds 0, 1, 0 of them trained already; time for the other 4" in told(capsys, *words)
@@ -37,6 +38,7 @@ def test_a_plan_knows_what_was_trained(capsys: pytest.CaptureFixture) -> None:
     assert "0 of them trained already" in told(capsys, *words, "train.lr=0.2")
 
 
+@pytest.mark.slow
 def test_a_plan_knows_the_winner_of_a_search_by_its_ledger(capsys: pytest.CaptureFixture) -> None:
     words = ["algorithm=fedprox", "tune=grid", "tune.points=2", *SMALL]
     assert main(["-m", *words]) == 0

@@ -51,6 +51,7 @@ def test_gpus_are_assigned_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert taken == [0, 1, 0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "reason", "says"),
     [
@@ -123,6 +124,7 @@ def test_a_claim_that_fails_puts_those_before_it_back(plan: Plan, monkeypatch: p
     assert {slot.status for slot in queue.slots.values()} == {"waiting"}
 
 
+@pytest.mark.slow
 def test_a_stack_tells_what_became_of_each(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """One is pruned, one fails, one is another process's at first; that one is trained in the end."""
     busy = [1]

@@ -28,7 +28,7 @@ from tests.report.records import create, finished, train
 from tests.sweep.test_machines import Postgres, postgres  # noqa: F401 (the latter: a fixture)
 from tests.tracking.test_run import Store, empty, store  # noqa: F401 (fixtures)
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's own
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's and SQLAlchemy's own
 TRIAL = ["partition.clients=4", "model.hidden=[8]", "train.epochs=1", "train.rounds=6", "tracking.every=0"]
 
 

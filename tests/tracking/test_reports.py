@@ -34,6 +34,7 @@ def files(store, run_id: str, folder: str = "reports/pgfed/table1") -> set[str]:
     return {Path(each.path).name for each in store.client.list_artifacts(run_id, folder)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("said", [{}, {"tracking": {"backend": "mlflow", "uri": None, "experiment": "pflsweep"}}])
 def test_a_report_links_to_its_runs_and_is_kept_with_the_sweeps(
     said: dict,
@@ -76,6 +77,7 @@ def test_a_sweep_that_was_not_tracked_has_no_links(store) -> None:  # noqa: F811
     assert "](http" not in PAGE.read_text()
 
 
+@pytest.mark.slow
 def test_without_a_store_none_is_made_and_mlflow_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     sweep = Sweep(Path("runs"), seeds=(0,))
@@ -91,6 +93,7 @@ def test_without_a_store_none_is_made_and_mlflow_not_imported(tmp_path: Path, mo
     assert "](http" not in PAGE.read_text()
 
 
+@pytest.mark.slow
 def test_a_damaged_store_costs_a_warning_and_no_report(
     store,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,

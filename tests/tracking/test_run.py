@@ -66,6 +66,7 @@ class Store:
         return pd.DataFrame(content["data"], columns=content["columns"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "folder"),
     [("team/../50% a b?#", "team%2F..%2F50%25 a b?#"), ("..", "%2E%2E"), ("联" * 60, None)],
@@ -130,6 +131,7 @@ def test_every_view_and_target_is_shown(store, tmp_path):
     assert len(table) == 4
 
 
+@pytest.mark.slow
 def test_killed_and_continued_no_step_is_doubled(store, tmp_path):
     """Killed after round 3 was sent, with the checkpoint at round 1."""
     record = create(tmp_path / "runs", rounds=4)
@@ -147,6 +149,7 @@ def test_killed_and_continued_no_step_is_doubled(store, tmp_path):
     assert shown.info.status == "FINISHED"
 
 
+@pytest.mark.slow
 def test_an_extension_goes_on_in_the_same_run(store, tmp_path):
     record = finished(tmp_path / "runs", "fedavg", [2, 4, 6, 8])
     for _ in range(2):  # finishing twice adds nothing
@@ -167,6 +170,7 @@ def test_an_extension_goes_on_in_the_same_run(store, tmp_path):
     assert len(store.table(shown, "clients.json")) == 4
 
 
+@pytest.mark.slow
 def test_a_round_that_turns_out_to_be_the_last_gets_its_scores_and_its_summary(store, tmp_path):
     """eval_every=2, stopped after round 3; then given again with train.rounds=3."""
     record = train(create(tmp_path / "runs"), [[1, 1, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3]])
@@ -189,6 +193,7 @@ def test_a_round_that_turns_out_to_be_the_last_gets_its_scores_and_its_summary(s
     assert store.steps(shown, "summary/best_round") == [3], "what is the same is not said again"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "status"), [("failed", "FAILED"), ("interrupted", "KILLED")])
 def test_how_a_run_ended(how, status, store, tmp_path):
     record = train(create(tmp_path / "runs"), [[1, 1, 1, 1]])
@@ -251,6 +256,7 @@ def test_a_sweep_is_a_parent(store, tmp_path, monkeypatch):
     assert len(store.runs()) == 4
 
 
+@pytest.mark.slow
 def test_a_sweep_that_was_trained_untracked_is_sent_when_it_is_given_again(store, monkeypatch):
     monkeypatch.setattr(summary, "MANY", 1)  # of more the table is not made, but all are sent
     words = ["-m", "partition.clients=4", "model.hidden=[8]", "train.rounds=2", "seed=0,1"]
@@ -265,6 +271,7 @@ def test_a_sweep_that_was_trained_untracked_is_sent_when_it_is_given_again(store
         assert all(store.steps(run, "personal/accuracy") == [1, 2] for run in trials)
 
 
+@pytest.mark.slow
 def test_a_sweep_that_was_trained_untracked_in_part_is_sent_whole(store, tmp_path):
     words = ["-m", "partition.clients=4", "model.hidden=[8]", "train.rounds=2", "seed=0,1"]
     assert main([*words, "tracking=none"]) == 0
@@ -273,6 +280,7 @@ def test_a_sweep_that_was_trained_untracked_in_part_is_sent_whole(store, tmp_pat
     assert len([run for run in store.runs() if "mlflow.parentRunId" in run.data.tags]) == 2
 
 
+@pytest.mark.slow
 def test_a_sweep_whose_end_was_not_told_is_ended_by_the_same_command(store):
     words = ["-m", "partition.clients=4", "model.hidden=[8]", "train.rounds=2", "seed=0,1"]
     assert main(words) == 0
@@ -331,6 +339,7 @@ def test_a_record_that_was_never_tracked_is_sent_once(store, tmp_path):
         assert run.data.metrics["summary/accuracy"] == 0.1
 
 
+@pytest.mark.slow
 def test_what_the_store_lacks_of_a_record_is_sent_again(store, tmp_path):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
     killed = tracking_run.open_run(record.config, record)  # after training, before it could say so
@@ -414,6 +423,7 @@ def test_a_store_that_fails_later_costs_a_warning(store, tmp_path, caplog):
     assert store.steps(store.runs()[0], "personal/accuracy") == [1, 2]
 
 
+@pytest.mark.slow
 def test_two_processes_may_make_the_store_at_once(tmp_path):
     code = (
         "from pflsweep.tracking.store import opened\n"
@@ -486,6 +496,7 @@ def test_ui_without_a_store_says_so(tmp_path, monkeypatch):
         ui.main([])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["q?x", "pc%41t", "br{x}", "ä b#"])
 def test_a_sweep_in_a_folder_whose_name_means_something_in_a_uri(name, tmp_path, empty, monkeypatch):
     folder = tmp_path / name

@@ -219,6 +219,7 @@ def test_more_rounds_extend_a_finished_trial() -> None:
     assert extended.config["train"]["rounds"] == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedavg", "ditto"])
 def test_kept_optimiser_states_go_on_where_they_stopped(algorithm: str) -> None:
     momentum = (f"algorithm={algorithm}", "train.momentum=0.9")
@@ -231,6 +232,7 @@ def test_kept_optimiser_states_go_on_where_they_stopped(algorithm: str) -> None:
     assert fresh.rounds["personal_loss"].iloc[-1] != extended.rounds["personal_loss"].iloc[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["local", "fedavg", "pgfed", "fedala"])
 def test_ctrl_c_stops_after_the_round_and_the_same_command_continues(algorithm: str) -> None:
     overrides = [*SMALL, "train.rounds=6", f"algorithm={algorithm}"]
@@ -264,6 +266,7 @@ def test_where_a_database_stays_away_what_is_trained_is_kept() -> None:
     assert again.heard == [3, 4, 5]
 
 
+@pytest.mark.slow
 def test_kill_9_loses_at_most_the_time_since_the_checkpoint() -> None:
     overrides = [*SMALL, "train.rounds=80", "checkpoint.every=0", "algorithm=pgfed"]
     process = subprocess.Popen([sys.executable, "-c", "from pflsweep.commands.main import main; main()", *overrides])
@@ -421,6 +424,7 @@ def test_a_model_of_ones_own_that_was_edited_is_trained_again(monkeypatch: pytes
     assert folders[0] == folders[1] != folders[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", ["[16]", "[]"])  # the latter is logistic regression: nothing is below the head
 @pytest.mark.parametrize("algorithm", sorted(commands_list._options("algorithm", None)))
 def test_every_method_ends_with_models_that_can_be_loaded(algorithm: str, hidden: str) -> None:
@@ -493,6 +497,7 @@ def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
+@pytest.mark.slow
 def test_models_are_of_the_round_that_was_asked_for() -> None:
     two = run("train.rounds=2").load_global()
     four = run("train.rounds=4", "checkpoint.models=false")
@@ -509,6 +514,7 @@ def test_models_are_of_the_round_that_was_asked_for() -> None:
     assert same(run("train.rounds=2", "paths.runs=other").load_global(), two)
 
 
+@pytest.mark.slow
 def test_models_that_were_not_saved_are_made_from_the_checkpoint(capfd: pytest.CaptureFixture) -> None:
     overrides = ["train.rounds=3", "algorithm=ditto"]
     without = run(*overrides, "checkpoint.models=false")
@@ -562,6 +568,7 @@ def test_bf16_that_the_processor_has_not_is_warned_of_once(
     assert caplog.text.count("here fp32 is the faster one") == told
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="PyTorch compiles with a C++ compiler")
 def test_a_compiled_trial_is_another_trial_with_the_numbers_of_the_eager_one() -> None:
     rounds = "train.rounds=3"
@@ -594,6 +601,7 @@ def test_a_gpu_neither_rounds_nor_adds_in_any_order_as_it_does_by_default() -> N
     assert [kind.fp32_precision for kind in kinds] == ["none", "tf32"]
 
 
+@pytest.mark.slow
 def test_what_is_said_first_counts_the_methods_passes(
     capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def digests() -> dict[str, str]:
     return code_digests({component: [f"pflsweep.{module}"] for component, module in TRIAL.items()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("edited", "components"),
     [
@@ -83,6 +84,7 @@ def test_a_digest_is_of_what_a_trial_imports(edit: Edit, edited: tuple[str, str,
     assert changed(before, digests()) == components
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
@@ -104,6 +106,7 @@ def test_what_changes_no_number_changes_no_digest(edit: Edit, file: str, old: st
     assert changed(before, digests()) == []
 
 
+@pytest.mark.slow
 def test_a_module_that_is_only_moved_changes_no_digest(edit: Edit) -> None:
     before = digests()
     (source_hash.ROOT / "engine/communication.py").rename(source_hash.ROOT / "engine/messages.py")
@@ -170,6 +173,7 @@ def run(*overrides: str) -> Result:
     return pflsweep.run([*SMALL, *overrides])
 
 
+@pytest.mark.slow
 def test_going_on_with_edited_code_is_said_and_marked(edit: Edit, capsys: pytest.CaptureFixture) -> None:
     assert run("train.rounds=2").record.code_versions == 1
     edit(*AVERAGE)

@@ -16,6 +16,7 @@ def test_there_are_200() -> None:
     assert sum(claim["needs_rerun"] for claim in CLAIMS) == sum(c["holds_in_print"] == "not_in_print" for c in CLAIMS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim["id"])
 def test_a_verdict_on_print_is_the_recorded_one(claim: dict) -> None:
     printed = layout.printed_cells(claim["paper"])

@@ -46,6 +46,7 @@ def asked(name: str) -> Cells:
     return {(answer.setting, answer.method) for answer in of.asked}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", layout.names())
 def test_of_what_nobody_has_begun_one_command_trains_all(tmp_path: Path, name: str) -> None:
     sweep = Sweep(tmp_path / "runs", name="of_my_own")

@@ -340,6 +340,7 @@ def test_a_record_of_several_versions_of_the_code_is_marked(tmp_path: Path, monk
     assert text.count("versions of the code") == 1
 
 
+@pytest.mark.slow
 def test_one_broken_table_does_not_hide_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     sweep = small_store(Path("runs"))
@@ -359,6 +360,7 @@ def test_one_broken_table_does_not_hide_the_others(tmp_path: Path, monkeypatch: 
     assert "[fedala/table1]" in index
 
 
+@pytest.mark.slow
 def test_a_number_that_a_method_does_not_have_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -534,6 +536,7 @@ def test_accuracy_against_epsilon(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(_heights(root, "privacy cifar10 fedavg")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -553,6 +556,7 @@ def test_what_is_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert said in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_report_needs_no_torch_optuna_mlflow_or_hydra(tmp_path: Path) -> None:
     with chdir(tmp_path):
         small_store(Path("runs"))
