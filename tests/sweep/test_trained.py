@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pflsweep.commands.main import main
+from pflsweep.config.identity import NUMERICS
 from pflsweep.config.schema import target
 from pflsweep.records.ledger import ledgers
 from pflsweep.records.record import Record
@@ -50,8 +51,12 @@ def test_a_plan_knows_the_winner_of_a_search_by_its_ledger(capsys: pytest.Captur
 
 
 @pytest.mark.slow
-def test_every_committed_trial_is_known(tmp_path: Path) -> None:
-    """The command of each committed ledger finds its final trials, but for those of older versions of their method."""
+def test_every_committed_trial_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command of each committed ledger finds its final trials, but for those of older versions of their method.
+
+    Under the numerics with which they were trained: a later version is another trial.
+    """
+    monkeypatch.setattr("pflsweep.trial.metadata.NUMERICS", dict.fromkeys(NUMERICS, 1))
     runs = tmp_path / "committed"
     for file in COMMITTED.glob("*.zip"):
         with zipfile.ZipFile(file) as archive:
