@@ -23,7 +23,8 @@ from pflsweep.models.layers import Stats, context
 from pflsweep.ops import random
 
 CALIBRATION_BATCHES = 4  # large batches of a client's training data from which batch norm's statistics come
-TOGETHER = 16  # models that share each batch of the same rows: converting it then costs next to nothing
+TOGETHER = 16  # models that share the same rows: converting them then costs next to nothing
+BLOCK = 1 << 23  # values that are converted at once: 32 MB
 
 Targets = dict[str, list[np.ndarray]]  # by name, the rows of the dataset on which each client's models are scored
 Logits = Callable[[Tensor, Tensor], Tensor]
@@ -180,17 +181,22 @@ def _groups(models: Iterable[tuple[int, Tensor]], rows: list[np.ndarray], apart:
 def _outputs(
     task: Task, logits: Logits, group: _Group, federation: Federation, large: int
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """(predicted class, cross-entropy) of each model on each row: by key, both [rows]. A batch is converted once."""
+    """(predicted class, cross-entropy) of each model on each row: by key, both [rows].
+
+    Rows are converted once for all models, in blocks of many batches, and a model takes a whole block while its weights
+    are in the cache.
+    """
     stats = {
         key: _calibrate(task, w, federation, client, large) if task.calibrated else None
         for key, (client, w) in group.models.items()
     }
     parts: dict[int, list[tuple[Tensor, Tensor]]] = {key: [] for key in group.models}
-    for part in torch.from_numpy(group.rows).to(federation.device).split(large):
-        x, y = federation.gather(part)
+    batches = max(1, BLOCK // (large * math.prod(federation.dataset.shape)))
+    for block in torch.from_numpy(group.rows).to(federation.device).split(large * batches):
+        x, y = federation.gather(block)
         for key, (_, w) in group.models.items():
             with nullcontext() if stats[key] is None else context(stats=stats[key]):
-                out = logits(w, x)
+                out = torch.cat([logits(w, part) for part in x.split(large)])
             parts[key].append((out.argmax(1), F.cross_entropy(out, y, reduction="none")))
     return {
         key: tuple(torch.cat(column).cpu().numpy() for column in zip(*pairs, strict=True))  # type: ignore[misc]

@@ -70,6 +70,10 @@ class DenseGradient:
             for own, weight, bias in zip(chain, pieces, pieces, strict=True)
         ]
 
+    def logits(self, parameters: Parameters, x: Tensor) -> Tensor:
+        """x [B, ...] -> [B, K]"""
+        return _forward(self.layers, parameters, x)[-1]
+
     def value_and_grad(
         self, parameters: Parameters, x: Tensor, y: Tensor, part: slice | None = None, first: int = 0
     ) -> tuple[Tensor, Tensor]:

@@ -127,6 +127,8 @@ class Task:
 
     def logits(self, w: Tensor, x: Tensor) -> Tensor:
         """w [P], x [B, ...] -> [B, K]."""
+        if self.dense is not None and not vmapped():
+            return self.dense.logits(self._views(w, self.dense.parameters), x)
         return self._forward(self._pieces(w, 0, None), x, 0, None)
 
     def features(self, w: Tensor, x: Tensor) -> Tensor:
