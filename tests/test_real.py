@@ -23,10 +23,9 @@ def test_personalisation_pays_on_mnist_of_two_classes_a_client(real_data, tmp_pa
     """FedALA's pathological setting, cut down: two classes a client are easy alone and hard for one model."""
     real_data("MNIST")
     monkeypatch.chdir(tmp_path)
-    last = {m: pflsweep.run([f"algorithm={m}", *SMALL]).personal_accuracy.last for m in ("local", "fedavg", "fedrep")}
+    last = {m: pflsweep.run([f"algorithm={m}", *SMALL]).personal_accuracy.last for m in ("local", "fedavg")}
     assert last["local"] > 0.95
     assert 0.3 < last["fedavg"] < last["local"]
-    assert last["fedrep"] > last["fedavg"]
 
 
 @pytest.mark.real
