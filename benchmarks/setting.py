@@ -27,7 +27,7 @@ from pflsweep.methods.optimizer import Sgd
 from pflsweep.methods.protocol import Verbs
 from pflsweep.methods.task import Task
 from pflsweep.models import cnn, layers
-from pflsweep.ops.products import library
+from pflsweep.ops.products import provider
 from pflsweep.util import processor
 
 Build = Callable[[tuple[int, ...], int], nn.Sequential]
@@ -158,11 +158,15 @@ class PlainLoop:
         ]
 
 
-def machine() -> str:
-    """The processor, the date and PyTorch's version, for the head of a table."""
-    width = torch.backends.cpu.get_cpu_capability()
-    where = f"{processor.name()} ({width}), {os.cpu_count()} cores, torch {torch.__version__}"
-    return f"{date.today()}, {where}, large products by {library()}"
+def machine(device: str = "cpu") -> str:
+    """Return the date, the device and PyTorch's version, for the head of a table."""
+    where = torch.cuda.get_device_name() if device == "cuda" else _processor()
+    return f"{date.today()}, {where}, {os.cpu_count()} cores, torch {torch.__version__}"
+
+
+def _processor() -> str:
+    """Return the processor's name, its vectors' kind, and what computes large products."""
+    return f"{processor.name()} ({torch.backends.cpu.get_cpu_capability()}, large products by {provider()})"
 
 
 def compare(runs: dict[str, Callable[[], None]], repeat: int) -> dict[str, tuple[list[float], list[float]]]:

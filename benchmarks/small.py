@@ -13,10 +13,9 @@ from functools import partial
 
 import torch
 
-from benchmarks.setting import CLASSES, PlainLoop, compare, federation_of, machine, ratio, simulation
-from benchmarks.training import only_fit
-from pflsweep.engine.evaluate import OWN, score, targets
-from pflsweep.methods.task import Task
+from benchmarks.setting import PlainLoop, compare, federation_of, machine, ratio, simulation
+from benchmarks.training import global_accuracy, only_fit
+from pflsweep.engine.evaluate import OWN
 from pflsweep.models import cnn, mlp
 
 FASHION, CIFAR = (1, 28, 28), (3, 32, 32)
@@ -37,9 +36,7 @@ def training(repeat: int) -> Iterator[tuple[str, float, float, float]]:
             engine = simulation("fedavg", federation, epochs=1, batch=batch, build=build)
             plain = PlainLoop(federation, epochs=1, batch=batch, build=build)
             next(engine.run())
-            times = compare(
-                {"engine": only_fit(engine), "plain": lambda p=plain: p.client(p.train[0][0], p.train[0][1])}, repeat
-            )
+            times = compare({"engine": only_fit(engine), "plain": partial(plain.client, *plain.train[0])}, repeat)
             ours, theirs = (times[who][1] for who in ("engine", "plain"))
             yield f"{name}, batch {batch}", samples / sorted(ours)[len(ours) // 2], ratio(ours, theirs), 1.0
 
@@ -55,28 +52,10 @@ def methods(repeat: int) -> Iterator[tuple[str, float]]:
         yield name, ratio(times[name][1], times["fedavg"][1])
 
 
-def evaluation(repeat: int, models: int = 100, images: int = 10_000) -> float:
-    """FedPG's G-acc: each client's model on everybody's test images, images a second to plain forward passes."""
-    federation = federation_of([1] * models, [images // models] * models, shape=FASHION)
-    torch.manual_seed(0)
-    every = [MLP(FASHION, CLASSES) for _ in range(models)]
-    task = Task(every[0])
-    vectors = [task.vector(model) for model in every]
-    rows = targets(federation, "test", replace(OWN, all=True, subset=0.5))
-    x, y = federation.gather(torch.from_numpy(rows["all"][0]))
-    x = x.to(torch.float32)
-
-    @torch.no_grad()
-    def plain() -> None:
-        for model in every:
-            for a, b in zip(x.split(256), y.split(256), strict=True):
-                int((model(a).argmax(1) == b).sum())
-
-    def ours() -> None:
-        score(task, task.logits, enumerate(vectors), federation, rows, 256)
-
-    times = compare({"engine": ours, "plain": plain}, repeat)
-    return ratio(times["engine"][1], times["plain"][1])
+def evaluation(repeat: int) -> float:
+    """FedPG's S- and G-acc: each client's MLP on others' and everybody's images, images a second to plain passes."""
+    times = global_accuracy(MLP, FASHION, 100, 10_000, replace(OWN, all=True, subset=0.5), repeat)
+    return ratio(times["ours"][1], times["plain"][1])
 
 
 def main() -> None:

@@ -13,13 +13,11 @@ cohorts in turn; ratios are medians over the rounds, and above 1 where the engin
 
 import argparse
 import os
-import platform
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import date
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -31,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks.setting import LR, SHAPE, Build, PlainLoop, federation_of, simulation
+from benchmarks.setting import LR, SHAPE, Build, PlainLoop, federation_of, machine, simulation
 from pflsweep.data.federation import Federation
 from pflsweep.engine.simulation import Result, Simulation
 from pflsweep.engine.stack import Seat, at_once
@@ -354,9 +352,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--device", choices=list(TARGETS), default="cpu")
     options = parser.parse_args()
-    print(
-        f"{date.today()}, {platform.machine()}, {CORES} cores, torch {torch.__version__}, load {os.getloadavg()[0]:.1f}"
-    )
+    print(f"{machine(options.device)}, load {os.getloadavg()[0]:.1f}")
     for what in options.what:
         if what in SETTINGS:
             compare(SETTINGS[what], options.repeat, options.device)

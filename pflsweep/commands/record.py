@@ -41,7 +41,7 @@ class Found(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What is carried, read and checked, and what is left out."""
+    """The records and ledgers that are carried, read and checked, and what is left out."""
 
     found: list[Found]
     ledgers: list[tuple[Ledger, dict[str, Any]]]  # each with its file's content, oldest first

@@ -137,26 +137,23 @@ def loss(self: Method, w: Tensor, batch: Batch) -> Tensor:
 def run(step: Callable, given: Any, work: Any, batches: Iterable[Batch | tuple[Batch, ...]]) -> Any:
     """`step` over all batches. A client out of batches stands still while others of its chunk go on."""
     own = alone(step, given)
-    if own is not None:
-        return chunk_of(_run_alone(own, only(work), batches))
+    if own is None:
+        return _over(partial(step, given), work, batches)
+    return chunk_of(_over(own, only(work), map(only, batches)))
+
+
+def _over(step: Callable, work: Any, batches: Iterable[Batch | tuple[Batch, ...]]) -> Any:
+    """work <- step(work, batch) over all batches, for a chunk or for one client."""
     for batch in batches:
-        new = step(given, work, batch)
+        new = step(work, batch)
         live = (batch if isinstance(batch, Batch) else batch[0]).live  # a tuple's batches end together
         work = new if live is None else tree_map(_where(live), new, work)
     return work
 
 
-def _run_alone(step: Callable, work: Any, batches: Iterable[Any]) -> Any:
-    """`run` for the only client of a chunk, whose trees have no dimension of clients."""
-    for batch in map(only, batches):
-        new = step(work, batch)
-        live = (batch if isinstance(batch, Batch) else batch[0]).live
-        work = new if live is None else tree_map(partial(torch.where, live), new, work)
-    return work
-
-
 def _where(live: Tensor) -> Callable:
-    return lambda new, old: torch.where(live.view(-1, *[1] * (new.dim() - 1)), new, old)
+    """live [C], or [] of one client"""
+    return lambda new, old: torch.where(live.view(*live.shape, *[1] * (new.dim() - live.dim())), new, old)
 
 
 def local_epochs(self: Any, given: Given, data: Any, work: Any) -> Any:

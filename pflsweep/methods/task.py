@@ -261,7 +261,7 @@ class Task:
         return {name: piece.detach().requires_grad_() for name, piece in self.views(w).items()}
 
     def _views(self, w: Tensor, of: Callable[[Tensor], Any]) -> Any:
-        """What `of` makes of w. A local loop that writes into w gets the same in each step."""
+        """Return what `of` makes of w. A local loop that writes into w gets the same in each step."""
         if self._last is None or self._last[0] is not w or self._last[1] != of:
             self._last = w, of, of(w)
         return self._last[2]

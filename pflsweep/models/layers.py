@@ -94,7 +94,7 @@ class Conv2d(nn.Conv2d):
 
 
 class _Product(torch.autograd.Function):
-    """a [m, k] @ b [n, k].T by `products`, and so are its gradients of any order."""
+    """a [m, k] @ b [n, k].T by oneDNN, and so are its gradients of any order."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
@@ -112,9 +112,9 @@ class Linear(nn.Linear):
     """nn.Linear; on a CPU, large products are by the library that is the faster one there (ops/products.py)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if not (products.library() == "oneDNN" and _computes() and x.dim() == 2):
-            return super().forward(x)
-        if not products.is_for_onednn(x, self.weight):
+        # in this order: a tracer must not see shapes compared
+        taken = products.provider() == "oneDNN" and _computes() and x.dim() == 2
+        if not (taken and products.is_for_onednn(x, self.weight)):
             return super().forward(x)
         out = _Product.apply(x, self.weight)
         return out if self.bias is None else out + self.bias

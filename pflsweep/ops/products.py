@@ -33,7 +33,7 @@ def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
 def is_for_onednn(a: Tensor, b: Tensor) -> bool:
     """Return whether oneDNN's product of a [m, k] with a matrix b of k times n entries is the faster one here."""
     return (
-        library() == "oneDNN"
+        provider() == "oneDNN"
         and a.shape[0] > 1
         and a.shape[0] * b.numel() >= LARGE
         and a.dtype == b.dtype == torch.float32
@@ -47,7 +47,7 @@ def by_onednn(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 @cache
-def library() -> str:
+def provider() -> str:
     """Return what computes large products on a CPU here: "oneDNN", or "torch" for what PyTorch takes by itself."""
     wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
     return "oneDNN" if wide and processor.vendor() == "AuthenticAMD" and _has_onednn() else "torch"

@@ -30,8 +30,7 @@ class Checkpoint:
 
     def write(self, folder: Path) -> None:
         """Write it into a record's folder. Raises OSError where the disk does not let it."""
-        parts = {name: getattr(self, name) for name in ("identity", "simulation", "study")}
-        write_torch(folder / CHECKPOINT, {"format": FORMAT, **parts})
+        write_torch(folder / CHECKPOINT, {"format": FORMAT, **vars(self)})
 
     @classmethod
     def read(cls, path: Path) -> "Checkpoint":

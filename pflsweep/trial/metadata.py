@@ -120,7 +120,7 @@ def _environment(parts: Parts) -> dict[str, Any]:
         "torch": torch.__version__,
         "platform": platform.platform(),
         "processor": processor.name(),
-        "products": products.library(),
+        "products": products.provider(),
         "threads": torch.get_num_threads(),
         "device": str(parts.federation.device),
     }

@@ -231,7 +231,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
     monkeypatch.setattr(layers._Product, "forward", staticmethod(watched))
     taken = "oneDNN" if products._has_onednn() else "torch"
-    monkeypatch.setattr(products, "library", lambda: taken)
+    monkeypatch.setattr(products, "provider", lambda: taken)
     return seen
 
 
@@ -240,7 +240,7 @@ def test_a_large_dense_layer_is_the_same_layer(called: list, monkeypatch: pytest
     x, weight, bias = torch.randn(32, 300) / 17, torch.randn(256, 300) / 17, torch.randn(256)
     fast = derivatives(x, weight, bias)
     assert len(called) > 5 or not products._has_onednn()
-    monkeypatch.setattr(products, "library", lambda: "torch")
+    monkeypatch.setattr(products, "provider", lambda: "torch")
     called.clear()
     usual = derivatives(x, weight, bias)
     assert not called

@@ -21,7 +21,7 @@ def test_the_kind_of_processor_decides(
 ) -> None:
     monkeypatch.setattr(processor, "vendor", lambda: vendor)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    assert products.library.__wrapped__() == (taken if products._has_onednn() else "torch")
+    assert products.provider.__wrapped__() == (taken if products._has_onednn() else "torch")
 
 
 @pytest.mark.parametrize("by", ["oneDNN", "torch"])
@@ -29,7 +29,7 @@ def test_products(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large ones and small ones, beside float64."""
     if by == "oneDNN" and not products._has_onednn():
         pytest.skip("this PyTorch has no oneDNN")
-    monkeypatch.setattr(products, "library", lambda: by)
+    monkeypatch.setattr(products, "provider", lambda: by)
     for rows, inputs, outputs in ((64, 300, 256), (3, 5, 4), (1, 2048, 2048)):
         x, weight, bias = torch.randn(rows, inputs), torch.randn(outputs, inputs), torch.randn(outputs)
         g, out = torch.randn(rows, outputs), torch.empty(outputs, inputs)
@@ -45,11 +45,11 @@ def test_products(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_large_products_of_fp32_are_onednns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "library", lambda: "oneDNN")
+    monkeypatch.setattr(products, "provider", lambda: "oneDNN")
     a, b = torch.zeros(64, 300), torch.zeros(256, 300)
     assert products.is_for_onednn(a, b)
     assert not products.is_for_onednn(a[:1], torch.zeros(8192, 300)), "a row"
     assert not products.is_for_onednn(a[:8], b), "small"
     assert not products.is_for_onednn(a.double(), b.double())
-    monkeypatch.setattr(products, "library", lambda: "torch")
+    monkeypatch.setattr(products, "provider", lambda: "torch")
     assert not products.is_for_onednn(a, b)

@@ -57,6 +57,16 @@ def packed(sweep: Sweep) -> Path:
     return Path("x.zip")
 
 
+def search(sweep: Sweep, method: str) -> Record:
+    """Return the only trial of a search, which the sweep's group of a method now has."""
+    tried = records.finished(Path("runs"), method, [1, 2, 3, 4], train__lr=0.7, data__validation=0.2)
+    group = sweep.group(C25, method)
+    group |= {"points": 1, "points_settled": 1, "space": {"train.lr": [0.7]}, "config": tried.values}
+    group["winner"] = {"train.lr": 0.05}
+    del group["config"]["data.validation"], group["config"]["train.lr"], group["config"]["seed"]
+    return tried
+
+
 def members(file: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(file) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
@@ -160,11 +170,7 @@ def test_a_record_of_an_archive_is_not_written_to(packed: Path) -> None:
 
 
 def test_trials_of_searches_are_named_by_their_identity(sweep: Sweep, capsys: pytest.CaptureFixture) -> None:
-    tried = records.finished(Path("runs"), "fedavg", [1, 2, 3, 4], train__lr=0.7, data__validation=0.2)
-    group = sweep.group(C25, "fedavg")
-    group |= {"points": 1, "points_settled": 1, "space": {"train.lr": [0.7]}, "config": tried.values}
-    group["winner"] = {"train.lr": 0.05}
-    del group["config"]["data.validation"], group["config"]["train.lr"], group["config"]["seed"]
+    tried = search(sweep, "fedavg")
     sweep.write("0" * 16)
     assert ends("export", "--out", "x.zip") == 0
     assert report(["runs", "--runs", "x.zip", "--out", "out"]) == 0
@@ -197,11 +203,7 @@ def test_an_archive_is_imported_as_it_is(packed: Path, capsys: pytest.CaptureFix
 def test_a_sweep_is_exported_with_the_trials_of_its_search(sweep: Sweep, capsys: pytest.CaptureFixture) -> None:
     other = Sweep(Path("runs"), "another")
     (final,) = other.add(C25, "fedprox", {0: [1, 2, 3, 4]})
-    tried = records.finished(Path("runs"), "fedprox", [1, 2, 3, 4], train__lr=0.7, data__validation=0.2)
-    group = other.group(C25, "fedprox")
-    group |= {"points": 1, "points_settled": 1, "space": {"train.lr": [0.7]}, "config": tried.values}
-    group["winner"] = {"train.lr": 0.05}
-    del group["config"]["data.validation"], group["config"]["train.lr"], group["config"]["seed"]
+    tried = search(other, "fedprox")
     other.write("1" * 16)
     assert ends("export", "--sweep", "another", "--out", "another.zip") == 0
     assert "2 runs and 1 ledgers" in capsys.readouterr().out
