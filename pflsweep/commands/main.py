@@ -122,7 +122,7 @@ def _hydra(argv: list[str]) -> int:
             raise outcome
         if isinstance(outcome, Exception):
             raise SystemExit(f"pflsweep: The trial has diverged: {outcome}.")
-        from pflsweep.sweep.status.summary import conclusion
+        from pflsweep.report.conclusion import conclusion
 
         print(conclusion([outcome.record]))
     return 0

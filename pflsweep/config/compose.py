@@ -66,6 +66,9 @@ def config_of(composed: DictConfig, hydra: DictConfig) -> Config:
         values = _plain(composed, resolve=True)
     except OmegaConfBaseException as error:
         raise UserError(f"{error.full_key} cannot be resolved: {str(error).splitlines()[0]}.") from error
+    if all(key_of(word) in GROUPS for word in hydra.overrides.task):  # without values, this is the reference
+        unresolved = _plain(composed)
+        return Config(values, choices, unresolved, _links(unresolved))
     options = [quoted(f"{group}={option}") for group, option in choices.items()]
     options += [
         quoted(f"{at}={option}") for at, option in hydra.runtime.choices.items() if "@" in at and "hydra" not in at

@@ -25,7 +25,7 @@ class Part:
     keys: dict[str, type] = field(default_factory=dict)
 
 
-CHECKPOINT, MODELS, LABELS = "checkpoint.pt", "models.pt", "labels.png"
+CHECKPOINT, MODELS = "checkpoint.pt", "models.pt"
 # in the order in which they are copied: meta.json last, so that half a record is none
 PARTS = {
     "rounds.parquet": Part(
@@ -44,7 +44,6 @@ PARTS = {
     "matrices.npz": Part("the method's own matrices, such as weights between clients", "some"),
     CHECKPOINT: Part("the state that the next rounds begin from", "some", carried=False),
     MODELS: Part("the models after the last round", "some", carried=False),
-    LABELS: Part("a picture of the partition", "some", carried=False),
     "status.json": Part("how far the trial has come", "begin", keys={"status": str, "rounds": int, "config": list}),
     "config.yaml": Part("the config", "begin"),
     "meta.json": Part(

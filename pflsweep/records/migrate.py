@@ -25,7 +25,7 @@ from pflsweep.config.identity import (
 )
 from pflsweep.config.keys import PLUGS, flat, under
 from pflsweep.records.checkpoint import Checkpoint, read_torch, write_torch
-from pflsweep.records.content import CARRIED, CHECKPOINT, FORMAT, LABELS, MODELS
+from pflsweep.records.content import CARRIED, CHECKPOINT, FORMAT, MODELS
 from pflsweep.records.record import Record, digest_of_config
 from pflsweep.util import files as util_files
 from pflsweep.util.errors import UserError
@@ -120,7 +120,7 @@ def _migrate_record(folder: Path) -> None:
 def _write(folder: Path, new: Path, meta: Json, config: Json) -> None:
     """Write the files of a record anew where their content changes; copy the others. meta.json comes last."""
     new.mkdir(exist_ok=True)
-    for name in (*CARRIED, LABELS):
+    for name in CARRIED:
         if (folder / name).exists() and name not in ("meta.json", "config.yaml", "status.json"):
             shutil.copyfile(folder / name, new / name)
     status = util_files.read_json(folder / "status.json")

@@ -129,21 +129,6 @@ def labels(partition: "pd.DataFrame", title: str = "") -> "Figure":
     return made
 
 
-_drawn: dict[tuple[str, bytes], bytes] = {}  # the last few pictures of labels: the trials of a sweep share theirs
-
-
-def labels_png(partition: "pd.DataFrame", title: str) -> bytes:
-    """`labels` as the content of a file. To draw it takes longer than to train some trials."""
-    import pandas as pd
-
-    key = title, pd.util.hash_pandas_object(partition).to_numpy().tobytes()
-    if key not in _drawn:
-        if len(_drawn) >= 16:
-            _drawn.clear()
-        _drawn[key] = style.png(labels(partition, title))
-    return _drawn[key]
-
-
 def heatmap(matrix: Array, name: str) -> "Figure":
     """A matrix with a row a client (what it takes) and a column a client (from whom)."""
     matrix = np.atleast_2d(np.asarray(matrix, dtype=np.float64))

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from io import BytesIO
 from itertools import count
 from pathlib import Path
 from textwrap import fill
@@ -119,14 +118,6 @@ def save(made: "Figure", stem: Path, kinds: tuple[str, ...] = ("png", "svg")) ->
             made.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
             made.set_layout_engine("none")  # once is enough: it takes half of the time
     return paths
-
-
-def png(made: "Figure") -> bytes:
-    """The content of a .png file."""
-    content = BytesIO()
-    with _in_style():
-        made.savefig(content, format="png")
-    return content.getvalue()
 
 
 def looks() -> Iterator[dict[str, Any]]:

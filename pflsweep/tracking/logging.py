@@ -12,7 +12,6 @@ import pandas as pd
 
 from pflsweep import __version__
 from pflsweep.config.keys import PLUGS, flat
-from pflsweep.records.content import LABELS
 from pflsweep.records.record import VIEWS, Record
 from pflsweep.tracking.store import NOTE, SOURCE, adopt, last_step, named
 
@@ -154,11 +153,7 @@ def log_artifacts(client: "MlflowClient", run_id: str, record: Record) -> None:
 
     client.log_text(run_id, (record.folder / "config.yaml").read_text(), "config.yaml")
     name = record.meta["name"]
-    picture = record.folder / LABELS
-    if picture.exists():
-        client.log_artifact(run_id, str(picture), "figures")
-    else:  # of a trial that is not finished
-        client.log_figure(run_id, figures.labels(record.partition, f"Training labels, {name}"), "figures/labels.png")
+    client.log_figure(run_id, figures.labels(record.partition, f"Training labels, {name}"), "figures/labels.png")
     if _evaluated(record):
         log_table(client, run_id, _client_table(record), "clients.json")
         client.log_figure(run_id, figures.accuracy(record_curves(record), name), "figures/accuracy.png")

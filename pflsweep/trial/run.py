@@ -25,9 +25,8 @@ from pflsweep.engine.stack import Seat
 from pflsweep.methods.optimizer import Sgd
 from pflsweep.ops import memory
 from pflsweep.records.checkpoint import Checkpoint
-from pflsweep.records.content import CHECKPOINT, LABELS, MODELS
+from pflsweep.records.content import CHECKPOINT, MODELS
 from pflsweep.records.record import Record
-from pflsweep.report import figures
 from pflsweep.studies.study import Study
 from pflsweep.tracking.run import Listener, open_run, send
 from pflsweep.trial.build import Parts, build, build_model, config_of_model
@@ -44,7 +43,7 @@ from pflsweep.trial.tables import (
     score_table,
 )
 from pflsweep.util.errors import UserError, one_line
-from pflsweep.util.files import DiskFull, atomic, claimed, writing
+from pflsweep.util.files import DiskFull, claimed
 from pflsweep.util.retry import StorageUnavailable
 from pflsweep.util.source_hash import changed
 
@@ -366,12 +365,6 @@ def _finish(record: Record, simulation: engine.Simulation, parts: Parts, config:
     record.write(_checkpoint(record, simulation, parts.study))
     if wanted["models"]:
         record.save_models(_models(simulation))
-    picture = record.folder / LABELS
-    if not picture.exists():
-        where = "-".join(str(record.meta[key]) for key in ("dataset", "partition", "seed"))
-        made = figures.labels_png(record.partition, f"Training labels, {where}")
-        with writing(record.folder):
-            atomic(picture, lambda path: path.write_bytes(made))
     if parts.new is not None:
         record.save_newcomers(_newcomers(simulation, parts, config))
     if parts.study is not None:

@@ -1,15 +1,15 @@
 """What a sweep prints: before, what it will cost; at its end, a table of its trials, and where to look next."""
 
 import math
-import shlex
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pflsweep.report.conclusion import conclusion
 from pflsweep.sweep import cost
 from pflsweep.sweep.plan import Job, Plan
 from pflsweep.sweep.queue import Queue
@@ -197,26 +197,3 @@ def _elsewhere(queue: Queue) -> str:
     told = {(one["host"], Path(one["folder"])) for _, one in _final(queue)}
     places = Counter(f"{host}:{folder.parent}" for host, folder in sorted(told) if not folder.exists())
     return ", ".join(f"{count} in {place}" for place, count in places.items())
-
-
-def conclusion(records: list["Record"], searched: Collection[str] = (), partial: Collection[str] = ()) -> str:
-    """Return the table of `pflsweep report` in text, with its words explained. searched: keys that are hyperparameters.
-    partial: identities of final trials whose search elected a winner although points have no result.
-    """
-    from pflsweep.report.tables import brief
-
-    table = brief(records, searched, partial).to_string(index=False)
-    rule = "-" * len(table.splitlines()[0])
-    runs = records[0].folder.parent
-    shown = runs.relative_to(Path.cwd()) if runs.is_relative_to(Path.cwd()) else runs
-    tracked = any(record.config["tracking"]["backend"] != "none" for record in records)
-    where = "" if runs == Path("runs").absolute() else f" --runs {shlex.quote(str(shown))}"
-    browse = "`pflsweep ui` shows the runs in a browser; " if tracked else ""
-    return "\n".join([
-        rule,
-        table,
-        rule,
-        "accuracy: mean over clients of their personalised models on their own test data, last round;",
-        "seconds: with evaluation; images/s: without; floats sent: per client and round, down and up",
-        f"Next: `pflsweep report runs{where}` writes a comparison; {browse}records are in {shown}/.",
-    ])  # fmt: skip

@@ -1,0 +1,31 @@
+"""What a command prints when its trials have ended: their table, and where to look next."""
+
+import shlex
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from pflsweep.records.record import Record
+from pflsweep.report.tables import brief
+
+
+def conclusion(records: Sequence[Record], searched: Collection[str] = (), partial: Collection[str] = ()) -> str:
+    """Return the table of `pflsweep report` as text, with its words explained.
+
+    searched: keys that are hyperparameters.
+    partial: identities of final trials whose search elected a winner although points have no result.
+    """
+    table = brief(records, searched, partial).to_string(index=False)
+    rule = "-" * len(table.splitlines()[0])
+    runs = records[0].folder.parent
+    shown = runs.relative_to(Path.cwd()) if runs.is_relative_to(Path.cwd()) else runs
+    tracked = any(record.config["tracking"]["backend"] != "none" for record in records)
+    where = "" if runs == Path("runs").absolute() else f" --runs {shlex.quote(str(shown))}"
+    browse = "`pflsweep ui` shows the runs in a browser; " if tracked else ""
+    return "\n".join([
+        rule,
+        table,
+        rule,
+        "accuracy: mean over clients of their personalised models on their own test data, last round;",
+        "seconds: with evaluation; images/s: without; floats sent: per client and round, down and up",
+        f"Next: `pflsweep report runs{where}` writes a comparison; {browse}records are in {shown}/.",
+    ])  # fmt: skip
