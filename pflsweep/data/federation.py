@@ -16,6 +16,8 @@ from pflsweep.util.errors import UserError
 class Federation:
     """N clients with train, validation and test rows of one dataset.
 
+    seed: of the trial. data_seed: of what is drawn of the data once, before training: validation and public rows,
+    clients that do not train, the rows of S- and G-acc.
     keys: [N] the clients' keys for draws: a client keeps its key, and so its draws, wherever it stands in the list.
     draw_keys: [N] int64, the same mixed with the seed, for draws inside lifted code.
     sizes: [N] training samples. labels: [N, K] class counts of the training rows. group, accuracy: as in Rows.
@@ -31,11 +33,13 @@ class Federation:
         *,
         validation: float,
         seed: int,
+        data_seed: int | None = None,
         device: str | torch.device,
         dtype: torch.dtype = torch.float32,
         keys: list[int] | None = None,
     ) -> None:
         self.dataset, self.device, self.dtype, self.seed = dataset, torch.device(device), dtype, seed
+        self.data_seed = seed if data_seed is None else data_seed
         self.clients = len(rows.train)
         self.classes = dataset.classes
         self.keys = torch.tensor(range(self.clients) if keys is None else keys, dtype=torch.int64)
@@ -62,7 +66,7 @@ class Federation:
                     f"partition: client {i} of {self.clients} has no training data. Use fewer clients "
                     "(partition.clients) or a partition that is less uneven (for Dirichlet a larger alpha)."
                 )
-            shuffled = random.generator(self.seed, "validation", int(self.keys[i])).permutation(own)
+            shuffled = random.generator(self.data_seed, "validation", int(self.keys[i])).permutation(own)
             held = min(round(validation * len(own)), len(own) - 1)
             split["validation"].append(np.sort(shuffled[:held]))
             split["train"].append(np.sort(shuffled[held:]))
@@ -86,7 +90,7 @@ class Federation:
         """
         if count >= self.clients:
             raise UserError(f"data.new is {count}: it must be below the {self.clients} clients, as some have to train.")
-        order = random.generator(self.seed, "newcomers").permutation(self.clients)
+        order = random.generator(self.data_seed, "newcomers").permutation(self.clients)
         by_key = self.keys.argsort().numpy()[order]
         kept, new = np.sort(by_key[count:]), np.sort(by_key[:count])
         return (self.only(kept), self.only(new)) if count else (self, None)
@@ -139,7 +143,7 @@ class Federation:
             labels = self.dataset.y[torch.from_numpy(rows)].numpy()
             take = max(1, round(share * len(rows) / self.classes)) if share else 0
             drawn = [
-                random.generator(self.seed, "public", k).permutation(rows[labels == k])[:take]
+                random.generator(self.data_seed, "public", k).permutation(rows[labels == k])[:take]
                 for k in range(self.classes)
             ]
             self._public[share] = np.sort(np.concatenate(drawn))

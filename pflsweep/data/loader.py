@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pflsweep.data.batching import DEFAULT, Batching
 from pflsweep.data.federation import Federation
 from pflsweep.data.poisson import NONE, Poisson
 from pflsweep.methods.protocol import Spent
@@ -47,21 +48,30 @@ class ClientData:
         large: int,
         purpose: str,
         rows: dict[str, list[np.ndarray]],
+        batching: Batching,
     ) -> None:
         self._served = np.zeros(len(members), dtype=np.int64)  # shared with its holdouts
         self._private: list[tuple[Tensor, Tensor, list]] = []  # so too: of each private batch (live, rate, looks)
         self._passes = count()  # and over private data
         self._held: dict[float, tuple[ClientData, ClientData]] = {}
         self._members, self._federation = members, members[0].federation  # where their rows and device are the same
-        self._rows, self._batch, self._large, self._purpose = rows, batch, large, purpose
+        self._rows, self._batch, self._large, self._purpose, self._batching = rows, batch, large, purpose, batching
 
     @classmethod
     def of(
-        cls, federation: Federation, ids: list[int], round: int, *, batch: int, large: int, purpose: str = "train"
+        cls,
+        federation: Federation,
+        ids: list[int],
+        round: int,
+        *,
+        batch: int,
+        large: int,
+        purpose: str = "train",
+        batching: Batching = DEFAULT,
     ) -> "ClientData":
         """The handle of some clients in one round."""
         rows = {split: [rows[i] for i in ids] for split, rows in federation.rows.items()}
-        return cls([Member(federation, i, round) for i in ids], batch, large, purpose, rows)
+        return cls([Member(federation, i, round) for i in ids], batch, large, purpose, rows, batching)
 
     @classmethod
     @contextmanager
@@ -69,12 +79,14 @@ class ClientData:
         """The clients of several as those of one, who may be of federations that differ in partition and seed. What has
         been trained is counted in each. Raises ValueError where they are not of one dataset, or cut otherwise.
         """
-        sets, cuts = [d._federation.dataset for d in parts], {(d._batch, d._large, d._purpose) for d in parts}
+        sets = [d._federation.dataset for d in parts]
+        cuts = {(d._batch, d._large, d._purpose, d._batching) for d in parts}
         if len({(of.checksum, of.augment) for of in sets}) > 1 or len(cuts) > 1:
             raise ValueError("the trials' data are not of one dataset, or are not cut into the same batches")
         rows = {split: [own for data in parts for own in data._rows[split]] for split in parts[0]._rows}
         members = [member for data in parts for member in data._members]
-        whole = cls(members, parts[0]._batch, parts[0]._large, parts[0]._purpose, rows)
+        first = parts[0]
+        whole = cls(members, first._batch, first._large, first._purpose, rows, first._batching)
         yield whole
         ends = np.cumsum([len(data._members) for data in parts])[:-1]
         for data, served in zip(parts, np.split(whole._served, ends), strict=True):
@@ -91,7 +103,7 @@ class ClientData:
         return torch.tensor([len(own) for own in self._rows["train"]], device=self._federation.device)
 
     def train(self, epochs: int, stream: str = "epochs") -> Iterator[Batch]:
-        """Mini-batches of `epochs` epochs, freshly shuffled in each, the last partial batch kept."""
+        """Mini-batches of `epochs` epochs, in the order and cut that `batching` says."""
         orders = [self._shuffled(c, epochs, stream) for c in range(len(self._members))]
         self._served += [sum(map(len, order)) for order in orders]
         return self._batches(orders, stream)
@@ -113,7 +125,7 @@ class ClientData:
         order = []
         for c, own in enumerate(self._rows["train"]):
             take = int(np.ceil(share * len(own) - 1e-9))
-            order.append(self._cut(self._generator(c, stream).permutation(own)[:take], size))
+            order.append(_cut(self._generator(c, stream).permutation(own)[:take], size))
         return self._batches(order, stream)
 
     def cut(self, batch: Batch) -> Iterator[Batch]:
@@ -133,7 +145,7 @@ class ClientData:
         if not all(len(own) for own in self._rows[split]):
             raise ValueError(f"a client has no samples in '{split}': there is no mean")
         drawn = [self._generator(c, f"mean/{split}").permutation(own) for c, own in enumerate(self._rows[split])]
-        order = [self._cut(own, self._large) for own in drawn]
+        order = [_cut(own, self._large) for own in drawn]
         sizes = torch.tensor([len(own) for own in self._rows[split]], dtype=torch.float64)
         total = None
         for step, batch in enumerate(self._batches(order, None)):
@@ -187,7 +199,7 @@ class ClientData:
 
     def _with(self, train: list[np.ndarray]) -> "ClientData":
         rows = {**self._rows, "train": train}
-        data = ClientData(self._members, self._batch, self._large, self._purpose, rows)
+        data = ClientData(self._members, self._batch, self._large, self._purpose, rows, self._batching)
         data._served, data._private, data._passes = self._served, self._private, self._passes
         return data
 
@@ -197,24 +209,34 @@ class ClientData:
         who = self._members[c]
         return random.generator(who.federation.seed, f"{self._purpose}/{stream}", who.round, who.key, *more)
 
-    def _cut(self, rows: np.ndarray, size: int | None = None) -> list[np.ndarray]:
-        size = size or self._batch
-        return [rows[k : k + size] for k in range(0, len(rows), size)]
+    def _order(self, c: int, stream: str, epoch: int) -> np.ndarray:
+        """Return a client's training rows in the order of an epoch."""
+        who = self._members[c]
+
+        def generator(*epoch: int) -> np.random.Generator:
+            if epoch:
+                return self._generator(c, stream, *epoch)
+            return random.generator(who.federation.seed, "order", who.key)  # without stream and round: of the trial
+
+        return self._batching.order(self._rows["train"][c], generator, epoch)
 
     def _shuffled(self, c: int, epochs: int, stream: str) -> list[np.ndarray]:
-        own = self._rows["train"][c]
-        return [b for e in range(epochs) for b in self._cut(self._generator(c, stream, e).permutation(own))]
+        def one(epoch: int) -> list[np.ndarray]:
+            return self._batching.cut(self._order(c, stream, epoch), self._batch)
+
+        return self._batching.passes(epochs, one)
 
     def _grouped(self, c: int, count: int, epochs: int, stream: str) -> list[list[np.ndarray]]:
-        groups = []
-        for epoch in range(epochs):
-            order = self._generator(c, stream, epoch).permutation(self._rows["train"][c])
-            for group in self._cut(order, count * self._batch):
+        def one(epoch: int) -> list[list[np.ndarray]]:
+            groups, order = [], self._order(c, stream, epoch)
+            for group in self._batching.cut(order, count * self._batch):
                 if len(group) >= count:
                     groups.append(np.array_split(group, count))
                 elif len(order) < count:  # fewer samples than batches: reuse them
                     groups.append([group[k % len(group)][None] for k in range(count)])
-        return groups
+            return groups
+
+        return self._batching.passes(epochs, one)
 
     def _batches(self, orders: list[list[np.ndarray]], stream: str | None) -> Iterator[Batch]:
         steps = max(map(len, orders), default=0)
@@ -265,6 +287,10 @@ class ClientData:
         name = f"{self._purpose}/{stream}"
         keys = [random.tensor_key(who.federation.seed, name, who.round, who.key) for who in self._members]
         return random.fold(torch.stack(keys), torch.arange(steps)[:, None]).to(self._federation.device)
+
+
+def _cut(rows: np.ndarray, size: int) -> list[np.ndarray]:
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def _parted(who: Member, own: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:

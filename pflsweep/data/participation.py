@@ -5,17 +5,17 @@ import numpy as np
 from pflsweep.data.federation import Federation
 from pflsweep.ops.random import generator
 
-KINDS = ("uniform", "size", "dirichlet")
+KINDS = ("uniform", "size", "dirichlet", "fixed")
 _LEAST = 1e-9  # so that everybody can be drawn where only a few others are left
 
 
 def participation_probabilities(federation: Federation, kind: str, alpha: float) -> np.ndarray | None:
-    """[N] to the sum 1; None: all alike.
+    """Return each client's probability [N], to the sum 1; None where all are alike.
 
     size: in proportion to the training samples. dirichlet: Dir(alpha), whose gamma draws are keyed by client; the
-    smaller alpha, the fewer clients make up most cohorts.
+    smaller alpha, the fewer clients make up most cohorts. fixed: alike; the first round's cohort is every round's.
     """
-    if kind == "uniform":
+    if kind in ("uniform", "fixed"):
         return None
     if kind == "size":
         drawn = federation.sizes.numpy().astype(float)

@@ -48,11 +48,11 @@ class Poisson:
         )
 
     def _sampled(self, c: int, epochs: int, stream: str) -> list[np.ndarray]:
-        own, batch = self._data._rows["train"][c], self._data._batch
+        own, batch, steps = self._data._rows["train"][c], self._data._batch, self._data._batching.steps
         orders = []
         for epoch in range(epochs):
             generator = self._data._generator(c, stream, epoch)
-            counts = generator.binomial(len(own), min(1, batch / max(1, len(own))), -(-len(own) // batch))
+            counts = generator.binomial(len(own), min(1, batch / max(1, len(own))), steps or -(-len(own) // batch))
             orders += [generator.choice(own, count, replace=False, shuffle=False) for count in counts]
         return orders
 

@@ -42,6 +42,8 @@ class Metrics:
     subset_size: str  # "union": all these rows, or "own": as many of them as the client's own
     all: bool  # everybody's rows
     trained: bool  # the view of local models right after local training; a model a client is kept for it
+    all_size: str = "union"  # "union": all of everybody's rows, or "own": as many of them as the client's own
+    personal: str = "current"  # "stale": a client's model as its last turn left it, before aggregation
 
 
 OWN = Metrics(subset=0.0, subset_size="union", all=False, trained=False)
@@ -87,7 +89,11 @@ def targets(federation: Federation, split: str, metrics: Metrics) -> Targets:
     if metrics.subset:
         found["subset"] = [_joined(federation, own, i, metrics) for i in range(federation.clients)]
     if metrics.all:
-        found["all"] = [np.unique(np.concatenate(own))] * federation.clients
+        everybody = np.unique(np.concatenate(own))
+        drawn = metrics.all_size == "own"
+        found["all"] = [
+            _drawn(federation, "all", i, everybody, len(rows)) if drawn else everybody for i, rows in enumerate(own)
+        ]
     if split == "test" and any(map(len, federation.rows["validation"])):
         found["validation"] = [np.unique(rows) for rows in federation.rows["validation"]]
     return found
@@ -97,16 +103,22 @@ def _joined(federation: Federation, own: list[np.ndarray], client: int, metrics:
     """A client's rows with those of ceil((N - 1) c) others (at c = 1/2 these are N // 2, as in the code of FedPG's
     platform). A draw from keys, the same in every round and for all methods under one seed.
     """
-    generator = random.generator(federation.seed, "subset", int(federation.keys[client]))
+    generator = random.generator(federation.data_seed, "subset", int(federation.keys[client]))
     by_key = federation.keys.argsort().numpy()
     others = generator.permutation(by_key[by_key != client])[: math.ceil(len(own[1:]) * metrics.subset - 1e-9)]
     rows = np.unique(np.concatenate([own[client], *(own[j] for j in others)]))
     return rows if metrics.subset_size == "union" else np.sort(generator.permutation(rows)[: len(own[client])])
 
 
+def _drawn(federation: Federation, purpose: str, client: int, rows: np.ndarray, size: int) -> np.ndarray:
+    """Return `size` of some rows, sorted: a client's draw, the same in every round and for all methods."""
+    generator = random.generator(federation.data_seed, purpose, int(federation.keys[client]))
+    return np.sort(generator.permutation(rows)[:size])
+
+
 def cover(found: Targets) -> list[np.ndarray]:
     """For each client the rows, sorted, that have all its targets' rows: one pass over them serves every target."""
-    if "all" in found and "validation" not in found:
+    if "all" in found and "validation" not in found and all(rows is found["all"][0] for rows in found["all"]):
         return found["all"]
     return [np.unique(np.concatenate(rows)) for rows in zip(*found.values(), strict=True)]
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pflsweep.data.batching import DEFAULT, Batching
 from pflsweep.data.federation import Federation
 from pflsweep.data.loader import ClientData
 from pflsweep.engine.clients import Clients, OptimiserStates
@@ -42,10 +43,17 @@ class Schedule:
     chunk: int  # clients that run at once
     optimiser_state: str = "fresh"  # with which a client's turn begins: "fresh", or "kept" from its last turn
     workers: int = 1  # processes that train and evaluate clients at once
+    batching: Batching = DEFAULT  # how local epochs are cut into batches
+    sampling: str = "each"  # "fixed": the first round's cohort in all of them
 
     def cohort(self, clients: int) -> int:
         """M = floor(N * participation), at least one (PGFed: 25 clients at 25% are 6)."""
         return max(1, int(clients * self.participation + 1e-9))
+
+    def batches(self, rows: int) -> int:
+        """Return how many batches a client with so many training rows takes in a turn of one pass a sample."""
+        steps = self.batching.steps
+        return self.epochs * math.ceil(rows / self.batch) if steps is None else steps
 
 
 class Privacy(NamedTuple):
@@ -96,6 +104,7 @@ class Simulation:
         self.workers = Workers(schedule.workers)
         self.chunks = Chunks(schedule.chunk)
         self.trained: Tensor | None = None  # [N, P] of clients that had a turn, where `trained` is asked for
+        self.stale: Tensor | None = None  # [N, Q] personal models as the last turns left them, where these are scored
         self.round = 0  # rounds done
 
     @property
@@ -117,6 +126,7 @@ class Simulation:
             "clients": self.clients.state(),
             "spent": [part.clone() for part in self.spent],
             **({} if self.trained is None else {"trained": self.trained.clone()}),
+            **({} if self.stale is None else {"stale": self.stale.clone()}),
             **({} if self.optimisers is None else {"optimisers": self.optimisers.state()}),
         }
 
@@ -130,18 +140,26 @@ class Simulation:
         self.round, self.last = state["round"], state["last"].clone()
         self.spent = Spent(*(part.clone() for part in state["spent"]))
         self.trained = state["trained"].to(device, copy=True) if "trained" in state else None
+        self.stale = state["stale"].to(device, copy=True) if "stale" in state else None
 
     def personal_models(self, ids: Tensor | None = None) -> Iterator[Tensor]:
         """The personalised models [P] of some clients, in order; of all where none are named."""
         everybody = torch.arange(self.federation.clients) if ids is None else ids
+        if self.stale is not None:
+            yield from self.stale[everybody.to(self.stale.device)]
+            return
+        for _, models in self._personal(everybody, self.server):
+            yield from models
+
+    def _personal(self, ids: Tensor, server: Any) -> Iterator[tuple[slice, Tensor]]:
+        """Yield some clients' personalised models [C, Q], with the shared parts of `server`, chunk by chunk."""
 
         def one(cut: slice) -> Tensor:
-            some = everybody[cut]
+            some = ids[cut]
             data = self._data(some, self.round, "evaluate")
-            return self.verbs.personal(self.server, self.clients.get(some), data, self._turn(some))
+            return self.verbs.personal(server, self.clients.get(some), data, self._turn(some))
 
-        for _, models in self.chunks.over(len(everybody), one):
-            yield from models
+        return self.chunks.over(len(ids), one)
 
     def global_model(self) -> Tensor | None:
         """The global model [P], where the method has one."""
@@ -170,7 +188,8 @@ class Simulation:
         block without workers, else some for each. Where all clients have the same rows one: they share each batch.
         """
         everybody, chunk = torch.arange(self.federation.clients), self.schedule.chunk
-        count = self.workers.count * (1 if "all" in found or self.workers.count == 1 else BLOCKS)
+        shared = "all" in found and self.metrics.all_size == "union"
+        count = self.workers.count * (1 if shared or self.workers.count == 1 else BLOCKS)
         size = math.ceil(len(everybody) / count / chunk) * chunk
         blocks = list(everybody.split(size))
         return blocks, [float(sum(1 + len(rows[i]) for rows in found.values() for i in block)) for block in blocks]
@@ -198,8 +217,10 @@ class Simulation:
     def _next(self) -> Result:
         began = perf_counter()
         self.round += 1
-        ids = self._sample()
+        ids, received = self._sample(), self.server
         turn = self._turn(ids)
+        if self.metrics.personal == "stale" and self.stale is None:
+            self._keep_personal(torch.arange(self.federation.clients), received)
         done = run_round(
             self.verbs, self.server, self.clients, self.optimisers, turn,
             lambda ids, round: self._data(ids, round, "train"), self.federation.labels, self.chunks,
@@ -207,6 +228,8 @@ class Simulation:
         )  # fmt: skip
         self.server = done.server
         self.last[ids] = self.round
+        if self.stale is not None:
+            self._keep_personal(ids, received)
         if self.metrics.trained:
             self._keep(ids, getattr(done.up, "w", None))
         done = done._replace(up=None)  # its memory is the next round's, or evaluation's
@@ -228,6 +251,13 @@ class Simulation:
             self.trained = w.new_zeros(self.federation.clients, self.task.size)
         self.trained[ids.to(w.device)] = w
 
+    def _keep_personal(self, ids: Tensor, server: Any) -> None:
+        """Keep some clients' personalised models as they are now, with the shared parts of `server`."""
+        for cut, models in self._personal(ids, server):
+            if self.stale is None:
+                self.stale = models.new_empty(self.federation.clients, models.shape[1])
+            self.stale[ids[cut].to(self.stale.device)] = models
+
     def _spend(self, ids: Tensor, new: Spent) -> Privacy | None:
         """Keep account of the cohort's private training."""
         if self.verbs.epsilon is None:
@@ -241,7 +271,8 @@ class Simulation:
     def _sample(self) -> Tensor:
         """This round's cohort, in the order of the clients' keys: drawn from keys, so that labels do not matter."""
         keys, order = self.federation.keys.sort()
-        generator, chances = random.generator(self.federation.seed, "cohort", self.round), self.federation.chances
+        round, chances = 1 if self.schedule.sampling == "fixed" else self.round, self.federation.chances
+        generator = random.generator(self.federation.seed, "cohort", round)
         if chances is None:
             drawn = generator.permutation(len(keys))[: self.cohort_size]
         else:
@@ -267,4 +298,7 @@ class Simulation:
 
     def _data(self, ids: Tensor, round: int, purpose: str) -> ClientData:
         batch, large = self.schedule.batch, self.schedule.eval_batch
-        return ClientData.of(self.federation, ids.tolist(), round, batch=batch, large=large, purpose=purpose)
+        return ClientData.of(
+            self.federation, ids.tolist(), round,
+            batch=batch, large=large, purpose=purpose, batching=self.schedule.batching,
+        )  # fmt: skip

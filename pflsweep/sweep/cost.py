@@ -60,6 +60,9 @@ def images_a_round(config: Config) -> int:
     if clients:
         trains = clients - values["data"]["new"]
         cohort = max(1, int(trains * train["participation"] + 1e-9)) / clients
+    if train.get("steps") is not None:  # as many batches, however many rows a client has
+        everybody = clients or size_of(config).owners or 1
+        return round(everybody * cohort * train["steps"] * train["batch"])
     return round(rows * cohort * train["epochs"])
 
 
@@ -134,8 +137,9 @@ def gradients_of(config: Config) -> float:
 def passes(config: Config) -> float:
     """Gradients that a training sample takes where FedAvg takes one, as the method says."""
     values = dict(config.values["algorithm"])
-    method = imported(values.pop("_target_"), "algorithm")
-    return float(method.passes(config.values["train"]["epochs"], **values))
+    method, train = imported(values.pop("_target_"), "algorithm"), config.values["train"]
+    epochs = train["epochs"] if train.get("steps") is None else 1
+    return float(method.passes(epochs, **values))
 
 
 Speeds = dict[tuple[str, ...], float]  # gradients of images/s, of one core on a CPU, by _keys

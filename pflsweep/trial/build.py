@@ -75,12 +75,13 @@ def build(config: Config) -> Parts:
     shared = {
         "task": task,
         "opt": Sgd(train["momentum"], train["weight_decay"]),
-        "epochs": train["epochs"],
+        "epochs": train["epochs"] if train["steps"] is None else 1,  # an epoch is then so many steps
         "keys": federation.draw_keys,
     }
     method = _construct(config, "algorithm", shared)
     plugins = {group: _construct(config, group, shared) for group in PLUGS if values.get(group)}
     _check_partners(config, {"algorithm": method, **plugins})
+    _check_private_batches(config)
     verbs = Verbs.of(method, *plugins.values())
     schedule, metrics = _schedule(train, federation, task.size), Metrics(**values["metrics"])
     looks_at = {"method": method, "plugins": tuple(plugins.values())}
@@ -97,10 +98,12 @@ def build_federation(config: Config) -> tuple[Any, Any]:
     values, data, seed = config.values, config.values["data"], config.values["seed"]
     root, device = find_root(data["root"]), device_of(config)
     dataset = build_dataset(config)
+    drawn = values["partition"].get("seed")
+    data_seed = seed if drawn is None else drawn
     if data["limit"] is not None:
-        dataset = dataset.part(data["limit"], seed)
-    rows = _call(config, "partition", dataset, seed, root=root, device=device)
-    everybody = Federation(dataset, rows, validation=data["validation"], seed=seed, device=device)
+        dataset = dataset.part(data["limit"], data_seed)
+    rows = _call(config, "partition", dataset, data_seed, without=("seed",), root=root, device=device)
+    everybody = Federation(dataset, rows, validation=data["validation"], seed=seed, data_seed=data_seed, device=device)
     federation, new = everybody.newcomers(data["new"])
     if data["targets"] == "permuted":
         federation = federation.permuted(data["shuffle"])
@@ -234,8 +237,11 @@ def _bytes(count: float) -> str:
     return f"{count / 1e12:,.1f} TB" if count >= 1e12 else f"{count / 1e9:.1f} GB"
 
 
-def _call(config: Config, group: str, *args: Any, **offered: Any) -> Any:
-    """Calls the function that a group's node names, with the node's other keys and what it takes of the offered."""
+def _call(config: Config, group: str, *args: Any, without: tuple[str, ...] = (), **offered: Any) -> Any:
+    """Call the function that a group's node names, with the node's other keys and what it takes of the offered.
+
+    without: keys of the node that are not the function's.
+    """
     node, option = config.values[group], config.choices[group]
     function: Callable = target(group, option, node)
     if not callable(function):
@@ -244,7 +250,7 @@ def _call(config: Config, group: str, *args: Any, **offered: Any) -> Any:
         takes = inspect.signature(function).parameters
     except ValueError as error:  # some that are built in
         raise UserError(f"{group}={option}: {node['_target_']} cannot be used: {one_line(error)}.") from error
-    options = {key: _value(value, group, option) for key, value in node.items() if key != "_target_"}
+    options = {key: _value(value, group, option) for key, value in node.items() if key not in ("_target_", *without)}
     options |= {key: value for key, value in offered.items() if key in takes}
     try:
         inspect.signature(function).bind(*args, **options)
@@ -284,6 +290,17 @@ def _check_partners(config: Config, chosen: dict[str, Any]) -> None:
                 raise UserError(f"{pair}: {reason}.{good}")
 
 
+def _check_private_batches(config: Config) -> None:
+    """Raises UserError where private training is asked for batches that are cut from an order: its own are drawn."""
+    train = config.values["train"]
+    asked = [key for key, usual in (("shuffle", "epoch"), ("last_batch", "keep")) if train[key] != usual]
+    if config.values.get("privacy") and asked:
+        raise UserError(
+            f"train.{asked[0]} is '{train[asked[0]]}', but privacy={config.choices['privacy']} draws each batch from "
+            f"all of a client's samples (Poisson sampling): there is no order that is cut. Leave train.{asked[0]} out."
+        )
+
+
 def _partners(plugin: Any) -> list[str]:
     """The algorithms in conf/ that a plug-in goes with."""
     nodes = {file.stem: read_option(file) for file in sorted((conf_dir() / "algorithm").glob("*.yaml"))}
@@ -292,27 +309,30 @@ def _partners(plugin: Any) -> list[str]:
 
 def _schedule(train: dict[str, Any], federation: Any, size: int) -> Any:
     """How the trial runs. size: of the model in parameters. Raises UserError where no machine could run it so."""
+    from pflsweep.data.batching import Batching
     from pflsweep.engine.simulation import Schedule
 
     chunk = train["chunk"]
     if chunk == "auto":
         chunk = 1 if federation.device.type == "cpu" else federation.clients
-    names = [name for name in Schedule.__dataclass_fields__ if name not in ("chunk", "workers")]
-    schedule = Schedule(**{name: train[name] for name in names}, chunk=chunk)
+    names = [name for name in Schedule.__dataclass_fields__ if name not in ("chunk", "workers", "batching")]
+    batching = Batching(train["shuffle"], train["last_batch"], train["steps"])
+    schedule = Schedule(**{name: train[name] for name in names}, chunk=chunk, batching=batching)
     cohort = schedule.cohort(federation.clients)
-    _check_end(train, cohort / federation.clients * float(federation.counts("train").sum()))
+    batches = sum(map(schedule.batches, federation.sizes.tolist()))
+    _check_end(train, cohort / federation.clients * batches * train["batch"])
     return replace(schedule, workers=_workers(train, federation.device, cohort, size))
 
 
-def _check_end(train: dict[str, Any], rows: float) -> None:
-    """Raises UserError where the last round would have no usable learning rate, or come never. rows: of a cohort."""
+def _check_end(train: dict[str, Any], samples: float) -> None:
+    """Raises UserError where the last round would have no usable learning rate, or come never. samples: of a round."""
     last = math.log10(train["lr"]) + (train["rounds"] - 1) * math.log10(train["lr_decay"])
     if last >= 38:
         raise UserError(
             f"train.lr_decay is {train['lr_decay']:g}: after {train['rounds']} rounds the learning rate would be about "
             f"1e{last:.0f}, more than 32 bits hold. Use at most 1, or fewer rounds."
         )
-    images = train["rounds"] * train["epochs"] * rows
+    images = train["rounds"] * samples
     years = images / FASTEST / YEAR
     if years > TOO_LONG:
         raise UserError(

@@ -1,6 +1,5 @@
 """What a person sees while a trial trains: a bar on a terminal, a line now and then in a log."""
 
-import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -103,11 +102,11 @@ def announce(name: str, simulation: Simulation) -> None:
     if simulation.task.compiled:
         say(f"{name}: the gradients of full batches are compiled first, which takes up to minutes")
     share = simulation.cohort_size / federation.clients
-    batches = sum(math.ceil(n / schedule.batch) for n in federation.sizes.tolist())
+    batches = sum(map(schedule.batches, federation.sizes.tolist()))
     rows = sum(map(len, cover(targets(federation, "test", simulation.metrics))))
     tested = rows / schedule.batch / schedule.eval_every
     # a forward pass is a third of a gradient step
-    steps = left * (_passes(simulation) * share * schedule.epochs * batches + tested / 3)
+    steps = left * (_passes(simulation) * share * batches + tested / 3)
     seconds = _seconds_a_step(simulation) * steps / schedule.workers
     begin = f"goes on after round {simulation.round}, " if simulation.round else ""
     say(

@@ -10,11 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pflsweep.data.batching import DEFAULT, Batching
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.federation import Federation
 from pflsweep.data.loader import ClientData
 from pflsweep.engine.clients import Clients
 from pflsweep.engine.cohort import own, select
+from pflsweep.engine.evaluate import OWN, Metrics
 from pflsweep.engine.simulation import Result, Schedule, Simulation
 from pflsweep.methods.optimizer import Sgd
 from pflsweep.methods.protocol import Given, Method, Plugin, Verbs
@@ -157,15 +159,16 @@ def simulate(
     participation: float = 1.0, weights: str = "share", epochs: int = 2, batch: int = 4, lr: float = 0.1,
     lr_decay: float = 1.0, momentum: float = 0.0, weight_decay: float = 0.0, optimiser_state: str = "fresh",
     federation: Federation = FEDERATION, network: tuple[Task, Tensor] = NETWORK, plugins: tuple[Plugin, ...] = (),
+    batching: Batching = DEFAULT, sampling: str = "uniform", metrics: Metrics = OWN,
 ) -> Run:  # fmt: skip
     """Train a method; every round is evaluated. chunk: clients that run at once (EVERYBODY: all)."""
     task, w0 = network
     made = make(method, hyper, task=task, epochs=epochs, momentum=momentum, weight_decay=weight_decay)
     schedule = Schedule(
         rounds, participation, weights, epochs, batch, lr, lr_decay, eval_every=1, eval_batch=16, chunk=chunk,
-        optimiser_state=optimiser_state,
+        optimiser_state=optimiser_state, batching=batching, sampling=sampling,
     )  # fmt: skip
-    simulation = Simulation(Verbs.of(made, *plugins), task, federation, schedule, w0)
+    simulation = Simulation(Verbs.of(made, *plugins), task, federation, schedule, w0, metrics)
     return Run(made, simulation, list(simulation.run()))
 
 

@@ -378,7 +378,7 @@ BAD = [
 
 
 def from_yaml(name: str, dataset: Dataset, **changes) -> Rows:
-    config = {"seed": 0, **yaml.safe_load((CONF / f"{name}.yaml").read_text()), **changes}
+    config = {**yaml.safe_load((CONF / f"{name}.yaml").read_text()), "seed": 0, **changes}
     return get_method(config.pop("_target_"))(dataset, **config)
 
 

@@ -34,6 +34,20 @@ def test_a_record_has_the_numbers() -> None:
     assert record.newcomers.empty
 
 
+def test_one_federation_serves_all_seeds() -> None:
+    """partition.seed: the rows and what is held back of them are its draw; models and cohorts are the trial's."""
+    first, second, other = (
+        run(f"seed={seed}", f"partition.seed={drawn}", "data.validation=0.2").record
+        for seed, drawn in ((1, 7), (2, 7), (1, 8))
+    )
+    assert first.partition.equals(second.partition)
+    assert not first.partition.equals(other.partition)
+    assert first.folder.name != second.folder.name
+    assert not first.rounds["personal_accuracy"].equals(second.rounds["personal_accuracy"])
+    usual = run("seed=7", "data.validation=0.2").record
+    assert usual.partition.equals(first.partition), "what seed=7 would draw"
+
+
 def test_a_latent_trial_keeps_groups_and_the_embedders_accuracy() -> None:
     quick = [*LATENT.split(), "partition.training.augment=none", "partition.training.epochs=2"]
     first = run(*quick).record

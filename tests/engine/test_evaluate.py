@@ -1,5 +1,6 @@
 """Scores: by hand on tables of known answers, and beside the models themselves."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -115,6 +116,31 @@ def test_the_subset_may_be_as_large_as_the_clients_own() -> None:
         assert len(rows) == len(TESTED[i])
         assert set(rows.tolist()) <= set(union[i].tolist())
     assert any(set(rows.tolist()) != set(TESTED[i]) for i, rows in enumerate(own))
+
+
+def test_everybodys_rows_may_be_drawn_to_the_size_of_the_clients_own() -> None:
+    """G-acc on FedPG's platform: each client's model on a draw of its own, without replacement, from all test rows."""
+    _, federation = tiny()
+    drawn = replace(EVERYTHING, all_size="own")
+    everybody = set(range(len(Y)))
+    found = [targets(federation, "test", drawn)["all"] for _ in range(2)]
+    assert [rows.tolist() for rows in found[0]] == [rows.tolist() for rows in found[1]], "once"
+    for own, rows in zip(TESTED, found[0], strict=True):
+        assert len(set(rows.tolist())) == len(own)
+        assert set(rows.tolist()) <= everybody
+    many = [targets(tiny(seed)[1], "test", drawn)["all"][0] for seed in range(40)]
+    assert set(np.concatenate(many).tolist()) == everybody, "any of them"
+
+
+def test_scores_on_own_draws_are_those_of_their_rows() -> None:
+    sim = advance(case(Local).simulation(), 2)
+    union, own = asked(sim).evaluate(), asked(sim, replace(EVERYTHING, all_size="own")).evaluate()
+    assert own["personal_all"].n.tolist() == own["personal"].n.tolist()
+    assert own["personal"].correct.tolist() == union["personal"].correct.tolist()
+    rows = targets(sim.federation, "test", sim.metrics)["all"]
+    for i, w in enumerate(sim.personal_models()):
+        x, y = sim.federation.gather(torch.from_numpy(rows[i]))
+        assert own["personal_all"].correct[i] == int((sim.task.logits(w, x).argmax(1) == y).sum())
 
 
 def test_the_subset_is_drawn_once_by_key() -> None:

@@ -1,5 +1,6 @@
 """Rounds: who is sampled, what a result says, and that a run can be stopped and continued."""
 
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -11,6 +12,8 @@ from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedrod import FedRoD
 from pflsweep.algorithms.local import Local
 from pflsweep.conformance.case import Case, advance, assert_same, known, models, packed, unpacked
+from pflsweep.engine.evaluate import OWN
+from pflsweep.engine.simulation import Simulation
 from pflsweep.methods.protocol import Method
 
 
@@ -37,6 +40,11 @@ def test_cohorts_depend_on_the_seed_and_not_on_the_method() -> None:
     assert cohorts() != cohorts(seed=1)
     assert cohorts() == cohorts(chunk=6)
     assert len({tuple(ids) for ids in cohorts()}) > 1
+
+
+def test_a_fixed_cohort_is_the_first_rounds_in_all_of_them() -> None:
+    assert cohorts(sampling="fixed") == [cohorts()[0]] * 5
+    assert cohorts(sampling="fixed", seed=1) != cohorts(sampling="fixed")
 
 
 def test_cohorts_follow_the_keys() -> None:
@@ -80,6 +88,35 @@ def test_a_run_can_be_stopped_and_continued(cls: type[Method]) -> None:
     second = advance(unpacked(case(cls).simulation(), packed(first)), 3)
     assert_same({**known(second), **models(second)}, {**known(whole), **models(whole)}, "continued")
     assert second.round == whole.round == 5
+
+
+def stale(sim: Simulation) -> Simulation:
+    sim.metrics = replace(OWN, personal="stale")
+    return sim
+
+
+def test_stale_personal_models_are_those_of_before_aggregation() -> None:
+    """FedRoD's is its own head on the shared model: the one that it was sent at its last turn, not today's."""
+    sim = stale(case(FedRoD, {"init_personal": "copy"}).simulation())
+    wanted = list(case(FedRoD, {"init_personal": "copy"}).simulation().personal_models())  # of before training
+    for _ in range(4):
+        server = sim.server
+        result = next(sim.run())
+        data = sim._data(result.ids, sim.round, "evaluate")
+        fresh = sim.verbs.personal(server, sim.clients.get(result.ids), data, sim._turn(result.ids))
+        for i, w in zip(result.ids.tolist(), fresh, strict=True):
+            wanted[i] = w
+        assert_same(dict(enumerate(sim.personal_models())), dict(enumerate(wanted)), "stale models")
+    current = advance(case(FedRoD, {"init_personal": "copy"}).simulation(), 4)
+    assert any(not torch.equal(a, b) for a, b in zip(current.personal_models(), wanted, strict=True))
+    assert_same(known(sim), known(current), "what is scored changes no training")
+
+
+def test_scores_of_stale_models_can_be_stopped_and_continued() -> None:
+    whole = advance(stale(case(FedRoD, {"init_personal": "copy"}).simulation()), 4)
+    half = advance(stale(case(FedRoD, {"init_personal": "copy"}).simulation()), 2)
+    rest = advance(unpacked(stale(case(FedRoD, {"init_personal": "copy"}).simulation()), packed(half)), 2)
+    assert_same(dict(enumerate(rest.personal_models())), dict(enumerate(whole.personal_models())), "continued")
 
 
 def test_a_state_in_memory_does_not_move_on() -> None:
