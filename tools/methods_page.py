@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 import pandas as pd
 
-from pflsweep.config.compose import conf_dir, read_option
+from pflsweep.config.compose import options, read_option
 from pflsweep.config.fields import field_rule, hyperparameters
 from pflsweep.config.keys import as_override
 from pflsweep.config.schema import target
@@ -32,24 +32,29 @@ class Option(NamedTuple):
 
 def page(costs: pd.DataFrame | None = None, setting: str = "") -> str:
     """The page as markdown. costs: columns wire and time, indexed by option; setting: how they were measured."""
-    options = [_option(file) for file in sorted((conf_dir() / "algorithm").glob("*.yaml"))]
-    classes = list(dict.fromkeys(option.cls for option in options))
-    lines = [f"{INTRO}{setting}.", "", "| option | what it is | paper | wire | time |", "|-|-|-|-:|-:|"]
-    for option in options:
+    found = [_option(name, file) for name, file in options("algorithm").items()]
+    classes = list(dict.fromkeys(option.cls for option in found))
+    lines = [
+        f"{INTRO}{setting}. Variants as authors' code computes them (`as_run/`) were not measured.",
+        "",
+        "| option | what it is | paper | wire | time |",
+        "|-|-|-|-:|-:|",
+    ]
+    for option in found:
         wire, time = _cost(costs, option.name)
         title = f"[{option.name}](#{_anchor(option.cls)})"
         lines.append(f"| {title} | {option.about} | {option.cls.paper} | {wire} | {time} |")
     for cls in sorted(classes, key=lambda cls: cls.__name__.lower()):
-        lines += ["", *_section(cls, [option for option in options if option.cls is cls])]
+        lines += ["", *_section(cls, [option for option in found if option.cls is cls])]
     return "\n".join(lines) + "\n"
 
 
-def _option(file: Path) -> Option:
+def _option(name: str, file: Path) -> Option:
     node, text = read_option(file), file.read_text().splitlines()
-    cls = target("algorithm", file.stem, node)
+    cls = target("algorithm", name, node)
     values = {key: value for key, value in node.items() if key != "_target_"}
     remarks = {line.partition(":")[0]: line.partition(" # ")[2] for line in text if " # " in line}
-    return Option(file.stem, text[0].removeprefix("#").strip(), cls, values, remarks)
+    return Option(name, text[0].removeprefix("#").strip(), cls, values, remarks)
 
 
 def _cost(costs: pd.DataFrame | None, name: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pflsweep.config.compose import conf_dir, read_option, yaml_errors, yaml_of
+from pflsweep.config.compose import options, read_option, yaml_errors, yaml_of
 from pflsweep.config.schema import check_fields, imported, target_path
 from pflsweep.conformance import fake_device
 from pflsweep.conformance.case import Case, Sizes, advance, sizes
@@ -128,20 +128,18 @@ def _named(method: str, config_dir: Path | None) -> tuple[type[Method], dict[str
     """
     if config_dir is not None and not (config_dir / "algorithm").is_dir():
         raise UserError(f"check: --config-dir is '{config_dir}', which has no folder 'algorithm'.")
-    folders = [folder / "algorithm" for folder in (config_dir, conf_dir()) if folder]
-    files = [file for folder in folders for file in sorted(folder.glob("*.yaml"))]
+    known = options("algorithm", config_dir)
     if "." in method:
-        node = next((node for node in map(read_option, files) if node.get("_target_") == method), {})
+        node = next((node for node in map(read_option, known.values()) if node.get("_target_") == method), {})
         cls = method_at(method)
     else:
-        node = read_option(_file(method, files))
+        node = read_option(_file(method, known))
         cls = method_at(target_path("algorithm", method, node))
     return cls, {key: value for key, value in node.items() if key not in ("_target_", "defaults")}
 
 
-def _file(option: str, files: list[Path]) -> Path:
-    """The first of an option's name."""
-    known = {file.stem: file for file in reversed(files)}
+def _file(option: str, known: dict[str, Path]) -> Path:
+    """Return the file of an option. Raises UserError where there is none."""
     if option not in known:
         guess = nearest(option, sorted(known))
         raise UserError(f"check: there is no algorithm '{option}'.{guess} A class is written my_package.MyMethod.")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pflsweep.config.compose import folders, read_option
+from pflsweep.config.compose import options, read_option
 from pflsweep.config.keys import as_override
 from pflsweep.util.errors import Parser, UserError, nearest
 
@@ -27,11 +27,11 @@ def main(argv: list[str]) -> int:
     parser = Parser(prog="pflsweep list", description="What can be chosen, a line each.")
     parser.add_argument("what", help=" | ".join(KNOWN))
     parser.add_argument("--config-dir", "-cd", default=None, help="a folder with options of your own")
-    options = parser.parse_args(argv)
-    if options.what not in KNOWN:
-        guess = nearest(options.what, list(KNOWN))
-        raise UserError(f"list {options.what}: there is no such list.{guess} Known are: {', '.join(KNOWN)}.")
-    lines = _sweeps() if options.what == "sweeps" else _options(GROUPS[options.what], options.config_dir)
+    asked = parser.parse_args(argv)
+    if asked.what not in KNOWN:
+        guess = nearest(asked.what, list(KNOWN))
+        raise UserError(f"list {asked.what}: there is no such list.{guess} Known are: {', '.join(KNOWN)}.")
+    lines = _sweeps() if asked.what == "sweeps" else _options(GROUPS[asked.what], asked.config_dir)
     width = max(map(len, lines), default=0)
     for name, line in lines.items():
         print(f"{name.ljust(width)}  {line}")
@@ -39,9 +39,7 @@ def main(argv: list[str]) -> int:
 
 
 def _options(group: str, config_dir: str | None) -> dict[str, str]:
-    files = [file for folder in folders(config_dir) for file in (folder / group).glob("*.yaml")]
-    names = {file.stem: file for file in sorted(files, key=lambda file: file.stem)}
-    return {name: _or_why(_line, group, file) for name, file in names.items()}
+    return {name: _or_why(_line, group, file) for name, file in options(group, config_dir).items()}
 
 
 def _sweeps() -> dict[str, str]:

@@ -124,6 +124,19 @@ def folders(config_dir: str | Path | None) -> list[Path]:
     return [conf_dir(), *([Path(config_dir).absolute()] if config_dir else [])]
 
 
+def options(group: str, config_dir: str | Path | None = None) -> dict[str, Path]:
+    """Return a group's options, pflsweep's and one's own, by name: as_run/pgfed_pfedme for one in a folder.
+
+    What lies in a folder `common` is a part of other options. Raises UserError.
+    """
+    found = {
+        file.relative_to(folder / group).with_suffix("").as_posix(): file
+        for folder in folders(config_dir)
+        for file in (folder / group).rglob("*.yaml")
+    }
+    return {name: found[name] for name in sorted(found) if not name.startswith("common/")}
+
+
 def _sources(config_dir: str | Path | None) -> list[str]:
     return ["pkg://hydra.conf", *(f"file://{folder}" for folder in folders(config_dir)), "structured://"]
 

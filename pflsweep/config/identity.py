@@ -114,9 +114,11 @@ def option_of(target: str, option: str | None = None) -> str:
 def shipped_options() -> dict[str, list[str]]:
     """Return the options of conf/ by the import path that they build, sorted by name."""
     found: dict[str, list[str]] = {}
-    for file in sorted(shipped("conf").glob("*/*.yaml"), key=lambda file: file.stem):
+    folder = shipped("conf")
+    options = {file: file.relative_to(folder).with_suffix("").as_posix() for file in folder.glob("*/**/*.yaml")}
+    for file, option in sorted(options.items(), key=lambda pair: pair[1].partition("/")[2]):
         if named := re.search(r"^_target_: *(\S+)", file.read_text(encoding="utf-8"), re.MULTILINE):
-            found.setdefault(named[1], []).append(file.stem)
+            found.setdefault(named[1], []).append(option.partition("/")[2])
     return found
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pflsweep.methods.protocol import Empty, Given, Method, Setup, Turn, Vector
 from pflsweep.methods.task import Batch
+from pflsweep.models.blocks import head_of
 from pflsweep.ops.vmap import alone, chunk_of, only, per_client, tree_map
 from pflsweep.util.errors import UserError
 
@@ -71,6 +72,13 @@ def top_layers(self: Any) -> slice:
             f"algorithm.layers is {self.layers}, but the model has {len(self.task.blocks)} blocks: use at most as many."
         )
     return self.task.top(self.layers)
+
+
+def last_bias(self: Any) -> slice:
+    """Return the slice of w with the bias of the last layer, the end of w. Raises UserError where that has none."""
+    if head_of(self.task.model).bias is None:
+        raise UserError("The model's last layer has no bias, and this method makes it personal: use another model.")
+    return slice(self.task.size - self.task.classes, self.task.size)
 
 
 def to_all(w: Tensor, turn: Turn) -> Tensor:

@@ -10,7 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pflsweep.config.compose import Config, compose, conf_dir, folders, read_option, unknown_key
+from pflsweep.config.compose import Config, compose, folders, options, read_option, unknown_key
 from pflsweep.config.identity import NEUTRAL, portable
 from pflsweep.config.keys import PLUGS, as_override, flat, put
 from pflsweep.config.schema import PLUGGED, _field_rules, check, target
@@ -303,7 +303,7 @@ def _check_private_batches(config: Config) -> None:
 
 def _partners(plugin: Any) -> list[str]:
     """The algorithms in conf/ that a plug-in goes with."""
-    nodes = {file.stem: read_option(file) for file in sorted((conf_dir() / "algorithm").glob("*.yaml"))}
+    nodes = {name: read_option(file) for name, file in options("algorithm").items()}
     return [name for name, node in nodes.items() if not plugin.refusal(target("algorithm", name, node))]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.commands.check import case_of, method_at
-from pflsweep.config.compose import conf_dir
+from pflsweep.config.compose import options
 from pflsweep.config.schema import check_fields
 from pflsweep.conformance.case import Case, Sizes, advance, assert_same, difference, known, models
 from pflsweep.conformance.properties import (
@@ -52,7 +52,7 @@ class OnSecondBatch(FedAvg):
 
 # these on every row; the others are in the slow suite
 QUICK = (any_chunking, absent_clients_stay, wire_is_exact, state_is_complete, numbers_follow_the_seed)
-YAMLS = {file.stem: yaml.safe_load(file.read_text()) for file in (conf_dir() / "algorithm").glob("*.yaml")}
+YAMLS = {name: yaml.safe_load(file.read_text()) for name, file in options("algorithm").items()}
 OWN: dict[str, tuple[type[Method], dict[str, Any]]] = {
     "asks back": (LineSearch, {"trials": 4}),
     "second batch of 2": (OnSecondBatch, {"count": 2}),
@@ -463,6 +463,13 @@ TABLE = {
         values={"share": 0.2},
         reductions=(Reduction("fedavg", {"share": 0.0}, ROUNDING),),
         works=(Works("a public set", off="algorithm.share=0"),),
+    ),
+    "as_run/pfedplat_apfl": Row(two, reductions=(Reduction("fedavg", {}),)),  # w's path, whatever alpha does
+    "as_run/pfedplat_ditto": Row(two),
+    "as_run/pfedplat_fedrep": Row(two),
+    "as_run/pfedplat_fedrod": Row(two, reductions=(Reduction("fedrod", {}),)),  # the generic part
+    "as_run/pfedplat_splitgp": Row(
+        lambda s: 4 * s.P, values={"gamma": 0.4}, reductions=(Reduction("splitgp", {"gamma": 0.4}),)
     ),
     "fedavg noise": Row(two, "fedavg", plugs={Gaussian: {"share": 0.2, "sigma": 0.1, "around": True}}),
     "scaffold scaled": Row(lambda s: 4 * s.P, "scaffold", plugs={Scaled: {"share": 0.4, "factor": 1.5}}),

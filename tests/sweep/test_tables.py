@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from pflsweep.config.compose import Config, compose, conf_dir
+from pflsweep.config.compose import Config, compose, options
 from pflsweep.config.keys import PLUGS, flat
 from pflsweep.config.schema import check
 from pflsweep.sweep.plan import changed
@@ -19,7 +19,7 @@ from tests import test_settings
 PAPER = Path(__file__).parents[2] / "reports" / "paper"
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 PRINTED = sorted(file.stem for file in PAPER.glob("*_*.csv"))
-ALGORITHMS = sorted(file.stem for file in (conf_dir() / "algorithm").glob("*.yaml"))
+ALGORITHMS = list(options("algorithm"))
 ROWS = {  # rows that are not named as the algorithm they train
     "cfl": "clustered",
     **dict.fromkeys(("explicit", "implicit"), "fedavg"),  # objectives of its study, which one trial has both of
@@ -194,7 +194,8 @@ def test_what_is_varied_by_row_or_column_is_as_printed() -> None:
 
 
 def test_every_algorithm_has_a_space() -> None:
-    assert sorted(file.stem for file in (SWEEPS / "space").glob("*.yaml")) == ALGORITHMS
+    files = (SWEEPS / "space").rglob("*.yaml")
+    assert sorted(file.relative_to(SWEEPS / "space").with_suffix("").as_posix() for file in files) == ALGORITHMS
 
 
 @pytest.mark.slow

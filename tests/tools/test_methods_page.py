@@ -3,10 +3,10 @@
 import pandas as pd
 
 from benchmarks.methods import REPORTS, written
-from pflsweep.config.compose import conf_dir
+from pflsweep.config.compose import options
 from tools import methods_page
 
-OPTIONS = {file.stem for file in (conf_dir() / "algorithm").glob("*.yaml")}
+OPTIONS = set(options("algorithm"))
 
 
 def test_the_page_is_current() -> None:
@@ -16,7 +16,8 @@ def test_the_page_is_current() -> None:
 
 def test_every_method_was_measured() -> None:
     costs = pd.read_csv(REPORTS / "methods.csv", index_col="option")
-    assert set(costs.index) == OPTIONS, "`python -m benchmarks.methods` measures all"
+    measured = {name for name in OPTIONS if not name.startswith("as_run/")}
+    assert set(costs.index) == measured, "`python -m benchmarks.methods` measures all"
     assert abs(costs.at["fedavg", "time"] - 1) < 0.25
     assert (costs["time"] > 0).all()
 

@@ -1,0 +1,90 @@
+"""SplitGP as FedPG's platform scores it: by the body that a client has trained with the global head."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Method, Setup, Turn, Vector, hyper
+from pflsweep.methods.task import Batch
+from pflsweep.ops.vmap import per_client
+
+
+class Server(NamedTuple):
+    w: Tensor  # [P] the global model: the mean of the copies with the global head
+    own: Tensor  # [N, P] each client's personal model, from which its next turn begins
+
+
+class Down(NamedTuple):
+    own: Vector  # [C, P]
+    copy: Vector  # [C, P] its body with the global head
+
+
+class Up(NamedTuple):
+    own: Vector  # [C, P]
+    copy: Vector  # [C, P]
+
+
+class Work(NamedTuple):
+    own: Tensor  # [C, P]
+    own_opt: Tensor  # [C, P] or [C, 0]
+    copy: Tensor  # [C, P]
+    copy_opt: Tensor  # [C, P] or [C, 0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PfedplatSplitGP(Method):
+    """SplitGP (Han et al., INFOCOM 2023) in the later release of pfedplat, the platform of FedPG's authors: SplitGP_g.
+
+    It trains as `algorithm=splitgp algorithm.form=platform` does. Where the evaluation differs: no sample is routed
+    (the threshold is unused), and a client is scored by the copy of its body with the global head, as trained at its
+    last turn. There gamma is FedPG's flag, whose default of 1 gives the global head no gradient and scores the body of
+    before training; the printed numbers need a smaller one, so that its value is inferred.
+    """
+
+    paper = "Han et al., INFOCOM 2023, as FedPG's platform scores it"
+    unsampled_model = "the common initial model"
+    cost = "a second forward and backward pass in every step; the server keeps a model per client (N P)"
+    dp_incompatible_reason = ""
+    reconstruction = "gamma is inferred from the printed numbers"
+
+    gamma: float = hyper("weight of the personal model in the loss, and of its own part in the mix", low=0, high=1)
+
+    init_client = stock.own_model
+    fit = stock.local_epochs
+    personal = stock.personal_is_own
+    global_model = stock.shared_model
+
+    @classmethod
+    def passes(cls, epochs: int, **values: Any) -> float:
+        return 2
+
+    def init(self, w: Tensor, setup: Setup) -> Server:
+        return Server(w, w.repeat(setup.clients, 1))
+
+    def send(self, server: Server, turn: Turn) -> Down:
+        own, head = server.own[turn.ids], stock.to_all(server.w[self.task.head], turn)
+        return Down(own, torch.cat([own[:, self.task.extractor], head], 1))
+
+    def start(self, given: Given, data: Any) -> Work:
+        own, copy = given.down
+        return Work(own, self.opt.init(own), copy, self.opt.init(copy))
+
+    @per_client
+    def step(self, given: Given, work: Work, batch: Batch) -> Work:
+        """SGD on gamma * loss(personal) + (1 - gamma) * loss(copy)."""
+        own, copy = self.gamma * self.task.grad(work.own, batch), (1 - self.gamma) * self.task.grad(work.copy, batch)
+        return Work(
+            *self.opt.update(work.own, work.own_opt, own, given.turn.lr),
+            *self.opt.update(work.copy, work.copy_opt, copy, given.turn.lr),
+        )
+
+    def finish(self, given: Given, data: Any, work: Work) -> tuple[Up, stock.Own]:
+        return Up(work.own, work.copy), stock.Own(work.copy)
+
+    def aggregate(self, server: Server, up: Up, turn: Turn) -> Server:
+        own = server.own.clone()
+        own[turn.ids] = self.gamma * up.own + (1 - self.gamma) * (turn.share @ up.own)
+        return Server(turn.share @ up.copy, own)

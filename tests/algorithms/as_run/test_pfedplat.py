@@ -1,0 +1,225 @@
+"""FedPG's platform: its variants against numbers worked out by hand, or against the description written out."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from pflsweep.algorithms.as_run.pfedplat_apfl import PfedplatAPFL
+from pflsweep.algorithms.as_run.pfedplat_ditto import PfedplatDitto
+from pflsweep.algorithms.as_run.pfedplat_fedrep import PfedplatFedRep
+from pflsweep.algorithms.as_run.pfedplat_fedrod import PfedplatFedRoD
+from pflsweep.algorithms.as_run.pfedplat_splitgp import PfedplatSplitGP
+from pflsweep.data.loader import ClientData
+from pflsweep.util.errors import UserError
+from tests.algorithms.helpers import (
+    CLASSES,
+    EVERYBODY,
+    FEDERATION,
+    NETWORK,
+    ONE_AND_TWO,
+    STILL,
+    Run,
+    by_hand,
+    close,
+    simulate,
+)
+
+TASK, W0 = NETWORK
+BATCH, LR = 4, 0.1
+HAND: dict[str, Any] = {"epochs": 1, "batch": 1, "lr": 0.5, "weights": "uniform"}
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_ditto_by_hand(chunk: int) -> None:
+    """f = 1/2 (w - m)^2 with m = 4 for A, -4 for B; lr 0.5, lambda 0.5, from w = 0.
+
+    A: g = -4; w = 2; w = 2 - 0.5 (-4 + 0.5 * 2) = 3.5
+    B: g = 4; w = -2; w = -2 - 0.5 (4 - 0.5 * 2) = -3.5; g = 0.5; w = -3.75;
+       w = -3.75 - 0.5 (0.5 - 0.5 * 3.75) = -3.0625
+    server: 0 + 3.5 / 2 = 1.75; 1.75 + (-3.0625 - 1.75) / 2 = -0.65625
+    """
+    run = simulate(
+        PfedplatDitto, {"lam": 0.5}, rounds=1, federation=by_hand(ONE_AND_TWO), network=STILL, chunk=chunk, **HAND
+    )
+    close(run.personal, [[3.5, 7], [-3.0625, 7]])
+    close(run.w, [-0.65625, 7])
+
+
+def test_dittos_server_goes_a_tenth_of_the_way_for_each_of_ten() -> None:
+    """With N = 5 and one client online, a fifth of the way to it."""
+    run = simulate(PfedplatDitto, {"lam": 0.1}, rounds=1, participation=0.2)
+    (i,) = run.results[0].ids.tolist()
+    close(run.w, W0 + (run.personal[i] - W0) / EVERYBODY)
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_apfl_by_hand(chunk: int) -> None:
+    """f as above, alpha = 0.25 at first. In round 1 v and w go together, so that alpha loses 0.5 * 0.02 alpha a batch.
+
+    Round 1  A: w = v = 2, alpha = 0.2475         B: w = v = -2, then -3; alpha = 0.2475, then 0.245025
+             server: -0.5
+    Round 2  A: w = -0.5, v = 2: gradients -4.5 and -2; w = 1.75, v = 3; v = 0.2475 * 3 + 0.7525 * 1.75 = 2.059375;
+                slope (2.059375 - 1.75) (0.2475 * -2 + 0.7525 * -4.5) + 0.02 * 0.2475 = -1.19581171875;
+                alpha = 0.2475 + 0.597905859375 = 0.845405859375
+    """
+    run = simulate(
+        PfedplatAPFL, {"alpha": 0.25}, rounds=2, federation=by_hand(ONE_AND_TWO), network=STILL, chunk=chunk, **HAND
+    )
+    close(run.personal[0], [2.059375, 7])
+    assert float(run.clients.alpha[0]) == pytest.approx(0.845405859375, abs=1e-12)
+    w, v, alpha = -0.5, -3.0, 0.245025
+    for _ in range(2):
+        g, g_v = w + 4, v + 4
+        w, v = w - 0.5 * g, v - 0.5 * g_v
+        v = alpha * v + (1 - alpha) * w
+        alpha = min(max(alpha - 0.5 * ((v - w) * (alpha * g_v + (1 - alpha) * g) + 0.02 * alpha), 0), 1)
+    close(run.personal[1], [v, 7])
+    assert float(run.clients.alpha[1]) == pytest.approx(alpha, abs=1e-12)
+    close(run.w, [(1.75 + w) / 2, 7])
+
+
+# The others, written out for one client with parameters as torch names them
+
+
+def model() -> nn.Sequential:
+    return TASK.model
+
+
+def named(w: Tensor) -> dict[str, Tensor]:
+    return {name: piece.clone() for name, piece in TASK.views(w).items()}
+
+
+def joined(parameters: dict[str, Tensor]) -> Tensor:
+    return torch.cat([parameters[name].reshape(-1) for name in TASK.views(W0)])
+
+
+def moved(
+    parameters: dict[str, Tensor], loss: Callable[[dict[str, Tensor]], Tensor], names: list[str], lr: float = LR
+) -> dict[str, Tensor]:
+    """One step of plain SGD on some parameters."""
+    free = {name: parameters[name].detach().requires_grad_() for name in names}
+    grads = torch.autograd.grad(loss({**parameters, **free}), list(free.values()))
+    return {**parameters, **{name: parameters[name] - lr * g for name, g in zip(names, grads, strict=True)}}
+
+
+def answers(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+    return functional_call(model(), parameters, (x,))
+
+
+def entropy(logits: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(logits, y)
+
+
+def batches(client: int, round: int, epochs: int, stream: str = "epochs") -> list[tuple[Tensor, Tensor]]:
+    data = ClientData.of(FEDERATION, [client], round, batch=BATCH, large=16)
+    return [(batch.x[0], batch.y[0]) for batch in data.train(epochs, stream)]
+
+
+def last_two(names: list[str]) -> tuple[str, str]:
+    weight, bias = names[-2:]
+    return weight, bias
+
+
+NAMES = list(TASK.views(W0))
+WEIGHT, BIAS = last_two(NAMES)
+SHARE = FEDERATION.sizes.double() / FEDERATION.sizes.sum()
+
+
+def rounds(turn: Callable[[int, int, Tensor, Tensor], tuple[Tensor, Tensor]], count: int = 3) -> tuple[Tensor, Tensor]:
+    """Full rounds: turn(client, round, received, own) -> (upload, own). Returns the server's model and all own ones."""
+    server, own = W0, W0.repeat(EVERYBODY, 1)
+    for round in range(1, count + 1):
+        made = [turn(i, round, server, own[i]) for i in range(EVERYBODY)]
+        server = SHARE @ torch.stack([upload for upload, _ in made])
+        own = torch.stack([kept for _, kept in made])
+    return server, own
+
+
+def agrees(run: Run, server: Tensor, own: Tensor) -> None:
+    close(run.w, server)
+    close(run.personal, own)
+
+
+@pytest.mark.parametrize("chunk", [1, EVERYBODY])
+def test_fedrep_trains_the_last_bias_and_then_all_else(chunk: int) -> None:
+    def turn(client: int, round: int, received: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+        w = {**named(received), BIAS: named(own)[BIAS]}
+        for x, y in batches(client, round, 2, "head"):
+            w = moved(w, lambda p, x=x, y=y: entropy(answers(p, x), y), [BIAS])
+        for x, y in batches(client, round, 2):
+            w = moved(w, lambda p, x=x, y=y: entropy(answers(p, x), y), [name for name in NAMES if name != BIAS])
+        return joined(w), joined(w)
+
+    agrees(simulate(PfedplatFedRep, {"head_epochs": 2}, rounds=3, chunk=chunk), *rounds(turn))
+
+
+@pytest.mark.parametrize("chunk", [1, EVERYBODY])
+def test_fedrod_adds_a_private_bias_to_the_received_head(chunk: int) -> None:
+    private_lr = 0.3
+
+    def turn(client: int, round: int, received: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+        w, sent, private = named(received), named(received), named(own)[BIAS]
+        prior = FEDERATION.labels[client].double() / FEDERATION.labels[client].sum()
+        log_prior = prior.clamp(min=torch.finfo(torch.float64).tiny).log()
+        for x, y in batches(client, round, 2):
+            z = functional_call(model()[:-1], {name: w[name] for name in NAMES[:-2]}, (x,)).detach()
+            generic = answers(w, x).detach()
+            w = moved(w, lambda p, x=x, y=y: entropy(answers(p, x) + log_prior, y), NAMES)
+            free = private.detach().requires_grad_()
+            (g,) = torch.autograd.grad(entropy(generic + z @ sent[WEIGHT].T + free, y), free)
+            private = private - private_lr * g
+        return joined(w), joined({**sent, BIAS: private})
+
+    agrees(simulate(PfedplatFedRoD, {"private_lr": private_lr}, rounds=3, chunk=chunk), *rounds(turn))
+
+
+@pytest.mark.parametrize("chunk", [1, EVERYBODY])
+def test_splitgp_is_scored_by_the_copy_with_the_global_head(chunk: int) -> None:
+    gamma = 0.3
+    server, own = W0, W0.repeat(EVERYBODY, 1)
+    for round in (1, 2, 3):
+        trained = []
+        for client in range(EVERYBODY):
+            mine, copy = named(own[client]), {**named(own[client]), **{n: named(server)[n] for n in (WEIGHT, BIAS)}}
+            for x, y in batches(client, round, 2):
+                mine = moved(mine, lambda p, x=x, y=y: gamma * entropy(answers(p, x), y), NAMES)
+                copy = moved(copy, lambda p, x=x, y=y: (1 - gamma) * entropy(answers(p, x), y), NAMES)
+            trained.append((joined(mine), joined(copy)))
+        personal, copies = (torch.stack(column) for column in zip(*trained, strict=True))
+        server, own = SHARE @ copies, gamma * personal + (1 - gamma) * (SHARE @ personal)
+    run = simulate(PfedplatSplitGP, {"gamma": gamma}, rounds=3, chunk=chunk)
+    agrees(run, server, copies)
+    close(run.server.own, own)
+
+
+@pytest.mark.parametrize("cls", [PfedplatFedRep, PfedplatFedRoD])
+def test_a_model_without_a_last_bias_is_refused(cls: type) -> None:
+    values = {"head_epochs": 1} if cls is PfedplatFedRep else {"private_lr": 0.1}
+    with pytest.raises(UserError, match="has no bias"):
+        simulate(cls, values, federation=by_hand(ONE_AND_TWO), network=STILL)
+
+
+@pytest.mark.parametrize(
+    ("cls", "values"),
+    [
+        (PfedplatDitto, {"lam": 0.1}),
+        (PfedplatAPFL, {"alpha": 0.1}),
+        (PfedplatFedRep, {"head_epochs": 1}),
+        (PfedplatFedRoD, {"private_lr": 0.1}),
+        (PfedplatSplitGP, {"gamma": 0.2}),
+    ],
+)
+def test_personal_models_are_stale_and_never_trained_ones_initial(cls: type, values: dict[str, Any]) -> None:
+    """As the platform scores all its methods: a round that a client sits out leaves its model as it was."""
+    before, after = (simulate(cls, values, rounds=count, participation=0.4) for count in (2, 3))
+    last = set(after.results[-1].ids.tolist())
+    for i in range(EVERYBODY):
+        if i not in last:
+            assert torch.equal(after.personal[i], before.personal[i])
+        if all(i not in result.ids.tolist() for result in after.results):
+            assert torch.equal(after.personal[i], W0)
+    assert TASK.classes == CLASSES
