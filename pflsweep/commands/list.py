@@ -1,6 +1,6 @@
 """`pflsweep list algorithms|datasets|partitions|models|...|sweeps`: what can be chosen, a line each."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ GROUPS = {
     "studies": "study",
     "settings": "setting",
 }
-KNOWN = (*GROUPS, "sweeps")
+KNOWN = (*GROUPS, "sweeps", "readings")
 
 
 def main(argv: list[str]) -> int:
@@ -31,6 +31,9 @@ def main(argv: list[str]) -> int:
     if asked.what not in KNOWN:
         guess = nearest(asked.what, list(KNOWN))
         raise UserError(f"list {asked.what}: there is no such list.{guess} Known are: {', '.join(KNOWN)}.")
+    if asked.what == "readings":
+        print("\n\n".join(_readings()))
+        return 0
     lines = _sweeps() if asked.what == "sweeps" else _options(GROUPS[asked.what], asked.config_dir)
     width = max(map(len, lines), default=0)
     for name, line in lines.items():
@@ -47,6 +50,30 @@ def _sweeps() -> dict[str, str]:
     from pflsweep.sweep.spec import table_names
 
     return {name: _or_why(_line_of_sweep, name) for name in table_names()}
+
+
+def _readings() -> Iterator[str]:
+    """Yield for each paper what its authors' code does otherwise: every change with the keys that express it."""
+    from pflsweep.sweep import reading
+
+    for paper in reading.names():
+        of = reading.read(paper)
+        assert of is not None, "it has just been listed"
+        lines = [f"{paper}: {of.code}"]
+        for change in of.changes.values():
+            keys = [" ".join(change.set), *(f"{like}: {' '.join(w)}" for like, w in change.settings.items())]
+            keys += [f"{like}: {' '.join(words)}" for like, words in change.methods.items()]
+            keys += [f"{row} is scored by its {view} models" for row, view in change.views.items()]
+            keys += [f"{key}: {value}" for key, value in change.counts.items()]
+            lines += [
+                f"  {change.name} ({change.where})",
+                f"    paper  {change.paper}",
+                f"    code   {change.code}",
+                f"    keys   {'; '.join(filter(None, keys)) or 'search: ' + (' '.join(change.search or []) or 'none')}",
+            ]
+        lines += [f"  no public code: {', '.join(of.unknown)}"] if of.unknown else []
+        lines += [f"  not modelled: {text}" for text in of.not_modelled]
+        yield "\n".join(lines)
 
 
 def _or_why(line: Callable[..., str], *args: Any) -> str:

@@ -25,7 +25,16 @@ HYDRA_SAYS = (
     "The --resolve flag",
     "Only one of --run",
 )  # how ValueErrors begin that are of the user's words
-COMMAND = ("sweep", "only", "scale", "plan", "retry", "workers", "tune")  # keys of a sweep, not of its trials
+COMMAND = (
+    "sweep",
+    "only",
+    "scale",
+    "reading",
+    "plan",
+    "retry",
+    "workers",
+    "tune",
+)  # keys of a sweep, not of its trials
 
 
 class Config(NamedTuple):

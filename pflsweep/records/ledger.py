@@ -29,6 +29,7 @@ class Ledger(NamedTuple):
     written: float  # seconds since 1970
     sweep: str
     scale: str
+    reading: str
     command: str
     seeds: list[int]
     tune: dict[str, Any]
@@ -67,6 +68,7 @@ def ledger_of(path: Folder, content: dict[str, Any]) -> Ledger | None:
         raise another_format(path, content.get("format"), path.parent.parent)
     try:
         own = {key: _of_kind(content, key, kind) for key, kind in OF_A_LEDGER.items()}
+        reading = _of_kind({"reading": content.get("reading", "paper")}, "reading", str)  # older ledgers have no other
         _ = [_of_kind({"seeds": seed}, "seeds", int) for seed in own["seeds"]]
         listed = _of_kind(content, "groups", list)
         for group in listed:
@@ -75,7 +77,9 @@ def ledger_of(path: Folder, content: dict[str, Any]) -> Ledger | None:
         for identity in (identity for group in listed for identity in group["trials"].values()):
             if not re.fullmatch("[0-9a-z]+", identity):  # it is the name of a folder
                 raise ValueError(f"'{identity}' names no trial")
-        return Ledger(path, groups={(group["setting"], group["method"]): group for group in listed}, **own)
+        return Ledger(
+            path, reading=reading, groups={(group["setting"], group["method"]): group for group in listed}, **own
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _no_ledger(path, error) from error
 

@@ -1,4 +1,4 @@
-"""The keys of a whole sweep: sweep, only, scale, plan, retry, tune, workers; checked."""
+"""The keys of a whole sweep: sweep, only, scale, reading, plan, retry, tune, workers; checked."""
 
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ RULES = {
     "sweep": Rule((str,), null=True),
     "only": Rule((list,), items=str),
     "scale": Rule((str,)),
+    "reading": Rule((str,), empty=False),
     "plan": Rule((bool,)),
     "retry": Rule((bool,)),
     "tune.sampler": Rule((), choices=SAMPLERS),
@@ -39,6 +40,7 @@ class Command(NamedTuple):
     sweep: str | None
     only: list[str]
     scale: str
+    reading: str
     plan: bool
     retry: bool
     tune: dict[str, Any]
@@ -60,6 +62,8 @@ def checked(values: dict[str, Any]) -> Command:
         raise UserError(
             "workers.backend=dask needs workers.address, such as tcp://host:8786 (see docs/many_machines.md)."
         )
+    if command.reading != "paper" and command.sweep is None:
+        raise UserError(f"reading={command.reading} is of a paper's table: name one, as in sweep=fedpg/table1.")
     if command.only and command.sweep is None:
         raise UserError("only=[..] chooses from a sweep file: name one, as in sweep=pgfed/table1.")
     if command.tune["sampler"] not in ("none", "grid") and command.tune["points"] is None:

@@ -113,7 +113,9 @@ def _as_asked(known: Size, node: dict[str, Any]) -> Size:
 def cut(config: Config, images: int) -> Config:
     """With as many rounds as so many training images allow, at least one."""
     train = config.values["train"]
-    rounds = max(1, images // max(1, images_a_round(config)))
+    # of local steps a round takes fewer images: methods of one table still have the same rounds
+    a_round = images_a_round(config if train.get("steps") is None else changed(config, {"train.steps": None}))
+    rounds = max(1, images // max(1, a_round))
     if rounds >= train["rounds"]:
         return config
     return changed(config, {"train.rounds": rounds, "train.eval_every": min(train["eval_every"], rounds)})

@@ -28,6 +28,7 @@ def write(queue: Queue, command: list[str]) -> None:
         "format": FORMAT,
         "sweep": plan.name,
         "scale": plan.scale,
+        "reading": plan.reading,
         "command": without_password(shlex.join(["pflsweep", "-m", *command])),
         "written": round(time.time(), 3),
         "seeds": plan.seeds,

@@ -53,6 +53,7 @@ class Plan(NamedTuple):
     tune: dict[str, Any]
     workers: dict[str, Any]
     scale: str = "paper"
+    reading: str = "paper"
 
     @property
     def jobs(self) -> Iterator[Job]:

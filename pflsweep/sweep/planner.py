@@ -20,8 +20,9 @@ from pflsweep.sweep import cost
 from pflsweep.sweep.command import Command
 from pflsweep.sweep.overrides import SortedOverrides, divided, sorted_overrides
 from pflsweep.sweep.plan import Group, Plan, changed, plan_id
+from pflsweep.sweep.reading import read_table
 from pflsweep.sweep.search_space import Point, Space, points
-from pflsweep.sweep.spec import Scale, Table, read_scale, read_space, read_table
+from pflsweep.sweep.spec import Scale, Table, read_scale, read_space
 from pflsweep.trial.metadata import numerics, own_code, plugged
 from pflsweep.util.errors import UserError, nearest
 
@@ -42,7 +43,7 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
         groups = list(_of_command(words, compose, command, scale))
         table = None
     else:
-        table = chosen(read_table(command.sweep, command.scale), command.only)
+        table = chosen(read_table(command.sweep, command.scale, command.reading), command.only)
         groups = list(_of_table(table, words, compose, parser, command, scale))
     own = groups[0].config.values["seed"]
     seeds = words.seeds or ([own] if table is None else table.seeds[: scale.seeds])
@@ -52,7 +53,7 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
         raise UserError(f"tune.seeds is {command.tune['seeds']}, but the sweep has {len(seeds)}: {seeds}.")
     code = [_versions(group.config) for group in groups]
     of = plan_id(groups, seeds, command.tune, code)
-    plan = Plan(of, name, groups, seeds, command.tune, command.workers, command.scale)
+    plan = Plan(of, name, groups, seeds, command.tune, command.workers, command.scale, command.reading)
     # a worker without a trial would only wait
     count = min(command.workers["count"], max(1, len(list(plan.jobs))))
     plan = plan._replace(workers={**command.workers, "count": count})

@@ -56,14 +56,14 @@ def read_table(name: str, scale: str = "paper") -> Table:
 
     Raises UserError, with file, key and the nearest valid name.
     """
-    content, file = _read(table_file(name))
-    _known(content, KEYS, file)
+    content, file = read(table_file(name))
+    require_known(content, KEYS, file)
     content = _merged(content, _at_scales(content.pop("scales", {}), file).get(scale, {}))
     for key in ("settings", "methods"):
         _check_names(content.get(key), key, file)
     rows = {row: _row(text, f"{file}: methods.{row}") for row, text in content["methods"].items()}
     settings = {
-        str(column): _of_trial(text, f"{file}: settings.{column}") for column, text in content["settings"].items()
+        str(column): of_trial(text, f"{file}: settings.{column}") for column, text in content["settings"].items()
     }
     only = {
         str(row): _columns(patterns, list(settings), f"{file}: methods.{row}.only")
@@ -71,7 +71,7 @@ def read_table(name: str, scale: str = "paper") -> Table:
         if patterns is not None
     }
     methods = {str(row): words for row, (words, _) in rows.items()}
-    search = _overrides(content.get("search") or "", f"{file}: search")
+    search = overrides(content.get("search") or "", f"{file}: search")
     for word in search:
         if word.partition("=")[0].partition(".")[0] != "tune":
             raise UserError(f"{file}: search: '{word}' is not of the group tune, such as tune=grid tune.split=test.")
@@ -88,7 +88,7 @@ def _at_scales(scales: Any, file: str) -> dict[str, dict[str, Any]]:
             raise UserError(f"{file}: scales.{scale} is no scale.{nearest(str(scale), _names('scale'))}")
         if not isinstance(changes, dict):
             raise UserError(f"{file}: scales.{scale} is {changes!r}: it may have {', '.join(AT_A_SCALE)}.")
-        _known(changes, AT_A_SCALE, f"{file}: scales.{scale}")
+        require_known(changes, AT_A_SCALE, f"{file}: scales.{scale}")
     return scales
 
 
@@ -105,9 +105,9 @@ def _check_names(part: Any, key: str, file: str) -> None:
 def _row(content: Any, where: str) -> tuple[list[str], Any]:
     """A method's overrides, and the patterns of its columns, None for all."""
     if not isinstance(content, dict):
-        return _of_trial(content, where), None
-    _known(content, ROW_KEYS, where)
-    return _of_trial(content.get("run"), f"{where}.run"), content.get("only")
+        return of_trial(content, where), None
+    require_known(content, ROW_KEYS, where)
+    return of_trial(content.get("run"), f"{where}.run"), content.get("only")
 
 
 def _columns(patterns: Any, settings: list[str], where: str) -> list[str]:
@@ -150,8 +150,8 @@ def _changes(space: Any, rows: list[str], file: str) -> dict[str, Any]:
 
 def read_scale(name: str) -> Scale:
     """`smoke`, `small`, `paper`, or one of the user's own. Raises UserError."""
-    content, file = _read(_find(name, "scale: No scale", _names("scale"), "scale"))
-    _known(content, SCALE_KEYS, file)
+    content, file = read(_find(name, "scale: No scale", _names("scale"), "scale"))
+    require_known(content, SCALE_KEYS, file)
     for key in ("images", "points", "seeds"):
         value = content.get(key)
         if value is not None and (type(value) is not int or value < 1):
@@ -167,7 +167,7 @@ def read_space(algorithm: str, changes: list[dict[str, Any] | None], where: str)
     A change of None takes away all axes. Raises UserError on an empty grid or file, on a key that no search can have,
     and on a method that has no file.
     """
-    axes, file = _read(_space_file(algorithm))
+    axes, file = read(_space_file(algorithm))
     if not axes:
         raise UserError(f"{file} is empty: it has a line for each key that is searched, such as {EXAMPLE}.")
     files = dict.fromkeys(axes, file)
@@ -199,8 +199,8 @@ def _check_searched(axes: dict[str, Any], file: str) -> None:
             )
 
 
-def _read(path: Path) -> tuple[dict[str, Any], str]:
-    """A file with what it includes, and its name for messages."""
+def read(path: Path) -> tuple[dict[str, Any], str]:
+    """Return a file's content with what it includes, and its name for messages. Raises UserError."""
     return _included(path, []), _shown(path)
 
 
@@ -249,7 +249,11 @@ def _names(folder: str = "") -> list[str]:
 
 def table_names() -> list[str]:
     """The sweeps that can be run by name."""
-    return [name for name in _names() if not name.startswith(("scale/", "space/")) and "common" not in name.split("/")]
+    return [
+        name
+        for name in _names()
+        if not name.startswith(("scale/", "space/", "reading/")) and "common" not in name.split("/")
+    ]
 
 
 def table_file(name: str) -> Path:
@@ -271,7 +275,8 @@ def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return {**under, **over, **both}
 
 
-def _known(content: dict[str, Any], keys: tuple[str, ...], file: str) -> None:
+def require_known(content: dict[str, Any], keys: tuple[str, ...], file: str) -> None:
+    """Raises UserError on a key that a file cannot have."""
     for key in content:
         if key not in keys:
             raise UserError(
@@ -279,9 +284,9 @@ def _known(content: dict[str, Any], keys: tuple[str, ...], file: str) -> None:
             )
 
 
-def _of_trial(text: Any, where: str) -> list[str]:
-    """Overrides of a row's or a column's trials."""
-    words = _overrides(text, where)
+def of_trial(text: Any, where: str) -> list[str]:
+    """Return the overrides of trials. Raises UserError on what is of a sweep."""
+    words = overrides(text, where)
     for word in words:
         if is_of_sweep(word):
             raise UserError(
@@ -292,8 +297,8 @@ def _of_trial(text: Any, where: str) -> list[str]:
     return words
 
 
-def _overrides(text: Any, where: str) -> list[str]:
-    """Hydra overrides, divided as a shell would."""
+def overrides(text: Any, where: str) -> list[str]:
+    """Return a text of Hydra overrides, divided as a shell would. Raises UserError."""
     if not isinstance(text, str):
         raise UserError(f"{where} is {text!r}: it has to be text of overrides, such as `algorithm=pgfed train.lr=0.1`.")
     try:

@@ -114,14 +114,14 @@ class TrialSweeper(BasicSweeper):
     def _command(self, arguments: list[str]) -> "Command":
         """The sweep's own keys; those of a sweep file's search stand under those of the command."""
         from pflsweep.sweep.command import checked
-        from pflsweep.sweep.spec import read_table
+        from pflsweep.sweep.reading import read_table
 
         assert self.config is not None
         command = checked(command_of(self.config))
         if command.sweep is None:
             return command
         own = [word for word in arguments if is_of_sweep(word)]
-        search = read_table(command.sweep, command.scale).search
+        search = read_table(command.sweep, command.scale, command.reading).search
         if not search:
             return command
         try:

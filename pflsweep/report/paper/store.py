@@ -126,11 +126,11 @@ class Answer:
 
 
 class Store:
-    """The ledgers of one scale, and the trials they name, each read once."""
+    """The ledgers of one scale and reading, and the trials they name, each read once."""
 
-    def __init__(self, runs: Path, scale: str, every: list[Ledger]) -> None:
-        self.runs, self.scale = runs, scale
-        self.ledgers = [ledger for ledger in every if ledger.scale == scale]
+    def __init__(self, runs: Path, scale: str, every: list[Ledger], reading: str = "paper") -> None:
+        self.runs, self.scale, self.reading = runs, scale, reading
+        self.ledgers = [ledger for ledger in every if ledger.scale == scale and ledger.reading == reading]
         self._places = places(runs)
         self._trials: dict[tuple[str, int], Trial | str] = {}
 

@@ -86,8 +86,9 @@ def _total(plan: Plan, table: "pd.DataFrame", ways: Counter[str]) -> str:
         said.append(f"{missing} of unknown speed: their data or their device are not here.")
     trials, trained = table["trials"].sum(), table["trained"].sum()
     left = trials - trained
+    reading = "" if plan.reading == "paper" else f", reading {plan.reading}"
     return "\n".join([
-        f"{plan.name} at scale {plan.scale}: {trials:,} trials, seed{'s' * (len(seeds) > 1)} "
+        f"{plan.name} at scale {plan.scale}{reading}: {trials:,} trials, seed{'s' * (len(seeds) > 1)} "
         f"{', '.join(map(str, seeds))}, {trained:,} of them trained already; time for the other {left:,} on "
         f"this machine with {workers} worker{'s' * (workers > 1)}: {_time(_sum(table['seconds']) / workers)}.",
         " ".join(said),

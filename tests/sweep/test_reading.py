@@ -1,0 +1,122 @@
+"""Readings: what a paper's authors' code does otherwise, laid over its tables."""
+
+from pathlib import Path
+
+import pytest
+
+from pflsweep.commands.main import main
+from pflsweep.config.compose import compose
+from pflsweep.config.schema import check
+from pflsweep.sweep import reading, spec
+from pflsweep.util.errors import UserError
+
+PAPERS = reading.names()
+TABLES = [name for name in spec.table_names() if name.partition("/")[0] in PAPERS]
+READINGS = [
+    (name, each) for name in TABLES for each in ("code", *(c.name for c in reading.changes_of(name, reading.CODE)))
+]
+
+
+def test_the_paper_is_read_as_its_sweep_says() -> None:
+    assert reading.read_table("fedpg/table1", "paper", "paper") == spec.read_table("fedpg/table1")
+
+
+@pytest.mark.parametrize(("name", "each"), READINGS)
+def test_every_row_that_a_reading_changes_can_be_trained(name: str, each: str) -> None:
+    """A change has an effect on some cell, and what it makes of each is a config that passes all checks."""
+    before, after = spec.read_table(name), reading.read_table(name, "paper", each)
+    assert set(after.methods) <= set(before.methods)
+    changed = 0
+    for column, row in after.cells:
+        old = [*before.settings[column], *before.methods[row]]
+        new = [*after.settings[column], *after.methods[row]]
+        if old != new:
+            changed += 1
+            check(compose([*new, "tracking=none"]))
+        if changed == 2:  # to compose takes half a second
+            break
+    assert changed or before.search != after.search, "a change changes something"
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_rows_without_public_code_are_no_part_of_the_reading_code(paper: str) -> None:
+    of = reading.read(paper)
+    assert of is not None
+    for name in TABLES:
+        if name.partition("/")[0] == paper:
+            left = reading.read_table(name, "paper", "code").methods
+            assert not [row for row in left if reading._any(row, of.unknown)]
+            assert set(left) == {row for row in spec.read_table(name).methods if not reading._any(row, of.unknown)}
+
+
+def test_later_overrides_replace_those_of_their_key() -> None:
+    words = ["algorithm=pfedme", "algorithm.lam=1", "train.lr=0.1"]
+    assert reading.laid_over(words, ["train.lr=0.2"]) == ["algorithm=pfedme", "algorithm.lam=1", "train.lr=0.2"]
+    assert reading.laid_over(words, ["algorithm=fedavg"]) == ["train.lr=0.1", "algorithm=fedavg"]
+    assert reading.laid_over(words, []) == words
+
+
+def test_fedpgs_platform_gives_two_methods_one_step() -> None:
+    table = reading.read_table("fedpg/table1", "paper", "code")
+    config = compose([*table.settings["fmnist/pat2"], *table.methods["pfedme"], "tracking=none"])
+    train = config.values["train"]
+    assert config.choices["algorithm"] == "fedavg"
+    found = {key: train[key] for key in ("steps", "shuffle", "weight_decay", "lr", "epochs")}
+    assert found == {"steps": 1, "shuffle": "once", "weight_decay": 0.001, "lr": 0.1, "epochs": 1}
+    assert not table.search, "one rate for all"
+    alone = reading.read_table("fedpg/table1", "paper", "one_step")
+    assert alone.settings == spec.read_table("fedpg/table1").settings
+    assert "fedpg" in alone.methods, "a single change runs every row"
+
+
+@pytest.mark.parametrize(
+    ("name", "each", "said"),
+    [
+        ("fedpg/table1", "coed", "no such reading. Did you mean 'code'"),
+        ("fedpg/table2", "fedfomo", "fedpg/table2 has no such reading"),
+        ("mine.yaml", "code", "is of no paper whose code has been read"),
+    ],
+)
+def test_a_reading_that_is_not_there_is_named(
+    name: str, each: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("settings: {a: dataset=digits}\nmethods: {local: algorithm=local}\n")
+    with pytest.raises(UserError, match="reading=") as raised:
+        reading.read_table(name, "paper", each)
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("changes: {}", "it needs `code`"),
+        ("code: x\nchanges: {one: {paper: a, code: b}}", "changes.one.where is missing"),
+        ("code: x\nchanges: {one: {paper: a, code: b, where: c, sets: d}}", "unknown key 'sets'. Did you mean 'set'"),
+        ("code: x\nchanges: {one: {paper: a, code: b, where: c, set: seed=1}}", "seeds are the whole sweep's"),
+        ("code: x\nchanges: {one: {paper: a, code: b, where: c, methods: 3}}", "has to be lines of"),
+        ("code: x\nunknown: fedpg\nchanges: {}", "has to be a list of texts"),
+    ],
+)
+def test_a_broken_file_is_named(content: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("sweeps/reading").mkdir(parents=True)
+    Path("sweeps/reading/mine.yaml").write_text(content)
+    with pytest.raises(UserError) as raised:
+        reading.read("mine")
+    assert said in str(raised.value)
+    assert "sweeps/reading/mine.yaml" in str(raised.value)
+
+
+def test_readings_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "readings"]) == 0
+    said = capsys.readouterr().out
+    for paper in PAPERS:
+        of = reading.read(paper)
+        assert of is not None
+        assert all(f"  {change.name} (" in said and change.paper in said for change in of.changes.values())
+
+
+def test_a_reading_needs_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-m", "algorithm=local", "reading=code", "plan=true"]) == 2
+    assert "reading=code is of a paper's table" in capsys.readouterr().err
