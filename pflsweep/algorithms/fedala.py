@@ -16,6 +16,7 @@ class FedALA(Mixing, Method):  # type: ignore[override]
     for layers = 0 or rate = 0.
     """
 
+    version = 2
     paper = "Zhang et al., AAAI 2023"
     unsampled_model = "the global model"
     cost = (

@@ -101,13 +101,13 @@ def test_a_client_that_was_never_sampled_has_the_newest_global_model():
 
 
 def test_the_initial_stage_ends_when_losses_are_flat(monkeypatch):
-    """The last ten, of std (of a population) below 0.1; after 100 epochs whatever they do. Later turns have one."""
+    """The last ten, of std (of a population) below 0.01; after 100 epochs whatever they do. Later turns have one."""
     losses = (
         lambda epoch: 0.0,  # flat at once
         lambda epoch: max(0.0, 20.0 - epoch),  # from epoch 20 on
         lambda epoch: -float(epoch),  # never
-        lambda epoch: 0.098 * (-1) ** epoch,  # of a sample the std is 0.103
-        lambda epoch: 0.102 * (-1) ** epoch,
+        lambda epoch: 0.0098 * (-1) ** epoch,  # of a sample the std is 0.0103
+        lambda epoch: 0.0102 * (-1) ** epoch,
         lambda epoch: -float(epoch),  # its initial stage is over
         lambda epoch: -float(epoch),  # has no model of its own yet
     )

@@ -151,10 +151,11 @@ def finished(
     last: list[int],
     seed: int = 0,
     views: tuple[str, ...] = ("personal", "global"),
+    peak: int = 1,
     **changes: Any,
 ) -> Record:
-    """A finished run of three rounds: half of `last`, `last` and one more for everybody but 10, `last`."""
-    middle = [min(number + 1, SIZE) for number in last]
+    """A finished run of three rounds: half of `last`, `last` and `peak` more for everybody but 10, `last`."""
+    middle = [min(number + peak, SIZE) for number in last]
     record = train(create(runs, method, seed, **changes), [[n // 2 for n in last], middle, last], views=views)
     record.set_status(status="finished")
     return record

@@ -234,6 +234,9 @@ class Comparison:
         if metric.quantity in metrics.NUMBERS:
             of = metrics.NUMBERS[metric.quantity]
             return [of(trial, {**metric.options, "row": method}) for trial in answer.trials.values()]
+        if metric.options.get("by") == "samples":
+            view, options = self.layout.view(metric, method), self._options(metric, answer.method)
+            return [metrics.accuracy_by_samples(trial, options, view) for trial in answer.trials.values()]
         take = "min" if metric.options.get("take") == "min" else "mean"
         return [float(values.agg(take)) for values in self._by_client(metric, line, answer).values()]
 
@@ -241,9 +244,14 @@ class Comparison:
         """What a cell is a mean of, a series a seed."""
         return list(self._by_client(made.metric, made.line, made.answer).values())
 
+    def _options(self, metric: Metric, method: str) -> dict[str, Any]:
+        """Return a metric's options as a method's rows have them."""
+        rounds = self.layout.rounds
+        return {**metric.options, **({"round": rounds[method]} if method in rounds else {})}
+
     def _by_client(self, metric: Metric, line: Printed, answer: Answer) -> dict[int, pd.Series]:
         """Accuracies or gains by client, for each seed that has them."""
-        options = {**metric.options}
+        options = self._options(metric, answer.method)
         if options.get("group") == "setting":
             options["group"] = line.setting.partition("=")[2]
 
@@ -319,8 +327,10 @@ class Comparison:
     def by_samples(self) -> Iterator[tuple[int, Cell, Value]]:
         """Accuracies on own test data where each sample counts the same, with the number of the column."""
         for column, made in self.by_column():
-            options = made.metric.options
-            elsewhere = made.metric.minus or options.get("target", "own") != "own" or options.keys() & {"group", "take"}
+            options = self._options(made.metric, made.answer.method)
+            elsewhere = (
+                made.metric.minus or options.get("target", "own") != "own" or options.keys() & {"group", "take", "by"}
+            )
             if made.there and made.metric.quantity == "accuracy" and not elsewhere:
                 view = self.layout.view(made.metric, made.answer.method)
                 trials, factor = made.answer.trials.values(), _factor(made.metric, made.line)

@@ -34,6 +34,7 @@ class Metric(NamedTuple):
     minus: str = ""  # the end of a row's name without which it is the row to be subtracted
     times: float = 1.0
     unit: str = "percent"  # where nothing is printed that says it
+    setting: str = ""  # the sweep's setting that it is measured in, where that is not its column's
 
     @property
     def of_clients(self) -> bool:
@@ -50,6 +51,7 @@ class Layout(NamedTuple):
     metrics: dict[str, Metric]
     settings: dict[str, str]  # dataset/setting/model, or a pattern -> a sweep's setting; else dataset/setting
     views: dict[str, str]  # method -> whose model is scored, where that is not the personal one
+    rounds: dict[str, str]  # method -> the round that is scored (last, best), where that is not its metric's
     own: str  # the paper's method: paired tests are against it
     compare: str  # columns, or rows: along which the best number is looked for
     figures: list[str]
@@ -99,6 +101,9 @@ class Layout(NamedTuple):
 
     def setting_of(self, line: Printed) -> str:
         """The sweep's setting whose trials make a number."""
+        metric = self.metrics.get(line.metric)
+        if metric is not None and metric.setting:
+            return metric.setting
         place = f"{line.dataset}/{line.setting}"
         found = (to for like, to in self.settings.items() if fnmatchcase(f"{place}/{line.model}", like))
         return next(found, place)
@@ -193,6 +198,7 @@ def _unprinted(own: Any, metrics: dict[str, Metric], file: Path) -> tuple[str, l
 DEFAULTS: dict[str, Any] = {
     "settings": {},
     "views": {},
+    "rounds": {},
     "own": "",
     "compare": "columns",
     "figures": [],

@@ -128,7 +128,7 @@ NUMBERS: dict[str, Quantity] = {
     **studied.NUMBERS,
 }
 WORDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # those that a quantity needs, and those it may have
-    "accuracy": ((), ("view", "target", "round", "group", "take")),
+    "accuracy": ((), ("view", "target", "round", "group", "take", "by")),
     "gain": (("baseline",), ("view", "target", "round", "take")),
     "mean_accuracy": (("first",), ()),
     "rounds_to": (("goal",), ()),

@@ -14,9 +14,17 @@ Numbers = dict[tuple[str, str], dict[int, list[int]]]  # (setting, method) -> se
 
 
 class Sweep:
-    """Ledger and records of a sweep; `write` after each change."""
+    """Ledger and records of a sweep; `write` after each change. peak: what the best round has above the last."""
 
-    def __init__(self, runs: Path, name: str = "pgfed/table1", scale: str = "small", seeds: tuple[int, ...] = (0, 1)):
+    def __init__(
+        self,
+        runs: Path,
+        name: str = "pgfed/table1",
+        scale: str = "small",
+        seeds: tuple[int, ...] = (0, 1),
+        peak: int = 0,
+    ):
+        self.peak = peak
         self.runs, self.name, self.scale, self.seeds = runs, name, scale, list(seeds)
         self.groups: dict[tuple[str, str], dict[str, Any]] = {}
         runs.mkdir(exist_ok=True)
@@ -26,7 +34,7 @@ class Sweep:
         records = []
         for seed, correct in by_seed.items():
             same = {"partition__clients": len(correct), "dataset___option_": place(setting), **changes}
-            records.append(finished(self.runs, method, correct, seed, **same))
+            records.append(finished(self.runs, method, correct, seed, **{"peak": self.peak, **same}))
             self.name_trial(setting, method, seed, records[-1])
         return records
 

@@ -153,30 +153,26 @@ def test_rows_differ_in_no_key_that_is_younger_than_a_ledger_or_searched_or_said
     assert "gradients in bf16 (`train.precision`)" in text
 
 
-@pytest.mark.parametrize(
-    ("name", "setting", "shown"),
-    [  # the last round, and the best
-        ("pgfed/table1", C25, "| 20.00 ± 14.14; \N{MINUS SIGN}45.07 |"),
-        ("fedala/table2", "cifar10/dir0.1", "| 90.00 ± 14.14; +30.84 |"),
-    ],
-)
-def test_accuracies_stand_once_more_with_each_test_sample_counting_the_same(
-    name: str, setting: str, shown: str, tmp_path: Path
-) -> None:
+def test_accuracies_stand_once_more_with_each_test_sample_counting_the_same(tmp_path: Path) -> None:
+    """Of the best round, as the table is; FedALA's tables count samples themselves."""
     heading = "## With each test sample counting the same"
-    with chdir(tmp_path):
-        sweep = Sweep(Path("runs"), name)
-        records = sweep.add(setting, "fedavg", {0: [6, 7, 8, 9], 1: [6, 7, 8, 9]})
-        sweep.write()
-        assert main([name, "--out", "out"]) == 0
-        assert heading not in Path(f"out/{name}/README.md").read_text(), "all clients have as many"
-        for record, last in zip(records, (0.3, 0.1), strict=True):
-            rounds = record.rounds.assign(personal_accuracy_weighted=[0.5, 0.7 + last, last])
-            rounds.to_parquet(record.folder / "rounds.parquet")
-        assert main([name, "--out", "out"]) == 0
-        section = Path(f"out/{name}/README.md").read_text().partition(heading)[2].partition("\n## ")[0]
-    (row,) = (line for line in section.splitlines() if line.startswith("| FedAvg"))
-    assert shown in row
+    for name, setting in (("pgfed/table1", C25), ("fedala/table2", "cifar10/dir0.1")):
+        (tmp_path / name).mkdir(parents=True)
+        with chdir(tmp_path / name):
+            sweep = Sweep(Path("runs"), name)
+            records = sweep.add(setting, "fedavg", {0: [6, 7, 8, 9], 1: [6, 7, 8, 9]})
+            sweep.write()
+            assert main([name, "--out", "out"]) == 0
+            assert heading not in Path(f"out/{name}/README.md").read_text(), "all clients have as many"
+            for record, last in zip(records, (0.3, 0.1), strict=True):
+                rounds = record.rounds.assign(personal_accuracy_weighted=[0.5, 0.7 + last, last])
+                rounds.to_parquet(record.folder / "rounds.parquet")
+            assert main([name, "--out", "out"]) == 0
+            text = Path(f"out/{name}/README.md").read_text()
+        shown = text.partition(heading)[2].partition("\n## ")[0] if name == "pgfed/table1" else text
+        (row, *_) = (line for line in shown.splitlines() if line.startswith("| FedAvg"))
+        assert "90.00 ± 14.14" in row
+        assert (heading in text) == (name == "pgfed/table1")
 
 
 def test_hyperparameters_that_were_not_searched_are_those_of_the_method_and_its_plugins(tmp_path: Path) -> None:
@@ -253,14 +249,14 @@ def _widths(line: str) -> list[str]:
 
 
 def test_the_curves_are_the_numbers(made: Path) -> None:
-    """Local, seed means of 4 and 4.5: half, one more, itself, so 20, 50, 40 and 20, 55, 45 percent."""
+    """Local, seed means of 4 and 4.5: half, itself, itself, so 20, 40, 40 and 20, 45, 45 percent."""
     root = ET.parse(made / "curves.svg").getroot()
     names = {group.get("id") for group in root.iter("{http://www.w3.org/2000/svg}g")}
     wanted = {f"curve {C25} {m}" for m in ("local", "fedavg", "fedrod", "pgfed", "pgfedmo")}
     assert {name for name in names if name and name.startswith("curve")} == wanted | {"curve cifar10/clients50 pgfed"}
     local, rod = (_heights(root, f"curve {C25} {method}") for method in ("local", "fedrod"))
     scale = (local[0] - rod[2]) / 50  # from 20% to 70%
-    assert np.allclose(local[0] - np.array(local), scale * np.array([0, 32.5, 22.5]), atol=0.01)
+    assert np.allclose(local[0] - np.array(local), scale * np.array([0, 22.5, 22.5]), atol=0.01)
     assert (made / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 

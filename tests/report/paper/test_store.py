@@ -57,7 +57,7 @@ def test_failed_running_and_absent_trials_are_named(sweep: Sweep) -> None:
 
 
 def test_a_trial_is_read_as_of_the_round_asked_for(sweep: Sweep) -> None:
-    (record,) = sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]})
+    (record,) = sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]}, peak=1)
     train(record, [[9, 9, 9, 9]])  # goes on, at another scale
     record.set_status(status="running", target=300)
     sweep.write()
