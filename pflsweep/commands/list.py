@@ -54,22 +54,22 @@ def _sweeps() -> dict[str, str]:
 
 def _readings() -> Iterator[str]:
     """Yield for each paper what its authors' code does otherwise: every change with the keys that express it."""
-    from pflsweep.sweep import reading
+    from pflsweep.config import reading
 
     for paper in reading.names():
         of = reading.read(paper)
         assert of is not None, "it has just been listed"
         lines = [f"{paper}: {of.code}"]
         for change in of.changes.values():
-            keys = [" ".join(change.set), *(f"{like}: {' '.join(w)}" for like, w in change.settings.items())]
-            keys += [f"{like}: {' '.join(words)}" for like, words in change.methods.items()]
+            keys = [change.set, *(f"{like}: {text}" for like, text in {**change.settings, **change.methods}.items())]
             keys += [f"{row} is scored by its {view} models" for row, view in change.views.items()]
-            keys += [f"{key}: {value}" for key, value in change.counts.items()]
+            keys += [f"{row} in the {round} round" for row, round in change.rounds.items()]
+            keys += [] if change.search is None else [f"search: {change.search or 'none'}"]
             lines += [
                 f"  {change.name} ({change.where})",
                 f"    paper  {change.paper}",
                 f"    code   {change.code}",
-                f"    keys   {'; '.join(filter(None, keys)) or 'search: ' + (' '.join(change.search or []) or 'none')}",
+                f"    keys   {'; '.join(filter(None, keys))}",
             ]
         lines += [f"  no public code: {', '.join(of.unknown)}"] if of.unknown else []
         lines += [f"  not modelled: {text}" for text in of.not_modelled]

@@ -98,7 +98,12 @@ def _no_ledger(path: Folder, error: Exception) -> UserError:
     )
 
 
-def newest_scale(every: list[Ledger], sweeps: Iterable[str]) -> str | None:
-    """The scale of the ledger that was written last for some sweeps, else for any; None where there is none."""
-    own = [ledger for ledger in every if ledger.sweep in sweeps] or every
-    return own[-1].scale if own else None
+def newest(every: list[Ledger], sweeps: Iterable[str], scale: str | None, reading: str | None) -> tuple[str, str]:
+    """Return the scale and the reading of the ledger that was written last, for some sweeps where they have one.
+
+    scale, reading: the one that is asked for, which that ledger then has; None: any.
+    """
+    own = [ledger for ledger in every if scale in (None, ledger.scale) and reading in (None, ledger.reading)]
+    own = [ledger for ledger in own if ledger.sweep in sweeps] or own
+    last = (own[-1].scale, own[-1].reading) if own else ("paper", "paper")
+    return scale or last[0], reading or last[1]

@@ -56,8 +56,8 @@ def read_table(name: str, scale: str = "paper") -> Table:
 
     Raises UserError, with file, key and the nearest valid name.
     """
-    content, file = read(table_file(name))
-    require_known(content, KEYS, file)
+    content, file = _read(table_file(name))
+    _known(content, KEYS, file)
     content = _merged(content, _at_scales(content.pop("scales", {}), file).get(scale, {}))
     for key in ("settings", "methods"):
         _check_names(content.get(key), key, file)
@@ -88,7 +88,7 @@ def _at_scales(scales: Any, file: str) -> dict[str, dict[str, Any]]:
             raise UserError(f"{file}: scales.{scale} is no scale.{nearest(str(scale), _names('scale'))}")
         if not isinstance(changes, dict):
             raise UserError(f"{file}: scales.{scale} is {changes!r}: it may have {', '.join(AT_A_SCALE)}.")
-        require_known(changes, AT_A_SCALE, f"{file}: scales.{scale}")
+        _known(changes, AT_A_SCALE, f"{file}: scales.{scale}")
     return scales
 
 
@@ -106,7 +106,7 @@ def _row(content: Any, where: str) -> tuple[list[str], Any]:
     """A method's overrides, and the patterns of its columns, None for all."""
     if not isinstance(content, dict):
         return of_trial(content, where), None
-    require_known(content, ROW_KEYS, where)
+    _known(content, ROW_KEYS, where)
     return of_trial(content.get("run"), f"{where}.run"), content.get("only")
 
 
@@ -150,8 +150,8 @@ def _changes(space: Any, rows: list[str], file: str) -> dict[str, Any]:
 
 def read_scale(name: str) -> Scale:
     """`smoke`, `small`, `paper`, or one of the user's own. Raises UserError."""
-    content, file = read(_find(name, "scale: No scale", _names("scale"), "scale"))
-    require_known(content, SCALE_KEYS, file)
+    content, file = _read(_find(name, "scale: No scale", _names("scale"), "scale"))
+    _known(content, SCALE_KEYS, file)
     for key in ("images", "points", "seeds"):
         value = content.get(key)
         if value is not None and (type(value) is not int or value < 1):
@@ -167,7 +167,7 @@ def read_space(algorithm: str, changes: list[dict[str, Any] | None], where: str)
     A change of None takes away all axes. Raises UserError on an empty grid or file, on a key that no search can have,
     and on a method that has no file.
     """
-    axes, file = read(_space_file(algorithm))
+    axes, file = _read(_space_file(algorithm))
     if not axes:
         raise UserError(f"{file} is empty: it has a line for each key that is searched, such as {EXAMPLE}.")
     files = dict.fromkeys(axes, file)
@@ -199,7 +199,7 @@ def _check_searched(axes: dict[str, Any], file: str) -> None:
             )
 
 
-def read(path: Path) -> tuple[dict[str, Any], str]:
+def _read(path: Path) -> tuple[dict[str, Any], str]:
     """Return a file's content with what it includes, and its name for messages. Raises UserError."""
     return _included(path, []), _shown(path)
 
@@ -275,7 +275,7 @@ def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return {**under, **over, **both}
 
 
-def require_known(content: dict[str, Any], keys: tuple[str, ...], file: str) -> None:
+def _known(content: dict[str, Any], keys: tuple[str, ...], file: str) -> None:
     """Raises UserError on a key that a file cannot have."""
     for key in content:
         if key not in keys:

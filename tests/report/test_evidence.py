@@ -18,8 +18,8 @@ PAGES = [file.parent.relative_to(ROOT / "reports").as_posix() for file in ROOT.g
 def test_a_committed_page_is_what_its_records_say(name: str, tmp_path: Path) -> None:
     committed = ROOT / "reports" / name
     (tmp_path / name).mkdir(parents=True)
-    if (committed / "READING.md").exists():
-        shutil.copy(committed / "READING.md", tmp_path / name)
+    if (committed / "DISCUSSION.md").exists():
+        shutil.copy(committed / "DISCUSSION.md", tmp_path / name)
     with chdir(ROOT):
         assert main([name, "--runs", "reports/runs", "--out", str(tmp_path)]) == 0
     for file in ("README.md", "page.html", "table.csv", "table.tex"):

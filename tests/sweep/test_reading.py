@@ -5,15 +5,16 @@ from pathlib import Path
 import pytest
 
 from pflsweep.commands.main import main
+from pflsweep.config import reading as readings
 from pflsweep.config.compose import compose
 from pflsweep.config.schema import check
 from pflsweep.sweep import reading, spec
 from pflsweep.util.errors import UserError
 
-PAPERS = reading.names()
+PAPERS = readings.names()
 TABLES = [name for name in spec.table_names() if name.partition("/")[0] in PAPERS]
 READINGS = [
-    (name, each) for name in TABLES for each in ("code", *(c.name for c in reading.changes_of(name, reading.CODE)))
+    (name, each) for name in TABLES for each in ("code", *(c.name for c in readings.asked(name, readings.CODE).changes))
 ]
 
 
@@ -40,13 +41,13 @@ def test_every_row_that_a_reading_changes_can_be_trained(name: str, each: str) -
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_rows_without_public_code_are_no_part_of_the_reading_code(paper: str) -> None:
-    of = reading.read(paper)
+    of = readings.read(paper)
     assert of is not None
     for name in TABLES:
         if name.partition("/")[0] == paper:
             left = reading.read_table(name, "paper", "code").methods
-            assert not [row for row in left if reading._any(row, of.unknown)]
-            assert set(left) == {row for row in spec.read_table(name).methods if not reading._any(row, of.unknown)}
+            assert not [row for row in left if readings.matches(row, of.unknown)]
+            assert set(left) == {row for row in spec.read_table(name).methods if not readings.matches(row, of.unknown)}
 
 
 def test_later_overrides_replace_those_of_their_key() -> None:
@@ -93,7 +94,6 @@ def test_a_reading_that_is_not_there_is_named(
         ("changes: {}", "it needs `code`"),
         ("code: x\nchanges: {one: {paper: a, code: b}}", "changes.one.where is missing"),
         ("code: x\nchanges: {one: {paper: a, code: b, where: c, sets: d}}", "unknown key 'sets'. Did you mean 'set'"),
-        ("code: x\nchanges: {one: {paper: a, code: b, where: c, set: seed=1}}", "seeds are the whole sweep's"),
         ("code: x\nchanges: {one: {paper: a, code: b, where: c, methods: 3}}", "has to be lines of"),
         ("code: x\nunknown: fedpg\nchanges: {}", "has to be a list of texts"),
     ],
@@ -103,16 +103,26 @@ def test_a_broken_file_is_named(content: str, said: str, tmp_path: Path, monkeyp
     Path("sweeps/reading").mkdir(parents=True)
     Path("sweeps/reading/mine.yaml").write_text(content)
     with pytest.raises(UserError) as raised:
-        reading.read("mine")
+        readings.read("mine")
     assert said in str(raised.value)
     assert "sweeps/reading/mine.yaml" in str(raised.value)
+
+
+def test_an_override_that_is_none_is_named_with_its_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("sweeps/reading").mkdir(parents=True)
+    Path("sweeps/mine").mkdir()
+    Path("sweeps/mine/table1.yaml").write_text("settings: {a: dataset=digits}\nmethods: {local: algorithm=local}\n")
+    Path("sweeps/reading/mine.yaml").write_text("code: x\nchanges: {one: {paper: a, code: b, where: c, set: seed=1}}\n")
+    with pytest.raises(UserError, match="change 'one': set: seed=1: seeds are the whole sweep's"):
+        reading.read_table("mine/table1", "paper", "code")
 
 
 def test_readings_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "readings"]) == 0
     said = capsys.readouterr().out
     for paper in PAPERS:
-        of = reading.read(paper)
+        of = readings.read(paper)
         assert of is not None
         assert all(f"  {change.name} (" in said and change.paper in said for change in of.changes.values())
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from pflsweep.config.reading import PAPER
 from pflsweep.records import archive, ledger
-from pflsweep.records.ledger import Ledger
 from pflsweep.report import html
 from pflsweep.report.paper import export, figures, layout, page
 from pflsweep.report.paper.comparison import Comparison, others_needed, rulings
@@ -14,11 +14,18 @@ from pflsweep.report.paper.store import Store
 from pflsweep.util import files
 from pflsweep.util.errors import UserError, nearest
 
-READING = "READING.md"  # written by a person, beside the page that includes it
+DISCUSSION = "DISCUSSION.md"  # written by a person, beside the page that includes it
 
 
-def build(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracker: Tracker | None = None) -> list[str]:
-    """Write the reports of these names and the index; a line about each. scale: None is each table's newest.
+def build(
+    names: Iterable[str],
+    runs: Path,
+    out: Path,
+    scale: str | None,
+    reading: str | None = None,
+    tracker: Tracker | None = None,
+) -> list[str]:
+    """Write the reports of these names and the index; a line about each. scale, reading: None is each table's newest.
     tracker: who knows where the runs can be browsed, and keeps the reports with them.
 
     Raises UserError at the end where some could not be made.
@@ -29,16 +36,17 @@ def build(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracke
             "scale=smoke`), or name another folder: --runs DIR."
         )
     every = ledger.ledgers(*archive.places(runs))
-    _check_scale(scale, every, runs)
-    stores: dict[str, Store] = {}
+    _check_known("scale", scale, {ledger.scale for ledger in every}, runs)
+    _check_known("reading", reading, {ledger.reading for ledger in every}, runs)
+    stores: dict[tuple[str, str], Store] = {}
     said: list[str] = []
     errors: dict[str, UserError] = {}
     try:
         for name in names:
             try:
                 of = layout.read(name)
-                chosen = scale or ledger.newest_scale(every, of.sweeps) or "paper"
-                kept = stores.setdefault(chosen, Store(runs, chosen, every))
+                chosen = ledger.newest(every, of.sweeps, scale, reading)
+                kept = stores.setdefault(chosen, Store(runs, chosen[0], every, chosen[1]))
                 said.append(_one(of, kept, out, tracker or Untracked()))
             except UserError as error:
                 errors[name] = error
@@ -58,8 +66,8 @@ def _one(of: Layout, store: Store, out: Path, tracker: Tracker) -> str:
     others = [Comparison(layout.read(other), store) for other in others_needed(of)]
     ruled = list(rulings(table, [other for other in others if _sound(other)]))
     drawn = figures.draw(table, folder)
-    reading = folder / READING
-    said = reading.read_text() if reading.exists() else ""
+    discussion = folder / DISCUSSION
+    said = discussion.read_text() if discussion.exists() else ""
     text = page.text(table, ruled, drawn, tracker.links(ledgers, table.trials), said)
     contents = {
         "README.md": text,
@@ -72,9 +80,8 @@ def _one(of: Layout, store: Store, out: Path, tracker: Tracker) -> str:
     pictures = [(folder / name).with_suffix(kind) for name in drawn for kind in (".png", ".svg")]
     kept = tracker.keep(of.name, [*(folder / name for name in contents), *pictures], ledgers)
     files.write_json(folder / export.STATE, export.state(table, ruled))
-    return f"{folder / 'README.md'}: {table.complete} of {table.fillable} cells complete at scale {store.scale}" + (
-        "; MLflow has it with the sweep's run" if kept else ""
-    )
+    stands = f"{table.complete} of {table.fillable} cells complete at scale {store.scale}{_read(store)}"
+    return f"{folder / 'README.md'}: {stands}" + ("; MLflow has it with the sweep's run" if kept else "")
 
 
 class PageNotRebuilt(UserError):  # noqa: N818 (no error of what is there)
@@ -104,10 +111,16 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _check_scale(scale: str | None, every: list[Ledger], runs: Path) -> None:
-    known = sorted({ledger.scale for ledger in every})
-    if scale is not None and scale not in known:
+def _read(store: Store) -> str:
+    """Return the words for a reading that is not the paper's."""
+    return "" if store.reading == PAPER else f", reading {store.reading}"
+
+
+def _check_known(what: str, name: str | None, there: set[str], runs: Path) -> None:
+    """Raises UserError where a scale or reading is asked for that no sweep has."""
+    known = sorted(there)
+    if name is not None and name not in known:
         raise UserError(
-            f"--scale {scale}: no sweep in '{runs}' was at that scale.{nearest(scale, known)} "
+            f"--{what} {name}: no sweep in '{runs}' was at that {what}.{nearest(name, known)} "
             f"There are: {', '.join(known) or 'none yet'}."
         )

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
 from statistics import fmean
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from pflsweep.config import reading
 from pflsweep.report.paper import claims, layout, metrics, published
 from pflsweep.report.paper.claims import Ruling, Statistic
 from pflsweep.report.paper.layout import Layout, Metric
@@ -36,13 +38,17 @@ class Cell(NamedTuple):
     @property
     def lacking(self) -> list[Answer]:
         """What has to be trained for it: its own seeds, then the same ones of what it is measured against."""
+        if self.answer.without_code:
+            return []
         if not self.answer.complete:
             return [self.answer]
         return [other for other in self.against if not other.trials.keys() >= set(self.answer.seeds)]
 
     @property
     def absent(self) -> str:
-        """Why it is not there: none, failed, or missing."""
+        """Why it is not there: no code, none, failed, or missing."""
+        if self.answer.without_code:
+            return "no code"
         return "none" if self.none else "failed" if self.answer.failed else "missing"
 
     @property
@@ -95,7 +101,9 @@ class Comparison:
 
     def __init__(self, of: Layout, store: Store) -> None:
         cells = [cell for ledger in store.of(of.sweeps) for cell in ledger.groups]
-        self.layout, self.store = layout.with_own(of, cells), store
+        self.reading = reading.asked(of.sweeps[0], store.reading)
+        read = of._replace(views=of.views | self.reading.views, rounds=of.rounds | self.reading.rounds)
+        self.layout, self.store = layout.with_own(read, cells), store
         self.answers: dict[tuple[str, str], Answer] = {}  # by setting and method: all that were asked for
         self._accuracies: dict[tuple[Any, ...], pd.Series] = {}
 
@@ -165,7 +173,8 @@ class Comparison:
 
     def answer(self, setting: str, method: str) -> Answer:
         if (setting, method) not in self.answers:
-            self.answers[setting, method] = self.store.answer(self.layout.sweeps, setting, method)
+            known = self.store.answer(self.layout.sweeps, setting, method)
+            self.answers[setting, method] = replace(known, without_code=not self.reading.has_code(method))
         return self.answers[setting, method]
 
     def seeds(self, setting: str) -> list[int]:

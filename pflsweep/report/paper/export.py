@@ -18,7 +18,7 @@ NUMBERS = ["value", "std", "unit", "best", "std_over"]
 OURS = ["printed", "printed_std", "difference", "apart", "seeds", "seeds_asked", "partial_search"]
 STATE = "report.json"
 SPECIAL = {**{letter: rf"\{letter}" for letter in "&%#_${}"}, "~": r"\textasciitilde{}"}
-HEAD = ["report", "scale", "cells complete", "apart from print", "failed trials", "mean tau"]
+HEAD = ["report", "reading", "scale", "cells complete", "apart from print", "failed trials", "mean tau"]
 HEAD += ["claims: holds / in part / does not / open", "what"]
 
 INDEX = """\
@@ -61,7 +61,10 @@ def _number(value: float | None) -> str:
 def as_latex(of: Comparison) -> str:
     """A tabular in the style of booktabs (\\usepackage{booktabs}): the best bold, the second underlined."""
     columns = of.layout.columns
-    about = f"% {of.layout.name}, scale {of.store.scale}; a superscript: how many of the seeds are there"
+    about = (
+        f"% {of.layout.name}, reading {of.store.reading}, scale {of.store.scale}; "
+        "a superscript: how many of the seeds are there"
+    )
     lines = [about, rf"\begin{{tabular}}{{l{'r' * len(columns)}}}", r"\toprule"]
     if any(column.group for column in columns):
         lines += _groups([column.group for column in columns])
@@ -104,6 +107,7 @@ def state(of: Comparison, ruled: list[tuple[dict[str, Any], Any]]) -> dict[str, 
     return {
         "title": of.layout.title,
         "scale": of.store.scale,
+        "reading": of.store.reading,
         "cells": of.fillable,
         "complete": of.complete,
         "apart": sum(made.apart for made in of.made.values()),
@@ -122,11 +126,11 @@ def trials_of(folder: Path) -> list[str]:
 
 def write_index(out: Path, errors: dict[str, str]) -> Path:
     """index.md, from the states that reports have left in their folders."""
-    lines, unmade = [f"| {' | '.join(HEAD)} |", "|:--|:--|--:|--:|--:|--:|--:|:--|"], []
+    lines, unmade = [f"| {' | '.join(HEAD)} |", "|:--|:--|:--|--:|--:|--:|--:|--:|:--|"], []
     for name in layout.names():
         file = out / name / STATE
         if name in errors:
-            lines.append(f"| {name} | | | | | | | **error**: {inline(errors[name])} |")
+            lines.append(f"| {name} | | | | | | | | **error**: {inline(errors[name])} |")
         elif file.exists():
             lines.append(_line(name, json.loads(file.read_text())))
         else:
@@ -143,6 +147,7 @@ def _line(name: str, of: dict[str, Any]) -> str:
     claims = " / ".join(str(n) for n in of["claims"].values())
     title = cell(of["title"])
     return (
-        f"| [{name}]({name}/README.md) | {inline(of['scale'])} | {cells} | {of['apart']} | {of['failed']} | {tau} | "
+        f"| [{name}]({name}/README.md) | {inline(of['reading'])} | {inline(of['scale'])} | "
+        f"{cells} | {of['apart']} | {of['failed']} | {tau} | "
         f"{claims} | {title} |"
     )

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from pflsweep.config.reading import PAPER
 from pflsweep.report.markdown import code, inline
 from pflsweep.report.paper.comparison import Comparison, title
 from pflsweep.report.paper.store import UNTRAINED, Answer
@@ -45,7 +46,8 @@ def _rows(of: Comparison, column: str, methods: list[str]) -> str:
 
 def command_of(of: Comparison) -> str:
     """What trains a table at this scale."""
-    return f"pflsweep -m sweep={of.layout.sweeps[0]} scale={of.store.scale}"
+    reading = "" if of.store.reading == PAPER else f" reading={of.store.reading}"
+    return f"pflsweep -m sweep={of.layout.sweeps[0]} scale={of.store.scale}{reading}"
 
 
 def _trainable(answer: Answer) -> bool:

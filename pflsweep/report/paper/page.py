@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from textwrap import fill
 from typing import Any
 
+from pflsweep.config import reading
 from pflsweep.config.keys import as_override
 from pflsweep.report import markdown, tables
 from pflsweep.report.compare import PARTIAL
@@ -48,6 +49,13 @@ Rows with our numbers alone are not the paper's: no count of cells and no claim 
 NONE = """
 **none**: all runs behind the cell are finished, and have no such number.
 """
+NO_CODE = """
+**no code**: the code of this row is not public, so that this reading has no number; it counts nowhere.
+"""
+READING = """\
+The table as its authors' code ran it ({code}). Each line is something that the code does otherwise than the paper
+says, with the keys that express it; `reading=NAME` runs one of them alone.
+"""
 NEEDS = """
 A cell that needs other rows is measured against them.
 """
@@ -74,17 +82,21 @@ Columns with one number for all clients are left out.
 
 
 def text(
-    of: Comparison, ruled: list[tuple[dict[str, Any], Ruling]], figures: dict[str, str], links: Links, reading: str = ""
+    of: Comparison,
+    ruled: list[tuple[dict[str, Any], Ruling]],
+    figures: dict[str, str],
+    links: Links,
+    discussion: str = "",
 ) -> str:
-    """The page. figures: file name -> what it shows. links: where its runs can be browsed. reading: what a person has
-    made of it, in markdown.
+    """The page. figures: file name -> what it shows. links: where its runs can be browsed. discussion: what a person
+    has made of it, in markdown.
     """
     parts = [
         f"# {of.layout.name}: {of.layout.title}\n",
         _standing(of),
         table(of),
         _legend(of),
-        *([f"## Reading\n\n{reading.strip()}\n"] if reading.strip() else []),
+        *([f"## Discussion\n\n{discussion.strip()}\n"] if discussion.strip() else []),
         *[f"![{inline(alt)}]({name})\n" for name, alt in figures.items()],
         *_section("Missing and failed", missing.lines(of)),
         *_section("The order, ours and print's", _order(of)),
@@ -94,11 +106,30 @@ def text(
         *_section("Client by client", _paired(of)),
         *_section("Chosen hyperparameters", _winners(of)),
         *_section("Hyperparameters that were not searched", deviations.fixed(of)),
+        *_section("What this reading changes", _changes_of(of)),
         *_section("What differs from the paper", deviations.lines(of)),
         *_section("Odd in print", [f"{published.notes()[number]}" for number in of.layout.notes]),
         *_section("Made by", _origin(of, links)),
     ]
     return "\n".join(parts)
+
+
+def _changes_of(of: Comparison) -> Iterator[str]:
+    """Yield a line for each thing that a reading of the authors' code changes, and what of it is left out here."""
+    known = reading.read(of.layout.paper)
+    if not of.reading.changes or known is None:
+        return
+    yield READING.format(code=inline(known.code))
+    yield "| change | the paper | the code | where | keys |"
+    yield "|:--|:--|:--|:--|:--|"
+    for change in of.reading.changes:
+        keys = [change.set, *(f"{like}: {text}" for like, text in {**change.settings, **change.methods}.items())]
+        keys += [] if change.search is None else [f"search: {change.search or 'none'}"]
+        words = (change.name, change.paper, change.code, change.where)
+        yield f"| {' | '.join(map(cell, words))} | {'; '.join(cell(code(key)) for key in keys if key)} |"
+    if of.store.reading == reading.CODE and known.not_modelled:
+        yield "\nNot modelled:\n"
+        yield from known.not_modelled
 
 
 def table(of: Comparison) -> str:
@@ -165,7 +196,10 @@ def _section(heading: str, lines: Iterable[str]) -> list[str]:
 
 def _standing(of: Comparison) -> str:
     seeds = sorted({seed for made in of.made.values() for seed in made.answer.seeds})
-    parts = [f"Scale **{inline(of.store.scale)}**, {of.complete} of {of.fillable} cells complete"]
+    parts = [
+        f"Reading **{inline(of.store.reading)}**, scale **{inline(of.store.scale)}**, "
+        f"{of.complete} of {of.fillable} cells complete"
+    ]
     if seeds:
         parts.append(f"seeds {', '.join(map(str, seeds))}")
     printed = {cell.setting: cell.value for cell in layout.heads(of.layout)}
@@ -179,7 +213,8 @@ def _legend(of: Comparison) -> str:
     unshown = any(made.value.std is None and made.noise is not None for made in of.made.values())
     printed = sorted({re.sub(r"(\d+)", r" (\1)", line.std_over).replace("_", " ") for line in of.layout.printed} - {""})
     theirs = f"; the paper's is over {', '.join(printed)}" if printed else "; the paper prints none"
-    none = NONE if any(made.none for made in of.made.values()) else ""
+    none = NONE if any(made.absent == "none" for made in of.made.values() if not made.there) else ""
+    none += NO_CODE if any(made.answer.without_code for made in of.made.values()) else ""
     needs = NEEDS if any(_needs(made) for made in of.made.values()) else ""
     text, over = (LEGEND, (said or "nothing") + theirs) if of.layout.in_print else (UNPRINTED, said or "nothing")
     own = OWN if of.own_rows else ""

@@ -96,6 +96,7 @@ class Answer:
     group: dict[str, Any] = field(default_factory=dict)  # what the ledger says of it that tells most; {} without one
     split: str = ""  # on which data the winner was chosen; "" where nothing was searched
     view: str = ""  # by the accuracy of whose models
+    without_code: bool = False  # its reading is of code that is not public
 
     @property
     def winner(self) -> dict[str, Any] | None:

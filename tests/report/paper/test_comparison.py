@@ -320,3 +320,27 @@ def test_a_claim_waits_for_the_other_tables_it_is_about(sweep: Sweep) -> None:
     assert alone["pgfed-t1-14"] is None  # of tables 1, 5 and 6
     mine = {c["id"]: r.holds for c, r in rulings(reproduced(sweep.runs, "pgfed/table1"), [])}
     assert set(mine.values()) == {None}
+
+
+def test_a_reading_of_the_code_has_its_own_trials_views_and_rows_without_code(tmp_path: Path) -> None:
+    """FedPG's table: its own row has no public code; pFedMe is scored by what it has trained."""
+    sweep = Sweep(tmp_path / "runs", "fedpg/table1", seeds=(0,))
+    for method in ("pfedme", "local"):
+        sweep.add("fmnist/pat2", method, {0: [4, 4, 4, 4]}, views=("personal", "trained"))
+    sweep.write("a" * 16)
+    of = Comparison(layout.read("fedpg/table1"), Store(sweep.runs, "small", ledgers(sweep.runs)))
+    assert of.layout.views.get("pfedme") is None
+    assert of.complete > 0
+    sweep.write("b" * 16, reading="code")
+    store = Store(sweep.runs, "small", ledgers(sweep.runs), "code")
+    assert [ledger.id[0] for ledger in store.ledgers] == ["b"]
+    of = Comparison(layout.read("fedpg/table1"), store)
+    assert of.layout.views["pfedme"] == "trained"
+    rows = {cell.line.method: cell for cell in of.made.values() if of.layout.setting_of(cell.line) == "fmnist/pat2"}
+    assert (rows["fedpg"].absent, rows["fedpg"].none, rows["fedpg"].lacking) == ("no code", True, [])
+    assert rows["fedavg"].absent == "missing"
+    text = page.text(of, [], {}, Links())
+    assert "Reading **code**, scale **small**" in text
+    assert "**no code**: the code of this row is not public" in text
+    assert "| one_step |" in text
+    assert "| one_step | FedProx and pFedMe train for all local epochs |" in text

@@ -60,12 +60,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_what_a_person_has_read_in_it_stays_on_the_page(tmp_path: Path) -> None:
     folder = report(tmp_path)
-    (folder / "READING.md").write_text("PGFed leads by **one** client.\n")
+    (folder / "DISCUSSION.md").write_text("PGFed leads by **one** client.\n")
     with chdir(tmp_path):
         main(["pgfed/table1", "--out", "out"])
-    assert "\n## Reading\n\nPGFed leads by **one** client.\n" in (folder / "README.md").read_text()
-    assert "<h2>Reading</h2>\n<p>PGFed leads by <strong>one</strong> client.</p>" in (folder / "page.html").read_text()
-    assert (folder / "READING.md").exists()
+    assert "\n## Discussion\n\nPGFed leads by **one** client.\n" in (folder / "README.md").read_text()
+    assert (
+        "<h2>Discussion</h2>\n<p>PGFed leads by <strong>one</strong> client.</p>" in (folder / "page.html").read_text()
+    )
+    assert (folder / "DISCUSSION.md").exists()
 
 
 def test_a_page_is_made_of_records_that_lack_columns(tmp_path: Path) -> None:
@@ -275,7 +277,7 @@ def test_all_of_them_and_the_index(
     assert main(["all"]) == 0
     index = (tmp_path / "reports/index.md").read_text()
     for name in layout.names():
-        assert f"[{name}]({name}/README.md) | small |" in index
+        assert f"[{name}]({name}/README.md) | paper | small |" in index
         assert (tmp_path / "reports" / name / "README.md").exists()
     assert "| small | 5 of 84 | 6 | 1 |" in index
     assert "pgfed/table1/README.md: 5 of 84 cells complete at scale small" in capsys.readouterr().out
@@ -292,9 +294,9 @@ def test_the_newest_scale_unless_another_is_asked_for(tmp_path: Path, monkeypatc
     sweep.write("newer", at=2e9)
     page = tmp_path / "reports/pgfed/table1/README.md"
     main(["pgfed/table1"])
-    assert "Scale **smoke**, 0 of 84" in page.read_text()
+    assert "scale **smoke**, 0 of 84" in page.read_text()
     main(["pgfed/table1", "--scale", "small"])
-    assert "Scale **small**, 5 of 84" in page.read_text()
+    assert "scale **small**, 5 of 84" in page.read_text()
     with pytest.raises(UserError, match=r"--scale smal: .*Did you mean 'small'"):
         main(["pgfed/table1", "--scale", "smal"])
 
@@ -314,7 +316,7 @@ def test_a_page_of_trials_that_are_not_here_stays(
     with pytest.raises(UserError, match=r"pgfed/table1: The page in reports/pgfed/table1 stays as it is: 9 trials"):
         main(["pgfed/table1"])
     assert page.read_text() == before
-    assert "(pgfed/table1/README.md) | small | 5 of 84" in (tmp_path / "reports/index.md").read_text()
+    assert "(pgfed/table1/README.md) | paper | small | 5 of 84" in (tmp_path / "reports/index.md").read_text()
     main(["pgfed/table1", "--out", "own"])
     assert "1 of 84 cells complete" in (tmp_path / "own/pgfed/table1/README.md").read_text()
     own.add(C25, "local", {0: [1, 1, 1, 1], 1: [2, 2, 2, 2]}, model__width=2)
@@ -350,7 +352,7 @@ def test_one_broken_table_does_not_hide_the_others(tmp_path: Path, monkeypatch: 
     assert records[0].meta["identity"] in str(error.value)
     index = (tmp_path / "reports/index.md").read_text()
     assert "| pgfed/table5 | | | | | | | **error**" in index
-    assert "[pgfed/table1](pgfed/table1/README.md) | small | 5 of 84" in index, (
+    assert "[pgfed/table1](pgfed/table1/README.md) | paper | small | 5 of 84" in index, (
         "though a claim of it is about table 5 too"
     )
     assert "[fedala/table1]" in index

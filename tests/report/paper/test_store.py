@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pflsweep.records.ledger import ledgers, newest_scale
+from pflsweep.records.ledger import ledgers, newest
 from pflsweep.report.paper.store import Answer, Store
 from pflsweep.util.errors import UserError
 from tests.report.paper.fixtures import Sweep, create, finished, place, train
@@ -97,9 +97,9 @@ def test_scales_do_not_mix(sweep: Sweep) -> None:
     sweep.groups.clear()
     sweep.group(SETTING, "fedavg")
     sweep.write("b", at=2.0)
-    assert newest_scale(ledgers(sweep.runs), [sweep.name]) == "smoke"
-    assert newest_scale(ledgers(sweep.runs), ["another"]) == "smoke"
-    assert newest_scale([], [sweep.name]) is None
+    assert newest(ledgers(sweep.runs), [sweep.name], None, None) == ("smoke", "paper")
+    assert newest(ledgers(sweep.runs), ["another"], None, None) == ("smoke", "paper")
+    assert newest([], [sweep.name], None, "code") == ("paper", "code")
     assert list(answer(sweep, scale="small").trials) == [0]
     assert list(answer(sweep, scale="smoke").trials) == []
 

@@ -1,0 +1,155 @@
+"""Readings of a paper's tables: as it is written, or as its authors' code ran.
+
+`sweeps/reading/<paper>.yaml` says what the code does otherwise, a change at a time, each with what the paper says,
+what the code does and where that was read. `reading=code` is all of them, `reading=NAME` one of them, which tells how
+much of a difference it makes.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pflsweep.config.compose import read_option
+from pflsweep.util.errors import UserError, nearest
+from pflsweep.util.resources import own_and_shipped
+
+PAPER, CODE = "paper", "code"
+KEYS = ("code", "changes", "unknown", "not_modelled")
+NEEDED = ("paper", "code", "where")  # of a change, each a sentence
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that the authors' code does otherwise than their paper says. Overrides are text, as in a sweep file."""
+
+    name: str
+    paper: str  # what the paper says
+    code: str  # what the code does
+    where: str  # the file and function that it was read from
+    set: str = ""  # overrides of all trials
+    settings: dict[str, str] = field(default_factory=dict)  # columns, as names or patterns -> overrides
+    methods: dict[str, str] = field(default_factory=dict)  # rows, as names or patterns -> overrides
+    search: str | None = None  # overrides of the group `tune`; None: the table's own
+    tables: list[str] = field(default_factory=lambda: ["*"])  # that it is about, as names or patterns
+    views: dict[str, str] = field(default_factory=dict)  # rows -> the view that they are scored by
+    rounds: dict[str, str] = field(default_factory=dict)  # rows -> the round that is scored, last or best
+
+
+class Reading(NamedTuple):
+    """What is known of a paper's code."""
+
+    paper: str
+    code: str  # whose code, of which version
+    changes: dict[str, Change]
+    unknown: list[str]  # rows without public code, as names or patterns
+    not_modelled: list[str]  # what else differs, in sentences, with the effect that is expected
+    file: str  # for messages
+
+    def of(self, table: str) -> dict[str, Change]:
+        """Return the changes that are about a table, such as table1."""
+        return {name: change for name, change in self.changes.items() if matches(table, change.tables)}
+
+
+class Asked(NamedTuple):
+    """What one reading of a table is."""
+
+    changes: list[Change]
+    unknown: list[str]  # rows that have no public code, as names or patterns
+
+    @property
+    def views(self) -> dict[str, str]:
+        """Return the view that rows are scored by, where it is not the table's."""
+        return {row: view for change in self.changes for row, view in change.views.items()}
+
+    @property
+    def rounds(self) -> dict[str, str]:
+        """Return the round that rows are scored after, where it is not the table's."""
+        return {row: round for change in self.changes for row, round in change.rounds.items()}
+
+    def has_code(self, row: str) -> bool:
+        """Return whether a row can be run in this reading."""
+        return not matches(row, self.unknown)
+
+
+def names() -> list[str]:
+    """Return the papers whose code has been read."""
+    files = (file for sweeps in own_and_shipped("sweeps") for file in sorted((sweeps / "reading").glob("*.yaml")))
+    return list(dict.fromkeys(file.stem for file in files))
+
+
+def read(paper: str) -> Reading | None:
+    """Return what is known of a paper's code; None where nothing is. Raises UserError on a file that is wrong."""
+    if paper not in names():
+        return None
+    file = next(f for s in own_and_shipped("sweeps") if (f := s / "reading" / f"{paper}.yaml").is_file())
+    content, shown = read_option(file), f"sweeps/reading/{paper}.yaml"
+    _require_known(content, KEYS, shown)
+    changes = content.get("changes")
+    if not isinstance(changes, dict) or not isinstance(content.get("code"), str):
+        raise UserError(f"{shown}: it needs `code`, whose code was read, and `changes`, each as `name: ...`.")
+    found = {str(name): _change(str(name), given, f"{shown}: changes.{name}") for name, given in changes.items()}
+    unknown, other = (_texts(content.get(key, []), f"{shown}: {key}") for key in ("unknown", "not_modelled"))
+    return Reading(paper, content["code"], found, unknown, other, shown)
+
+
+def asked(sweep: str, reading: str) -> Asked:
+    """Return what a reading of a paper's table is, such as code of fedpg/table1.
+
+    Raises UserError where the paper has no such reading.
+    """
+    if reading == PAPER:
+        return Asked([], [])
+    paper, table = Path(sweep).parent.name, Path(sweep).stem
+    known = read(paper)
+    if known is None:
+        raise UserError(
+            f"reading={reading}: sweep={sweep} is of no paper whose code has been read. "
+            f"Those that have been are {', '.join(names())}; every sweep has reading=paper."
+        )
+    changes = known.of(table)
+    if reading == CODE:
+        return Asked(list(changes.values()), known.unknown)
+    if reading in changes:
+        return Asked([changes[reading]], [])
+    guess = nearest(reading, [PAPER, CODE, *changes])
+    raise UserError(
+        f"reading={reading}: {sweep} has no such reading.{guess} It is {PAPER}, {CODE}, or one change of the code's "
+        f"alone: {', '.join(changes)}."
+    )
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Return whether a name is one of some, or matches a pattern among them."""
+    return any(fnmatchcase(name, like) for like in patterns)
+
+
+def _change(name: str, given: Any, where: str) -> Change:
+    """Raises UserError."""
+    if not isinstance(given, dict):
+        raise UserError(f"{where} is {given!r}: it has to be lines of `key: value`.")
+    _require_known(given, tuple(part.name for part in fields(Change) if part.name != "name"), where)
+    for key in NEEDED:
+        if not isinstance(given.get(key), str):
+            raise UserError(f"{where}.{key} is missing: say in a sentence what the {key} is.")
+    for key in ("settings", "methods", "views", "rounds"):
+        if not isinstance(given.get(key, {}), dict):
+            raise UserError(f"{where}.{key} is {given[key]!r}: it has to be lines of `name: value`.")
+    _texts(given.get("tables", []), f"{where}.tables")
+    return Change(name, **given)
+
+
+def _texts(found: Any, where: str) -> list[str]:
+    """Raises UserError where what a file has is no list of texts."""
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise UserError(f"{where} is {found!r}: it has to be a list of texts.")
+    return found
+
+
+def _require_known(content: dict[str, Any], keys: tuple[str, ...], file: str) -> None:
+    """Raises UserError on a key that a file cannot have."""
+    for key in content:
+        if key not in keys:
+            guess = nearest(str(key), list(keys))
+            raise UserError(f"{file}: unknown key '{key}'.{guess} It may have: {', '.join(keys)}.")
