@@ -132,7 +132,8 @@ def test_the_table_that_is_shown_is_the_committed_one() -> None:
     table = table[table["dataset"] == "fmnist"].set_index(["method_label", "metric"])
     page = (ROOT / "docs" / "reports.md").read_text()
     shown = re.findall(r"^\| ([^|]+) \| ([\d.]+ \([\d.]+\).*) \|$", page, flags=re.MULTILINE)
-    assert [name for name, _ in shown] == list(dict.fromkeys(table.index.get_level_values(0)))
+    filled = table.dropna(subset="value").index.get_level_values(0)
+    assert [name for name, _ in shown] == list(dict.fromkeys(filled))
     for name, cells in shown:
         for metric, cell in zip(("l_acc", "s_acc", "g_acc", "gm_acc"), cells.split(" | "), strict=True):
             if (name, metric) not in table.index:

@@ -251,10 +251,11 @@ class ClientData:
         """Batches of a chunk's only client, x [1, B, ...], y [1, B].
 
         Those of training, which have a key, are augmented, and cut from its data converted once where these are not too
-        large.
+        large and are used about once at least.
         """
-        converted = self._converted if order and keys[0] is not None else None
         rows = np.concatenate(order) if order else NONE
+        own = len(self._rows["train"][0])
+        converted = self._converted if order and keys[0] is not None and len(rows) >= own else None
         if converted is not None:
             rows = np.searchsorted(self._rows["train"][0], rows)
         index = torch.from_numpy(rows).to(self._federation.device)

@@ -99,11 +99,13 @@ def _no_ledger(path: Folder, error: Exception) -> UserError:
 
 
 def newest(every: list[Ledger], sweeps: Iterable[str], scale: str | None, reading: str | None) -> tuple[str, str]:
-    """Return the scale and the reading of the ledger that was written last, for some sweeps where they have one.
+    """Return the scale and the reading of the ledger of some sweeps that was written last.
 
-    scale, reading: the one that is asked for, which that ledger then has; None: any.
+    scale, reading: those that are asked for, and that this ledger then has; None: any. Where the sweeps have none, the
+    scale is that of any sweep's last ledger, and the reading the paper's: another paper's code is read otherwise.
     """
-    own = [ledger for ledger in every if scale in (None, ledger.scale) and reading in (None, ledger.reading)]
-    own = [ledger for ledger in own if ledger.sweep in sweeps] or own
-    last = (own[-1].scale, own[-1].reading) if own else ("paper", "paper")
-    return scale or last[0], reading or last[1]
+    asked = [each for each in every if scale in (None, each.scale) and reading in (None, each.reading)]
+    own = [each for each in asked if each.sweep in sweeps]
+    if own:
+        return own[-1].scale, own[-1].reading
+    return scale or (asked[-1].scale if asked else "paper"), reading or "paper"

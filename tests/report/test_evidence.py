@@ -45,14 +45,14 @@ def test_the_index_has_each_page() -> None:
 
 @pytest.mark.slow
 def test_curves_have_a_panel_for_each_accuracy_of_a_setting(tmp_path: Path) -> None:
-    """FedPG's table 1: on own, shared and all data, and of the global model, which Local and FedRep do not have."""
+    """FedPG's table 1: on own, shared and all data, and of the global model, which Local does not have."""
     with chdir(ROOT):
         assert main(["fedpg/table1", "--runs", "reports/runs", "--out", str(tmp_path)]) == 0
     drawn = (tmp_path / "fedpg/table1/curves.svg").read_text()
     kinds = ("", " personal subset", " personal all", " global all")
     methods = {kind: set(re.findall(rf'id="curve fmnist/pat2{kind} (\S+)"', drawn)) for kind in kinds}
     personal = methods[""]
-    assert {"local", "fedrep", "fedpg", "sfedpg"} <= personal
+    assert {"local", "fedavg", "fedprox"} <= personal
     assert methods[" personal subset"] == methods[" personal all"] == personal
     assert methods[" global all"] < personal
-    assert not {"local", "fedrep", "fedamp"} & methods[" global all"]
+    assert not {"local", "fedamp"} & methods[" global all"]

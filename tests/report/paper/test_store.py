@@ -100,6 +100,10 @@ def test_scales_do_not_mix(sweep: Sweep) -> None:
     assert newest(ledgers(sweep.runs), [sweep.name], None, None) == ("smoke", "paper")
     assert newest(ledgers(sweep.runs), ["another"], None, None) == ("smoke", "paper")
     assert newest([], [sweep.name], None, "code") == ("paper", "code")
+    sweep.write("f" * 16, at=5e9, reading="code")
+    assert newest(ledgers(sweep.runs), [sweep.name], None, None)[1] == "code"
+    assert newest(ledgers(sweep.runs), [sweep.name], None, "paper")[1] == "paper"
+    assert newest(ledgers(sweep.runs), ["another"], None, None)[1] == "paper"
     assert list(answer(sweep, scale="small").trials) == [0]
     assert list(answer(sweep, scale="smoke").trials) == []
 

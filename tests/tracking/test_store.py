@@ -1,0 +1,28 @@
+"""The MLflow store as a file."""
+
+from pathlib import Path
+
+import pytest
+
+from pflsweep.tracking import store
+
+
+@pytest.mark.slow
+def test_an_empty_store_is_kept_for_the_next_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept is of this MLflow and empty; a copy that was damaged is made anew."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    made: list[str] = []
+    real = store._make_tables
+    monkeypatch.setattr(store, "_make_tables", lambda uri: (made.append(uri), real(uri)))
+    for name in ("first", "second"):
+        options = {"uri": f"sqlite:///{tmp_path / name / 'mlflow.db'}", "experiment": "e"}
+        with store.opened(options) as (client, experiment):
+            assert not client.search_runs([experiment])
+            client.create_run(experiment)
+    assert len(made) == 1
+    (kept,) = (tmp_path / "cache/pflsweep").iterdir()
+    for damage in (b"", b"none", kept.read_bytes()[:5000]):
+        kept.write_bytes(damage)
+        with store.opened({"uri": f"sqlite:///{tmp_path / str(len(made))}.db", "experiment": "e"}) as (client, _):
+            assert client.search_experiments()
+    assert len(made) == 4
