@@ -468,8 +468,13 @@ TABLE = {
     "as_run/pfedplat_ditto": Row(two),
     "as_run/pfedplat_fedrep": Row(two),
     "as_run/pfedplat_fedrod": Row(two, reductions=(Reduction("fedrod", {}),)),  # the generic part
-    "as_run/pfedplat_splitgp": Row(
-        lambda s: 4 * s.P, values={"gamma": 0.4}, reductions=(Reduction("splitgp", {"gamma": 0.4}),)
+    "as_run/pfedplat_splitgp": Row(lambda s: 4 * s.P, values={"gamma": 0.4}, reductions=(Reduction("splitgp", {}),)),
+    "as_run/pgfed_fedbabu": Row(extractor_twice, values={"finetune_lr": 0.05}, reductions=(Reduction("fedbabu", {}),)),
+    "as_run/pgfed_lgfedavg": Row(lambda s: 2 * s.head),
+    "as_run/pgfed_pfedme": Row(
+        two,
+        values={"lam": 2.0, "inner_steps": 3, "inner_lr": 0.05, "beta": 0.8},
+        reductions=(Reduction("pfedme", {"inner_decay": 0.0}),),
     ),
     "fedavg noise": Row(two, "fedavg", plugs={Gaussian: {"share": 0.2, "sigma": 0.1, "around": True}}),
     "scaffold scaled": Row(lambda s: 4 * s.P, "scaffold", plugs={Scaled: {"share": 0.4, "factor": 1.5}}),

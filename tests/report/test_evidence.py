@@ -52,7 +52,7 @@ def test_curves_have_a_panel_for_each_accuracy_of_a_setting(tmp_path: Path) -> N
     kinds = ("", " personal subset", " personal all", " global all")
     methods = {kind: set(re.findall(rf'id="curve fmnist/pat2{kind} (\S+)"', drawn)) for kind in kinds}
     personal = methods[""]
-    assert {"local", "fedavg", "fedprox"} <= personal
+    assert {"local", "fedavg"} <= personal
     assert methods[" personal subset"] == methods[" personal all"] == personal
     assert methods[" global all"] < personal
     assert not {"local", "fedamp"} & methods[" global all"]

@@ -1,11 +1,10 @@
 """FedPG's platform: its variants against numbers worked out by hand, or against the description written out."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
 from pflsweep.algorithms.as_run.pfedplat_apfl import PfedplatAPFL
@@ -13,13 +12,27 @@ from pflsweep.algorithms.as_run.pfedplat_ditto import PfedplatDitto
 from pflsweep.algorithms.as_run.pfedplat_fedrep import PfedplatFedRep
 from pflsweep.algorithms.as_run.pfedplat_fedrod import PfedplatFedRoD
 from pflsweep.algorithms.as_run.pfedplat_splitgp import PfedplatSplitGP
-from pflsweep.data.loader import ClientData
 from pflsweep.util.errors import UserError
+from tests.algorithms.as_run.written_out import (
+    BIAS,
+    NAMES,
+    SHARE,
+    TASK,
+    W0,
+    WEIGHT,
+    answers,
+    batches,
+    entropy,
+    joined,
+    model,
+    moved,
+    named,
+    rounds,
+)
 from tests.algorithms.helpers import (
     CLASSES,
     EVERYBODY,
     FEDERATION,
-    NETWORK,
     ONE_AND_TWO,
     STILL,
     Run,
@@ -28,8 +41,6 @@ from tests.algorithms.helpers import (
     simulate,
 )
 
-TASK, W0 = NETWORK
-BATCH, LR = 4, 0.1
 HAND: dict[str, Any] = {"epochs": 1, "batch": 1, "lr": 0.5, "weights": "uniform"}
 
 
@@ -80,63 +91,6 @@ def test_apfl_by_hand(chunk: int) -> None:
     close(run.personal[1], [v, 7])
     assert float(run.clients.alpha[1]) == pytest.approx(alpha, abs=1e-12)
     close(run.w, [(1.75 + w) / 2, 7])
-
-
-# The others, written out for one client with parameters as torch names them
-
-
-def model() -> nn.Sequential:
-    return TASK.model
-
-
-def named(w: Tensor) -> dict[str, Tensor]:
-    return {name: piece.clone() for name, piece in TASK.views(w).items()}
-
-
-def joined(parameters: dict[str, Tensor]) -> Tensor:
-    return torch.cat([parameters[name].reshape(-1) for name in TASK.views(W0)])
-
-
-def moved(
-    parameters: dict[str, Tensor], loss: Callable[[dict[str, Tensor]], Tensor], names: list[str], lr: float = LR
-) -> dict[str, Tensor]:
-    """One step of plain SGD on some parameters."""
-    free = {name: parameters[name].detach().requires_grad_() for name in names}
-    grads = torch.autograd.grad(loss({**parameters, **free}), list(free.values()))
-    return {**parameters, **{name: parameters[name] - lr * g for name, g in zip(names, grads, strict=True)}}
-
-
-def answers(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
-    return functional_call(model(), parameters, (x,))
-
-
-def entropy(logits: Tensor, y: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(logits, y)
-
-
-def batches(client: int, round: int, epochs: int, stream: str = "epochs") -> list[tuple[Tensor, Tensor]]:
-    data = ClientData.of(FEDERATION, [client], round, batch=BATCH, large=16)
-    return [(batch.x[0], batch.y[0]) for batch in data.train(epochs, stream)]
-
-
-def last_two(names: list[str]) -> tuple[str, str]:
-    weight, bias = names[-2:]
-    return weight, bias
-
-
-NAMES = list(TASK.views(W0))
-WEIGHT, BIAS = last_two(NAMES)
-SHARE = FEDERATION.sizes.double() / FEDERATION.sizes.sum()
-
-
-def rounds(turn: Callable[[int, int, Tensor, Tensor], tuple[Tensor, Tensor]], count: int = 3) -> tuple[Tensor, Tensor]:
-    """Full rounds: turn(client, round, received, own) -> (upload, own). Returns the server's model and all own ones."""
-    server, own = W0, W0.repeat(EVERYBODY, 1)
-    for round in range(1, count + 1):
-        made = [turn(i, round, server, own[i]) for i in range(EVERYBODY)]
-        server = SHARE @ torch.stack([upload for upload, _ in made])
-        own = torch.stack([kept for _, kept in made])
-    return server, own
 
 
 def agrees(run: Run, server: Tensor, own: Tensor) -> None:

@@ -1,0 +1,30 @@
+"""pFedMe as PGFed's authors run it: a hidden weight decay in the inner steps."""
+
+from dataclasses import dataclass
+
+from pflsweep.algorithms.pfedme import PFedMe, Work
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, hyper
+from pflsweep.methods.task import Batch
+from pflsweep.ops.vmap import per_client
+
+
+@dataclass(frozen=True, kw_only=True)
+class PgfedPFedMe(PFedMe):
+    """pFedMe (Dinh et al., NeurIPS 2020) in pgfed b1d70f7, the code of PGFed's authors, and in the original's.
+
+    The optimiser of the inner steps adds a weight decay of 1e-3, which no option names. In pgfed a client is scored by
+    w_i, which has overwritten the personalised model there: algorithm.eval=w, with metrics.personal=stale.
+    """
+
+    paper = "Dinh et al., NeurIPS 2020, as PGFed's authors run it"
+
+    inner_decay: float = hyper("weight decay of the inner steps", low=0)
+
+    @per_client
+    def step(self, given: Given, work: Work, batch: Batch) -> Work:
+        w, theta = work.w, work.theta
+        for _ in range(self.inner_steps):
+            g = stock.pulled(self.task.grad(theta, batch), self.lam, theta, w)
+            theta = theta - self.inner_lr * (g + self.inner_decay * theta)
+        return Work(*self.opt.update(w, work.opt, self.lam * (w - theta), given.turn.lr), theta)
