@@ -241,6 +241,9 @@ def _rephrased(error: Exception, overrides: list[str], sources: list[str]) -> st
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, option = str(error.missing_cfg_file).rpartition("/")
         known = sorted(error.options)
+        if (whole := group.partition("/")[0]) in GROUPS and whole != group:  # an option in a folder of its group
+            option, group = f"{group.partition('/')[2]}/{option}", whole
+            known = list(options(group, next((s[7:] for s in sources[2:-1]), None)))
         guess = nearest(option, known)
         return f"{group}={option}: there is no {group} '{option}'.{guess} Known are: {', '.join(known)}."
     if isinstance(error, OverrideParseException):

@@ -4,7 +4,7 @@ Numbers that are swept (seed=0,1 train.lr=.1,.01) are set on copies: to compose 
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -14,6 +14,7 @@ from pflsweep.config.compose import Config, hydra_errors, is_of_sweep, unknown_k
 from pflsweep.config.fields import RULES, require
 from pflsweep.config.identity import method_name, raised
 from pflsweep.config.keys import PLUGS, flat, key_of
+from pflsweep.config.reading import asked
 from pflsweep.config.schema import check, target
 from pflsweep.methods import stock
 from pflsweep.sweep import cost
@@ -43,7 +44,8 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
         groups = list(_of_command(words, compose, command, scale))
         table = None
     else:
-        table = chosen(read_table(command.sweep, command.scale, command.reading), command.only)
+        whole, read = read_table(command.sweep, command.scale, command.reading), asked(command.sweep, command.reading)
+        table = chosen(whole, command.only, [row for row in command.only if not read.has_code(row)])
         groups = list(_of_table(table, words, compose, parser, command, scale))
     own = groups[0].config.values["seed"]
     seeds = words.seeds or ([own] if table is None else table.seeds[: scale.seeds])
@@ -189,10 +191,15 @@ def _space(config: Config, changes: list[Any], where: str) -> Space:
     return space
 
 
-def chosen(table: Table, only: list[str]) -> Table:
-    """The rows and columns that match. Raises UserError on a pattern that matches none."""
+def chosen(table: Table, only: list[str], unknown: Collection[str] = ()) -> Table:
+    """The rows and columns that match. Raises UserError on a pattern that matches none.
+
+    unknown: rows that a reading does not have, since their code is not public.
+    """
     parts: dict[str, dict[str, list[str]]] = {}
     for pattern in only:
+        if pattern in unknown:
+            raise UserError(f"only: '{pattern}' has no public code: this reading of {table.file} cannot run it.")
         matches = {
             part: {name: words for name, words in getattr(table, part).items() if fnmatchcase(name, pattern)}
             for part in ("settings", "methods")

@@ -130,3 +130,18 @@ def test_readings_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_reading_needs_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["-m", "algorithm=local", "reading=code", "plan=true"]) == 2
     assert "reading=code is of a paper's table" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-m", "sweep=fedpg/table1", "reading=code", "only=[fedpg]", "plan=true"], "'fedpg' has no public code"),
+        (
+            ["algorithm=as_run/pfedplat_dito"],
+            "there is no algorithm 'as_run/pfedplat_dito'. Did you mean 'as_run",
+        ),
+    ],
+)
+def test_what_a_reading_does_not_have_is_said(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
