@@ -91,7 +91,7 @@ def test_the_examples_are_tuned_over_their_own_spaces(folder: Path) -> None:
 def test_commands_name_what_exists(folder: Path, page: Path) -> None:
     """Every option and sweep that a page's commands choose exists."""
     groups = "algorithm|ala|attack|dataset|model|partition|setting|tracking|tune"
-    chosen = re.findall(rf"(?<![\w.])({groups})=(\w+(?:,\w+)*)", page.read_text())
+    chosen = re.findall(rf"(?<![\w.])({groups})=([\w/]+(?:,[\w/]+)*)", page.read_text())
     sweeps = re.findall(r"(?<![\w.])sweep=([\w/]+)", page.read_text())
     assert chosen or sweeps or "pflsweep -m" not in page.read_text()
     for group, options in chosen:

@@ -223,8 +223,7 @@ def test_identities_are_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     assert identity.identity("0" * 16, "x") == "2dcb4054b6118517"
     assert digest() == "0e312f7e73597237"
     assert (
-        digest("algorithm=fedala", "dataset=mnist", "partition=pathological", "train.momentum=0.9")
-        == "57dc3773089e4e41"
+        digest("algorithm=pgfed", "dataset=mnist", "partition=pathological", "train.momentum=0.9") == "cff190d670bb566d"
     )
 
 
