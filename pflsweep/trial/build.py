@@ -336,8 +336,9 @@ def _check_end(train: dict[str, Any], samples: float) -> None:
     images = train["rounds"] * samples
     years = images / FASTEST / YEAR
     if years > TOO_LONG:
+        turn = "epochs" if train["steps"] is None else "steps"
         raise UserError(
-            f"train.rounds is {train['rounds']} and train.epochs {train['epochs']}: about {images:.2g} training "
+            f"train.rounds is {train['rounds']} and train.{turn} {train[turn]}: about {images:.2g} training "
             f"samples in all, which are {years:,.0f} years at {FASTEST:,} a second. Use fewer."
         )
 
