@@ -74,7 +74,7 @@ def run(
     ala_batches,
     eta=1.0,
     window=10,
-    tol=0.1,
+    tol=0.01,
     cap=100,
     w_start=1.0,
 ):

@@ -120,7 +120,8 @@ def test_fedala(chunk: int, layers: int) -> None:
     def ala_batches(t: int, i: int, epoch: int) -> list[torch.Tensor]:
         data = run.data(t, i)
         count = int(np.ceil(0.8 * SIZES[i] - 1e-9))
-        return run.local(i, data._cut(data._generator(0, "ala").permutation(run.rows(i))[:count]))
+        rows = data._generator(0, "ala").permutation(run.rows(i))[:count]
+        return run.local(i, [rows[k : k + 4] for k in range(0, count, 4)])
 
     top = run.task.top(layers)
     expected = fedala.run(**run.arguments(), top=top, ala_batches=ala_batches, eta=1.0)
