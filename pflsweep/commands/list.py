@@ -61,15 +61,14 @@ def _readings() -> Iterator[str]:
         assert of is not None, "it has just been listed"
         lines = [f"{paper}: {of.code}"]
         for change in of.changes.values():
-            keys = [change.set, *(f"{like}: {text}" for like, text in {**change.settings, **change.methods}.items())]
+            keys = list(change.overrides)
             keys += [f"{row} is scored by its {view} models" for row, view in change.views.items()]
             keys += [f"{row} in the {round} round" for row, round in change.rounds.items()]
-            keys += [] if change.search is None else [f"search: {change.search or 'none'}"]
             lines += [
                 f"  {change.name} ({change.where})",
                 f"    paper  {change.paper}",
                 f"    code   {change.code}",
-                f"    keys   {'; '.join(filter(None, keys))}",
+                f"    keys   {'; '.join(keys)}",
             ]
         lines += [f"  no public code: {', '.join(of.unknown)}"] if of.unknown else []
         lines += [f"  not modelled: {text}" for text in of.not_modelled]

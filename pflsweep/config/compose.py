@@ -25,16 +25,8 @@ HYDRA_SAYS = (
     "The --resolve flag",
     "Only one of --run",
 )  # how ValueErrors begin that are of the user's words
-COMMAND = (
-    "sweep",
-    "only",
-    "scale",
-    "reading",
-    "plan",
-    "retry",
-    "workers",
-    "tune",
-)  # keys of a sweep, not of its trials
+# keys of a sweep, not of its trials
+COMMAND = ("sweep", "only", "scale", "reading", "plan", "retry", "workers", "tune")
 
 
 class Config(NamedTuple):
@@ -173,7 +165,7 @@ def hydra_errors(overrides: list[str], config_dir: str | Path | None = None) -> 
         with yaml_errors():
             yield
     except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(_rephrased(error, overrides, _sources(config_dir))) from error
+        raise UserError(_rephrased(error, overrides, config_dir)) from error
     except (UnicodeDecodeError, OSError) as error:  # the latter from OmegaConf; neither says of which file
         if isinstance(error, OSError) and not str(error).startswith("Invalid loaded object type"):
             raise
@@ -237,13 +229,14 @@ def read_option(file: Path) -> dict[str, Any]:
     return content
 
 
-def _rephrased(error: Exception, overrides: list[str], sources: list[str]) -> str:
+def _rephrased(error: Exception, overrides: list[str], config_dir: str | Path | None) -> str:
+    sources = _sources(config_dir)
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, option = str(error.missing_cfg_file).rpartition("/")
         known = sorted(error.options)
         if (whole := group.partition("/")[0]) in GROUPS and whole != group:  # an option in a folder of its group
             option, group = f"{group.partition('/')[2]}/{option}", whole
-            known = list(options(group, next((s[7:] for s in sources[2:-1]), None)))
+            known = list(options(group, config_dir))
         guess = nearest(option, known)
         return f"{group}={option}: there is no {group} '{option}'.{guess} Known are: {', '.join(known)}."
     if isinstance(error, OverrideParseException):

@@ -115,10 +115,10 @@ def shipped_options() -> dict[str, list[str]]:
     """Return the options of conf/ by the import path that they build, sorted by name."""
     found: dict[str, list[str]] = {}
     folder = shipped("conf")
-    options = {file: file.relative_to(folder).with_suffix("").as_posix() for file in folder.glob("*/**/*.yaml")}
-    for file, option in sorted(options.items(), key=lambda pair: pair[1].partition("/")[2]):
+    files = {file: file.relative_to(folder).with_suffix("") for file in folder.glob("*/**/*.yaml")}
+    for option, file in sorted((path.relative_to(path.parts[0]).as_posix(), file) for file, path in files.items()):
         if named := re.search(r"^_target_: *(\S+)", file.read_text(encoding="utf-8"), re.MULTILINE):
-            found.setdefault(named[1], []).append(option.partition("/")[2])
+            found.setdefault(named[1], []).append(option)
     return found
 
 

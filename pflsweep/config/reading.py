@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pflsweep.config.compose import read_option
-from pflsweep.util.errors import UserError, nearest
+from pflsweep.util.errors import UserError, nearest, require_known
 from pflsweep.util.resources import own_and_shipped
 
 PAPER, CODE = "paper", "code"
@@ -36,16 +36,21 @@ class Change:
     views: dict[str, str] = field(default_factory=dict)  # rows -> the view that they are scored by
     rounds: dict[str, str] = field(default_factory=dict)  # rows -> the round that is scored, last or best
 
+    @property
+    def overrides(self) -> list[str]:
+        """Return what expresses the change, a text each: of all trials, of columns, of rows, of the search."""
+        named = [*self.settings.items(), *self.methods.items()]
+        search = [] if self.search is None else [f"search: {self.search or 'none'}"]
+        return [*filter(None, [self.set]), *(f"{like}: {text}" for like, text in named), *search]
+
 
 class Reading(NamedTuple):
-    """What is known of a paper's code."""
+    """The differences between a paper and its authors' code, as its file lists them."""
 
-    paper: str
     code: str  # whose code, of which version
     changes: dict[str, Change]
     unknown: list[str]  # rows without public code, as names or patterns
     not_modelled: list[str]  # what else differs, in sentences, with the effect that is expected
-    file: str  # for messages
 
     def of(self, table: str) -> dict[str, Change]:
         """Return the changes that are about a table, such as table1."""
@@ -53,7 +58,7 @@ class Reading(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What one reading of a table is."""
+    """One reading of one table: the changes that apply to it, and the rows that it cannot run."""
 
     changes: list[Change]
     unknown: list[str]  # rows that have no public code, as names or patterns
@@ -85,13 +90,13 @@ def read(paper: str) -> Reading | None:
         return None
     file = next(f for s in own_and_shipped("sweeps") if (f := s / "reading" / f"{paper}.yaml").is_file())
     content, shown = read_option(file), f"sweeps/reading/{paper}.yaml"
-    _require_known(content, KEYS, shown)
+    require_known(content, KEYS, shown)
     changes = content.get("changes")
     if not isinstance(changes, dict) or not isinstance(content.get("code"), str):
         raise UserError(f"{shown}: it needs `code`, whose code was read, and `changes`, each as `name: ...`.")
     found = {str(name): _change(str(name), given, f"{shown}: changes.{name}") for name, given in changes.items()}
     unknown, other = (_texts(content.get(key, []), f"{shown}: {key}") for key in ("unknown", "not_modelled"))
-    return Reading(paper, content["code"], found, unknown, other, shown)
+    return Reading(content["code"], found, unknown, other)
 
 
 def asked(sweep: str, reading: str) -> Asked:
@@ -129,7 +134,7 @@ def _change(name: str, given: Any, where: str) -> Change:
     """Raises UserError."""
     if not isinstance(given, dict):
         raise UserError(f"{where} is {given!r}: it has to be lines of `key: value`.")
-    _require_known(given, tuple(part.name for part in fields(Change) if part.name != "name"), where)
+    require_known(given, tuple(part.name for part in fields(Change) if part.name != "name"), where)
     for key in NEEDED:
         if not isinstance(given.get(key), str):
             raise UserError(f"{where}.{key} is missing: say in a sentence what the {key} is.")
@@ -145,11 +150,3 @@ def _texts(found: Any, where: str) -> list[str]:
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
         raise UserError(f"{where} is {found!r}: it has to be a list of texts.")
     return found
-
-
-def _require_known(content: dict[str, Any], keys: tuple[str, ...], file: str) -> None:
-    """Raises UserError on a key that a file cannot have."""
-    for key in content:
-        if key not in keys:
-            guess = nearest(str(key), list(keys))
-            raise UserError(f"{file}: unknown key '{key}'.{guess} It may have: {', '.join(keys)}.")

@@ -44,9 +44,14 @@ class Batching(NamedTuple):
 
     def cut(self, order: np.ndarray, size: int) -> list[np.ndarray]:
         """Return one epoch's batches of `size` rows, in order."""
-        batches = [order[start : start + size] for start in range(0, len(order), size)]
+        batches = pieces(order, size)
         partial = len(batches) > 1 and len(batches[-1]) < size
         return batches[:-1] if partial and self.last_batch == "drop" else batches
+
+
+def pieces(rows: np.ndarray, size: int) -> list[np.ndarray]:
+    """Return rows in pieces of `size`, in order; the last one may be shorter."""
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 DEFAULT = Batching()

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pflsweep.data.batching import DEFAULT, Batching
+from pflsweep.data.batching import DEFAULT, Batching, pieces
 from pflsweep.data.federation import Federation
 from pflsweep.data.poisson import NONE, Poisson
 from pflsweep.methods.protocol import Spent
@@ -125,7 +125,7 @@ class ClientData:
         order = []
         for c, own in enumerate(self._rows["train"]):
             take = int(np.ceil(share * len(own) - 1e-9))
-            order.append(_cut(self._generator(c, stream).permutation(own)[:take], size))
+            order.append(pieces(self._generator(c, stream).permutation(own)[:take], size))
         return self._batches(order, stream)
 
     def cut(self, batch: Batch) -> Iterator[Batch]:
@@ -145,7 +145,7 @@ class ClientData:
         if not all(len(own) for own in self._rows[split]):
             raise ValueError(f"a client has no samples in '{split}': there is no mean")
         drawn = [self._generator(c, f"mean/{split}").permutation(own) for c, own in enumerate(self._rows[split])]
-        order = [_cut(own, self._large) for own in drawn]
+        order = [pieces(own, self._large) for own in drawn]
         sizes = torch.tensor([len(own) for own in self._rows[split]], dtype=torch.float64)
         total = None
         for step, batch in enumerate(self._batches(order, None)):
@@ -288,10 +288,6 @@ class ClientData:
         name = f"{self._purpose}/{stream}"
         keys = [random.tensor_key(who.federation.seed, name, who.round, who.key) for who in self._members]
         return random.fold(torch.stack(keys), torch.arange(steps)[:, None]).to(self._federation.device)
-
-
-def _cut(rows: np.ndarray, size: int) -> list[np.ndarray]:
-    return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def _parted(who: Member, own: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:

@@ -44,7 +44,7 @@ class Schedule:
     optimiser_state: str = "fresh"  # with which a client's turn begins: "fresh", or "kept" from its last turn
     workers: int = 1  # processes that train and evaluate clients at once
     batching: Batching = DEFAULT  # how local epochs are cut into batches
-    sampling: str = "each"  # "fixed": the first round's cohort in all of them
+    sampling: str = "uniform"  # "fixed": the first round's cohort in all of them
 
     def cohort(self, clients: int) -> int:
         """M = floor(N * participation), at least one (PGFed: 25 clients at 25% are 6)."""
@@ -54,6 +54,11 @@ class Schedule:
         """Return how many batches a client with so many training rows takes in a turn of one pass a sample."""
         steps = self.batching.steps
         return self.epochs * math.ceil(rows / self.batch) if steps is None else steps
+
+    def samples(self, rows: int) -> int:
+        """Return how many samples these batches hold, each of them full where a client has enough."""
+        steps = self.batching.steps
+        return self.epochs * rows if steps is None else steps * min(rows, self.batch)
 
 
 class Privacy(NamedTuple):

@@ -11,7 +11,7 @@ from pflsweep.config.fields import SEEDS
 from pflsweep.config.keys import key_of
 from pflsweep.config.overrides import check_hydra, quoted
 from pflsweep.sweep.search_space import Space, axis
-from pflsweep.util.errors import UserError, nearest
+from pflsweep.util.errors import UserError, nearest, require_known
 from pflsweep.util.resources import own_and_shipped
 
 EXAMPLE = "`train.lr: {grid: [0.1, 0.01]}`"
@@ -57,7 +57,7 @@ def read_table(name: str, scale: str = "paper") -> Table:
     Raises UserError, with file, key and the nearest valid name.
     """
     content, file = _read(table_file(name))
-    _known(content, KEYS, file)
+    require_known(content, KEYS, file)
     content = _merged(content, _at_scales(content.pop("scales", {}), file).get(scale, {}))
     for key in ("settings", "methods"):
         _check_names(content.get(key), key, file)
@@ -88,7 +88,7 @@ def _at_scales(scales: Any, file: str) -> dict[str, dict[str, Any]]:
             raise UserError(f"{file}: scales.{scale} is no scale.{nearest(str(scale), _names('scale'))}")
         if not isinstance(changes, dict):
             raise UserError(f"{file}: scales.{scale} is {changes!r}: it may have {', '.join(AT_A_SCALE)}.")
-        _known(changes, AT_A_SCALE, f"{file}: scales.{scale}")
+        require_known(changes, AT_A_SCALE, f"{file}: scales.{scale}")
     return scales
 
 
@@ -106,7 +106,7 @@ def _row(content: Any, where: str) -> tuple[list[str], Any]:
     """A method's overrides, and the patterns of its columns, None for all."""
     if not isinstance(content, dict):
         return of_trial(content, where), None
-    _known(content, ROW_KEYS, where)
+    require_known(content, ROW_KEYS, where)
     return of_trial(content.get("run"), f"{where}.run"), content.get("only")
 
 
@@ -151,7 +151,7 @@ def _changes(space: Any, rows: list[str], file: str) -> dict[str, Any]:
 def read_scale(name: str) -> Scale:
     """`smoke`, `small`, `paper`, or one of the user's own. Raises UserError."""
     content, file = _read(_find(name, "scale: No scale", _names("scale"), "scale"))
-    _known(content, SCALE_KEYS, file)
+    require_known(content, SCALE_KEYS, file)
     for key in ("images", "points", "seeds"):
         value = content.get(key)
         if value is not None and (type(value) is not int or value < 1):
@@ -273,15 +273,6 @@ def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """`over` laid over `under`; nested mappings are merged, all else is replaced."""
     both = {k: _merged(v, over[k]) for k, v in under.items() if isinstance(v, dict) and isinstance(over.get(k), dict)}
     return {**under, **over, **both}
-
-
-def _known(content: dict[str, Any], keys: tuple[str, ...], file: str) -> None:
-    """Raises UserError on a key that a file cannot have."""
-    for key in content:
-        if key not in keys:
-            raise UserError(
-                f"{file}: unknown key '{key}'.{nearest(str(key), list(keys))} It may have: {', '.join(keys)}."
-            )
 
 
 def of_trial(text: Any, where: str) -> list[str]:

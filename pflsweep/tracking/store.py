@@ -16,6 +16,7 @@ from pflsweep import __version__
 from pflsweep.records.record import Damaged
 from pflsweep.util import files
 from pflsweep.util.errors import UserError, shortened, without_password
+from pflsweep.util.resources import user_cache
 from pflsweep.util.retry import StorageUnavailable
 
 if TYPE_CHECKING:
@@ -103,8 +104,7 @@ def _make(file: Path) -> None:
 
 def _empty_store() -> Path:
     """Return the file of the user's cache in which an empty store of this MLflow is kept: to make one takes 8 s."""
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(f"{cache}/pflsweep/mlflow-{version('mlflow')}.db").expanduser()
+    return user_cache() / f"mlflow-{version('mlflow')}.db"
 
 
 def _copied(kept: Path, file: Path) -> bool:

@@ -319,8 +319,7 @@ def _schedule(train: dict[str, Any], federation: Any, size: int) -> Any:
     batching = Batching(train["shuffle"], train["last_batch"], train["steps"])
     schedule = Schedule(**{name: train[name] for name in names}, chunk=chunk, batching=batching)
     cohort = schedule.cohort(federation.clients)
-    steps, sizes = train["steps"], federation.sizes.tolist()
-    samples = sum(train["epochs"] * n if steps is None else steps * min(n, train["batch"]) for n in sizes)
+    samples = sum(map(schedule.samples, federation.sizes.tolist()))
     _check_end(train, cohort / federation.clients * samples)
     return replace(schedule, workers=_workers(train, federation.device, cohort, size))
 

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 
@@ -32,6 +33,14 @@ def nearest(word: str, known: list[str]) -> str:
 
     close = difflib.get_close_matches(word, known, n=1)
     return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def require_known(content: Iterable[Any], keys: Sequence[str], where: Any) -> None:
+    """Raises UserError on the first key that a file cannot have. where: the file, for the message."""
+    for key in content:
+        if key not in keys:
+            guess = nearest(str(key), list(keys))
+            raise UserError(f"{where}: unknown key '{key}'.{guess} It may have: {', '.join(keys)}.")
 
 
 def without_password(text: str) -> str:

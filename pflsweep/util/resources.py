@@ -1,5 +1,6 @@
-"""Where what comes with pflsweep lies: conf/, sweeps/ and reports/."""
+"""Where files lie: what comes with pflsweep (conf/, sweeps/, reports/), and the user's cache."""
 
+import os
 from pathlib import Path
 
 
@@ -12,3 +13,8 @@ def shipped(name: str) -> Path:
 def own_and_shipped(name: str) -> list[Path]:
     """The user's folder `name`, in the working directory, then pflsweep's: where something is looked for."""
     return [Path.cwd() / name, shipped(name)]
+
+
+def user_cache() -> Path:
+    """Return the user's cache folder of pflsweep, which need not exist: datasets, and an empty MLflow store."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pflsweep"

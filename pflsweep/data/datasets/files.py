@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pflsweep.util.errors import UserError
+from pflsweep.util.resources import user_cache
 
 
 def find_root(value: str | None) -> Path:
     """The data folder: config's data.root, else the environment's PFLSWEEP_DATA, else the user's cache."""
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(value or os.environ.get("PFLSWEEP_DATA") or f"{cache}/pflsweep").expanduser().absolute()
+    return Path(value or os.environ.get("PFLSWEEP_DATA") or user_cache()).expanduser().absolute()
 
 
 @contextmanager

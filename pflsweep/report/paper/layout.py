@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pflsweep.report.paper import published
 from pflsweep.report.paper.claims import KEYS, Statistic
 from pflsweep.report.paper.published import Column, Printed
-from pflsweep.util import files
+from pflsweep.util import errors, files
 from pflsweep.util.errors import UserError, nearest, one_line
 from pflsweep.util.resources import own_and_shipped
 
@@ -218,12 +218,7 @@ def _content(file: Path) -> dict[str, Any]:
         content = files.read_yaml(file)
     except Exception as error:  # YAML has its own ways to say what is wrong
         raise UserError(f"{file} is no layout: {one_line(error)}.") from error
-    for key in content:
-        if key not in (*NEEDED, *DEFAULTS):
-            allowed = [*NEEDED, *DEFAULTS]
-            raise UserError(
-                f"{file}: unknown key '{key}'.{nearest(str(key), allowed)} It may have: {', '.join(allowed)}."
-            )
+    errors.require_known(content, [*NEEDED, *DEFAULTS], file)
     for key in NEEDED:
         if key not in content:
             raise UserError(f"{file}: '{key}' is missing. A layout has {', '.join(NEEDED)}.")

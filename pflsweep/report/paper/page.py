@@ -123,10 +123,8 @@ def _changes_of(of: Comparison) -> Iterator[str]:
     yield "| change | the paper | the code | where | keys |"
     yield "|:--|:--|:--|:--|:--|"
     for change in of.reading.changes:
-        keys = [change.set, *(f"{like}: {text}" for like, text in {**change.settings, **change.methods}.items())]
-        keys += [] if change.search is None else [f"search: {change.search or 'none'}"]
         words = (change.name, change.paper, change.code, change.where)
-        yield f"| {' | '.join(map(cell, words))} | {'; '.join(cell(code(key)) for key in keys if key)} |"
+        yield f"| {' | '.join(map(cell, words))} | {'; '.join(cell(code(key)) for key in change.overrides)} |"
     if of.store.reading == reading.CODE and known.not_modelled:
         yield "\nNot modelled:\n"
         yield from known.not_modelled
