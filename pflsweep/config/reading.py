@@ -11,8 +11,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pflsweep.config.compose import read_option
-from pflsweep.util.errors import UserError, nearest, require_known
+from pflsweep.util import files
+from pflsweep.util.errors import UserError, nearest, one_line, require_known
 from pflsweep.util.resources import own_and_shipped
 
 PAPER, CODE = "paper", "code"
@@ -80,8 +80,8 @@ class Asked(NamedTuple):
 
 def names() -> list[str]:
     """Return the papers whose code has been read."""
-    files = (file for sweeps in own_and_shipped("sweeps") for file in sorted((sweeps / "reading").glob("*.yaml")))
-    return list(dict.fromkeys(file.stem for file in files))
+    found = (file for sweeps in own_and_shipped("sweeps") for file in sorted((sweeps / "reading").glob("*.yaml")))
+    return list(dict.fromkeys(file.stem for file in found))
 
 
 def read(paper: str) -> Reading | None:
@@ -89,7 +89,11 @@ def read(paper: str) -> Reading | None:
     if paper not in names():
         return None
     file = next(f for s in own_and_shipped("sweeps") if (f := s / "reading" / f"{paper}.yaml").is_file())
-    content, shown = read_option(file), f"sweeps/reading/{paper}.yaml"
+    shown = f"sweeps/reading/{paper}.yaml"
+    try:  # without Hydra's reader, since reports do without Hydra
+        content = files.read_yaml(file)
+    except Exception as error:  # YAML has its own ways to say what is wrong
+        raise UserError(f"{shown} cannot be read as YAML: {one_line(error)}.") from error
     require_known(content, KEYS, shown)
     changes = content.get("changes")
     if not isinstance(changes, dict) or not isinstance(content.get("code"), str):

@@ -6,6 +6,8 @@ import pytest
 
 from pflsweep.tracking import store
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's own
+
 
 @pytest.mark.slow
 def test_an_empty_store_is_kept_for_the_next_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -351,7 +351,7 @@ def test_one_broken_table_does_not_hide_the_others(tmp_path: Path, monkeypatch: 
         main(["all"])
     assert records[0].meta["identity"] in str(error.value)
     index = (tmp_path / "reports/index.md").read_text()
-    assert "| pgfed/table5 | | | | | | | **error**" in index
+    assert "| pgfed/table5 | | | | | | | | **error**" in index
     assert "[pgfed/table1](pgfed/table1/README.md) | paper | small | 5 of 84" in index, (
         "though a claim of it is about table 5 too"
     )
