@@ -32,6 +32,26 @@ class Work(NamedTuple):
     mix: Tensor  # [C, P]
 
 
+class Mixture(NamedTuple):
+    """The two models between which the weights lie, in their mixed part, and what they do not change."""
+
+    own: Tensor  # [C, D] Theta_i^{t-1}
+    gap: Tensor  # [C, D] Theta^{t-1} - Theta_i^{t-1}
+    above: Tensor  # [C, P - part.stop] the parameters on top that are never sent
+    part: slice  # the mixed part of w
+    top: int  # blocks from the mixed part up
+
+    def model(self, weight: Tensor) -> Tensor:
+        """Return the mixed part and what is above it, of one client: weight [D] -> w[part.start:]."""
+        mix = self.own + self.gap * weight  # eq. 4
+        return torch.cat([mix, self.above]) if len(self.above) else mix
+
+
+class Learned(NamedTuple):
+    weight: Tensor  # [C, D] W_i^p
+    loss: Tensor  # [C] of the last batch, before its step
+
+
 @dataclass(frozen=True, kw_only=True)
 class Mixing:
     layers: int = hyper("p: the top blocks that are mixed; those below are overwritten", low=0)
@@ -151,26 +171,24 @@ class Ala(Mixing, Plugin):  # type: ignore[override]
         part, active = self._mixed(sent.shape[1]), self._active(given.turn)
         weight, theta = client.weight, sent[:, part]
         if active.any() and theta.shape[1] and self.rate and self.share:
-            weight = self._learn(client, theta, model, part, active, data)
+            weight = self._learn(client, self._mixture(client, model, part), self._sample(model, part, data), active)
         mix = client.own + (theta - client.own) * weight  # eq. 4
         return weight, torch.cat([sent[:, : part.start], torch.where(active[:, None], mix, theta)], 1)
 
-    def _learn(self, client: Client, theta: Tensor, model: Tensor, part: slice, active: Tensor, data: Any) -> Tensor:
-        """Lines 8 to 14: to convergence in a client's initial stage, for one epoch later."""
-        sample, top = self._sample(model, part, data)
-        weight, running, losses = client.weight, active, []
-        loss = theta.new_zeros(len(theta))
+    def _learn(self, client: Client, mixture: Mixture, sample: list[Batch], active: Tensor) -> Tensor:
+        """Lines 8 to 14: to convergence in a client's initial stage, for one epoch later. Returns W_i^p [C, D]."""
+        learned, running, losses = Learned(client.weight, client.weight.new_zeros(len(active))), active, []
         for epoch in range(1, CAP + 1):
-            for batch in sample:
-                new, before = self._step(weight, client.own, theta, model, batch, part, top)
-                live = running if batch.live is None else running & batch.live
-                weight, loss = torch.where(live[:, None], new, weight), torch.where(live, before, loss)
-            losses.append(loss)
+            weight, loss = stock.run(self._step, mixture, learned, sample)
+            learned = Learned(
+                torch.where(running[:, None], weight, learned.weight), torch.where(running, loss, learned.loss)
+            )
+            losses.append(learned.loss)
             flat = epoch > WINDOW and torch.stack(losses[-WINDOW:]).std(0, correction=0) < SPREAD
             running = running & ~(client.converged | flat)
             if not running.any():
                 break
-        return weight
+        return learned.weight
 
     def curve(self, given: Given, data: Any, epochs: int) -> list[float]:
         """The loss of one client's Theta-hat on the rows on which its weights learn: before, and after each of so many
@@ -178,33 +196,35 @@ class Ala(Mixing, Plugin):  # type: ignore[override]
         """
         client, model = given.client, given.down.w
         part = self._mixed(model.shape[1])
-        (sample, top), theta = self._sample(model, part, data), model[:, part]
-        weight, losses = client.weight, []
+        sample, mixture = self._sample(model, part, data), self._mixture(client, model, part)
+        learned, losses = Learned(client.weight, model.new_zeros(1)), []
+        rows = torch.tensor([batch.y.shape[1] for batch in sample], dtype=torch.float64)
         for epoch in range(epochs + 1):
             if epoch:
-                for batch in sample:
-                    weight, _ = self._step(weight, client.own, theta, model, batch, part, top)
-            seen = [self._step(weight, client.own, theta, model, batch, part, top)[1] for batch in sample]
-            rows = torch.tensor([batch.y.shape[1] for batch in sample], dtype=torch.float64)
+                learned = stock.run(self._step, mixture, learned, sample)
+            seen = [self._step(mixture, learned, batch).loss for batch in sample]
             losses.append(float(torch.cat(seen).double().cpu() @ rows / rows.sum()))
         return losses
 
-    def _sample(self, model: Tensor, part: slice, data: Any) -> tuple[list[Batch], int]:
-        """What the weights learn on, as the mixed top sees it, since the blocks below run once; and its blocks."""
-        top = sum(block.start >= part.start for block in self.task.blocks)
-        large = data.sample(self.share, "ala")
-        return [batch for rows in large for batch in data.cut(self._seen_by_top(model, rows, top))], top
+    def _mixture(self, client: Client, model: Tensor, part: slice) -> Mixture:
+        return Mixture(client.own, model[:, part] - client.own, model[:, part.stop :], part, self._top(part))
+
+    def _top(self, part: slice) -> int:
+        """Return how many blocks there are from the mixed part up."""
+        return sum(block.start >= part.start for block in self.task.blocks)
+
+    def _sample(self, model: Tensor, part: slice, data: Any) -> list[Batch]:
+        """What the weights learn on, as the mixed top sees it, since the blocks below run once."""
+        large, top = data.sample(self.share, "ala"), self._top(part)
+        return [batch for rows in large for batch in data.cut(self._seen_by_top(model, rows, top))]
 
     @per_client
     def _seen_by_top(self, model: Tensor, batch: Batch, top: int) -> Batch:
         return self.task.below(model, batch, top)
 
     @per_client
-    def _step(
-        self, weight: Tensor, own: Tensor, theta: Tensor, model: Tensor, batch: Batch, part: slice, top: int
-    ) -> tuple[Tensor, Tensor]:
+    def _step(self, mixture: Mixture, learned: Learned, batch: Batch) -> Learned:
         """Eq. 5, clipped: W <- clip(W - eta (Theta - Theta_i) * grad L(Theta-hat), 0, 1)."""
-        mix = own + (theta - own) * weight
-        whole = torch.cat([mix, model[part.stop :]])
-        loss, grad = self.task.value_and_grad(whole, batch, part=part, top=top)
-        return (weight - self.rate * (theta - own) * grad).clamp(0, 1), loss
+        weight = learned.weight
+        loss, grad = self.task.value_and_grad(mixture.model(weight), batch, part=mixture.part, top=mixture.top)
+        return Learned((weight - self.rate * mixture.gap * grad).clamp(0, 1), loss)

@@ -1,5 +1,3 @@
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -16,7 +14,8 @@ from pflsweep.config.compose import compose
 from pflsweep.data.loader import ClientData
 from pflsweep.engine.simulation import Schedule, Simulation
 from pflsweep.methods.protocol import Verbs
-from pflsweep.plugins.ala import Ala, Client
+from pflsweep.methods.task import Batch
+from pflsweep.plugins.ala import Ala, Client, Learned, Mixture
 from pflsweep.trial.build import build
 from pflsweep.util.errors import UserError
 from tests.algorithms.helpers import EVERYBODY, FEDERATION, NETWORK, close, make, same_in_chunks, simulate
@@ -81,7 +80,8 @@ def test_the_step_is_the_gradient_of_the_weights():
     start = torch.cat([model[TASK.extractor], own + (model[TASK.head] - own) * weight])
     (slope,) = torch.autograd.grad(TASK.loss(start, type(batch)(*(v if v is None else v[0] for v in batch))), weight)
     seen = ala._seen_by_top(model[None], batch, 1)
-    got, _ = ala._step(weight.detach()[None], own[None], model[None, TASK.head], model[None], seen, TASK.head, 1)
+    mixture = Mixture(own[None], (model[TASK.head] - own)[None], model[None, :0], TASK.head, 1)
+    got = ala._step(mixture, Learned(weight.detach()[None], torch.zeros(1)), seen).weight
     close(got[0], (weight.detach() - slope).clamp(0, 1))
 
 
@@ -113,15 +113,16 @@ def test_the_initial_stage_ends_when_losses_are_flat(monkeypatch):
     )
     epochs = iter(range(1, 101))
 
-    def step(self, weight, *_):
+    def step(self, mixture, learned, batch):
         epoch = next(epochs)
-        return weight + 1, torch.tensor([loss(epoch) for loss in losses])
+        return Learned(learned.weight + 1, torch.tensor([loss(epoch) for loss in losses]))
 
     monkeypatch.setattr(Ala, "_step", step)
-    monkeypatch.setattr(Ala, "_sample", lambda *_: ([SimpleNamespace(live=None)], 1))
     client = Client(None, torch.zeros(7, 1), torch.zeros(7, 1), torch.arange(7) == 5, None)
     (ala,) = make(FedALA, HYPER).plugins()
-    learned = ala._learn(client, torch.zeros(7, 1), None, None, torch.arange(7) != 6, None)
+    mixture = Mixture(client.own, client.own, client.own[:, :0], TASK.head, 1)
+    batch = Batch(torch.zeros(7, 1, 1), torch.zeros(7, 1), None, None, None)
+    learned = ala._learn(client, mixture, [batch], torch.arange(7) != 6)
     assert learned[:, 0].tolist() == [11, 29, 100, 11, 100, 1, 0]
 
 
