@@ -1,7 +1,7 @@
 """FedFomo: each client mixes the models that help on its own validation data."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,6 +53,8 @@ class Fomo(Method):
     Abstract: what is sent and how it is mixed (`send`, `start`) is theirs.
     """
 
+    own_travels: ClassVar[bool] = False  # whether a client's own model is sent to it, where it is chosen as others are
+
     models: int = hyper("M: models mixed a round, the client's own among them", low=1)
     epsilon: float = hyper("share of the downloads that explores", low=0, high=1)
     decay: float = hyper("what epsilon loses each round", low=0, high=1)
@@ -76,12 +78,13 @@ class Fomo(Method):
 
     def choose(self, server: Server, turn: Turn) -> Tensor:
         """The best others by P, each replaced with probability epsilon by a random one (section 3): ids [C, m]."""
-        count = min(self.models - 1, int(server.known.sum()))
+        count = min(self.models - (not self.own_travels), int(server.known.sum()))
         if not count:
             return turn.ids.new_zeros(len(turn.ids), 0)
         round_key = random.fold(turn.key, turn.round)
         rank = server.p[turn.ids].masked_fill(~server.known, -torch.inf)
-        rank.scatter_(1, turn.ids[:, None], -torch.inf)  # its own model does not travel
+        if not self.own_travels:
+            rank.scatter_(1, turn.ids[:, None], -torch.inf)
         chance = random.fold(round_key[:, None], server.keys)  # [C, N] a random order of its own for each client
         by_chance = chance.argsort(1)
         order = by_chance.gather(1, rank.gather(1, by_chance).sort(dim=1, descending=True, stable=True).indices)

@@ -171,7 +171,7 @@ class Cohort:
         def one(cut: slice) -> Answer:
             asked, data = select(question, cut), self.data_of(self.ids[cut], self.turn.round)
             reply = self.verbs.answer(self._given(cut), data, asked)
-            return Answer(_wire(asked, reply), reply)
+            return Answer(_wire(asked, reply), reply, data.trained)
 
         return self._answers("ask", one)
 

@@ -466,10 +466,13 @@ TABLE = {
     ),
     "as_run/pfedplat_apfl": Row(two, reductions=(Reduction("fedavg", {}),)),  # w's path, whatever alpha does
     "as_run/pfedplat_ditto": Row(two),
+    "as_run/pfedplat_fedfomo": Row(lambda s: (s.M + 2) * s.P, values={"every": 1}),
     "as_run/pfedplat_fedrep": Row(two),
     "as_run/pfedplat_fedrod": Row(two, reductions=(Reduction("fedrod", {}),)),  # the generic part
     "as_run/pfedplat_splitgp": Row(lambda s: 4 * s.P, values={"gamma": 0.4}, reductions=(Reduction("splitgp", {}),)),
+    "as_run/pfllib_fedfomo": Row(lambda s: 3 * s.P, values={"models": 2}),
     "as_run/pgfed_fedbabu": Row(extractor_twice, values={"finetune_lr": 0.05}, reductions=(Reduction("fedbabu", {}),)),
+    "as_run/pgfed_fedfomo": Row(lambda s: 3 * s.P, values={"models": 2}),
     "as_run/pgfed_lgfedavg": Row(lambda s: 2 * s.head),
     "as_run/pgfed_pfedme": Row(
         two,
