@@ -1,5 +1,6 @@
 """FedPHP: FedAvg whose clients hand a private model on from turn to turn, which teaches each newly received one."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -97,10 +98,11 @@ def distilled(logits: Tensor, teacher: Tensor, batch: Batch) -> Tensor:
     return mean_over(-((teacher / TEMPERATURE).softmax(1) * logits.log_softmax(1)).sum(1), batch)
 
 
-def mmd(ours: Tensor, theirs: Tensor, batch: Batch) -> Tensor:
+def mmd(ours: Tensor, theirs: Tensor, batch: Batch, widths: Sequence[float | Tensor] = ()) -> Tensor:
     """Return the squared maximum mean discrepancy (Gretton et al. 2012) of two models' features [B, D] of one batch.
 
-    It is 0 for a batch of one sample, whose only distance is that between the models.
+    widths: of the kernels exp(-distance^2 / width); without any they are WIDTHS. Then it is 0 for a batch of one
+    sample, whose only distance is that between the models.
     """
     here = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask.bool()
     both = torch.cat([here, here])
@@ -111,8 +113,9 @@ def mmd(ours: Tensor, theirs: Tensor, batch: Batch) -> Tensor:
     squares = (z * z).sum(1)
     distances = (squares[:, None] + squares - 2 * z @ z.T).clamp(min=0)  # [2B, 2B]
     # the 1e-8 of the authors' code: equal features have no distance at all
-    width = (both[:, None] * both * distances).sum().detach() / (n * n - n).clamp(min=1) + 1e-8
-    kernels = torch.stack([torch.exp(-distances / (width * factor)) for factor in WIDTHS]).sum(0)
+    mean = (both[:, None] * both * distances).sum().detach() / (n * n - n).clamp(min=1) + 1e-8
+    found = widths or [mean * factor for factor in WIDTHS]
+    kernels = torch.stack([torch.exp(-distances / width) for width in found]).sum(0)
     sign = torch.cat([here, -1.0 * here]).to(z.dtype) / here.sum().clamp(min=1)
     value = sign @ (kernels @ sign)  # the mean of XX + YY - XY - YX
-    return torch.where(here.sum() > 1, value, 0)
+    return value if widths else torch.where(here.sum() > 1, value, 0)

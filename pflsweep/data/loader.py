@@ -171,6 +171,10 @@ class ClientData:
             self._held[fraction] = self._with(rest), self._with(held)
         return self._held[fraction]
 
+    def test(self) -> "ClientData":
+        """The same clients with their test rows for training rows: for variants of code that trains on them."""
+        return self._with(self._rows["test"])
+
     def public(self, share: float) -> tuple["ClientData", "ClientData"]:
         """The training data beside a public set, Federation.public: (own rows that stay private, these and the set).
 

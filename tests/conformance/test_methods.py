@@ -471,6 +471,12 @@ TABLE = {
     "as_run/pfedplat_fedrod": Row(two, reductions=(Reduction("fedrod", {}),)),  # the generic part
     "as_run/pfedplat_splitgp": Row(lambda s: 4 * s.P, values={"gamma": 0.4}, reductions=(Reduction("splitgp", {}),)),
     "as_run/pfllib_fedfomo": Row(lambda s: 3 * s.P, values={"models": 2}),
+    "as_run/pfllib_fedphp": Row(
+        two, values={"strength": 0.3}, reductions=(Reduction("fedavg", {"strength": 0.0, "mu": 0.0}, ROUNDING),)
+    ),
+    "as_run/pfllib_fedphp ala": Row(two, "as_run/pfllib_fedphp", {"strength": 0.3}, ala=ALA),
+    "as_run/pfllib_perfedavg": Row(two),
+    "as_run/pfllib_perfedavg ala": Row(two, "as_run/pfllib_perfedavg", ala=ALA),
     "as_run/pgfed_fedbabu": Row(extractor_twice, values={"finetune_lr": 0.05}, reductions=(Reduction("fedbabu", {}),)),
     "as_run/pgfed_fedfomo": Row(lambda s: 3 * s.P, values={"models": 2}),
     "as_run/pgfed_lgfedavg": Row(lambda s: 2 * s.head),
