@@ -37,7 +37,7 @@ METHODS = {
     "pgfed": (PGFed, {"mu": 0.05, "alpha_lr": 0.01, "beta": 0.0, "estimate": "full"}),
     "pgfedmo": (PGFed, {"mu": 0.05, "alpha_lr": 0.01, "beta": 0.5, "estimate": "full"}),
     "fedfomo": (FedFomo, {"models": 5, "epsilon": 0.3, "decay": 0.05, "validation": 0.2}),
-    "fedala": (FedALA, {"layers": 1, "share": 0.8, "rate": 1.0, "idle": 0.0}),
+    "fedala": (FedALA, {"layers": 1, "share": 0.8, "rate": 1.0, "idle": 0.0, "draw": "random"}),
     "pfedme": (PFedMe, {"lam": 15.0, "inner_steps": 5, "inner_lr": 0.01, "beta": 1.0, "eval": "theta"}),
     "scaffold": (Scaffold, {"global_lr": 1.0}),
     "fedpg": (

@@ -37,4 +37,5 @@ class FedALA(Mixing, Method):  # type: ignore[override]
     global_model = stock.shared_model
 
     def plugins(self) -> tuple[Plugin, ...]:
-        return (Ala(task=self.task, layers=self.layers, share=self.share, rate=self.rate, idle=self.idle),)
+        values = {name: getattr(self, name) for name in Mixing.__dataclass_fields__}
+        return (Ala(task=self.task, **values),)

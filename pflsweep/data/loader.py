@@ -119,13 +119,18 @@ class ClientData:
         columns = [self._batches([[g[k] for g in o] for o in orders], f"{stream}/{k}") for k in range(count)]
         return zip(*columns, strict=True)
 
-    def sample(self, share: float, stream: str) -> Iterator[Batch]:
-        """ceil(share * n) training rows, drawn once for a round and stream, in large batches that `cut` makes small."""
+    def sample(self, share: float, stream: str, block: bool = False) -> Iterator[Batch]:
+        """ceil(share * n) training rows, drawn once for a round and stream, in large batches that `cut` makes small.
+
+        block: they are a block of the rows in their order for training, from a place that is drawn.
+        """
         size = max(self._large // self._batch, 1) * self._batch
         order = []
         for c, own in enumerate(self._rows["train"]):
             take = int(np.ceil(share * len(own) - 1e-9))
-            order.append(pieces(self._generator(c, stream).permutation(own)[:take], size))
+            start = self._generator(c, stream).integers(len(own) - take + 1) if block else 0
+            rows = self._order(c, stream, 0) if block else self._generator(c, stream).permutation(own)
+            order.append(pieces(rows[start : start + take], size))
         return self._batches(order, stream)
 
     def cut(self, batch: Batch) -> Iterator[Batch]:
@@ -173,7 +178,7 @@ class ClientData:
 
     def test(self) -> "ClientData":
         """The same clients with their test rows for training rows: for variants of code that trains on them."""
-        return self._with(self._rows["test"])
+        return self._with([np.sort(rows) for rows in self._rows["test"]])
 
     def public(self, share: float) -> tuple["ClientData", "ClientData"]:
         """The training data beside a public set, Federation.public: (own rows that stay private, these and the set).

@@ -9,7 +9,7 @@ from torch import Tensor
 from pflsweep.methods import stock
 from pflsweep.methods.protocol import Given, Method, Plugin, Setup, Turn, Verbs, hyper
 from pflsweep.methods.task import Batch, Task
-from pflsweep.ops.vmap import per_client
+from pflsweep.ops.vmap import per_client, tree_map
 from pflsweep.util.errors import UserError
 
 # Converged when the last WINDOW epochs' losses spread less: as in the first release of the authors' code, whose README
@@ -59,6 +59,11 @@ class Mixing:
     rate: float = hyper("eta: learning rate of the weights", low=0)
     idle: float = hyper(
         "share of the rounds, the first ones, in which ALA does not act yet", neutral=0.0, low=0, high=1
+    )
+    draw: str = hyper(
+        "the rows on which the weights learn: drawn at random, or a block of the order in which the client trains",
+        neutral="random",
+        choices=("random", "block"),
     )
 
     @property
@@ -179,7 +184,7 @@ class Ala(Mixing, Plugin):  # type: ignore[override]
         """Lines 8 to 14: to convergence in a client's initial stage, for one epoch later. Returns W_i^p [C, D]."""
         learned, running, losses = Learned(client.weight, client.weight.new_zeros(len(active))), active, []
         for epoch in range(1, CAP + 1):
-            weight, loss = stock.run(self._step, mixture, learned, sample)
+            weight, loss = stock.run(self._step, mixture, tree_map(torch.clone, learned), sample)
             learned = Learned(
                 torch.where(running[:, None], weight, learned.weight), torch.where(running, loss, learned.loss)
             )
@@ -215,7 +220,7 @@ class Ala(Mixing, Plugin):  # type: ignore[override]
 
     def _sample(self, model: Tensor, part: slice, data: Any) -> list[Batch]:
         """What the weights learn on, as the mixed top sees it, since the blocks below run once."""
-        large, top = data.sample(self.share, "ala"), self._top(part)
+        large, top = data.sample(self.share, "ala", self.draw == "block"), self._top(part)
         return [batch for rows in large for batch in data.cut(self._seen_by_top(model, rows, top))]
 
     @per_client

@@ -11,6 +11,7 @@ from pflsweep.algorithms.fedrep import FedRep
 from pflsweep.algorithms.partialfed import PartialFed
 from pflsweep.algorithms.perfedavg import PerFedAvg
 from pflsweep.config.compose import compose
+from pflsweep.data.batching import Batching
 from pflsweep.data.loader import ClientData
 from pflsweep.engine.simulation import Schedule, Simulation
 from pflsweep.methods.protocol import Verbs
@@ -21,7 +22,7 @@ from pflsweep.util.errors import UserError
 from tests.algorithms.helpers import EVERYBODY, FEDERATION, NETWORK, close, make, same_in_chunks, simulate
 
 TASK, W0 = NETWORK
-HYPER = {"layers": 1, "share": 0.8, "rate": 1.0, "idle": 0.0}
+HYPER = {"layers": 1, "share": 0.8, "rate": 1.0, "idle": 0.0, "draw": "random"}
 META = {"form": "fo", "alpha": 0.05, "delta": 0.001, "eval_lr": None}
 OWN_MODELS = [
     (FedAMP, {"alpha": 0.5, "sigma": 4.0, "lam": 0.5, "start_from": "sent"}),
@@ -83,6 +84,14 @@ def test_the_step_is_the_gradient_of_the_weights():
     mixture = Mixture(own[None], (model[TASK.head] - own)[None], model[None, :0], TASK.head, 1)
     got = ala._step(mixture, Learned(weight.detach()[None], torch.zeros(1)), seen).weight
     close(got[0], (weight.detach() - slope).clamp(0, 1))
+
+
+def test_a_block_of_all_rows_is_the_order_of_training():
+    method = make(FedALA, {**HYPER, "share": 1.0, "draw": "block"})
+    (ala,) = method.plugins()
+    data = ClientData.of(FEDERATION, [3], 1, batch=4, large=16, batching=Batching(shuffle="once"))
+    ours = torch.cat([batch.x for batch in ala._sample(W0[None], slice(0, len(W0)), data)], 1)
+    close(ours, torch.cat([batch.x for batch in data.train(1)], 1))
 
 
 def test_initial_stage_belongs_to_each_clients_first_turn_with_a_model():

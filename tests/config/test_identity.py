@@ -196,6 +196,7 @@ def test_neutral_values_are_for_ever() -> None:
     """A value that is changed here changes the identity of every record that has it."""
     found = neutral_values(compose(["algorithm=fedala", "dataset=digits"]))
     assert {key: value for key, value in found.items() if "." in key} == {
+        "algorithm.draw": "random",
         "algorithm.idle": 0.0,
         "data.limit": None,
         "data.new": 0,

@@ -60,7 +60,7 @@ OWN: dict[str, tuple[type[Method], dict[str, Any]]] = {
 }
 NOTHING: dict[str, Any] = {}
 DP = {"clip": 2.0, "sigma": 0.3, "delta": 1e-5}
-ALA = {"layers": 2, "share": 0.8, "rate": 1.0, "idle": 0.0}
+ALA = {"layers": 2, "share": 0.8, "rate": 1.0, "idle": 0.0, "draw": "random"}
 
 
 class Reduction(NamedTuple):

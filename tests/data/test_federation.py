@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from pflsweep.data.batching import Batching
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.federation import Federation
 from pflsweep.data.loader import ClientData
@@ -189,6 +190,22 @@ def test_a_sample_is_drawn_once_and_used_to_its_last_row():
     assert flat(seen(data([3]).sample(0.8, "ala"))) == rows
 
 
+@pytest.mark.parametrize("shuffle", ["once", "never"])
+def test_a_block_is_a_run_of_the_order_of_training(shuffle):
+    """Of 7 rows, 3 in a row from one of 5 places; all places come up."""
+
+    def handle(round):
+        return ClientData.of(FEDERATION, [3], round, batch=2, large=3, batching=Batching(shuffle=shuffle))
+
+    order, starts = flat(seen(handle(1).train(1))), set()
+    for round in range(1, 60):
+        block = flat(seen(handle(round).sample(0.4, "ala", block=True)))
+        assert flat(seen(handle(round).sample(0.4, "ala", block=True))) == block
+        starts.add(order.index(block[0]))
+        assert order[order.index(block[0]) :][:3] == block
+    assert starts == {0, 1, 2, 3, 4}
+
+
 def test_small_batches_of_a_chunk_are_those_of_its_clients():
     handle = data([0, 1, 2, 3], large=4)
     together = [small for batch in handle.sample(1.0, "ala") for small in handle.cut(batch)]
@@ -197,6 +214,19 @@ def test_small_batches_of_a_chunk_are_those_of_its_clients():
         expected = seen(small for batch in alone.sample(1.0, "ala") for small in alone.cut(batch))
         got = [b.x[i][b.mask[i]][:, 0].int().tolist() for b in together if bool(b.live[i])]
         assert got == expected
+
+
+@pytest.mark.parametrize("ids", [[1], [0, 1, 2, 3]])
+def test_test_rows_stand_for_training_rows(ids):
+    dataset = FEDERATION.dataset
+    few, many = [np.arange(k, k + 1) for k in range(4)], [np.arange(k + 4, k - 1, -1) for k in range(1, 5)]
+    federation = Federation(dataset, Rows(few, many), validation=0.0, seed=0, device="cpu", dtype=torch.float32)
+    handle = ClientData.of(federation, ids, 1, batch=2, large=3).test()
+    batches = list(handle.train(1))
+    for c, client in enumerate(ids):
+        got = [b.x[c, :, 0] if b.mask is None else b.x[c][b.mask[c]][:, 0] for b in batches]
+        wanted = dataset.x[many[client]].reshape(5, -1)[:, 0]
+        assert sorted(torch.cat(got).tolist()) == sorted(wanted.tolist())
 
 
 def test_images_are_the_rows_that_were_trained_on():

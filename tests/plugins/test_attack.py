@@ -146,8 +146,12 @@ def test_malicious_clients_count_nowhere() -> None:
 def test_the_mix_of_a_malicious_client_stays_its_own() -> None:
     """ALA keeps what a client has trained; what it uploads is another matter."""
     attack = scaled()
-    run = simulate(FedAvg, rounds=1, plugins=(Ala(task=NETWORK[0], layers=1, share=0.8, rate=1.0, idle=0.0), attack))
-    plain = simulate(FedAvg, rounds=1, plugins=(Ala(task=NETWORK[0], layers=1, share=0.8, rate=1.0, idle=0.0),))
+    run = simulate(
+        FedAvg, rounds=1, plugins=(Ala(task=NETWORK[0], layers=1, share=0.8, rate=1.0, idle=0.0, draw="random"), attack)
+    )
+    plain = simulate(
+        FedAvg, rounds=1, plugins=(Ala(task=NETWORK[0], layers=1, share=0.8, rate=1.0, idle=0.0, draw="random"),)
+    )
     close(run.clients, plain.clients)
     assert not torch.allclose(run.w, plain.w)
 

@@ -115,7 +115,7 @@ def test_pgfed(chunk: int, beta: float, estimate: str) -> None:
 @pytest.mark.parametrize("chunk", [1, 5])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_fedala(chunk: int, layers: int) -> None:
-    run = Run(FedALA, chunk, layers=layers, share=0.8, rate=1.0, idle=0.0)
+    run = Run(FedALA, chunk, layers=layers, share=0.8, rate=1.0, idle=0.0, draw="random")
 
     def ala_batches(t: int, i: int, epoch: int) -> list[torch.Tensor]:
         data = run.data(t, i)

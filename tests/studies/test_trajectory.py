@@ -18,7 +18,7 @@ from pflsweep.studies.study import next_turn
 from pflsweep.studies.trajectory import Trajectory, principal_plane
 
 ROUNDS, CLIENT = 6, 2
-ALA = {"layers": 1, "share": 0.8, "rate": 1.0}
+ALA = {"layers": 1, "share": 0.8, "rate": 1.0, "draw": "random"}
 SEEN = {"client": CLIENT, "since": 0.35, "grid": 3, "margin": 0.1}
 
 
