@@ -113,6 +113,7 @@ RULES = {
     "metrics.all": Rule((bool,)),
     "metrics.all_size": Rule((), choices=("union", "own"), neutral="union"),
     "metrics.personal": Rule((), choices=("current", "stale"), neutral="current"),
+    "metrics.rows": Rule((), choices=("test", "train"), neutral="test"),
     "metrics.trained": Rule((bool,)),
     "metrics.subset_size": Rule((), choices=("union", "own")),
     "train.precision": Rule((), choices=("fp32", "tf32", "bf16"), neutral="fp32"),

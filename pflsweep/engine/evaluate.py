@@ -43,6 +43,7 @@ class Metrics:
     all: bool  # everybody's rows
     trained: bool  # the view of local models right after local training; a model a client is kept for it
     all_size: str = "union"  # "union": all of everybody's rows, or "own": as many of them as the client's own
+    rows: str = "test"  # "train": models are scored on training rows, as by code that mistook them for test data
     personal: str = "current"  # "stale": a client's model as its last turn left it, before aggregation
 
 
@@ -94,7 +95,7 @@ def targets(federation: Federation, split: str, metrics: Metrics) -> Targets:
         found["all"] = [
             _drawn(federation, "all", i, everybody, len(rows)) if drawn else everybody for i, rows in enumerate(own)
         ]
-    if split == "test" and any(map(len, federation.rows["validation"])):
+    if split != "validation" and any(map(len, federation.rows["validation"])):
         found["validation"] = [np.unique(rows) for rows in federation.rows["validation"]]
     return found
 

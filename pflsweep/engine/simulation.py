@@ -177,10 +177,11 @@ class Simulation:
         given = Given(self.verbs.send(self.server, turn), self.clients.get(ids), turn, labels)
         return given, self._data(ids, self.round + 1, "train")
 
-    def evaluate(self, split: str = "test") -> dict[str, Scores]:
+    def evaluate(self, split: str | None = None) -> dict[str, Scores]:
         """All clients' scores, by view on the client's own rows and by view_target on others; malicious ones count
-        nowhere.
+        nowhere. split: None is the one that `metrics` names.
         """
+        split = split or self.metrics.rows
         found = targets(self.federation, split, self.metrics)
         blocks, costs = self._blocks(found)
         parts = self.workers.map(f"evaluate {split}", costs, lambda k: self._scores(blocks[k], found))

@@ -211,6 +211,7 @@ def test_neutral_values_are_for_ever() -> None:
         "partition.seed": None,
         "metrics.all_size": "union",
         "metrics.personal": "current",
+        "metrics.rows": "test",
         "train.optimiser_state": "fresh",
         "train.precision": "fp32",
         "train.sampling": "uniform",

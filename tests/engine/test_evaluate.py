@@ -203,6 +203,15 @@ def test_one_pass_serves_all_targets_and_one_model_all_clients(monkeypatch: pyte
     assert sum(passed) == len(Y)
 
 
+def test_training_rows_may_be_scored_in_place_of_test_rows() -> None:
+    sim = advance(asked(case().simulation(eval_every=1), replace(OWN, rows="train")), 1)
+    scores = next(sim.run()).scores
+    plain = sim.evaluate("train")
+    assert np.array_equal(scores["personal"].n, sim.federation.sizes.numpy())
+    assert np.array_equal(scores["personal"].loss, plain["personal"].loss)
+    assert not np.array_equal(scores["personal"].loss, sim.evaluate("test")["personal"].loss)
+
+
 def test_malicious_clients_count_nowhere() -> None:
     sim = advance(asked(case().simulation(participation=1.0)), 1)
     honest = sim.evaluate()
