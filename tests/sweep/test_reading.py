@@ -74,7 +74,7 @@ def test_fedpgs_platform_gives_two_methods_one_step() -> None:
     ("name", "each", "said"),
     [
         ("fedpg/table1", "coed", "no such reading. Did you mean 'code'"),
-        ("fedpg/table2", "fedfomo", "fedpg/table2 has no such reading"),
+        ("fedpg/table3", "fedfomo", "fedpg/table3 has no such reading"),
         ("mine.yaml", "code", "is of no paper whose code has been read"),
     ],
 )
