@@ -479,6 +479,7 @@ TABLE = {
     "as_run/pfllib_perfedavg ala": Row(two, "as_run/pfllib_perfedavg", ala=ALA),
     "as_run/pgfed_fedbabu": Row(extractor_twice, values={"finetune_lr": 0.05}, reductions=(Reduction("fedbabu", {}),)),
     "as_run/pgfed_fedfomo": Row(lambda s: 3 * s.P, values={"models": 2}),
+    "as_run/pgfed_fedrod": Row(two, reductions=(Reduction("fedrod", {}, ROUNDING, where={"even": True}),)),
     "as_run/pgfed_lgfedavg": Row(lambda s: 2 * s.head),
     "as_run/pgfed_pfedme": Row(
         two,

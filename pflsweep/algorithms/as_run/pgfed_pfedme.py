@@ -14,12 +14,16 @@ class PgfedPFedMe(PFedMe):
     """pFedMe (Dinh et al., NeurIPS 2020) in pgfed b1d70f7, the code of PGFed's authors, and in the original's.
 
     The optimiser of the inner steps adds a weight decay of 1e-3, which no option names. In pgfed a client is scored by
-    w_i, which has overwritten the personalised model there: algorithm.eval=w, with metrics.personal=stale.
+    w_i, which has overwritten the personalised model there (eval = "w"), as its last turn left it.
     """
 
     paper = "Dinh et al., NeurIPS 2020, as PGFed's authors run it"
+    version = 2
+    unsampled_model = "the common initial model"
 
     inner_decay: float = hyper("weight decay of the inner steps", low=0)
+
+    personal = stock.personal_is_own
 
     @per_client
     def step(self, given: Given, work: Work, batch: Batch) -> Work:

@@ -4,9 +4,11 @@ import pytest
 import torch
 
 from pflsweep.algorithms.as_run.pgfed_fedbabu import PgfedFedBABU
+from pflsweep.algorithms.as_run.pgfed_fedrod import PgfedFedRoD
 from pflsweep.algorithms.as_run.pgfed_lgfedavg import PgfedLGFedAvg
 from pflsweep.algorithms.as_run.pgfed_pfedme import PgfedPFedMe
 from pflsweep.algorithms.fedbabu import FedBABU
+from pflsweep.data.batching import Batching
 from pflsweep.data.loader import ClientData
 from tests.algorithms.as_run.written_out import (
     BATCH,
@@ -14,7 +16,9 @@ from tests.algorithms.as_run.written_out import (
     EVERYBODY,
     FEDERATION,
     NAMES,
+    SHARE,
     TASK,
+    W0,
     WEIGHT,
     answers,
     entropy,
@@ -57,6 +61,46 @@ def test_lgfedavg_steps_the_body_and_then_the_head(chunk: int) -> None:
     run = simulate(PgfedLGFedAvg, {"layers": 1}, rounds=3, chunk=chunk)
     close(run.w, server[TASK.head])
     close(run.clients.body, own[:, TASK.extractor])
+
+
+def test_pfedmes_models_of_clients_that_were_never_sampled_are_initial() -> None:
+    values = {"lam": 0.5, "inner_steps": 1, "inner_lr": 0.1, "beta": 1.0, "eval": "w", "inner_decay": 0.001}
+    run = simulate(PgfedPFedMe, values, rounds=2, participation=0.4)
+    never = run.simulation.last < 0
+    assert never.any()
+    assert torch.equal(run.personal[never], W0.expand(int(never.sum()), -1))
+    assert torch.equal(run.personal[~never], run.clients.w[~never])
+
+
+@pytest.mark.parametrize("chunk", [1, EVERYBODY])
+def test_fedrods_priors_are_of_one_pass_without_its_last_batch(chunk: int) -> None:
+    """The first turn's pass of batches of four: of 7, 12, 1, 20 and 5 rows it sees 4, 12, 1, 20 and 4."""
+    dropped = Batching(last_batch="drop")
+    head = W0[TASK.head]
+    server, heads, seen = W0, [head] * EVERYBODY, []
+    for i in range(EVERYBODY):
+        first = ClientData.of(FEDERATION, [i], 1, batch=BATCH, large=16, batching=dropped)
+        labels = torch.cat([batch.y[0] for batch in first.train(1, "priors")])
+        seen.append(torch.bincount(labels, minlength=TASK.classes).double())
+    assert [int(counts.sum()) for counts in seen] == [4, 12, 1, 20, 4]
+    for round in (1, 2):
+        uploads = []
+        for i in range(EVERYBODY):
+            w, own = named(server), heads[i]
+            log_prior = (seen[i] / seen[i].sum()).clamp(min=torch.finfo(torch.float64).tiny).log()
+            for batch in ClientData.of(FEDERATION, [i], round, batch=BATCH, large=16, batching=dropped).train(2):
+                x, y = batch.x[0], batch.y[0]
+                both = joined(w) + torch.cat([torch.zeros(TASK.head.start), own])
+                summed = moved(named(both), lambda p, x=x, y=y: entropy(answers(p, x), y), [WEIGHT, BIAS])
+                own = own + (joined(summed) - both)[TASK.head]
+                w = moved(w, lambda p, x=x, y=y, prior=log_prior: entropy(answers(p, x) + prior, y), NAMES)
+            heads[i] = own
+            uploads.append(joined(w))
+        server = SHARE @ torch.stack(uploads)
+    run = simulate(PgfedFedRoD, {"init_personal": "copy"}, rounds=2, chunk=chunk, batching=dropped)
+    close(run.clients.counts, torch.stack(seen))
+    close(run.w, server)
+    close(run.clients.head, torch.stack(heads))
 
 
 def test_pfedmes_inner_steps_decay() -> None:
