@@ -1,7 +1,7 @@
 """fastText (Joulin et al., EACL 2017, https://arxiv.org/abs/1607.01759): words' mean, and linear layers.
 
 As FedALA's public code has it, without non-linearity: 3,157,508 parameters on AG News. That code counts padding into
-the mean; here it is the mean over the words themselves.
+the mean, as a vector of zeros (model.padding=counted); by default it is the mean over the words themselves.
 """
 
 from collections.abc import Sequence
@@ -9,19 +9,23 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from pflsweep.models.blocks import model_of
-from pflsweep.util.errors import UserError
+from pflsweep.util.errors import UserError, nearest
 
 PADDING = 0  # the token id that fills up short texts
 
 FAMILY = "text"
+COUNTS = ("skipped", "counted")  # what padding may be in a text's mean
 
 
 class MeanEmbedding(nn.Module):
-    """The mean of a text's word vectors. x [B, L] token ids, PADDING left out -> [B, dim]; 0 for an empty text."""
+    """The mean of a text's word vectors. x [B, L] token ids -> [B, dim]; 0 for an empty text.
 
-    def __init__(self, vocabulary: int, dim: int) -> None:
+    counted: PADDING counts as a vector of zeros, so that the sum is divided by L; otherwise it is left out.
+    """
+
+    def __init__(self, vocabulary: int, dim: int, counted: bool = False) -> None:
         super().__init__()
-        self.words = nn.Embedding(vocabulary, dim)
+        self.words, self.counted = nn.Embedding(vocabulary, dim), counted
 
     def forward(self, x: Tensor) -> Tensor:
         """Raises UserError on numbers that are no token ids."""
@@ -29,14 +33,15 @@ class MeanEmbedding(nn.Module):
             raise UserError("model=fasttext reads texts, rows of token ids; this dataset's rows are other numbers.")
         vectors = self.words(x)
         word = (x != PADDING).to(vectors.dtype)
-        return (vectors * word[..., None]).sum(1) / word.sum(1, keepdim=True).clamp(min=1)
+        total = (vectors * word[..., None]).sum(1)
+        return total / x.shape[1] if self.counted else total / word.sum(1, keepdim=True).clamp(min=1)
 
 
-def build(shape: Sequence[int], classes: int, vocabulary: int, dim: int) -> nn.Sequential:
+def build(shape: Sequence[int], classes: int, vocabulary: int, dim: int, padding: str = "skipped") -> nn.Sequential:
     """Blocks words, fc1, head. x [B, L] int32 or int64 token ids below `vocabulary` -> [B, classes].
 
-    dim: of the word vectors and of fc1. Weights come from torch's global generator. Raises UserError where a row is no
-    sequence, or on numbers below 1.
+    dim: of the word vectors and of fc1. padding: one of COUNTS. Weights come from torch's global generator. Raises
+    UserError where a row is no sequence, on numbers below 1, or on another padding.
     """
     if len(shape) != 1:
         raise UserError(
@@ -45,4 +50,8 @@ def build(shape: Sequence[int], classes: int, vocabulary: int, dim: int) -> nn.S
     for option, value in (("vocabulary", vocabulary), ("dim", dim)):
         if value < 1:
             raise UserError(f"model.{option} is {value}: it must be at least 1.")
-    return model_of(words=MeanEmbedding(vocabulary, dim), fc1=nn.Linear(dim, dim), head=nn.Linear(dim, classes))
+    if padding not in COUNTS:
+        guess = nearest(str(padding), list(COUNTS))
+        raise UserError(f"model.padding is '{padding}': it must be {' or '.join(COUNTS)}.{guess}")
+    words = MeanEmbedding(vocabulary, dim, counted=padding == "counted")
+    return model_of(words=words, fc1=nn.Linear(dim, dim), head=nn.Linear(dim, classes))

@@ -113,6 +113,19 @@ def test_fasttext_is_the_mean_of_the_words_and_two_linear_layers():
 
 
 @torch.no_grad()
+def test_fasttext_may_count_padding_as_zeros():
+    torch.manual_seed(0)
+    plain = fasttext.build((4,), 3, 30, 5)
+    torch.manual_seed(0)
+    counted = fasttext.build((4,), 3, 30, 5, padding="counted")
+    x = torch.tensor([[7, 9, 9, 0], [4, 0, 0, 0], [0, 0, 0, 0], [1, 2, 3, 4]])
+    shares = torch.tensor([[3 / 4], [1 / 4], [0], [1]])
+    torch.testing.assert_close(counted.words(x), shares * plain.words(x))
+    with pytest.raises(UserError, match=r"model\.padding is 'count': it must be skipped or counted\. Did you mean"):
+        fasttext.build((4,), 3, 30, 5, padding="count")
+
+
+@torch.no_grad()
 def test_vgg11_shows_the_second_dense_layer():
     """FedFomo's latent partition: 4096 numbers an image, before the ReLU."""
     model = vgg11.build((3, 32, 32), 10, "none", 32, 0.5)
