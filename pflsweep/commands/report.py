@@ -25,7 +25,7 @@ def _papers(options: argparse.Namespace) -> int:
     from pflsweep.tracking.reports import Shelf
 
     names = layout.names() if options.page == "all" else [options.page]
-    print("\n".join(build(names, options.runs, options.out, options.scale, options.reading, Shelf())))
+    print("\n".join(build(names, options.runs, options.out, options.scale, Shelf())))
     return 0
 
 
@@ -76,7 +76,6 @@ def _parser(pages: list[str]) -> argparse.ArgumentParser:
         table.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help=RUNS)
         table.add_argument("--out", type=Path, default=Path("reports"), metavar="DIR", help="where to write (reports)")
         table.add_argument("--scale", metavar="NAME", help="of which sweeps (that of the newest)")
-        table.add_argument("--reading", metavar="NAME", help="of the paper, or of its code (that of the newest sweep)")
     runs = words.add_parser("runs", help="compare chosen runs", description="Compare runs: tables and figures.")
     runs.add_argument(
         "run", nargs="*", metavar="RUN",

@@ -35,6 +35,7 @@ class Change:
     tables: list[str] = field(default_factory=lambda: ["*"])  # that it is about, as names or patterns
     views: dict[str, str] = field(default_factory=dict)  # rows -> the view that they are scored by
     rounds: dict[str, str] = field(default_factory=dict)  # rows -> the round that is scored, last or best
+    expected: dict[str, dict[str, str]] = field(default_factory=dict)  # rows -> metric -> up or down, as predicted
 
     @property
     def overrides(self) -> list[str]:
@@ -142,9 +143,15 @@ def _change(name: str, given: Any, where: str) -> Change:
     for key in NEEDED:
         if not isinstance(given.get(key), str):
             raise UserError(f"{where}.{key} is missing: say in a sentence what the {key} is.")
-    for key in ("settings", "methods", "views", "rounds"):
+    for key in ("settings", "methods", "views", "rounds", "expected"):
         if not isinstance(given.get(key, {}), dict):
             raise UserError(f"{where}.{key} is {given[key]!r}: it has to be lines of `name: value`.")
+    for row, metrics in given.get("expected", {}).items():
+        if not isinstance(metrics, dict) or not set(metrics.values()) <= {"up", "down"}:
+            raise UserError(
+                f"{where}.expected.{row} is {metrics!r}: it has to name metrics that go up or down, such as "
+                "{s_acc: up, l_acc: down}."
+            )
     _texts(given.get("tables", []), f"{where}.tables")
     return Change(name, **given)
 

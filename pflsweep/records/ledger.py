@@ -1,7 +1,6 @@
 """Read the ledgers of sweeps: what each sweep was asked, and which trials answer it."""
 
 import re
-from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
@@ -96,16 +95,3 @@ def _no_ledger(path: Folder, error: Exception) -> UserError:
         f"{path} is no ledger of a sweep: {type(error).__name__}: {error}. "
         "Move it away; the sweep's command writes its ledger anew and trains nothing twice."
     )
-
-
-def newest(every: list[Ledger], sweeps: Iterable[str], scale: str | None, reading: str | None) -> tuple[str, str]:
-    """Return the scale and the reading of the ledger of some sweeps that was written last.
-
-    scale, reading: those that are asked for, and that this ledger then has; None: any. Where the sweeps have none, the
-    scale is that of any sweep's last ledger, and the reading the paper's: another paper's code is read otherwise.
-    """
-    asked = [each for each in every if scale in (None, each.scale) and reading in (None, each.reading)]
-    own = [each for each in asked if each.sweep in sweeps]
-    if own:
-        return own[-1].scale, own[-1].reading
-    return scale or (asked[-1].scale if asked else "paper"), reading or "paper"

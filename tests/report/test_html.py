@@ -23,7 +23,7 @@ def test_tables_marks_and_pictures(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(name.encode())
     page = html.page(TEXT, tmp_path)
     assert "<title>A &amp; B</title>" in page
-    assert html.FRAMED not in page, "it has no links"
+    assert "id=framed" not in page, "it has no links"
     assert "head<br>below" in page
     assert "<u>row</u>" in page
     assert "<strong>1.00</strong>" in page
@@ -32,7 +32,7 @@ def test_tables_marks_and_pictures(tmp_path: Path) -> None:
 
 
 def test_a_page_with_links_says_what_to_do_in_a_frame(tmp_path: Path) -> None:
-    assert html.FRAMED in html.page("# A\n\nin [`run`](http://127.0.0.1:5000/#/experiments/1)\n", tmp_path)
+    assert "id=framed" in html.page("# A\n\nin [`run`](http://127.0.0.1:5000/#/experiments/1)\n", tmp_path)
 
 
 def test_html_that_is_no_mark_of_a_page_is_shown_as_it_is_written(tmp_path: Path) -> None:

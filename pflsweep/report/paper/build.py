@@ -7,9 +7,9 @@ from pflsweep.config.reading import PAPER
 from pflsweep.records import archive, ledger
 from pflsweep.report import html
 from pflsweep.report.paper import export, figures, layout, page
-from pflsweep.report.paper.comparison import Comparison, others_needed, rulings
-from pflsweep.report.paper.layout import Layout
+from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.links import Tracker, Untracked
+from pflsweep.report.paper.reproduction import Stores, reproduction
 from pflsweep.report.paper.store import Store
 from pflsweep.util import files
 from pflsweep.util.errors import UserError, nearest
@@ -17,16 +17,9 @@ from pflsweep.util.errors import UserError, nearest
 DISCUSSION = "DISCUSSION.md"  # written by a person, beside the page that includes it
 
 
-def build(
-    names: Iterable[str],
-    runs: Path,
-    out: Path,
-    scale: str | None,
-    reading: str | None = None,
-    tracker: Tracker | None = None,
-) -> list[str]:
-    """Write the reports of these names and the index; a line about each. scale, reading: None is each table's newest.
-    tracker: who knows where the runs can be browsed, and keeps the reports with them.
+def build(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracker: Tracker | None = None) -> list[str]:
+    """Write the reports of these names and the index; a line about each. scale: None is each table's newest. tracker:
+    who knows where the runs can be browsed, and keeps the reports with them.
 
     Raises UserError at the end where some could not be made.
     """
@@ -35,19 +28,14 @@ def build(
             f"There is no folder of runs '{runs}' here. Train a table first (`pflsweep -m sweep=pgfed/table1 "
             "scale=smoke`), or name another folder: --runs DIR."
         )
-    every = ledger.ledgers(*archive.places(runs))
-    _check_known("scale", scale, {ledger.scale for ledger in every}, runs)
-    _check_known("reading", reading, {ledger.reading for ledger in every}, runs)
-    stores: dict[tuple[str, str], Store] = {}
+    stores = Stores(runs, ledger.ledgers(*archive.places(runs)))
+    _check_known(scale, {ledger.scale for ledger in stores.every}, runs)
     said: list[str] = []
     errors: dict[str, UserError] = {}
     try:
         for name in names:
             try:
-                of = layout.read(name)
-                chosen = ledger.newest(every, of.sweeps, scale, reading)
-                kept = stores.setdefault(chosen, Store(runs, chosen[0], every, chosen[1]))
-                said.append(_one(of, kept, out, tracker or Untracked()))
+                said.append(_one(name, stores, out, scale, tracker or Untracked()))
             except UserError as error:
                 errors[name] = error
         broken = {name: str(error) for name, error in errors.items() if not isinstance(error, PageNotRebuilt)}
@@ -59,29 +47,33 @@ def build(
     return said
 
 
-def _one(of: Layout, store: Store, out: Path, tracker: Tracker) -> str:
-    figures.check(of)
-    table, folder, ledgers = Comparison(of, store), _made(out / of.name), store.of(of.sweeps)
-    _check_kept(folder, store)
-    others = [Comparison(layout.read(other), store) for other in others_needed(of)]
-    ruled = list(rulings(table, [other for other in others if _sound(other)]))
-    drawn = figures.draw(table, folder)
+def _one(name: str, stores: Stores, out: Path, scale: str | None, tracker: Tracker) -> str:
+    figures.check(layout.read(name))
+    of = reproduction(name, stores, scale or stores.newest_scale(layout.read(name).sweeps))
+    folder = _made(out / name)
+    _check_kept(folder, of.first.store)
+    ledgers = [each for table in of.readings.values() for each in table.store.of(of.layout.sweeps)]
+    drawn = figures.draw(of.readings, folder)
     discussion = folder / DISCUSSION
     said = discussion.read_text() if discussion.exists() else ""
-    text = page.text(table, ruled, drawn, tracker.links(ledgers, table.trials), said)
+    text = page.text(of, drawn, tracker.links(ledgers, of.trials), said)
     contents = {
         "README.md": text,
         "page.html": html.page(text, folder),
-        "table.csv": export.as_csv(table),
-        "table.tex": export.as_latex(table),
+        "table.csv": export.as_csv(of.readings),
+        "table.tex": "\n".join(map(export.as_latex, of.readings.values())),
     }
-    for name, content in contents.items():
-        files.write_text(folder / name, content)
-    pictures = [(folder / name).with_suffix(kind) for name in drawn for kind in (".png", ".svg")]
-    kept = tracker.keep(of.name, [*(folder / name for name in contents), *pictures], ledgers)
-    files.write_json(folder / export.STATE, export.state(table, ruled))
-    stands = f"{table.complete} of {table.fillable} cells complete at scale {store.scale}{_read(store)}"
-    return f"{folder / 'README.md'}: {stands}" + ("; MLflow has it with the sweep's run" if kept else "")
+    for file, content in contents.items():
+        files.write_text(folder / file, content)
+    pictures = [(folder / picture).with_suffix(kind) for picture in drawn for kind in (".png", ".svg")]
+    kept = tracker.keep(name, [*(folder / file for file in contents), *pictures], ledgers)
+    files.write_json(folder / export.STATE, export.state(of))
+    stands = "; ".join(
+        f"{_read(each)}{each.complete} of {each.fillable} cells complete" for each in of.readings.values()
+    )
+    return f"{folder / 'README.md'}: {stands}, scale {of.scale}" + (
+        "; MLflow has it with the sweep's run" if kept else ""
+    )
 
 
 class PageNotRebuilt(UserError):  # noqa: N818 (no error of what is there)
@@ -98,29 +90,21 @@ def _check_kept(folder: Path, store: Store) -> None:
         )
 
 
-def _sound(of: Comparison) -> bool:
-    """Whether a table can be made; where not, its own report says why."""
-    try:
-        return bool(of.made)
-    except UserError:
-        return False
-
-
 def _made(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def _read(store: Store) -> str:
+def _read(of: Comparison) -> str:
     """Return the words for a reading that is not the paper's."""
-    return "" if store.reading == PAPER else f", reading {store.reading}"
+    return "" if of.store.reading == PAPER else f"reading {of.store.reading}, "
 
 
-def _check_known(what: str, name: str | None, there: set[str], runs: Path) -> None:
-    """Raises UserError where a scale or reading is asked for that no sweep has."""
+def _check_known(scale: str | None, there: set[str], runs: Path) -> None:
+    """Raises UserError where a scale is asked for that no sweep has."""
     known = sorted(there)
-    if name is not None and name not in known:
+    if scale is not None and scale not in known:
         raise UserError(
-            f"--{what} {name}: no sweep in '{runs}' was at that {what}.{nearest(name, known)} "
+            f"--scale {scale}: no sweep in '{runs}' was at that scale.{nearest(scale, known)} "
             f"There are: {', '.join(known) or 'none yet'}."
         )

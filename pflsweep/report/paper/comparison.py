@@ -12,6 +12,7 @@ import pandas as pd
 
 from pflsweep.config import reading
 from pflsweep.report.paper import claims, layout, metrics, published
+from pflsweep.report.paper.agreement import POINTS, in_points, kendall, tolerance
 from pflsweep.report.paper.claims import Ruling, Statistic
 from pflsweep.report.paper.layout import Layout, Metric
 from pflsweep.report.paper.metrics import Value
@@ -69,13 +70,16 @@ class Cell(NamedTuple):
         return 0.0 if self.value.mean == self.line.value else self.value.mean - self.line.value
 
     @property
-    def apart(self) -> bool:
-        """Whether we are further from print than both stds together, ours over seeds where none is shown; never where
-        nothing measures the noise: that two seeds agree to the last digit says little of it.
-        """
-        own = self.noise if self.value.std is None else self.value.std
-        stds = [std for std in (own or None, self.line.std) if std is not None]
-        return self.difference is not None and bool(stds) and abs(self.difference) > sum(stds)
+    def agrees(self) -> bool | None:
+        """Whether it agrees with print, as agreement.py says; None where one of them is not there."""
+        if self.difference is None:
+            return None
+        return abs(self.difference) <= tolerance(self.line, self.metric.decimals, self.noise, self.value.n)
+
+    @property
+    def points(self) -> float | None:
+        """The difference in points; None where it is of no accuracy, or not known."""
+        return None if self.difference is None else in_points(self.difference, self.line.unit)
 
 
 class Paired(NamedTuple):
@@ -88,10 +92,10 @@ class Paired(NamedTuple):
 
 
 class Tau(NamedTuple):
-    """Kendall's tau-b between ours and print."""
+    """Kendall's tau between ours and print, over pairs that print separates by more than a point."""
 
     line: str  # the column or row
-    tau: float  # NaN where all numbers of one are equal
+    tau: float  # NaN where print separates no pair
     n: int  # over how many numbers
     of: int  # of how many that there can be
 
@@ -215,9 +219,15 @@ class Comparison:
         """The std over seeds of what stands where a number is printed, whatever its own is over; None where it is
         measured against another row.
         """
+        return metrics.over_seeds(list(self.by_seed(line).values())).std
+
+    def by_seed(self, line: Printed) -> dict[int, float]:
+        """What stands where a number is printed, of each seed alone; empty where it is measured against another row."""
         metric = self.layout.metrics[line.metric]
-        std = metrics.over_seeds(self._by_seed(metric, line, line.method)).std
-        return None if std is None or metric.relative or metric.minus else _factor(metric, line) * std
+        if metric.relative or metric.minus:
+            return {}
+        values = self._by_seed(metric, line, line.method)
+        return {seed: _factor(metric, line) * value for seed, value in values.items()}
 
     def _relative(self, own: Value, metric: Metric, line: Printed) -> Value:
         """To another row; or of the column's slowest to this one, where every row has its number."""
@@ -234,20 +244,20 @@ class Comparison:
         if metric.over == "clients" and metric.quantity not in metrics.NUMBERS:
             answer = self.answer(self.layout.setting_of(line), method)
             return metrics.over_clients(list(self._by_client(metric, line, answer).values()))
-        value = metrics.over_seeds(self._by_seed(metric, line, method))
+        value = metrics.over_seeds(list(self._by_seed(metric, line, method).values()))
         return value if metric.over == "seeds" else value._replace(std=None)
 
-    def _by_seed(self, metric: Metric, line: Printed, method: str) -> list[float]:
+    def _by_seed(self, metric: Metric, line: Printed, method: str) -> dict[int, float]:
         """A quantity of each seed."""
         answer = self.answer(self.layout.setting_of(line), method)
         if metric.quantity in metrics.NUMBERS:
-            of = metrics.NUMBERS[metric.quantity]
-            return [of(trial, {**metric.options, "row": method}) for trial in answer.trials.values()]
+            of, own = metrics.NUMBERS[metric.quantity], {**metric.options, "row": method}
+            return {seed: of(trial, own) for seed, trial in answer.trials.items()}
         if metric.options.get("by") == "samples":
             view, options = self.layout.view(metric, method), self._options(metric, answer.method)
-            return [metrics.accuracy_by_samples(trial, options, view) for trial in answer.trials.values()]
+            return {s: metrics.accuracy_by_samples(trial, options, view) for s, trial in answer.trials.items()}
         take = "min" if metric.options.get("take") == "min" else "mean"
-        return [float(values.agg(take)) for values in self._by_client(metric, line, answer).values()]
+        return {seed: float(values.agg(take)) for seed, values in self._by_client(metric, line, answer).items()}
 
     def by_client(self, made: Cell) -> list[pd.Series]:
         """What a cell is a mean of, a series a seed."""
@@ -301,13 +311,11 @@ class Comparison:
 
     def taus(self) -> Iterator[Tau]:
         """Of each column or row with at least three numbers to compare."""
-        from scipy.stats import kendalltau
-
         for places in self._lines(self.made):
             fillable = [m for p in places if (m := self.made[p]).line.value is not None and not m.none]
-            pairs = [(m.value.mean, m.line.value) for m in fillable if m.difference is not None]
+            pairs = [(m.value.mean, m.line.value) for m in fillable if m.there and m.line.value is not None]
             if len(pairs) > 2:
-                tau = float(kendalltau(*zip(*pairs, strict=True)).statistic)
+                tau = kendall(pairs, POINTS.get(fillable[0].line.unit, 0.0))
                 yield Tau(self._line_name(places[0]), tau, len(pairs), len(fillable))
 
     def _line_name(self, place: tuple[int, int]) -> str:

@@ -7,45 +7,43 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from pflsweep.report import tables
-from pflsweep.report.markdown import cell, inline
+from pflsweep.report import template
 from pflsweep.report.paper import layout, page
+from pflsweep.report.paper.agreement import NEAR
 from pflsweep.report.paper.comparison import Cell, Comparison
+from pflsweep.report.paper.reproduction import Reproduction, Verdict
 from pflsweep.util import files
 
 PRINTED = ["paper", "table", "row_order", "method", "method_label", "dataset", "model", "setting", "metric"]
 NUMBERS = ["value", "std", "unit", "best", "std_over"]
-OURS = ["printed", "printed_std", "difference", "apart", "seeds", "seeds_asked", "partial_search"]
+OURS = ["reading", "printed", "printed_std", "difference", "agrees", "seeds", "seeds_asked", "partial_search"]
 STATE = "report.json"
 SPECIAL = {**{letter: rf"\{letter}" for letter in "&%#_${}"}, "~": r"\textasciitilde{}"}
-HEAD = ["report", "reading", "scale", "cells complete", "apart from print", "failed trials", "mean tau"]
-HEAD += ["claims: holds / in part / does not / open", "what"]
-
-INDEX = """\
-# The papers' tables, ours beside print
-
-*Apart from print* are cells that differ from print by more than both stds together. *Mean tau* is Kendall's over the
-columns that are filled: 1 where our order of methods is print's. *Claims* are the paper's, judged by our numbers;
-*open* are those with cells that are missing.
-"""
 
 
-def as_csv(of: Comparison) -> str:
-    """The columns of the printed files, with print in further ones; a missing cell has an empty value."""
+def as_csv(readings: dict[str, Comparison]) -> str:
+    """The columns of the printed files, with the reading, print and more in further ones; a line a cell and reading. A
+    missing cell has an empty value.
+    """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow([*PRINTED, *NUMBERS, *OURS])
-    for made in of.made.values():
-        line, value = made.line, made.value
-        writer.writerow([
-            of.layout.paper, of.layout.table, line.row, line.method, line.label,
-            line.dataset, line.model, line.setting, line.metric,
-            _number(value.mean) if made.there else "", _number(value.std), line.unit,
-            str(made.place == 1).lower() if made.there else "", _over(made),
-            line.text, line.std_text, _number(made.difference), str(made.apart).lower(),
-            len(made.answer.trials), len(made.answer.seeds), str(made.answer.partial).lower(),
-        ])  # fmt: skip
+    for reading, of in readings.items():
+        for made in of.made.values():
+            line, value = made.line, made.value
+            writer.writerow([
+                of.layout.paper, of.layout.table, line.row, line.method, line.label,
+                line.dataset, line.model, line.setting, line.metric,
+                _number(value.mean) if made.there else "", _number(value.std), line.unit,
+                _word(made.place == 1) if made.there else "", _over(made), reading,
+                line.text, line.std_text, _number(made.difference), _word(made.agrees),
+                len(made.answer.trials), len(made.answer.seeds), _word(made.answer.partial),
+            ])  # fmt: skip
     return file.getvalue()
+
+
+def _word(value: bool | None) -> str:
+    return "" if value is None else str(value).lower()
 
 
 def _over(made: Cell) -> str:
@@ -100,54 +98,45 @@ def escaped(text: str) -> str:
     return "".join(SPECIAL.get(letter, letter) for letter in text)
 
 
-def state(of: Comparison, ruled: list[tuple[dict[str, Any], Any]]) -> dict[str, Any]:
-    """What the index says of a report."""
-    taus = [each.tau for each in of.taus() if each.n == each.of and each.tau == each.tau]
-    verdicts = [page.VERDICTS[ruling.holds] for _, ruling in ruled]
+def state(of: Reproduction) -> dict[str, Any]:
+    """What the index says of a report, and which trials it is made of."""
     return {
         "title": of.layout.title,
-        "scale": of.store.scale,
-        "reading": of.store.reading,
-        "cells": of.fillable,
-        "complete": of.complete,
-        "apart": sum(made.apart for made in of.made.values()),
-        "failed": sum(len(answer.failed) for answer in of.asked),
-        "tau": sum(taus) / len(taus) if taus else None,
-        "claims": {verdict: verdicts.count(verdict) for verdict in page.VERDICTS.values()},
+        "scale": of.scale,
+        "readings": {reading: _standing(each, of.verdicts[reading]) for reading, each in of.readings.items()},
         "trials": sorted(trial.identity for trial in of.trials),
+    }
+
+
+def _standing(of: Comparison, verdict: Verdict) -> dict[str, Any]:
+    return {
+        "complete": of.complete,
+        "cells": of.fillable,
+        "agree": verdict.agree,
+        "compared": verdict.compared,
+        "difference": page.points(verdict.difference),
+        "tau": page.number(verdict.tau, 2),
+        "failed": sum(len(answer.failed) for answer in of.asked),
+        "claims": verdict.claims,
     }
 
 
 def trials_of(folder: Path) -> list[str]:
     """The trials that a report in this folder was made of; none where there is none."""
+    return list(_state(folder).get("trials", []))
+
+
+def _state(folder: Path) -> dict[str, Any]:
     file = folder / STATE
-    return list(json.loads(file.read_text()).get("trials", [])) if file.exists() else []
+    return json.loads(file.read_text()) if file.exists() else {}
 
 
 def write_index(out: Path, errors: dict[str, str]) -> Path:
-    """index.md, from the states that reports have left in their folders."""
-    lines, unmade = [f"| {' | '.join(HEAD)} |", "|:--|:--|:--|--:|--:|--:|--:|--:|:--|"], []
-    for name in layout.names():
-        file = out / name / STATE
-        if name in errors:
-            lines.append(f"| {name} | | | | | | | | **error**: {inline(errors[name])} |")
-        elif file.exists():
-            lines.append(_line(name, json.loads(file.read_text())))
-        else:
-            unmade.append(name)
-    rest = f"\nWithout a page so far (`pflsweep report NAME` makes one): {', '.join(unmade)}.\n" if unmade else ""
+    """index.md, from the states that reports have left in their folders; those of an older version are to make anew."""
+    states = {name: _state(out / name) for name in layout.names() if name not in errors}
+    made = {name: state for name, state in states.items() if "readings" in state}
+    unmade = [name for name in states if name not in made]
     path = out / "index.md"
-    files.write_text(path, "\n".join([INDEX, *lines]) + "\n" + rest)
+    text = template.render("index.md", near=NEAR, made=list(made.items()), errors=errors, unmade=unmade)
+    files.write_text(path, text)
     return path
-
-
-def _line(name: str, of: dict[str, Any]) -> str:
-    tau = tables.NONE if of["tau"] is None else f"{of['tau']:.2f}"
-    cells = f"{of['complete']} of {of['cells']}"
-    claims = " / ".join(str(n) for n in of["claims"].values())
-    title = cell(of["title"])
-    return (
-        f"| [{name}]({name}/README.md) | {inline(of['reading'])} | {inline(of['scale'])} | "
-        f"{cells} | {of['apart']} | {of['failed']} | {tau} | "
-        f"{claims} | {title} |"
-    )

@@ -23,15 +23,18 @@ def check(of: Layout) -> None:
     require_known("figures", of.figures, list(FIGURES), of.name)
 
 
-def draw(of: Comparison, folder: Path) -> dict[str, str]:
+def draw(readings: dict[str, Comparison], folder: Path) -> dict[str, str]:
     """Saves the figures that a layout asks for, and those of its searches, as PNG and SVG; file name of each PNG ->
-    what it shows.
+    what it shows. Those of a second reading have its name.
     """
-    drawn = {}
-    asked = (picture for name in of.layout.figures for picture in FIGURES[name](of))
-    for picture in chain(asked, sensitivity.pictures(of, _looks(of))):
-        style.save(picture.figure, folder / picture.stem)
-        drawn[f"{picture.stem}.png"] = picture.shows
+    drawn: dict[str, str] = {}
+    for reading, of in readings.items():
+        end = f"-{reading}" if drawn else ""
+        said = f"reading {reading}: " if len(readings) > 1 else ""
+        asked = (picture for name in of.layout.figures for picture in FIGURES[name](of))
+        for picture in chain(asked, sensitivity.pictures(of, _looks(of))):
+            style.save(picture.figure, folder / f"{picture.stem}{end}")
+            drawn[f"{picture.stem}{end}.png"] = f"{said}{picture.shows}"
     return drawn
 
 

@@ -1,170 +1,148 @@
-"""A reproduced table as markdown that GitHub shows, with all that a reader needs to trust or doubt it."""
+"""The page of a reproduced table: what its template, paper.md, shows. The verdict comes first."""
 
 import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from textwrap import fill
 from typing import Any
 
 from pflsweep.config import reading
 from pflsweep.config.keys import as_override
-from pflsweep.report import markdown, tables
-from pflsweep.report.compare import PARTIAL
-from pflsweep.report.markdown import cell, code, inline
+from pflsweep.report import tables, template
+from pflsweep.report.markdown import code, inline
 from pflsweep.report.paper import deviations, layout, missing, published, weights
+from pflsweep.report.paper.agreement import NEAR
 from pflsweep.report.paper.claims import Check, Ruling
 from pflsweep.report.paper.comparison import Cell, Comparison, title
+from pflsweep.report.paper.effects import Effect, Shift
 from pflsweep.report.paper.links import Links
 from pflsweep.report.paper.metrics import Value
+from pflsweep.report.paper.reproduction import VERDICTS, Reproduction, Ruled, furthest
 from pflsweep.report.paper.store import Answer, Trial
 from pflsweep.util.errors import UserError, without_password
 
 MINUS = "\N{MINUS SIGN}"
-VERDICTS = {True: "holds", "partly": "holds in part", False: "does not hold", None: "cannot be told yet"}
-SINGLE = " Where we show none, the mark takes ours over seeds."
-OVER = {
-    "seeds": "seeds (divided by n \N{MINUS SIGN} 1), each with a partition, a first model and cohorts of its own",
-    "clients": "clients (divided by n), then averaged over seeds",
-}
-VIEWS = """\
-The view `trained` is of each client's model as it last left local training.
-"""
-TAU = """\
-Kendall's tau-b compares our order with print's: 1 where they are the same, 0 where they have nothing in common,
-\N{MINUS SIGN}1 where one is the other reversed.
-"""
-LEGEND = """\
-Each cell: ours, then what is printed and the difference. **Bold** is our best of the {along}, <u>underlined</u> our
-second; **≠** marks a difference larger than our std and the printed one together (one that is not known counts as
-nothing; without either, or with ours alone where it is 0, there is no mark). A std is over {over}.{single}
-"""
-UNPRINTED = """\
-No numbers are printed of this one. **Bold** is our best of the {along}, <u>underlined</u> our second. A std is over
-{over}.
-"""
-OWN = """
-Rows with our numbers alone are not the paper's: no count of cells and no claim has them.
-"""
-NONE = """
-**none**: all runs behind the cell are finished, and have no such number.
-"""
-NO_CODE = """
-**no code**: the code of this row is not public, so that this reading has no number; it counts nowhere.
-"""
-READING = """\
-The table as its authors' code ran it ({code}). Each line is something that the code does otherwise than the paper
-says, with the keys that express it; `reading=NAME` runs one of them alone.
-"""
-NEEDS = """
-A cell that needs other rows is measured against them.
-"""
+NAMED = 3  # cells that the verdict names
 BASIS = {"stated": "", "reading": "our reading", "extended": "extended", "consistency": "consistency"}
-CLAIMS = """\
-What the paper says, in our words; in parentheses how we have read it. A claim of a figure holds where ours rounds to
-the same.
-"""
-CLEAR = """\
-Clear of std are comparisons that hold by more than the root of the summed squares of both our stds over seeds; with two
-seeds such a std is itself uncertain. The verdict does not look at it.
-"""
-SAMPLES = """\
-In the table above each client counts the same, whatever its size. Here each test sample does, as in the code of some
-authors; the best round, where the table has that, is the best by this. After it the difference to print; std over
-seeds. Columns that do not change are left out.
-"""
-PAIRED = """\
-Mean difference in points of the same client under the same seed, with its 95% CI over seeds (Student's t), or over
-clients (bootstrap) where there is one seed; p: Wilcoxon's signed ranks over clients, by seed, since another seed deals
-the data anew; not corrected for the number of tests. The interval is about other seeds, p about clients under these.
-Columns with one number for all clients are left out.
-"""
+Cells = list[str]  # of a row
 
 
-def text(
-    of: Comparison,
-    ruled: list[tuple[dict[str, Any], Ruling]],
-    figures: dict[str, str],
-    links: Links,
-    discussion: str = "",
-) -> str:
-    """The page. figures: file name -> what it shows. links: where its runs can be browsed. discussion: what a person
-    has made of it, in markdown.
+def text(of: Reproduction, figures: dict[str, str], links: Links, discussion: str = "") -> str:
+    """Return the page as markdown that GitHub shows. figures: file name -> what it shows. links: where its runs can be
+    browsed. discussion: what a person has made of it, in markdown.
     """
-    parts = [
-        f"# {of.layout.name}: {of.layout.title}\n",
-        _standing(of),
-        table(of),
-        _legend(of),
-        *([f"## Discussion\n\n{discussion.strip()}\n"] if discussion.strip() else []),
-        *[f"![{inline(alt)}]({name})\n" for name, alt in figures.items()],
-        *_section("Missing and failed", missing.lines(of)),
-        *_section("The order, ours and print's", _order(of)),
-        *_section("What the paper says of this table", _claims(ruled)),
-        *_section("Correlations by seed", _correlations(of)),
-        *_section("With each test sample counting the same", _by_samples(of)),
-        *_section("Client by client", _paired(of)),
-        *_section("Chosen hyperparameters", _winners(of)),
-        *_section("Hyperparameters that were not searched", deviations.fixed(of)),
-        *_section("What this reading changes", _changes_of(of)),
-        *_section("What differs from the paper", deviations.lines(of)),
-        *_section("Odd in print", [f"{published.notes()[number]}" for number in of.layout.notes]),
-        *_section("Made by", _origin(of, links)),
-    ]
-    return "\n".join(parts)
+    made = [cell for each in of.readings.values() for cell in each.made.values()]
+    printed = {re.sub(r"(\d+)", r" (\1)", line.std_over).replace("_", " ") for line in of.layout.printed} - {""}
+    return template.render(
+        "paper.md",
+        layout=of.layout,
+        scale=of.scale,
+        along=of.layout.compare.removesuffix("s"),
+        verdicts=[_verdict(of, name) for name in of.readings],
+        explained=of.explained,
+        near=NEAR,
+        **_table(of),
+        over={cell.metric.over for cell in made} - {"nothing"},
+        printed_over=sorted(printed),
+        absent={cell.absent for cell in made if not cell.there},
+        own_rows=of.first.own_rows,
+        needs=any(_needs(cell) for cell in made),
+        readings=[_sections(of, name, links) for name in of.readings],
+        discussion=discussion.strip(),
+        figures=figures,
+        known=reading.read(of.layout.paper),
+        effects=[_effect(effect) for effect in of.effects],
+        shifts=[_shift(of, effect, shift) for effect in of.effects for shift in effect.gaps],
+        order=_beside(_order(each) for each in of.readings.values()),
+        claims=_beside(_claims(ruled) for ruled in of.ruled.values()),
+        clear=any(_clear(ruling.checks) for ruled in of.ruled.values() for _, ruling in ruled),
+        notes=[published.notes()[number] for number in of.layout.notes],
+    )
 
 
-def _changes_of(of: Comparison) -> Iterator[str]:
-    """Yield a line for each thing that a reading of the authors' code changes, and what of it is left out here."""
-    known = reading.read(of.layout.paper)
-    if not of.reading.changes or known is None:
-        return
-    yield READING.format(code=inline(known.code))
-    yield "| change | the paper | the code | where | keys |"
-    yield "|:--|:--|:--|:--|:--|"
-    for change in of.reading.changes:
-        words = (change.name, change.paper, change.code, change.where)
-        yield f"| {' | '.join(map(cell, words))} | {'; '.join(cell(code(key)) for key in change.overrides)} |"
-    if of.store.reading == reading.CODE and known.not_modelled:
-        yield "\nNot modelled:\n"
-        yield from known.not_modelled
+def _verdict(of: Reproduction, name: str) -> dict[str, Any]:
+    """What the head of the page says of a reading."""
+    table, verdict = of.readings[name], of.verdicts[name]
+    seeds = sorted({seed for cell in table.made.values() for seed in cell.answer.seeds})
+    printed = {head.setting: head.value for head in layout.heads(of.layout)}
+    return {
+        "name": name,
+        "agree": f"{verdict.agree} of {verdict.compared}",
+        "difference": points(verdict.difference),
+        "tau": number(verdict.tau, 2),
+        "claims": " / ".join(map(str, verdict.claims.values())),
+        "complete": f"{table.complete} of {table.fillable}",
+        "seeds": ", ".join(map(str, seeds)) or tables.NONE,
+        "furthest": [_furthest(of, cell) for cell in furthest(table)[:NAMED]],
+        "emds": [f"{head.setting} {head.value:.2f} ({printed[head.setting]:.2f})" for head in table.heads()],
+    }
 
 
-def table(of: Comparison) -> str:
-    """The paper's layout as a pipe table."""
-    columns = of.layout.columns
-    head = ["", *(cell("<br>".join(filter(None, [c.group, c.header]))) for c in columns)]
-    rows = [
-        [
-            cell(label),
-            *(_cell(of.made.get((row, k)), of.layout.in_print, row in of.own_rows) for k in range(len(columns))),
-        ]
-        for row, label in sorted(of.layout.rows.items())
-    ]
-    rule = [":--", *["--:"] * len(columns)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rows)) + "\n"
+def _furthest(of: Reproduction, cell: Cell) -> str:
+    return f"{_place(of, cell)} {value(cell)} ({cell.line.shown})"
 
 
-def _cell(made: Cell | None, in_print: bool, own: bool) -> str:
-    if made is None:
-        return tables.NONE
-    if own or not in_print:
-        return _ours(made)
-    return f"{_ours(made)}<br><sub>{made.line.shown}{_difference(made)}{' **≠**' if made.apart else ''}</sub>"
+def _place(of: Reproduction, cell: Cell) -> str:
+    column = of.layout.column_of(cell.line)
+    assert column is not None, "cells stand in columns"
+    return f"{of.layout.rows[cell.line.row]}, {title(column)}"
 
 
-def _difference(made: Cell) -> str:
-    return "" if made.difference is None else f"; {number(made.difference, made.metric.decimals, '+')}"
+def _table(of: Reproduction) -> dict[str, Any]:
+    """The paper's layout: the columns that say something under some reading, all of them where none does."""
+    every = range(len(of.layout.columns))
+    there = {at for each in of.readings.values() for (_, at), cell in each.made.items() if _says(cell)}
+    shown = [at for at in every if at in there or not there]
+    rows = sorted(of.layout.rows.items())
+    return {
+        "columns": [of.layout.columns[at] for at in shown],
+        "empty": [title(of.layout.columns[at]) for at in every if at not in shown],
+        "rows": [(label, [_cell(of, (row, at)) for at in shown]) for row, label in rows],
+    }
 
 
-def _ours(made: Cell) -> str:
+def _says(made: Cell) -> bool:
+    """Whether a cell has a number, or more to say than that nobody has trained it."""
+    return made.there or made.absent in ("none", "failed") or bool(_needs(made))
+
+
+def _cell(of: Reproduction, place: tuple[int, int]) -> dict[str, Any] | None:
+    """A place of the table: what is printed, and ours under each reading, once where no reading has a number."""
+    made = {name: each.made[place] for name, each in of.readings.items() if place in each.made}
+    if not made:
+        return None
+    first = next(iter(made.values()))
+    alone = first.line.row in of.first.own_rows or not of.layout.in_print
+    ours = [_ours(cell, name) for name, cell in made.items()]
+    same = not any(cell.there for cell in made.values()) and len({each["shown"] for each in ours}) == 1
+    if same or len(of.readings) == 1:
+        ours = [{**ours[0], "reading": ""}]
+    return {"ours": ours, "printed": "" if alone else first.line.shown}
+
+
+def _ours(made: Cell, name: str = "") -> dict[str, Any]:
+    """Our number as the template shows it, or why there is none."""
     if not made.there:
-        return _needs(made) or made.absent if made.absent == "missing" else made.absent
-    shown = value(made)
-    shown = f"**{shown}**" if made.place == 1 else f"<u>{shown}</u>" if made.place == 2 else shown
-    shown += PARTIAL * made.answer.partial
+        shown = _needs(made) or made.absent if made.absent == "missing" else made.absent
+        return {
+            "reading": name,
+            "shown": shown,
+            "place": 0,
+            "partial": False,
+            "note": "",
+            "difference": "",
+            "apart": False,
+        }
     seeds = f"{made.value.n} of {len(made.answer.seeds)} seeds"
-    return shown if made.complete else f"{shown} ({_needs(made) or seeds})"
+    return {
+        "reading": name,
+        "shown": value(made),
+        "place": made.place,
+        "partial": made.answer.partial,
+        "note": "" if made.complete else _needs(made) or seeds,
+        "difference": "" if made.difference is None else number(made.difference, made.metric.decimals, "+"),
+        "apart": made.agrees is False,
+    }
 
 
 def _needs(made: Cell) -> str:
@@ -182,43 +160,59 @@ def value(made: Cell) -> str:
 
 
 def number(x: float, decimals: int, sign: str = "") -> str:
+    if math.isnan(x):
+        return tables.NONE
     rounded = round(x, decimals) + 0.0  # no minus zero
     return f"{rounded:{sign}.{decimals}f}".replace("inf", "∞").replace("-", MINUS)
 
 
-def _section(heading: str, lines: Iterable[str]) -> list[str]:
-    """Lines of tables and inner lists stand as they are, and so do paragraphs, which end with a newline."""
-    body = [line if line.startswith(("|", "  ")) or line.endswith("\n") else f"- {line}" for line in lines]
-    return [f"## {heading}\n", "\n".join(body) + "\n"] if body else []
+def points(x: float) -> str:
+    return tables.NONE if math.isnan(x) else f"{number(x, 1)} points"
 
 
-def _standing(of: Comparison) -> str:
-    seeds = sorted({seed for made in of.made.values() for seed in made.answer.seeds})
-    parts = [
-        f"Reading **{inline(of.store.reading)}**, scale **{inline(of.store.scale)}**, "
-        f"{of.complete} of {of.fillable} cells complete"
-    ]
-    if seeds:
-        parts.append(f"seeds {', '.join(map(str, seeds))}")
-    printed = {cell.setting: cell.value for cell in layout.heads(of.layout)}
-    emds = [f"{c.setting} {c.value:.2f} ({printed[c.setting]:.2f})" for c in of.heads()]
-    said = [of.layout.about, f"EMD of our partitions, and as printed: {', '.join(emds)}." if emds else ""]
-    return "; ".join(parts) + ".\n" + "".join(f"\n{each}\n" for each in said if each)
+def _sections(of: Reproduction, name: str, links: Links) -> dict[str, Any]:
+    """What the page says of one reading below its table; lists of lines are markdown."""
+    table = of.readings[name]
+    return {
+        "name": name,
+        "code": name == reading.CODE,
+        "slowest": list(_slowest(table)),
+        "missing": missing.lines(table),
+        "correlations": list(_correlations(table)),
+        "by_samples": _by_samples(table),
+        "paired": _paired(table),
+        "winners": _winners(table),
+        "fixed": deviations.fixed(table),
+        "deviations": deviations.lines(table),
+        "origin": _origin(table, links),
+    }
 
 
-def _legend(of: Comparison) -> str:
-    said = " or ".join(OVER[over] for over in sorted({made.metric.over for made in of.made.values()} - {"nothing"}))
-    unshown = any(made.value.std is None and made.noise is not None for made in of.made.values())
-    printed = sorted({re.sub(r"(\d+)", r" (\1)", line.std_over).replace("_", " ") for line in of.layout.printed} - {""})
-    theirs = f"; the paper's is over {', '.join(printed)}" if printed else "; the paper prints none"
-    none = NONE if any(made.absent == "none" for made in of.made.values() if not made.there) else ""
-    none += NO_CODE if any(made.answer.without_code for made in of.made.values()) else ""
-    needs = NEEDS if any(_needs(made) for made in of.made.values()) else ""
-    text, over = (LEGEND, (said or "nothing") + theirs) if of.layout.in_print else (UNPRINTED, said or "nothing")
-    own = OWN if of.own_rows else ""
-    along, single = of.layout.compare.removesuffix("s"), SINGLE if unshown else ""
-    legend = fill(text.format(along=along, over=over, single=single), 120, break_on_hyphens=False) + "\n"
-    return legend + own + none + needs + "".join(_slowest(of))
+def _effect(effect: Effect) -> dict[str, Any]:
+    """A change that a reading makes, with what it moves."""
+    seeds = sorted({shift.seeds for shift in effect.shifts})
+    over = f"{len(effect.shifts)} cells, {'-'.join(map(str, seeds))} seeds, scale {effect.scale}"
+    gaps = sum(shift.explains for shift in effect.gaps)
+    return {
+        "change": effect.change,
+        "size": f"{points(effect.size)} ({over})" if effect.shifts else "not measured",
+        "explains": f"{gaps} of {len(effect.gaps)}" if effect.shifts else "",
+    }
+
+
+def _shift(of: Reproduction, effect: Effect, shift: Shift) -> Cells:
+    """A gap of the paper's reading, without and with one change."""
+    decimals = shift.base.metric.decimals
+    numbers = [number(each, decimals) for each in (shift.before, shift.after)]
+    closes = f"{number(100 * shift.closes, 0)}%" + (", explained" if shift.explains else "")
+    return [effect.change.name, _place(of, shift.base), *numbers, shift.base.line.shown, closes, shift.predicted]
+
+
+def _beside(by_reading: Iterable[dict[Any, Cells]]) -> list[tuple[Any, Cells]]:
+    """The rows of several tables, by their key, beside each other; a row that one lacks is left empty there."""
+    found = list(by_reading)
+    keys = dict.fromkeys(key for rows in found for key in rows)
+    return [(key, [cell for rows in found for cell in rows.get(key, ["", ""])]) for key in keys]
 
 
 def _slowest(of: Comparison) -> Iterator[str]:
@@ -232,7 +226,7 @@ def _slowest(of: Comparison) -> Iterator[str]:
         printed = [(made.line.label, made.line.value) for made in there if made.line.value is not None]
         if arrived:
             ours, theirs = _lowest(arrived), _lowest(printed)
-            yield f"\n{title(column)}: ours over {ours}, the slowest that gets there; print's over {theirs}.\n"
+            yield f"{title(column)}: ours over {ours}, the slowest that gets there; print's over {theirs}."
 
 
 def _lowest(numbers: list[tuple[str, float]]) -> str:
@@ -240,31 +234,23 @@ def _lowest(numbers: list[tuple[str, float]]) -> str:
     return ", ".join(label for label, number in numbers if number == min(each for _, each in numbers))
 
 
-def _order(of: Comparison) -> list[str]:
-    lines = [
-        f"| {cell(each.line)} | {tables.NONE if math.isnan(each.tau) else number(each.tau, 2)} | "
-        f"{each.n} of {each.of} |"
-        for each in of.taus()
-    ]
-    along = of.layout.compare.removesuffix("s")
-    return [TAU, f"| {along} | Kendall's tau | numbers |", "|:--|--:|--:|", *lines] if lines else []
+def _order(of: Comparison) -> dict[str, Cells]:
+    return {each.line: [number(each.tau, 2), f"{each.n} of {each.of}"] for each in of.taus()}
 
 
-def _claims(ruled: list[tuple[dict[str, Any], Ruling]]) -> list[str]:
-    lines = []
+def _claims(ruled: Ruled) -> dict[tuple[str, str], Cells]:
+    """By claim, with how it stands in print: our verdict, and what it rests on."""
+    found = {}
     for claim, ruling in ruled:
         n, checks = sum(check.holds for check in ruling.checks), ruling.checks
         so_far = f"{n} of {len(checks)} comparisons" + (" so far" if ruling.holds is None else "") if checks else ""
-        so_far += _clear(checks)
         broken = "" if ruling.holds in (True, None) else _broken(checks)
         said = ": ".join(filter(None, [BASIS[claim["basis"]], claim.get("note", "")]))
-        read = f" ({said})" if said else ""
-        print_ = VERDICTS[claim["holds_in_print"]] if not claim["needs_rerun"] else "not in print"
-        found = "; ".join(filter(None, [f"{so_far}{broken}", _without(ruling)]))
-        cells = (f"{claim['id']}: {claim['quote']}{read}", print_, VERDICTS[ruling.holds], found)
-        lines.append(f"| {' | '.join(map(cell, cells))} |")
-    about = [CLAIMS, *([CLEAR] if any(_clear(ruling.checks) for _, ruling in ruled) else [])]
-    return [*about, "| claim | in print | in our numbers | |", "|:--|:--|:--|:--|", *lines] if lines else []
+        quote = f"{claim['id']}: {claim['quote']}" + (f" ({said})" if said else "")
+        in_print = VERDICTS[claim["holds_in_print"]] if not claim["needs_rerun"] else "not in print"
+        why = "; ".join(filter(None, [f"{so_far}{_clear(checks)}{broken}", _without(ruling)]))
+        found[quote, in_print] = [VERDICTS[ruling.holds], why]
+    return found
 
 
 def _clear(checks: list[Check]) -> str:
@@ -289,66 +275,65 @@ def _without(ruling: Ruling) -> str:
     return f"without {cells}: none" if cells else ""
 
 
-def _correlations(of: Comparison) -> list[str]:
-    """How sure each trial's correlation is: a claim about its sign looks at the mean over seeds alone."""
-    lines = []
+def _correlations(of: Comparison) -> Iterator[str]:
+    """How sure each trial's correlation is."""
     for made in of.made.values():
         if made.metric.quantity in weights.AXES:
             axis = weights.AXES[made.metric.quantity]
             found = {seed: weights.pearson(trial, axis) for seed, trial in made.answer.trials.items()}
             seeds = ", ".join(f"seed {seed} r = {number(r, 2)}, p {_p(p)}" for seed, (r, p) in found.items())
-            lines += [f"{made.line.metric}, {made.answer.method} {made.answer.setting}: {seeds}"] if seeds else []
-    said = "Pearson's r over clients; a claim about its sign looks at the mean over seeds alone"
-    return [said, *lines] if lines else []
+            if seeds:
+                yield f"{made.line.metric}, {made.answer.method} {made.answer.setting}: {seeds}"
 
 
-def _by_samples(of: Comparison) -> list[str]:
+def _by_samples(of: Comparison) -> dict[str, Any]:
+    """The columns that change where each test sample counts the same."""
     found: dict[int, dict[int, tuple[Cell, Value]]] = defaultdict(dict)  # by column and row
     for column, made, value in of.by_samples():
         found[column][made.line.row] = made, value
     shown = {column: rows for column, rows in found.items() if any(_changes(*row) for row in rows.values())}
-    if not shown:
-        return []
-    labels = of.layout.rows
-    lines = [
-        [labels[row], *(_by_sample(*rows[row]) if row in rows else tables.NONE for rows in shown.values())]
-        for row in sorted({row for rows in shown.values() for row in rows})
-    ]
-    heads = ["", *(cell(title(of.layout.columns[column])) for column in shown)]
-    return [SAMPLES, *markdown.table(heads, lines).splitlines()]
+    rows = sorted({row for rows in shown.values() for row in rows})
+    return (
+        {}
+        if not shown
+        else {
+            "columns": [title(of.layout.columns[column]) for column in shown],
+            "rows": [(of.layout.rows[row], [_by_sample(rows, row) for rows in shown.values()]) for row in rows],
+        }
+    )
 
 
 def _changes(made: Cell, by_samples: Value) -> bool:
     return number(made.value.mean, made.metric.decimals) != number(by_samples.mean, made.metric.decimals)
 
 
-def _by_sample(made: Cell, by_samples: Value) -> str:
-    other = made._replace(value=by_samples, place=0)
-    return _ours(other) + _difference(other)
+def _by_sample(rows: dict[int, tuple[Cell, Value]], row: int) -> dict[str, Any] | None:
+    if row not in rows:
+        return None
+    made, by_samples = rows[row]
+    return {"ours": [_ours(made._replace(value=by_samples, place=0))], "printed": ""}
 
 
-def _paired(of: Comparison) -> list[str]:
+def _paired(of: Comparison) -> dict[str, Any]:
     """The paper's method against each other one."""
-    if not of.layout.own:
-        return []
     by_row: dict[str, dict[int, str]] = defaultdict(dict)
-    for pair in of.paired():
+    for pair in of.paired() if of.layout.own else ():
         gain = pair.gain
-        percent = [number(100 * x, 2, "+") for x in (gain.mean, gain.low, gain.high)]
-        by_row[of.layout.labels[pair.method]][pair.column] = (
-            f"{percent[0]} [{percent[1]}, {percent[2]}] {gain.over}, p {', '.join(map(_p, pair.p))}"
-        )
-    if not by_row:
-        return []
+        mean, low, high = (number(100 * x, 2, "+") for x in (gain.mean, gain.low, gain.high))
+        shown = f"{mean} [{low}, {high}] {gain.over}, p {', '.join(map(_p, pair.p))}"
+        by_row[of.layout.labels[pair.method]][pair.column] = shown
     columns = sorted({column for row in by_row.values() for column in row})
-    heads = " | ".join(cell(title(of.layout.columns[column])) for column in columns)
-    lines = [f"| {of.layout.labels[of.layout.own]} minus | {heads} |", "|:--" + "|:--" * len(columns) + "|"]
-    for method, cells in by_row.items():
-        lines.append(f"| {method} | {' | '.join(cells.get(column, tables.NONE) for column in columns)} |")
-    return [
-        PAIRED,
-        *lines,
-    ]
+    return (
+        {}
+        if not by_row
+        else {
+            "heads": [
+                f"{of.layout.labels.get(of.layout.own)} minus",
+                *(title(of.layout.columns[at]) for at in columns),
+            ],
+            "rows": [[row, *(cells.get(at, tables.NONE) for at in columns)] for row, cells in by_row.items()],
+        }
+    )
 
 
 def _p(p: float) -> str:
@@ -367,8 +352,7 @@ def _winners(of: Comparison) -> list[str]:
                 else f" ({100 * value:.2f}% on {inline(answer.split)} data{_other_view(of, answer)})"
             )
             found[answer.method][f"{answer.setting}: {chosen}{best}"] = None
-    lines = [f"{method}: {'; '.join(lines)}" for method, lines in found.items()]
-    return [VIEWS, *lines] if any("view trained" in line for line in lines) else lines
+    return [f"{method}: {'; '.join(lines)}" for method, lines in found.items()]
 
 
 def _chosen(answer: Answer, key: str, value: Any) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pflsweep.records.ledger import ledgers, newest
+from pflsweep.records.ledger import ledgers
+from pflsweep.report.paper.reproduction import Stores
 from pflsweep.report.paper.store import Answer, Store
 from pflsweep.util.errors import UserError
 from tests.report.paper.fixtures import Sweep, create, finished, place, train
@@ -97,13 +98,16 @@ def test_scales_do_not_mix(sweep: Sweep) -> None:
     sweep.groups.clear()
     sweep.group(SETTING, "fedavg")
     sweep.write("b", at=2.0)
-    assert newest(ledgers(sweep.runs), [sweep.name], None, None) == ("smoke", "paper")
-    assert newest(ledgers(sweep.runs), ["another"], None, None) == ("smoke", "paper")
-    assert newest([], [sweep.name], None, "code") == ("paper", "code")
-    sweep.write("f" * 16, at=5e9, reading="code")
-    assert newest(ledgers(sweep.runs), [sweep.name], None, None)[1] == "code"
-    assert newest(ledgers(sweep.runs), [sweep.name], None, "paper")[1] == "paper"
-    assert newest(ledgers(sweep.runs), ["another"], None, None)[1] == "paper"
+    stores = Stores(sweep.runs, ledgers(sweep.runs))
+    assert stores.newest_scale([sweep.name]) == stores.newest_scale(["another"]) == "smoke"
+    assert Stores(sweep.runs, []).newest_scale([sweep.name]) == "paper"
+    assert stores.readings([sweep.name], "smoke") == stores.readings([sweep.name], "large") == ["paper"]
+    sweep.write("e" * 16, at=5e9, reading="code")
+    sweep.scale = "150"
+    sweep.write("f" * 16, at=6e9, reading="one_step")
+    stores = Stores(sweep.runs, ledgers(sweep.runs))
+    assert stores.readings([sweep.name], "smoke") == ["paper", "code"]
+    assert stores.newest_scale([sweep.name]) == "smoke", "a single change makes no page"
     assert list(answer(sweep, scale="small").trials) == [0]
     assert list(answer(sweep, scale="smoke").trials) == []
 

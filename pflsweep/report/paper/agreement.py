@@ -1,0 +1,46 @@
+"""When a number agrees with print, and when an order of methods does.
+
+Print's std is often over clients or models, and then far larger than what another seed would change: FedMGDA+'s 0.208
+would pass for FedPG's printed 0.364. So only standard errors over seeds widen what counts as the same number.
+"""
+
+import math
+import re
+from itertools import combinations
+
+from pflsweep.report.paper.published import Printed
+
+POINTS = {"percent": 1.0, "fraction": 0.01}  # one point, in each unit of an accuracy
+NEAR = 2  # points within which a number is print's
+EPS = 1e-9  # printed decimals are not exact in binary
+
+
+def in_points(difference: float, unit: str) -> float | None:
+    """Return a difference in points; None where the unit is that of no accuracy."""
+    return difference / POINTS[unit] if unit in POINTS else None
+
+
+def tolerance(line: Printed, decimals: int, noise: float | None, seeds: int) -> float:
+    """Return how far from print a number of ours may be and agree with it.
+
+    That is 2 points, or half of the last of `decimals` where the unit is that of no accuracy; or twice the standard
+    error of the difference, where both stds are known over seeds and that is more. noise: our std over `seeds` seeds.
+    """
+    least = NEAR * POINTS[line.unit] if line.unit in POINTS else 0.5 * 10**-decimals
+    printed = re.fullmatch(r"(?:runs|seeds)(\d+)", line.std_over)
+    if printed is None or line.std is None or noise is None:
+        return least + EPS
+    return max(least, 2 * math.hypot(noise / math.sqrt(seeds), line.std / math.sqrt(int(printed[1])))) + EPS
+
+
+def kendall(pairs: list[tuple[float, float]], apart: float) -> float:
+    """Return Kendall's tau of (ours, printed) over the pairs that print separates by more than `apart`: the share in
+    our order minus the share in the reverse one. NaN where print separates none.
+    """
+    signs = []
+    for (ours, printed), (other, printed_other) in combinations(pairs, 2):
+        if abs(printed - printed_other) > apart + EPS:  # False for two that are both infinite
+            signs.append(
+                (ours > other) - (ours < other) if printed > printed_other else (ours < other) - (ours > other)
+            )
+    return sum(signs) / len(signs) if signs else math.nan

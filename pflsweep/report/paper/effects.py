@@ -1,0 +1,110 @@
+"""What each difference between a paper and its authors' code does, by sweeps that change it alone (`reading=NAME`).
+
+Such a sweep is compared with one of the paper's reading at the same scale, by cell, over the seeds that both have.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+from pflsweep.config import reading
+from pflsweep.config.reading import PAPER, Change
+from pflsweep.records.ledger import Ledger
+from pflsweep.report.paper.agreement import in_points
+from pflsweep.report.paper.comparison import Cell, Comparison
+from pflsweep.report.paper.layout import Layout
+from pflsweep.report.paper.store import Trial
+
+# of the part of a gap that a change closes: more than 1.5 would leave one as large on the other side
+CLOSES = (0.5, 1.5)
+
+
+class Shift(NamedTuple):
+    """A cell with and without one change, in the printed unit."""
+
+    base: Cell  # under the paper's reading
+    before: float  # mean over the common seeds
+    after: float
+    seeds: int
+    predicted: str  # up, down, or "" where nothing is said
+
+    @property
+    def points(self) -> float:
+        """How far the change moves it, in points."""
+        return in_points(self.after - self.before, self.base.line.unit) or 0.0
+
+    @property
+    def closes(self) -> float:
+        """The part of the gap to print that the change closes; NaN where there is none."""
+        printed = self.base.line.value
+        if printed is None or self.base.agrees is not False or printed == self.before:
+            return math.nan
+        return (self.after - self.before) / (printed - self.before)
+
+    @property
+    def explains(self) -> bool:
+        """Whether at least half of the gap is closed, and in the direction that was predicted, where one was."""
+        against = {"up": self.points < 0, "down": self.points > 0}.get(self.predicted, False)
+        return CLOSES[0] <= self.closes <= CLOSES[1] and not against
+
+
+class Effect(NamedTuple):
+    """What a change does to the cells in which it was tried alone."""
+
+    change: Change
+    scale: str  # of the sweeps that were compared; "" where there are none
+    shifts: list[Shift]  # the largest first
+    trials: list[Trial]  # with the change and without
+
+    @property
+    def size(self) -> float:
+        """The mean move in points, whichever way; NaN where nothing was measured."""
+        return fmean(abs(shift.points) for shift in self.shifts) if self.shifts else math.nan
+
+    @property
+    def gaps(self) -> list[Shift]:
+        """The cells that do not agree with print without it."""
+        return [shift for shift in self.shifts if not math.isnan(shift.closes)]
+
+
+def effects(of: Layout, every: list[Ledger], scale: str, compared: Callable[[str, str], Comparison]) -> list[Effect]:
+    """Return the effect of each change that a reading of a table's code makes, the largest first, what was not measured
+    last. scale: the one to prefer. compared: makes the table at a scale under a reading.
+    """
+    known = reading.read(of.paper)
+    changes = known.of(Path(of.sweeps[0]).stem).values() if known is not None else ()
+    found = [_effect(change, _scale(of, every, change.name, scale), compared) for change in changes]
+    return sorted(found, key=lambda effect: math.inf if math.isnan(effect.size) else -effect.size)
+
+
+def _scale(of: Layout, every: list[Ledger], name: str, preferred: str) -> str:
+    """Return the scale at which a change and its base were both swept; the newest of several; "" without any."""
+    own = [ledger for ledger in every if ledger.sweep in of.sweeps]
+    bases = {ledger.scale for ledger in own if ledger.reading == PAPER}
+    both = [ledger.scale for ledger in own if ledger.reading == name and ledger.scale in bases]
+    return preferred if preferred in both else both[-1] if both else ""
+
+
+def _effect(change: Change, scale: str, compared: Callable[[str, str], Comparison]) -> Effect:
+    if not scale:
+        return Effect(change, "", [], [])
+    base, changed = compared(scale, PAPER), compared(scale, change.name)
+    shifts = sorted(_shifts(change, base, changed), key=lambda shift: -abs(shift.points))
+    return Effect(change, scale, shifts, [*base.trials, *changed.trials])
+
+
+def _shifts(change: Change, base: Comparison, changed: Comparison) -> Iterator[Shift]:
+    """Yield each accuracy of the paper's rows that both have, but where both are of the same trials and the same."""
+    for cell in base.papers:
+        before, after = base.by_seed(cell.line), changed.by_seed(cell.line)
+        common = sorted(before.keys() & after.keys())
+        if not common or in_points(0.0, cell.line.unit) is None:
+            continue
+        mean, moved = (fmean(values[seed] for seed in common) for values in (before, after))
+        other = changed.answer(cell.answer.setting, cell.answer.method)
+        same = all(cell.answer.trials[seed].identity == other.trials[seed].identity for seed in common)
+        if not (same and mean == moved) and math.isfinite(moved - mean):
+            predicted = change.expected.get(cell.line.method, {}).get(cell.line.metric, "")
+            yield Shift(cell, mean, moved, len(common), predicted)

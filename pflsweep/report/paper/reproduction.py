@@ -1,0 +1,138 @@
+"""A paper's table under each reading that is trained, how far each is from print, and what explains it."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from pflsweep.config.reading import CODE, PAPER
+from pflsweep.records.ledger import Ledger
+from pflsweep.report.paper import layout
+from pflsweep.report.paper.claims import Ruling
+from pflsweep.report.paper.comparison import Cell, Comparison, others_needed, rulings
+from pflsweep.report.paper.effects import Effect, effects
+from pflsweep.report.paper.layout import Layout
+from pflsweep.report.paper.store import Store, Trial
+from pflsweep.util.errors import UserError
+
+VERDICTS = {True: "holds", "partly": "holds in part", False: "does not hold", None: "cannot be told yet"}
+READINGS = (PAPER, CODE)  # of a table; other readings of the code are single changes
+Ruled = list[tuple[dict[str, Any], Ruling]]
+
+
+class Verdict(NamedTuple):
+    """How far a table under one reading is from print. Rows without public code count nowhere."""
+
+    agree: int  # cells, as agreement.py says
+    compared: int  # that have our number and a printed one
+    difference: float  # mean absolute difference of the accuracies among them, in points; NaN without any
+    tau: float  # Kendall's, mean over the columns (or rows) that have one; NaN without any
+    claims: dict[str, int]  # verdict -> claims
+
+
+class Stores:
+    """The sweeps of a folder of runs, by scale and reading, each trial read once."""
+
+    def __init__(self, runs: Path, every: list[Ledger]) -> None:
+        self.runs, self.every = runs, every
+        self._known: dict[tuple[str, str], Store] = {}
+
+    def store(self, scale: str, reading: str) -> Store:
+        if (scale, reading) not in self._known:
+            self._known[scale, reading] = Store(self.runs, scale, self.every, reading)
+        return self._known[scale, reading]
+
+    def newest_scale(self, sweeps: Iterable[str]) -> str:
+        """Return the scale of the newest sweep among some, or of any without them; single changes do not count."""
+        tables = [ledger for ledger in self.every if ledger.reading in READINGS]
+        own = [ledger for ledger in tables if ledger.sweep in sweeps] or tables
+        return own[-1].scale if own else "paper"
+
+    def readings(self, sweeps: Iterable[str], scale: str) -> list[str]:
+        """Return the readings, paper and code, in which some sweeps were begun at a scale; the paper's without any."""
+        begun = {ledger.reading for ledger in self.every if ledger.sweep in sweeps and ledger.scale == scale}
+        return [reading for reading in READINGS if reading in begun] or [PAPER]
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A table at one scale. The readings have the same rows and columns."""
+
+    readings: dict[str, Comparison]
+    ruled: dict[str, Ruled]  # by reading: the claims, judged
+    effects: list[Effect]
+
+    @property
+    def layout(self) -> Layout:
+        return self.first.layout
+
+    @property
+    def first(self) -> Comparison:
+        return next(iter(self.readings.values()))
+
+    @property
+    def scale(self) -> str:
+        return self.first.store.scale
+
+    @property
+    def trials(self) -> list[Trial]:
+        """Those behind its numbers; those of single changes too."""
+        moved = [trial for effect in self.effects for trial in effect.trials]
+        found = [trial for of in self.readings.values() for trial in of.trials]
+        return list({trial.identity: trial for trial in (*found, *moved)}.values())
+
+    @cached_property
+    def verdicts(self) -> dict[str, Verdict]:
+        return {reading: _verdict(of, self.ruled[reading]) for reading, of in self.readings.items()}
+
+    @property
+    def explained(self) -> int:
+        """How many gaps of the paper's reading one change explains, by sweeps at the page's scale."""
+        at = [effect for effect in self.effects if effect.scale == self.scale]
+        return len({shift.base.line.key for effect in at for shift in effect.gaps if shift.explains})
+
+
+def reproduction(name: str, stores: Stores, scale: str) -> Reproduction:
+    """Return a table under each reading that is trained. Raises UserError where its trials do not belong together."""
+    plain = layout.read(name)
+    names = stores.readings(plain.sweeps, scale)
+    asked = [cell for each in names for ledger in stores.store(scale, each).of(plain.sweeps) for cell in ledger.groups]
+    of = layout.with_own(plain, asked)
+
+    def compared(scale: str, reading: str) -> Comparison:
+        return Comparison(of, stores.store(scale, reading))
+
+    readings = {reading: compared(scale, reading) for reading in names}
+    ruled = {reading: _ruled(each) for reading, each in readings.items()}
+    return Reproduction(readings, ruled, effects(of, stores.every, scale, compared))
+
+
+def _ruled(of: Comparison) -> Ruled:
+    others = [Comparison(layout.read(other), of.store) for other in others_needed(of.layout)]
+    return list(rulings(of, [other for other in others if _sound(other)]))
+
+
+def _sound(of: Comparison) -> bool:
+    """Whether a table can be made; where not, its own report says why."""
+    try:
+        return bool(of.made)
+    except UserError:
+        return False
+
+
+def _verdict(of: Comparison, ruled: Ruled) -> Verdict:
+    agree = [made.agrees for made in of.papers if made.agrees is not None]
+    points = [abs(made.points) for made in of.papers if made.points is not None]
+    taus = [each.tau for each in of.taus() if not math.isnan(each.tau)]
+    said = [VERDICTS[ruling.holds] for _, ruling in ruled]
+    mean, tau = (fmean(numbers) if numbers else math.nan for numbers in (points, taus))
+    return Verdict(sum(agree), len(agree), mean, tau, {word: said.count(word) for word in VERDICTS.values()})
+
+
+def furthest(of: Comparison) -> list[Cell]:
+    """Return the accuracies that do not agree with print, the furthest first."""
+    apart = [made for made in of.papers if made.agrees is False and made.points is not None]
+    return sorted(apart, key=lambda made: -abs(made.points or 0.0))
