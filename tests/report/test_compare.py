@@ -102,7 +102,7 @@ def test_a_kept_optimiser_state_is_a_setting_and_older_records_had_a_fresh_one(t
     ]
     key = "train.optimiser_state"
     assert [setting.config.get(key) for setting in found] == ["fresh", "kept", None]
-    assert f"`{key}=kept`" in page._listing(found[1].config)
+    assert f"`{key}=kept`" in "\n".join(page._listing(found[1].config))
 
 
 def test_what_is_scored_beside_the_accuracy_parts_no_settings(tmp_path):
@@ -149,8 +149,8 @@ def test_a_study_parts_neither_settings_nor_rows(tmp_path):
     assert [(row.label, row.records) for row in setting.rows] == [("fedavg", runs[:1]), ("fedala", [runs[4], runs[2]])]
     assert setting.rows[1].studied == runs[1:4]
     assert not any(key.startswith("study") for key in setting.config)
-    lines = page._studies(setting.rows)[1].splitlines()
-    assert lines[0] == f"- trajectory of fedala-digits-dirichlet-0: `{runs[1].folder}/study.parquet`"
+    lines = page._studies(setting.rows)
+    assert lines[0] == f"trajectory of fedala-digits-dirichlet-0: `{runs[1].folder}/study.parquet`"
     assert len(lines) == 3
 
 
