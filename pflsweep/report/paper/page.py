@@ -23,6 +23,7 @@ from pflsweep.util.errors import UserError, without_password
 
 MINUS = "\N{MINUS SIGN}"
 NAMED = 3  # cells that the verdict names
+LISTED = 8  # gaps of a change
 BASIS = {"stated": "", "reading": "our reading", "extended": "extended", "consistency": "consistency"}
 Cells = list[str]  # of a row
 
@@ -52,7 +53,8 @@ def text(of: Reproduction, figures: dict[str, str], links: Links, discussion: st
         figures=figures,
         known=reading.read(of.layout.paper),
         effects=[_effect(effect) for effect in of.effects],
-        shifts=[_shift(of, effect, shift) for effect in of.effects for shift in effect.gaps],
+        shifts=[_shift(of, effect, shift) for effect in of.effects for shift in effect.gaps[:LISTED]],
+        listed=LISTED,
         order=_beside(_order(each) for each in of.readings.values()),
         claims=_beside(_claims(ruled) for ruled in of.ruled.values()),
         clear=any(_clear(ruling.checks) for ruled in of.ruled.values() for _, ruling in ruled),
@@ -190,8 +192,8 @@ def _sections(of: Reproduction, name: str, links: Links) -> dict[str, Any]:
 
 def _effect(effect: Effect) -> dict[str, Any]:
     """A change that a reading makes, with what it moves."""
-    seeds = sorted({shift.seeds for shift in effect.shifts})
-    over = f"{len(effect.shifts)} cells, {'-'.join(map(str, seeds))} seeds, scale {effect.scale}"
+    seeds = max((shift.seeds for shift in effect.shifts), default=0)
+    over = f"{len(effect.shifts)} cells, {'one seed' if seeds == 1 else f'{seeds} seeds'}, scale {effect.scale}"
     gaps = sum(shift.explains for shift in effect.gaps)
     return {
         "change": effect.change,

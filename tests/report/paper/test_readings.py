@@ -1,0 +1,172 @@
+"""A page of both readings, and what single changes of the code explain."""
+
+import csv
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pflsweep.commands.report import main
+from pflsweep.config import reading
+from pflsweep.records.ledger import ledgers
+from pflsweep.report.paper.effects import Effect
+from pflsweep.report.paper.reproduction import Reproduction, Stores, reproduction
+from pflsweep.util.errors import UserError
+from tests.report.paper.fixtures import Sweep
+
+WHERE = "fmnist/pat2"
+VIEWS = ("personal", "trained", "personal_all", "trained_all", "global_all")  # all but personal has half the accuracy
+Add = Callable[..., None]
+
+
+@pytest.fixture
+def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Add:
+    """Writes a sweep of FedPG's table 1 under a reading: correct answers of ten, the same for all clients, by seed."""
+    monkeypatch.chdir(tmp_path)
+    stems = iter("abcdefgh")
+
+    def sweep(reading: str, rows: dict[str, list[int]], scale: str = "small", steps: int = 0) -> None:
+        made = Sweep(Path("runs"), "fedpg/table1", scale, seeds=tuple(range(max(map(len, rows.values())))))
+        for method, seeds in rows.items():
+            made.add(WHERE, method, {s: [n] * 4 for s, n in enumerate(seeds)}, views=VIEWS, train__steps=steps)
+        stem = next(stems) * 16
+        made.write(stem, at=1e9 + ord(stem[0]), reading=reading)
+
+    return sweep
+
+
+def made(scale: str = "small") -> Reproduction:
+    return reproduction("fedpg/table1", Stores(Path("runs"), ledgers(Path("runs"))), scale)
+
+
+def effect(of: Reproduction, name: str) -> Effect:
+    return next(each for each in of.effects if each.change.name == name)
+
+
+def page() -> str:
+    assert main(["fedpg/table1", "--out", "out"]) == 0
+    return Path("out/fedpg/table1/README.md").read_text()
+
+
+def test_a_page_has_both_readings_beside_each_other(add: Add) -> None:
+    """Within 2 points of print are Ditto's G-acc under the paper's reading (0.4; 0.389), Local's L-acc under the code's."""
+    add("paper", {"local": [8, 8], "ditto": [9, 9], "fedamp": [6, 6]}, steps=1)
+    add("code", {"local": [10, 10], "ditto": [5, 5]}, steps=2)
+    text = page()
+    row = next(line for line in text.splitlines() if line.startswith("| Local | "))
+    assert row.split(" | ")[1] == (
+        "paper: <u>0.800 ± 0.000</u> <sub>\N{MINUS SIGN}0.189 **≠**</sub><br>"
+        "code: 1.000 ± 0.000 <sub>+0.011</sub><br><sub>0.989 ± 0.018</sub>"
+    )
+    verdicts = [line for line in text.splitlines() if line.startswith(("| **paper**", "| **code**"))]
+    of = made()
+    assert [line.split(" | ")[1] for line in verdicts] == ["**1 of 7**", "**1 of 5**"]
+    assert of.verdicts["paper"].compared == 7  # L and G of three rows, GM of Ditto alone
+    differences = [abs(c.difference or 0.0) for c in of.readings["code"].papers if c.difference is not None]
+    assert of.verdicts["code"].difference == pytest.approx(100 * sum(differences) / 5)
+    assert text.index("| **code**") < text.index("| Local") < text.index("## What explains the difference")
+    assert "### Reading code\n" in text.partition("## Made by")[2]
+    assert "| FedPG | paper: missing<br>code: no code<br>" in text
+    assert {"curves.png", "curves-code.png"} <= {file.name for file in Path("out/fedpg/table1").iterdir()}
+    with open("out/fedpg/table1/table.csv", newline="") as file:
+        lines = [line for line in csv.DictReader(file) if (line["method"], line["metric"]) == ("local", "l_acc")]
+    found = [(line["reading"], line["value"], line["agrees"]) for line in lines if line["value"]]
+    assert found == [("paper", "0.8", "false"), ("code", "1", "true")]
+    index = [line for line in Path("out/index.md").read_text().splitlines() if line.startswith("| [fedpg/table1]")]
+    assert [line.split(" | ")[1] for line in index] == ["paper", "code"]
+    known = json.loads(Path("out/fedpg/table1/report.json").read_text())["trials"]
+    assert len(known) == 10
+
+
+def test_rows_of_ones_own_stand_in_the_same_place_under_both_readings(add: Add) -> None:
+    add("paper", {"mine": [8]}, steps=1)
+    add("code", {"another": [6], "mine": [7]}, steps=2)
+    of = made()
+    assert [list(each.layout.rows.values())[-2:] for each in of.readings.values()] == [["mine", "another"]] * 2
+    assert "| mine | paper: 0.800 ± 0.000<br>code: 0.700 ± 0.000 |" in page()
+
+
+def test_a_change_explains_a_gap_that_it_closes_by_half_as_predicted(add: Add) -> None:
+    """pFedMe's printed L- and G-acc are 0.946 and 0.757, its global model 0.83; FedProx's L-acc 0.946.
+
+    The change moves what stands there (the trained models: half of ten) by 0.1 points a correct answer.
+    """
+    add("paper", {"pfedme": [2, 2], "fedprox": [9, 9], "local": [8, 8]}, steps=1)
+    add("one_step", {"pfedme": [10, 10], "local": [8, 8]}, steps=2)
+    of = made()
+    assert list(of.readings) == ["paper"]
+    step = effect(of, "one_step")
+    assert of.effects[0] is step, "the only one that was measured"
+    shifts = {(s.base.line.method, s.base.line.metric): s for s in step.shifts}
+    assert set(shifts) == {("pfedme", m) for m in ("l_acc", "g_acc", "gm_acc")} | {
+        ("local", m) for m in ("l_acc", "g_acc")
+    }
+    own = shifts["pfedme", "g_acc"]  # 0.1, personal on all data, and 0.5, trained on all data
+    assert (own.before, own.after, own.seeds) == (pytest.approx(0.1), pytest.approx(0.5), 2)
+    assert own.points == pytest.approx(40.0)
+    assert own.closes == pytest.approx(0.4 / 0.657)
+    assert own.explains
+    assert not shifts["pfedme", "l_acc"].explains, "it closes 0.3 of 0.746"
+    assert shifts["pfedme", "gm_acc"].closes == pytest.approx(0.4 / 0.73)
+    assert shifts["local", "l_acc"].points == 0.0
+    assert step.size == pytest.approx((30 + 40 + 40) / 5)
+    assert of.explained == 2
+    text = page()
+    assert "| one_step | 22.0 points (5 cells, 2 seeds, scale small) | 2 of 5 | FedProx and pFedMe train" in text
+    assert "| one_step | pFedMe, FMNIST, PM G-acc. | 0.100 | 0.500 | 0.757 ± 0.071 | 61%, explained | up |" in text
+    assert "| epochs | not measured |  | five local epochs |" in text
+    assert "explains 2 gaps of reading paper" in text
+
+
+def test_a_gap_that_closes_against_what_was_predicted_or_overshoots_is_not_explained(add: Add) -> None:
+    """FedFomo's L-acc is expected to fall; here it rises from 0.5 to 0.9 (trained: half) where 0.991 is printed."""
+    add("paper", {"fedfomo": [4]}, steps=1)  # its row is of trained models under both readings: 0.2
+    add("fedfomo", {"fedfomo": [10]}, steps=2)  # 0.5
+    add("stale", {"fedfomo": [10]}, steps=3)
+    found = {s.base.line.metric: s for s in effect(made(), "fedfomo").shifts}
+    assert found["l_acc"].predicted == "down"
+    assert not found["l_acc"]._replace(after=0.9).explains
+    assert found["l_acc"]._replace(after=0.9, predicted="").explains
+    assert not found["l_acc"]._replace(after=2.5, predicted="").explains
+    assert {s.base.line.metric: s.predicted for s in effect(made(), "stale").shifts} == dict.fromkeys(found, "")
+
+
+def test_a_change_is_compared_at_its_own_scale_over_common_seeds(add: Add) -> None:
+    """The page is of the newest scale of a whole table; the change was tried at another, with one seed of two."""
+    add("paper", {"local": [4, 8]}, scale="150", steps=1)
+    add("paper", {"local": [9, 9]}, scale="small", steps=2)
+    add("stale", {"local": [6]}, scale="150", steps=3)
+    add("epochs", {"local": [6]}, scale="12", steps=4)  # no base of this scale
+    of = made()
+    stale = effect(of, "stale")
+    assert stale.scale == "150"
+    own = next(s for s in stale.shifts if s.base.line.metric == "l_acc")
+    assert (own.before, own.after, own.seeds) == (pytest.approx(0.4), pytest.approx(0.6), 1)
+    assert math.isnan(effect(of, "epochs").size)
+    assert of.explained == 0, "no gap of this scale was tried"
+    assert "at scale **small**" in page()
+
+
+def test_cells_that_a_change_does_not_reach_are_no_effect_of_it(add: Add) -> None:
+    """The same trial under both: Local is none of the rows that are changed."""
+    add("paper", {"local": [8], "apfl": [5]})
+    ledger = json.loads(Path(f"runs/sweeps/{'a' * 16}.json").read_text())
+    Path(f"runs/sweeps/{'b' * 16}.json").write_text(json.dumps({**ledger, "reading": "apfl"}))
+    assert effect(made(), "apfl").shifts == []
+    assert "| apfl | not measured |" in page()
+
+
+def test_an_expected_direction_is_up_or_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = Path("sweeps/reading/mine.yaml")
+    file.parent.mkdir(parents=True)
+    change = "{paper: a, code: b, where: c, set: train.lr=0.1, expected: {fedavg: {acc: %s}}}"
+    file.write_text("code: mine\nchanges:\n  rate: " + change % "up")
+    known = reading.read("mine")
+    assert known is not None
+    assert known.changes["rate"].expected == {"fedavg": {"acc": "up"}}
+    file.write_text("code: mine\nchanges:\n  rate: " + change % "higher")
+    with pytest.raises(UserError, match=r"changes\.rate\.expected\.fedavg is \{'acc': 'higher'\}: it has to name"):
+        reading.read("mine")
