@@ -32,10 +32,13 @@ def told(file: Path) -> str:
     return re.sub(r'src="data:[^"]*"', "", file.read_text())
 
 
-def indexed(folder: Path) -> dict[str, str]:
-    """The lines of an index by page."""
-    lines = (folder / "index.md").read_text().splitlines()
-    return {line.split("[")[1].split("]")[0]: line for line in lines if line.startswith("| [")}
+def indexed(folder: Path) -> dict[str, list[str]]:
+    """The lines of an index by page, one a reading."""
+    found: dict[str, list[str]] = {}
+    for line in (folder / "index.md").read_text().splitlines():
+        if line.startswith("| ["):
+            found.setdefault(line.split("[")[1].split("]")[0], []).append(line)
+    return found
 
 
 def test_the_index_has_each_page() -> None:

@@ -62,7 +62,7 @@ class Check(NamedTuple):
 
 
 class Ruling(NamedTuple):
-    """holds: True, "partly" or False; None where a cell that print has is missing."""
+    """holds: True, "partly" or False; None where a cell that print has is missing; "untold" where none can be there."""
 
     holds: bool | str | None
     checks: list[Check]

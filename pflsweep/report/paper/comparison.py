@@ -392,7 +392,7 @@ def title(column: Column) -> str:
 
 def rulings(of: Comparison, others: list[Comparison]) -> Iterator[tuple[dict[str, Any], Ruling]]:
     """The claims about a table, judged on our numbers; some look at `others`, the paper's further tables. What no run
-    could fill holds none of them back.
+    could fill holds none of them back; one of which then nothing is left is "untold".
     """
     cells = [cell for each in (of, *others) for cell in each.cells()]
     none = {(each.layout.table, *made.line.key) for each in (of, *others) for made in each.made.values() if made.none}
@@ -400,7 +400,9 @@ def rulings(of: Comparison, others: list[Comparison]) -> Iterator[tuple[dict[str
     for claim in published.claims(of.layout.paper, of.layout.table):
         if "bold" not in claim["expr"]:  # of print's typography: nothing that a run could tell
             needed = claims.needed_cells(claim, printed)
-            yield claim, claims.judge(claim, cells, needed - none)._replace(without=sorted(needed & none))
+            ruling = claims.judge(claim, cells, needed - none)._replace(without=sorted(needed & none))
+            untold = bool(ruling.without) and not ruling.checks and needed - none <= {cell.key for cell in cells}
+            yield claim, ruling._replace(holds="untold") if untold else ruling
 
 
 def _placeholders(of: Comparison) -> list[Statistic]:

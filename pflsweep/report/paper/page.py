@@ -177,7 +177,6 @@ def _sections(of: Reproduction, name: str, links: Links) -> dict[str, Any]:
     table = of.readings[name]
     return {
         "name": name,
-        "code": name == reading.CODE,
         "slowest": list(_slowest(table)),
         "missing": missing.lines(table),
         "correlations": list(_correlations(table)),

@@ -18,7 +18,8 @@ from pflsweep.report.paper.layout import Layout
 from pflsweep.report.paper.store import Store, Trial
 from pflsweep.util.errors import UserError
 
-VERDICTS = {True: "holds", "partly": "holds in part", False: "does not hold", None: "cannot be told yet"}
+COUNTED = {True: "holds", "partly": "holds in part", False: "does not hold", None: "cannot be told yet"}
+VERDICTS = {**COUNTED, "untold": "cannot be told"}
 READINGS = (PAPER, CODE)  # of a table; other readings of the code are single changes
 Ruled = list[tuple[dict[str, Any], Ruling]]
 
@@ -129,7 +130,7 @@ def _verdict(of: Comparison, ruled: Ruled) -> Verdict:
     taus = [each.tau for each in of.taus() if not math.isnan(each.tau)]
     said = [VERDICTS[ruling.holds] for _, ruling in ruled]
     mean, tau = (fmean(numbers) if numbers else math.nan for numbers in (points, taus))
-    return Verdict(sum(agree), len(agree), mean, tau, {word: said.count(word) for word in VERDICTS.values()})
+    return Verdict(sum(agree), len(agree), mean, tau, {word: said.count(word) for word in COUNTED.values()})
 
 
 def furthest(of: Comparison) -> list[Cell]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -300,6 +301,25 @@ def test_print_fed_back_agrees_with_itself(name: str) -> None:
     assert {m.agrees for m in of.made.values()} <= {True, None}
     assert {m.difference for m in of.made.values()} <= {0.0, None}
     assert of.complete == sum(m.line.value is not None for m in of.made.values())
+
+
+class EchoOfCode(Echo):
+    """The same where FedPG's own code is not public."""
+
+    def value(self, line: Printed) -> Value:
+        known = super().value(line)
+        return known._replace(mean=math.nan) if "fedpg" in line.method else known
+
+    def answer(self, setting: str, method: str) -> Answer:
+        return replace(super().answer(setting, method), without_code="fedpg" in method)
+
+
+def test_a_claim_about_rows_without_code_waits_for_nothing() -> None:
+    of = EchoOfCode(layout.read("fedpg/table1"), Store(Path(), "paper", []))
+    others = [EchoOfCode(layout.read(name), of.store) for name in others_needed(of.layout)]
+    held = {claim["id"]: ruling.holds for claim, ruling in rulings(of, others)}
+    assert (held["fedpg-t1-1"], held["fedpg-t1-12"]) == ("untold", "untold"), "FedPG against others, and itself"
+    assert held["fedpg-t1-5"] == "partly", "of the others, as in print"
 
 
 @pytest.mark.parametrize("name", [name for name in layout.names() if layout.read(name).in_print])

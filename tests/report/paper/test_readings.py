@@ -51,7 +51,7 @@ def page() -> str:
 
 
 def test_a_page_has_both_readings_beside_each_other(add: Add) -> None:
-    """Within 2 points of print are Ditto's G-acc under the paper's reading (0.4; 0.389), Local's L-acc under the code's."""
+    """Near print are Ditto's G-acc under the paper's reading (0.4; 0.389) and Local's L-acc under the code's."""
     add("paper", {"local": [8, 8], "ditto": [9, 9], "fedamp": [6, 6]}, steps=1)
     add("code", {"local": [10, 10], "ditto": [5, 5]}, steps=2)
     text = page()
