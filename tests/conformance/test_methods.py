@@ -95,11 +95,13 @@ def extractor_twice(s: Sizes) -> float:
 
 
 ROUNDING = 1e-12
+LONG_SUMS = 1e-10  # a loss with a second part of weight 0 is summed by autograd, in another order
 TWO_EXITS = HARD + " train.lr=0.3 algorithm.gamma=0.5 algorithm.keep=0.5"  # of SplitGP, apart early
 TWO_GROUPS = (  # of 15 clients with five classes each, trained until their little data has no more to give
     HARD + " partition.clients=30 partition.classes_per_client=5 train.participation=1 train.batch=48 train.epochs=5 "
     "train.lr=0.3 train.rounds=12"
 )
+TAUGHT = ALIKE + " train.epochs=5 train.lr=0.3 train.participation=1"  # little data, whose labels are soon learnt
 AMP = {"alpha": 0.5, "sigma": 4.0, "lam": 0.5}  # models of the tiny federation are about 2 apart
 EVERYBODY = {"participation": 1.0}
 TABLE = {
@@ -463,6 +465,17 @@ TABLE = {
         values={"share": 0.2},
         reductions=(Reduction("fedavg", {"share": 0.0}, ROUNDING),),
         works=(Works("a public set", off="algorithm.share=0"),),
+    ),
+    "fml": Row(
+        two,
+        reductions=(
+            Reduction("fedavg", {"beta": 1.0}, LONG_SUMS),
+            Reduction("local", {"alpha": 1.0}, LONG_SUMS, personal=True, schedule=EVERYBODY),
+        ),
+        works=(
+            Works("a model of its own", off="algorithm=fedavg"),
+            Works("a teacher of all", off="algorithm.alpha=1", on="algorithm.beta=0.9", where=TAUGHT),
+        ),
     ),
     "as_run/pfedplat_apfl": Row(two, reductions=(Reduction("fedavg", {}),)),  # w's path, whatever alpha does
     "as_run/pfedplat_ditto": Row(two),

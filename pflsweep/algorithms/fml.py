@@ -1,0 +1,82 @@
+"""FML: each client's own model and its copy of the global one teach each other."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Method, hyper
+from pflsweep.methods.task import Batch, Loss, cross_entropy, mean_over
+from pflsweep.ops.vmap import per_client
+
+
+class Work(NamedTuple):
+    w: Tensor  # [C, P] the meme model, a fork of the global one
+    opt: Tensor  # [C, P] or [C, 0]
+    v: Tensor  # [C, P] the personalised model
+    v_opt: Tensor  # [C, P] or [C, 0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FML(Method):
+    """Shen, Zhang, Jia, Zhang, Huang, Zhou, Kuang, Wu, Wu: Federated Mutual Learning. arXiv 2020.
+    https://arxiv.org/abs/2006.16765
+
+    alpha = beta = 1 trains Local and FedAvg side by side. Here both models have one architecture; that clients may
+    choose their own is beyond one vector a client. What the paper leaves open, or where public code (PFLlib) differs:
+    - the teacher is a constant of its pupil's gradient, as in deep mutual learning (Zhang et al. 2018); PFLlib's
+      gradients flow through both predictions, so each model also learns to be easy to imitate;
+    - both learn from predictions of before the batch's step, and the teacher's are made without dropout;
+    - the divergence is summed over classes (PFLlib takes the mean over them, a K-th of it);
+    - gradients are not clipped (PFLlib: their norm, at 10);
+    - memes are averaged with the run's weights (the paper: a plain mean).
+    """
+
+    paper = "Shen et al., arXiv 2020"
+    unsampled_model = "the newest global model"
+    cost = "a second model is trained on each batch, and each takes a forward pass more; P a client is kept"
+    dp_incompatible_reason = "teachers see whole batches, and what private training makes of that was not examined"
+
+    alpha: float = hyper("weight of the labels in the personalised model's loss; the meme has the rest", low=0, high=1)
+    beta: float = hyper("weight of the labels in the meme's loss; the personalised model has the rest", low=0, high=1)
+
+    init = stock.global_server
+    init_client = stock.own_model
+    send = stock.broadcast
+    fit = stock.local_epochs
+    aggregate = stock.average
+    personal = stock.personal_is_own_once_sampled
+    global_model = stock.shared_model
+
+    @classmethod
+    def passes(cls, epochs: int, **values: Any) -> float:
+        return 2
+
+    def start(self, given: Given, data: Any) -> Work:
+        w, v = given.down.w, given.client.w
+        return Work(w, self.opt.init(w), v, self.opt.init(v))
+
+    @per_client
+    def step(self, given: Given, work: Work, batch: Batch) -> Work:
+        """SGD on L_local = alpha L_C + (1 - alpha) KL(p_meme || p_local); on L_meme with beta, and the two swapped."""
+        g = self.task.grad(work.w, batch, self.taught(self.beta, work.v, batch))
+        g_v = self.task.grad(work.v, batch, self.taught(self.alpha, work.w, batch))
+        return Work(
+            *self.opt.update(work.w, work.opt, g, given.turn.lr),
+            *self.opt.update(work.v, work.v_opt, g_v, given.turn.lr),
+        )
+
+    def taught(self, weight: float | Tensor, teacher: Tensor, batch: Batch) -> Loss:
+        """Return the loss weight * CE + (1 - weight) * KL(p_teacher || p) of one client's batch."""
+        z = self.task.below(teacher, batch, 1).x
+        log_p = self.task.classify(teacher[self.task.head], z).log_softmax(1)
+
+        def loss(logits: Tensor, batch: Batch) -> Tensor:
+            divergence = (log_p.exp() * (log_p - logits.log_softmax(1))).sum(1)
+            return weight * cross_entropy(logits, batch) + (1 - weight) * mean_over(divergence, batch)
+
+        return loss
+
+    def finish(self, given: Given, data: Any, work: Work) -> tuple[stock.Up, stock.Own]:
+        return stock.Up(work.w), stock.Own(work.v)
