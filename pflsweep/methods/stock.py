@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pflsweep.methods.protocol import Empty, Given, Method, Setup, Turn, Vector
-from pflsweep.methods.task import Batch
+from pflsweep.methods.task import Batch, by_class
 from pflsweep.models.blocks import head_of
 from pflsweep.ops.vmap import alone, chunk_of, only, per_client, tree_map
 from pflsweep.util.errors import UserError
@@ -140,6 +140,17 @@ def pulled(g: Tensor, strength: float | Tensor, w: Tensor, anchor: Tensor) -> Te
 def loss(self: Method, w: Tensor, batch: Batch) -> Tensor:
     """f_B(w), for data.mean."""
     return self.task.loss(w, batch)
+
+
+@per_client
+def class_features(self: Method, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """What the head sees, summed by class [K, D], and class counts [K], each per sample of the batch: for data.mean."""
+    return by_class(self.task.below(w, batch, 1).x, batch, self.task.classes)
+
+
+def class_means(sums: Tensor, share: Tensor) -> Tensor:
+    """Means [..., K, D] of what `class_features` sums, the prototypes; 0 for a class without samples."""
+    return sums / torch.where(share > 0, share, 1)[..., None]
 
 
 def run(step: Callable, given: Any, work: Any, batches: Iterable[Batch | tuple[Batch, ...]]) -> Any:

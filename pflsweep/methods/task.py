@@ -60,14 +60,23 @@ def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     return mean_over(F.cross_entropy(logits, batch.y, reduction="none"), batch)
 
 
+def by_class(values: Tensor, batch: Batch, classes: int) -> tuple[Tensor, Tensor]:
+    """Values [B, D] summed by class [K, D], and the classes' counts [K], both divided by the batch's samples."""
+    here = (batch.y[:, None] == torch.arange(classes, device=batch.y.device)).to(values.dtype)
+    if batch.mask is None:
+        return here.T @ values / len(values), here.mean(0)
+    here = here * batch.mask[:, None].to(values.dtype) / batch.mask.sum().clamp(min=1)
+    return here.T @ torch.where(batch.mask[:, None], values, 0), here.sum(0)
+
+
 class Task:
     """A model's architecture and its loss.
 
     precision: "fp32"; "tf32", which the trial sets for all products on a GPU; or "bf16", PyTorch's autocast in training
     passes: parameters, gradients' sums, updates and evaluation stay fp32.
     compiled: the size of batches on which gradients of the plain loss are compiled programs; 0: none are.
-    size: P. extractor, head: slices of w. blocks: one slice a block, bottom to top. A task is one thread's: a forward
-    pass puts its parameters into the one model.
+    size: P. width: D, what the head sees of a sample. extractor, head: slices of w. blocks: one slice a block, bottom
+    to top. A task is one thread's: a forward pass puts its parameters into the one model.
     dense: the gradient written out, where all layers are linear or ReLU; else None, and autograd computes it.
     """
 
@@ -97,7 +106,7 @@ class Task:
         self._last: tuple[Tensor, Callable, Any] | None = None  # w of the last gradient, and what was made of it
         self.head = self.blocks[-1]
         self.extractor = slice(0, self.head.start)
-        self.classes = head_of(model).out_features
+        self.classes, self.width = head_of(model).out_features, head_of(model).in_features
         self.calibrated = any(getattr(module, "calibrated", False) for module in model.modules())
         blocks = list(model._modules.items())
         self._spans = {

@@ -15,6 +15,7 @@ from pflsweep.commands.check import case_of, method_at
 from pflsweep.config.compose import options
 from pflsweep.config.schema import check_fields
 from pflsweep.conformance.case import Case, Sizes, advance, assert_same, difference, known, models
+from pflsweep.conformance.fixtures import CLASSES
 from pflsweep.conformance.properties import (
     PROPERTIES,
     Property,
@@ -92,6 +93,10 @@ def two(s: Sizes) -> float:
 
 def extractor_twice(s: Sizes) -> float:
     return 2 * s.extractor
+
+
+def prototypes_twice(s: Sizes) -> float:
+    return 2 * (s.head - CLASSES)  # K D; the head has biases
 
 
 ROUNDING = 1e-12
@@ -475,6 +480,32 @@ TABLE = {
         works=(
             Works("a model of its own", off="algorithm=fedavg"),
             Works("a teacher of all", off="algorithm.alpha=1", on="algorithm.beta=0.9", where=TAUGHT),
+        ),
+    ),
+    "fedproto": Row(
+        prototypes_twice,
+        values={"inference": "head"},
+        reductions=(Reduction("local", {"lam": 0.0}, LONG_SUMS, personal=True, schedule=EVERYBODY),),
+        works=(
+            Works(
+                "prototypes of all",
+                off="algorithm.lam=0 algorithm.inference=head",
+                on="algorithm.lam=0.3",
+                where=SOME_ALIKE,
+            ),
+        ),
+    ),
+    "fedproto prototypes": Row(
+        prototypes_twice,
+        "fedproto",
+        {"regulariser": "prototypes"},
+        works=(
+            Works(
+                "near the prototypes of all",
+                off="algorithm.lam=0",
+                on="algorithm.lam=0.3",
+                where=GROUPS + " algorithm.inference=head algorithm.regulariser=prototypes",
+            ),
         ),
     ),
     "as_run/pfedplat_apfl": Row(two, reductions=(Reduction("fedavg", {}),)),  # w's path, whatever alpha does
