@@ -508,6 +508,15 @@ TABLE = {
             ),
         ),
     ),
+    "fedcac": Row(
+        two,
+        values={"tau": 0.4, "beta": 20.0},
+        reductions=(
+            Reduction("fedavg", {"tau": 0.0}),
+            Reduction("local", {"tau": 1.0, "beta": 0.0}, personal=True, schedule=EVERYBODY),
+        ),
+        works=(Works("critical parameters among a few", off="algorithm.tau=0", on="algorithm.tau=0.5"),),
+    ),
     "as_run/pfedplat_apfl": Row(two, reductions=(Reduction("fedavg", {}),)),  # w's path, whatever alpha does
     "as_run/pfedplat_ditto": Row(two),
     "as_run/pfedplat_fedfomo": Row(lambda s: (s.M + 2) * s.P, values={"every": 1}),
