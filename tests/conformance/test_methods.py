@@ -515,7 +515,25 @@ TABLE = {
             Reduction("fedavg", {"tau": 0.0}),
             Reduction("local", {"tau": 1.0, "beta": 0.0}, personal=True, schedule=EVERYBODY),
         ),
-        works=(Works("critical parameters among a few", off="algorithm.tau=0", on="algorithm.tau=0.5"),),
+        works=(
+            Works("critical parameters of its own", off="algorithm.tau=0", on="algorithm.tau=0.5"),
+            Works(
+                "critical parameters among a few",
+                off="algorithm.beta=0",
+                on="algorithm.beta=20",
+                where=GROUPS + " algorithm.tau=0.7",
+            ),
+        ),
+    ),
+    "fedas": Row(
+        extractor_twice,
+        values={"align_lr": 0.1},
+        reductions=(Reduction("local", {"align_epochs": 0}, personal=True, where={"order": [0]}),),
+        works=(
+            Works("a model of its own", off="algorithm=fedavg"),
+            # by a few tenths of a point; where clients take part half the time it makes no difference
+            Works("aligned features", off="algorithm.align_epochs=0", on="algorithm.align_lr=0.1", where=GROUPS),
+        ),
     ),
     "as_run/pfedplat_apfl": Row(two, reductions=(Reduction("fedavg", {}),)),  # w's path, whatever alpha does
     "as_run/pfedplat_ditto": Row(two),
