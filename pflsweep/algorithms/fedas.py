@@ -32,11 +32,11 @@ class FedAS(Method):
 
     Parameter alignment: the received extractor learns to give the mean features that the client's previous model gives
     to each class. Client synchronisation: extractors are averaged by the trace of their clients' Fisher information, so
-    that under-trained stragglers weigh little. Written from the authors' code (xiyuanyang45/FedAS, as in PFLlib and
-    FL-bench); the paper's text was not at hand. What is decided here:
+    that under-trained stragglers weigh little. Written from the authors' code (xiyuanyang45/FedAS); the paper's text
+    was not at hand. What is decided here, or differs:
     - the trace is the sum over mini-batches of |grad f_B|^2, as in the code; the definition takes each sample apart;
-    - a batch is aligned sample by sample, each class weighing the same, as in PFLlib (FL-bench: by its class means);
-    - a client's first turn aligns nothing, since there is no previous model (PFLlib: the random initial one);
+    - a batch is aligned sample by sample, each class weighing the same, as in the code (FL-bench: by its class means);
+    - a client's first turn aligns nothing, since there is no previous model (the code: the random initial one);
     - a turn whose traces are all 0 takes the run's weights;
     - clients are evaluated with the model of their own last turn, extractor included, as in the code.
     """

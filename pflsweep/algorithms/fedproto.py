@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pflsweep.methods import stock
 from pflsweep.methods.protocol import Given, Ids, Method, Setup, Turn, Vector, hyper
-from pflsweep.methods.task import Batch, by_class, cross_entropy, mean_over
+from pflsweep.methods.task import Batch, by_class, cross_entropy
 from pflsweep.ops.vmap import per_client
 
 
@@ -75,8 +75,7 @@ class FedProto(Method):
 
         def loss(logits: Tensor, z: Tensor, batch: Batch) -> Tensor:
             if self.regulariser == "samples":
-                apart = (z - prototypes[batch.y]).square().mean(1) * known[batch.y]
-                return cross_entropy(logits, batch) + self.lam * mean_over(apart, batch)
+                return cross_entropy(logits, batch) + self.lam * stock.apart_from(prototypes, known, z, batch)
             sums, share = by_class(z, batch, self.task.classes)
             squares = (stock.class_means(sums, share) - prototypes).square().sum(1)
             lengths = squares.clamp(min=torch.finfo(z.dtype).tiny).sqrt()  # its slope at 0 is taken to be 0
@@ -92,11 +91,7 @@ class FedProto(Method):
 
     def aggregate(self, server: Server, up: Up, turn: Turn) -> Server:
         """C-bar^(j) = sum_i |D_ij| / N_j C_i^(j) (eq. 6)"""
-        counts = up.counts.to(up.prototypes.dtype)
-        n = counts.sum(0)
-        sums = torch.einsum("ik,ikd->kd", counts, up.prototypes)
-        mean = torch.where(n[:, None] > 0, stock.class_means(sums, n), server.prototypes)
-        return Server(mean, server.known | (n > 0))
+        return Server(*stock.average_prototypes(server.prototypes, server.known, up.prototypes, up.counts))
 
     def personal(self, server: Server, client: stock.Own, data: Any, turn: Turn) -> Tensor:
         """The client's model and, for `logits`, the prototypes and which are known: [C, P + K D + K]."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pflsweep.methods.protocol import Empty, Given, Method, Setup, Turn, Vector
-from pflsweep.methods.task import Batch, by_class
+from pflsweep.methods.task import Batch, by_class, mean_over
 from pflsweep.models.blocks import head_of
 from pflsweep.ops.vmap import alone, chunk_of, only, per_client, tree_map
 from pflsweep.util.errors import UserError
@@ -151,6 +151,21 @@ def class_features(self: Method, w: Tensor, batch: Batch) -> tuple[Tensor, Tenso
 def class_means(sums: Tensor, share: Tensor) -> Tensor:
     """Means [..., K, D] of what `class_features` sums, the prototypes; 0 for a class without samples."""
     return sums / torch.where(share > 0, share, 1)[..., None]
+
+
+def average_prototypes(old: Tensor, known: Tensor, new: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Means [K, D] of clients' prototypes [C, K, D] by their counts [C, K]; a class that nobody has keeps its old one.
+
+    Second, which classes are known now: [K].
+    """
+    n = counts.sum(0)
+    mean = class_means(torch.einsum("ik,ikd->kd", counts.to(new.dtype), new), n)
+    return torch.where(n[:, None] > 0, mean, old), known | (n > 0)
+
+
+def apart_from(prototypes: Tensor, known: Tensor, z: Tensor, batch: Batch) -> Tensor:
+    """Mean over a batch and D of the squared distance of features z [B, D] to their classes' known prototypes."""
+    return mean_over((z - prototypes[batch.y]).square().mean(1) * known[batch.y], batch)
 
 
 def run(step: Callable, given: Any, work: Any, batches: Iterable[Batch | tuple[Batch, ...]]) -> Any:

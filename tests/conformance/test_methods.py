@@ -535,6 +535,16 @@ TABLE = {
             Works("aligned features", off="algorithm.align_epochs=0", on="algorithm.align_lr=0.1", where=GROUPS),
         ),
     ),
+    "fedpac": Row(
+        lambda s: 2 * s.P + 3 * (s.head - CLASSES),
+        reductions=(
+            Reduction("fedrep", {"lam": 0.0, "head_lr": None}, LONG_SUMS, personal=True, where={"order": [0]}),
+        ),
+        works=(
+            Works("heads that are alike help each other", off="algorithm=fedrep", where=SOME_ALIKE),
+            Works("aligned features", off="algorithm.lam=0", where=SOME_ALIKE),
+        ),
+    ),
     "as_run/pfedplat_apfl": Row(two, reductions=(Reduction("fedavg", {}),)),  # w's path, whatever alpha does
     "as_run/pfedplat_ditto": Row(two),
     "as_run/pfedplat_fedfomo": Row(lambda s: (s.M + 2) * s.P, values={"every": 1}),
