@@ -99,7 +99,8 @@ class Simulation:
         self.verbs, self.task, self.federation, self.schedule = verbs, task, federation, schedule
         self.metrics = metrics
         w0 = w0.to(federation.device, federation.dtype)
-        setup = Setup(federation.clients, self.cohort_size, schedule.rounds, federation.classes, federation.sizes)
+        key = random.tensor_key(federation.seed, "method").to(federation.device)
+        setup = Setup(federation.clients, self.cohort_size, schedule.rounds, federation.classes, federation.sizes, key)
         self.server = verbs.init(w0, setup)
         self.clients = Clients(verbs.init_client(w0, setup), federation.clients)
         keeps = schedule.optimiser_state == "kept"

@@ -41,6 +41,7 @@ class Setup(NamedTuple):
     rounds: int  # T
     classes: int  # K
     sizes: Tensor  # [N] training samples of each client
+    key: Tensor  # [] int64 of the run's seed, for ops.random: what a method draws of its own, such as layers
 
 
 class Turn(NamedTuple):

@@ -13,6 +13,7 @@ from torch import Tensor
 from pflsweep.methods.protocol import Empty, Given, Method, Setup, Turn, Vector
 from pflsweep.methods.task import Batch, by_class, mean_over
 from pflsweep.models.blocks import head_of
+from pflsweep.ops import random
 from pflsweep.ops.vmap import alone, chunk_of, only, per_client, tree_map
 from pflsweep.util.errors import UserError
 
@@ -79,6 +80,11 @@ def last_bias(self: Any) -> slice:
     if head_of(self.task.model).bias is None:
         raise UserError("The model's last layer has no bias, and this method makes it personal: use another model.")
     return slice(self.task.size - self.task.classes, self.task.size)
+
+
+def drawn_linear(key: Tensor, inputs: int, outputs: int) -> Tensor:
+    """A layer's weights [outputs, inputs] and biases as one vector, from nn.Linear's distribution, in float32."""
+    return (2 * random.uniform(key, (outputs * inputs + outputs,)) - 1) / inputs**0.5
 
 
 def to_all(w: Tensor, turn: Turn) -> Tensor:

@@ -213,6 +213,27 @@ class Task:
         private, written_out = batch.private is not None, self.dense is not None and self._is_plain(batch)
         return vmapped() or private or written_out or self._compiles(batch)
 
+    def trained_features(self, w: Tensor, batch: Batch) -> Tensor:
+        """What the head sees in a training pass, dropout included, for `value_and_grad_of`: w [P + Q] -> [B, D]."""
+        with context(key=batch.key, mask=batch.mask), self._cast(batch.x):
+            return self.lower(w, batch.x, 1).to(w.dtype)
+
+    def value_and_grad_of(self, loss: Loss, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return loss(w, batch), a scalar, and its gradient in all of w [P + Q], whose last Q numbers are the method's.
+
+        So a method has layers of its own beside the model's. The loss is a training pass that it writes, of
+        `trained_features` and `classify`. Raises ValueError for a private batch, which this does not clip.
+        """
+        if batch.private is not None:
+            raise ValueError("value_and_grad_of does not clip: a method that uses it must say dp_incompatible_reason")
+        if vmapped():
+            g, value = torch.func.grad_and_value(loss)(w, batch)
+            return value, g
+        free = w.detach().requires_grad_()
+        with torch.enable_grad():
+            value = loss(free, batch)
+        return value.detach(), torch.autograd.grad(value, free)[0]
+
     # Inside
 
     def _is_plain(self, batch: Batch) -> bool:

@@ -16,7 +16,7 @@ HEAD_ALONE = 1 / 3  # a gradient of the head is little more than a forward pass
 
 def gradients(monkeypatch: pytest.MonkeyPatch, method: type, values: dict[str, Any], epochs: int) -> float:
     """Samples of which two rounds of training take a gradient of the whole model."""
-    counted, real = [], Task._grads
+    counted, real, real_of = [], Task._grads, Task.value_and_grad_of
 
     def counting(task: Task, w: torch.Tensor, batch: Batch, loss: Any, part: slice | None, top: Any, seen: bool) -> Any:
         if top is None:
@@ -24,8 +24,13 @@ def gradients(monkeypatch: pytest.MonkeyPatch, method: type, values: dict[str, A
             counted.append(share * (len(batch.y) if batch.mask is None else int(batch.mask.sum())))
         return real(task, w, batch, loss, part, top, seen)
 
+    def counting_of(task: Task, loss: Any, w: torch.Tensor, batch: Batch) -> Any:
+        counted.append(len(batch.y) if batch.mask is None else int(batch.mask.sum()))
+        return real_of(task, loss, w, batch)
+
     with monkeypatch.context() as patched:
         patched.setattr(Task, "_grads", counting)
+        patched.setattr(Task, "value_and_grad_of", counting_of)
         case = Case(lambda task, opt, _: method(task=task, opt=opt, epochs=epochs, **values), plain=True)
         advance(case.simulation(epochs=epochs, participation=1.0), 2)
     return sum(counted)

@@ -99,6 +99,7 @@ def prototypes_twice(s: Sizes) -> float:
     return 2 * (s.head - CLASSES)  # K D; the head has biases
 
 
+WIDTH = 5  # features of the tiny model
 ROUNDING = 1e-12
 LONG_SUMS = 1e-10  # a loss with a second part of weight 0 is summed by autograd, in another order
 TWO_EXITS = HARD + " train.lr=0.3 algorithm.gamma=0.5 algorithm.keep=0.5"  # of SplitGP, apart early
@@ -544,6 +545,11 @@ TABLE = {
             Works("heads that are alike help each other", off="algorithm=fedrep", where=SOME_ALIKE),
             Works("aligned features", off="algorithm.lam=0", where=SOME_ALIKE),
         ),
+    ),
+    "fedcp": Row(
+        lambda s: 2 * (s.P + 2 * WIDTH * WIDTH + 6 * WIDTH),  # the policy: a linear layer and its norm
+        # beside FedPer the split does not pay in so few rounds, nor MMD beside lam=0: no line claims either
+        works=(Works("a head of its own", off="algorithm=fedavg"),),
     ),
     "as_run/pfedplat_apfl": Row(two, reductions=(Reduction("fedavg", {}),)),  # w's path, whatever alpha does
     "as_run/pfedplat_ditto": Row(two),
