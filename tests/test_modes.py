@@ -38,6 +38,7 @@ OWN_LOSS = (
     "fedproto",
     "fedproto prototypes",
     "fedcp",
+    "gpfl",
 )  # they have no gradients of the plain loss
 TRACED: dict[Any, Any] = {}  # programs of all tests
 # ALA and DP-SGD have gradients of their own, the same whatever they stand before

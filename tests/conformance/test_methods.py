@@ -551,6 +551,10 @@ TABLE = {
         # beside FedPer the split does not pay in so few rounds, nor MMD beside lam=0: no line claims either
         works=(Works("a head of its own", off="algorithm=fedavg"),),
     ),
+    "gpfl": Row(
+        lambda s: 2 * (s.extractor + CLASSES * WIDTH + 2 * (WIDTH * WIDTH + 3 * WIDTH)),  # embeddings and valve
+        works=(Works("a head and features of its own", off="algorithm=fedavg"),),
+    ),
     "as_run/pfedplat_apfl": Row(two, reductions=(Reduction("fedavg", {}),)),  # w's path, whatever alpha does
     "as_run/pfedplat_ditto": Row(two),
     "as_run/pfedplat_fedfomo": Row(lambda s: (s.M + 2) * s.P, values={"every": 1}),
