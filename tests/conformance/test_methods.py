@@ -553,7 +553,12 @@ TABLE = {
     ),
     "gpfl": Row(
         lambda s: 2 * (s.extractor + CLASSES * WIDTH + 2 * (WIDTH * WIDTH + 3 * WIDTH)),  # embeddings and valve
+        # it learns more slowly than FedPer, which stays ahead in so few rounds: no line claims that the valve pays
         works=(Works("a head and features of its own", off="algorithm=fedavg"),),
+    ),
+    "pfedfda": Row(
+        lambda s: 2 * (s.extractor + CLASSES * WIDTH + WIDTH * WIDTH),
+        works=(Works("an adapted classifier", off="algorithm=fedavg"),),
     ),
     "as_run/pfedplat_apfl": Row(two, reductions=(Reduction("fedavg", {}),)),  # w's path, whatever alpha does
     "as_run/pfedplat_ditto": Row(two),
