@@ -123,9 +123,9 @@ class PFedFDA(Method):
         for k in range(FOLDS):
             local = self.estimated(means, z, of_class & (tried & (fold != k))[:, None])
             held = Batch(z, y, tried & (fold == k), None, None)
-            steps = torch.arange(BETAS, device=z.device) / (BETAS - 1)
+            steps = torch.arange(BETAS, device=z.device).to(z.dtype) / (BETAS - 1)
             losses.append(torch.stack([self.loss_at(beta, local, (means, covariance), counts, held) for beta in steps]))
-        beta = (sum(losses).argmin() / (BETAS - 1)).to(z.dtype)  # type: ignore[union-attr]
+        beta = torch.stack(losses).sum(0).argmin().to(z.dtype) / (BETAS - 1)
         own_means, own_covariance = self.estimated(means, z, of_class)
         return beta * own_means + (1 - beta) * means, beta * own_covariance + (1 - beta) * covariance, counts
 
@@ -139,9 +139,7 @@ class PFedFDA(Method):
         return own, apart.T @ apart / (n.sum() - 1).clamp(min=1) + self.ridge * torch.eye(z.shape[1]).to(z)
 
     def loss_at(self, beta: Tensor, local: Any, common: Any, counts: Tensor, held: Batch) -> Tensor:
-        means, covariance = (
-            beta.to(a.dtype) * a + (1 - beta.to(a.dtype)) * b for a, b in zip(local, common, strict=True)
-        )
+        means, covariance = (beta * a + (1 - beta) * b for a, b in zip(local, common, strict=True))
         return cross_entropy(self.task.classify(bayes(means, covariance, counts), held.x), held)
 
     @per_client
@@ -151,9 +149,10 @@ class PFedFDA(Method):
 
 def bayes(means: Tensor, covariance: Tensor, counts: Tensor) -> Tensor:
     """The head [H] with weights Sigma^-1 mu_k and biases log pi_k - mu_k^T Sigma^-1 mu_k / 2."""
+    counts = counts.to(means.dtype)
     prior = counts / counts.sum() + EPSILON
     eye = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
     shrunk = (1 - EPSILON) * covariance + EPSILON * covariance.trace() / len(covariance) * eye
     weights = torch.linalg.solve(shrunk, means.T).T
     bias = (prior / prior.sum()).log() - (means * weights).sum(1) / 2
-    return torch.cat([weights.flatten(), bias.to(weights.dtype)])
+    return torch.cat([weights.flatten(), bias])
