@@ -9,7 +9,6 @@ from torch import Tensor
 from pflsweep.methods import stock
 from pflsweep.methods.protocol import Empty, Given, Method, Setup, Turn, Vector, hyper
 from pflsweep.methods.task import Batch, cross_entropy
-from pflsweep.models.blocks import head_of
 from pflsweep.ops import random
 from pflsweep.ops.vmap import per_client
 from pflsweep.util.errors import UserError
@@ -67,7 +66,7 @@ class PFedFDA(Method):
     global_model = stock.no_global_model
 
     def __post_init__(self) -> None:
-        if head_of(self.task.model).bias is None:
+        if self.task.size - self.task.head.start == self.task.classes * self.task.width:
             raise UserError("The model's last layer has no bias, which pFedFDA's classifier needs: use another model.")
 
     def init(self, w: Tensor, setup: Setup) -> Server:

@@ -1,5 +1,7 @@
 """A model as one flat vector is the plain model: same logits, same gradients, parts are slices."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,7 +9,7 @@ from torch import Tensor, nn
 
 from pflsweep.conformance.fixtures import CLASSES, fixture
 from pflsweep.methods.optimizer import Sgd
-from pflsweep.methods.task import Batch, Task, cross_entropy, mean_over
+from pflsweep.methods.task import Batch, Private, Task, by_class, cross_entropy, mean_over
 from pflsweep.models.blocks import model_of
 from pflsweep.models.layers import context
 from pflsweep.ops.vmap import per_client
@@ -175,6 +177,42 @@ def test_mean_over_leaves_out_the_padding() -> None:
     values = torch.tensor([[1.0, 2.0], [3.0, 6.0], [float("nan"), 9.0]])
     assert mean_over(values, batch(3, torch.tensor([1, 1, 0]).bool())).tolist() == [2.0, 4.0]
     assert mean_over(values[:2], batch(2)).tolist() == [2.0, 4.0]
+
+
+def test_sums_by_class_leave_out_the_padding() -> None:
+    x, y = torch.tensor([[1.0], [2], [4], [torch.inf]]), torch.tensor([0, 2, 0, 2])
+    rows = Batch(x, y, torch.tensor([True, True, True, False]), None, None)
+    sums, share = by_class(x, rows, CLASSES)
+    torch.testing.assert_close(sums, torch.tensor([[5 / 3], [0], [2 / 3]]))
+    torch.testing.assert_close(share, torch.tensor([2 / 3, 0, 1 / 3]))
+    whole = by_class(x[:3], Batch(x[:3], y[:3], None, None, None), CLASSES)
+    torch.testing.assert_close((sums, share), whole)
+
+
+def scaled(task: Task) -> Any:
+    """A loss with a number of its own after the model's: the features are multiplied by it."""
+
+    def loss(w: Tensor, batch: Batch) -> Tensor:
+        z = task.trained_features(w, batch)
+        return cross_entropy(task.classify(w[task.head], w[task.size] * z), batch)
+
+    return loss
+
+
+def test_a_gradient_goes_beyond_the_model(model: nn.Sequential, task: Task) -> None:
+    w, rows = task.vector(model), batch()
+    value, g = task.value_and_grad_of(scaled(task), torch.cat([w, w.new_ones(1)]), rows)
+    plain, expected = task.value_and_grad(w, rows)
+    torch.testing.assert_close((value, g[:-1]), (plain, expected))
+    lifted = task.value_and_grad_of(scaled(task), torch.cat([w, w.new_full((1,), 1 + 1e-6)]), rows)[0]
+    assert (lifted - value) / 1e-6 == pytest.approx(float(g[-1]), rel=1e-4)
+
+
+def test_a_gradient_beyond_the_model_is_never_private(model: nn.Sequential, task: Task) -> None:
+    private = Private(torch.tensor(7.0), torch.tensor(0), 1.0, 0.0, [])
+    w = torch.cat([task.vector(model), torch.ones(1, dtype=torch.float64)])
+    with pytest.raises(ValueError, match="dp_incompatible_reason"):
+        task.value_and_grad_of(scaled(task), w, batch()._replace(private=private))
 
 
 def test_dropout_is_noise_of_the_key_and_of_training_alone() -> None:
