@@ -22,10 +22,11 @@ class FedCAC(Method):
     Cautiously Aggressive Collaboration. ICCV 2023. https://arxiv.org/abs/2309.11103
 
     tau = 0 is FedAvg. The server knows what it sent, so it finds the masks itself: they do not travel, and a client
-    downloads its model as merged. What the paper leaves open, or where the authors' code differs:
-    - the critical parameters are the floor(tau n) most sensitive ones of each tensor, as in the code (the paper: of
-      each layer), those as sensitive as the last among them, and none that did not move;
-    - overlaps are compared within the cohort; the absent keep masks and customized models (the paper: all take part);
+    downloads its model as merged. Written from the authors' code (kxzxvbk/Fling); the paper's text was not at hand.
+    What is decided here, or differs:
+    - the critical parameters are the floor(tau n) most sensitive ones of each tensor, as in the code, with
+      those as sensitive as the last among them, and none that did not move;
+    - overlaps are compared within the cohort; the absent keep masks and customized models (the code: all take part);
     - after `beta` rounds nobody shares critical parameters, also where all overlaps are equal;
     - w_g is averaged with the run's weights, customized models plainly.
     """

@@ -22,7 +22,8 @@ class FedCP(Method):
 
     The policy network (CPN) is a linear layer of the features times the client's context, with layer norm and ReLU; its
     2 D outputs are what decides between the heads for each of the D features. A vector w [P + Q] is a model and the
-    CPN's Q parameters; what is shared has the global head in the model's place. Where the authors' code differs:
+    CPN's Q parameters; what is shared has the global head in the model's place. Written from the
+    authors' code (TsingZ0/FedCP); the paper's text was not at hand. What is decided here, or differs:
     - the policy is a softmax (the code: Gumbel-softmax, whose noise is drawn in evaluation too);
     - the context is the own head's weights, summed over classes, from the first turn on (the code: random there);
     - the received extractor, from which MMD measures, works without dropout;

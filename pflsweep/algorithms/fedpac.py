@@ -47,15 +47,16 @@ class Up(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class FedPAC(Method):
     """Xu, Tong, Huang: Personalized Federated Learning with Feature Alignment and Classifier Collaboration. ICLR 2023.
-    https://arxiv.org/abs/2306.11867 (Algorithm 1)
+    https://arxiv.org/abs/2306.11867
 
-    Where the authors' code decides, or we differ from it:
+    Written from the authors' code (JianXu95/FedPAC); the paper's text was not at hand. What is decided here, or
+    differs:
     - the head learns first, for `head_epochs` epochs, then the extractor; both have an optimiser of their own;
     - the weights alpha_i are the exact optimum (the code: what cvxpy finds for a matrix without its small eigenvalues,
       and weights of at most 0.001 set to 0);
-    - heads are combined within the cohort, and the absent keep theirs (the paper's full participation: the same);
+    - heads are combined within the cohort, and the absent keep theirs (at full participation: the same);
     - a class without a global centroid is not aligned (the code: to the client's own from before the turn);
-    - extractors are averaged with the run's weights (the paper: by samples).
+    - extractors are averaged with the run's weights (the code: by samples).
     """
 
     paper = "Xu et al., ICLR 2023"

@@ -24,13 +24,14 @@ class FML(Method):
     https://arxiv.org/abs/2006.16765
 
     alpha = beta = 1 trains Local and FedAvg side by side. Here both models have one architecture; that clients may
-    choose their own is beyond one vector a client. What the paper leaves open, or where public code (PFLlib) differs:
+    choose their own is beyond one vector a client. The paper's text was not at hand: this is its published loss, and
+    what public code (PFLlib) does. What is decided here, or differs from that code:
     - the teacher is a constant of its pupil's gradient, as in deep mutual learning (Zhang et al. 2018); PFLlib's
       gradients flow through both predictions, so each model also learns to be easy to imitate;
     - both learn from predictions of before the batch's step, and the teacher's are made without dropout;
     - the divergence is summed over classes (PFLlib takes the mean over them, a K-th of it);
     - gradients are not clipped (PFLlib: their norm, at 10);
-    - memes are averaged with the run's weights (the paper: a plain mean).
+    - memes are averaged with the run's weights.
     """
 
     paper = "Shen et al., arXiv 2020"

@@ -40,7 +40,8 @@ class GPFL(Method):
     Information for Personalized Federated Learning. ICCV 2023. https://arxiv.org/abs/2308.10279
 
     A vector w [P + Q] is a model, the category embeddings [K, D], and the valve's two layers (gamma, beta: linear,
-    ReLU, layer norm). Where the paper is silent or the authors' code differs:
+    ReLU, layer norm). Written from the authors' code (TsingZ0/GPFL); the paper's text was not at hand. What is decided
+    here, or differs:
     - the conditional inputs are means of the embeddings as received: of all classes for global features, by the
       client's class shares for personal ones (the code: as the client had trained them last, and zeros at first);
     - the magnitude-level loss is the mean over samples of |f_G - C_y| (the code: one norm of the whole batch's matrix);

@@ -41,8 +41,9 @@ class PFedFDA(Method):
     """McLaughlin, Su: Personalized Federated Learning via Feature Distribution Adaptation. NeurIPS 2024.
     https://arxiv.org/abs/2411.00329 (with one beta for means and covariance)
 
-    Features of class k are taken to be N(mu_k, Sigma), whose Bayes classifier is linear: it is the model's head. Where
-    the authors' code (cj-mclaughlin/pFedFDA) decides, or we differ from it:
+    Features of class k are taken to be N(mu_k, Sigma), whose Bayes classifier is linear: it is the model's head.
+    Written from the authors' code (cj-mclaughlin/pFedFDA); the paper's text was not at hand. What is decided here, or
+    differs:
     - beta is the best of 21 values in 2-fold cross-validation (the code: L-BFGS from 0.5, and separate betas by
       default), folds alternate within each class, and classes with one sample are left out of it;
     - statistics are those of the trained extractor (the code: of all models on the way, but of the newest in tests);
