@@ -21,7 +21,7 @@ def blocks(text: str) -> list[str]:
     return re.findall(r"^```(?:python|yaml)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
-EXAMPLES = {"server_step": blocks(README), "fedavgm": blocks(GUIDE)}  # a method's name -> method, option, space
+EXAMPLES = {"server_step": blocks(README), "slowmo": blocks(GUIDE)}  # a method's name -> method, option, space
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_the_examples_are_options_like_all_others(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("page", "name"), [(README, "server_step"), (GUIDE, "fedavgm")], ids=["README", "docs"])
+@pytest.mark.parametrize(("page", "name"), [(README, "server_step"), (GUIDE, "slowmo")], ids=["README", "docs"])
 def test_the_examples_pass_the_conformance_suite(folder: Path, page: str, name: str) -> None:
     (command,) = re.findall(rf"^    pflsweep (check {name}\..*)$", page, flags=re.MULTILINE)
     option = yaml.safe_load(EXAMPLES[name][1])
@@ -77,14 +77,14 @@ def test_the_examples_are_tuned_over_their_own_spaces(folder: Path) -> None:
     assert "there is no search space for 'server_step'" in refused.stderr
     assert "sweeps/space/server_step.yaml" in refused.stderr
     (folder / "sweeps/space").mkdir(parents=True)
-    for name, page in (("server_step", README), ("fedavgm", GUIDE)):
+    for name, page in (("server_step", README), ("slowmo", GUIDE)):
         file = f"sweeps/space/{name}.yaml"
         assert f"`{file}`" in page
         (folder / file).write_text(EXAMPLES[name][2])
     done = pflsweep(folder, *command)
     assert done.returncode == 0, done.stderr
     assert re.search(r"server_step +- +2 +3 ", done.stdout), "two points, and the winner's trial"
-    assert re.search(r"fedavgm +- +4 +5 ", done.stdout), "four points, and the winner's trial"
+    assert re.search(r"slowmo +- +4 +5 ", done.stdout), "four points, and the winner's trial"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -560,6 +560,20 @@ TABLE = {
         lambda s: 2 * (s.extractor + CLASSES * WIDTH + WIDTH * WIDTH),
         works=(Works("an adapted classifier", off="algorithm=fedavg"),),
     ),
+    "fedavgm": Row(
+        two,
+        values={"beta": 0.6, "global_lr": 0.7},
+        reductions=(Reduction("fedavg", {"beta": 0.0, "global_lr": 1.0}, ROUNDING),),
+        works=(
+            Works(
+                "momentum carries short steps on",
+                off="algorithm.beta=0",
+                on="algorithm.beta=0.9",
+                where=SHORT,
+                view="global",
+            ),
+        ),
+    ),
     "as_run/pfedplat_apfl": Row(two, reductions=(Reduction("fedavg", {}),)),  # w's path, whatever alpha does
     "as_run/pfedplat_ditto": Row(two),
     "as_run/pfedplat_fedfomo": Row(lambda s: (s.M + 2) * s.P, values={"every": 1}),

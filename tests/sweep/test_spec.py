@@ -87,13 +87,13 @@ def test_ones_own_folder_comes_before_the_packages(tmp_path: Path) -> None:
 
 
 def test_a_method_without_a_space_is_told_how_it_gets_one() -> None:
-    with pytest.raises(UserError, match=r"no search space for 'fedavgm'\. A file sweeps/space/fedavgm\.yaml") as told:
-        read_space("fedavgm", [], "")
+    with pytest.raises(UserError, match=r"no search space for 'slowmo'\. A file sweeps/space/slowmo\.yaml") as told:
+        read_space("slowmo", [], "")
     assert "Did you mean" not in str(told.value)
     example = re.search("`(.*)`", str(told.value))
     assert example
-    write("space/fedavgm", example[1])
-    assert read_space("fedavgm", [], "")["train.lr"].grid == [0.1, 0.01]
+    write("space/slowmo", example[1])
+    assert read_space("slowmo", [], "")["train.lr"].grid == [0.1, 0.01]
 
 
 def test_a_space_changed_by_a_table() -> None:
