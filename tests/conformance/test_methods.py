@@ -109,6 +109,7 @@ TWO_GROUPS = (  # of 15 clients with five classes each, trained until their litt
 )
 TAUGHT = ALIKE + " train.epochs=5 train.lr=0.3 train.participation=1"  # little data, whose labels are soon learnt
 AMP = {"alpha": 0.5, "sigma": 4.0, "lam": 0.5}  # models of the tiny federation are about 2 apart
+ADAPTED = "algorithm.global_lr=0.03 algorithm.tau=0.001"
 EVERYBODY = {"participation": 1.0}
 TABLE = {
     "local": Row(
@@ -573,6 +574,21 @@ TABLE = {
                 view="global",
             ),
         ),
+    ),
+    "fedadagrad": Row(
+        two,
+        values={"tau": 0.05},
+        works=(Works("a rate for each weight", off="algorithm=fedavg", on=ADAPTED, where=SHORT, view="global"),),
+    ),
+    "fedadam": Row(
+        two,
+        values={"tau": 0.05},
+        works=(Works("a rate for each weight", off="algorithm=fedavg", on=ADAPTED, where=SHORT, view="global"),),
+    ),
+    "fedyogi": Row(
+        two,
+        values={"tau": 0.05},
+        works=(Works("a rate for each weight", off="algorithm=fedavg", on=ADAPTED, where=SHORT, view="global"),),
     ),
     "as_run/pfedplat_apfl": Row(two, reductions=(Reduction("fedavg", {}),)),  # w's path, whatever alpha does
     "as_run/pfedplat_ditto": Row(two),
