@@ -109,6 +109,11 @@ TWO_GROUPS = (  # of 15 clients with five classes each, trained until their litt
 )
 TAUGHT = ALIKE + " train.epochs=5 train.lr=0.3 train.participation=1"  # little data, whose labels are soon learnt
 AMP = {"alpha": 0.5, "sigma": 4.0, "lam": 0.5}  # models of the tiny federation are about 2 apart
+# Long local training on skewed labels, among clients of all sizes; not too small ones, for longer
+UNEVEN = (
+    HARD.replace("pathological", "dirichlet") + " partition.clients=20 partition.alpha=0.3 train.epochs=5 train.lr=0.05"
+)
+SKEWED = UNEVEN + " partition.least=10 train.rounds=15"
 ADAPTED = "algorithm.global_lr=0.03 algorithm.tau=0.001"
 EVERYBODY = {"participation": 1.0}
 TABLE = {
@@ -589,6 +594,15 @@ TABLE = {
         two,
         values={"tau": 0.05},
         works=(Works("a rate for each weight", off="algorithm=fedavg", on=ADAPTED, where=SHORT, view="global"),),
+    ),
+    "fednova": Row(
+        two,
+        values={"mu": 0.4},
+        reductions=(
+            Reduction("fedavg", {"mu": 0.0}, ROUNDING, where={"even": True}),
+            Reduction("fedprox", {"mu": 0.5}, ROUNDING, where={"even": True}),
+        ),
+        works=(Works("more steps, no more say", off="algorithm=fedavg", where=UNEVEN, view="global"),),
     ),
     "as_run/pfedplat_apfl": Row(two, reductions=(Reduction("fedavg", {}),)),  # w's path, whatever alpha does
     "as_run/pfedplat_ditto": Row(two),
