@@ -160,6 +160,10 @@ class ClientData:
             total = part if total is None else tree_map(torch.add, total, part)
         return total
 
+    def rows(self) -> Iterator[Batch]:
+        """Each training row once, in large batches without key: neither dropout nor augmentation."""
+        return self._batches([pieces(own, self._large) for own in self._rows["train"]], None)
+
     def holdout(self, fraction: float) -> tuple["ClientData", "ClientData"]:
         """A method's own split of the training data, the same in every round: (rest, ceil(fraction * n) rows).
 

@@ -604,6 +604,14 @@ TABLE = {
         ),
         works=(Works("more steps, no more say", off="algorithm=fedavg", where=UNEVEN, view="global"),),
     ),
+    "moon": Row(
+        two,
+        values={"mu": 2.0},
+        reductions=(
+            Reduction("fedavg", {"mu": 0.0}, ROUNDING),
+            Reduction("fedavg", {}, ROUNDING, rounds=1),  # the previous model is the received one
+        ),
+    ),
     "as_run/pfedplat_apfl": Row(two, reductions=(Reduction("fedavg", {}),)),  # w's path, whatever alpha does
     "as_run/pfedplat_ditto": Row(two),
     "as_run/pfedplat_fedfomo": Row(lambda s: (s.M + 2) * s.P, values={"every": 1}),

@@ -1,0 +1,66 @@
+"""MOON: a client's features are drawn to those of the model it received, away from those it learnt in its last turn."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pflsweep.methods import stock
+from pflsweep.methods.protocol import Given, Method, hyper
+from pflsweep.methods.task import Batch, cross_entropy, mean_over
+from pflsweep.ops.vmap import per_client
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moon(Method):
+    """Li, He, Song: Model-Contrastive Federated Learning. CVPR 2021.
+    https://arxiv.org/abs/2103.16257 (Algorithm 1)
+
+    mu = 0 is FedAvg, and so is a turn whose previous model is the received one, as in round 1. Where we differ:
+    - R_w(x) are the features that the model's head sees; the paper puts a projection head of two layers below it, which
+      is a matter of the model here;
+    - w_i^{t-1} is the model of a client's last turn; before its first one it is the common initial model (the authors'
+      code: a random one for each client; FL-bench: the received one);
+    - neither of the two fixed models has dropout.
+    """
+
+    paper = "Li et al., CVPR 2021"
+    supports_ala = True
+    unsampled_model = "the global model"
+    cost = "a step takes two more forward passes and reads both models (2P); P a client are kept"
+    dp_incompatible_reason = ""
+
+    mu: float = hyper("weight of the model-contrastive loss", low=0)
+    tau: float = hyper("temperature of the contrast", above=0)
+
+    init = stock.global_server
+    init_client = stock.own_model
+    send = stock.broadcast
+    start = stock.start_from_down
+    fit = stock.local_epochs
+    finish = stock.upload_and_keep
+    aggregate = stock.average
+    personal = stock.personal_is_global
+    global_model = stock.shared_model
+
+    @per_client
+    def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
+        """SGD on l_sup + mu l_con (their eq. 4)."""
+
+        def loss(logits: Tensor, z: Tensor, batch: Batch) -> Tensor:
+            received, previous = (self.task.below(w, batch, 1).x for w in (given.down.w, given.client.w))
+            contrast = contrastive(z, received, previous, self.tau)
+            return cross_entropy(logits, batch) + self.mu * mean_over(contrast, batch)
+
+        _, g = self.task.value_and_grad(work.w, batch, loss, features=True)
+        return stock.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))
+
+
+def contrastive(z: Tensor, received: Tensor, previous: Tensor, tau: float) -> Tensor:
+    """Return l_con [B] (their eq. 3) of features [B, D]: -log e^{s/tau} / (e^{s/tau} + e^{s'/tau}).
+
+    s is the cosine similarity to the received model's features, s' that to the previous one's.
+    """
+    near, far = (F.cosine_similarity(z, other, dim=1) / tau for other in (received, previous))
+    return torch.logaddexp(near, far) - near
