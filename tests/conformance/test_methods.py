@@ -612,6 +612,12 @@ TABLE = {
             Reduction("fedavg", {}, ROUNDING, rounds=1),  # the previous model is the received one
         ),
     ),
+    "fedntd": Row(
+        two,
+        reductions=(Reduction("fedavg", {"beta": 0.0}, ROUNDING),),
+        works=(Works("what a sample is not", off="algorithm.beta=0", where=SKEWED, view="global"),),
+    ),
+    "fedntd ala": Row(two, "fedntd", ala=ALA, reductions=(Reduction("fedavg ala", {"beta": 0.0}, ROUNDING),)),
     "as_run/pfedplat_apfl": Row(two, reductions=(Reduction("fedavg", {}),)),  # w's path, whatever alpha does
     "as_run/pfedplat_ditto": Row(two),
     "as_run/pfedplat_fedfomo": Row(lambda s: (s.M + 2) * s.P, values={"every": 1}),
