@@ -32,7 +32,7 @@ ROUNDED = (any_chunking, any_chunking_with_noise, stacking_changes_nothing, labe
 ON_CPU = [property_ for property_ in PROPERTIES if property_ is not another_device_changes_nothing]
 EXACT = [property_ for property_ in ON_CPU if property_ not in ROUNDED]
 OWN_LOSS = (  # they have no gradients of the plain loss
-    *("fedphp", "fedphp kd", "fml", "fedproto", "fedproto prototypes", "fedcp", "gpfl", "moon", "fedntd"),
+    *("fedphp", "fedphp kd", "fml", "fedproto", "fedproto prototypes", "fedcp", "gpfl", "moon", "fedntd", "fedlc"),
 )
 TRACED: dict[Any, Any] = {}  # programs of all tests
 # ALA and DP-SGD have gradients of their own, the same whatever they stand before

@@ -618,6 +618,14 @@ TABLE = {
         works=(Works("what a sample is not", off="algorithm.beta=0", where=SKEWED, view="global"),),
     ),
     "fedntd ala": Row(two, "fedntd", ala=ALA, reductions=(Reduction("fedavg ala", {"beta": 0.0}, ROUNDING),)),
+    "fedlc": Row(
+        two,
+        reductions=(
+            Reduction("fedavg", {"tau": 0.0}),
+            Reduction("fedavg", {}, ROUNDING, where={"even": True}),  # all margins are the same
+        ),
+        works=(Works("margins", off="algorithm.tau=0", where=SKEWED, view="global"),),
+    ),
     "as_run/pfedplat_apfl": Row(two, reductions=(Reduction("fedavg", {}),)),  # w's path, whatever alpha does
     "as_run/pfedplat_ditto": Row(two),
     "as_run/pfedplat_fedfomo": Row(lambda s: (s.M + 2) * s.P, values={"every": 1}),
