@@ -38,7 +38,8 @@ class Case:
     """make: (task, opt, epochs) -> method. plain: whether the method refuses momentum and weight decay.
 
     tolerance: relative, where only the order of sums differs. wire: floats up and down per client and round,
-    after warm-up; None: not known. plugins: what is plugged in beside its own. The rest is as in Schedule and Task.
+    after warm-up; None: not known. plugins: what is plugged in beside its own. images: it is tried on the convolution
+    with batch norm and dropout, not on the MLP. The rest is as in Schedule and Task.
     """
 
     make: Callable[[Task, Sgd, int], Method]
@@ -50,6 +51,7 @@ class Case:
     workers: int = 1
     precision: str = "fp32"
     compiled: int = 0
+    images: bool = False
 
     def simulation(
         self,
@@ -61,7 +63,7 @@ class Case:
     ) -> Simulation:
         """A fresh one. where: arguments of `world`; schedule: what differs from SCHEDULE."""
         dtype = torch.float32 if self.precision == "bf16" else torch.float64  # autocast leaves doubles alone
-        federation, model = fixture(dtype=dtype, **(where or {}))
+        federation, model = fixture(**{"dtype": dtype, "images": self.images, **(where or {})})
         task = Task(model, self.precision, self.compiled)
         opt = optimiser(0.0, 0.0) if self.plain else optimiser(momentum=0.9, weight_decay=1e-3)
         verbs = watch(Verbs.of(self.make(task, opt, EPOCHS), *self.plugins(task, federation)))

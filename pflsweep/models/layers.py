@@ -196,6 +196,9 @@ class BatchNorm2d(Numbered):
         return f"{self.weight.numel()}, eps={self.eps}"
 
 
+NORM_LAYERS = (BatchNorm2d, nn.GroupNorm, nn.LayerNorm)
+
+
 def batch_moments(x: Tensor, mask: Tensor | None) -> Moments:
     """Moments of each channel over the samples of a batch x [B, channels, H, W], padding left out.
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pflsweep.models.blocks import model_of, require_images
-from pflsweep.models.layers import BatchNorm2d, Dropout, context, norm_layer
+from pflsweep.models.layers import NORM_LAYERS, Dropout, context, norm_layer
 from pflsweep.ops.torchvision_compat import torchvision
 from pflsweep.util.errors import UserError, nearest
 
@@ -133,7 +133,7 @@ def _blocks(chain: list[tuple[str, nn.Module]]) -> dict[str, nn.Module]:
     blocks: dict[str, list[nn.Module]] = {}
     begun: list[nn.Module] = []
     for name, module in chain[:-1]:
-        norm = isinstance(module, (BatchNorm2d, nn.GroupNorm, nn.LayerNorm))
+        norm = isinstance(module, NORM_LAYERS)
         if norm or not any(True for _ in module.parameters()):
             begun.append(module)
         elif blocks:

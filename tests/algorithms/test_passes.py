@@ -18,11 +18,11 @@ def gradients(monkeypatch: pytest.MonkeyPatch, method: type, values: dict[str, A
     """Samples of which two rounds of training take a gradient of the whole model."""
     counted, real, real_of = [], Task._grads, Task.value_and_grad_of
 
-    def counting(task: Task, w: torch.Tensor, batch: Batch, loss: Any, part: slice | None, top: Any, seen: bool) -> Any:
+    def counting(task: Task, w: torch.Tensor, batch: Batch, loss: Any, part: slice | None, top: Any, *rest: Any) -> Any:
         if top is None:
             share = 1 if part is None or part.start < task.head.start else HEAD_ALONE
             counted.append(share * (len(batch.y) if batch.mask is None else int(batch.mask.sum())))
-        return real(task, w, batch, loss, part, top, seen)
+        return real(task, w, batch, loss, part, top, *rest)
 
     def counting_of(task: Task, loss: Any, w: torch.Tensor, batch: Batch) -> Any:
         counted.append(len(batch.y) if batch.mask is None else int(batch.mask.sum()))

@@ -85,6 +85,7 @@ class Row(NamedTuple):
     reductions: tuple[Reduction, ...] = ()
     works: tuple[Works, ...] = ()
     plugs: dict[type[Plugin], dict[str, Any]] = NOTHING  # plug-ins beside ALA, and their hyperparameters
+    images: bool = False  # tried on the convolution with batch norm and dropout, in place of the MLP
 
 
 def two(s: Sizes) -> float:
@@ -626,6 +627,8 @@ TABLE = {
         ),
         works=(Works("margins", off="algorithm.tau=0", where=SKEWED, view="global"),),
     ),
+    "fedbn": Row(two, reductions=(Reduction("fedavg", {}),)),  # there is no normalisation layer
+    "fedbn norm": Row(lambda s: 2 * (s.P - 8), "fedbn", images=True),  # 4 scales and 4 shifts stay
     "as_run/pfedplat_apfl": Row(two, reductions=(Reduction("fedavg", {}),)),  # w's path, whatever alpha does
     "as_run/pfedplat_ditto": Row(two),
     "as_run/pfedplat_fedfomo": Row(lambda s: (s.M + 2) * s.P, values={"every": 1}),
@@ -682,7 +685,7 @@ def case(name: str, changes: dict[str, Any] | None = None, row: Row | None = Non
         own = {cls: {name: value for name, value in given.items() if name in cls.__dataclass_fields__} for cls in plugs}
         return [cls(**own[cls], **values) for cls, values in plugs.items()]
 
-    return replace(ours, plugins=plugins)
+    return replace(ours, plugins=plugins, images=row.images)
 
 
 def test_every_algorithm_has_a_row() -> None:
