@@ -629,6 +629,12 @@ TABLE = {
     ),
     "fedbn": Row(two, reductions=(Reduction("fedavg", {}),)),  # there is no normalisation layer
     "fedbn norm": Row(lambda s: 2 * (s.P - 8), "fedbn", images=True),  # 4 scales and 4 shifts stay
+    "feddbe": Row(
+        lambda s: two(s) + s.head / CLASSES - 1,
+        values={"kappa": 1.0, "mu": 0.4},
+        reductions=(Reduction("fedavg", {}, ROUNDING, rounds=1),),
+        works=(Works("an offset of its own", off="algorithm=fedavg", on="algorithm.kappa=1"),),
+    ),
     "as_run/pfedplat_apfl": Row(two, reductions=(Reduction("fedavg", {}),)),  # w's path, whatever alpha does
     "as_run/pfedplat_ditto": Row(two),
     "as_run/pfedplat_fedfomo": Row(lambda s: (s.M + 2) * s.P, values={"every": 1}),
