@@ -635,6 +635,13 @@ TABLE = {
         reductions=(Reduction("fedavg", {}, ROUNDING, rounds=1),),
         works=(Works("an offset of its own", off="algorithm=fedavg", on="algorithm.kappa=1"),),
     ),
+    "knnper": Row(
+        two,
+        values={"k": 3},
+        reductions=(Reduction("fedavg", {"weight": 0.5}), Reduction("knnper", {"k": 1})),
+        works=(Works("its own samples", off="algorithm=fedavg"),),
+    ),
+    "knnper shared weight": Row(two, "knnper", {"weight": 0.5}, reductions=(Reduction("fedavg", {}),)),
     "as_run/pfedplat_apfl": Row(two, reductions=(Reduction("fedavg", {}),)),  # w's path, whatever alpha does
     "as_run/pfedplat_ditto": Row(two),
     "as_run/pfedplat_fedfomo": Row(lambda s: (s.M + 2) * s.P, values={"every": 1}),
