@@ -1,14 +1,22 @@
 import logging
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedbn import FedBN, _tell_fedavg
+from pflsweep.config.compose import compose
+from pflsweep.data.dataset import Dataset, Rows
+from pflsweep.data.federation import Federation
+from pflsweep.engine.simulation import Schedule, Simulation
+from pflsweep.methods.optimizer import Sgd
+from pflsweep.methods.protocol import Method, Verbs
 from pflsweep.methods.task import Task
 from pflsweep.models.blocks import model_of
 from pflsweep.models.layers import BatchNorm2d
+from pflsweep.trial.build import build_dataset
 from tests.algorithms.helpers import (
     CLASSES,
     EVERYBODY,
@@ -20,6 +28,7 @@ from tests.algorithms.helpers import (
     same_in_chunks,
     simulate,
 )
+from tests.works import LAST, SEEDS, holds
 
 
 def normalised() -> tuple[Task, Tensor]:
@@ -113,3 +122,52 @@ def test_by_hand(chunk):
     run = simulate(FedBN, rounds=2, epochs=1, federation=federation, network=network, chunk=chunk)
     close(run.w, [-0.095])
     close(run.personal, [[-0.095, 0.905], [-0.095, -0.175]])
+
+
+@pytest.mark.slow
+def test_own_normalisation_pays_where_features_differ():
+    """On real digits whose images each client sees in a way of its own: measured, 4.4 to 4.8 points above FedAvg. No
+    model of the table's lines for digits has normalisation layers, so FedBN's stands here.
+    """
+    margins = np.array([accuracy(FedBN, seed) - accuracy(FedAvg, seed) for seed in SEEDS])
+    assert holds(margins), f"{np.round(100 * margins, 1)} points above FedAvg"
+
+
+def accuracy(method: type[Method], seed: int) -> float:
+    """Mean accuracy over six clients of 100 digits each, in the mean of the last rounds of fifteen."""
+    federation = seen_differently(seed)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = model_of(
+            conv1=nn.Sequential(nn.Conv2d(1, 8, 3), BatchNorm2d(8), nn.ReLU()),
+            conv2=nn.Sequential(nn.Conv2d(8, 16, 3), BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+            head=nn.Linear(64, 10),
+        )
+    task = Task(model)
+    schedule = Schedule(
+        rounds=15, participation=1.0, weights="share", epochs=5, batch=16, lr=0.05, lr_decay=1.0, eval_every=1,
+        eval_batch=64, chunk=1,
+    )  # fmt: skip
+    verbs = Verbs.of(method(task=task, opt=Sgd(0.0, 0.0), epochs=schedule.epochs))
+    results = list(Simulation(verbs, task, federation, schedule, task.vector(model)).run())
+    return float(np.mean([result.scores["personal"].accuracy.mean() for result in results[-LAST:]]))
+
+
+def seen_differently(seed: int) -> Federation:
+    """Six clients of the same classes: as they are, inverted, mirrored, transposed, darker, and with noise."""
+    digits, rng = build_dataset(compose(["dataset=digits"])), np.random.default_rng(seed)
+    x = digits.x.float() / digits.x.max()
+    ways = (
+        lambda x: x,
+        lambda x: 1 - x,
+        lambda x: x.flip(-1),
+        lambda x: x.transpose(-1, -2),
+        lambda x: x**3,
+        lambda x: x + 0.3 * torch.from_numpy(rng.normal(size=x.shape)).float(),
+    )
+    shares = np.split(rng.permutation(len(digits.y))[: 280 * len(ways)], len(ways))
+    for way, mine in zip(ways, shares, strict=True):
+        x[mine] = way(x[mine])
+    rows = Rows([np.sort(mine[:100]) for mine in shares], [np.sort(mine[100:]) for mine in shares])
+    dataset = Dataset("seen differently", x, digits.y, len(x), 10, 1.0, torch.zeros(1), torch.ones(1), "")
+    return Federation(dataset, rows, validation=0.0, seed=seed, device="cpu", dtype=torch.float32)
