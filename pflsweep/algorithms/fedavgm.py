@@ -18,7 +18,7 @@ class Server(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class FedAvgM(Method):
     """Hsu, Qi, Brown: Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification.
-    arXiv 2019. https://arxiv.org/abs/1909.06335 (section 4.3)
+    arXiv 2019. https://arxiv.org/abs/1909.06335
 
     beta = 0 with global_lr = 1 is FedAvg. Where we or public code differ:
     - the server's rate `global_lr` is that of Reddi et al. 2021 (Algorithm 1 with SGD and momentum as its ServerOpt);

@@ -117,7 +117,9 @@ class KnnPer(Method):
 
         Their eq. 6, [h_m^(k)(x)]_c ~ sum over the k nearest (x', y') with y' = c of e^{-d(phi(x), phi(x'))}.
         """
-        near = torch.cdist(z, memory.keys).masked_fill(memory.labels < 0, torch.inf)  # [B, n]
+        # not by way of a matrix product, whose rounding would move a sample away from itself
+        apart = torch.cdist(z, memory.keys, compute_mode="donot_use_mm_for_euclid_dist")
+        near = apart.masked_fill(memory.labels < 0, torch.inf)  # [B, n]
         distance, index = near.topk(min(self.k, near.shape[1]), largest=False)
         labels = memory.labels[index].clamp(min=0).long()  # of room without a sample: it has no weight
         votes = z.new_zeros(len(z), self.task.classes).scatter_add(1, labels, (-distance).softmax(1))

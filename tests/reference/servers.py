@@ -18,7 +18,7 @@ def sizes_of(clients, cohort):
 
 
 def fedavgm(*, loss, w0, clients, cohorts, batches, lr, momentum, beta, eta):
-    """Hsu et al. 2019, section 4.3: v = beta v + Delta w; w = w - v. eta is Reddi et al.'s server rate."""
+    """Hsu et al. 2019: v = beta v + Delta w; w = w - v. eta is Reddi et al.'s server rate."""
     w, v = w0.clone(), torch.zeros_like(w0)
     for t, cohort in enumerate(cohorts, start=1):
         models = trained(loss, w, clients, cohort, batches, t, lr, momentum)
