@@ -1,6 +1,5 @@
 """FedDBE: each client learns an offset of its own to the features, and all hold the features' mean to one value."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -86,14 +85,16 @@ class FedDBE(Method):
         def moved(z: Tensor, batch: Batch) -> Tensor:
             return (1 - self.mu) * work.mean + self.mu * mean_over(z, batch)
 
-        def loss(head: Callable[[Tensor], Tensor], z: Tensor, bias: Tensor, batch: Batch) -> Tensor:
+        def loss(w: Tensor, batch: Batch) -> Tensor:
+            z = self.task.trained_features(w, batch)
+            logits = self.task.classify(w[self.task.head], z + w[self.task.size :])
             regulariser = (moved(z, batch) - given.down.consensus).square().mean()
-            return cross_entropy(head(z + bias), batch) + self.kappa * regulariser
+            return cross_entropy(logits, batch) + self.kappa * regulariser
 
         if given.turn.round == 1:
             g = torch.cat([self.task.grad(w, batch), torch.zeros_like(bias)])
         else:
-            _, g = self.task.value_and_grad(w, batch, loss, own=bias)
+            _, g = self.task.value_and_grad_of(loss, work.w, batch)
         mean = moved(self.task.below(w, batch, 1).x, batch)
         return Work(*self.opt.update(work.w, work.opt, g, given.turn.lr), mean)
 

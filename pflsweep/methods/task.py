@@ -192,18 +192,15 @@ class Task:
         part: slice | None = None,
         top: int | None = None,
         features: bool = False,
-        own: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The loss, a scalar, and its gradient [P] (or [len(part)], a union of blocks). Pure.
 
         top: w is the part of the `top` topmost blocks alone, and batch.x the activations below them.
         features: the loss is a function of (logits [B, K], what the head sees [B, D], batch).
-        own: parameters [Q] that a client has beside w, between the features and the head. The gradient goes on with
-        theirs, [P + Q]; the loss is a function of (head, the features [B, D], own, batch), where head(z) is logits.
         A private batch's gradient is clipped and noised (DP-SGD); its loss is not, and must not leave the client.
         """
         if batch.private is not None:
-            return self._private(batch.private, w, batch, loss, part, top, features, own)
+            return self._private(batch.private, w, batch, loss, part, top, features)
         if loss is cross_entropy and self._compiles(batch):
             how = (None if part is None else (part.start, part.stop), top)
             return self._program(self._gradient, how, w, batch.x, batch.y, batch.mask, batch.key)
@@ -214,7 +211,7 @@ class Task:
             of = self.dense.parameters
             parameters = of(w, first) if first else self._views(w, of)
             return self.dense.value_and_grad(parameters, batch.x, batch.y, part, first)
-        return self._joined(w, batch, loss, part, top, features, own)
+        return self._joined(w, batch, loss, part, top, features)
 
     def grads(self, w: Tensor, batch: Batch) -> dict[str, Tensor]:
         """`grad` by parameter, as `views` has w. To join them is a pass over P more, unless `is_joined`."""
@@ -267,30 +264,16 @@ class Task:
         return self._joined(w, batch, cross_entropy, None if part is None else slice(*part), top, False)
 
     def _joined(
-        self,
-        w: Tensor,
-        batch: Batch,
-        loss: Loss,
-        part: slice | None,
-        top: int | None,
-        features: bool,
-        own: Tensor | None = None,
+        self, w: Tensor, batch: Batch, loss: Loss, part: slice | None, top: int | None, features: bool
     ) -> tuple[Tensor, Tensor]:
         """The loss and its gradient as one vector."""
-        result, grads = self._grads(w, batch, loss, part, top, features, own)
+        result, grads = self._grads(w, batch, loss, part, top, features)
         return result, torch.cat([grad.reshape(-1) for grad in grads.values()]) if grads else w.new_zeros(0)
 
     def _grads(
-        self,
-        w: Tensor,
-        batch: Batch,
-        loss: Loss,
-        part: slice | None,
-        top: int | None,
-        features: bool,
-        own: Tensor | None = None,
+        self, w: Tensor, batch: Batch, loss: Loss, part: slice | None, top: int | None, features: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss and its gradient by parameter; that of `own` is the last, without a name."""
+        """The loss and its gradient by parameter."""
         first = 0 if top is None else len(self.blocks) - top
         whole = part is None and not first and not vmapped()
         pieces = self._views(w, self._leaves) if whole else self._pieces(w, first, None)
@@ -298,14 +281,10 @@ class Task:
 
         def value(*free: Tensor) -> Tensor:
             at = {**pieces, **dict(zip(names, free, strict=True))}
-            if own is not None:
-                return loss(*self._split(at, batch, first), at[""], batch)
             if features:
                 return loss(*self._noisy_with_features(at, batch, first), batch)
             return loss(self._noisy(at, batch, first), batch)
 
-        if own is not None:
-            names, pieces = [*names, ""], {**pieces, "": own if not whole else own.detach().requires_grad_()}
         free = [pieces[name] for name in names]
         if not free:  # such as what is below the head of a model that is all head
             return value().detach(), {}
@@ -389,23 +368,13 @@ class Task:
 
     def _noisy_with_features(self, pieces: dict[str, Tensor], batch: Batch, first: int) -> tuple[Tensor, Tensor]:
         """The same pass, (logits, what the head sees)."""
-        head, z = self._split(pieces, batch, first)
-        return head(z), z
-
-    def _split(self, pieces: dict[str, Tensor], batch: Batch, first: int) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-        """The same pass up to what the head sees [B, D], and the head as a function of it."""
         last = len(self.blocks) - 1
-        names = {name for name, _, _ in self._layout[last]}
-        lower = {name: piece for name, piece in pieces.items() if name and name not in names}
-        upper = {name: piece for name, piece in pieces.items() if name in names}
-
-        def head(z: Tensor) -> Tensor:
-            with self._cast(z):
-                return self._forward(upper, z, last, None).to(_dtype(pieces))
-
+        head = {name for name, _, _ in self._layout[last]}
         with context(key=batch.key, mask=batch.mask), self._cast(batch.x):
+            lower = {name: piece for name, piece in pieces.items() if name not in head}
             z = self._forward(lower, batch.x, first, last) if last > first else batch.x
-        return head, z.to(_dtype(pieces))
+            out = self._forward({name: piece for name, piece in pieces.items() if name in head}, z, last, None)
+            return out.to(_dtype(pieces)), z.to(_dtype(pieces))
 
     def _cast(self, x: Tensor) -> AbstractContextManager[Any]:
         """What a training pass computes in."""
