@@ -40,6 +40,8 @@ def _pgfed(row: Any, made: dict[str, Any]) -> None:
         made["+setting"] = "pgfed_office"
         return
     made["partition.clients"] = row.clients
+    if row.table == "7":  # of speed, the only one with batches of 128
+        made["train.batch"] = row.batch_size.split()[0]
     if row.table == "5":
         made["+setting"] = "pgfed_organ"
         made |= {"partition.alpha": row.partition.split()[-1], "train.participation": row.participation}

@@ -113,6 +113,8 @@ def test_further_runs_of_one_trial_and_one_sweep_are_ended_and_say_why(store, tm
 
 def test_a_store_whose_process_was_killed_when_it_was_made_is_made_anew(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    # a store in the user's cache would be copied instead of made
+    monkeypatch.setattr(stores, "_empty_store", lambda: tmp_path / "cache" / "empty.db")
     options = {"uri": None, "experiment": "pflsweep"}
 
     def make() -> None:
