@@ -72,6 +72,7 @@ def ledger_of(path: Folder, content: dict[str, Any]) -> Ledger | None:
         listed = _of_kind(content, "groups", list)
         for group in listed:
             _ = [_of_kind(group, key, kind) for key, kind in OF_A_GROUP.items()]
+            _ = _of_kind({"search_config": tried_config(group)}, "search_config", dict)
         _ = [_of_kind(own["tune"], key, kind) for key, kind in OF_A_SEARCH.items() if key in own["tune"]]
         for identity in (identity for group in listed for identity in group["trials"].values()):
             if not re.fullmatch("[0-9a-z]+", identity):  # it is the name of a folder
@@ -95,3 +96,11 @@ def _no_ledger(path: Folder, error: Exception) -> UserError:
         f"{path} is no ledger of a sweep: {type(error).__name__}: {error}. "
         "Move it away; the sweep's command writes its ledger anew and trains nothing twice."
     )
+
+
+def tried_config(group: dict[str, Any]) -> dict[str, Any]:
+    """Return the config under which the points of a group of a ledger were tried: with tune.scale it is another than
+    that of its final trials.
+    """
+    found: dict[str, Any] = group.get("search_config", group["config"])
+    return found

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from pflsweep.config.identity import whole
 from pflsweep.config.keys import PLUGS, under
-from pflsweep.records.ledger import Ledger, ledgers
+from pflsweep.records.ledger import Ledger, ledgers, tried_config
 from pflsweep.records.record import Record
 from pflsweep.util.archive import Folder
 
@@ -54,7 +54,8 @@ def trials_of(told: Iterable[Ledger], records: Iterable[Record]) -> set[str]:
 
 def _chosen(ledger: Ledger, group: dict[str, Any]) -> str:
     data = {"validation": "validation data", "test": "TEST data"}[ledger.tune["split"]]
-    return f"the best of {group['points']} points on {data}"
+    scale = f" at scale {ledger.tune['scale']}" if ledger.tune.get("scale") else ""
+    return f"the best of {group['points']} points{scale} on {data}"
 
 
 def _tried(record: Record, ledger: Ledger, group: dict[str, Any]) -> bool:
@@ -63,7 +64,7 @@ def _tried(record: Record, ledger: Ledger, group: dict[str, Any]) -> bool:
     """
     config, tune, space = whole(record.values), ledger.tune, group["space"]
     held = {"data.validation": tune["validation"]} if tune["split"] == "validation" else {}
-    asked = {**whole(group["config"]), **held}
+    asked = {**whole(tried_config(group)), **held}
     own = (*space, "study")  # a study may take over what is searched
     if record.meta["seed"] not in ledger.seeds[: tune["seeds"]] or any(
         config.get(key, value) != value for key, value in asked.items() if not under(key, own)

@@ -11,7 +11,7 @@ from pflsweep.util.errors import UserError
 RULES = {
     "sweep": Rule((str,), null=True),
     "only": Rule((list,), items=str),
-    "scale": Rule((str,)),
+    "scale": Rule((str, int)),
     "reading": Rule((str,), empty=False),
     "plan": Rule((bool,)),
     "retry": Rule((bool,)),
@@ -21,6 +21,7 @@ RULES = {
     "tune.validation": Rule((float,), above=0, below=1),
     "tune.view": Rule((), choices=("personal", "global", "trained")),
     "tune.round": Rule((), choices=("last", "best")),
+    "tune.scale": Rule((str, int), null=True),
     "tune.seeds": Rule((int,), low=1),
     "tune.prune": Rule((), choices=PRUNERS),
     "tune.seed": Rule((int,), low=0, high=2**32 - 1),
@@ -58,6 +59,10 @@ def checked(values: dict[str, Any]) -> Command:
             raise UserError(f"{key} is missing: add it to the option's YAML file.")
         require(key, given[key], rule)
     command = Command(**values)
+    searched = command.tune["scale"]
+    command = command._replace(  # a number of rounds is its own name
+        scale=str(command.scale), tune={**command.tune, "scale": None if searched is None else str(searched)}
+    )
     if command.workers["backend"] == "dask" and command.workers["address"] is None:
         raise UserError(
             "workers.backend=dask needs workers.address, such as tcp://host:8786 (see docs/many_machines.md)."

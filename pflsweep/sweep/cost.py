@@ -115,7 +115,12 @@ def cut(config: Config, images: int) -> Config:
     train = config.values["train"]
     # of local steps a round takes fewer images: methods of one table still have the same rounds
     a_round = images_a_round(config if train.get("steps") is None else changed(config, {"train.steps": None}))
-    rounds = max(1, images // max(1, a_round))
+    return shortened(config, max(1, images // max(1, a_round)))
+
+
+def shortened(config: Config, rounds: int) -> Config:
+    """Return a config with at most so many rounds, of which the last is evaluated."""
+    train = config.values["train"]
     if rounds >= train["rounds"]:
         return config
     return changed(config, {"train.rounds": rounds, "train.eval_every": min(train["eval_every"], rounds)})

@@ -51,6 +51,7 @@ def _group(queue: Queue, group: int) -> dict[str, Any]:
         "setting": of.setting,
         "method": of.method,
         "config": relevant(of.config),
+        **({} if of.search is None else {"search_config": relevant(of.search)}),
         "space": {key: axis.grid for key, axis in of.space.items()},
         "points": of.tries,
         "points_settled": sum(slot.status in SETTLED for slot in searched),

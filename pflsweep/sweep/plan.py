@@ -31,6 +31,12 @@ class Group(NamedTuple):
     space: Space  # what is searched; empty: nothing
     points: list[Point]  # of a grid; empty where a sampler proposes them
     tries: int  # points to try; 0: nothing is searched
+    search: Config | None = None  # of the points, where tune.scale gives them another than final trials have
+
+    @property
+    def tried(self) -> Config:
+        """The config under which points are tried."""
+        return self.config if self.search is None else self.search
 
     @property
     def name(self) -> str:
@@ -91,7 +97,7 @@ class Plan(NamedTuple):
         if job.final:
             return [changed(group.config, {**point, "seed": self.seeds[job.number]})]
         held = {"data.validation": self.tune["validation"]} if self.tune["split"] == "validation" else {}
-        return [changed(group.config, {**point, **held, "seed": seed}) for seed in self.tuning_seeds]
+        return [changed(group.tried, {**point, **held, "seed": seed}) for seed in self.tuning_seeds]
 
     def foreseen(self, job: Job) -> Point:
         """The point of a slot as far as it is known now: a grid's. Of others {}, the default values."""
@@ -110,10 +116,14 @@ EACH_OWN = ("algorithm", "ala", "attack", "train.lr", "train.lr_decay", "partiti
 
 
 def alike(one: Group, other: Group) -> bool:
-    """Whether all trials of two groups can train as one cohort: they differ in seeds, and under EACH_OWN in numbers
-    with a point.
+    """Whether the final trials of two groups can train as one cohort, and their searches' as well: they differ in
+    seeds, and under EACH_OWN in numbers with a point.
     """
-    ours, theirs = flat(one.config.values), flat(other.config.values)
+    return _alike(one, other, one.config, other.config) and _alike(one, other, one.tried, other.tried)
+
+
+def _alike(one: Group, other: Group, config: Config, others: Config) -> bool:
+    ours, theirs = flat(config.values), flat(others.values)
     if ours.keys() != theirs.keys():
         return False
     searched = [(key, value) for group in (one, other) for key, axis in group.space.items() for value in axis.grid]
@@ -134,10 +144,15 @@ def changed(config: Config, values: Point) -> Config:
 
 def plan_id(groups: Sequence[Group], seeds: list[int], tune: dict[str, Any], code: Sequence[Any]) -> str:
     """16 hex digits of what a sweep computes. code: versions and sources of methods and plug-ins, a group each."""
-    # tune.partial changes which trials are done, not what they are
-    searched = {key: v for key, v in tune.items() if key != "partial"} if any(group.tries for group in groups) else None
+    # tune.partial changes which trials are done, not what they are; tune.scale is known by the configs that it gives
+    tune = {key: value for key, value in tune.items() if key not in ("partial", "scale")}
+    searched = tune if any(group.tries for group in groups) else None
     parts = [
-        [g.name, relevant(g.config), g.points, g.tries, {key: tuple(a) for key, a in g.space.items()}] for g in groups
+        [
+            *(g.name, relevant(g.config), g.points, g.tries, {key: tuple(a) for key, a in g.space.items()}),
+            *([] if g.search is None else [relevant(g.search)]),
+        ]
+        for g in groups
     ]
     followed = [{key: text for key, text in g.config.links.items() if _follows(text, g.space)} for g in groups]
     links = [followed] if any(followed) else []
@@ -157,7 +172,10 @@ def relevant(config: Config) -> dict[str, Any]:
 
 def write(plan: Plan, path: Path) -> None:
     """As JSON, for workers that are started elsewhere. Raises OSError."""
-    groups = [g._replace(config=g.config._asdict(), space=dict(g.space))._asdict() for g in plan.groups]  # type: ignore[arg-type]
+    groups = [
+        {**g._asdict(), "config": g.config._asdict(), "search": g.search and g.search._asdict(), "space": dict(g.space)}
+        for g in plan.groups
+    ]
     files.write_json(path, plan._replace(groups=groups)._asdict())  # type: ignore[arg-type]
 
 
@@ -167,6 +185,7 @@ def read(path: Path) -> Plan:
         Group(**{
             **group,
             "config": Config(**group["config"]),
+            "search": group["search"] and Config(**group["search"]),
             "space": {key: _axis(axis) for key, axis in group["space"].items()},
         })
         for group in content["groups"]

@@ -6,7 +6,7 @@ Numbers that are swept (seed=0,1 train.lr=.1,.01) are set on copies: to compose 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -30,9 +30,17 @@ from pflsweep.util.errors import UserError, nearest
 Compose = Callable[[list[str]], Config]  # overrides -> a trial's config
 
 
+class Scales(NamedTuple):
+    """The scale of final trials, and that of a search's points."""
+
+    final: Scale
+    search: Scale
+
+
 def build(command: Command, overrides: Sequence[str], compose: Compose, parser: OverridesParser, name: str) -> Plan:
     """The plan. Raises UserError on the first trial whose config is wrong."""
-    scale = read_scale(command.scale)
+    scale, asked_scale = read_scale(command.scale), command.tune["scale"]
+    scales = Scales(scale, scale if asked_scale is None else read_scale(asked_scale, "tune.scale"))
     for override in parser.parse_overrides([word for word in overrides if is_of_sweep(word)]):
         if override.is_sweep_override():
             raise UserError(
@@ -41,12 +49,13 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
     words = sorted_overrides([word for word in overrides if not is_of_sweep(word)], parser)
     _check_words(overrides, command)
     if command.sweep is None:
-        groups = list(_of_command(words, compose, command, scale))
+        groups = list(_of_command(words, compose, command, scales))
         table = None
     else:
         whole, read = read_table(command.sweep, command.scale, command.reading), asked(command.sweep, command.reading)
         table = chosen(whole, command.only, [row for row in command.only if not read.has_code(row)])
-        groups = list(_of_table(table, words, compose, parser, command, scale))
+        tried = table if asked_scale is None else read_table(command.sweep, asked_scale, command.reading)
+        groups = list(_of_table(table, tried, words, compose, parser, command, scales))
     own = groups[0].config.values["seed"]
     seeds = words.seeds or ([own] if table is None else table.seeds[: scale.seeds])
     for seed in seeds:
@@ -75,7 +84,7 @@ def _check_words(overrides: Sequence[str], command: Command) -> None:
         raise UserError(f"{search}: nothing is searched. Add how, as in tune=grid.")
 
 
-def _of_command(words: SortedOverrides, compose: Compose, command: Command, scale: Scale) -> Iterator[Group]:
+def _of_command(words: SortedOverrides, compose: Compose, command: Command, scales: Scales) -> Iterator[Group]:
     """A group for each combination of what is swept, but for the seeds."""
     composed = [(options, compose([*words.fixed, *options])) for options in itertools.product(*words.options)]
     known = list(dict.fromkeys(key for _, config in composed for key in _keys(config)))
@@ -84,7 +93,7 @@ def _of_command(words: SortedOverrides, compose: Compose, command: Command, scal
         method = method_name(config.choices)
         for varied, label in _varied(config, words.axes, " ".join(options), known):
             setting = " ".join([*rest, *label])
-            yield _group(setting, method, varied, command, scale, [], _given(words), "tune")
+            yield _group(setting, method, varied, varied, command, scales, [], _given(words), "tune")
 
 
 def _given(words: SortedOverrides) -> dict[str, None]:
@@ -103,25 +112,39 @@ def _keys(config: Config) -> list[str]:
 
 
 def _of_table(
-    table: Table, words: SortedOverrides, compose: Compose, parser: OverridesParser, command: Command, scale: Scale
+    table: Table,
+    tried: Table,
+    words: SortedOverrides,
+    compose: Compose,
+    parser: OverridesParser,
+    command: Command,
+    scales: Scales,
 ) -> Iterator[Group]:
-    """A group for each cell."""
+    """A group for each cell. tried: the table as it is at the scale of searches."""
     _check_beside(table, words, parser)
     composed: dict[tuple[str, ...], Config] = {}
     given = _given(words)
-    for setting, method in table.cells:
-        where = f"{table.file}: {method} in {setting}"
-        overrides = [*table.settings[setting], *table.methods[method], *words.fixed]
+
+    def cell(row: list[str]) -> Config:
+        overrides = [*table.settings[setting], *row, *words.fixed]
         try:
             with hydra_errors(overrides):
                 options, numbers = divided(overrides, parser)
             config = _composed(options, compose, composed)
-            config = changed(config, numbers) if numbers.keys() <= flat(config.values).keys() else compose(overrides)
+            return changed(config, numbers) if numbers.keys() <= flat(config.values).keys() else compose(overrides)
         except UserError as error:
             raise UserError(f"{where}: {error}") from error
-        changes = [table.space.get("all", {}), _set(table.methods[method]), table.space.get(method, {})]
-        for varied, label in _varied(config, words.axes, where, _keys(config)):
-            yield _group(" ".join([setting, *label]), method, varied, command, scale, changes, given, table.file)
+
+    for setting, method in table.cells:
+        where = f"{table.file}: {method} in {setting}"
+        row, tried_row = table.methods[method], tried.methods.get(method, table.methods[method])
+        config = cell(row)
+        as_tried = config if tried_row == row else cell(tried_row)
+        changes = [tried.space.get("all", {}), _set(tried_row), tried.space.get(method, {})]
+        both = zip(*(_varied(each, words.axes, where, _keys(each)) for each in (config, as_tried)), strict=True)
+        for (varied, label), (point, _) in both:
+            name = " ".join([setting, *label])
+            yield _group(name, method, varied, point, command, scales, changes, given, table.file)
 
 
 def _composed(options: list[str], compose: Compose, before: dict[tuple[str, ...], Config]) -> Config:
@@ -158,26 +181,39 @@ def _group(
     setting: str,
     method: str,
     config: Config,
+    tried: Config,
     command: Command,
-    scale: Scale,
+    scales: Scales,
     changes: list[Any],
     given: dict[str, None],
     where: str,
 ) -> Group:
-    _checked(config, f"{method} {setting}".strip())  # what counts below goes by its values
-    known = flat(config.values).keys() - given.keys()
-    config = changed(config, {key: value for key, value in scale.set.items() if key in known})
-    if scale.images is not None and "train.rounds" in known:
-        config = cost.cut(config, scale.images)
-    space = _space(config, [*changes, given], where) if command.tune["sampler"] != "none" else {}
+    """config: of final trials; tried: of a search's points; both before they are scaled."""
+    for each in (config, tried):
+        _checked(each, f"{method} {setting}".strip())  # what counts below goes by its values
+    config, tried = _scaled(config, scales.final, given), _scaled(tried, scales.search, given)
+    space = _space(tried, [*changes, given], where) if command.tune["sampler"] != "none" else {}
     if not space:
         return Group(setting, method, config, {}, [], 0)
-    limit = min((n for n in (command.tune["points"], scale.points) if n is not None), default=None)
+    search = None if tried.values == config.values else tried
+    limit = min((n for n in (command.tune["points"], scales.search.points) if n is not None), default=None)
     if command.tune["sampler"] == "grid":
         grid = points(space, limit)
-        return Group(setting, method, config, space, grid, len(grid))
+        return Group(setting, method, config, space, grid, len(grid), search)
     assert limit is not None
-    return Group(setting, method, config, space, [], limit)
+    return Group(setting, method, config, space, [], limit, search)
+
+
+def _scaled(config: Config, scale: Scale, given: dict[str, None]) -> Config:
+    """Return a config as it is at a scale, but for the keys that the command gives."""
+    known = flat(config.values).keys() - given.keys()
+    config = changed(config, {key: value for key, value in scale.set.items() if key in known})
+    if "train.rounds" in known:
+        if scale.rounds is not None:
+            config = cost.shortened(config, scale.rounds)
+        if scale.images is not None:
+            config = cost.cut(config, scale.images)
+    return config
 
 
 def _space(config: Config, changes: list[Any], where: str) -> Space:
@@ -238,7 +274,8 @@ def _check_all(plan: Plan) -> None:
         if plan.tune["sampler"] != "none":
             _check_scored(plan, group)
         for point in _extremes(group):
-            _checked(changed(group.config, point), " ".join([group.name, *(f"{k}={v}" for k, v in point.items())]))
+            for config in [group.config, *([] if group.search is None else [group.search])]:
+                _checked(changed(config, point), " ".join([group.name, *(f"{k}={v}" for k, v in point.items())]))
 
 
 def _checked(config: Config, name: str) -> None:

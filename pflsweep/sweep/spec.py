@@ -1,6 +1,7 @@
 """Sweep files: YAML below sweeps/, the package's own or the user's, with includes, checked before planning."""
 
 import itertools
+import re
 import shlex
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -12,7 +13,7 @@ from pflsweep.config.keys import key_of
 from pflsweep.config.overrides import check_hydra, quoted
 from pflsweep.sweep.search_space import Space, axis
 from pflsweep.util.errors import UserError, nearest, require_known
-from pflsweep.util.resources import own_and_shipped
+from pflsweep.util.resources import own_and_shipped, shipped
 
 EXAMPLE = "`train.lr: {grid: [0.1, 0.01]}`"
 UNSEARCHED = ("seed", "device", "paths", "checkpoint", "tracking", "hydra", "sweep", "tune", "workers")
@@ -49,6 +50,7 @@ class Scale(NamedTuple):
     points: int | None  # at most so many points of a search
     seeds: int | None  # at most so many seeds
     set: dict[str, Any]  # key -> value, where a config has the key
+    rounds: int | None = None  # at most so many rounds
 
 
 def read_table(name: str, scale: str = "paper") -> Table:
@@ -58,7 +60,7 @@ def read_table(name: str, scale: str = "paper") -> Table:
     """
     content, file = _read(table_file(name))
     require_known(content, KEYS, file)
-    content = _merged(content, _at_scales(content.pop("scales", {}), file).get(scale, {}))
+    content = _merged(content, _at_scale(scale, content.pop("scales", {}), file))
     for key in ("settings", "methods"):
         _check_names(content.get(key), key, file)
     rows = {row: _row(text, f"{file}: methods.{row}") for row, text in content["methods"].items()}
@@ -79,17 +81,28 @@ def read_table(name: str, scale: str = "paper") -> Table:
     return Table(name, settings, methods, _seeds(content.get("seeds", [0]), file), search, space, file, only)
 
 
-def _at_scales(scales: Any, file: str) -> dict[str, dict[str, Any]]:
-    """What a table changes at some scales, by their names."""
+def _at_scale(scale: str, scales: Any, file: str) -> dict[str, Any]:
+    """Return what a table changes at a scale. What it lists for a scale of the user's own lies over what it lists for
+    `small`. Raises UserError on a wrong list, whichever scale it is for.
+    """
     if not isinstance(scales, dict):
         raise UserError(f"{file}: 'scales' has to name some, each with its own of {', '.join(AT_A_SCALE)}.")
-    for scale, changes in scales.items():
-        if scale not in _names("scale"):
-            raise UserError(f"{file}: scales.{scale} is no scale.{nearest(str(scale), _names('scale'))}")
+    for name, changes in scales.items():
+        if name not in _names("scale"):
+            raise UserError(f"{file}: scales.{name} is no scale.{nearest(str(name), _names('scale'))}")
         if not isinstance(changes, dict):
-            raise UserError(f"{file}: scales.{scale} is {changes!r}: it may have {', '.join(AT_A_SCALE)}.")
-        require_known(changes, AT_A_SCALE, f"{file}: scales.{scale}")
-    return scales
+            raise UserError(f"{file}: scales.{name} is {changes!r}: it may have {', '.join(AT_A_SCALE)}.")
+        require_known(changes, AT_A_SCALE, f"{file}: scales.{name}")
+    return _merged(scales.get("small", {}) if _is_own(scale) else {}, scales.get(scale, {}))
+
+
+def _is_own(scale: str) -> bool:
+    """Return whether a scale is a file of the user's, under a name that no shipped scale has."""
+    return not _is_number(scale) and not (shipped("sweeps") / "scale" / f"{scale}.yaml").is_file()
+
+
+def _is_number(scale: str) -> bool:
+    return re.fullmatch(r"[-+]?\d+", scale) is not None
 
 
 def _check_names(part: Any, key: str, file: str) -> None:
@@ -148,9 +161,20 @@ def _changes(space: Any, rows: list[str], file: str) -> dict[str, Any]:
     return {str(row): axes for row, axes in space.items()}
 
 
-def read_scale(name: str) -> Scale:
-    """`smoke`, `small`, `paper`, or one of the user's own. Raises UserError."""
-    content, file = _read(_find(name, "scale: No scale", _names("scale"), "scale"))
+def read_scale(name: str, key: str = "scale") -> Scale:
+    """Return the scale `smoke`, `small`, `paper`, one of the user's own, or a number of rounds, as `150`.
+
+    key: in which it is asked for. Raises UserError.
+    """
+    if _is_number(name):
+        if int(name) < 1:
+            raise UserError(f"{key}={name}: a number of rounds has to be at least 1, as in {key}=150.")
+        return Scale(name, None, None, None, {}, int(name))
+    try:
+        path = _find(name, f"{key}: No scale", _names("scale"), "scale")
+    except UserError as error:
+        raise UserError(f"{error} Or give a number of rounds, as in {key}=150.") from error
+    content, file = _read(path)
     require_known(content, SCALE_KEYS, file)
     for key in ("images", "points", "seeds"):
         value = content.get(key)

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from pflsweep.config.compose import Config
 from pflsweep.config.schema import typed
 from pflsweep.records.content import FORMAT
-from pflsweep.records.ledger import Ledger, ledgers
+from pflsweep.records.ledger import Ledger, ledgers, tried_config
 from pflsweep.sweep import cost
-from pflsweep.sweep.plan import Group, Plan, relevant
+from pflsweep.sweep.plan import Group, Job, Plan, relevant
 from pflsweep.sweep.search_space import Point
 from pflsweep.trial.metadata import digest_of, own_code
 from pflsweep.util import files
@@ -30,8 +31,19 @@ def known_trials(runs: Path) -> Known:
     return found
 
 
-def left(plan: Plan, known: Known, told: Iterable[Ledger]) -> Iterator[list[Config]]:
-    """Yield for each group of a plan the configs of the trials that are not trained yet.
+class Left(NamedTuple):
+    """The trials of a group that are not trained yet, as their configs."""
+
+    points: list[Config]
+    final: list[Config]
+
+    @property
+    def all(self) -> list[Config]:
+        return [*self.points, *self.final]
+
+
+def left(plan: Plan, known: Known, told: Iterable[Ledger]) -> Iterator[Left]:
+    """Yield for each group of a plan what is not trained yet.
 
     A final trial of a search is known where a ledger names the winner of the same search.
     """
@@ -39,15 +51,18 @@ def left(plan: Plan, known: Known, told: Iterable[Ledger]) -> Iterator[list[Conf
     for g, group in enumerate(plan.groups):
         code = own_code(group.config)
         won = _winner(plan, group, told) if group.tries else {}
-        points = {job: plan.foreseen(job) if group.points else None for job in plan.searched(g)}
-        points |= dict.fromkeys(plan.final(g), won)
-        yield [
-            config
-            for job, point in points.items()
-            # of what a sampler will propose, and of a winner that is not known, the cost of the default values is told
-            for config in plan.configs(job, point or {})
-            if point is None or not _is_trained(config, code, known)
-        ]
+
+        def untrained(jobs: Iterable[tuple[Job, Point | None]], code: list[str] = code) -> list[Config]:
+            return [
+                config
+                for job, point in jobs
+                # of what a sampler will propose, and of a winner that is not known, the cost of the default values
+                for config in plan.configs(job, point or {})
+                if point is None or not _is_trained(config, code, known)
+            ]
+
+        points = [(job, plan.foreseen(job) if group.points else None) for job in plan.searched(g)]
+        yield Left(untrained(points), untrained((job, won) for job in plan.final(g)))
 
 
 def ledgers_of(plan: Plan) -> list[Ledger]:
@@ -58,16 +73,31 @@ def ledgers_of(plan: Plan) -> list[Ledger]:
         return []
 
 
+def searched_otherwise(plan: Plan, group: Group, told: Iterable[Ledger]) -> bool:
+    """Return whether the last search for a group at the same scale, as ledgers tell, was in another setting."""
+    scale = plan.tune["scale"] or plan.scale
+    cell = (group.setting, group.method)
+    done = [
+        of
+        for ledger in told
+        if (ledger.sweep, ledger.tune.get("scale") or ledger.scale) == (plan.name, scale)
+        if (of := ledger.groups.get(cell)) is not None and of["points_settled"]
+    ]
+    return bool(done) and tried_config(done[-1]) != relevant(group.tried)
+
+
 def _winner(plan: Plan, group: Group, told: Iterable[Ledger]) -> Point | None:
     """Return the point that a search of the same points of the same trials has chosen last, None where none has."""
     space = {key: axis.grid for key, axis in group.space.items()}
-    asked = {"config": relevant(group.config), "space": space, "points": group.tries}
+    asked = {"space": space, "points": group.tries}
     found: Point | None = None
     for ledger in told:
         of = ledger.groups.get((group.setting, group.method))
         if of is None or any(of[key] != value for key, value in asked.items()) or of["winner"] is None:
             continue
-        if {**ledger.tune, "partial": plan.tune["partial"]} == plan.tune:  # whether it was partial does not matter
+        # of which scale it is, its config says; whether it was partial does not matter
+        same = {**ledger.tune, "partial": plan.tune["partial"], "scale": plan.tune["scale"]} == plan.tune
+        if same and tried_config(of) == relevant(group.tried):
             found = of["winner"]
     return found
 

@@ -107,6 +107,8 @@ def _claims(queue: Queue, busy: set[Job]) -> list[Lease]:
         return claims
     groups = {number for number, group in enumerate(plan.groups) if alike(own, group)}
     apart = {job for job in plan.jobs if job.group not in groups and not _of_one_point(job, first.job)}
+    if own.search is not None:  # points are tried under another config
+        apart |= {job for job in plan.jobs if job.final != first.job.final}
     try:
         while len(claims) < plan.workers["stack"] and (more := queue.claim(busy | apart)) is not None:
             claims.append(more)

@@ -119,6 +119,44 @@ def test_what_a_row_sets_is_not_searched_for_it_unless_the_file_says_how(tmp_pat
     assert spaces["own"]["algorithm.mu"] == [0.5, 2.0]
 
 
+def test_a_search_at_another_scale_tries_what_that_scale_tries(tmp_path: Path) -> None:
+    (tmp_path / "sweeps/scale").mkdir(parents=True)
+    (tmp_path / "sweeps/scale/tiny.yaml").write_text("images: 7000\npoints: 2\nseeds: 1\nset: {train.batch: 7}\n")
+    (tmp_path / "sweeps/own.yaml").write_text(
+        "settings: {digits: train.rounds=50 train.eval_every=20 train.participation=1 partition.test_fraction=0.25}\n"
+        "methods: {prox: algorithm=fedprox algorithm.mu=1.0, other: algorithm=fedprox}\n"
+        "seeds: [3, 4, 5]\n"
+        "search: tune=grid tune.seeds=2\n"
+        "scales:\n"
+        "  small:\n"
+        "    methods: {prox: algorithm=fedprox algorithm.mu=2.0}\n"
+        "    space: {all: {train.lr: {grid: [1, 2, 3]}}}\n"
+    )  # fmt: skip
+
+    def points(plan: Plan) -> list[dict[str, Any]]:
+        jobs = [job for job in plan.jobs if not job.final]
+        return [flat(config.values) for job in jobs for config in plan.configs(job, plan.foreseen(job))]
+
+    def final(plan: Plan) -> list[dict[str, Any]]:
+        return [flat(config.values) for job in plan.jobs if job.final for config in plan.configs(job, {})]
+
+    both, rounds = planned("sweep=own", "scale=30", "tune.scale=tiny"), planned("sweep=own", "scale=30")
+    tiny = planned("sweep=own", "scale=tiny", "seed=3,4")
+    assert points(both) == points(tiny)
+    assert final(both) == final(rounds)
+    assert len(points(both)) == 2 * 2 * 2, "rows, points, tuning seeds"
+    keys = ("train.rounds", "train.eval_every", "train.batch", "algorithm.mu", "seed")
+    tried, trained = points(both)[0], final(both)[0]
+    images = round(1797 * 0.75) * tried["train.epochs"]
+    assert [tried[key] for key in keys] == [7000 // images, 7000 // images, 7, 2.0, 3]
+    assert [trained[key] for key in keys] == [30, 20, 32, 1.0, 3]
+    assert (both.scale, both.tune["scale"], both.seeds) == ("30", "tiny", [3, 4, 5])
+    write(both, tmp_path / "plan.json")
+    assert read(tmp_path / "plan.json") == both
+    assert len({both.id, rounds.id, tiny.id}) == 3
+    assert planned("sweep=own", "scale=30", "tune.scale=30").id == rounds.id
+
+
 def test_a_search_of_values_that_others_follow_is_another() -> None:
     search = ("algorithm=pfedme", "tune=grid", "tune.points=2")
     fixed, follows = (planned(f"algorithm.inner_lr={lr}", *search) for lr in ("0.05", "${train.lr}"))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pflsweep.commands.main import main
-from pflsweep.sweep.spec import read_scale, read_space, read_table, table_names
+from pflsweep.sweep.spec import Scale, read_scale, read_space, read_table, table_names
 from pflsweep.util.errors import UserError
 
 SMALL = """
@@ -69,6 +69,36 @@ def test_what_a_table_changes_at_a_scale() -> None:
     assert small.space == {"all": {"train.lr": {"grid": [1]}, "algorithm.mu": None}}
     assert small.search == ["tune=none"]
     assert whole == read_table("mine", "smoke") == read_table("base")._replace(name="mine", file="sweeps/mine.yaml")
+
+
+def test_a_scale_of_ones_own_begins_with_what_a_table_lists_for_small() -> None:
+    write("scale/mine", "images: 100\n")
+    write("scale/other", "images: 100\n")
+    own = "mine: {methods: {pgfed: algorithm=pgfed train.lr=5}}"
+    listed = "small: {methods: {fedavg: algorithm=fedavg train.lr=3, pgfed: algorithm=pgfed train.lr=3}}"
+    write("table", f"{SMALL}scales: {{{listed}, {own}}}\n")
+    rates = {
+        scale: [words[-1] for words in read_table("table", scale).methods.values()]
+        for scale in ("small", "mine", "other", "sweeps/scale/other.yaml", "smoke", "paper", "150")
+    }
+    whole = ["algorithm=fedavg", "algorithm=pgfed"]
+    assert rates == {
+        "small": ["train.lr=3", "train.lr=3"],
+        "mine": ["train.lr=3", "train.lr=5"],
+        "other": ["train.lr=3", "train.lr=3"],
+        "sweeps/scale/other.yaml": ["train.lr=3", "train.lr=3"],
+        "smoke": whole,
+        "paper": whole,
+        "150": whole,
+    }
+
+
+def test_a_number_of_rounds_is_a_scale() -> None:
+    assert read_scale("150") == Scale("150", None, None, None, {}, rounds=150)
+    with pytest.raises(UserError, match=r"^tune\.scale=0: a number of rounds has to be at least 1, as in tune\.scale="):
+        read_scale("0", "tune.scale")
+    with pytest.raises(UserError, match=r"^scale: No scale 'smal'.* Did you mean 'small'\? .* as in scale=150\.$"):
+        read_scale("smal")
 
 
 def test_ones_own_folder_comes_before_the_packages(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pflsweep.config.identity import NUMERICS
 from pflsweep.config.schema import target
 from pflsweep.records.ledger import ledgers
 from pflsweep.records.record import Record
+from pflsweep.records.searches import beside
 from pflsweep.sweep.trained import _is_trained, known_trials
 from pflsweep.trial.metadata import own_code
 
@@ -50,6 +51,38 @@ def test_a_plan_knows_the_winner_of_a_search_by_its_ledger(capsys: pytest.Captur
     for file in Path("runs/sweeps").glob("*.json"):
         file.unlink()
     assert "2 of them trained already" in told(capsys, *words)
+
+
+def test_a_search_at_another_scale_is_reused_as_long_as_it_is_of_the_same_setting(
+    capsys: pytest.CaptureFixture,
+) -> None:
+    def table(clients: int) -> None:
+        Path("sweeps").mkdir(exist_ok=True)
+        Path("sweeps/own.yaml").write_text(
+            f"settings: {{digits: 'partition.clients={clients} model.hidden=[8] train.rounds=3 data.limit=200'}}\n"
+            "methods: {fedprox: algorithm=fedprox}\nsearch: tune=grid tune.points=2\n"
+        )
+
+    table(4)
+    words = ["sweep=own", "scale=2", "tune.scale=1", "tracking=none"]
+    assert main(["-m", "sweep=own", "scale=1", "tracking=none"]) == 0
+    capsys.readouterr()
+    (small,) = ledgers(Path("runs"))
+    seen = told(capsys, *words)
+    assert "own at scale 2: 3 trials, seed 0, 2 of them trained already" in seen
+    assert "Searches at scale 1: 1 of 1 are trained already, 0 are to be trained (0 trials)." in seen
+    assert main(["-m", *words]) == 0
+    assert "in the last round at scale 1 on validation data" in capsys.readouterr().out
+    both = ledgers(Path("runs"))[-1]
+    ((cell, of),) = both.groups.items()
+    before = small.groups[cell]
+    assert (of["tried"], of["winner"], of["search_config"]) == (before["tried"], before["winner"], before["config"])
+    assert (of["config"]["train.rounds"], both.scale, both.tune["scale"]) == (2, "2", "1")
+    assert len(list(Path("runs").glob("*/meta.json"))) == 3, "two points, and the final trial of two rounds"
+    found = beside(map(Record, (file.parent for file in Path("runs").glob("*/meta.json"))))
+    assert (len(found.trials), set(found.won.values())) == (2, {"the best of 2 points at scale 1 on validation data"})
+    table(5)
+    assert "0 of 1 are trained already, 1 are to be trained (2 trials), 1 of them again, since" in told(capsys, *words)
 
 
 @pytest.mark.slow

@@ -350,7 +350,7 @@ def _winners(of: Comparison) -> list[str]:
             best = (
                 ""
                 if value is None
-                else f" ({100 * value:.2f}% on {inline(answer.split)} data{_other_view(of, answer)})"
+                else f" ({100 * value:.2f}% on {inline(answer.split)} data{_at_scale(answer)}{_other_view(of, answer)})"
             )
             found[answer.method][f"{answer.setting}: {chosen}{best}"] = None
     return [f"{method}: {'; '.join(lines)}" for method, lines in found.items()]
@@ -362,6 +362,11 @@ def _chosen(answer: Answer, key: str, value: Any) -> str:
     ordered = sorted(tried, key=lambda text: (str(type(tried[text])), tried[text]))
     of = f" (of {', '.join(map(inline, ordered))})" if len(tried) > 1 else ""
     return code(f"{key.rpartition('.')[2]}={as_override(value)}") + of
+
+
+def _at_scale(answer: Answer) -> str:
+    """At which scale a search has chosen, where it is another than that of the final trials."""
+    return f" at scale {inline(answer.searched_at)}" if answer.searched_at else ""
 
 
 def _other_view(of: Comparison, answer: Answer) -> str:

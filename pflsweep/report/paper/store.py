@@ -96,6 +96,7 @@ class Answer:
     group: dict[str, Any] = field(default_factory=dict)  # what the ledger says of it that tells most; {} without one
     split: str = ""  # on which data the winner was chosen; "" where nothing was searched
     view: str = ""  # by the accuracy of whose models
+    searched_at: str = ""  # the scale of its search where tune.scale was given
     without_code: bool = False  # its reading is of code that is not public
 
     @property
@@ -170,7 +171,7 @@ class Store:
             {seed: why for seed, why in failed.items() if seed not in done},
             [why for _, group in told for why in group["failed_points"]],
             _commands(ledger for ledger, _ in reversed(told)),
-            last, tune.get("split", ""), tune.get("view", ""),
+            last, tune.get("split", ""), tune.get("view", ""), tune.get("scale") or "",
         )  # fmt: skip
 
     def _trial(self, identity: str, rounds: int) -> Trial | str:

@@ -21,7 +21,9 @@ from pflsweep.util.files import claimed
 if TYPE_CHECKING:
     import pandas as pd
 
+    from pflsweep.records.ledger import Ledger
     from pflsweep.records.record import Record
+    from pflsweep.sweep.trained import Left
 
 MANY = 100  # records that are read for a table; of more, what was told of them serves
 
@@ -33,9 +35,12 @@ def estimate(plan: Plan) -> str:
     from pflsweep.sweep import trained
 
     speeds = cost.known_speeds(plan.runs, [group.config for group in plan.groups])
-    left = trained.left(plan, trained.known_trials(plan.runs), trained.ledgers_of(plan))
+    told = trained.ledgers_of(plan)
+    left = list(trained.left(plan, trained.known_trials(plan.runs), told))
     lines, ways = [], Counter[str]()
-    for group, configs in zip(plan.groups, left, strict=True):
+    apart = any(group.search is not None for group in plan.groups)
+    for group, untrained in zip(plan.groups, left, strict=True):
+        configs = untrained.all
         count = group.tries * len(plan.tuning_seeds) + len(plan.seeds)
         rate, how = cost.speed(group.config, speeds, plan.workers["count"])
         ways[how] += 1
@@ -43,6 +48,7 @@ def estimate(plan: Plan) -> str:
             "method": group.method,
             "setting": group.setting or status_groups.NONE,
             "points": group.tries,
+            **({"rounds a point": group.tried.values["train"]["rounds"] if group.tries else 0} if apart else {}),
             "trials": count,
             "trained": count - len(configs),
             "rounds": group.config.values["train"]["rounds"],
@@ -55,7 +61,27 @@ def estimate(plan: Plan) -> str:
         methods=("method", "size"), trials=("trials", "sum"), trained=("trained", "sum"), seconds=("seconds", _sum)
     )
     pages = [_page(table), *([_page(totals.reset_index())] if 1 < len(totals) < len(table) else [])]
-    return "\n\n".join([*pages, _total(plan, table, ways)])
+    return "\n\n".join([*pages, _total(plan, table, ways, _searches(plan, left, told))])
+
+
+def _searches(plan: Plan, left: "list[Left]", told: "list[Ledger]") -> str:
+    """Return how many searches of a plan are trained already, and how many were in another setting than now; "" for a
+    plan that searches nothing.
+    """
+    from pflsweep.sweep import trained
+
+    pairs = [(group, of.points) for group, of in zip(plan.groups, left, strict=True) if group.tries]
+    if not pairs:
+        return ""
+    open_ = [group for group, points in pairs if points]
+    again = sum(trained.searched_otherwise(plan, group, told) for group in open_)
+    trials = sum(len(points) for _, points in pairs)
+    said = (
+        f"Searches at scale {plan.tune['scale'] or plan.scale}: {len(pairs) - len(open_)} of {len(pairs)} are trained "
+        f"already, {len(open_)} are to be trained ({trials:,} trials)"
+    )
+    before = f", {again} of them again, since their setting was another then" if again else ""
+    return f"{said}{before}."
 
 
 def _sum(seconds: "pd.Series") -> float:
@@ -66,8 +92,8 @@ def _sum(seconds: "pd.Series") -> float:
 def _page(table: "pd.DataFrame") -> str:
     """With times and large numbers as a person says them."""
     shown = table.assign(time=[_time(seconds) for seconds in table["seconds"]])
-    if "points" in shown:
-        shown["points"] = [points or status_groups.NONE for points in shown["points"]]
+    for column in {"points", "rounds a point"} & {*shown}:
+        shown[column] = [number or status_groups.NONE for number in shown[column]]
     said = {"images a trial": lambda images: f"{images:,}"}
     return shown.drop(columns="seconds").to_string(index=False, formatters=said)
 
@@ -76,7 +102,7 @@ def _time(seconds: float) -> str:
     return "unknown" if math.isnan(seconds) else duration(seconds)
 
 
-def _total(plan: Plan, table: "pd.DataFrame", ways: Counter[str]) -> str:
+def _total(plan: Plan, table: "pd.DataFrame", ways: Counter[str], searches: str) -> str:
     workers, seeds, missing = plan.workers["count"], plan.seeds, ways.pop("unknown", 0)
     known = ", ".join(f"{how} ({count})" for how, count in ways.most_common())
     said = [f"Speeds are those of {known}."] if known else []
@@ -87,13 +113,14 @@ def _total(plan: Plan, table: "pd.DataFrame", ways: Counter[str]) -> str:
     trials, trained = table["trials"].sum(), table["trained"].sum()
     left = trials - trained
     reading = "" if plan.reading == "paper" else f", reading {plan.reading}"
-    return "\n".join([
+    return "\n".join(filter(None, [
         f"{plan.name} at scale {plan.scale}{reading}: {trials:,} trials, seed{'s' * (len(seeds) > 1)} "
         f"{', '.join(map(str, seeds))}, {trained:,} of them trained already; time for the other {left:,} on "
         f"this machine with {workers} worker{'s' * (workers > 1)}: {_time(_sum(table['seconds']) / workers)}.",
+        searches,
         " ".join(said),
         "Dry run (plan=true): nothing was started.",
-    ])  # fmt: skip
+    ]))  # fmt: skip
 
 
 def conclude(queue: Queue, track: bool) -> int:
@@ -143,7 +170,8 @@ def _chosen_on(plan: Plan) -> str:
         where = f"validation data ({tune['validation']:.0%} of each client's training rows); winners are trained on all"
     else:
         where = "TEST data, as the paper did: its numbers are optimistic"
-    return f"best: the highest {tune['view']} accuracy in {how} on {where}."
+    scale = "" if tune["scale"] is None else f" at scale {tune['scale']}"
+    return f"best: the highest {tune['view']} accuracy in {how}{scale} on {where}."
 
 
 def records_of(queue: Queue) -> list["Record"]:
