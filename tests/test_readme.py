@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -85,6 +86,26 @@ def test_the_examples_are_tuned_over_their_own_spaces(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert re.search(r"server_step +- +2 +3 ", done.stdout), "two points, and the winner's trial"
     assert re.search(r"slowmo +- +4 +5 ", done.stdout), "four points, and the winner's trial"
+
+
+def test_the_example_of_given_inputs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (example,) = blocks((ROOT / "docs" / "commands.md").read_text())
+    names: dict[str, Any] = {}
+    exec(example, names)
+    assert names["result"].rounds["images"].tolist() == [16, 16], "two clients' two batches of four"
+    assert names["result"].record.meta["name"] == "fedavg-digits-dirichlet-prescribed-0"
+
+
+def test_the_example_of_a_searchs_scale_is_planned(folder: Path) -> None:
+    (command,) = re.findall(
+        r"^    pflsweep (.* tune\.scale=.*)$", (ROOT / "docs" / "sweeps.md").read_text(), re.MULTILINE
+    )
+    done = pflsweep(folder, *command.split(), "only=[fedavg,fmnist/pat2]")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"fedavg fmnist/pat2 +3 +50 +8 +0 +150 ", done.stdout), "points of 50 rounds, final trials of 150"
+    assert "fedpg/table1 at scale 150: 8 trials" in done.stdout
+    assert "Searches at scale small: 0 of 1 are trained already, 1 are to be trained (3 trials)." in done.stdout
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

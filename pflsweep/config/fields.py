@@ -85,6 +85,7 @@ RULES = {
     "data.shuffle": Rule((int,), low=0, high=SEEDS, neutral=0),
     "data.new": Rule((int,), low=0, neutral=0),
     "data.new_epochs": Rule((int,), low=0, high=100_000, neutral=20),
+    "data.prescribed": Rule((str,), null=True, neutral=None),
     "partition.seed": Rule((int,), low=0, high=SEEDS, null=True, neutral=None),
     "paths.runs": Rule((str,), empty=False),
     "checkpoint.every": Rule((float,), low=0),

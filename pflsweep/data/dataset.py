@@ -53,3 +53,4 @@ class Rows(NamedTuple):
     group: np.ndarray | None = None  # [N] number or name of each client's cluster or domain, where there are some
     checksum: str = ""  # of what was learnt from the data to cut them: part of a trial's identity, as the data's
     accuracy: float | None = None  # of the model that learnt it, on the dataset's test split
+    validation: list[np.ndarray] | None = None  # rows that are held back, where a user says which; None: they are drawn

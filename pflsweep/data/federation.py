@@ -23,7 +23,7 @@ class Federation:
     sizes: [N] training samples. labels: [N, K] class counts of the training rows. group, accuracy: as in Rows.
     checksum: of the dataset and of what its partition was learnt from. targets: [N] the client whose validation and
     test rows each client is given, its own where not `permuted`. chances: [N] how likely a client is in a round, to the
-    sum 1; None: all alike.
+    sum 1; None: all alike. cohorts, batches: those that a user prescribes, as in Prescribed; None: they are drawn.
     """
 
     def __init__(
@@ -53,6 +53,8 @@ class Federation:
         self.checksum = dataset.checksum + rows.checksum
         self.targets = list(range(self.clients))
         self.chances: np.ndarray | None = None
+        self.cohorts: list[np.ndarray] | None = None
+        self.batches: dict[tuple[int, int], list[np.ndarray]] | None = None
         self.rows = self._split(rows, validation)
         self.sizes = torch.tensor([len(r) for r in self.rows["train"]], dtype=torch.int64)
         self.labels = torch.from_numpy(self.counts("train"))
@@ -66,6 +68,10 @@ class Federation:
                     f"partition: client {i} of {self.clients} has no training data. Use fewer clients "
                     "(partition.clients) or a partition that is less uneven (for Dirichlet a larger alpha)."
                 )
+            if rows.validation is not None:
+                split["validation"].append(rows.validation[i])
+                split["train"].append(own)
+                continue
             shuffled = random.generator(self.data_seed, "validation", int(self.keys[i])).permutation(own)
             held = min(round(validation * len(own)), len(own) - 1)
             split["validation"].append(np.sort(shuffled[:held]))

@@ -18,6 +18,7 @@ from pflsweep.methods.protocol import Spent
 from pflsweep.methods.task import Batch
 from pflsweep.ops import random
 from pflsweep.ops.vmap import tree_map
+from pflsweep.util.errors import UserError
 
 _ONCE = 1 << 24  # values up to which a client's data are converted once rather than by the batch: 64 MB
 
@@ -237,7 +238,7 @@ class ClientData:
         def one(epoch: int) -> list[np.ndarray]:
             return self._batching.cut(self._order(c, stream, epoch), self._batch)
 
-        return self._batching.passes(epochs, one)
+        return self._as_prescribed(c, stream, self._batching.passes(epochs, one))
 
     def _grouped(self, c: int, count: int, epochs: int, stream: str) -> list[list[np.ndarray]]:
         def one(epoch: int) -> list[list[np.ndarray]]:
@@ -249,7 +250,40 @@ class ClientData:
                     groups.append([group[k % len(group)][None] for k in range(count)])
             return groups
 
-        return self._batching.passes(epochs, one)
+        drawn = self._batching.passes(epochs, one)
+        flat = self._as_prescribed(c, stream, [rows for group in drawn for rows in group])
+        return [flat[start : start + count] for start in range(0, len(flat), count)]
+
+    def _as_prescribed(self, c: int, stream: str, drawn: list[np.ndarray]) -> list[np.ndarray]:
+        """Return the batches that a user prescribes for a client's turn, else those that are drawn.
+
+        Prescribed are the batches of the stream that local training takes; a client without some is in no cohort, and
+        asked by a study. Raises UserError where they are not as many as are drawn, too large, or of rows that the
+        method does not train on.
+        """
+        who = self._members[c]
+        place = (who.round, who.client)
+        prescribed = who.federation.batches if (self._purpose, stream) == ("train", "epochs") else None
+        if prescribed is None or place not in prescribed:
+            return drawn
+        given, where = prescribed[place], f"batches: round {who.round}, client {who.client}"
+        if len(given) != len(drawn):
+            raise UserError(
+                f"{where} has {len(given)} batches, and its local training takes {len(drawn)}: set train.epochs, "
+                "train.steps, train.batch and train.last_batch as they were where these are from."
+            )
+        if (most := max(map(len, given), default=0)) > self._batch:
+            raise UserError(
+                f"{where} has a batch of {most} rows, and train.batch is {self._batch}: set it to the largest."
+            )
+        rows = np.concatenate(given) if given else NONE
+        foreign = rows[~np.isin(rows, self._rows["train"][c])]
+        if len(foreign):
+            raise UserError(
+                f"{where} has row {foreign[0]} of the dataset, which is none that the method trains this client on. "
+                "Rows are numbers in the dataset, not in the client's part of it."
+            )
+        return given
 
     def _batches(self, orders: list[list[np.ndarray]], stream: str | None) -> Iterator[Batch]:
         steps = max(map(len, orders), default=0)

@@ -1,12 +1,29 @@
-"""How likely each client is in a round: all methods under one seed see the same cohorts."""
+"""Which clients are in a round, and how likely each is: all methods under one seed see the same cohorts."""
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from pflsweep.data.federation import Federation
 from pflsweep.ops.random import generator
 
 KINDS = ("uniform", "size", "dirichlet", "fixed")
 _LEAST = 1e-9  # so that everybody can be drawn where only a few others are left
+
+
+def cohort(federation: Federation, size: int, round: int, kind: str) -> Tensor:
+    """Return a round's cohort [size], in the order of the clients' keys: the prescribed one, or one that is drawn from
+    keys, so that labels do not matter. kind: one of KINDS.
+    """
+    if federation.cohorts is not None:
+        return torch.from_numpy(federation.cohorts[round - 1])
+    keys, order = federation.keys.sort()
+    rng = generator(federation.seed, "cohort", 1 if kind == "fixed" else round)
+    if federation.chances is None:
+        drawn = rng.permutation(len(keys))[:size]
+    else:
+        drawn = rng.choice(len(keys), size, replace=False, p=federation.chances[order.numpy()])
+    return order[torch.from_numpy(drawn).sort().values]
 
 
 def participation_probabilities(federation: Federation, kind: str, alpha: float) -> np.ndarray | None:

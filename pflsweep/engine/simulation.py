@@ -12,6 +12,7 @@ from torch import Tensor
 from pflsweep.data.batching import DEFAULT, Batching
 from pflsweep.data.federation import Federation
 from pflsweep.data.loader import ClientData
+from pflsweep.data.participation import cohort
 from pflsweep.engine.clients import Clients, OptimiserStates
 from pflsweep.engine.cohort import Chunks, run_round
 from pflsweep.engine.communication import Traffic
@@ -19,7 +20,6 @@ from pflsweep.engine.evaluate import OWN, Metrics, Scores, Targets, merged, scor
 from pflsweep.engine.workers import Workers
 from pflsweep.methods.protocol import Given, Method, Setup, Spent, Turn, Verbs
 from pflsweep.methods.task import Task
-from pflsweep.ops import random
 from pflsweep.ops.memory import keep_freed
 from pflsweep.ops.vmap import leaves, rebuilt
 
@@ -224,7 +224,8 @@ class Simulation:
     def _next(self) -> Result:
         began = perf_counter()
         self.round += 1
-        ids, received = self._sample(), self.server
+        ids = cohort(self.federation, self.cohort_size, self.round, self.schedule.sampling)
+        received = self.server
         turn = self._turn(ids)
         if self.metrics.personal == "stale" and self.stale is None:
             self._keep_personal(torch.arange(self.federation.clients), received)
@@ -274,17 +275,6 @@ class Simulation:
             total[ids] = torch.maximum(total[ids], own)
         trained = self.spent.steps > 0
         return Privacy(self.verbs.epsilon(Spent(*(part[trained] for part in self.spent))), self.verbs.epsilon(new))
-
-    def _sample(self) -> Tensor:
-        """This round's cohort, in the order of the clients' keys: drawn from keys, so that labels do not matter."""
-        keys, order = self.federation.keys.sort()
-        round, chances = 1 if self.schedule.sampling == "fixed" else self.round, self.federation.chances
-        generator = random.generator(self.federation.seed, "cohort", round)
-        if chances is None:
-            drawn = generator.permutation(len(keys))[: self.cohort_size]
-        else:
-            drawn = generator.choice(len(keys), self.cohort_size, replace=False, p=chances[order.numpy()])
-        return order[torch.from_numpy(drawn).sort().values]
 
     def _turn(self, ids: Tensor, round: int | None = None) -> Turn:
         """round: None is the one that is under way, or done."""

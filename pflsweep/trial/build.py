@@ -8,13 +8,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pflsweep.config.compose import Config, compose, folders, options, read_option, unknown_key
 from pflsweep.config.identity import NEUTRAL, portable
 from pflsweep.config.keys import PLUGS, as_override, flat, put
 from pflsweep.config.schema import PLUGGED, _field_rules, check, target
 from pflsweep.util.errors import UserError, one_line
+
+if TYPE_CHECKING:  # it imports PyTorch, which a plan does without
+    from pflsweep.data.prescribed import Prescribed
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +63,7 @@ def neutral_values(config: Config) -> dict[str, Any]:
     return found
 
 
-def build(config: Config) -> Parts:
+def build(config: Config, prescribed: "Prescribed | None" = None) -> Parts:
     """Everything that a trial needs, in the order in which it depends on each other. Raises UserError."""
     from pflsweep.engine.evaluate import Metrics
     from pflsweep.methods.optimizer import Sgd
@@ -68,7 +71,7 @@ def build(config: Config) -> Parts:
     from pflsweep.methods.task import Task
 
     values, train = config.values, config.values["train"]
-    federation, new = build_federation(config)
+    federation, new = build_federation(config, prescribed)
     _check_text(config, federation.dataset.vocabulary)
     model = build_model(config, federation.dataset.shape, federation.classes)
     task = Task(model, _precision(config), _compiled(config))
@@ -81,15 +84,17 @@ def build(config: Config) -> Parts:
     method = _construct(config, "algorithm", shared)
     plugins = {group: _construct(config, group, shared) for group in PLUGS if values.get(group)}
     _check_partners(config, {"algorithm": method, **plugins})
-    _check_private_batches(config)
+    _check_private_batches(config, prescribed)
     verbs = Verbs.of(method, *plugins.values())
     schedule, metrics = _schedule(train, federation, task.size), Metrics(**values["metrics"])
+    if prescribed is not None:
+        prescribed.require_fit(federation, schedule.cohort(federation.clients), schedule.rounds, schedule.sampling)
     looks_at = {"method": method, "plugins": tuple(plugins.values())}
     study = _construct(config, "study", looks_at) if values["study"] else None
     return Parts(federation, new, model, task, method, plugins, verbs, schedule, metrics, study)
 
 
-def build_federation(config: Config) -> tuple[Any, Any]:
+def build_federation(config: Config, prescribed: "Prescribed | None" = None) -> tuple[Any, Any]:
     """The dataset, cut into clients, and the federation of those who do not train (data.new). Raises UserError."""
     from pflsweep.data.datasets.files import find_root
     from pflsweep.data.federation import Federation
@@ -102,7 +107,11 @@ def build_federation(config: Config) -> tuple[Any, Any]:
     data_seed = seed if drawn is None else drawn
     if data["limit"] is not None:
         dataset = dataset.part(data["limit"], data_seed)
-    rows = _call(config, "partition", dataset, data_seed, without=("seed",), root=root, device=device)
+    _check_prescribed(config, prescribed)
+    if prescribed is None or prescribed.partition is None:
+        rows = _call(config, "partition", dataset, data_seed, without=("seed",), root=root, device=device)
+    else:
+        rows = prescribed.rows_of(dataset, values["partition"].get("clients"))
     everybody = Federation(dataset, rows, validation=data["validation"], seed=seed, data_seed=data_seed, device=device)
     federation, new = everybody.newcomers(data["new"])
     if data["targets"] == "permuted":
@@ -110,7 +119,30 @@ def build_federation(config: Config) -> tuple[Any, Any]:
     federation.chances = participation_probabilities(
         federation, values["train"]["sampling"], values["train"]["sampling_alpha"]
     )
+    if prescribed is not None:
+        federation.cohorts, federation.batches = prescribed.cohorts, prescribed.batches
     return federation, new
+
+
+def _check_prescribed(config: Config, prescribed: "Prescribed | None") -> None:
+    """Raises UserError where a config does not go with what is prescribed."""
+    data = config.values["data"]
+    if data["prescribed"] != (None if prescribed is None else prescribed.digest):
+        raise UserError(
+            f"data.prescribed is {as_override(data['prescribed'])}: it is no key to set, but the hash of a partition, "
+            "cohorts or batches that pflsweep.run is given in Python: call it with the same ones."
+        )
+    if prescribed is None:
+        return
+    if data["validation"] and prescribed.partition is not None and prescribed.partition.validation is not None:
+        raise UserError(
+            f"data.validation is {data['validation']}, which draws validation rows, and partition has some as well: "
+            "leave one of them out."
+        )
+    if data["new"] and (prescribed.cohorts is not None or prescribed.batches is not None):
+        raise UserError(
+            f"data.new is {data['new']}, which draws clients that do not train: with cohorts or batches, leave it out."
+        )
 
 
 def build_dataset(config: Config) -> Any:
@@ -290,9 +322,14 @@ def _check_partners(config: Config, chosen: dict[str, Any]) -> None:
                 raise UserError(f"{pair}: {reason}.{good}")
 
 
-def _check_private_batches(config: Config) -> None:
+def _check_private_batches(config: Config, prescribed: "Prescribed | None") -> None:
     """Raises UserError where private training is asked for batches that are cut from an order: its own are drawn."""
     train = config.values["train"]
+    if config.values.get("privacy") and prescribed is not None and prescribed.batches is not None:
+        raise UserError(
+            f"batches are prescribed, but privacy={config.choices['privacy']} draws its own (Poisson sampling), which "
+            "its guarantee rests on. Leave one of them out."
+        )
     asked = [key for key, usual in (("shuffle", "epoch"), ("last_batch", "keep")) if train[key] != usual]
     if config.values.get("privacy") and asked:
         raise UserError(

@@ -28,11 +28,12 @@ def describe(config: Config, parts: Parts) -> dict[str, Any]:
     beside = {**parts.plugins, **({} if parts.study is None else {"study": parts.study})}
     versions = {group: part.version for group, part in beside.items()}
     digest = digest_of(config, all(part.resumable for part in (parts.method, *beside.values())), code)
+    partition = chosen["partition"] + "-prescribed" * (config.values["data"]["prescribed"] is not None)
     return {
         "format": FORMAT,
         "identity": identity(digest, parts.federation.checksum),
         "config_digest": digest,
-        "name": f"{method_name(chosen)}-{chosen['dataset']}-{chosen['partition']}-{config.values['seed']}",
+        "name": f"{method_name(chosen)}-{chosen['dataset']}-{partition}-{config.values['seed']}",
         "method": chosen["algorithm"],
         **{group: chosen[group] for group in ("dataset", "partition", *PLUGS, "study")},
         "model": model_name(config),

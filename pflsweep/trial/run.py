@@ -19,6 +19,7 @@ from torch import nn
 from pflsweep.config.compose import Config
 from pflsweep.config.identity import portable
 from pflsweep.config.schema import check, typed
+from pflsweep.data.prescribed import Prescribed
 from pflsweep.engine import simulation as engine
 from pflsweep.engine.finetune import fine_tune
 from pflsweep.engine.stack import Seat
@@ -148,9 +149,11 @@ def run_trial(
     stop: Stop = lambda: False,
     seat: Seat | None = None,
     beside: int = 1,
+    prescribed: Prescribed | None = None,
 ) -> Result:
     """Train what is not trained yet. listen: opens what hears of each round; it is tracking's. watch: see Watch. seat:
     among trials, in other threads, that it trains together with. beside: workers that train on this machine.
+    prescribed: what is not drawn, whose digest `config` has as data.prescribed.
 
     Raises UserError on bad input, and where `listen` does, before anything is written; Locked where another process
     trains it; Stopped on Ctrl-C, SIGTERM and on `stop`; Pruned and LeaseLost where `watch` does; Diverged; DiskFull.
@@ -158,7 +161,7 @@ def run_trial(
     check(config)
     config = typed(config)
     with _BUILDING:
-        parts = build(config)
+        parts = build(config, prescribed)
     share = cores(config, beside)  # before a small model sets threads to one
     with nullcontext() if seat is not None else process_wide(config, _fastest(parts)):
         meta = describe(config, parts)

@@ -16,6 +16,6 @@ def plan(tmp_path: Path) -> Plan:
     space = {"train.lr": axis("train.lr", {"grid": [0.1, 0.2, 0.3]}, "a test")}
     group = Group("", "fedavg", config, space, [{"train.lr": lr} for lr in (0.1, 0.2, 0.3)], 3)
     tune = {"sampler": "grid", "split": "validation", "validation": 0.2, "view": "personal", "round": "last"}
-    tune |= {"seeds": 1, "seed": 0, "points": None, "prune": "none", "partial": False}
+    tune |= {"seeds": 1, "seed": 0, "points": None, "prune": "none", "partial": False, "scale": None}
     workers = {"count": 1, "stack": 1, "backend": "processes", "address": None, "storage": None, "heartbeat": 1}
     return Plan("0" * 16, "a test", [group], [0, 1], tune, workers)
