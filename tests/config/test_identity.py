@@ -201,6 +201,7 @@ def test_neutral_values_are_for_ever() -> None:
         "data.limit": None,
         "data.new": 0,
         "data.new_epochs": 20,
+        "data.prescribed": None,
         "data.shuffle": 0,
         "data.targets": "own",
         "dataset.augment": "none",

@@ -204,11 +204,30 @@ def test_what_may_train_at_once(plan: Plan) -> None:
     assert not alike(group, changed(model__hidden=[3]))
     searched = group._replace(space={"train.batch": axis("train.batch", {"grid": [8, 16]}, "a test")})
     assert not alike(searched, searched)
+    few, other = (changed(train__rounds=rounds).config for rounds in (1, 2))
+    assert alike(group._replace(search=few), group._replace(search=few))
+    assert not alike(group._replace(search=few), group._replace(search=other)), "points of other rounds"
+    assert not alike(group._replace(search=few), group)
     assert worker._of_one_point(Job(0, True, 0), Job(0, True, 1)), "its seeds may, whatever was searched"
     assert not worker._of_one_point(Job(0, True, 0), Job(0, False, 1))
 
 
 @pytest.mark.usefixtures("elsewhere")
+def test_points_of_another_scale_train_apart_from_final_trials(plan: Plan) -> None:
+    few = worker_plan.changed(plan.groups[0].config, {"train.rounds": 1})
+    over = plan.groups[0]._replace(setting="over", points=[{"train.lr": 0.1}], tries=1)
+    for search, expected in ((None, {False, True}), (few, {True})):
+        groups = [group._replace(search=search) for group in (plan.groups[0], over)]
+        plan = plan._replace(id=f"{len(expected):016}", groups=groups, workers={**plan.workers, "stack": 4})
+        queue = Queue(plan)
+        queue.prepare()
+        point = queue.claim(plan.searched(0))  # of the second group, whose final trials are then ready
+        assert point is not None
+        queue.tell(point, 0.5, {"trials": []})
+        queue._order.sort(key=lambda job: not job.final)
+        assert {claim.job.final for claim in worker._claims(queue, set())} == expected
+
+
 def test_the_best_round_counts_in_searches_alone(plan: Plan) -> None:
     """A final trial's would be chosen on test data."""
     best = plan._replace(tune={**plan.tune, "round": "best"})
