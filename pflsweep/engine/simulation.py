@@ -20,6 +20,7 @@ from pflsweep.engine.evaluate import OWN, Metrics, Scores, Targets, merged, scor
 from pflsweep.engine.workers import Workers
 from pflsweep.methods.protocol import Given, Method, Setup, Spent, Turn, Verbs
 from pflsweep.methods.task import Task
+from pflsweep.ops import random
 from pflsweep.ops.memory import keep_freed
 from pflsweep.ops.vmap import leaves, rebuilt
 
