@@ -1,4 +1,5 @@
-"""What a round of each method costs: `python -m benchmarks.methods` measures all and writes reports/methods.md.
+"""What a round of each method costs: `python -m benchmarks.methods [OPTION ...]` measures all, or some, and writes
+reports/methods.md.
 
 Methods and FedAvg take turns in one process; a number is the median of the pairwise ratios. reports/methods.csv keeps
 what was measured, so that the page can be written again without measuring (`--page`).
@@ -45,35 +46,36 @@ def of_option(name: str, fed) -> Simulation:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("options", nargs="*", help="methods to measure, such as fedavg; none: all")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--page", action="store_true", help="write the page from what was measured before")
-    options = parser.parse_args()
-    if not options.page:
-        measure(options.repeat, options.device)
+    asked = parser.parse_args()
+    if not asked.page:
+        measure(asked.options, asked.repeat, asked.device)
     (REPORTS / "methods.md").write_text(written())
 
 
-def measure(repeat: int, device: str) -> None:
+def measure(names: list[str], repeat: int, device: str) -> None:
+    """Measure some methods, all where none is named; what was measured of others is kept."""
     torch.set_num_threads(1)
-    names = sorted(file.stem for file in (conf_dir() / "algorithm").glob("*.yaml"))
-    rows = {}
-    for name in names:
-        rows[name] = measured(name, repeat, device)
-        print(f"{name}: {rows[name]['wire']:.3g} models, {rows[name]['time']:.2f} times FedAvg's round", flush=True)
     where = f"one thread of {os.cpu_count()} cores" if device == "cpu" else torch.cuda.get_device_name()
-    table = pd.DataFrame(rows).T.round(4)
-    table["when"] = f"{date.today()}, {where}, torch {torch.__version__}, median of {repeat}"
+    when, file = f"{date.today()}, {where}, torch {torch.__version__}, median of {repeat}", REPORTS / "methods.csv"
+    known = pd.read_csv(file, index_col="option").T.to_dict() if names else {}
+    for name in names or sorted(file.stem for file in (conf_dir() / "algorithm").glob("*.yaml")):
+        known[name] = {key: round(value, 4) for key, value in measured(name, repeat, device).items()} | {"when": when}
+        print(f"{name}: {known[name]['wire']:.3g} models, {known[name]['time']:.2f} times FedAvg's round", flush=True)
     REPORTS.mkdir(exist_ok=True)
-    table.to_csv(REPORTS / "methods.csv", index_label="option")
+    pd.DataFrame(known).T.sort_index().to_csv(file, index_label="option")
 
 
 def written() -> str:
     """The page, from what was measured last."""
     costs = pd.read_csv(REPORTS / "methods.csv", index_col="option")
+    when = "; ".join(costs["when"].unique())
     setting = (
         f" (CNN on CIFAR-10's shapes, {CLIENTS} clients of {SAMPLES} images, all in every round, {EPOCHS} epochs, "
-        f"batch {BATCH}, each method's own defaults; {costs['when'].iloc[0]}; on a machine that did other work too, "
+        f"batch {BATCH}, each method's own defaults; {when}; on a machine that did other work too, "
         "two such runs differed by up to a fifth)"
     )
     return methods_page.page(costs, setting)
