@@ -37,8 +37,8 @@ class Ledger(NamedTuple):
 
     @property
     def id(self) -> str:
-        """The same for the same trials."""
-        return PurePosixPath(self.path.name).stem
+        """The id of the plan: the same for the same trials. A reading's ledger has its name behind that."""
+        return PurePosixPath(self.path.name).stem.partition("-")[0]
 
 
 def ledgers(*places: Folder) -> list[Ledger]:

@@ -8,17 +8,22 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pflsweep.config.reading import PAPER
 from pflsweep.records.content import FORMAT
 from pflsweep.records.record import kept
-from pflsweep.sweep.plan import relevant
+from pflsweep.sweep.plan import Plan, relevant
 from pflsweep.sweep.queue import SETTLED, Queue, point_of
 from pflsweep.sweep.status.groups import group_status
 from pflsweep.util import files
 from pflsweep.util.errors import without_password
 
 
-def path(queue: Queue) -> Path:
-    return queue.plan.folder / f"{queue.plan.id}.json"
+def path(plan: Plan) -> Path:
+    """Return the file of a sweep's ledger. A reading that changes none of the trials has the plan of the paper's, and a
+    ledger of its own.
+    """
+    reading = "" if plan.reading == PAPER else f"-{plan.reading}"
+    return plan.folder / f"{plan.id}{reading}.json"
 
 
 def write(queue: Queue, command: list[str]) -> None:
@@ -36,7 +41,7 @@ def write(queue: Queue, command: list[str]) -> None:
         "tracking": kept(plan.groups[0].config.values)["tracking"],
         "groups": [_group(queue, g) for g in range(len(plan.groups))],
     }
-    file = path(queue)
+    file = path(plan)
     with files.writing(file.parent):
         file.parent.mkdir(parents=True, exist_ok=True)
         files.write_json(file, content)

@@ -145,12 +145,12 @@ def test_speeds_are_not_read_by_running_what_a_record_names(folder: Path) -> Non
 def test_speeds_of_a_method_of_ones_own_are_known_to_a_plan_that_has_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path("own_method.py").write_text("from pflsweep.algorithms.fedavg import Method\n")
+    Path("foreign_method.py").write_text("from pflsweep.algorithms.fedavg import Method\n")
     monkeypatch.syspath_prepend(os.getcwd())
     changed(folder, algorithm={"_option_": "Method"})
     assert not cost.known_speeds(Path("runs"))
     own = compose(WORDS)
-    own.values["algorithm"]["_target_"] = "own_method.Method"
+    own.values["algorithm"]["_target_"] = "foreign_method.Method"
     assert cost.known_speeds(Path("runs"), [own])
 
 

@@ -3,6 +3,7 @@
 import json
 from copy import deepcopy
 
+from pflsweep.records.ledger import ledgers
 from pflsweep.sweep import ledger
 from pflsweep.sweep.plan import Plan
 from pflsweep.sweep.queue import Queue
@@ -15,7 +16,7 @@ def test_the_ledger_says_what_was_asked_and_what_answers_it(plan: Plan) -> None:
     def written() -> dict:
         queue.refresh()
         ledger.write(queue, ["algorithm=fedavg", "seed=0,1", "tune=grid"])
-        return json.loads(ledger.path(queue).read_text())
+        return json.loads(ledger.path(plan).read_text())
 
     first = written()
     assert first["command"] == "pflsweep -m algorithm=fedavg seed=0,1 tune=grid"
@@ -49,6 +50,14 @@ def test_the_ledger_says_what_was_asked_and_what_answers_it(plan: Plan) -> None:
     assert (group["without_result"], group["superseded"]) == ([], [])
 
 
+def test_a_reading_with_the_same_trials_has_a_ledger_of_its_own(plan: Plan) -> None:
+    for reading in ("paper", "epochs"):
+        queue = Queue(plan._replace(reading=reading))
+        queue.prepare()
+        ledger.write(queue, ["sweep=fedpg/table1", f"reading={reading}"])
+    assert [(each.reading, each.id) for each in ledgers(plan.runs)] == [("paper", plan.id), ("epochs", plan.id)]
+
+
 def test_the_ledger_names_points_without_a_result_and_final_trials_that_are_superseded(plan: Plan) -> None:
     plan = plan._replace(tune={**plan.tune, "partial": True})
     queue = Queue(plan)
@@ -66,7 +75,7 @@ def test_the_ledger_names_points_without_a_result_and_final_trials_that_are_supe
     def written() -> dict:
         queue.refresh()
         ledger.write(queue, [])
-        return json.loads(ledger.path(queue).read_text())["groups"][0]
+        return json.loads(ledger.path(plan).read_text())["groups"][0]
 
     for value in (0.4, 0.6, None):
         settle(value)
@@ -94,7 +103,7 @@ def test_the_ledger_keeps_no_password(plan: Plan) -> None:
     queue = Queue(plan)
     queue.prepare()
     ledger.write(queue, ["seed=0,1", word])
-    text = ledger.path(queue).read_text()
+    text = ledger.path(plan).read_text()
     assert "secret" not in text
     assert json.loads(text)["tracking"]["uri"] == "postgresql://lab@host/runs"
     assert queue.plan.groups[0].config.values["tracking"]["uri"] == uri

@@ -22,6 +22,7 @@ def test_the_paper_is_read_as_its_sweep_says() -> None:
     assert reading.read_table("fedpg/table1", "paper", "paper") == spec.read_table("fedpg/table1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "each"), READINGS)
 def test_every_row_that_a_reading_changes_can_be_trained(name: str, each: str) -> None:
     """A change has an effect on some cell, and what it makes of each is a config that passes all checks."""

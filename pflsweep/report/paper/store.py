@@ -246,10 +246,12 @@ def _check_alike(trials: list[Trial], told: list[tuple[Ledger, dict[str, Any]]])
 
 
 def _what(trial: Trial) -> dict[str, Any]:
-    """What the runs of one cell share."""
+    """Return what the runs of one cell share."""
     own = {key: value for key, value in trial.config.items() if not under(key, BEYOND)}
     keys = ("method_version", "plugin_versions", "data_checksum", "code")
     meta = {key: trial.meta.get(key) or None for key in keys} | {"numerics": raised(trial.meta["numerics"])}
+    if own.get("data.limit") is not None:  # each seed then draws rows of its own
+        del meta["data_checksum"]
     return {**own, **meta, "train.rounds": trial.last}
 
 

@@ -193,6 +193,18 @@ def test_versions_of_a_method_do_not_mix(sweep: Sweep) -> None:
         answer(sweep)
 
 
+@pytest.mark.parametrize("limit", [None, 100])
+def test_seeds_may_have_other_rows_only_where_each_draws_its_own(sweep: Sweep, limit: int | None) -> None:
+    records = sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8], 1: [2, 4, 6, 8]}, data__limit=limit)
+    (records[1].folder / "meta.json").write_text(json.dumps({**records[1].meta, "data_checksum": "other"}))
+    sweep.write()
+    if limit is None:
+        with pytest.raises(UserError, match="differ in data_checksum"):
+            answer(sweep)
+    else:
+        assert sorted(answer(sweep).trials) == [0, 1]
+
+
 def test_numerics_mix_only_where_they_are_the_same_numbers(sweep: Sweep) -> None:
     """A migrated record does not name its model's family, whose version was 1."""
     records = sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8], 1: [2, 4, 6, 8]})
