@@ -219,7 +219,17 @@ def test_every_axis_says_where_its_grid_is_from(file: Path) -> None:
     content = yaml.safe_load(file.read_text())
     nodes = [content, *((content.get("space") or {}).values())]
     axes = {key: axis for node in nodes for key, axis in (node or {}).items() if isinstance(axis, dict) and "." in key}
-    papers = ("PGFed, ", "FedALA, ", "FedPG supplement, ", "FedFomo, ", "FedProx", "Ditto")
+    papers = (
+        "PGFed, ",
+        "FedALA, ",
+        "FedPG supplement, ",
+        "FedFomo, ",
+        "FedProx",
+        "Ditto",
+        "MOON",
+        "Hsu et al.",
+        "Reddi et al.",
+    )
     for key, axis in axes.items():
         assert axis["source"] == "ours" or axis["source"].startswith(papers), key
 
