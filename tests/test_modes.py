@@ -33,6 +33,7 @@ ON_CPU = [property_ for property_ in PROPERTIES if property_ is not another_devi
 EXACT = [property_ for property_ in ON_CPU if property_ not in ROUNDED]
 OWN_LOSS = (  # they have no gradients of the plain loss
     *("fedphp", "fedphp kd", "fml", "fedproto", "fedproto prototypes", "fedcp", "gpfl", "moon", "fedntd", "fedlc"),
+    "as_run/pfllib_fedphp",
 )
 TRACED: dict[Any, Any] = {}  # programs of all tests
 # ALA and DP-SGD have gradients of their own, the same whatever they stand before
