@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from pflsweep.methods.task import Batch, Task
-from pflsweep.models import cnn, cnn_norm, cnn_pg, fasttext, lenet5, mlp, nfresnet18, torchvision, vgg11
+from pflsweep.models import cnn, cnn_norm, cnn_pg, fasttext, lenet5, mlp, nfresnet18, tf_cnn, torchvision, vgg11
 from pflsweep.ops.random import fold, tensor_key
 from pflsweep.ops.vmap import per_client
 
@@ -17,6 +17,7 @@ MODELS = {
     "cnn_norm batch": (lambda: cnn_norm.build(SMALL, 4, "batch", 8), SMALL),
     "cnn_pg": (lambda: cnn_pg.build(SMALL, 4, (0.2, 0.5)), SMALL),
     "lenet5": (lambda: lenet5.build(SMALL, 4), SMALL),
+    "tf_cnn": (lambda: tf_cnn.build((3, 18, 18), 4), (3, 18, 18)),
     "fasttext": (lambda: fasttext.build((9,), 4, 30, 5), (9,)),
 }
 HEAVY = {

@@ -10,14 +10,18 @@ import yaml
 from hydra.utils import get_method
 from torch import nn
 
-from pflsweep.models import cnn, cnn_norm, cnn_pg, fasttext, lenet5, mlp, nfresnet18, vgg11
+from pflsweep.models import cnn, cnn_norm, cnn_pg, fasttext, lenet5, mlp, nfresnet18, tf_cnn, vgg11
 from pflsweep.models.blocks import head_of, model_of, unsuited
 from pflsweep.models.layers import context
 from pflsweep.util.errors import UserError
 
 CONF = sorted((Path(__file__).parents[2] / "conf/model").glob("*.yaml"))
 IMAGES = [(1, 28, 28), (3, 32, 32), (3, 64, 64), (1, 16, 16)]
-SHAPES = {"fasttext": [(12,), (1,)], "vgg11": [(3, 32, 32), (1, 64, 40)]}
+SHAPES = {
+    "fasttext": [(12,), (1,)],
+    "tf_cnn": [(1, 28, 28), (3, 32, 32), (3, 18, 40)],
+    "vgg11": [(3, 32, 32), (1, 64, 40)],
+}
 
 
 def count(model: nn.Module) -> int:
@@ -28,6 +32,7 @@ def test_parameter_counts():
     assert count(cnn.build((1, 28, 28), 10)) == 582_026
     assert count(cnn.build((3, 32, 32), 10)) == 878_538
     assert count(cnn_pg.build((3, 32, 32), 10, (0.2, 0.5))) == 797_962
+    assert count(tf_cnn.build((3, 32, 32), 10)) == 122_570  # as TensorFlow's tutorial prints
     assert count(mlp.build((1, 28, 28), 10, [200, 200])) == 199_210
     assert count(mlp.build((60,), 10, [])) == 610
     assert count(lenet5.build((3, 32, 32), 10)) == 62_006
@@ -140,6 +145,7 @@ def test_vgg11_shows_the_second_dense_layer():
     ("build", "message"),
     [
         (lambda: cnn.build((1, 8, 8), 10), "model=cnn needs images of at least 16x16.*8x8.*model=mlp"),
+        (lambda: tf_cnn.build((1, 16, 16), 10), "model=tf_cnn needs images of at least 18x18.*16x16.*model=mlp"),
         (lambda: cnn_pg.build((60,), 10, (0.2, 0.5)), r"model=cnn_pg needs images.*\[60\]"),
         (lambda: cnn_pg.build((3, 32, 32), 10, (0.2, 1.0)), r"model.dropout is \[0.2, 1.0\]"),
         (lambda: cnn_norm.build((3, 32, 32), 10, "bach", 8), "model.norm is 'bach'.*Did you mean 'batch'"),
