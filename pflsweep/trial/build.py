@@ -283,6 +283,12 @@ def _call(config: Config, group: str, *args: Any, without: tuple[str, ...] = (),
     except ValueError as error:  # some that are built in
         raise UserError(f"{group}={option}: {node['_target_']} cannot be used: {one_line(error)}.") from error
     options = {key: _value(value, group, option) for key, value in node.items() if key not in ("_target_", *without)}
+    if taken := options.keys() & offered.keys():
+        key = min(taken)
+        raise UserError(
+            f"{group}.{key}: '{key}' is an argument that pflsweep passes to {node['_target_']} itself "
+            f"({offered[key]!r} here). Give the option of {group}={option} another name."
+        )
     options |= {key: value for key, value in offered.items() if key in takes}
     try:
         inspect.signature(function).bind(*args, **options)

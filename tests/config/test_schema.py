@@ -183,6 +183,18 @@ def test_a_method_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         check(compose(["algorithm=mine"], folder))
 
 
+def test_an_option_of_ones_own_is_never_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition's `device: 3` reached its function as 'cpu'."""
+    (tmp_path / "own_partition.py").write_text("def split(dataset, seed, clients, device): ...\n")
+    (tmp_path / "partition").mkdir()
+    (tmp_path / "partition" / "mine.yaml").write_text(
+        "_target_: own_partition.split\nseed: null\nclients: 2\ndevice: 3\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"partition\.device: 'device' is an argument that pflsweep passes to"):
+        build(compose(["partition=mine"], tmp_path))
+
+
 def test_an_option_may_be_edited_while_a_notebook_is_open(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     file = tmp_path / "model" / "mine.yaml"
