@@ -16,7 +16,7 @@ from pflsweep.config.compose import Config
 from pflsweep.config.identity import method_name, option_of, shipped_options
 from pflsweep.config.schema import imported
 from pflsweep.sweep.plan import Job, Plan, changed
-from pflsweep.trial.build import build_dataset, build_model, device_of
+from pflsweep.trial.build import build_dataset, build_federation, build_model, device_of
 from pflsweep.trial.metadata import model_name
 from pflsweep.trial.process import cores, process_wide
 from pflsweep.util import files as util_files
@@ -50,24 +50,46 @@ SIZES = {
 _sizes: dict[str, Size] = {}  # of other datasets, read once
 
 
+class Cut(NamedTuple):
+    """How a partition cuts a dataset."""
+
+    rows: int  # training rows of all clients together
+    clients: int | None  # None where the partition takes the dataset's own
+    trained: int | None  # clients that train
+
+
+_cuts: dict[str, Cut] = {}  # of partitions of the user's own, made once
+
+
 def images_a_round(config: Config) -> int:
-    """Training images of one round, on average: all clients' training rows, the cohort's share of them, each epoch."""
-    values = config.values
-    train, partition = values["train"], values["partition"]
-    rows = training_rows(config)
-    clients = partition.get("clients")
+    """Return the training images of one round, on average: the cohort's share of all training rows, in each epoch."""
+    train, cut = config.values["train"], cut_of(config)
     cohort = train["participation"]
-    if clients:
-        trains = clients - values["data"]["new"]
-        cohort = max(1, int(trains * train["participation"] + 1e-9)) / clients
+    if cut.clients and cut.trained is not None:
+        cohort = max(1, int(cut.trained * train["participation"] + 1e-9)) / cut.clients
     if train.get("steps") is not None:  # as many batches, however many rows a client has
-        everybody = clients or size_of(config).owners or 1
+        everybody = cut.clients or size_of(config).owners or 1
         return round(everybody * cohort * train["steps"] * train["batch"])
-    return round(rows * cohort * train["epochs"])
+    return round(cut.rows * cohort * train["epochs"])
 
 
-def training_rows(config: Config) -> int:
-    """All clients' training rows together."""
+def cut_of(config: Config) -> Cut:
+    """Return how a config's partition cuts its dataset: by the options of pflsweep's own partitions, without data, and
+    by making it where it is the user's, whose options may mean anything.
+    """
+    partition, data = config.values["partition"], config.values["data"]
+    if not partition["_target_"].startswith("pflsweep."):
+        key = json.dumps([config.values[group] for group in ("dataset", "partition", "data")])
+        if key not in _cuts:
+            federation, _ = build_federation(config)
+            _cuts[key] = Cut(int(federation.sizes.sum()), federation.clients, federation.clients)
+        return _cuts[key]
+    clients = partition.get("clients")
+    return Cut(_training_rows(config), clients, clients and clients - data["new"])
+
+
+def _training_rows(config: Config) -> int:
+    """Return the training rows that one of pflsweep's own partitions leaves to all clients together."""
     size, data = size_of(config), config.values["data"]
     train, test = size.train, size.test
     if config.values["dataset"].get("val") is False:  # Tiny-ImageNet without its validation images
@@ -149,6 +171,7 @@ def passes(config: Config) -> float:
     return float(method.passes(epochs, **values))
 
 
+NAMED = ("algorithm", "dataset", "partition")  # groups whose code says what a trial costs
 Speeds = dict[tuple[str, ...], float]  # gradients of images/s, of one core on a CPU, by _keys
 
 
@@ -159,7 +182,7 @@ def known_speeds(runs: Path, configs: Iterable[Config] = ()) -> Speeds:
     """
     found: Speeds = {}
     trusted = {name: path for path, names in shipped_options().items() for name in names}
-    for node in (config.values[group] for config in configs for group in ("algorithm", "dataset")):
+    for node in (config.values[group] for config in configs for group in NAMED):
         trusted.setdefault(option_of(node["_target_"]), node["_target_"])
     files = sorted(runs.glob("*/status.json"), key=lambda file: file.stat().st_mtime)[-500:] if runs.is_dir() else []
     for file in files:
@@ -169,7 +192,7 @@ def known_speeds(runs: Path, configs: Iterable[Config] = ()) -> Speeds:
             if status["status"] != "finished" or not status["seconds"] or stacked:
                 continue
             values, where = util_files.read_yaml(file.parent / "config.yaml"), meta["environment"]
-            for group in ("algorithm", "dataset"):
+            for group in NAMED:
                 values[group]["_target_"] = trusted[values[group].pop("_option_")]
             config = Config(values, meta, {}, {})
             share = where["cores"] if where["device"] == "cpu" else 1

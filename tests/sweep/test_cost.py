@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pflsweep.commands.main import main
-from pflsweep.config.compose import compose
+from pflsweep.config.compose import Config, compose
 from pflsweep.sweep import cost
 from pflsweep.sweep.cost import SIZES, Size
 from pflsweep.sweep.plan import Group, Plan
@@ -37,6 +37,33 @@ def trained(*words: str) -> tuple[int, int]:
     """(What a trial is said to train on, what it does)."""
     config = compose([*words, *SMALL, "train.rounds=8"])
     return cost.images(config), int(run_trial(config).rounds["images"].sum())
+
+
+def rows_of(config: Config) -> int:
+    return cost.cut_of(config).rows
+
+
+OWN_PARTITION = """
+from pflsweep.data.partition import iid
+def split(dataset, seed, clients, {option}):
+    return iid.split(dataset, seed, clients, 0.25)
+"""
+
+
+@pytest.mark.parametrize("option", ["test_fraction", "anything"])
+def test_a_partition_of_ones_own_costs_what_it_cuts(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its option named test_fraction means something else: the plan counted half of the training rows."""
+    (tmp_path / f"own_{option}.py").write_text(OWN_PARTITION.format(option=option))
+    (tmp_path / "partition").mkdir()
+    (tmp_path / "partition" / "mine.yaml").write_text(
+        f"_target_: own_{option}.split\nseed: null\nclients: 10\n{option}: 0.5\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = compose(["partition=mine", "train.epochs=2", "train.rounds=3", "train.participation=1", *SMALL], tmp_path)
+    assert cost.cut_of(config) == (1347, 10, 10)
+    assert cost.images(config) == int(run_trial(config).rounds["images"].sum()) == 3 * 2 * 1347
 
 
 @pytest.mark.slow
@@ -66,7 +93,7 @@ def test_sizes_as_their_papers_and_options_say() -> None:
     assert cost.size_of(compose(["dataset=office_home", "dataset.size=64"])).shape == (3, 64, 64)
     assert cost.size_of(compose(["dataset=agnews", "dataset.length=50"])).shape == (50,)
     without = compose(["+setting=fedala", "dataset=tiny_imagenet", "dataset.val=false"])
-    assert cost.training_rows(without) == 75_000
+    assert rows_of(without) == 75_000
     domains = compose(["+setting=pgfed_office"])
     assert cost.images_a_round(domains) == round(round(15_588 * 0.85) * 5 / 20 * 5)
 
@@ -122,16 +149,16 @@ def test_some_of_the_natural_clients() -> None:
     whole, some = (
         compose(["dataset=synthetic", "partition=natural", f"partition.clients={n}"]) for n in ("null", "10")
     )
-    assert cost.training_rows(some) == round(cost.training_rows(whole) / 3)
+    assert rows_of(some) == round(rows_of(whole) / 3)
 
 
 def test_ones_own_data_are_read_once_and_missing_ones_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("mine.csv").write_text("a,label\n" + "\n".join(f"{k},{k % 3}" for k in range(90)))
     words = ["dataset=csv", f"dataset.path={Path('mine.csv').absolute()}", "dataset.label=label", "partition=iid"]
     config = compose(words)
-    assert cost.training_rows(config) == round(90 * 0.75)
+    assert rows_of(config) == round(90 * 0.75)
     Path("mine.csv").unlink()
-    assert cost.training_rows(compose([*words, "data.validation=0.5"])) == round(90 * 0.75 * 0.5)
+    assert rows_of(compose([*words, "data.validation=0.5"])) == round(90 * 0.75 * 0.5)
     with pytest.raises(UserError, match=r"other\.csv"):
         cost.images(compose(["dataset=csv", "dataset.path=other.csv", "dataset.label=label"]))
 
