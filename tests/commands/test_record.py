@@ -165,10 +165,10 @@ def test_a_ledger_of_trials_that_failed_gives_way_to_that_of_their_retry(
     command = ["-m", *TRIAL, "train.rounds=1", "seed=0,1"]
     build, export = pflsweep.trial.run.build, ["record", "export", "--out", "out"]
 
-    def broken(config: Config) -> Parts:
+    def broken(config: Config, *more: Any) -> Parts:
         if config.values["seed"]:
             raise UserError("a full disk")
-        return build(config)
+        return build(config, *more)
 
     monkeypatch.setattr(pflsweep.trial.run, "build", broken)
     assert main(command) == 2
@@ -196,10 +196,10 @@ def test_ledgers_of_one_plan_from_two_machines_are_joined(
     build = pflsweep.trial.run.build
     for machine in (0, 1):  # each fails at the other's seed
 
-        def broken(config: Config, machine: int = machine) -> Parts:
+        def broken(config: Config, *more: Any, machine: int = machine) -> Parts:
             if config.values["seed"] != machine:
                 raise UserError("a full disk")
-            return build(config)
+            return build(config, *more)
 
         monkeypatch.setattr(pflsweep.trial.run, "build", broken)
         assert main(["-m", *TRIAL, "train.rounds=1", "seed=0,1", f"paths.runs=machine{machine}"]) == 2
