@@ -41,9 +41,13 @@ class Mixture(NamedTuple):
     part: slice  # the mixed part of w
     top: int  # blocks from the mixed part up
 
+    def mix(self, weight: Tensor) -> Tensor:
+        """Eq. 4: weight [..., D] -> the mixed part of Theta-hat."""
+        return self.own + self.gap * weight
+
     def model(self, weight: Tensor) -> Tensor:
         """Return the mixed part and what is above it, of one client: weight [D] -> w[part.start:]."""
-        mix = self.own + self.gap * weight  # eq. 4
+        mix = self.mix(weight)
         return torch.cat([mix, self.above]) if len(self.above) else mix
 
 
@@ -174,11 +178,11 @@ class Ala(Mixing, Plugin):  # type: ignore[override]
         """Learned W_i [C, D] and Theta-hat of what was sent. model [C, P]: what was sent, the client's own on top."""
         client, sent = given.client, given.down.w
         part, active = self._mixed(sent.shape[1]), self._active(given.turn)
-        weight, theta = client.weight, sent[:, part]
+        weight, theta, mixture = client.weight, sent[:, part], self._mixture(client, model, part)
         if active.any() and theta.shape[1] and self.rate and self.share:
-            weight = self._learn(client, self._mixture(client, model, part), self._sample(model, part, data), active)
-        mix = client.own + (theta - client.own) * weight  # eq. 4
-        return weight, torch.cat([sent[:, : part.start], torch.where(active[:, None], mix, theta)], 1)
+            weight = self._learn(client, mixture, self._sample(model, part, data), active)
+        mixed = torch.where(active[:, None], mixture.mix(weight), theta)
+        return weight, torch.cat([sent[:, : part.start], mixed], 1)
 
     def _learn(self, client: Client, mixture: Mixture, sample: list[Batch], active: Tensor) -> Tensor:
         """Lines 8 to 14: to convergence in a client's initial stage, for one epoch later. Returns W_i^p [C, D]."""
