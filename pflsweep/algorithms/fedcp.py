@@ -7,12 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pflsweep.algorithms.fedphp import mmd
 from pflsweep.methods import stock
 from pflsweep.methods.protocol import Given, Method, Setup, Turn, hyper
 from pflsweep.methods.task import Batch, cross_entropy
 from pflsweep.ops.vmap import per_client
 
-WIDTHS = (10, 15, 20, 50)  # of MMD's Gaussian kernels, in the authors' code
+# of MMD's kernels exp(-d^2 / width); in the authors' code exp(-d^2 / (2 a)) with a = 10, 15, 20, 50
+WIDTHS = (20, 30, 40, 100)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +65,7 @@ class FedCP(Method):
         def loss(w: Tensor, batch: Batch) -> Tensor:
             z = self.task.trained_features(w, batch)
             logits = self.split(w[size:], given.client.head, w[self.task.head], frozen[self.task.head], z)
-            return cross_entropy(logits, batch) + self.lam * mmd(z, received, batch)
+            return cross_entropy(logits, batch) + self.lam * mmd(z, received, batch, WIDTHS)
 
         _, g = self.task.value_and_grad_of(loss, work.w, batch)
         return stock.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))
@@ -84,20 +86,9 @@ class FedCP(Method):
         return stock.Up(torch.cat([w[:, self.task.extractor], mixed, w[:, self.task.size :]], 1)), stock.OwnHead(head)
 
     def personal(self, server: stock.Server, client: stock.OwnHead, data: Any, turn: Turn) -> Tensor:
-        """What is shared and, for `logits`, the client's own head: [C, P + Q + H]."""
+        """Return the shared parts and, for `logits`, the client's own head: [C, P + Q + H]."""
         return torch.cat([stock.to_all(server.w, turn), client.head], 1)
 
     def logits(self, w: Tensor, x: Tensor) -> Tensor:
         end = len(w) - (self.task.head.stop - self.task.head.start)
         return self.split(w[self.task.size : end], w[end:], w[end:], w[self.task.head], self.task.features(w, x))
-
-
-def mmd(ours: Tensor, theirs: Tensor, batch: Batch) -> Tensor:
-    """Return the squared maximum mean discrepancy of features [B, D] of one batch, with kernels exp(-d^2 / (2 a))."""
-    here = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask
-    z = torch.where(torch.cat([here, here])[:, None], torch.cat([ours, theirs]), 0)
-    squares = (z * z).sum(1)
-    distances = (squares[:, None] + squares - 2 * z @ z.T).clamp(min=0)
-    kernels = torch.stack([torch.exp(-distances / (2 * width)) for width in WIDTHS]).sum(0)
-    sign = torch.cat([here, -1.0 * here]).to(z.dtype) / here.sum().clamp(min=1)
-    return sign @ (kernels @ sign)  # the mean of XX + YY - 2 XY

@@ -182,7 +182,9 @@ class ClientData:
         return self._held[fraction]
 
     def test(self) -> "ClientData":
-        """The same clients with their test rows for training rows: for variants of code that trains on them."""
+        """Return these clients with their test rows in the place of training rows, for variants of code that trains on
+        test rows.
+        """
         return self._with([np.sort(rows) for rows in self._rows["test"]])
 
     def public(self, share: float) -> tuple["ClientData", "ClientData"]:

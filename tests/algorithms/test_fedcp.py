@@ -5,7 +5,8 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from pflsweep.algorithms.fedcp import FedCP, mmd
+from pflsweep.algorithms.fedcp import WIDTHS, FedCP
+from pflsweep.algorithms.fedphp import mmd
 from pflsweep.methods.task import Batch, Task
 from tests.algorithms.as_run.written_out import SHARE, batches, entropy
 from tests.algorithms.helpers import EVERYBODY, NETWORK, close, make, opened, same_in_chunks, simulate
@@ -113,7 +114,7 @@ def test_padding_has_no_part_in_mmd():
     x, y = torch.randn(2, 5, 3, dtype=torch.float64)
     mask = torch.tensor([1, 1, 1, 0, 0], dtype=torch.bool)
     padded = Batch(x, torch.zeros(5, dtype=torch.int64), mask, None, None)
-    close(mmd(x, y, padded), gaussian_mmd(x[:3], y[:3]))
+    close(mmd(x, y, padded, WIDTHS), gaussian_mmd(x[:3], y[:3]))
 
 
 def test_the_shared_parts_travel():
