@@ -112,11 +112,12 @@ def test_rows_columns_and_cells_are_the_printed_ones(csv: str) -> None:
 def test_settings_are_those_of_the_papers_settings_csv(csv: str) -> None:
     name, (paper, _, number) = sweep_of(csv), csv.partition("_")
     stated = test_settings.PRINTED.query(f"paper == '{paper}' and table == '{number.removeprefix('table')}'")
-    for line in stated.itertuples():
-        ours = config_of(name, column(name, line), any_row(name))
+    columns = {SPEED if csv == "pgfed_table7" else column(name, line): line for line in stated.itertuples()}
+    for setting, line in columns.items():
         theirs = test_settings.checked(tuple(test_settings.overrides(line)))
-        assert without_algorithm(ours) == without_algorithm(theirs), column(name, line)
-    assert {column(name, line) for line in stated.itertuples()} == set(table(name).settings) - {SPEED}
+        assert without_algorithm(config_of(name, setting, any_row(name))) == without_algorithm(theirs), setting
+    # Table 7 prints accuracies beside speeds; those are table 1's, with its batch.
+    assert set(table(name).settings) - set(columns) == ({"cifar10/clients50"} if SPEED in columns else set())
 
 
 def without_algorithm(config: Config) -> dict[str, Any]:
