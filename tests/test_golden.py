@@ -24,7 +24,7 @@ import torch
 from pflsweep.commands.check import method_at
 from pflsweep.config.compose import compose, conf_dir, read_option
 from pflsweep.config.keys import PLUGS
-from pflsweep.config.schema import imported
+from pflsweep.config.node import imported
 from pflsweep.conformance.case import advance
 from pflsweep.methods.task import Batch, Task
 from pflsweep.plugins.ala import Ala

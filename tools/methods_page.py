@@ -6,10 +6,10 @@ from typing import Any, NamedTuple, get_type_hints
 
 import pandas as pd
 
-from pflsweep.config.compose import options, read_option
+from pflsweep.config.compose import option_files, read_option
 from pflsweep.config.fields import field_rule, hyperparameters
 from pflsweep.config.keys import as_override
-from pflsweep.config.schema import target
+from pflsweep.config.node import Node
 from pflsweep.methods.protocol import Method
 
 INTRO = """# Methods
@@ -32,7 +32,7 @@ class Option(NamedTuple):
 
 def page(costs: pd.DataFrame | None = None, setting: str = "") -> str:
     """The page as markdown. costs: columns wire and time, indexed by option; setting: how they were measured."""
-    found = [_option(name, file) for name, file in options("algorithm").items()]
+    found = [_option(name, file) for name, file in option_files("algorithm").items()]
     classes = list(dict.fromkeys(option.cls for option in found))
     lines = [
         f"{INTRO}{setting}. Variants as authors' code computes them (`as_run/`) were not measured.",
@@ -51,7 +51,7 @@ def page(costs: pd.DataFrame | None = None, setting: str = "") -> str:
 
 def _option(name: str, file: Path) -> Option:
     node, text = read_option(file), file.read_text().splitlines()
-    cls = target("algorithm", name, node)
+    cls = Node.of("algorithm", name, node).load()
     values = {key: value for key, value in node.items() if key != "_target_"}
     remarks = {line.partition(":")[0]: line.partition(" # ")[2] for line in text if " # " in line}
     return Option(name, text[0].removeprefix("#").strip(), cls, values, remarks)

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from pflsweep.config.compose import options, read_option, yaml_errors, yaml_of
-from pflsweep.config.schema import check_fields, imported, target_path
+from pflsweep.config.compose import option_files, read_option, yaml_errors, yaml_of
+from pflsweep.config.node import Node, imported
+from pflsweep.config.schema import check_fields
 from pflsweep.conformance import fake_device
 from pflsweep.conformance.case import Case, Sizes, advance, sizes
 from pflsweep.conformance.fixtures import fixture
@@ -128,13 +129,13 @@ def _named(method: str, config_dir: Path | None) -> tuple[type[Method], dict[str
     """
     if config_dir is not None and not (config_dir / "algorithm").is_dir():
         raise UserError(f"check: --config-dir is '{config_dir}', which has no folder 'algorithm'.")
-    known = options("algorithm", config_dir)
+    known = option_files("algorithm", config_dir)
     if "." in method:
         node = next((node for node in map(read_option, known.values()) if node.get("_target_") == method), {})
         cls = method_at(method)
     else:
         node = read_option(_file(method, known))
-        cls = method_at(target_path("algorithm", method, node))
+        cls = method_at(Node.of("algorithm", method, node).path)
     return cls, {key: value for key, value in node.items() if key not in ("_target_", "defaults")}
 
 

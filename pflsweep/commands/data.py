@@ -36,7 +36,7 @@ def _show(options: argparse.Namespace) -> int:
     from pflsweep.report.clients import holdings
     from pflsweep.trial.tables import partition_table
 
-    chosen = f"{config.choices['dataset']}-{config.choices['partition']}-{config.values['seed']}"
+    chosen = f"{config.choices['dataset']}-{config.choices['partition']}-{config.seed}"
     table = partition_table(federation)
     print(f"{holdings(table).reset_index().to_string(index=False)}\n\n{_line(federation.statistics())}")
     if new is not None:

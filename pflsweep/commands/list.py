@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pflsweep.config.compose import options, read_option
+from pflsweep.config.compose import option_files, read_option
 from pflsweep.config.keys import as_override
 from pflsweep.util.errors import Parser, UserError, nearest
 
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
 
 
 def _options(group: str, config_dir: str | None) -> dict[str, str]:
-    return {name: _or_why(_line, group, file) for name, file in options(group, config_dir).items()}
+    return {name: _or_why(_line, group, file) for name, file in option_files(group, config_dir).items()}
 
 
 def _sweeps() -> dict[str, str]:
@@ -105,9 +105,9 @@ def _line(group: str, file: Path) -> str:
     node = read_option(file)
     about = _comment(file.read_text())
     if group == "algorithm":
-        from pflsweep.config.schema import target
+        from pflsweep.config.node import Node
 
-        cls = target(group, file.stem, node)
+        cls = Node.of(group, file.stem, node).load()
         rebuilt = f" (reconstruction: {cls.reconstruction})" if getattr(cls, "reconstruction", "") else ""
         about = f"{getattr(cls, 'paper', 'no paper named')}: {about}{rebuilt}"
     if group == "setting":  # sets keys of many groups

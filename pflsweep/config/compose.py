@@ -14,7 +14,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 
+from pflsweep.config import options
+from pflsweep.config.identity import portable
 from pflsweep.config.keys import PLUGS, flat, key_of
+from pflsweep.config.node import Node
 from pflsweep.config.overrides import check_hydra, no_interval, quoted, unreadable
 from pflsweep.util.errors import UserError, nearest, one_line
 from pflsweep.util.resources import shipped
@@ -30,12 +33,76 @@ COMMAND = ("sweep", "only", "scale", "reading", "plan", "retry", "workers", "tun
 
 
 class Config(NamedTuple):
-    """One resolved config, and what it is checked against."""
+    """One resolved config, and what it is checked against. Once it is checked, its keys are read as typed options."""
 
     values: dict[str, Any]
     choices: dict[str, str]  # config group -> chosen option
     reference: dict[str, Any]  # the same options without the user's values: its keys and types are allowed
     links: dict[str, Any]  # full key -> what it was before it was resolved, such as ${train.lr}
+
+    @property
+    def seed(self) -> int:
+        """The seed of everything that is drawn."""
+        return options.Trial.of(self.values).seed
+
+    @property
+    def device(self) -> str:
+        """The device that is asked for: auto, cpu or cuda."""
+        return options.Trial.of(self.values).device
+
+    @property
+    def data(self) -> options.Data:
+        """The keys under data."""
+        return options.Data.of(self.values["data"])
+
+    @property
+    def data_seed(self) -> int:
+        """The seed of the partition: partition.seed, or the trial's where that is null."""
+        own = options.Partition.of(self.values["partition"]).seed
+        return self.seed if own is None else own
+
+    @property
+    def train(self) -> options.Train:
+        """The keys under train."""
+        return options.Train.of(self.values["train"])
+
+    @property
+    def metrics(self) -> options.Metrics:
+        """The keys under metrics."""
+        return options.Metrics.of(self.values["metrics"])
+
+    @property
+    def checkpoint(self) -> options.Checkpoint:
+        """The keys under checkpoint."""
+        return options.Checkpoint.of(self.values["checkpoint"])
+
+    @property
+    def tracking(self) -> options.Tracking:
+        """The keys under tracking."""
+        return options.Tracking.of(self.values["tracking"])
+
+    @property
+    def paths(self) -> options.Paths:
+        """The keys under paths."""
+        return options.Paths.of(self.values["paths"])
+
+    def chooses(self, group: str) -> bool:
+        """Return whether something is chosen in a group that may be `none`: ala, privacy, attack, study."""
+        return bool(self.values.get(group))
+
+    def node(self, group: str) -> Node:
+        """Return what a group's option builds. Raises UserError where it names nothing."""
+        return Node.of(group, self.choices[group], self.values.get(group))
+
+    @property
+    def portable(self) -> dict[str, Any]:
+        """The values with the option's name in the place of each import path, as records have them."""
+        return portable(self.values, self.choices)
+
+    @property
+    def flat(self) -> dict[str, Any]:
+        """The values by full key, such as train.lr."""
+        return flat(self.values)
 
 
 def conf_dir() -> Path:
@@ -125,7 +192,7 @@ def folders(config_dir: str | Path | None) -> list[Path]:
     return [conf_dir(), *([Path(config_dir).absolute()] if config_dir else [])]
 
 
-def options(group: str, config_dir: str | Path | None = None) -> dict[str, Path]:
+def option_files(group: str, config_dir: str | Path | None = None) -> dict[str, Path]:
     """Return a group's options, pflsweep's and one's own, by name: as_run/pgfed_pfedme for one in a folder.
 
     What lies in a folder `common` is a part of other options. Raises UserError.
@@ -236,7 +303,7 @@ def _rephrased(error: Exception, overrides: list[str], config_dir: str | Path | 
         known = sorted(error.options)
         if (whole := group.partition("/")[0]) in GROUPS and whole != group:  # an option in a folder of its group
             option, group = f"{group.partition('/')[2]}/{option}", whole
-            known = list(options(group, config_dir))
+            known = list(option_files(group, config_dir))
         guess = nearest(option, known)
         return f"{group}={option}: there is no {group} '{option}'.{guess} Known are: {', '.join(known)}."
     if isinstance(error, OverrideParseException):

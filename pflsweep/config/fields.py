@@ -1,8 +1,8 @@
 """Declare what the value of a field or key may be, and check it."""
 
 import math
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, get_args
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, get_args, get_type_hints
 
 from pflsweep.util.errors import UserError, nearest
 
@@ -25,6 +25,7 @@ class Rule:
     items: type | None = None  # what a list is of
     empty: bool = True  # whether text may be empty
     neutral: Any = ...  # the value that every record had before there was this key; ... where all have the key
+    meaning: str = ""
 
     def allows(self, value: Any) -> bool:
         if value is None:
@@ -74,57 +75,6 @@ class Rule:
         return " or ".join([*text, *(["null"] if self.null else [])])
 
 
-# Keys of conf/ that no class describes
-RULES = {
-    "seed": Rule((int,), low=0, high=SEEDS),
-    "device": Rule((), choices=("auto", "cpu", "cuda")),
-    "data.root": Rule((str,), null=True, empty=False),
-    "data.validation": Rule((float,), low=0, below=1),
-    "data.limit": Rule((int,), low=1, null=True, neutral=None),
-    "data.targets": Rule((), choices=("own", "permuted"), neutral="own"),
-    "data.shuffle": Rule((int,), low=0, high=SEEDS, neutral=0),
-    "data.new": Rule((int,), low=0, neutral=0),
-    "data.new_epochs": Rule((int,), low=0, high=100_000, neutral=20),
-    "data.prescribed": Rule((str,), null=True, neutral=None),
-    "partition.seed": Rule((int,), low=0, high=SEEDS, null=True, neutral=None),
-    "paths.runs": Rule((str,), empty=False),
-    "checkpoint.every": Rule((float,), low=0),
-    "tracking.backend": Rule((), choices=("mlflow", "none")),
-    "tracking.uri": Rule((str,), null=True, empty=False),
-    "tracking.experiment": Rule((str,), empty=False),
-    "tracking.every": Rule((float,), low=0),
-    "train.rounds": Rule((int,), low=1, high=10_000_000),
-    "train.participation": Rule((float,), above=0, high=1),
-    "train.sampling": Rule((), choices=("uniform", "size", "dirichlet", "fixed"), neutral="uniform"),
-    "train.sampling_alpha": Rule((float,), above=0, neutral=1.0),
-    "train.weights": Rule((), choices=("share", "uniform")),
-    "train.epochs": Rule((int,), low=1, high=100_000),
-    "train.steps": Rule((int,), low=1, high=10_000_000, null=True, neutral=None),
-    "train.batch": Rule((int,), low=1),
-    "train.shuffle": Rule((), choices=("epoch", "once", "never"), neutral="epoch"),
-    "train.last_batch": Rule((), choices=("keep", "drop"), neutral="keep"),
-    "train.lr": Rule((float,), above=0, below=1e38),  # weights are of 32 bits
-    "train.lr_decay": Rule((float,), above=0, below=1e38),
-    "train.momentum": Rule((float,), low=0, below=1),
-    "train.optimiser_state": Rule((), choices=("fresh", "kept"), neutral="fresh"),
-    "train.weight_decay": Rule((float,), low=0, below=1e38),
-    "train.eval_every": Rule((int,), low=1),
-    "train.eval_batch": Rule((int,), low=1),
-    "metrics.subset": Rule((float,), low=0, high=1),
-    "metrics.all": Rule((bool,)),
-    "metrics.all_size": Rule((), choices=("union", "own"), neutral="union"),
-    "metrics.personal": Rule((), choices=("current", "stale"), neutral="current"),
-    "metrics.rows": Rule((), choices=("test", "train"), neutral="test"),
-    "metrics.trained": Rule((bool,)),
-    "metrics.subset_size": Rule((), choices=("union", "own")),
-    "train.precision": Rule((), choices=("fp32", "tf32", "bf16"), neutral="fp32"),
-    "train.compile": Rule((bool,), neutral=False),
-    "train.chunk": Rule((int,), low=1, choices=("auto",)),
-    "train.threads": Rule((int,), low=1, high=1024, choices=("auto",)),
-    "train.workers": Rule((int,), low=1, high=1024, choices=("auto",)),
-}
-
-
 def _size_allowed(value: float, rule: Rule) -> bool:
     """Whether a number is finite and, where it is a whole number without an upper bound of its own, no slip."""
     if isinstance(value, float):
@@ -143,6 +93,7 @@ def require(key: str, value: Any, rule: Rule) -> None:
         guess = f" Write {written}."
     raise UserError(
         f"{key} is {'null' if value is None else repr(value)}: it must be {rule}.{guess}{_too_large(value, rule)}"
+        + (f" ({key}: {rule.meaning}.)" if rule.meaning else "")
     )
 
 
@@ -163,32 +114,49 @@ def _too_large(value: Any, rule: Rule) -> str:
     return f" Whole numbers go up to {LARGEST} here." if large else ""
 
 
-def field_rule(hint: Any, field: Any) -> Rule:
-    """The rule of a dataclass field, from its type and `hyper` metadata."""
-    kinds = kinds_of(hint)
-    choices = tuple(field.metadata.get("choices") or ())
-    bounds = field.metadata.get("bounds", {})
+def field_rule(hint: Any, field: Field) -> Rule:
+    """Return the rule of a field that `hyper` declares. Text that has choices is one of them."""
+    said = field.metadata
+    choices = tuple(said.get("choices") or ())
+    kinds = tuple(kind for kind in kinds_of(hint) if not (choices and kind is str))
     null = type(None) in get_args(hint)
-    neutral = field.metadata.get("neutral", ...)
-    return Rule(() if choices else kinds, choices=choices, null=null, neutral=neutral, **bounds)
+    return Rule(
+        kinds,
+        choices=choices,
+        null=null,
+        neutral=said.get("neutral", ...),
+        meaning=said.get("meaning", ""),
+        **said.get("bounds", {}),
+    )
 
 
 def kinds_of(hint: Any) -> tuple[type, ...]:
-    """The types in an annotation such as `int | None`."""
+    """Return the types in an annotation such as `int | None`."""
     return tuple(kind for kind in (get_args(hint) or (hint,)) if isinstance(kind, type) and kind is not type(None))
 
 
 def hyper(meaning: str, *, choices: tuple = (), neutral: Any = ..., **bounds: float) -> Any:
-    """Declare a hyperparameter: its meaning and what is allowed. Its value stands in conf/ alone.
+    """Declare a key: its meaning and what is allowed. Its value stands in conf/ alone.
 
-    bounds: `low` and `high` are allowed, `above` and `below` are not. neutral: for a key that is added to a method of
-    which there are records, the value with which the method computes what it did before: then a config with this value
-    has the identity of one without the key, for ever.
+    bounds: `low` and `high` are allowed, `above` and `below` are not; `empty=False` is of text. neutral: for a key that
+    is added where there are records, the value with which everything is computed as before: then a config with this
+    value has the identity of one without the key, for ever.
     """
     return field(metadata={"meaning": meaning, "choices": choices, "neutral": neutral, "bounds": bounds})
 
 
-def hyperparameters(method: type) -> dict[str, Any]:
-    """Name -> dataclass field of each hyperparameter of a method (or plug-in, or study)."""
-    base = {"task", "opt", "epochs", "keys", "method", "plugins"}
-    return {f.name: f for f in fields(method) if f.name not in base and f.default is MISSING}
+def hyperparameters(method: type) -> dict[str, Field]:
+    """Return the dataclass field of each hyperparameter of a method, a plug-in or a study, by name.
+
+    The engine gives a method some fields itself, which it does not declare with `hyper`.
+    """
+    given = {"task", "opt", "epochs", "keys", "method", "plugins"}
+    return {
+        f.name: f for f in fields(method) if f.default is MISSING and (f.name not in given or "meaning" in f.metadata)
+    }
+
+
+def rules_of(cls: type) -> dict[str, Rule]:
+    """Return the rule of each of a class's hyperparameters or keys, by name."""
+    hints = get_type_hints(cls)
+    return {name: field_rule(hints[name], field) for name, field in hyperparameters(cls).items()}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from pflsweep.config.fields import RULES
+from pflsweep.config import options
 from pflsweep.config.keys import PLUGS, under
 from pflsweep.util.resources import shipped
 
@@ -37,7 +37,7 @@ RUNTIME = (
 # without the key. Methods, models, datasets and partitions declare those of their own keys.
 NEUTRAL: dict[str, Any] = {
     **{group: {} for group in (*PLUGS, "study")},
-    **{key: rule.neutral for key, rule in RULES.items() if rule.neutral is not ...},
+    **options.neutral(),
 }
 # Keys that act on something only under this condition on the flat config, which may lack neutral values
 CONDITIONAL_KEYS: dict[str, Callable[[Mapping[str, Any]], Any]] = {

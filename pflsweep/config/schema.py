@@ -1,153 +1,129 @@
 """Which keys a config may have and what their values may be, checked before anything is built."""
 
-import importlib
-import traceback
+import inspect
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import is_dataclass
 from typing import Any, get_type_hints
 
+from pflsweep.config import options
 from pflsweep.config.compose import Config, unknown_key
-from pflsweep.config.fields import RULES, Rule, field_rule, hyperparameters, kinds_of, require
+from pflsweep.config.fields import Rule, hyperparameters, kinds_of, require, rules_of
+from pflsweep.config.identity import NEUTRAL
 from pflsweep.config.keys import PLUGS, flat, put, under
-from pflsweep.util.errors import UserError, nearest, one_line
+from pflsweep.config.node import Node
+from pflsweep.util.errors import UserError
 
-PLUGGED = ("algorithm", *PLUGS, "study")  # groups whose node is described by a class rather than by its own file
+DESCRIBED = ("algorithm", *PLUGS, "study")  # groups whose options are the fields of the class that they build
+BUILT = ("model", "dataset", "partition")  # groups whose options are the parameters of the function that they call
 
 
 def check(config: Config) -> None:
     """Raises UserError on the first value that is unknown, missing, of a wrong type or out of range."""
     given, allowed = flat(config.values), flat(config.reference)
+    known = {**allowed, **options.rules()}
     for key in given:
-        if key not in allowed and not under(key, PLUGGED):
+        if key not in known and not under(key, DESCRIBED):
             raise UserError(unknown_key(key, list(allowed)))
         if given[key] == "???":
             raise UserError(f"{key} is '???', which says that a value is missing: set it, as in {key}=VALUE.")
-    for key in RULES:
-        if key not in given and key not in allowed and under(key, ("train", "metrics")):  # an option of the user's own
-            group, _, name = key.partition(".")
-            raise UserError(
-                f"{key} is missing: {group}={config.choices.get(group)} has no '{name}'. Add it to its file."
-            )
     for key, rule in _rules(config):
-        if key not in given:
+        if key in given:
+            require(key, given[key], rule)
+        elif key in allowed:
             raise UserError(f"{key} is missing. Its default is {allowed[key]!r}.")
-        require(key, given[key], rule)
+        elif rule.neutral is ...:  # an option of the user's own
+            group, _, name = key.partition(".")
+            option = config.choices.get(group)
+            raise UserError(f"{key} is missing ({rule.meaning}): {group}={option} has no '{name}'. Add it to its file.")
     if given.get("dataset.name") != allowed.get("dataset.name"):
         option = config.choices["dataset"]
         raise UserError(f"dataset.name is a part of dataset={option}: set dataset to choose another.")
-    if given["paths.runs"].startswith("~"):
-        raise UserError(
-            f"paths.runs is {given['paths.runs']!r}: '~' is the shell's. Write the folder out, or $HOME/..."
-        )
-    for group in PLUGGED:
-        node = config.values.get(group) or {}
-        if group == "algorithm" or node:
-            _check_fields(group, config.choices[group], node)
+    if config.paths.runs.startswith("~"):
+        raise UserError(f"paths.runs is {config.paths.runs!r}: '~' is the shell's. Write the folder out, or $HOME/...")
+    for group in DESCRIBED:
+        if group == "algorithm" or config.chooses(group):
+            _check_described(config.node(group))
 
 
 def typed(config: Config) -> Config:
-    """A checked config with floats where keys are of floats: mu=1 and mu=1.0 are one trial."""
+    """Return a checked config with floats where keys are of floats: mu=1 and mu=1.0 are one trial."""
     given, values = flat(config.values), deepcopy(config.values)
-    rules = [*_rules(config), *(pair for group in PLUGGED for pair in _field_rules(group, config))]
+    rules = [*_rules(config), *(pair for group in DESCRIBED for pair in _described_rules(config, group))]
     for key, rule in rules:
-        if type(given[key]) is int and float in rule.kinds and int not in rule.kinds:
+        if type(given.get(key)) is int and float in rule.kinds and int not in rule.kinds:
             put(values, key, float(given[key]))
     return config._replace(values=values)
 
 
+def neutral_values(config: Config) -> dict[str, Any]:
+    """Return the neutral value of each key of a config that has one.
+
+    The trainer's keys and those of methods, plug-ins and studies declare it. Of the function that builds a model, a
+    dataset or a partition it is the parameter's default: a call that says the default is the call that does not.
+    """
+    found = dict(NEUTRAL)
+    for group in DESCRIBED:
+        rules = _described_rules(config, group)
+        found |= {key: rule.neutral for key, rule in rules if rule.neutral is not ...}
+    for group in BUILT:
+        for name, parameter in inspect.signature(config.node(group).load()).parameters.items():
+            if parameter.default is not parameter.empty:
+                default = parameter.default
+                found[f"{group}.{name}"] = list(default) if isinstance(default, tuple) else default
+    return found
+
+
 def _rules(config: Config) -> Iterator[tuple[str, Rule]]:
-    """Of each key that is not described by a class."""
+    """Yield the rules of the trainer's keys, and of what the functions of models, datasets and partitions take."""
+    yield from options.rules().items()
     for key, example in flat(config.reference).items():
-        if not under(key, PLUGGED) and not key.endswith("._target_"):
-            yield key, RULES.get(key) or _rule_like(example, key, config)
+        if key not in options.rules() and not under(key, DESCRIBED) and not key.endswith("._target_"):
+            yield key, _rule_like(example, key, config)
 
 
-def _field_rules(group: str, config: Config) -> Iterator[tuple[str, Rule]]:
-    """Of each key that a class describes."""
-    node = config.values.get(group) or {}
-    if "_target_" in node:
-        rules = _rules_of(target(group, config.choices[group], node))
+def _described_rules(config: Config, group: str) -> Iterator[tuple[str, Rule]]:
+    """Yield the rule of each key of a group that a class describes."""
+    if config.chooses(group):
+        rules = rules_of(config.node(group).load())
         yield from ((f"{group}.{name}", rule) for name, rule in rules.items())
 
 
 def _rule_like(example: Any, key: str, config: Config) -> Rule:
-    """The rule of a key of which only its default is known: its type, or where that says nothing, the function's."""
+    """Return the rule of a key of which only its default is known: the default's type, or else the function's."""
     if example is None or example == {}:
         group, _, name = key.partition(".")
         node = config.reference[group] if name else {}
-        hints = get_type_hints(target(group, config.choices[group], node)) if "_target_" in node else {}
-        return Rule(kinds_of(hints.get(name, object)), null=True)
+        builds = Node.of(group, config.choices[group], node).load() if "_target_" in node else None
+        return Rule(kinds_of(get_type_hints(builds).get(name, object) if builds else object), null=True)
     if isinstance(example, list) and example:
         return Rule((list,), items=type(example[0]))
     return Rule((type(example),))
 
 
-def _check_fields(group: str, option: str, node: dict[str, Any]) -> None:
-    """A method's, plug-in's or study's node against the fields of its class."""
-    cls = target(group, option, node)
-    kind = {"algorithm": "method", "study": "study"}.get(group, "plug-in")
+def _check_described(node: Node) -> None:
+    """Check a method's, plug-in's or study's options against the fields of its class. Raises UserError."""
+    cls = node.load()
+    kind = {"algorithm": "method", "study": "study"}.get(node.group, "plug-in")
     if not (isinstance(cls, type) and getattr(cls, "kind", "") == kind and is_dataclass(cls)):
         name = "study (studies.Study)" if kind == "study" else "method or plug-in (protocol.Method)"
-        raise UserError(f"{group}={option}: {node['_target_']} is no {name}.")
-    values = {key: value for key, value in node.items() if key != "_target_"}
-    check_fields(cls, values, group, f"add it to {group}/{option}.yaml")
+        raise UserError(f"{node}: {node.path} is no {name}.")
+    check_fields(cls, node.options, node.group, f"add it to {node.group}/{node.option}.yaml")
 
 
 def check_fields(cls: type, values: dict[str, Any], head: str, remedy: str) -> None:
-    """Values against a class's fields. Raises UserError, with `head` before names and `remedy` for a missing one."""
-    fields, rules = hyperparameters(cls), _rules_of(cls)
+    """Check values against a class's fields. head: stands before names. remedy: what to do where one is missing.
+
+    Raises UserError.
+    """
+    fields, rules = hyperparameters(cls), rules_of(cls)
     for key in values:
         if key in fields:
             continue
         if key in cls.__dataclass_fields__:  # type: ignore[attr-defined]
             raise UserError(f"{head}.{key} is a field of {cls.__name__}, no hyperparameter: declare it with hyper().")
         raise UserError(unknown_key(f"{head}.{key}", [f"{head}.{name}" for name in fields]))
-    for name, field in fields.items():
+    for name, rule in rules.items():
         if name not in values:
-            raise UserError(f"{head}.{name} is missing ({field.metadata.get('meaning', '')}): {remedy}.")
-        require(f"{head}.{name}", values[name], rules[name])
-
-
-def _rules_of(cls: type) -> dict[str, Rule]:
-    """Of a class's fields, by name."""
-    hints = get_type_hints(cls)
-    return {name: field_rule(hints[name], field) for name, field in hyperparameters(cls).items()}
-
-
-def target(group: str, option: str, node: dict[str, Any]) -> Any:
-    """The object that a node's `_target_` names. Raises UserError where there is none."""
-    return imported(target_path(group, option, node), f"{group}={option}")
-
-
-def target_path(group: str, option: str, node: Any) -> str:
-    """A node's `_target_`. Raises UserError where it cannot name anything."""
-    path = node.get("_target_") if isinstance(node, dict) else None
-    if not isinstance(path, str) or "." not in path:
-        said = "is missing" if path is None else f"is {path!r}"
-        raise UserError(f"{group}={option}: `_target_` {said}: it has to name a class, as my_package.MyClass.")
-    return path
-
-
-def imported(path: str, what: str) -> Any:
-    """The object that a dotted path names. Raises UserError, which begins with `what`, where there is none."""
-    module, _, name = path.rpartition(".")
-    try:
-        found = importlib.import_module(module)
-    except Exception as error:  # a module of the user's own may fail in any way
-        lost = isinstance(error, ModuleNotFoundError) and module.startswith(str(error.name))
-        raise UserError(
-            f"{what}: the module '{module}' cannot be imported: {type(error).__name__}: {one_line(error)}"
-            f"{'' if lost else _line_of(error)}."
-            + (" Is the package installed, or its folder in PYTHONPATH?" if lost else "")
-        ) from error
-    if name not in dir(found):
-        raise UserError(f"{what}: the module '{module}' has no '{name}'.{nearest(name, dir(found))}")
-    return getattr(found, name)
-
-
-def _line_of(error: Exception) -> str:
-    """Where a module failed: the innermost line that is in a file."""
-    frames = traceback.extract_tb(error.__traceback__)
-    frame = next(frame for frame in reversed(frames) if not frame.filename.startswith("<"))
-    return "" if isinstance(error, SyntaxError) else f" ({frame.filename}, line {frame.lineno})"
+            raise UserError(f"{head}.{name} is missing ({rule.meaning}): {remedy}.")
+        require(f"{head}.{name}", values[name], rule)

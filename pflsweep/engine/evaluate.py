@@ -8,7 +8,6 @@ sweeps to select on, where there are some.
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pflsweep.config.options import Metrics
 from pflsweep.data.federation import Federation
 from pflsweep.methods.task import Task
 from pflsweep.models.layers import Stats, context
@@ -30,24 +30,8 @@ Targets = dict[str, list[np.ndarray]]  # by name, the rows of the dataset on whi
 Logits = Callable[[Tensor, Tensor], Tensor]
 
 
-@dataclass(frozen=True)
-class Metrics:
-    """What is scored beside each client's personal model, and the global one, on the client's own rows.
-
-    The rows are those of FedPG's tables: L-acc on `own`, S-acc on `subset`, G-acc on `all`. Of an attacked federation
-    too they are all clients' rows, so that its numbers stand beside those without attack.
-    """
-
-    subset: float  # share c of the other clients whose rows join a client's own; 0: not asked
-    subset_size: str  # "union": all these rows, or "own": as many of them as the client's own
-    all: bool  # everybody's rows
-    trained: bool  # the view of local models right after local training; a model a client is kept for it
-    all_size: str = "union"  # "union": all of everybody's rows, or "own": as many of them as the client's own
-    rows: str = "test"  # "train": models are scored on training rows, as by code that mistook them for test data
-    personal: str = "current"  # "stale": a client's model as its last turn left it, before aggregation
-
-
-OWN = Metrics(subset=0.0, subset_size="union", all=False, trained=False)
+# Personal and global models on each client's own test rows alone
+OWN = Metrics.of({"subset": 0.0, "subset_size": "union", "all": False, "trained": False})
 
 
 class Scores(NamedTuple):

@@ -14,7 +14,7 @@ import yaml
 
 from pflsweep.config.compose import Config
 from pflsweep.config.identity import method_name, option_of, shipped_options
-from pflsweep.config.schema import imported
+from pflsweep.config.options import Train
 from pflsweep.sweep.plan import Job, Plan, changed
 from pflsweep.trial.build import build_dataset, build_federation, build_model, device_of
 from pflsweep.trial.metadata import model_name
@@ -63,54 +63,53 @@ _cuts: dict[str, Cut] = {}  # of partitions of the user's own, made once
 
 def images_a_round(config: Config) -> int:
     """Return the training images of one round, on average: the cohort's share of all training rows, in each epoch."""
-    train, cut = config.values["train"], cut_of(config)
-    cohort = train["participation"]
+    train, cut = config.train, cut_of(config)
+    cohort = train.participation
     if cut.clients and cut.trained is not None:
-        cohort = max(1, int(cut.trained * train["participation"] + 1e-9)) / cut.clients
-    if train.get("steps") is not None:  # as many batches, however many rows a client has
+        cohort = max(1, int(cut.trained * train.participation + 1e-9)) / cut.clients
+    if train.steps is not None:  # as many batches, however many rows a client has
         everybody = cut.clients or size_of(config).owners or 1
-        return round(everybody * cohort * train["steps"] * train["batch"])
-    return round(cut.rows * cohort * train["epochs"])
+        return round(everybody * cohort * train.steps * train.batch)
+    return round(cut.rows * cohort * train.epochs)
 
 
 def cut_of(config: Config) -> Cut:
     """Return how a config's partition cuts its dataset: by the options of pflsweep's own partitions, without data, and
     by making it where it is the user's, whose options may mean anything.
     """
-    partition, data = config.values["partition"], config.values["data"]
-    if not partition["_target_"].startswith("pflsweep."):
+    partition = config.node("partition")
+    if not partition.path.startswith("pflsweep."):
         key = json.dumps([config.values[group] for group in ("dataset", "partition", "data")])
         if key not in _cuts:
             federation, _ = build_federation(config)
             _cuts[key] = Cut(int(federation.sizes.sum()), federation.clients, federation.clients)
         return _cuts[key]
-    clients = partition.get("clients")
-    return Cut(_training_rows(config), clients, clients and clients - data["new"])
+    clients = partition.options.get("clients")
+    return Cut(_training_rows(config), clients, clients and clients - config.data.new)
 
 
 def _training_rows(config: Config) -> int:
     """Return the training rows that one of pflsweep's own partitions leaves to all clients together."""
-    size, data = size_of(config), config.values["data"]
+    size, limit = size_of(config), config.data.limit
     train, test = size.train, size.test
-    if config.values["dataset"].get("val") is False:  # Tiny-ImageNet without its validation images
+    if config.node("dataset").options.get("val") is False:  # Tiny-ImageNet without its validation images
         test = 0
-    limit = data["limit"]
     if limit is not None and limit < train + test:
         train, test = round(limit * train / (train + test)), limit - round(limit * train / (train + test))
-    partition = config.values["partition"]
-    share, clients = partition.get("test_fraction"), partition.get("clients")
+    options = config.node("partition").options
+    share, clients = options.get("test_fraction"), options.get("clients")
     rows = train if share is None else (train + test) * (1 - share)
     if config.choices["partition"] == "natural" and clients and clients < size.owners:
         rows *= clients / size.owners
-    return round(rows * (1 - data["validation"]))
+    return round(rows * (1 - config.data.validation))
 
 
 def size_of(config: Config) -> Size:
     """Of a dataset that is not known by its name the data are read. Raises UserError where they cannot be."""
-    option, node = config.choices["dataset"], config.values["dataset"]
-    if option in SIZES:
-        return _as_asked(SIZES[option], node)
-    key = json.dumps([option, node, config.values["data"]["root"]])
+    node = config.node("dataset")
+    if node.option in SIZES:
+        return _as_asked(SIZES[node.option], node.options)
+    key = json.dumps([node.option, node.path, node.options, config.data.root])
     if key not in _sizes:
         dataset = build_dataset(config)
         owners = 0 if dataset.owner is None else len(set(dataset.owner.tolist()))
@@ -119,38 +118,36 @@ def size_of(config: Config) -> Size:
     return _sizes[key]
 
 
-def _as_asked(known: Size, node: dict[str, Any]) -> Size:
+def _as_asked(known: Size, options: dict[str, Any]) -> Size:
     """A dataset with the options that change its size."""
-    if "length" in node:  # of a text
-        return known._replace(shape=(node["length"],))
-    if "size" in node:  # of a picture
-        return known._replace(shape=(known.shape[0], node["size"], node["size"]))
-    if "test_fraction" in node:
+    if "length" in options:  # of a text
+        return known._replace(shape=(options["length"],))
+    if "size" in options:  # of a picture
+        return known._replace(shape=(known.shape[0], options["size"], options["size"]))
+    if "test_fraction" in options:
         rows = known.train + known.test
-        test = round(rows * node["test_fraction"])
+        test = round(rows * options["test_fraction"])
         return known._replace(train=rows - test, test=test)
     return known
 
 
 def cut(config: Config, images: int) -> Config:
     """With as many rounds as so many training images allow, at least one."""
-    train = config.values["train"]
     # of local steps a round takes fewer images: methods of one table still have the same rounds
-    a_round = images_a_round(config if train.get("steps") is None else changed(config, {"train.steps": None}))
+    a_round = images_a_round(config if config.train.steps is None else changed(config, {"train.steps": None}))
     return shortened(config, max(1, images // max(1, a_round)))
 
 
 def shortened(config: Config, rounds: int) -> Config:
     """Return a config with at most so many rounds, of which the last is evaluated."""
-    train = config.values["train"]
-    if rounds >= train["rounds"]:
+    if rounds >= config.train.rounds:
         return config
-    return changed(config, {"train.rounds": rounds, "train.eval_every": min(train["eval_every"], rounds)})
+    return changed(config, {"train.rounds": rounds, "train.eval_every": min(config.train.eval_every, rounds)})
 
 
 def images(config: Config) -> int:
     """Training images of a whole trial."""
-    return config.values["train"]["rounds"] * images_a_round(config)
+    return config.train.rounds * images_a_round(config)
 
 
 def gradients(plan: Plan, job: Job) -> float:
@@ -165,10 +162,9 @@ def gradients_of(config: Config) -> float:
 
 def passes(config: Config) -> float:
     """Gradients that a training sample takes where FedAvg takes one, as the method says."""
-    values = dict(config.values["algorithm"])
-    method, train = imported(values.pop("_target_"), "algorithm"), config.values["train"]
-    epochs = train["epochs"] if train.get("steps") is None else 1
-    return float(method.passes(epochs, **values))
+    method = config.node("algorithm")
+    epochs = config.train.epochs if config.train.steps is None else 1
+    return float(method.load().passes(epochs, **method.options))
 
 
 NAMED = ("algorithm", "dataset", "partition")  # groups whose code says what a trial costs
@@ -182,8 +178,8 @@ def known_speeds(runs: Path, configs: Iterable[Config] = ()) -> Speeds:
     """
     found: Speeds = {}
     trusted = {name: path for path, names in shipped_options().items() for name in names}
-    for node in (config.values[group] for config in configs for group in NAMED):
-        trusted.setdefault(option_of(node["_target_"]), node["_target_"])
+    for node in (config.node(group) for config in configs for group in NAMED):
+        trusted.setdefault(option_of(node.path), node.path)
     files = sorted(runs.glob("*/status.json"), key=lambda file: file.stat().st_mtime)[-500:] if runs.is_dir() else []
     for file in files:
         try:
@@ -197,19 +193,19 @@ def known_speeds(runs: Path, configs: Iterable[Config] = ()) -> Speeds:
             config = Config(values, meta, {}, {})
             share = where["cores"] if where["device"] == "cpu" else 1
             speed = status["rounds"] * images_a_round(config) * passes(config) / status["seconds"] / share
-            keys = _keys(meta, where, config)
+            del values["model"]["_option_"]  # whose code is not asked for anything
+            keys = _keys(meta, where, config.train, values["model"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, yaml.YAMLError, UserError):
             continue  # what is damaged there is said when it is read for a report
         found |= dict.fromkeys(keys, speed)
     return found
 
 
-def _keys(choices: dict[str, Any], environment: dict[str, Any], config: Config) -> list[tuple[str, ...]]:
-    """From the most to the least alike."""
-    # with the option that a record has, or with the import path that a config has: `choices` says which option it is
-    node = {key: value for key, value in config.values["model"].items() if key not in ("_target_", "_option_")}
-    train, model = config.values["train"], json.dumps(node, sort_keys=True)
-    how = (model, str(train["batch"]), train["precision"])
+def _keys(
+    choices: dict[str, Any], environment: dict[str, Any], train: Train, model: dict[str, Any]
+) -> list[tuple[str, ...]]:
+    """Return what speeds are known by, from the most to the least alike. model: the model's options."""
+    how = (json.dumps(model, sort_keys=True), str(train.batch), train.precision)
     where = (environment["device"], environment["processor"], choices["model"], choices["dataset"], *how)
     return [(*where, method_name(choices)), where]
 
@@ -224,7 +220,8 @@ def speed(config: Config, speeds: Speeds, workers: int = 1) -> tuple[float | Non
         device = device_of(config)
         share = cores(config, workers) if device == "cpu" else 1
         choices = {**config.choices, "model": model_name(config)}
-        keys = _keys(choices, {"device": device, "processor": processor.name()}, config)
+        where = {"device": device, "processor": processor.name()}
+        keys = _keys(choices, where, config.train, config.node("model").options)
         for key, how in zip(keys, ("its own runs", "other methods' runs"), strict=True):
             if key in speeds:
                 return share * speeds[key], how
@@ -244,12 +241,12 @@ def _step_speed(config: Config, device: str) -> float:
 
     from pflsweep.methods.task import Batch, Task
 
-    size, batch = size_of(config), config.values["train"]["batch"]
+    size, batch = size_of(config), config.train.batch
     model = build_model(config, size.shape, size.classes).to(device)
     task = Task(model)
     w = task.vector(model)
     generator = torch.Generator().manual_seed(0)
-    words = config.values["model"].get("vocabulary")
+    words = config.node("model").options.get("vocabulary")
     shape = (batch, *size.shape)
     x = torch.randint(words, shape, generator=generator) if words else torch.rand(shape, generator=generator)
     y = torch.randint(size.classes, (batch,), generator=generator)

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from pflsweep.config.compose import Config
 from pflsweep.config.identity import RUNTIME, conditional
-from pflsweep.config.keys import flat, put, under
+from pflsweep.config.keys import put, under
 from pflsweep.sweep.search_space import Axis, Point, Space
 from pflsweep.trial.metadata import canonical
 from pflsweep.util import files
@@ -80,7 +80,7 @@ class Plan(NamedTuple):
     @property
     def runs(self) -> Path:
         """The folder of its trials' records."""
-        return Path(self.groups[0].config.values["paths"]["runs"]).absolute()
+        return Path(self.groups[0].config.paths.runs).absolute()
 
     @property
     def folder(self) -> Path:
@@ -123,7 +123,7 @@ def alike(one: Group, other: Group) -> bool:
 
 
 def _alike(one: Group, other: Group, config: Config, others: Config) -> bool:
-    ours, theirs = flat(config.values), flat(others.values)
+    ours, theirs = config.flat, others.flat
     if ours.keys() != theirs.keys():
         return False
     searched = [(key, value) for group in (one, other) for key, axis in group.space.items() for value in axis.grid]

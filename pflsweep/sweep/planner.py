@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from pflsweep.config.compose import Config, hydra_errors, is_of_sweep, unknown_key
-from pflsweep.config.fields import RULES, require
+from pflsweep.config.fields import require
 from pflsweep.config.identity import method_name, raised
-from pflsweep.config.keys import PLUGS, flat, key_of
+from pflsweep.config.keys import PLUGS, key_of
+from pflsweep.config.options import rules
 from pflsweep.config.reading import asked
-from pflsweep.config.schema import check, target
+from pflsweep.config.schema import check
 from pflsweep.methods import stock
 from pflsweep.sweep import cost
 from pflsweep.sweep.command import Command
@@ -24,7 +25,7 @@ from pflsweep.sweep.plan import Group, Plan, changed, plan_id
 from pflsweep.sweep.reading import read_table
 from pflsweep.sweep.search_space import Point, Space, points
 from pflsweep.sweep.spec import Scale, Table, read_scale, read_space
-from pflsweep.trial.metadata import numerics, own_code, plugged
+from pflsweep.trial.metadata import described, numerics, own_code
 from pflsweep.util.errors import UserError, nearest
 
 Compose = Callable[[list[str]], Config]  # overrides -> a trial's config
@@ -56,10 +57,10 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
         table = chosen(whole, command.only, [row for row in command.only if not read.has_code(row)])
         tried = table if asked_scale is None else read_table(command.sweep, asked_scale, command.reading)
         groups = list(_of_table(table, tried, words, compose, parser, command, scales))
-    own = groups[0].config.values["seed"]
+    own = groups[0].config.seed
     seeds = words.seeds or ([own] if table is None else table.seeds[: scale.seeds])
     for seed in seeds:
-        require("seed", seed, RULES["seed"])
+        require("seed", seed, rules()["seed"])
     if command.tune["sampler"] != "none" and command.tune["seeds"] > len(seeds):
         raise UserError(f"tune.seeds is {command.tune['seeds']}, but the sweep has {len(seeds)}: {seeds}.")
     code = [_versions(group.config) for group in groups]
@@ -108,7 +109,7 @@ def _set(overrides: Iterable[str]) -> dict[str, None]:
 
 def _keys(config: Config) -> list[str]:
     """Those that can be set."""
-    return [key for key in flat(config.values) if not key.endswith("._target_")]
+    return [key for key in config.flat if not key.endswith("._target_")]
 
 
 def _of_table(
@@ -131,7 +132,7 @@ def _of_table(
             with hydra_errors(overrides):
                 options, numbers = divided(overrides, parser)
             config = _composed(options, compose, composed)
-            return changed(config, numbers) if numbers.keys() <= flat(config.values).keys() else compose(overrides)
+            return changed(config, numbers) if numbers.keys() <= config.flat.keys() else compose(overrides)
         except UserError as error:
             raise UserError(f"{where}: {error}") from error
 
@@ -170,7 +171,7 @@ def _varied(
 ) -> Iterator[tuple[Config, list[str]]]:
     """The config with each combination of the axes' numbers, and what tells them apart. known: keys of all configs."""
     for key in axes:
-        if key not in flat(config.values):
+        if key not in config.flat:
             raise UserError(f"{unknown_key(key, known)}{f' (in the trial {where})' if where else ''}")
     for values in itertools.product(*axes.values()):
         point = dict(zip(axes, values, strict=True))
@@ -206,7 +207,7 @@ def _group(
 
 def _scaled(config: Config, scale: Scale, given: dict[str, None]) -> Config:
     """Return a config as it is at a scale, but for the keys that the command gives."""
-    known = flat(config.values).keys() - given.keys()
+    known = config.flat.keys() - given.keys()
     config = changed(config, {key: value for key, value in scale.set.items() if key in known})
     if "train.rounds" in known:
         if scale.rounds is not None:
@@ -259,7 +260,7 @@ def chosen(table: Table, only: list[str], unknown: Collection[str] = ()) -> Tabl
 
 def _versions(config: Config) -> list[Any]:
     """What changes a trial's identity beside its config; of data only one's own can."""
-    versions = [target(*node).version for node in plugged(config)]
+    versions = [node.load().version for node in described(config)]
     return [
         *versions,
         *map(list, raised(numerics(config)).items()),
@@ -287,13 +288,13 @@ def _checked(config: Config, name: str) -> None:
 
 def _check_scored(plan: Plan, group: Group) -> None:
     """Raises UserError where its trials would have no score that points, or at the end methods, can be compared by."""
-    values, view = group.config.values, plan.tune["view"]
-    if view == "trained" and not values["metrics"]["trained"]:
+    config, view = group.config, plan.tune["view"]
+    if view == "trained" and not config.metrics.trained:
         raise UserError("tune.view is trained, which is scored with metrics.trained=true alone: add that.")
-    method = target("algorithm", group.config.choices["algorithm"], values["algorithm"])
+    method = config.node("algorithm").load()
     if view == "global" and method.global_model is stock.no_global_model:
         raise UserError(f"tune.view is global, but {group.name} has no global model. Search it by tune.view=personal.")
-    if group.tries and plan.tune["split"] == "validation" and values["data"]["validation"]:
+    if group.tries and plan.tune["split"] == "validation" and config.data.validation:
         raise UserError(f"data.validation is a trial's own; a search holds tune.validation back ({group.name}).")
 
 

@@ -21,8 +21,8 @@ SILENCE = 5  # heartbeats that may be missed
 
 def storage_url(plan: Plan) -> str:
     """Where the workers of a sweep meet. Raises UserError where that is MLflow's place."""
-    values, storage = plan.groups[0].config.values, plan.workers["storage"]
-    if storage is not None and storage == values["tracking"].get("uri"):
+    storage = plan.workers["storage"]
+    if storage is not None and storage == plan.groups[0].config.tracking.uri:
         raise UserError(
             f"workers.storage and tracking.uri are both '{without_password(storage)}', but Optuna and MLflow have "
             "tables of the same names. Give each a database of its own, such as .../optuna and .../mlflow."

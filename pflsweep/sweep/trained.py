@@ -108,7 +108,7 @@ def _is_trained(config: Config, code: list[str], known: Known) -> bool:
     """
     if not known:
         return False
-    own, rounds = typed(config), config.values["train"]["rounds"]
+    own, rounds = typed(config), config.train.rounds
     data = cost.size_of(config).checksum  # "" for data that cannot change
     digests = (digest_of(own, resumable, code) for resumable in (True, False))
     told = (trial for digest in digests for trial in known.get(digest, []))

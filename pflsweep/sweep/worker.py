@@ -103,7 +103,7 @@ def _claims(queue: Queue, busy: set[Job]) -> list[Lease]:
     if first is None:
         return []
     own, claims = plan.groups[first.job.group], [first]
-    if plan.workers["stack"] == 1 or own.config.values.get("privacy"):  # each would train in a thread of its own
+    if plan.workers["stack"] == 1 or own.config.chooses("privacy"):  # each would train in a thread of its own
         return claims
     groups = {number for number, group in enumerate(plan.groups) if alike(own, group)}
     apart = {job for job in plan.jobs if job.group not in groups and not _of_one_point(job, first.job)}
@@ -200,7 +200,7 @@ def _trained(queue: Queue, claim: Lease, stop: Stop, seat: Seat | None = None) -
         raise NoWinner(f"its search has no winner: every point has lost ({lost})")
     results = []
     for k, config in enumerate(plan.configs(job, claim.point)):
-        before = k * config.values["train"]["rounds"]
+        before = k * config.train.rounds
         watch, listen = _Watch(queue, claim, before), partial(_listen, queue, claim, before)
         result = run_trial(config, listen, watch, stop, seat, beside=plan.workers["count"])
         results.append(outcome(result, plan, job))

@@ -6,14 +6,18 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pflsweep.config.compose import Config, compose, folders, options, read_option, unknown_key
-from pflsweep.config.identity import NEUTRAL, portable
+from hydra.utils import instantiate
+
+from pflsweep.config.compose import Config, compose, folders, option_files, read_option, unknown_key
+from pflsweep.config.identity import portable
 from pflsweep.config.keys import PLUGS, as_override, flat, put
-from pflsweep.config.schema import PLUGGED, _field_rules, check, target
+from pflsweep.config.node import Node, imported
+from pflsweep.config.options import Train
+from pflsweep.config.schema import check
 from pflsweep.util.errors import UserError, one_line
 
 if TYPE_CHECKING:  # it imports PyTorch, which a plan does without
@@ -26,7 +30,6 @@ COPIES = 3  # of a model's weights that the training of one client holds at leas
 CROWD = 4  # worker processes a core that are still let through: slower than one a core, and no danger
 FASTEST = 1_000_000  # training samples a second, more than any trial of the pages in reports/ trains
 YEAR, TOO_LONG = 365.25 * 86400, 10  # seconds; years
-BUILT = ("model", "dataset", "partition")  # groups whose node is the call of a function
 
 
 class Parts(NamedTuple):
@@ -44,54 +47,34 @@ class Parts(NamedTuple):
     study: Any  # None without
 
 
-def neutral_values(config: Config) -> dict[str, Any]:
-    """Return the neutral value of each key of a config that has one.
-
-    The trainer's keys and those of methods, plug-ins and studies declare it. Of the function that builds a model, a
-    dataset or a partition it is the parameter's default: a call that says the default is the call that does not.
-    """
-    found = dict(NEUTRAL)
-    for group in PLUGGED:
-        rules = _field_rules(group, config)
-        found |= {key: rule.neutral for key, rule in rules if rule.neutral is not ...}
-    for group in BUILT:
-        function = target(group, config.choices[group], config.values[group])
-        for name, parameter in inspect.signature(function).parameters.items():
-            if parameter.default is not parameter.empty:
-                default = parameter.default
-                found[f"{group}.{name}"] = list(default) if isinstance(default, tuple) else default
-    return found
-
-
 def build(config: Config, prescribed: "Prescribed | None" = None) -> Parts:
     """Everything that a trial needs, in the order in which it depends on each other. Raises UserError."""
-    from pflsweep.engine.evaluate import Metrics
     from pflsweep.methods.optimizer import Sgd
     from pflsweep.methods.protocol import Verbs
     from pflsweep.methods.task import Task
 
-    values, train = config.values, config.values["train"]
+    train = config.train
     federation, new = build_federation(config, prescribed)
     _check_text(config, federation.dataset.vocabulary)
     model = build_model(config, federation.dataset.shape, federation.classes)
     task = Task(model, _precision(config), _compiled(config))
     shared = {
         "task": task,
-        "opt": Sgd(train["momentum"], train["weight_decay"]),
-        "epochs": train["epochs"] if train["steps"] is None else 1,  # an epoch is then so many steps
+        "opt": Sgd(train.momentum, train.weight_decay),
+        "epochs": train.epochs if train.steps is None else 1,  # an epoch is then so many steps
         "keys": federation.draw_keys,
     }
-    method = _construct(config, "algorithm", shared)
-    plugins = {group: _construct(config, group, shared) for group in PLUGS if values.get(group)}
+    method = _construct(config.node("algorithm"), shared)
+    plugins = {group: _construct(config.node(group), shared) for group in PLUGS if config.chooses(group)}
     _check_partners(config, {"algorithm": method, **plugins})
     _check_private_batches(config, prescribed)
     verbs = Verbs.of(method, *plugins.values())
-    schedule, metrics = _schedule(train, federation, task.size), Metrics(**values["metrics"])
+    schedule = _schedule(train, federation, task.size)
     if prescribed is not None:
         prescribed.require_fit(federation, schedule.cohort(federation.clients), schedule.rounds, schedule.sampling)
     looks_at = {"method": method, "plugins": tuple(plugins.values())}
-    study = _construct(config, "study", looks_at) if values["study"] else None
-    return Parts(federation, new, model, task, method, plugins, verbs, schedule, metrics, study)
+    study = _construct(config.node("study"), looks_at) if config.chooses("study") else None
+    return Parts(federation, new, model, task, method, plugins, verbs, schedule, config.metrics, study)
 
 
 def build_federation(config: Config, prescribed: "Prescribed | None" = None) -> tuple[Any, Any]:
@@ -100,25 +83,21 @@ def build_federation(config: Config, prescribed: "Prescribed | None" = None) -> 
     from pflsweep.data.federation import Federation
     from pflsweep.data.participation import participation_probabilities
 
-    values, data, seed = config.values, config.values["data"], config.values["seed"]
-    root, device = find_root(data["root"]), device_of(config)
+    data, seed, data_seed = config.data, config.seed, config.data_seed
+    root, device = find_root(data.root), device_of(config)
     dataset = build_dataset(config)
-    drawn = values["partition"].get("seed")
-    data_seed = seed if drawn is None else drawn
-    if data["limit"] is not None:
-        dataset = dataset.part(data["limit"], data_seed)
+    if data.limit is not None:
+        dataset = dataset.part(data.limit, data_seed)
     _check_prescribed(config, prescribed)
     if prescribed is None or prescribed.partition is None:
-        rows = _call(config, "partition", dataset, data_seed, without=("seed",), root=root, device=device)
+        rows = _call(config.node("partition"), dataset, data_seed, root=root, device=device)
     else:
-        rows = prescribed.rows_of(dataset, values["partition"].get("clients"))
-    everybody = Federation(dataset, rows, validation=data["validation"], seed=seed, data_seed=data_seed, device=device)
-    federation, new = everybody.newcomers(data["new"])
-    if data["targets"] == "permuted":
-        federation = federation.permuted(data["shuffle"])
-    federation.chances = participation_probabilities(
-        federation, values["train"]["sampling"], values["train"]["sampling_alpha"]
-    )
+        rows = prescribed.rows_of(dataset, config.node("partition").options.get("clients"))
+    everybody = Federation(dataset, rows, validation=data.validation, seed=seed, data_seed=data_seed, device=device)
+    federation, new = everybody.newcomers(data.new)
+    if data.targets == "permuted":
+        federation = federation.permuted(data.shuffle)
+    federation.chances = participation_probabilities(federation, config.train.sampling, config.train.sampling_alpha)
     if prescribed is not None:
         federation.cohorts, federation.batches = prescribed.cohorts, prescribed.batches
     return federation, new
@@ -126,22 +105,22 @@ def build_federation(config: Config, prescribed: "Prescribed | None" = None) -> 
 
 def _check_prescribed(config: Config, prescribed: "Prescribed | None") -> None:
     """Raises UserError where a config does not go with what is prescribed."""
-    data = config.values["data"]
-    if data["prescribed"] != (None if prescribed is None else prescribed.digest):
+    data = config.data
+    if data.prescribed != (None if prescribed is None else prescribed.digest):
         raise UserError(
-            f"data.prescribed is {as_override(data['prescribed'])}: it is no key to set, but the hash of a partition, "
+            f"data.prescribed is {as_override(data.prescribed)}: it is no key to set, but the hash of a partition, "
             "cohorts or batches that pflsweep.run is given in Python: call it with the same ones."
         )
     if prescribed is None:
         return
-    if data["validation"] and prescribed.partition is not None and prescribed.partition.validation is not None:
+    if data.validation and prescribed.partition is not None and prescribed.partition.validation is not None:
         raise UserError(
-            f"data.validation is {data['validation']}, which draws validation rows, and partition has some as well: "
+            f"data.validation is {data.validation}, which draws validation rows, and partition has some as well: "
             "leave one of them out."
         )
-    if data["new"] and (prescribed.cohorts is not None or prescribed.batches is not None):
+    if data.new and (prescribed.cohorts is not None or prescribed.batches is not None):
         raise UserError(
-            f"data.new is {data['new']}, which draws clients that do not train: with cohorts or batches, leave it out."
+            f"data.new is {data.new}, which draws clients that do not train: with cohorts or batches, leave it out."
         )
 
 
@@ -149,15 +128,14 @@ def build_dataset(config: Config) -> Any:
     """The dataset, from data.root. Raises UserError."""
     from pflsweep.data.datasets.files import find_root, reading
 
-    data = config.values["data"]
     with reading(config.choices["dataset"]):
-        return _call(config, "dataset", find_root(data["root"]), data["download"])
+        return _call(config.node("dataset"), find_root(config.data.root), config.data.download)
 
 
 def _check_text(config: Config, tokens: int | None) -> None:
     """Texts need a model of word vectors, with one for each token. tokens: None where the dataset is no text."""
-    words = config.values["model"].get("vocabulary")
-    dataset, model = (f"{group}={config.choices[group]}" for group in ("dataset", "model"))
+    dataset, model = config.node("dataset"), config.node("model")
+    words = model.options.get("vocabulary")
     if words is None and tokens is not None:
         raise UserError(f"{dataset} is text and {model} has no word vectors. Use model=fasttext.")
     if words is not None and tokens is None:
@@ -213,19 +191,19 @@ def build_model(config: Config, shape: tuple[int, ...], classes: int) -> Any:
 
     check_size(config, shape, classes)
     try:
-        with random.first_model(config.values["seed"], "model"):
-            model = _call(config, "model", shape, classes)
+        with random.first_model(config.seed, "model"):
+            model = _call(config.node("model"), shape, classes)
     except (RuntimeError, TypeError, OverflowError, MemoryError) as error:
         if not isinstance(error, MemoryError) and not TOO_LARGE.search(str(error)):
             raise
         said = str(error).partition("\n")[0]
-        raise UserError(f"model={config.choices['model']} is too large with its options: {said}") from error
+        raise UserError(f"{config.node('model')} is too large with its options: {said}") from error
     try:
         head_of(model)
     except TypeError as error:
-        raise UserError(f"model={config.choices['model']}: {error}.") from error
+        raise UserError(f"{config.node('model')}: {error}.") from error
     if why := unsuited(model):
-        raise UserError(f"model={config.choices['model']}: {why}.")
+        raise UserError(f"{config.node('model')}: {why}.")
     return model
 
 
@@ -240,79 +218,79 @@ def check_size(config: Config, shape: tuple[int, ...], classes: int) -> None:
     from pflsweep.ops import memory, random
 
     try:
-        with random.first_model(config.values["seed"], "model"), torch.device("meta"):
-            model = _call(config, "model", shape, classes)
+        with random.first_model(config.seed, "model"), torch.device("meta"):
+            model = _call(config.node("model"), shape, classes)
         count = sum(math.prod(weight.shape) for weight in model.parameters())
     except UserError:
         raise
     except OverflowError as error:
-        raise UserError(f"model={config.choices['model']} is too large with its options: {one_line(error)}.") from error
+        raise UserError(f"{config.node('model')} is too large with its options: {one_line(error)}.") from error
     except Exception:  # a model of the user's own may need values; then it is not known before it is built
         return
     device = torch.device(device_of(config))
     least, has = COPIES * 4 * count, memory.total(device)
     if least > has:
-        options = ", ".join(f"model.{key}={as_override(value)}" for key, value in _options(config, "model").items())
+        options = ", ".join(f"model.{key}={as_override(value)}" for key, value in config.node("model").options.items())
         raise UserError(
-            f"model={config.choices['model']} has {count:,} parameters with its options ({options or 'none'}), "
+            f"{config.node('model')} has {count:,} parameters with its options ({options or 'none'}), "
             f"{_bytes(4 * count)} in 32 bits. To train it takes {COPIES} times as much at least (weights, their "
             f"gradient and a client's update), {_bytes(least)}, and this machine's {device.type} has {_bytes(has)} of "
             "memory. Use a smaller model."
         )
 
 
-def _options(config: Config, group: str) -> dict[str, Any]:
-    return {key: value for key, value in config.values[group].items() if key != "_target_"}
-
-
 def _bytes(count: float) -> str:
     return f"{count / 1e12:,.1f} TB" if count >= 1e12 else f"{count / 1e9:.1f} GB"
 
 
-def _call(config: Config, group: str, *args: Any, without: tuple[str, ...] = (), **offered: Any) -> Any:
-    """Call the function that a group's node names, with the node's other keys and what it takes of the offered.
-
-    without: keys of the node that are not the function's.
-    """
-    node, option = config.values[group], config.choices[group]
-    function: Callable = target(group, option, node)
+def _call(node: Node, *args: Any, **offered: Any) -> Any:
+    """Call the function that a node names, with the node's options and what it takes of the offered."""
+    function: Callable = node.load()
     if not callable(function):
-        raise UserError(f"{group}={option}: {node['_target_']} is no function or class, but {_kind(function)}.")
+        raise UserError(f"{node}: {node.path} is no function or class, but {_kind(function)}.")
     try:
         takes = inspect.signature(function).parameters
     except ValueError as error:  # some that are built in
-        raise UserError(f"{group}={option}: {node['_target_']} cannot be used: {one_line(error)}.") from error
-    options = {key: _value(value, group, option) for key, value in node.items() if key not in ("_target_", *without)}
-    if taken := options.keys() & offered.keys():
+        raise UserError(f"{node}: {node.path} cannot be used: {one_line(error)}.") from error
+    if taken := node.options.keys() & offered.keys():
         key = min(taken)
         raise UserError(
-            f"{group}.{key}: '{key}' is an argument that pflsweep passes to {node['_target_']} itself "
-            f"({offered[key]!r} here). Give the option of {group}={option} another name."
+            f"{node.group}.{key}: '{key}' is an argument that pflsweep passes to {node.path} itself "
+            f"({offered[key]!r} here). Give the option of {node} another name."
         )
-    options |= {key: value for key, value in offered.items() if key in takes}
+    given = {key: value for key, value in offered.items() if key in takes}
     try:
-        inspect.signature(function).bind(*args, **options)
+        inspect.signature(function).bind(*args, **node.options, **given)
     except TypeError as error:
-        raise UserError(f"{group}={option}: its keys do not fit {node['_target_']} ({error}).") from error
-    return function(*args, **options)
+        raise UserError(f"{node}: its keys do not fit {node.path} ({error}).") from error
+    return _maker(node)(*args, **given)
 
 
 def _kind(found: Any) -> str:
     return "a module: name a function in it" if inspect.ismodule(found) else f"a value of type {type(found).__name__}"
 
 
-def _value(value: Any, group: str, option: str) -> Any:
-    """A node inside a node that names a function (latent's embedder) is that function, its other keys filled in."""
-    if not isinstance(value, dict) or "_target_" not in value:
+def _maker(node: Node) -> Callable:
+    """Return the function or class of a node with its options filled in, not yet called.
+
+    Hydra would wrap what a call raises, also what is said for people. A node inside the node, such as the embedder of
+    partition=latent, is a function with its options filled in as well.
+    """
+    for path in node.paths():
+        imported(path, str(node))  # Hydra's own error names neither option nor remedy
+    return instantiate(_as_partial({"_target_": node.path, **node.options}), _convert_="all")
+
+
+def _as_partial(value: Any) -> Any:
+    if not isinstance(value, dict):
         return value
-    return partial(target(group, option, value), **{k: v for k, v in value.items() if k != "_target_"})
+    inner = {key: _as_partial(each) for key, each in value.items()}
+    return {**inner, "_partial_": True} if "_target_" in value else inner
 
 
-def _construct(config: Config, group: str, shared: dict[str, Any]) -> Any:
-    node = config.values[group]
-    cls = target(group, config.choices[group], node)
-    fields = {name: value for name, value in shared.items() if name in cls.__dataclass_fields__}
-    return cls(**fields, **{key: value for key, value in node.items() if key != "_target_"})
+def _construct(node: Node, shared: dict[str, Any]) -> Any:
+    fields = node.load().__dataclass_fields__
+    return _maker(node)(**{name: value for name, value in shared.items() if name in fields})
 
 
 def _check_partners(config: Config, chosen: dict[str, Any]) -> None:
@@ -330,62 +308,62 @@ def _check_partners(config: Config, chosen: dict[str, Any]) -> None:
 
 def _check_private_batches(config: Config, prescribed: "Prescribed | None") -> None:
     """Raises UserError where private training is asked for batches that are cut from an order: its own are drawn."""
-    train = config.values["train"]
-    if config.values.get("privacy") and prescribed is not None and prescribed.batches is not None:
+    if config.chooses("privacy") and prescribed is not None and prescribed.batches is not None:
         raise UserError(
-            f"batches are prescribed, but privacy={config.choices['privacy']} draws its own (Poisson sampling), which "
+            f"batches are prescribed, but {config.node('privacy')} draws its own (Poisson sampling), which "
             "its guarantee rests on. Leave one of them out."
         )
-    asked = [key for key, usual in (("shuffle", "epoch"), ("last_batch", "keep")) if train[key] != usual]
-    if config.values.get("privacy") and asked:
+    cut = {"shuffle": (config.train.shuffle, "epoch"), "last_batch": (config.train.last_batch, "keep")}
+    asked = [(key, value) for key, (value, usual) in cut.items() if value != usual]
+    if config.chooses("privacy") and asked:
+        key, value = asked[0]
         raise UserError(
-            f"train.{asked[0]} is '{train[asked[0]]}', but privacy={config.choices['privacy']} draws each batch from "
-            f"all of a client's samples (Poisson sampling): there is no order that is cut. Leave train.{asked[0]} out."
+            f"train.{key} is '{value}', but {config.node('privacy')} draws each batch from all of a client's samples "
+            f"(Poisson sampling): there is no order that is cut. Leave train.{key} out."
         )
 
 
 def _partners(plugin: Any) -> list[str]:
     """The algorithms in conf/ that a plug-in goes with."""
-    nodes = {name: read_option(file) for name, file in options("algorithm").items()}
-    return [name for name, node in nodes.items() if not plugin.refusal(target("algorithm", name, node))]
+    nodes = {name: read_option(file) for name, file in option_files("algorithm").items()}
+    return [name for name, node in nodes.items() if not plugin.refusal(Node.of("algorithm", name, node).load())]
 
 
-def _schedule(train: dict[str, Any], federation: Any, size: int) -> Any:
+def _schedule(train: Train, federation: Any, size: int) -> Any:
     """How the trial runs. size: of the model in parameters. Raises UserError where no machine could run it so."""
     from pflsweep.data.batching import Batching
     from pflsweep.engine.simulation import Schedule
 
-    chunk = train["chunk"]
-    if chunk == "auto":
-        chunk = 1 if federation.device.type == "cpu" else federation.clients
+    usual = 1 if federation.device.type == "cpu" else federation.clients
+    chunk = usual if train.chunk == "auto" else int(train.chunk)
     names = [name for name in Schedule.__dataclass_fields__ if name not in ("chunk", "workers", "batching")]
-    batching = Batching(train["shuffle"], train["last_batch"], train["steps"])
-    schedule = Schedule(**{name: train[name] for name in names}, chunk=chunk, batching=batching)
+    batching = Batching(train.shuffle, train.last_batch, train.steps)
+    schedule = Schedule(**{name: getattr(train, name) for name in names}, chunk=chunk, batching=batching)
     cohort = schedule.cohort(federation.clients)
     samples = sum(map(schedule.samples, federation.sizes.tolist()))
     _check_end(train, cohort / federation.clients * samples)
     return replace(schedule, workers=_workers(train, federation.device, cohort, size))
 
 
-def _check_end(train: dict[str, Any], samples: float) -> None:
+def _check_end(train: Train, samples: float) -> None:
     """Raises UserError where the last round would have no usable learning rate, or come never. samples: of a round."""
-    last = math.log10(train["lr"]) + (train["rounds"] - 1) * math.log10(train["lr_decay"])
+    last = math.log10(train.lr) + (train.rounds - 1) * math.log10(train.lr_decay)
     if last >= 38:
         raise UserError(
-            f"train.lr_decay is {train['lr_decay']:g}: after {train['rounds']} rounds the learning rate would be about "
+            f"train.lr_decay is {train.lr_decay:g}: after {train.rounds} rounds the learning rate would be about "
             f"1e{last:.0f}, more than 32 bits hold. Use at most 1, or fewer rounds."
         )
-    images = train["rounds"] * samples
+    images = train.rounds * samples
     years = images / FASTEST / YEAR
     if years > TOO_LONG:
-        turn = "epochs" if train["steps"] is None else "steps"
+        turn = f"train.epochs {train.epochs}" if train.steps is None else f"train.steps {train.steps}"
         raise UserError(
-            f"train.rounds is {train['rounds']} and train.{turn} {train[turn]}: about {images:.2g} training "
+            f"train.rounds is {train.rounds} and {turn}: about {images:.2g} training "
             f"samples in all, which are {years:,.0f} years at {FASTEST:,} a second. Use fewer."
         )
 
 
-def _workers(train: dict[str, Any], device: Any, cohort: int, size: int) -> int:
+def _workers(train: Train, device: Any, cohort: int, size: int) -> int:
     """How many processes may train a cohort: this one's share of the machine, which a sweep has set as its threads.
 
     Never more than there are clients. Where a cohort has fewer than half as many clients, threads do more. Raises
@@ -396,19 +374,19 @@ def _workers(train: dict[str, Any], device: Any, cohort: int, size: int) -> int:
 
     from pflsweep.engine.workers import possible
 
-    workers, threads = train["workers"], train["threads"]
-    if workers != "auto":
+    threads, workers = train.threads, None if train.workers == "auto" else int(train.workers)
+    if workers is not None:
         _check_workers(workers, device, cohort, size)
     if not possible(device):
         return 1
-    if train["compile"]:
-        if workers not in ("auto", 1):
+    if train.compile:
+        if workers not in (None, 1):
             raise UserError(
                 f"train.workers is {workers} with train.compile=true, but worker processes end with each round, and "
                 "with them the programs that they have compiled: use train.workers=1, or train.compile=false."
             )
         return 1
-    if workers == "auto":
+    if workers is None:
         cores = torch.get_num_threads()
         return min(cores, cohort) if threads in ("auto", 1) and 2 * cohort >= cores else 1
     if workers > 1 and threads not in ("auto", 1):
@@ -443,7 +421,7 @@ def _check_workers(workers: int, device: Any, cohort: int, size: int) -> None:
 
 def _precision(config: Config) -> str:
     """In what gradients are computed. Raises UserError where the device cannot."""
-    name = config.values["train"]["precision"]
+    name = config.train.precision
     if name == "tf32" and device_of(config) == "cpu":
         raise UserError("train.precision is 'tf32', which is of NVIDIA GPUs. On a CPU use fp32 or bf16.")
     if name == "bf16" and device_of(config) == "cpu":
@@ -463,21 +441,21 @@ def _tell_emulated() -> None:
 
 def _compiled(config: Config) -> int:
     """The size of the batches whose gradients are compiled; 0 for none. Raises UserError where none would be."""
-    if not config.values["train"]["compile"]:
+    if not config.train.compile:
         return 0
-    if config.values.get("privacy"):
+    if config.chooses("privacy"):
         raise UserError(
-            f"train.compile does not go with privacy={config.choices['privacy']}: it compiles gradients of whole "
+            f"train.compile does not go with {config.node('privacy')}: it compiles gradients of whole "
             "batches, and private training takes one of each sample. Use train.compile=false."
         )
-    return int(config.values["train"]["batch"])
+    return int(config.train.batch)
 
 
 def device_of(config: Config) -> str:
     """cpu or cuda. Raises UserError where the one that is asked for is not here."""
     import torch
 
-    name = config.values["device"]
+    name = config.device
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("device is 'cuda', but PyTorch sees no GPU here. Use device=cpu or device=auto.")
     return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name

@@ -11,12 +11,13 @@ import torch
 
 from pflsweep import __version__
 from pflsweep.config.compose import Config
-from pflsweep.config.identity import NUMERICS, config_digest, identity, method_name, portable, without_neutral
+from pflsweep.config.identity import NUMERICS, config_digest, identity, method_name, without_neutral
 from pflsweep.config.keys import PLUGS, flat
-from pflsweep.config.schema import PLUGGED, imported, target, target_path
+from pflsweep.config.node import Node
+from pflsweep.config.schema import BUILT, DESCRIBED, neutral_values
 from pflsweep.ops import products
 from pflsweep.records.content import FORMAT
-from pflsweep.trial.build import BUILT, Parts, neutral_values
+from pflsweep.trial.build import Parts
 from pflsweep.util import processor
 from pflsweep.util.source_hash import code_digests, own_modules
 
@@ -28,16 +29,16 @@ def describe(config: Config, parts: Parts) -> dict[str, Any]:
     beside = {**parts.plugins, **({} if parts.study is None else {"study": parts.study})}
     versions = {group: part.version for group, part in beside.items()}
     digest = digest_of(config, all(part.resumable for part in (parts.method, *beside.values())), code)
-    partition = chosen["partition"] + "-prescribed" * (config.values["data"]["prescribed"] is not None)
+    partition = chosen["partition"] + "-prescribed" * (config.data.prescribed is not None)
     return {
         "format": FORMAT,
         "identity": identity(digest, parts.federation.checksum),
         "config_digest": digest,
-        "name": f"{method_name(chosen)}-{chosen['dataset']}-{partition}-{config.values['seed']}",
+        "name": f"{method_name(chosen)}-{chosen['dataset']}-{partition}-{config.seed}",
         "method": chosen["algorithm"],
         **{group: chosen[group] for group in ("dataset", "partition", *PLUGS, "study")},
         "model": model_name(config),
-        "seed": config.values["seed"],
+        "seed": config.seed,
         "method_version": parts.method.version,
         "reconstruction": parts.method.reconstruction,
         "plugin_versions": versions,
@@ -58,7 +59,7 @@ def describe(config: Config, parts: Parts) -> dict[str, Any]:
 
 def digest_of(config: Config, resumable: bool, code: list[str]) -> str:
     """Return the hash of what a trial's numbers depend on but for its data. See `config_digest`."""
-    versions = {group: target(group, option, node).version for group, option, node in plugged(config)}
+    versions = {node.group: node.load().version for node in described(config)}
     return config_digest(
         canonical(config), versions=versions, numerics=numerics(config), resumable=resumable, code=code
     )
@@ -66,7 +67,7 @@ def digest_of(config: Config, resumable: bool, code: list[str]) -> str:
 
 def flat_values(config: Config) -> dict[str, Any]:
     """Return a config as flat keys with options in the place of import paths."""
-    return flat(portable(config.values, config.choices))
+    return flat(config.portable)
 
 
 def canonical(config: Config) -> dict[str, Any]:
@@ -78,41 +79,33 @@ def numerics(config: Config) -> dict[str, int]:
     """Return the numerics versions that a trial depends on: of the engine, and of its model's family. A model of the
     user's own that names no FAMILY may use layers of any.
     """
-    module = target_path("model", config.choices["model"], config.values["model"]).rpartition(".")[0]
-    family = getattr(importlib.import_module(module), "FAMILY", None)
+    family = getattr(importlib.import_module(config.node("model").module), "FAMILY", None)
     return {name: version for name, version in NUMERICS.items() if name in ("engine", family) or family is None}
 
 
 def model_name(config: Config) -> str:
     """The option, and the model's own name where the option has many: torchvision.vgg11, which is not model=vgg11."""
-    option, own = config.choices["model"], config.values["model"].get("name")
+    option, own = config.choices["model"], config.node("model").options.get("name")
     return option if own in (None, option) else f"{option}.{own}"
 
 
-def plugged(config: Config) -> list[tuple[str, str, dict[str, Any]]]:
-    """Group, option and node of what a class describes: the method and what is chosen beside it."""
-    return [(group, config.choices[group], config.values[group]) for group in PLUGGED if config.values[group]]
+def described(config: Config) -> list[Node]:
+    """Return what a class describes: the method and what is chosen beside it."""
+    return [config.node(group) for group in DESCRIBED if config.chooses(group)]
 
 
 def own_code(config: Config) -> list[str]:
     """Hashes of what method, plug-ins, model, dataset or partition are written in outside pflsweep."""
-    objects = [target(*node) for node in plugged(config)]
+    objects = [node.load() for node in described(config)]
     for group in BUILT:
-        objects += [imported(path, f"{group}={config.choices[group]}") for path in _targets(config, group)]
+        objects += config.node(group).loaded()
     return own_modules(objects)
 
 
 def shipped_code(config: Config) -> dict[str, str]:
     """Return a digest of the engine's code and of what each chosen option adds to it, by group. See `code_digests`."""
-    chosen = {group: _targets(config, group) for group in (*PLUGGED, *BUILT)}
-    modules = {group: [path.rpartition(".")[0] for path in paths] for group, paths in chosen.items() if paths}
-    return code_digests(modules)
-
-
-def _targets(config: Config, group: str) -> list[str]:
-    """Return what the chosen option of a group names in `_target_`, also in nodes inside its node."""
-    nodes = flat(config.values.get(group) or {})
-    return [str(path) for key, path in nodes.items() if key.rpartition(".")[2] == "_target_"]
+    nodes = [*described(config), *(config.node(group) for group in BUILT)]
+    return code_digests({node.group: [path.rpartition(".")[0] for path in node.paths()] for node in nodes})
 
 
 def _environment(parts: Parts) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def cores(config: Config, beside: int = 1) -> float:
     """This machine's share that a trial has on a CPU, as processes or as threads. beside: how many workers train here,
     this one counted; more than cores share them.
     """
-    workers, threads = config.values["train"]["workers"], config.values["train"]["threads"]
+    workers, threads = config.train.workers, config.train.threads
     asked = threads if workers in ("auto", 1) else workers
     if asked == "auto" or (workers == "auto" and threads == 1):
         asked = threads_each(beside)
@@ -49,10 +49,10 @@ def process_wide(config: Config, auto: int | None = None) -> Iterator[None]:
     """What PyTorch has one of for all threads. Around trials that train in threads it is entered once: each of them
     would set it anew while others train. auto: what train.threads=auto is; None: as many as there are.
     """
-    before, asked = torch.get_num_threads(), config.values["train"]["threads"]
+    before, asked = torch.get_num_threads(), config.train.threads
     torch.set_num_threads(int(asked) if asked != "auto" else auto or before)
     try:
-        with arithmetic(config.values["train"]["precision"]):
+        with arithmetic(config.train.precision):
             yield
     finally:
         torch.set_num_threads(before)

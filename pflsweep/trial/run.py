@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 from pflsweep.config.compose import Config
-from pflsweep.config.identity import portable
 from pflsweep.config.schema import check, typed
 from pflsweep.data.prescribed import Prescribed
 from pflsweep.engine import simulation as engine
@@ -166,7 +165,7 @@ def run_trial(
     with nullcontext() if seat is not None else process_wide(config, _fastest(parts)):
         meta = describe(config, parts)
         meta["environment"]["cores"] = share
-        folder = Path(config.values["paths"]["runs"]).absolute() / meta["identity"]
+        folder = Path(config.paths.runs).absolute() / meta["identity"]
         w0 = parts.task.vector(parts.model)
         simulation = engine.Simulation(parts.verbs, parts.task, parts.federation, parts.schedule, w0, parts.metrics)
         if seat is not None:
@@ -182,16 +181,16 @@ def run_trial(
             else:
                 if record.begun:
                     _catch_up(record, simulation, parts.study)
-                    record.go_on(portable(config.values, config.choices), meta)
+                    record.go_on(config.portable, meta)
                     _tell_edited(record, meta["digests"])
                 _run(record, simulation, parts, config, listen, watch, stop)
-    return Result(folder, config.values["train"]["rounds"], config)
+    return Result(folder, config.train.rounds, config)
 
 
 def _open(folder: Path, meta: dict[str, Any], config: Config, simulation: engine.Simulation) -> Record:
     """The trial's record, new where there is none. Raises UserError where the folder holds another's."""
     if not (folder / "meta.json").exists():
-        return Record.new(folder, meta, portable(config.values, config.choices), partition_table(simulation.federation))
+        return Record.new(folder, meta, config.portable, partition_table(simulation.federation))
     record = Record(folder)
     if record.meta["identity"] != meta["identity"]:
         raise UserError(f"{folder} holds the record of another config ({record.meta['identity']}): move it away.")
@@ -200,7 +199,7 @@ def _open(folder: Path, meta: dict[str, Any], config: Config, simulation: engine
 
 def _done(record: Record, config: Config) -> bool:
     """Whether nothing is left to train."""
-    rounds = config.values["train"]["rounds"]
+    rounds = config.train.rounds
     if record.done < rounds or (record.done == rounds and record.status["status"] != "finished"):
         return False
     if record.done > rounds:
@@ -213,7 +212,7 @@ def _done(record: Record, config: Config) -> bool:
 
 def _add_models(record: Record, simulation: engine.Simulation, config: Config) -> None:
     """To a finished trial that was trained without saving them: its checkpoint has them."""
-    wanted = config.values["checkpoint"]["models"] and record.done == config.values["train"]["rounds"]
+    wanted = config.checkpoint.models and record.done == config.train.rounds
     if not wanted or record.models_round == record.done:
         return
     checkpoint = record.checkpoint()
@@ -282,7 +281,7 @@ def _run(
         record.begin()
         try:
             announce(name, simulation)
-            _train(record, simulation, parts.study, config.values["checkpoint"]["every"], hears, watch, stop)
+            _train(record, simulation, parts.study, config.checkpoint.every, hears, watch, stop)
             _finish(record, simulation, parts, config)
             status = "finished"
         except KeyboardInterrupt as interrupt:
@@ -364,16 +363,16 @@ def _require_sound(losses: np.ndarray, simulation: engine.Simulation) -> None:
 
 
 def _finish(record: Record, simulation: engine.Simulation, parts: Parts, config: Config) -> None:
-    wanted = config.values["checkpoint"]
+    wanted = config.checkpoint
     record.write(_checkpoint(record, simulation, parts.study))
-    if wanted["models"]:
+    if wanted.models:
         record.save_models(_models(simulation))
     if parts.new is not None:
         record.save_newcomers(_newcomers(simulation, parts, config))
     if parts.study is not None:
         record.save_study(parts.study.table(simulation))
     record.set_status(status="finished")
-    if not wanted["keep"] or parts.study is not None:  # with a study no more rounds can follow
+    if not wanted.keep or parts.study is not None:  # with a study no more rounds can follow
         record.remove(CHECKPOINT)
 
 
@@ -391,11 +390,11 @@ def _models(simulation: engine.Simulation) -> dict[str, Any]:
 
 def _newcomers(simulation: engine.Simulation, parts: Parts, config: Config) -> pd.DataFrame:
     """New clients fine-tune the global model; the initial one where a method has none, as a client alone would."""
-    train, common = config.values["train"], simulation.global_model()
+    train, common = config.train, simulation.global_model()
     w = parts.task.vector(parts.model) if common is None else common
-    opt = Sgd(train["momentum"], train["weight_decay"])
-    numbers = {"epochs": config.values["data"]["new_epochs"], "batch": train["batch"], "large": train["eval_batch"]}
-    return newcomer_table(fine_tune(parts.task, parts.new, w, opt, lr=train["lr"], **numbers), parts.new.keys.numpy())
+    opt = Sgd(train.momentum, train.weight_decay)
+    numbers = {"epochs": config.data.new_epochs, "batch": train.batch, "large": train.eval_batch}
+    return newcomer_table(fine_tune(parts.task, parts.new, w, opt, lr=train.lr, **numbers), parts.new.keys.numpy())
 
 
 def _fastest(parts: Parts) -> int | None:

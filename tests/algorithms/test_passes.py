@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from pflsweep.commands.check import method_at
-from pflsweep.config.compose import conf_dir, options, read_option
+from pflsweep.config.compose import conf_dir, option_files, read_option
 from pflsweep.conformance.case import Case, advance
 from pflsweep.methods.task import Batch, Task
 
-OPTIONS = list(options("algorithm"))
+OPTIONS = list(option_files("algorithm"))
 HEAD_ALONE = 1 / 3  # a gradient of the head is little more than a forward pass
 
 

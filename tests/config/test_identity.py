@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from pflsweep.algorithms.fedavg import FedAvg
-from pflsweep.config import fields, identity
+from pflsweep.config import identity, options, schema
 from pflsweep.config.compose import Config, compose
 from pflsweep.config.identity import config_digest, method_name, option_of, shipped_options
 from pflsweep.config.keys import PLUGS, flat
-from pflsweep.config.schema import typed
+from pflsweep.config.schema import neutral_values, typed
 from pflsweep.methods.protocol import hyper
 from pflsweep.records.archive import places
-from pflsweep.trial.build import neutral_values
 from pflsweep.trial.metadata import canonical, digest_of, flat_values, numerics, own_code
 from pflsweep.util import files
 
@@ -161,10 +160,20 @@ def test_a_new_key_with_its_neutral_value_changes_no_identity(monkeypatch: pytes
         config.values["train"]["new_key"] = value
         return digest_of(config, True, [])
 
-    rule = fields.Rule((int,), neutral=3)
-    monkeypatch.setitem(fields.RULES, "train.new_key", rule)
-    monkeypatch.setitem(identity.NEUTRAL, "train.new_key", rule.neutral)
-    assert with_key(3) == digest() != with_key(4)
+    before = digest()
+    monkeypatch.setitem(options.GROUPS, "train", Longer)
+    options.rules.cache_clear()
+    monkeypatch.setattr(schema, "NEUTRAL", {**identity.NEUTRAL, **options.neutral()})
+    assert with_key(3) == digest() == before != with_key(4)
+    assert Longer.of(compose([]).values["train"]).new_key == 3, "a config without the key has its neutral value"
+    options.rules.cache_clear()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Longer(options.Train):
+    """The keys of `train` with one that is younger than all records."""
+
+    new_key: int = hyper("a new key", neutral=3)
 
 
 @dataclass(frozen=True, kw_only=True)

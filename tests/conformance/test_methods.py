@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.commands.check import case_of, method_at
-from pflsweep.config.compose import options
+from pflsweep.config.compose import option_files
 from pflsweep.config.schema import check_fields
 from pflsweep.conformance.case import Case, Sizes, advance, assert_same, difference, known, models
 from pflsweep.conformance.fixtures import CLASSES
@@ -53,7 +53,7 @@ class OnSecondBatch(FedAvg):
 
 # these on every row; the others are in the slow suite
 QUICK = (any_chunking, absent_clients_stay, wire_is_exact, state_is_complete, numbers_follow_the_seed)
-YAMLS = {name: yaml.safe_load(file.read_text()) for name, file in options("algorithm").items()}
+YAMLS = {name: yaml.safe_load(file.read_text()) for name, file in option_files("algorithm").items()}
 OWN: dict[str, tuple[type[Method], dict[str, Any]]] = {
     "asks back": (LineSearch, {"trials": 4}),
     "second batch of 2": (OnSecondBatch, {"count": 2}),

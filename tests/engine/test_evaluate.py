@@ -12,19 +12,20 @@ from torch import Tensor, nn
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedrod import FedRoD
 from pflsweep.algorithms.local import Local
+from pflsweep.config.options import Metrics
 from pflsweep.conformance.case import Case, advance, assert_same, known, packed, unpacked
 from pflsweep.conformance.fixtures import fixture
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.federation import Federation
 from pflsweep.engine import evaluate
-from pflsweep.engine.evaluate import OWN, Metrics, Scores, cover, score, targets
+from pflsweep.engine.evaluate import OWN, Scores, cover, score, targets
 from pflsweep.engine.simulation import Simulation
 from pflsweep.methods.protocol import Method
 from pflsweep.methods.task import Task
 from pflsweep.models.blocks import model_of
 from pflsweep.models.layers import BatchNorm2d
 
-EVERYTHING = Metrics(subset=0.5, subset_size="union", all=True, trained=True)
+EVERYTHING = replace(OWN, subset=0.5, all=True, trained=True)
 Y = [0, 0, 1, 1, 2, 2, 2, 2, 0]
 TESTED = [[0, 1, 2], [3, 4], [5, 6, 7, 8]]  # rows of three clients
 
@@ -90,7 +91,7 @@ def test_macro_f1_is_scikit_learns() -> None:
 def test_the_subset_is_a_clients_own_rows_and_those_of_some_others() -> None:
     _, federation = tiny()
     for share, others in ((0.1, 1), (0.5, 1), (0.6, 2), (1.0, 2)):  # ceil of 2 c
-        found = targets(federation, "test", Metrics(share, "union", all=False, trained=False))["subset"]
+        found = targets(federation, "test", replace(OWN, subset=share))["subset"]
         for i, rows in enumerate(found):
             whole = [j for j, own in enumerate(TESTED) if set(own) <= set(rows.tolist())]
             assert i in whole
@@ -110,7 +111,7 @@ def test_half_of_the_others_are_as_many_as_on_fedpgs_platform() -> None:
 def test_the_subset_may_be_as_large_as_the_clients_own() -> None:
     _, federation = tiny()
     union, own = (
-        targets(federation, "test", Metrics(1.0, size, all=False, trained=False))["subset"] for size in ("union", "own")
+        targets(federation, "test", replace(OWN, subset=1.0, subset_size=size))["subset"] for size in ("union", "own")
     )
     for i, rows in enumerate(own):
         assert len(rows) == len(TESTED[i])

@@ -32,7 +32,7 @@ from pflsweep.conformance.properties import (
 )
 from pflsweep.engine import workers as engine_workers
 from pflsweep.engine.clients import Clients
-from pflsweep.engine.evaluate import Metrics
+from pflsweep.engine.evaluate import OWN
 from pflsweep.engine.simulation import Result, Simulation
 from pflsweep.engine.workers import Workers
 from pflsweep.methods.protocol import Verbs
@@ -107,7 +107,7 @@ def test_property(name: str, property_: Property) -> None:
 
 def test_evaluation_on_everybodys_rows(forks: list[int]) -> None:
     """G-acc, S-acc and the view before aggregation, of a model with dropout and batch norm, in chunks of two."""
-    metrics = Metrics(subset=0.5, subset_size="union", all=True, trained=True)
+    metrics = replace(OWN, subset=0.5, all=True, trained=True)
     seen = []
     for workers in (1, 3):
         sim = replace(case("fedrod"), workers=workers).simulation(

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from pflsweep.config.compose import Config, compose, options
+from pflsweep.config.compose import Config, compose, option_files
 from pflsweep.config.keys import PLUGS, flat
 from pflsweep.config.schema import check
 from pflsweep.sweep.plan import changed
@@ -19,7 +19,7 @@ from tests import test_settings
 PAPER = Path(__file__).parents[2] / "reports" / "paper"
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 PRINTED = sorted(file.stem for file in PAPER.glob("*_*.csv"))
-ALGORITHMS = list(options("algorithm"))
+ALGORITHMS = list(option_files("algorithm"))
 ROWS = {  # rows that are not named as the algorithm they train
     "cfl": "clustered",
     **dict.fromkeys(("explicit", "implicit"), "fedavg"),  # objectives of its study, which one trial has both of

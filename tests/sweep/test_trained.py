@@ -10,7 +10,6 @@ import pytest
 from pflsweep.commands.main import main
 from pflsweep.config.compose import Config
 from pflsweep.config.identity import NUMERICS
-from pflsweep.config.schema import target
 from pflsweep.records.ledger import ledgers
 from pflsweep.records.record import Record
 from pflsweep.records.searches import beside
@@ -116,6 +115,6 @@ def test_every_committed_trial_is_known(tmp_path: Path, monkeypatch: pytest.Monk
                     count += identity is not None
                     continue
                 version = Record(runs / identity).meta["method_version"]
-                now = target("algorithm", group.config.choices["algorithm"], group.config.values["algorithm"]).version
+                now = group.config.node("algorithm").load().version
                 assert version < now, f"{group.name} {seed} of {ledger.path.name} is not known"
     assert count

@@ -3,10 +3,10 @@
 import pandas as pd
 
 from benchmarks.methods import REPORTS, written
-from pflsweep.config.compose import options
+from pflsweep.config.compose import option_files
 from tools import methods_page
 
-OPTIONS = set(options("algorithm"))
+OPTIONS = set(option_files("algorithm"))
 
 
 def test_the_page_is_current() -> None:

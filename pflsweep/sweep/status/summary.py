@@ -48,10 +48,10 @@ def estimate(plan: Plan) -> str:
             "method": group.method,
             "setting": group.setting or status_groups.NONE,
             "points": group.tries,
-            **({"rounds a point": group.tried.values["train"]["rounds"] if group.tries else 0} if apart else {}),
+            **({"rounds a point": group.tried.train.rounds if group.tries else 0} if apart else {}),
             "trials": count,
             "trained": count - len(configs),
-            "rounds": group.config.values["train"]["rounds"],
+            "rounds": group.config.train.rounds,
             "images a trial": cost.images(group.config),
             "seconds": sum(map(cost.gradients_of, configs)) / rate if rate else math.nan,
         })  # fmt: skip
@@ -196,7 +196,7 @@ def _told(queue: Queue) -> list[tuple[Path, int]]:
     """Folder and rounds of the final trials."""
     groups = queue.plan.groups
     return list(dict.fromkeys(
-        (Path(one["folder"]), groups[job.group].config.values["train"]["rounds"]) for job, one in _final(queue)
+        (Path(one["folder"]), groups[job.group].config.train.rounds) for job, one in _final(queue)
     ))  # fmt: skip
 
 

@@ -1,0 +1,80 @@
+"""What a config group's option names in `_target_`: a class or a function, with options of its own."""
+
+import importlib
+import traceback
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from pflsweep.config.options import GROUPS
+from pflsweep.util.errors import UserError, nearest, one_line
+
+
+@dataclass(frozen=True)
+class Node:
+    """A chosen option that builds something. Its group is algorithm, model, dataset, partition, a plug-in or study."""
+
+    group: str
+    option: str
+    path: str  # of what it builds, as my_package.my_function
+    options: dict[str, Any]  # what that is called with, without the keys that are the trainer's
+
+    @classmethod
+    def of(cls, group: str, option: str, values: Any) -> Self:
+        """Return an option of a group from its values. Raises UserError where `_target_` cannot name anything."""
+        path = values.get("_target_") if isinstance(values, dict) else None
+        if not isinstance(path, str) or "." not in path:
+            said = "is missing" if path is None else f"is {path!r}"
+            raise UserError(f"{group}={option}: `_target_` {said}: it has to name a class, as my_package.MyClass.")
+        apart = {"_target_", *(field.name for field in fields(GROUPS[group]))} if group in GROUPS else {"_target_"}
+        return cls(group, option, path, {key: value for key, value in values.items() if key not in apart})
+
+    def __str__(self) -> str:
+        return f"{self.group}={self.option}"
+
+    @property
+    def module(self) -> str:
+        """The import path of the module that has what is built."""
+        return self.path.rpartition(".")[0]
+
+    def load(self) -> Any:
+        """Return the class or function, imported. Raises UserError where there is none."""
+        return imported(self.path, str(self))
+
+    def loaded(self) -> list[Any]:
+        """Return what the node and nodes inside it name, imported. Raises UserError."""
+        return [imported(path, str(self)) for path in self.paths()]
+
+    def paths(self) -> list[str]:
+        """Return the import paths of what the node names and of what nodes inside it name."""
+        return [self.path, *_paths(self.options)]
+
+
+def _paths(values: Any) -> list[str]:
+    if not isinstance(values, dict):
+        return []
+    own = [str(values["_target_"])] if "_target_" in values else []
+    return [*own, *(path for value in values.values() for path in _paths(value))]
+
+
+def imported(path: str, what: str) -> Any:
+    """Return the object that a dotted path names. Raises UserError, which begins with `what`, where there is none."""
+    module, _, name = path.rpartition(".")
+    try:
+        found = importlib.import_module(module)
+    except Exception as error:  # a module of the user's own may fail in any way
+        lost = isinstance(error, ModuleNotFoundError) and module.startswith(str(error.name))
+        raise UserError(
+            f"{what}: the module '{module}' cannot be imported: {type(error).__name__}: {one_line(error)}"
+            f"{'' if lost else _line_of(error)}."
+            + (" Is the package installed, or its folder in PYTHONPATH?" if lost else "")
+        ) from error
+    if name not in dir(found):
+        raise UserError(f"{what}: the module '{module}' has no '{name}'.{nearest(name, dir(found))}")
+    return getattr(found, name)
+
+
+def _line_of(error: Exception) -> str:
+    """Return where a module failed: the innermost line that is in a file."""
+    frames = traceback.extract_tb(error.__traceback__)
+    frame = next(frame for frame in reversed(frames) if not frame.filename.startswith("<"))
+    return "" if isinstance(error, SyntaxError) else f" ({frame.filename}, line {frame.lineno})"

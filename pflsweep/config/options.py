@@ -1,0 +1,207 @@
+"""The trainer's own keys, a class a group: what each means, which values it may have, and its neutral value.
+
+Values stand in conf/. Keys of methods, plug-ins and studies are declared by their classes in the same way; those of
+models, datasets and partitions are the parameters of the functions that build them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, Self
+
+from pflsweep.config.fields import SEEDS, Rule, hyper, rules_of
+
+FLOAT32 = 1e38  # a weight has 32 bits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keys:
+    """The keys of one group, as a checked config has them."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Return the group's options. A key that is missing has its neutral value, as in an older record."""
+        known = {field.name: field.metadata["neutral"] for field in fields(cls)}
+        found = {name: values.get(name, neutral) for name, neutral in known.items()}
+        return cls(**{name: value for name, value in found.items() if value is not ...})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial(Keys):
+    """The keys that stand in no group."""
+
+    seed: int = hyper("of everything that is drawn: partition, initial model, cohorts, batches", low=0, high=SEEDS)
+    device: str = hyper("where it trains; auto: the GPU where there is one", choices=("auto", "cpu", "cuda"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data(Keys):
+    """Where the data lie and which rows of them are used."""
+
+    root: str | None = hyper("folder of the datasets; null: PFLSWEEP_DATA, else the user's cache", empty=False)
+    download: bool = hyper("whether missing files may be fetched")
+    validation: float = hyper("share of each client's training rows that is held back to select on", low=0, below=1)
+    limit: int | None = hyper("at most so many rows of the dataset, drawn: for a quick look", low=1, neutral=None)
+    targets: str = hyper(
+        "whose held-out rows a client has: its own, or those of another client (FedFomo)",
+        choices=("own", "permuted"),
+        neutral="own",
+    )
+    shuffle: int = hyper("number of the permutation of data.targets=permuted", low=0, high=SEEDS, neutral=0)
+    new: int = hyper("random clients that never train and fine-tune the global model at the end", low=0, neutral=0)
+    new_epochs: int = hyper("epochs in which they fine-tune it", low=0, high=100_000, neutral=20)
+    prescribed: str | None = hyper(
+        "hash of the partition, cohorts or batches that pflsweep.run is given; set by it alone", neutral=None
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition(Keys):
+    """The key that every partition has; its other keys are those of its function."""
+
+    seed: int | None = hyper(
+        "of the partition; null: the trial's seed, so that each seed has a federation of its own",
+        low=0,
+        high=SEEDS,
+        neutral=None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paths(Keys):
+    """Where files are written."""
+
+    runs: str = hyper("folder of the records: a trial's is <runs>/<identity>", empty=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint(Keys):
+    """When a trial saves what it needs to continue, and what it leaves."""
+
+    every: float = hyper("seconds between checkpoints; 0: after each round", low=0)
+    keep: bool = hyper("whether the last one stays when the trial is done, so that more rounds can follow")
+    models: bool = hyper("whether the global and the personal models are saved at the end")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tracking(Keys):
+    """Where runs are logged beside their records."""
+
+    backend: str = hyper("what logs them", choices=("mlflow", "none"))
+    uri: str | None = hyper("an MLflow tracking URI; null: sqlite:///mlflow.db in the working directory", empty=False)
+    experiment: str = hyper("name of the MLflow experiment", empty=False)
+    every: float = hyper("seconds between two batches of metrics, at least", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Keys):
+    """How the federation trains."""
+
+    rounds: int = hyper("rounds of communication", low=1, high=10_000_000)
+    participation: float = hyper(
+        "share of the clients in a round; their number is rounded down, at least 1", above=0, high=1
+    )
+    sampling: str = hyper(
+        "who they are: any alike, more likely with more samples, by Dirichlet chances, or always the first round's",
+        choices=("uniform", "size", "dirichlet", "fixed"),
+        neutral="uniform",
+    )
+    sampling_alpha: float = hyper("alpha of train.sampling=dirichlet", above=0, neutral=1.0)
+    weights: str = hyper(
+        "aggregation weights: shares of the cohort's samples, or all alike", choices=("share", "uniform")
+    )
+    epochs: int = hyper("local epochs of a client's turn", low=1, high=100_000)
+    steps: int | None = hyper("local steps of a turn instead of epochs", low=1, high=10_000_000, neutral=None)
+    batch: int = hyper("samples in a batch", low=1)
+    shuffle: str = hyper(
+        "order of a client's rows: drawn anew in each epoch, drawn once (fixed batches), or as they are",
+        choices=("epoch", "once", "never"),
+        neutral="epoch",
+    )
+    last_batch: str = hyper(
+        "an epoch's last batch where it is partial; a client that has no other keeps it",
+        choices=("keep", "drop"),
+        neutral="keep",
+    )
+    lr: float = hyper("learning rate of the first round", above=0, below=FLOAT32)
+    lr_decay: float = hyper("factor of the learning rate from round to round", above=0, below=FLOAT32)
+    momentum: float = hyper("momentum of local SGD", low=0, below=1)
+    optimiser_state: str = hyper(
+        "momentum with which a client's turn begins: zero, or that of its last turn",
+        choices=("fresh", "kept"),
+        neutral="fresh",
+    )
+    weight_decay: float = hyper("weight decay of local SGD", low=0, below=FLOAT32)
+    eval_every: int = hyper("rounds between evaluations; the last round is always evaluated", low=1)
+    eval_batch: int = hyper("samples in a batch where no gradient step depends on it", low=1)
+    precision: str = hyper(
+        "of losses and gradients; weights are fp32. bf16: autocast; tf32: products on an NVIDIA GPU",
+        choices=("fp32", "tf32", "bf16"),
+        neutral="fp32",
+    )
+    compile: bool = hyper("whether gradients of full batches are compiled (torch.compile): for GPUs", neutral=False)
+    chunk: int | str = hyper(
+        "clients that run at once; auto: 1 on a CPU, the whole cohort on a GPU", choices=("auto",), low=1
+    )
+    threads: int | str = hyper(
+        "threads of the CPU; auto: 1 beside workers and for models under 250,000 parameters",
+        choices=("auto",),
+        low=1,
+        high=1024,
+    )
+    workers: int | str = hyper(
+        "processes of one thread that train clients at once, on a CPU; auto: as many as it has cores",
+        choices=("auto",),
+        low=1,
+        high=1024,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metrics(Keys):
+    """What is scored beside each client's personal model and the global one on the client's own rows.
+
+    The rows are those of FedPG's tables: L-acc on `own`, S-acc on `subset`, G-acc on `all`. Of an attacked federation
+    too they are all clients' rows, so that its numbers stand beside those without attack.
+    """
+
+    subset: float = hyper("S-acc: share of the other clients whose rows join a client's own; 0: none", low=0, high=1)
+    subset_size: str = hyper(
+        "how many of the rows of S-acc: all, or as many as the client's own", choices=("union", "own")
+    )
+    all: bool = hyper("whether G-acc, on all clients' rows, is computed")
+    all_size: str = hyper(
+        "how many of the rows of G-acc: all, or as many as the client's own", choices=("union", "own"), neutral="union"
+    )
+    rows: str = hyper("rows that models are scored on", choices=("test", "train"), neutral="test")
+    personal: str = hyper(
+        "a client's own model: with the newest shared parts, or as its last turn left it",
+        choices=("current", "stale"),
+        neutral="current",
+    )
+    trained: bool = hyper("whether models are scored right after local training too (the view `trained`)")
+
+
+GROUPS: dict[str, type[Keys]] = {
+    "": Trial,
+    "data": Data,
+    "paths": Paths,
+    "checkpoint": Checkpoint,
+    "tracking": Tracking,
+    "train": Train,
+    "metrics": Metrics,
+    "partition": Partition,
+}
+
+
+@cache
+def rules() -> dict[str, Rule]:
+    """Return the rule of each of the trainer's keys, by full key."""
+    return {
+        f"{group}.{name}".lstrip("."): rule for group, keys in GROUPS.items() for name, rule in rules_of(keys).items()
+    }
+
+
+def neutral() -> dict[str, Any]:
+    """Return the neutral value of each of the trainer's keys that has one, by full key."""
+    return {key: rule.neutral for key, rule in rules().items() if rule.neutral is not ...}
