@@ -46,7 +46,8 @@ def options(*groups: str) -> dict[str, Path]:
 
 MODELS = list(options("model"))
 DATASETS = ["dataset=digits", "dataset=synthetic"]
-PARTITIONS = [option for option in options("partition") if option not in ("partition=domain", "partition=latent")]
+NEEDING = ("partition=domain", "partition=latent", "partition=from_file")  # files, or training
+PARTITIONS = [option for option in options("partition") if option not in NEEDING]
 
 
 def classes(name: str) -> list[type]:

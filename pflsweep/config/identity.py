@@ -47,6 +47,8 @@ CONDITIONAL_KEYS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "train.optimiser_state": lambda config: config.get("train.momentum"),
     "train.epochs": lambda config: config.get("train.steps") is None,
     "metrics.all_size": lambda config: config.get("metrics.all"),
+    # the rows in the file are known by their checksum; a partition of the user's own may mean something else by `path`
+    "partition.path": lambda config: config.get("partition") != "from_file",
 }
 
 

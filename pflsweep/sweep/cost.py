@@ -75,10 +75,10 @@ def images_a_round(config: Config) -> int:
 
 def cut_of(config: Config) -> Cut:
     """Return how a config's partition cuts its dataset: by the options of pflsweep's own partitions, without data, and
-    by making it where it is the user's, whose options may mean anything.
+    by making it where it is the user's, whose options may mean anything, or in a file.
     """
     partition, data = config.values["partition"], config.values["data"]
-    if not partition["_target_"].startswith("pflsweep."):
+    if not partition["_target_"].startswith("pflsweep.") or config.choices["partition"] == "from_file":
         key = json.dumps([config.values[group] for group in ("dataset", "partition", "data")])
         if key not in _cuts:
             federation, _ = build_federation(config)
@@ -110,7 +110,7 @@ def size_of(config: Config) -> Size:
     option, node = config.choices["dataset"], config.values["dataset"]
     if option in SIZES:
         return _as_asked(SIZES[option], node)
-    key = json.dumps([option, node, config.values["data"]["root"]])
+    key = json.dumps([option, node, config.values["data"]["root"], config.values["partition"].get("column")])
     if key not in _sizes:
         dataset = build_dataset(config)
         owners = 0 if dataset.owner is None else len(set(dataset.owner.tolist()))

@@ -26,6 +26,7 @@ COPIES = 3  # of a model's weights that the training of one client holds at leas
 CROWD = 4  # worker processes a core that are still let through: slower than one a core, and no danger
 FASTEST = 1_000_000  # training samples a second, more than any trial of the pages in reports/ trains
 YEAR, TOO_LONG = 365.25 * 86400, 10  # seconds; years
+OF_OWNERS = ("pflsweep.data.partition.natural.split", "pflsweep.data.partition.domain.split")
 BUILT = ("model", "dataset", "partition")  # groups whose node is the call of a function
 
 
@@ -112,6 +113,11 @@ def build_federation(config: Config, prescribed: "Prescribed | None" = None) -> 
         rows = _call(config, "partition", dataset, data_seed, without=("seed",), root=root, device=device)
     else:
         rows = prescribed.rows_of(dataset, values["partition"].get("clients"))
+    if data["validation"] and rows.validation is not None:
+        raise UserError(
+            f"data.validation is {data['validation']}, which draws validation rows, and partition has some as well: "
+            "leave one of them out."
+        )
     everybody = Federation(dataset, rows, validation=data["validation"], seed=seed, data_seed=data_seed, device=device)
     federation, new = everybody.newcomers(data["new"])
     if data["targets"] == "permuted":
@@ -134,11 +140,6 @@ def _check_prescribed(config: Config, prescribed: "Prescribed | None") -> None:
         )
     if prescribed is None:
         return
-    if data["validation"] and prescribed.partition is not None and prescribed.partition.validation is not None:
-        raise UserError(
-            f"data.validation is {data['validation']}, which draws validation rows, and partition has some as well: "
-            "leave one of them out."
-        )
     if data["new"] and (prescribed.cohorts is not None or prescribed.batches is not None):
         raise UserError(
             f"data.new is {data['new']}, which draws clients that do not train: with cohorts or batches, leave it out."
@@ -151,7 +152,25 @@ def build_dataset(config: Config) -> Any:
 
     data = config.values["data"]
     with reading(config.choices["dataset"]):
-        return _call(config, "dataset", find_root(data["root"]), data["download"])
+        return _call(config, "dataset", find_root(data["root"]), data["download"], **_owner_column(config))
+
+
+def _owner_column(config: Config) -> dict[str, Any]:
+    """Return the column that a dataset's loader has to read the rows' owners from, as its argument; {} for none.
+
+    Raises UserError where a partition names one and the dataset has no columns.
+    """
+    partition, option = config.values["partition"], config.choices["dataset"]
+    # a partition of the user's own may mean something else by this key
+    column = partition.get("column") if partition["_target_"] in OF_OWNERS else None
+    if column is None:
+        return {}
+    if "owner_column" not in inspect.signature(target("dataset", option, config.values["dataset"])).parameters:
+        raise UserError(
+            f"partition.column is '{column}', but dataset={option} has no columns: csv, npz and huggingface have. "
+            "Leave the key out, or use one of these."
+        )
+    return {"owner_column": column}
 
 
 def _check_text(config: Config, tokens: int | None) -> None:

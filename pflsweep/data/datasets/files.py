@@ -29,14 +29,16 @@ def reading(name: str) -> Iterator[None]:
         ) from error
 
 
-def own_path(name: str, value: str | None, folder: bool) -> Path:
-    """dataset.path of data of the user's own. Raises UserError where it is not set or not there."""
+def own_path(name: str, value: str | None, folder: bool, group: str = "dataset") -> Path:
+    """dataset.path of data of the user's own, or that of another group. Raises UserError where it is not set or not
+    there.
+    """
     kind = "folder" if folder else "file"
     if not value:
-        raise UserError(f"dataset={name} reads data of your own: say where they are, dataset.path={kind.upper()}.")
+        raise UserError(f"{group}={name} reads data of your own: say where they are, {group}.path={kind.upper()}.")
     path = Path(value).expanduser().absolute()
     if not (path.is_dir() if folder else path.is_file()):
-        raise UserError(f"dataset.path is {value}: there is no such {kind}.")
+        raise UserError(f"{group}.path is {value}: there is no such {kind}.")
     return path
 
 
