@@ -15,6 +15,7 @@ import yaml
 from pflsweep.config.compose import Config
 from pflsweep.config.identity import method_name, option_of, shipped_options
 from pflsweep.config.schema import imported
+from pflsweep.data.datasets import emnist
 from pflsweep.sweep.plan import Job, Plan, changed
 from pflsweep.trial.build import build_dataset, build_federation, build_model, device_of
 from pflsweep.trial.metadata import model_name
@@ -44,6 +45,10 @@ SIZES = {
     "tiny_imagenet": Size(100_000, 10_000, (3, 64, 64), 200),
     "agnews": Size(120_000, 7_600, (200,), 4),
     "agnews_subset": Size(18_055, 7_600, (200,), 4),
+    "svhn": Size(73_257, 26_032, (3, 32, 32), 10),
+    "stl10": Size(5_000, 8_000, (3, 96, 96), 10),
+    "cinic10": Size(180_000, 90_000, (3, 32, 32), 10),
+    "emnist": Size(112_800, 18_800, (1, 28, 28), 47),
     "organamnist": Size(41_072, 17_778, (1, 28, 28), 11),
     "office_home": Size(15_588, 0, (3, 32, 32), 65, 4),
 }
@@ -121,6 +126,9 @@ def size_of(config: Config) -> Size:
 
 def _as_asked(known: Size, node: dict[str, Any]) -> Size:
     """A dataset with the options that change its size."""
+    if "split" in node:  # of EMNIST
+        split = emnist.SPLITS.get(node["split"], emnist.SPLITS["balanced"])
+        return known._replace(train=split.train, test=split.test, classes=split.classes)
     if "length" in node:  # of a text
         return known._replace(shape=(node["length"],))
     if "size" in node:  # of a picture

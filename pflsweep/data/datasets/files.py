@@ -80,6 +80,18 @@ def download_file(name: str, path: Path, url: str, md5: str) -> None:
     download(name, path.parent, fetch)
 
 
+def download_archive(name: str, folder: Path, url: str, file: str, md5: str, into: Path | None = None) -> None:
+    """An archive from its only source into `folder`, checked, and unpacked there or in `into`. Raises UserError."""
+
+    def fetch() -> None:
+        from pflsweep.ops.torchvision_compat import torchvision
+
+        utils = torchvision().datasets.utils
+        utils.download_and_extract_archive(url, str(folder), str(into or folder), filename=file, md5=md5)
+
+    download(name, folder, fetch)
+
+
 def problem(path: Path, md5: str, version: str) -> str | None:
     """What is wrong with a file of which the MD5 is known; None where nothing is."""
     if not path.is_file():
