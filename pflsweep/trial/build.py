@@ -178,7 +178,7 @@ def _check_text(config: Config, tokens: int | None) -> None:
     words = config.values["model"].get("vocabulary")
     dataset, model = (f"{group}={config.choices[group]}" for group in ("dataset", "model"))
     if words is None and tokens is not None:
-        raise UserError(f"{dataset} is text and {model} has no word vectors. Use model=fasttext.")
+        raise UserError(f"{dataset} is text and {model} has no word vectors. Use model=fasttext, or char_lstm.")
     if words is not None and tokens is None:
         raise UserError(f"{model} reads texts and {dataset} is none. Use another model, such as model=mlp.")
     if words is not None and tokens is not None and words < tokens:

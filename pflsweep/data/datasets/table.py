@@ -50,15 +50,20 @@ def load(
     x = _numbers(file, table[features])
     classes, y = _codes(file, table, str(label))
     owners, owner = _codes(file, table, client) if client is not None else ([], None)
-    if len(classes) < 2:
-        raise UserError(f"dataset.label is '{label}': that column has one value only, {classes[0]}; two are needed.")
-    if 2 * len(classes) > max(len(y), 20):  # a table of a few rows is an example
-        raise UserError(
-            f"dataset.label is '{label}': that column has {len(classes)} different values in {len(y)} rows, and a "
-            "class needs several rows. Name the column of the classes; numbers must be put into classes first."
-        )
+    require_classes(str(label), classes, len(y))
     rows = content(x, y, len(y), owner)
     return pack(name, rows, classes=len(classes), scale=1.0, mean=mean, std=std, owners=owners, own=True)
+
+
+def require_classes(label: str, classes: Sequence[str], rows: int) -> None:
+    """Raise UserError where the values of a column are no classes: a single one, or nearly as many as rows."""
+    if len(classes) < 2:
+        raise UserError(f"dataset.label is '{label}': that column has one value only, {classes[0]}; two are needed.")
+    if 2 * len(classes) > max(rows, 20):  # a table of a few rows is an example
+        raise UserError(
+            f"dataset.label is '{label}': that column has {len(classes)} different values in {rows} rows, and a "
+            "class needs several rows. Name the column of the classes; numbers must be put into classes first."
+        )
 
 
 def _table(file: Path) -> "pd.DataFrame":
