@@ -1,6 +1,7 @@
 """Partitions that a file says, and clients that a column of the dataset names."""
 
 import json
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import pflsweep
 from pflsweep.commands.main import main
@@ -16,6 +18,7 @@ from pflsweep.data.federation import Federation
 from pflsweep.sweep import cost
 from pflsweep.trial.build import build_federation
 from pflsweep.util.errors import UserError
+from tests.test_readme import ROOT, blocks
 
 CLIENTS = 4
 SMALL = ["tracking=none", "model.hidden=[8]", "train.rounds=2", "train.epochs=1", "train.participation=0.5"]
@@ -120,6 +123,51 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     refused("it has 1 arrays of train, but no train_0: clients count from 0", "partition.path=c.npz")
     as_json(tmp_path / "d.json", GOOD)
     refused("data.limit is 300", "partition.path=d.json", "data.limit=300")
+
+
+# From other platforms, by the lines of docs/data.md
+
+
+def example(about: str) -> str:
+    """A Python block of docs/data.md that has a word."""
+    (found,) = [block for block in blocks((ROOT / "docs" / "data.md").read_text()) if about in block]
+    return found
+
+
+def test_fl_benchs_split_is_brought_along(tmp_path: Path) -> None:
+    order = np.random.default_rng(0).permutation(1797).astype(np.int32)
+    parts = [
+        dict(zip(("test", "val", "train"), np.split(own, [10, 10]), strict=True)) for own in np.split(order, [900])
+    ]
+    separation = {"train": [0, 1], "val": [0, 1], "test": [0, 1], "total": 2}
+    (tmp_path / "partition.pkl").write_bytes(pickle.dumps({"separation": separation, "data_indices": parts}))
+    exec(example("partition.pkl"), {})
+    rows = federation_of("partition=from_file", "partition.path=flbench.json", "data.validation=0.1").rows
+    for client, part in enumerate(parts):
+        assert rows["test"][client].tolist() == sorted(part["test"])
+        assert sorted([*rows["train"][client], *rows["validation"][client]]) == sorted(part["train"])
+
+
+def test_pfllibs_clients_are_brought_along(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    sizes = {"train": [9, 6, 12], "test": [3, 2, 4]}
+    data = {
+        part: [{"x": rng.normal(size=(n, 1, 8, 8)).astype(np.float32), "y": np.arange(n) % 3} for n in counts]
+        for part, counts in sizes.items()
+    }
+    for part, clients in data.items():
+        (tmp_path / part).mkdir()
+        for number, one in enumerate(clients):
+            np.savez_compressed(tmp_path / part / f"{number}.npz", data=one)
+    (tmp_path / "config.json").write_text(json.dumps({"num_clients": 3, "num_classes": 3}))
+    exec(example("num_clients"), {})
+    own = ["dataset=npz", "dataset.path=pfllib.npz", "partition=from_file", "partition.path=pfllib.json"]
+    federation = federation_of(*own)
+    for part, clients in data.items():
+        for number, one in enumerate(clients):
+            x, y = federation.gather(torch.from_numpy(federation.rows[part][number]))
+            assert np.array_equal(x.numpy(), one["x"]), "as PFLlib has normalised them"
+            assert y.tolist() == one["y"].tolist()
 
 
 # By a column
