@@ -46,7 +46,8 @@ def options(*groups: str) -> dict[str, Path]:
 
 MODELS = list(options("model"))
 DATASETS = ["dataset=digits", "dataset=synthetic"]
-PARTITIONS = [option for option in options("partition") if option not in ("partition=domain", "partition=latent")]
+NEEDING = ("partition=domain", "partition=latent", "partition=from_file")  # files, or training
+PARTITIONS = [option for option in options("partition") if option not in NEEDING]
 
 
 def classes(name: str) -> list[type]:
@@ -77,10 +78,11 @@ def given() -> dict[str, str]:
     """Return hashes of what trajectories do not go through: a gradient of each model, rows of datasets, partitions."""
     found = {}
     for option in (*MODELS, "model=cnn_norm model.norm=batch"):
-        shape = (20,) if option == "model=fasttext" else (3, 32, 32)
+        words = {"model=fasttext": 1000, "model=char_lstm": 80}.get(option, 0)
+        shape = (20,) if words else (3, 32, 32)
         model = build_model(compose(option.split()), shape, 10).double()
         draw = np.random.default_rng(0)
-        x = draw.integers(1, 1000, (4, *shape)) if len(shape) == 1 else draw.normal(size=(4, *shape))
+        x = draw.integers(1, words, (4, *shape)) if len(shape) == 1 else draw.normal(size=(4, *shape))
         task, batch = Task(model), Batch(torch.from_numpy(x), torch.arange(4), None, None, torch.tensor(1))
         w = task.vector(model)
         found[option] = hashed(w.numpy(), task.grad(w, batch).numpy())

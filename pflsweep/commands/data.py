@@ -1,4 +1,4 @@
-"""`pflsweep data show [KEY=VALUE ...]`: what each client would hold, in numbers and as a picture, without training."""
+"""`pflsweep data prepare|show [KEY=VALUE ...]`: fetch a dataset; show what each client would hold, without training."""
 
 import argparse
 from pathlib import Path
@@ -9,28 +9,57 @@ from pflsweep.util.errors import Parser, UserError, nearest
 if TYPE_CHECKING:
     import pandas as pd
 
-WORDS = ["show"]
+    from pflsweep.config.compose import Config
+
+WORDS = ["prepare", "show"]
 KINDS = ("png", "svg", "pdf")  # of pictures
 
 
 def main(argv: list[str]) -> int:
-    """Prints a line a client and writes the picture. Raises UserError on bad input."""
+    """Run one of WORDS. Raises UserError on bad input."""
     if argv and not argv[0].startswith("-") and argv[0] not in WORDS:
         raise UserError(f"No word '{argv[0]}' after data.{nearest(argv[0], WORDS)} There is: {', '.join(WORDS)}.")
     options = _parser().parse_args(argv or ["--help"])
-    return _show(options)
+    return int(options.run(options))
 
 
-def _show(options: argparse.Namespace) -> int:
+def _config(options: argparse.Namespace, word: str) -> "Config":
     from pflsweep.config.compose import compose
     from pflsweep.config.schema import check
-    from pflsweep.trial.build import build_federation
 
     stray = next((word for word in options.overrides if "=" not in word), None)
     if stray is not None:
-        raise UserError(f"data show: '{stray}' is not key=value, as in dataset=digits partition=iid.")
+        raise UserError(f"data {word}: '{stray}' is not key=value, as in dataset=digits partition=iid.")
     config = compose(options.overrides, options.config_dir)
     check(config)
+    return config
+
+
+def _prepare(options: argparse.Namespace) -> int:
+    """Fetch a dataset where it is missing, prepare it for later trials, and print what is in it."""
+    from pflsweep.config.keys import put
+    from pflsweep.data.datasets.files import find_root
+    from pflsweep.trial.build import build_dataset
+
+    config = _config(options, "prepare")
+    put(config.values, "data.download", True)
+    dataset = build_dataset(config)
+    tested, owners = len(dataset.y) - dataset.train, 0 if dataset.owner is None else len(set(dataset.owner.tolist()))
+    rows = (
+        f"{dataset.train:,} training and {tested:,} test rows" if tested else f"{dataset.train:,} rows without a split"
+    )
+    each = f"{dataset.shape[0]} tokens" if dataset.vocabulary else "x".join(map(str, dataset.shape))
+    clients = f", {owners:,} clients or domains of its own" if owners else ""
+    print(f"{dataset.name}: {rows} of {each}, {dataset.classes} classes{clients}")
+    print(f"checksum {dataset.checksum}; data folder {find_root(config.data.root)}")
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    """Print a line a client, and write the picture."""
+    from pflsweep.trial.build import build_federation
+
+    config = _config(options, "show")
     federation, new = build_federation(config)
 
     from pflsweep.report.clients import holdings
@@ -74,9 +103,13 @@ def _picture(name: str) -> Path:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="pflsweep data", description="What a federation holds.")
     words = parser.add_subparsers(required=True, metavar="show")
+    about = "Fetch a dataset where it is missing, check it, prepare it for later trials. Keys as for a trial."
+    prepare = words.add_parser("prepare", help="a dataset, fetched and checked", description=about)
     about = "A line a client: samples, classes, EMD; and a picture. Keys as for a trial."
     show = words.add_parser("show", help="the clients of a partition, without training", description=about)
-    show.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="such as dataset=digits partition=iid")
     show.add_argument("--out", type=_picture, metavar="FILE", help="the picture (DATASET-PARTITION-SEED.png)")
-    show.add_argument("--config-dir", "-cd", default=None, help="a folder with options of your own")
+    for word, run in ((prepare, _prepare), (show, _show)):
+        word.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="such as dataset=digits partition=iid")
+        word.add_argument("--config-dir", "-cd", default=None, help="a folder with options of your own")
+        word.set_defaults(run=run)
     return parser

@@ -19,7 +19,7 @@ from pflsweep.util.resources import shipped
 # Raised when a change moves the numbers of all models ("engine") or of those of one family, which a model's module
 # names as FAMILY. A method's own `version` stands in its class. 1 is left out of identities, so that a new family
 # changes none.
-NUMERICS = {"engine": 1, "dense": 2, "convolutional": 1, "text": 1}
+NUMERICS = {"engine": 1, "dense": 2, "convolutional": 1, "text": 1, "recurrent": 1}
 # Keys that say where and how a trial runs, but not what it computes
 RUNTIME = (
     "device",
@@ -47,6 +47,8 @@ CONDITIONAL_KEYS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "train.optimiser_state": lambda config: config.get("train.momentum"),
     "train.epochs": lambda config: config.get("train.steps") is None,
     "metrics.all_size": lambda config: config.get("metrics.all"),
+    # the rows in the file are known by their checksum; a partition of the user's own may mean something else by `path`
+    "partition.path": lambda config: config.get("partition") != "from_file",
 }
 
 

@@ -25,6 +25,7 @@ class Dataset(NamedTuple):
     vocabulary: int | None = None  # of texts: x is int32 token ids below it, 0 is padding, and not normalised
     augment: str = "none"  # what is done to training batches, see augment.py
     owners: tuple[str, ...] = ()  # names of the natural clients 0, 1, .., where they have some
+    limit: int | None = None  # rows that were drawn of the whole dataset (data.limit), which numbers them anew
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -42,7 +43,7 @@ class Dataset(NamedTuple):
         rows = np.concatenate([np.sort(trained[:train]), np.sort(tested[: limit - train])])
         owner = None if self.owner is None else self.owner[rows]
         checksum = hashlib.blake2b(f"{self.checksum} {limit} {seed}".encode(), digest_size=8).hexdigest()
-        return self._replace(x=self.x[rows], y=self.y[rows], train=train, owner=owner, checksum=checksum)
+        return self._replace(x=self.x[rows], y=self.y[rows], train=train, owner=owner, checksum=checksum, limit=limit)
 
 
 class Rows(NamedTuple):
@@ -51,6 +52,6 @@ class Rows(NamedTuple):
     train: list[np.ndarray]  # N arrays of int64 row numbers
     test: list[np.ndarray]
     group: np.ndarray | None = None  # [N] number or name of each client's cluster or domain, where there are some
-    checksum: str = ""  # of what was learnt from the data to cut them: part of a trial's identity, as the data's
+    checksum: str = ""  # of what they were cut by beside the config: part of a trial's identity, as the data's
     accuracy: float | None = None  # of the model that learnt it, on the dataset's test split
     validation: list[np.ndarray] | None = None  # rows that are held back, where a user says which; None: they are drawn

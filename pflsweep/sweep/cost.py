@@ -14,7 +14,9 @@ import yaml
 
 from pflsweep.config.compose import Config
 from pflsweep.config.identity import method_name, option_of, shipped_options
+from pflsweep.config.keys import under
 from pflsweep.config.options import Train
+from pflsweep.data.datasets import emnist
 from pflsweep.sweep.plan import Job, Plan, changed
 from pflsweep.trial.build import build_dataset, build_federation, build_model, device_of
 from pflsweep.trial.metadata import model_name
@@ -44,6 +46,10 @@ SIZES = {
     "tiny_imagenet": Size(100_000, 10_000, (3, 64, 64), 200),
     "agnews": Size(120_000, 7_600, (200,), 4),
     "agnews_subset": Size(18_055, 7_600, (200,), 4),
+    "svhn": Size(73_257, 26_032, (3, 32, 32), 10),
+    "stl10": Size(5_000, 8_000, (3, 96, 96), 10),
+    "cinic10": Size(180_000, 90_000, (3, 32, 32), 10),
+    "emnist": Size(112_800, 18_800, (1, 28, 28), 47),
     "organamnist": Size(41_072, 17_778, (1, 28, 28), 11),
     "office_home": Size(15_588, 0, (3, 32, 32), 65, 4),
 }
@@ -75,11 +81,12 @@ def images_a_round(config: Config) -> int:
 
 def cut_of(config: Config) -> Cut:
     """Return how a config's partition cuts its dataset: by the options of pflsweep's own partitions, without data, and
-    by making it where it is the user's, whose options may mean anything.
+    by making it where it is the user's, whose options may mean anything, or in a file.
     """
     partition = config.node("partition")
-    if not partition.path.startswith("pflsweep."):
-        key = json.dumps([config.values[group] for group in ("dataset", "partition", "data")])
+    if not partition.path.startswith("pflsweep.") or partition.option == "from_file":
+        cut_by = ("dataset", "partition", "data")
+        key = json.dumps({key: value for key, value in config.flat.items() if under(key, cut_by)})
         if key not in _cuts:
             federation, _ = build_federation(config)
             _cuts[key] = Cut(int(federation.sizes.sum()), federation.clients, federation.clients)
@@ -109,7 +116,8 @@ def size_of(config: Config) -> Size:
     node = config.node("dataset")
     if node.option in SIZES:
         return _as_asked(SIZES[node.option], node.options)
-    key = json.dumps([node.option, node.path, node.options, config.data.root])
+    column = config.node("partition").options.get("column")
+    key = json.dumps([node.option, node.path, node.options, config.data.root, column])
     if key not in _sizes:
         dataset = build_dataset(config)
         owners = 0 if dataset.owner is None else len(set(dataset.owner.tolist()))
@@ -120,6 +128,9 @@ def size_of(config: Config) -> Size:
 
 def _as_asked(known: Size, options: dict[str, Any]) -> Size:
     """A dataset with the options that change its size."""
+    if "split" in options:  # of EMNIST
+        split = emnist.SPLITS.get(options["split"], emnist.SPLITS["balanced"])
+        return known._replace(train=split.train, test=split.test, classes=split.classes)
     if "length" in options:  # of a text
         return known._replace(shape=(options["length"],))
     if "size" in options:  # of a picture

@@ -30,6 +30,7 @@ COPIES = 3  # of a model's weights that the training of one client holds at leas
 CROWD = 4  # worker processes a core that are still let through: slower than one a core, and no danger
 FASTEST = 1_000_000  # training samples a second, more than any trial of the pages in reports/ trains
 YEAR, TOO_LONG = 365.25 * 86400, 10  # seconds; years
+OF_OWNERS = ("pflsweep.data.partition.natural.split", "pflsweep.data.partition.domain.split")
 
 
 class Parts(NamedTuple):
@@ -93,6 +94,11 @@ def build_federation(config: Config, prescribed: "Prescribed | None" = None) -> 
         rows = _call(config.node("partition"), dataset, data_seed, root=root, device=device)
     else:
         rows = prescribed.rows_of(dataset, config.node("partition").options.get("clients"))
+    if data.validation and rows.validation is not None:
+        raise UserError(
+            f"data.validation is {data.validation}, which draws validation rows, and partition has some as well: "
+            "leave one of them out."
+        )
     everybody = Federation(dataset, rows, validation=data.validation, seed=seed, data_seed=data_seed, device=device)
     federation, new = everybody.newcomers(data.new)
     if data.targets == "permuted":
@@ -113,11 +119,6 @@ def _check_prescribed(config: Config, prescribed: "Prescribed | None") -> None:
         )
     if prescribed is None:
         return
-    if data.validation and prescribed.partition is not None and prescribed.partition.validation is not None:
-        raise UserError(
-            f"data.validation is {data.validation}, which draws validation rows, and partition has some as well: "
-            "leave one of them out."
-        )
     if data.new and (prescribed.cohorts is not None or prescribed.batches is not None):
         raise UserError(
             f"data.new is {data.new}, which draws clients that do not train: with cohorts or batches, leave it out."
@@ -129,7 +130,26 @@ def build_dataset(config: Config) -> Any:
     from pflsweep.data.datasets.files import find_root, reading
 
     with reading(config.choices["dataset"]):
-        return _call(config.node("dataset"), find_root(config.data.root), config.data.download)
+        root, column = find_root(config.data.root), _owner_column(config)
+        return _call(config.node("dataset"), root, config.data.download, **column)
+
+
+def _owner_column(config: Config) -> dict[str, Any]:
+    """Return the column that a dataset's loader has to read the rows' owners from, as its argument; {} for none.
+
+    Raises UserError where a partition names one and the dataset has no columns.
+    """
+    partition, dataset = config.node("partition"), config.node("dataset")
+    # A partition of the user's own may mean something else by this key.
+    column = partition.options.get("column") if partition.path in OF_OWNERS else None
+    if column is None:
+        return {}
+    if "owner_column" not in inspect.signature(dataset.load()).parameters:
+        raise UserError(
+            f"partition.column is '{column}', but {dataset} has no columns: csv, npz and huggingface have. "
+            "Leave the key out, or use one of these."
+        )
+    return {"owner_column": column}
 
 
 def _check_text(config: Config, tokens: int | None) -> None:
@@ -137,7 +157,7 @@ def _check_text(config: Config, tokens: int | None) -> None:
     dataset, model = config.node("dataset"), config.node("model")
     words = model.options.get("vocabulary")
     if words is None and tokens is not None:
-        raise UserError(f"{dataset} is text and {model} has no word vectors. Use model=fasttext.")
+        raise UserError(f"{dataset} is text and {model} has no word vectors. Use model=fasttext, or char_lstm.")
     if words is not None and tokens is None:
         raise UserError(f"{model} reads texts and {dataset} is none. Use another model, such as model=mlp.")
     if words is not None and tokens is not None and words < tokens:

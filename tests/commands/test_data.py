@@ -1,10 +1,15 @@
-"""`pflsweep data show`: the table, the line below it, the picture; bad input ends with one paragraph."""
+"""`pflsweep data prepare` and `show`: the table, the line below it, the picture; bad input ends with one paragraph."""
 
+import hashlib
+import io
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pflsweep.commands.main import main
+from pflsweep.data.datasets import organamnist
+from tests.data.loading import serve
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -37,10 +42,29 @@ def test_clusters_validation_and_new_clients_are_shown(capsys: pytest.CaptureFix
     assert Path("latent.png").exists()
 
 
+def test_a_dataset_is_fetched_and_described(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture) -> None:
+    file = io.BytesIO()
+    labels = np.array([[0], [10], [3]], np.uint8)
+    arrays = {f"{part}_images": np.zeros((3, 28, 28), np.uint8) for part in ("train", "val", "test")}
+    np.savez(file, **arrays, **{f"{part}_labels": labels for part in ("train", "val", "test")})
+    monkeypatch.setattr(organamnist, "MD5", hashlib.md5(file.getvalue()).hexdigest())
+    asked = serve(monkeypatch, {"organamnist.npz": file.getvalue()})
+    for _ in range(2):
+        assert main(["data", "prepare", "dataset=organamnist", f"data.root={tmp_path}"]) == 0
+        first, second = capsys.readouterr().out.splitlines()
+        assert first == "organamnist: 6 training and 3 test rows of 1x28x28, 11 classes"
+        assert second.endswith(f"; data folder {tmp_path}")
+    assert asked == [organamnist.URL], "once"
+    assert main(["data", "prepare", "dataset=synthetic", "dataset.clients=4"]) == 0
+    assert ", 10 classes, 4 clients or domains of its own\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["shw"], "No word 'shw' after data. Did you mean 'show'?"),
+        (["prepare", "svhn"], "data prepare: 'svhn' is not key=value"),
+        (["prepare", "dataset=shakespeare"], "dataset=shakespeare reads what LEAF's"),
         (["show", "digits"], "'digits' is not key=value"),
         (["show", "dataset=digts"], "there is no dataset 'digts'. Did you mean 'digits'?"),
         (["show", "partition.clients=5000"], "partition.clients is 5000: there are only 1797 samples"),

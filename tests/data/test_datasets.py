@@ -308,6 +308,9 @@ KEPT = [
     ("tiny_imagenet", "tiny-imagenet-200.zip"),
     ("tiny_imagenet", "tiny-imagenet-200/wnids.txt"),
     ("organamnist", "organamnist.npz"),
+    ("svhn", "SVHN/train_32x32.mat"),
+    ("emnist", "EMNIST/raw/emnist-balanced-test-labels-idx1-ubyte.gz"),
+    ("stl10", "stl10_binary/test_y.bin"),
 ]
 
 

@@ -410,6 +410,8 @@ def test_every_yaml_says_what_it_is_and_has_clients():
     for path in CONF.glob("*.yaml"):
         assert path.read_text().startswith("# ")
         config = yaml.safe_load(path.read_text())
+        if path.stem == "from_file":  # which says how many: see test_partition_file.py
+            continue
         assert "clients" in config
         if path.stem != "latent":  # it trains: see test_partition_latent.py
             rows = from_yaml(path.stem, fake(20_000, owners=4 if path.stem == "domain" else 20))

@@ -5,7 +5,19 @@ import torch
 from torch import Tensor, nn
 
 from pflsweep.methods.task import Batch, Task
-from pflsweep.models import cnn, cnn_norm, cnn_pg, fasttext, lenet5, mlp, nfresnet18, tf_cnn, torchvision, vgg11
+from pflsweep.models import (
+    char_lstm,
+    cnn,
+    cnn_norm,
+    cnn_pg,
+    fasttext,
+    lenet5,
+    mlp,
+    nfresnet18,
+    tf_cnn,
+    torchvision,
+    vgg11,
+)
 from pflsweep.ops.random import fold, tensor_key
 from pflsweep.ops.vmap import per_client
 
@@ -19,6 +31,7 @@ MODELS = {
     "lenet5": (lambda: lenet5.build(SMALL, 4), SMALL),
     "tf_cnn": (lambda: tf_cnn.build((3, 18, 18), 4), (3, 18, 18)),
     "fasttext": (lambda: fasttext.build((9,), 4, 30, 5), (9,)),
+    "char_lstm": (lambda: char_lstm.build((9,), 4, 30, 5, 6), (9,)),
 }
 HEAVY = {
     "nfresnet18": (lambda: nfresnet18.build(SMALL, 4, 0.2), SMALL),

@@ -10,7 +10,7 @@ import yaml
 from hydra.utils import get_method
 from torch import nn
 
-from pflsweep.models import cnn, cnn_norm, cnn_pg, fasttext, lenet5, mlp, nfresnet18, tf_cnn, vgg11
+from pflsweep.models import char_lstm, cnn, cnn_norm, cnn_pg, fasttext, lenet5, mlp, nfresnet18, tf_cnn, vgg11
 from pflsweep.models.blocks import head_of, model_of, unsuited
 from pflsweep.models.layers import context
 from pflsweep.util.errors import UserError
@@ -19,6 +19,7 @@ CONF = sorted((Path(__file__).parents[2] / "conf/model").glob("*.yaml"))
 IMAGES = [(1, 28, 28), (3, 32, 32), (3, 64, 64), (1, 16, 16)]
 SHAPES = {
     "fasttext": [(12,), (1,)],
+    "char_lstm": [(12,), (1,)],
     "tf_cnn": [(1, 28, 28), (3, 32, 32), (3, 18, 40)],
     "vgg11": [(3, 32, 32), (1, 64, 40)],
 }
@@ -39,6 +40,8 @@ def test_parameter_counts():
     assert count(lenet5.build((1, 28, 28), 10)) == 44_426
     assert count(nfresnet18.build((3, 32, 32), 100, 0.2)) == 11_220_132  # as many as ResNet-18 with batch norm
     assert count(fasttext.build((200,), 4, 98_635, 32)) == 98_635 * 32 + 32 * 33 + 4 * 33
+    lstm = 4 * 256 * (8 + 256 + 1) + 4 * 256 * (256 + 256 + 1)
+    assert count(char_lstm.build((80,), 80, 80, 8, 256)) == 80 * 8 + lstm + 80 * 257 == 817_872
     assert count(vgg11.build((3, 32, 32), 10, "none", 32, 0.5)) == 28_144_010
     assert count(vgg11.build((3, 32, 32), 10, "batch", 32, 0.5)) == 28_149_514
     norms = 2 * (32 + 64)
@@ -131,6 +134,23 @@ def test_fasttext_may_count_padding_as_zeros():
 
 
 @torch.no_grad()
+def test_the_character_lstm_is_pytorchs_with_one_bias():
+    torch.manual_seed(0)
+    model = char_lstm.build((7,), 3, 30, 5, 4)
+    theirs = nn.LSTM(5, 4, num_layers=2, batch_first=True)
+    for number, layer in enumerate((model.lstm1, model.lstm2)):
+        for name in ("weight_ih", "weight_hh"):
+            getattr(theirs, f"{name}_l{number}").copy_(getattr(layer, name))
+        getattr(theirs, f"bias_ih_l{number}").copy_(layer.bias)
+        getattr(theirs, f"bias_hh_l{number}").zero_()
+        assert bool((layer.bias[4:8] >= 0.5).all()), "the forget gate begins open"
+    x = torch.randint(30, (6, 7), dtype=torch.int32)
+    states, _ = theirs(model.words(x))
+    torch.testing.assert_close(model.lstm2(model.lstm1(model.words(x))), states[:, -1])
+    torch.testing.assert_close(model(x), model.head(states[:, -1]))
+
+
+@torch.no_grad()
 def test_vgg11_shows_the_second_dense_layer():
     """FedFomo's latent partition: 4096 numbers an image, before the ReLU."""
     model = vgg11.build((3, 32, 32), 10, "none", 32, 0.5)
@@ -158,6 +178,9 @@ def test_vgg11_shows_the_second_dense_layer():
         (lambda: vgg11.build((3, 32, 32), 10, "none", 32, 1.0), "model.dropout is 1.0"),
         (lambda: fasttext.build((3, 32, 32), 10, 30, 5), r"model=fasttext reads texts.*\[3, 32, 32\]"),
         (lambda: fasttext.build((9,), 10, 0, 5), "model.vocabulary is 0"),
+        (lambda: char_lstm.build((3, 32, 32), 10, 30, 5, 6), r"model=char_lstm reads texts.*\[3, 32, 32\]"),
+        (lambda: char_lstm.build((9,), 10, 30, 5, 0), "model.hidden is 0"),
+        (lambda: char_lstm.build((9,), 10, 30, 5, 6)(torch.randn(2, 9)), "model=char_lstm reads texts"),
         (lambda: fasttext.build((9,), 10, 30, 5)(torch.randn(2, 9)), "model=fasttext reads texts"),
     ],
 )

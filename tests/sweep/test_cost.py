@@ -84,7 +84,8 @@ def test_the_size_of_digits(share: float) -> None:
 def test_sizes_as_their_papers_and_options_say() -> None:
     """Where the data are not at hand: MedMNIST 2, Office-Home, Tiny-ImageNet and AG News as published."""
     stated = {"organamnist": (58_850, 11), "office_home": (15_588, 65), "tiny_imagenet": (110_000, 200)}
-    stated |= {"agnews": (127_600, 4)}
+    stated |= {"agnews": (127_600, 4), "svhn": (99_289, 10), "stl10": (13_000, 10), "cinic10": (270_000, 10)}
+    stated |= {"emnist": (131_600, 47)}
     for name, (rows, classes) in stated.items():
         assert (SIZES[name].train + SIZES[name].test, SIZES[name].classes) == (rows, classes)
         about = next((Path(__file__).parents[2] / "conf" / "dataset").glob(f"{name}.yaml")).read_text()
@@ -92,6 +93,8 @@ def test_sizes_as_their_papers_and_options_say() -> None:
     assert SIZES["organamnist"].test == 17_778
     assert cost.size_of(compose(["dataset=office_home", "dataset.size=64"])).shape == (3, 64, 64)
     assert cost.size_of(compose(["dataset=agnews", "dataset.length=50"])).shape == (50,)
+    letters = cost.size_of(compose(["dataset=emnist", "dataset.split=letters"]))
+    assert (letters.train + letters.test, letters.classes) == (145_600, 26)
     without = compose(["+setting=fedala", "dataset=tiny_imagenet", "dataset.val=false"])
     assert rows_of(without) == 75_000
     domains = compose(["+setting=pgfed_office"])

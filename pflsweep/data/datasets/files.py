@@ -29,14 +29,16 @@ def reading(name: str) -> Iterator[None]:
         ) from error
 
 
-def own_path(name: str, value: str | None, folder: bool) -> Path:
-    """dataset.path of data of the user's own. Raises UserError where it is not set or not there."""
+def own_path(name: str, value: str | None, folder: bool, group: str = "dataset") -> Path:
+    """dataset.path of data of the user's own, or that of another group. Raises UserError where it is not set or not
+    there.
+    """
     kind = "folder" if folder else "file"
     if not value:
-        raise UserError(f"dataset={name} reads data of your own: say where they are, dataset.path={kind.upper()}.")
+        raise UserError(f"{group}={name} reads data of your own: say where they are, {group}.path={kind.upper()}.")
     path = Path(value).expanduser().absolute()
     if not (path.is_dir() if folder else path.is_file()):
-        raise UserError(f"dataset.path is {value}: there is no such {kind}.")
+        raise UserError(f"{group}.path is {value}: there is no such {kind}.")
     return path
 
 
@@ -76,6 +78,18 @@ def download_file(name: str, path: Path, url: str, md5: str) -> None:
         torchvision().datasets.utils.download_url(url, str(path.parent), filename=path.name, md5=md5)
 
     download(name, path.parent, fetch)
+
+
+def download_archive(name: str, folder: Path, url: str, file: str, md5: str, into: Path | None = None) -> None:
+    """An archive from its only source into `folder`, checked, and unpacked there or in `into`. Raises UserError."""
+
+    def fetch() -> None:
+        from pflsweep.ops.torchvision_compat import torchvision
+
+        utils = torchvision().datasets.utils
+        utils.download_and_extract_archive(url, str(folder), str(into or folder), filename=file, md5=md5)
+
+    download(name, folder, fetch)
 
 
 def problem(path: Path, md5: str, version: str) -> str | None:

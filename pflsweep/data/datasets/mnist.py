@@ -68,7 +68,7 @@ def load(
     problems = {file: content if isinstance(content, str) else None for file, content in found.items()}
     if any(problems.values()):
         raise unavailable(name, folder, problems)
-    arrays = [_array(content) for content in found.values() if isinstance(content, bytes)]
+    arrays = [idx_array(content) for content in found.values() if isinstance(content, bytes)]
     train, test = (arrays[0][:, None], arrays[1]), (arrays[2][:, None], arrays[3])
     return pack(name, joined(train, test), classes=10, scale=1 / 255, mean=mean, std=std, augment=augment)
 
@@ -108,8 +108,12 @@ def _fetch_one(mirrors: list[str], folder: Path, gz: str, md5: str) -> None:
     return download_url(f"{mirrors[-1]}{gz}", str(folder), filename=gz, md5=md5)
 
 
-def _array(content: bytes) -> np.ndarray:
-    """An idx file: two zeros, 8 for uint8, the number of dimensions, each as big-endian int32, the bytes."""
+def idx_array(content: bytes) -> np.ndarray:
+    """An idx file: two zeros, 8 for uint8, the number of dimensions, each as big-endian int32, the bytes. Raises
+    ValueError where it is none, or not whole.
+    """
+    if content[:3] != b"\0\0\x08" or len(content) < 4 + 4 * content[3]:
+        raise ValueError("no idx file of uint8")
     dimensions = content[3]
     shape = struct.unpack(f">{dimensions}i", content[4 : 4 + 4 * dimensions])
     return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(shape)

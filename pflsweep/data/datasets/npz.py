@@ -10,7 +10,7 @@ import numpy as np
 from pflsweep.data.dataset import Dataset
 from pflsweep.data.datasets.files import own_path
 from pflsweep.data.datasets.pack import content, pack
-from pflsweep.util.errors import UserError, one_line
+from pflsweep.util.errors import UserError, nearest, one_line
 
 KEYS = "x_train, y_train and, if there is a test split, x_test, y_test; group, if rows have clients of their own"
 CHANNELS = 4  # of images that have them last, at most: RGB and alpha
@@ -25,14 +25,16 @@ def load(
     std: Sequence[float],
     path: str | None,
     augment: str = "none",
+    owner_column: str | None = None,
 ) -> Dataset:
     """x [n, channels, H, W], [n, H, W, channels] with at most 4 of them, [n, H, W] or [n, features].
 
     uint8 is scaled to [0, 1] and then normalised, numbers of other types are normalised as they are. y [n] whole
-    numbers from 0. group [n] a number or name for each row, those of training first. Raises UserError on all else.
+    numbers from 0. group [n] a number or name for each row, those of training first. owner_column: the array that the
+    partition names in place of group. Raises UserError on all else.
     """
     file = own_path(name, path, folder=False)
-    arrays = _arrays(file)
+    arrays = read_npz(file, KEYS)
     train, test = (_split(file, arrays, part) for part in ("train", "test"))
     if len(test[1]) and (train[0].shape[1:] != test[0].shape[1:] or train[0].dtype != test[0].dtype):
         raise UserError(
@@ -41,13 +43,20 @@ def load(
         )
     x, y = (np.concatenate(pair) for pair in zip(train, test, strict=True)) if len(test[1]) else train
     classes = _classes(file, y)
-    owners, owner = _owners(file, arrays["group"], len(y)) if "group" in arrays else ([], None)
+    if owner_column not in (None, *arrays):
+        raise UserError(
+            f"partition.column is '{owner_column}': {file} has no such array."
+            f"{nearest(str(owner_column), list(arrays))} Its arrays are {', '.join(arrays)}."
+        )
+    group = owner_column or "group"
+    owners, owner = _owners(file, group, arrays[group], len(y)) if group in arrays else ([], None)
     rows = content(x, y, len(train[1]), owner)
     scale = 1 / 255 if x.dtype == np.uint8 else 1.0
     return pack(name, rows, classes=classes, scale=scale, mean=mean, std=std, augment=augment, owners=owners, own=True)
 
 
-def _arrays(file: Path) -> dict[str, np.ndarray]:
+def read_npz(file: Path, wanted: str) -> dict[str, np.ndarray]:
+    """Return the arrays of a file by name. wanted: what it should have. Raises UserError on a file that is none."""
     try:
         with open(file, "rb") as opened:
             loaded = np.load(opened, allow_pickle=False)
@@ -57,7 +66,7 @@ def _arrays(file: Path) -> dict[str, np.ndarray]:
     except (OSError, ValueError, EOFError, TypeError, AttributeError, *ZIP_ERRORS) as error:
         why = _why(file, error)
     raise UserError(
-        f"{file} cannot be read as a .npz file of numbers ({why}). It should have {KEYS}, written by numpy.savez."
+        f"{file} cannot be read as a .npz file of numbers ({why}). It should have {wanted}, written by numpy.savez."
     )
 
 
@@ -92,12 +101,12 @@ def _classes(file: Path, y: np.ndarray) -> int:
     return largest + 1
 
 
-def _owners(file: Path, group: np.ndarray, rows: int) -> tuple[list[str], np.ndarray]:
+def _owners(file: Path, name: str, group: np.ndarray, rows: int) -> tuple[list[str], np.ndarray]:
     """The clients' names, sorted, and the number of each row's."""
     if group.shape != (rows,):
-        raise UserError(f"{file}: group has shape {group.shape}, and there are {rows} rows in all.")
+        raise UserError(f"{file}: {name} has shape {group.shape}, and there are {rows} rows in all.")
     if group.dtype.kind == "f" and np.isnan(group).any():
-        raise UserError(f"{file}: group is NaN in row {int(np.isnan(group).argmax())}: each row needs a client.")
+        raise UserError(f"{file}: {name} is NaN in row {int(np.isnan(group).argmax())}: each row needs a client.")
     names, owner = np.unique(group, return_inverse=True)
     return [str(one) for one in names], owner
 

@@ -24,33 +24,46 @@ def load(
     path: str | None,
     label: str | None,
     client: str | None,
+    owner_column: str | None = None,
 ) -> Dataset:
     """x [n, F] float32: all columns but `label` and `client`. The labels' values, sorted, are classes 0 to K - 1.
 
-    There is no test split: the partition cuts one. Raises UserError on what it cannot read.
+    owner_column: the column of clients where the partition names it; `client` is then left out, or the same. There is
+    no test split: the partition cuts one. Raises UserError on what it cannot read.
     """
     file = own_path(name, path, folder=False)
     table = _table(file)
     columns = list(table.columns)
-    for option, column in (("label", label), ("client", client)):
-        if column not in columns and (option == "label" or column is not None):
+    if client is not None and owner_column not in (None, client):
+        raise UserError(
+            f"dataset.client is '{client}' and partition.column '{owner_column}': a row has one client. Leave one out."
+        )
+    named = "dataset.client" if owner_column is None else "partition.column"
+    client = client if owner_column is None else owner_column
+    for option, column in (("dataset.label", label), (named, client)):
+        if column not in columns and (option == "dataset.label" or column is not None):
             wrong = f"'{column}': {file} has no such column.{nearest(str(column), columns)}" if column else "not set."
-            raise UserError(f"dataset.{option} is {wrong} Its columns are {', '.join(columns)}.")
+            raise UserError(f"{option} is {wrong} Its columns are {', '.join(columns)}.")
     if client == label:
-        raise UserError(f"dataset.client and dataset.label are both '{label}': a row's client is another column.")
+        raise UserError(f"{named} and dataset.label are both '{label}': a row's client is another column.")
     features = [column for column in columns if column not in (label, client)]
     x = _numbers(file, table[features])
     classes, y = _codes(file, table, str(label))
     owners, owner = _codes(file, table, client) if client is not None else ([], None)
-    if len(classes) < 2:
-        raise UserError(f"dataset.label is '{label}': that column has one value only, {classes[0]}; two are needed.")
-    if 2 * len(classes) > max(len(y), 20):  # a table of a few rows is an example
-        raise UserError(
-            f"dataset.label is '{label}': that column has {len(classes)} different values in {len(y)} rows, and a "
-            "class needs several rows. Name the column of the classes; numbers must be put into classes first."
-        )
+    require_classes(str(label), classes, len(y))
     rows = content(x, y, len(y), owner)
     return pack(name, rows, classes=len(classes), scale=1.0, mean=mean, std=std, owners=owners, own=True)
+
+
+def require_classes(label: str, classes: Sequence[str], rows: int) -> None:
+    """Raise UserError where the values of a column are no classes: a single one, or nearly as many as rows."""
+    if len(classes) < 2:
+        raise UserError(f"dataset.label is '{label}': that column has one value only, {classes[0]}; two are needed.")
+    if 2 * len(classes) > max(rows, 20):  # a table of a few rows is an example
+        raise UserError(
+            f"dataset.label is '{label}': that column has {len(classes)} different values in {rows} rows, and a "
+            "class needs several rows. Name the column of the classes; numbers must be put into classes first."
+        )
 
 
 def _table(file: Path) -> "pd.DataFrame":

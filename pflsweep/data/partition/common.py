@@ -38,7 +38,8 @@ def check_owner(dataset: Dataset, option: str, what: str) -> np.ndarray:
     if dataset.owner is None:
         raise UserError(
             f"partition={option} needs a dataset with {what} of its own, which {dataset.name} has not. Use another "
-            "dataset, or another partition, such as dirichlet (`pflsweep list partitions`)."
+            f"dataset, name the column of the {what} (partition.column, with dataset=csv, npz or huggingface), or use "
+            "another partition, such as dirichlet (`pflsweep list partitions`)."
         )
     return dataset.owner
 

@@ -9,12 +9,19 @@ from pflsweep.ops.random import generator
 
 
 def split(
-    dataset: Dataset, seed: int, clients: int, alpha: float, least: int, tries: int, test_fraction: float
+    dataset: Dataset,
+    seed: int,
+    clients: int,
+    alpha: float,
+    least: int,
+    tries: int,
+    test_fraction: float,
+    column: str | None = None,
 ) -> Rows:
     """dirichlet.by_class within each domain, among the clients / domains that stand side by side. Exhaustive.
 
-    A domain is what the dataset says of each row's origin, Dataset.owner. Raises UserError on a dataset that does not
-    say, and on options that do not fit.
+    A domain is what the dataset says of each row's origin, Dataset.owner. column: the dataset's column of domains; its
+    loader has read it. Raises UserError on a dataset that does not say, and on options that do not fit.
     """
     domains, domain = np.unique(check_owner(dataset, "domain", "domains"), return_inverse=True)
     names = [dataset.owners[k] if dataset.owners else str(k) for k in domains]

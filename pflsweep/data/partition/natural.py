@@ -7,11 +7,14 @@ from pflsweep.data.partition.common import check_owner, pooled, require
 from pflsweep.ops.random import generator
 
 
-def split(dataset: Dataset, seed: int, clients: int | None, least: int, test_fraction: float) -> Rows:
+def split(
+    dataset: Dataset, seed: int, clients: int | None, least: int, test_fraction: float, column: str | None = None
+) -> Rows:
     """The rows of each owner, training and test split together, cut anew.
 
     Owners with fewer than `least` samples are left out; of the others `clients` are drawn at random, or all
-    are taken where it is null. Raises UserError on a dataset without owners and on options that do not fit.
+    are taken where it is null. column: the dataset's column of owners; its loader has read it, so that it is in
+    Dataset.owner. Raises UserError on a dataset without owners and on options that do not fit.
     """
     owner = check_owner(dataset, "natural", "clients")
     require(least >= 1, "least", least, "it must be at least 1")

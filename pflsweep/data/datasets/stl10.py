@@ -1,0 +1,49 @@
+"""STL-10 (Coates, Ng and Lee, AISTATS 2011, https://cs.stanford.edu/~acoates/stl10): photographs of 96x96 pixels.
+
+From <root>/stl10_binary/{train,test}_{X,y}.bin, as the archive unpacks. The 100,000 images without labels are neither
+read nor needed. The files hold an image by channels and columns, and classes from 1.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pflsweep.data.dataset import Dataset
+from pflsweep.data.datasets.cache import prepared
+from pflsweep.data.datasets.files import download_archive, problem, unavailable
+from pflsweep.data.datasets.pack import Content, joined, pack
+from pflsweep.ops.torchvision_compat import torchvision
+
+SIDE = 96  # pixels
+
+
+def load(
+    root: Path, download: bool, name: str, mean: Sequence[float], std: Sequence[float], augment: str = "none"
+) -> Dataset:
+    """x [13000, 3, 96, 96] uint8: 5,000 training and 8,000 test images. Raises UserError on bad files."""
+    folder = root / "stl10_binary"
+    rows = prepared(root, name, folder, [1], lambda: _read(name, folder, download))
+    return pack(name, rows, classes=10, scale=1 / 255, mean=mean, std=std, augment=augment)
+
+
+def _read(name: str, folder: Path, download: bool) -> Content:
+    official = torchvision().datasets.STL10
+    md5s = {file: md5 for file, md5 in (*official.train_list, *official.test_list) if "unlabeled" not in file}
+    problems = {file: problem(folder / file, md5, "the original") for file, md5 in md5s.items()}
+    if download and any(problems.values()):
+        download_archive(name, folder.parent, official.url, official.filename, official.tgz_md5)
+        problems = {file: problem(folder / file, md5, "the original") for file, md5 in md5s.items()}
+    if any(problems.values()):
+        raise unavailable(name, folder, problems)
+    train, test = ((_images(folder / f"{part}_X.bin"), _labels(folder / f"{part}_y.bin")) for part in ("train", "test"))
+    return joined(train, test)
+
+
+def _images(file: Path) -> np.ndarray:
+    by_columns = np.fromfile(file, np.uint8).reshape(-1, 3, SIDE, SIDE)
+    return np.ascontiguousarray(by_columns.transpose(0, 1, 3, 2))
+
+
+def _labels(file: Path) -> np.ndarray:
+    return np.fromfile(file, np.uint8).astype(np.int64) - 1

@@ -1,0 +1,42 @@
+"""SVHN (Netzer et al., NIPS workshop 2011, http://ufldl.stanford.edu/housenumbers): digits of house numbers, cropped.
+
+From <root>/SVHN/{train,test}_32x32.mat, read by torchvision, which compares their MD5s with the published ones. The
+531,131 `extra` images are not used. Class 0 is the digit 0, which the files call 10.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pflsweep.data.dataset import Dataset
+from pflsweep.data.datasets.cache import prepared
+from pflsweep.data.datasets.files import download_file, problem, unavailable
+from pflsweep.data.datasets.pack import Content, joined, pack
+from pflsweep.ops.torchvision_compat import torchvision
+
+FOLDER = "SVHN"
+
+
+def load(
+    root: Path, download: bool, name: str, mean: Sequence[float], std: Sequence[float], augment: str = "none"
+) -> Dataset:
+    """x [99289, 3, 32, 32] uint8: 73,257 training and 26,032 test images. Raises UserError on bad files."""
+    folder = root / FOLDER
+    rows = prepared(root, name, folder, [1], lambda: _read(name, folder, download))
+    return pack(name, rows, classes=10, scale=1 / 255, mean=mean, std=std, augment=augment)
+
+
+def _read(name: str, folder: Path, download: bool) -> Content:
+    official = torchvision().datasets.SVHN
+    sources = [official.split_list[split] for split in ("train", "test")]
+    problems = {}
+    for url, file, md5 in sources:
+        if download and problem(folder / file, md5, "the original"):
+            download_file(name, folder / file, url, md5)
+        problems[file] = problem(folder / file, md5, "the original")
+    if any(problems.values()):
+        raise unavailable(name, folder, problems)
+    splits = [official(str(folder), split=split) for split in ("train", "test")]
+    train, test = ((np.ascontiguousarray(split.data), split.labels) for split in splits)
+    return joined(train, test)

@@ -1,0 +1,78 @@
+"""LEAF's model of characters (Caldas et al. 2018, https://arxiv.org/abs/1812.01097; its code: stacked_lstm.py): vectors
+of characters, two LSTM layers (Hochreiter and Schmidhuber 1997), the last state to the next character.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from pflsweep.models.blocks import model_of
+from pflsweep.util.errors import UserError
+
+FAMILY = "recurrent"
+
+
+class Words(nn.Embedding):
+    """The vectors of a text's tokens. x [B, L] token ids -> [B, L, dim]"""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Raises UserError on numbers that are no token ids."""
+        if x.is_floating_point():
+            raise UserError("model=char_lstm reads texts, rows of token ids; this dataset's rows are other numbers.")
+        return super().forward(x)
+
+
+class Lstm(nn.Module):
+    """One LSTM layer, written out: PyTorch's own has no rule for torch.func.vmap. x [B, L, D] -> its states [B, L, H],
+    or the last one alone [B, H].
+
+    Gates are those of input, forget, cell and output, in nn.LSTM's order and with its initial weights, but with one
+    bias; the forget gate's begins at 1, as in the TensorFlow cell that LEAF takes.
+    """
+
+    def __init__(self, inputs: int, hidden: int, last: bool = False) -> None:
+        super().__init__()
+        self.hidden, self.last = hidden, last
+        bound = hidden**-0.5
+        self.weight_ih = nn.Parameter(torch.empty(4 * hidden, inputs).uniform_(-bound, bound))
+        self.weight_hh = nn.Parameter(torch.empty(4 * hidden, hidden).uniform_(-bound, bound))
+        bias = torch.empty(4 * hidden).uniform_(-bound, bound)
+        bias[hidden : 2 * hidden] += 1
+        self.bias = nn.Parameter(bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # one product for all steps: only what depends on the last state is left to the loop
+        given = nn.functional.linear(x, self.weight_ih, self.bias)
+        state = cell = given.new_zeros(given.shape[0], self.hidden)
+        recurrent = self.weight_hh.t()
+        states = []
+        for step in given.unbind(1):
+            into, forget, new, out = (step + state @ recurrent).chunk(4, -1)
+            cell = forget.sigmoid() * cell + into.sigmoid() * new.tanh()
+            state = out.sigmoid() * cell.tanh()
+            states.append(state)
+        return state if self.last else torch.stack(states, 1)
+
+    def extra_repr(self) -> str:
+        return f"{self.weight_ih.shape[1]}, {self.hidden}, last={self.last}"
+
+
+def build(shape: Sequence[int], classes: int, vocabulary: int, dim: int, hidden: int) -> nn.Sequential:
+    """Blocks words, lstm1, lstm2, head. x [B, L] int32 or int64 token ids below `vocabulary` -> [B, classes].
+
+    Weights come from torch's global generator. Raises UserError where a row is no sequence, or on numbers below 1.
+    """
+    if len(shape) != 1:
+        raise UserError(
+            f"model=char_lstm reads texts, rows of token ids; one row here has shape {list(shape)}. Images: model=cnn."
+        )
+    for option, value in (("vocabulary", vocabulary), ("dim", dim), ("hidden", hidden)):
+        if value < 1:
+            raise UserError(f"model.{option} is {value}: it must be at least 1.")
+    return model_of(
+        words=Words(vocabulary, dim),
+        lstm1=Lstm(dim, hidden),
+        lstm2=Lstm(hidden, hidden, last=True),
+        head=nn.Linear(hidden, classes),
+    )
