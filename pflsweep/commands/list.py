@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pflsweep.config.compose import option_files, read_option
+from pflsweep.config.compose import compose, option_files, read_option
 from pflsweep.config.keys import as_override
+from pflsweep.config.options import rules
 from pflsweep.util.errors import Parser, UserError, nearest
 
 GROUPS = {
@@ -19,7 +20,7 @@ GROUPS = {
     "studies": "study",
     "settings": "setting",
 }
-KNOWN = (*GROUPS, "sweeps", "readings")
+KNOWN = (*GROUPS, "sweeps", "readings", "keys")
 
 
 def main(argv: list[str]) -> int:
@@ -34,7 +35,10 @@ def main(argv: list[str]) -> int:
     if asked.what == "readings":
         print("\n\n".join(_readings()))
         return 0
-    lines = _sweeps() if asked.what == "sweeps" else _options(GROUPS[asked.what], asked.config_dir)
+    if asked.what == "keys":
+        lines = _keys(asked.config_dir)
+    else:
+        lines = _sweeps() if asked.what == "sweeps" else _options(GROUPS[asked.what], asked.config_dir)
     width = max(map(len, lines), default=0)
     for name, line in lines.items():
         print(f"{name.ljust(width)}  {line}")
@@ -43,6 +47,12 @@ def main(argv: list[str]) -> int:
 
 def _options(group: str, config_dir: str | None) -> dict[str, str]:
     return {name: _or_why(_line, group, file) for name, file in option_files(group, config_dir).items()}
+
+
+def _keys(config_dir: str | None) -> dict[str, str]:
+    """Return the trainer's keys with their defaults: what each means and which values it may have."""
+    defaults = compose([], config_dir).flat
+    return {f"{key}={as_override(defaults[key])}": f"{rule.meaning} ({rule})" for key, rule in rules().items()}
 
 
 def _sweeps() -> dict[str, str]:
