@@ -30,7 +30,7 @@ def opened(plan: Plan) -> Queue:
 def frozen(state: TrialState, number: int, **attrs: Any) -> FrozenTrial:
     value = 0.5 if state == COMPLETE else None
     trial = create_trial(state=state, value=value, user_attrs=attrs)
-    trial.number = trial._trial_id = number
+    trial.number = number
     trial.datetime_start = datetime.now()
     return trial
 
@@ -182,7 +182,7 @@ def test_a_search_in_which_every_point_diverged_has_no_winner(plan: Plan) -> Non
     assert queue.electable(0)
     assert queue.winner(0) is None
     assert {slot.reason for slot in queue.slots.values() if slot.status == "diverged"} == {"no loss is finite"}
-    (study,) = [s for name, s in queue._studies.items() if not name.endswith("final")]
+    (study,) = [s for name, s in queue._studies.items() if "search" in name]
     assert {trial.state for trial in study.trials} == {FAIL}
 
 
@@ -289,7 +289,7 @@ def test_a_point_that_is_retried_elsewhere_may_win_here(partial: Plan) -> None:
     here.refresh()
     assert there.finished
     assert here.finished
-    (study,) = [s for name, s in here._studies.items() if name.endswith("final")]
+    (study,) = [s for name, s in here._studies.items() if name.startswith("final")]
     assert sum(trial.state == COMPLETE for trial in study.trials) == 3
 
 
@@ -362,7 +362,7 @@ def test_many_slots_are_one_study(plan: Plan) -> None:
     again = Queue(many)
     again.refresh()
     assert sum(slot.status == "done" for slot in again.slots.values()) == 20
-    assert optuna.get_all_study_names(queue.storage.url) == [f"{many.id} final"]
+    assert optuna.get_all_study_names(queue.storage.url) == [f"final trials {many.id}"]
 
 
 def test_a_worker_that_was_suspended_has_lost_its_lease(plan: Plan) -> None:
@@ -403,4 +403,4 @@ def test_a_heartbeat_that_comes_too_late_renews_nothing(plan: Plan) -> None:
 
 def _suspend(queue: Queue, claim: Lease) -> None:
     """As if this process had been stopped for a minute."""
-    queue._renewed[claim.trial._trial_id] -= 60
+    queue._renewed[claim.trial] -= 60

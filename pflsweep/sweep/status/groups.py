@@ -117,8 +117,7 @@ def title(queue: Queue, job: Job) -> str:
     group, slot = queue.plan.groups[job.group], queue.slots[job]
     if job.final:
         return queue.plan.title(job, {})
-    point = group.points[job.number] if group.points else point_of(group, slot)
-    return queue.plan.title(job, point)
+    return queue.plan.title(job, queue.plan.foreseen(job) or point_of(group, slot))
 
 
 def spread(values: list[float]) -> str:
