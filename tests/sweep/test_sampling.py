@@ -16,7 +16,7 @@ from pflsweep.sweep.plan import Job, Plan
 from pflsweep.sweep.queue import Lease, Queue
 from pflsweep.sweep.sampling import AHEAD, FIRST, first_points, propose, sobol
 from pflsweep.sweep.search_space import Point, Space, axis, distributions
-from tests.sweep.sweeping import age_heartbeats, database, numbers, require_each_once, require_same, run
+from tests.sweep.sweeping import MAIN, age_heartbeats, database, numbers, require_each_once, require_same, run
 
 SPACE: Space = {
     key: axis(key, content, "a test")
@@ -94,10 +94,10 @@ def searched(count: int, of: Callable[[dict[str, Any]], FrozenTrial], tune: dict
     return trials
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "cmaes"])
-def test_proposals_learn_and_differ_between_methods(sampler: str) -> None:
+@pytest.mark.parametrize(("sampler", "count"), [("tpe", 30), ("cmaes", 80)])
+def test_proposals_learn_and_differ_between_methods(sampler: str, count: int) -> None:
     tune = {"sampler": sampler, "seed": 0}
-    trials = searched(30, lambda params: told(params, score(params)), tune)
+    trials = searched(count, lambda params: told(params, score(params)), tune)
     values = [trial.value or 0.0 for trial in trials]
     assert np.mean(values[-8:]) > np.mean(values[:8]) + 0.1
     assert propose(tune, SPACE, "another", trials, 20) != trials[20].params
@@ -106,25 +106,27 @@ def test_proposals_learn_and_differ_between_methods(sampler: str) -> None:
 @pytest.mark.parametrize("sampler", ["tpe", "cmaes"])
 def test_a_proposal_depends_on_the_needed_results_alone(sampler: str) -> None:
     tune = {"sampler": sampler, "seed": 0}
-    trials = searched(12, lambda params: told(params, score(params)), tune)
-    proposed = propose(tune, SPACE, "a", trials, 12)
-    later = [*trials[: 12 - AHEAD + 1], *(told(trial.params, 0.99) for trial in trials[12 - AHEAD + 1 :])]
-    assert propose(tune, SPACE, "a", later, 12) == proposed
+    trials = searched(20, lambda params: told(params, score(params)), tune)
+    needed, others = trials[: 20 - AHEAD + 1], trials[20 - AHEAD + 1 :]
+    proposed = propose(tune, SPACE, "a", trials, 20)
+    assert propose(tune, SPACE, "a", [*needed, *(told(trial.params, 0.99) for trial in others)], 20) == proposed
     waiting = create_trial(state=TrialState.WAITING)  # not claimed by anybody, so without a point
-    assert propose(tune, SPACE, "a", [*trials[: 12 - AHEAD + 1], *[waiting] * (AHEAD - 1)], 12) == proposed
-    earlier = [*(told(trial.params, 1 - (trial.value or 0)) for trial in trials[:8]), *trials[8:]]
-    assert propose(tune, SPACE, "a", earlier, 12) != proposed
+    assert propose(tune, SPACE, "a", [*needed, *[waiting] * len(others)], 20) == proposed
+    opposite = [told(trial.params, 1 - (trial.value or 0)) for trial in needed]
+    assert propose(tune, SPACE, "a", [*opposite, *others], 20) != proposed
 
 
 def test_what_diverged_is_avoided_and_what_crashed_says_nothing() -> None:
-    def diverging(params: dict[str, Any]) -> FrozenTrial:
-        bad = params["train.lr"] > 0.003
-        return told(params, diverged=True) if bad else told(params, score(params))
+    def bad(**attrs: Any) -> int:
+        """How many of the proposals have a rate at which trials end so."""
 
-    trials = searched(30, diverging)
-    bad = [trial.params["train.lr"] > 0.003 for trial in trials]
-    assert sum(bad[FIRST + AHEAD :]) <= 4 < sum(bad) + 4
-    crashed = [told(trial.params) for trial in trials[:FIRST]]
+        def end(params: dict[str, Any]) -> FrozenTrial:
+            return told(params, **attrs) if params["train.lr"] > 0.003 else told(params, score(params))
+
+        return sum(trial.params["train.lr"] > 0.003 for trial in searched(40, end)[FIRST + AHEAD :])
+
+    assert bad(diverged=True) < 0.6 * bad()
+    crashed = [told(params) for params in first_points(TPE, SPACE, FIRST, "a")]
     assert propose(TPE, SPACE, "a", crashed, FIRST).keys() == SPACE.keys()
 
 
@@ -212,8 +214,6 @@ worker.outcome = dying
 
 @pytest.mark.slow
 def test_several_workers_that_are_killed_train_the_trials_of_one(tmp_path: Path) -> None:
-    from tests.sweep.sweeping import MAIN
-
     one, three = tmp_path / "one", tmp_path / "three"
     alone = run(one, *SEARCH)
     assert alone.returncode == 0, alone.stderr
