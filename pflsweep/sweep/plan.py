@@ -108,6 +108,10 @@ class Plan(NamedTuple):
         points = [] if job.final else self.groups[job.group].points
         return points[job.number] if job.number < len(points) else None
 
+    def scored(self, job: Job) -> str:
+        """Return a name for a slot's value."""
+        return f"{self.tune['view']} {'test' if job.final else self.tune['split']} accuracy"
+
     def title(self, job: Job, point: Point) -> str:
         """A slot in a person's words."""
         shown = " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in point.items())

@@ -120,6 +120,7 @@ class Queue:
         """
         self._settled.clear()
         self.refresh()
+        self._describe()
         if any(slot.status == "running" for slot in self.slots.values()):
             self.revive()  # of a command that was killed: they would look as if they ran, and come last
 
@@ -134,6 +135,18 @@ class Queue:
         if any(not job.final for job in anew):  # said last: who hears of it finds them
             self._ask(self._study(self._name(FINAL_JOB)).set_user_attr, RETRIED, uuid4().hex)
         self.refresh()
+
+    def _describe(self) -> None:
+        """Say in each study what its sweep is and what its values mean, for who opens it in optuna-dashboard."""
+        said = {"sweep": self.plan.name, "scale": self.plan.scale, "reading": self.plan.reading}
+        for name, jobs in self._by_study().items():
+            study = self._study(name)
+            if self._ask(lambda study=study: study.metric_names) is None:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # metric names are experimental
+                    self._ask(study.set_metric_names, [self.plan.scored(jobs[0])])
+                for key, value in said.items():
+                    self._ask(study.set_user_attr, key, value)
 
     def refresh(self) -> None:
         """Read where every slot stands."""
@@ -446,12 +459,17 @@ class Queue:
             params = drawn_as(group.space, point) if point is not None else {} if old is None else old.params
             return params, {key: group.space[key].distribution for key in params}
         known = {"method": group.method, "setting": group.setting, "seed": self.plan.seeds[job.number]}
-        kinds: dict[str, BaseDistribution] = {
-            "method": CategoricalDistribution(list(dict.fromkeys(each.method for each in self.plan.groups))),
-            "setting": CategoricalDistribution(list(dict.fromkeys(each.setting for each in self.plan.groups))),
-            "seed": CategoricalDistribution(self.plan.seeds),
+        every: dict[str, list[Any]] = {
+            "method": [each.method for each in self.plan.groups],
+            "setting": [each.setting for each in self.plan.groups],
+            "seed": self.plan.seeds,
         }
-        return known, kinds
+        if not any(every["setting"]):
+            del every["setting"]
+        kinds: dict[str, BaseDistribution] = {
+            k: CategoricalDistribution(list(dict.fromkeys(v))) for k, v in every.items()
+        }
+        return {key: known[key] for key in kinds}, kinds
 
     def _id(self, job: Job) -> int:
         trial = self.slots[job].trial
@@ -466,8 +484,13 @@ class Queue:
 
 
 def point_of(group: Group, slot: SweepTask) -> Point:
-    """The point that was tried in a slot; what is not drawn yet is left out."""
-    return {} if slot.trial is None else group.point_of(slot.trial.params)
+    """Return the point that was tried in a slot, of a final trial the winner's; {} where it is not known yet."""
+    if slot.trial is None:
+        return {}
+    if POINT in slot.trial.user_attrs:
+        won = json.loads(slot.trial.user_attrs[POINT])
+        return {key: won[key] for key in group.space if key in won}
+    return group.point_of(slot.trial.params)
 
 
 def _as_kept(point: Point | None) -> str:

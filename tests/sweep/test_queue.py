@@ -404,3 +404,30 @@ def test_a_heartbeat_that_comes_too_late_renews_nothing(plan: Plan) -> None:
 def _suspend(queue: Queue, claim: Lease) -> None:
     """As if this process had been stopped for a minute."""
     queue._renewed[claim.trial] -= 60
+
+
+def test_what_is_seen_in_optuna_dashboard(plan: Plan) -> None:
+    """Names of studies and values that a person reads, and what each trial is, also of final trials."""
+    groups = [plan.groups[0]._replace(setting="cifar10"), plan.groups[0]._replace(setting="mnist", method="mine")]
+    queue = opened(plan._replace(groups=groups))
+    studies = {study.study_name: study for study in optuna_studies(queue)}
+    assert set(studies) == {
+        f"{name} {plan.id}" for name in ("fedavg cifar10 search", "mine mnist search", "final trials")
+    }
+    assert {study.user_attrs["sweep"] for study in studies.values()} == {"a test"}
+    search, final = studies[f"fedavg cifar10 search {plan.id}"], studies[f"final trials {plan.id}"]
+    assert (search.metric_names, final.metric_names) == (["personal validation accuracy"], ["personal test accuracy"])
+    assert [trial.params for trial in search.trials] == [{"train.lr": lr} for lr in (0.1, 0.2, 0.3)]
+    assert [trial.params for trial in final.trials] == [
+        {"method": method, "setting": setting, "seed": seed}
+        for method, setting in (("fedavg", "cifar10"), ("mine", "mnist"))
+        for seed in (0, 1)
+    ]
+    for _ in range(7):
+        done(queue, 0.5, {})
+    assert [trial.user_attrs.get("train.lr") for trial in final.trials] == [0.1, None, None, None]
+
+
+def optuna_studies(queue: Queue) -> list[optuna.Study]:
+    url = queue.storage.url
+    return [optuna.load_study(study_name=name, storage=url) for name in optuna.get_all_study_names(url)]
