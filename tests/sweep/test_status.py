@@ -154,7 +154,7 @@ def test_a_log_has_a_line_for_each_trial_that_ends(queue: Queue, capsys: pytest.
     assert ends == [
         "[2/5] fedavg lr=0.2 (search): 50.0%",
         "[3/5] fedavg lr=0.3 (search): diverged: nan",
-        "[4/5] fedavg seed=0: 75.0%",
+        "[4/5] fedavg lr=0.2 seed=0: 75.0%",
     ]
 
 
