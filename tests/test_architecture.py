@@ -104,6 +104,19 @@ def test_libraries_stay_where_they_belong(name: str) -> None:
     assert not found & set(NEVER_IN.get(package, ()))
 
 
+def private_of_optuna(source: str) -> list[str]:
+    """Return the attributes and imports with a leading underscore of what comes from Optuna, by the names it has."""
+    names = {"_trial_id", "_study_id", "_storage", "_CachedStorage", "_cached_frozen_trial", "_fixed_params"}
+    used = {node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)}
+    parts = {part for name in imported(source) if name.startswith("optuna.") for part in name.split(".")}
+    return sorted((used & names) | {part for part in parts if part.startswith("_")})
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "optuna" in libraries(SOURCES[name])])
+def test_optuna_is_used_by_its_public_names(name: str) -> None:
+    assert private_of_optuna(SOURCES[name]) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("modules", "absent"),
@@ -125,6 +138,10 @@ def test_these_tests_can_fail() -> None:
     assert misplaced("data", "import pflsweep.engine.simulation") == ["engine"]
     assert misplaced("methods", "from pflsweep.models.layers import context") == []
     assert misplaced("data", "from pflsweep.data.dataset import Dataset") == []
+    assert private_of_optuna("from optuna.storages import _CachedStorage\nx.trial._trial_id") == [
+        "_CachedStorage",
+        "_trial_id",
+    ]
     assert packages("from pflsweep.engine.cohort import select") - METHODS_NEED == {"engine"}
     assert "mlflow" in libraries("def f():\n    import mlflow.entities as e")
     with pytest.raises(ValueError, match="not in tuple"):

@@ -1,4 +1,4 @@
-"""`pflsweep list algorithms|datasets|partitions|models|...|sweeps`: what can be chosen, a line each."""
+"""`pflsweep list algorithms|datasets|partitions|models|...|sweeps|spaces`: what can be chosen, a line each."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ GROUPS = {
     "studies": "study",
     "settings": "setting",
 }
-KNOWN = (*GROUPS, "sweeps", "readings", "keys")
+KNOWN = (*GROUPS, "sweeps", "readings", "spaces", "keys")
 
 
 def main(argv: list[str]) -> int:
@@ -32,8 +32,8 @@ def main(argv: list[str]) -> int:
     if asked.what not in KNOWN:
         guess = nearest(asked.what, list(KNOWN))
         raise UserError(f"list {asked.what}: there is no such list.{guess} Known are: {', '.join(KNOWN)}.")
-    if asked.what == "readings":
-        print("\n\n".join(_readings()))
+    if asked.what in ("readings", "spaces"):
+        print("\n\n".join(_readings() if asked.what == "readings" else _spaces(asked.config_dir)))
         return 0
     if asked.what == "keys":
         lines = _keys(asked.config_dir)
@@ -83,6 +83,30 @@ def _readings() -> Iterator[str]:
         lines += [f"  no public code: {', '.join(of.unknown)}"] if of.unknown else []
         lines += [f"  not modelled: {text}" for text in of.not_modelled]
         yield "\n".join(lines)
+
+
+def _spaces(config_dir: str | None) -> Iterator[str]:
+    """Yield for each method what a search of it tries: a line for each hyperparameter, with the source of its grid."""
+    from pflsweep.sweep.spec import space_names
+
+    names = space_names()
+    yield "Hyperparameters, values that tune=grid tries, range of tune=random, tpe and cmaes, source:"
+    for name in names:
+        yield f"{name}\n{_or_why(_lines_of_space, name)}"
+    if without := sorted(option_files("algorithm", config_dir).keys() - {*names}):
+        yield f"no search space (sweeps/space/NAME.yaml): {', '.join(without)}"
+
+
+def _lines_of_space(name: str) -> str:
+    from pflsweep.sweep.spec import read_space
+
+    rows = []
+    for key, axis in read_space(name, [], "").items():
+        grid = ", ".join(map(as_override, axis.grid))
+        span = "" if axis.range is None else f"{axis.range[0]:g} to {axis.range[1]:g}{', log' * axis.log}"
+        rows.append((key, grid, span, axis.source))
+    widths = [max(len(row[k]) for row in rows) for k in range(3)]
+    return "\n".join("  " + "  ".join([*map(str.ljust, row[:3], widths), row[3]]) for row in rows)
 
 
 def _or_why(line: Callable[..., str], *args: Any) -> str:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from pflsweep.config.compose import unknown_key
 from pflsweep.config.fields import Rule, require
 from pflsweep.config.keys import flat
-from pflsweep.sweep.queue import PRUNERS, SAMPLERS
+from pflsweep.sweep.sampling import PRUNERS, SAMPLERS
 from pflsweep.util.errors import UserError
 
 RULES = {

@@ -162,8 +162,8 @@ def images(config: Config) -> int:
 
 
 def gradients(plan: Plan, job: Job) -> float:
-    """Of images, in all trials of a slot."""
-    return sum(map(gradients_of, plan.configs(job, plan.foreseen(job))))
+    """Return the gradients of images in all trials of a slot. An unknown point costs what default values do."""
+    return sum(map(gradients_of, plan.configs(job, plan.foreseen(job) or {})))
 
 
 def gradients_of(config: Config) -> float:

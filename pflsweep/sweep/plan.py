@@ -2,7 +2,7 @@
 
 A *group* is one method in one setting. Where its hyperparameters are searched, points are tried first and its *final*
 trials, one a seed, have the winner's; else there are final trials alone. All of it is known beforehand, but for points
-that a sampler proposes and for the winner.
+that TPE and CMA-ES propose and for the winner.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ class Group(NamedTuple):
     method: str  # a row
     config: Config  # without point and seed
     space: Space  # what is searched; empty: nothing
-    points: list[Point]  # of a grid; empty where a sampler proposes them
+    points: list[Point]  # those that are known beforehand: all, or the first ones, before a sampler proposes others
     tries: int  # points to try; 0: nothing is searched
     search: Config | None = None  # of the points, where tune.scale gives them another than final trials have
 
@@ -41,6 +41,10 @@ class Group(NamedTuple):
     @property
     def name(self) -> str:
         return f"{self.method} {self.setting}".strip()
+
+    def point_of(self, params: dict[str, Any]) -> Point:
+        """Return a point as the config gets it. params: as Optuna keeps it; keys that it lacks are left out."""
+        return {key: axis.value(params[key]) for key, axis in self.space.items() if key in params}
 
 
 class Job(NamedTuple):
@@ -99,10 +103,14 @@ class Plan(NamedTuple):
         held = {"data.validation": self.tune["validation"]} if self.tune["split"] == "validation" else {}
         return [changed(group.tried, {**point, **held, "seed": seed}) for seed in self.tuning_seeds]
 
-    def foreseen(self, job: Job) -> Point:
-        """The point of a slot as far as it is known now: a grid's. Of others {}, the default values."""
+    def foreseen(self, job: Job) -> Point | None:
+        """Return the point of a search's slot, None where a sampler will propose it, and for final trials."""
         points = [] if job.final else self.groups[job.group].points
-        return points[job.number] if points else {}
+        return points[job.number] if job.number < len(points) else None
+
+    def scored(self, job: Job) -> str:
+        """Return a name for a slot's value."""
+        return f"{self.tune['view']} {'test' if job.final else self.tune['split']} accuracy"
 
     def title(self, job: Job, point: Point) -> str:
         """A slot in a person's words."""

@@ -23,6 +23,7 @@ from pflsweep.sweep.command import Command
 from pflsweep.sweep.overrides import SortedOverrides, divided, sorted_overrides
 from pflsweep.sweep.plan import Group, Plan, changed, plan_id
 from pflsweep.sweep.reading import read_table
+from pflsweep.sweep.sampling import first_points
 from pflsweep.sweep.search_space import Point, Space, points
 from pflsweep.sweep.spec import Scale, Table, read_scale, read_space
 from pflsweep.trial.metadata import described, numerics, own_code
@@ -202,7 +203,8 @@ def _group(
         grid = points(space, limit)
         return Group(setting, method, config, space, grid, len(grid), search)
     assert limit is not None
-    return Group(setting, method, config, space, [], limit, search)
+    first = first_points(command.tune, space, limit, f"{method} {setting}".strip())
+    return Group(setting, method, config, space, first, limit, search)
 
 
 def _scaled(config: Config, scale: Scale, given: dict[str, None]) -> Config:
@@ -299,8 +301,11 @@ def _check_scored(plan: Plan, group: Group) -> None:
 
 
 def _extremes(group: Group) -> list[Point]:
-    """The points of a grid; where a sampler proposes them, the ends of each axis: what lies between is like them."""
-    if group.points or not group.space:
+    """Return the points that are known; where a sampler proposes others, the ends of each axis, too: what lies between
+    is like them.
+    """
+    if len(group.points) == group.tries:
         return group.points or [{}]
     first = {key: axis.grid[0] for key, axis in group.space.items()}
-    return [{**first, key: end} for key, axis in group.space.items() for end in axis.range or axis.grid]
+    ends = [{**first, key: end} for key, axis in group.space.items() for end in axis.range or axis.grid]
+    return [*group.points, *ends]

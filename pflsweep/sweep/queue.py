@@ -22,25 +22,23 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 import optuna
-from optuna.storages import _CachedStorage
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.trial import FrozenTrial, TrialState
 
 from pflsweep.sweep.plan import Group, Job, Plan
-from pflsweep.sweep.search_space import Point, drawn_as, suggested
+from pflsweep.sweep.sampling import propose, pruner, results_needed
+from pflsweep.sweep.search_space import Point, distributions, drawn_as
 from pflsweep.sweep.storage import SILENCE, Retrying, opened, place_of, storage_url
 from pflsweep.util import files
 from pflsweep.util.retry import PAUSE
 
 LONGEST = 400  # characters of a group in a study's name, of which PostgreSQL takes 512
 DEATHS = 3  # workers that may die over a slot in a row, seen by their command, without a further round of it
-FINAL = "final"  # the study of final trials
 FINAL_JOB = Job(0, True, 0)  # any of them: their study is one
 POINT = "point"  # what a final trial's is kept under
 RETRIED = "retried"  # what each `retry` of a search leaves for other commands
 OPEN = (TrialState.WAITING, TrialState.RUNNING)
 SETTLED = ("done", "pruned", "diverged", "failed")  # all but the last are results, by which a point wins or loses
-SAMPLERS = ("none", "grid", "random", "tpe", "cmaes")
-PRUNERS = ("none", "median", "halving")
 
 
 class SweepTask(NamedTuple):
@@ -49,7 +47,7 @@ class SweepTask(NamedTuple):
     status: str  # waiting | running | done | pruned | diverged | failed | lost | blocked
     trial: FrozenTrial | None
     deaths: int = 0  # workers that died over it in a row, without a further round in its record
-    extra: tuple[int, ...] = ()  # ids of trials beside it that two commands enqueued at once
+    extra: tuple[int, ...] = ()  # numbers of trials beside it that two commands enqueued at once
     superseded: tuple[str, ...] = ()  # identities of final trials of points that had won before and do not any more
 
     @property
@@ -90,7 +88,7 @@ class Lease(NamedTuple):
     """A slot that this worker has, with the point to train."""
 
     job: Job
-    trial: Trial
+    trial: int  # Optuna's id of its trial
     point: Point
 
 
@@ -105,10 +103,10 @@ class Queue:
         self.plan, self.worker = plan, worker or uuid4().hex
         url = storage_url(plan)
         self.storage = opened(url, plan.workers["heartbeat"])
-        self._calls = _CachedStorage(self.storage)  # as Optuna itself would ask it
-        self._patience = Retrying(self._calls, place_of(url)) if patient else None
+        self._ask = Retrying(place_of(url), patient)
         self.slots: dict[Job, SweepTask] = {}
-        self._studies: dict[str, optuna.Study] = {}
+        self._studies: dict[str, optuna.Study] = {}  # each caches the trials that are over
+        self._ids: dict[tuple[str, int], int] = {}  # of trials, by their study and number
         self._settled: set[str] = set()  # names of studies in which nothing changes, unless `retry` is given somewhere
         self._retried: str | None = None  # which of them we know of
         self._order: list[Job] = []  # what seemed free when it was last looked at
@@ -122,6 +120,7 @@ class Queue:
         """
         self._settled.clear()
         self.refresh()
+        self._describe()
         if any(slot.status == "running" for slot in self.slots.values()):
             self.revive()  # of a command that was killed: they would look as if they ran, and come last
 
@@ -134,12 +133,25 @@ class Queue:
         anew = [job for job in self.plan.jobs if again(job)]
         self._enqueue(anew)
         if any(not job.final for job in anew):  # said last: who hears of it finds them
-            self._study(self._name(FINAL_JOB)).set_user_attr(RETRIED, uuid4().hex)
+            self._ask(self._study(self._name(FINAL_JOB)).set_user_attr, RETRIED, uuid4().hex)
         self.refresh()
+
+    def _describe(self) -> None:
+        """Say in each study what its sweep is and what its values mean, for who opens it in optuna-dashboard."""
+        said = {"sweep": self.plan.name, "scale": self.plan.scale, "reading": self.plan.reading}
+        for name, jobs in self._by_study().items():
+            study = self._study(name)
+            if self._ask(lambda study=study: study.metric_names) is None:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # metric names are experimental
+                    self._ask(study.set_metric_names, [self.plan.scored(jobs[0])])
+                for key, value in said.items():
+                    self._ask(study.set_user_attr, key, value)
 
     def refresh(self) -> None:
         """Read where every slot stands."""
-        retried = self._study(self._name(FINAL_JOB)).user_attrs.get(RETRIED)
+        final = self._study(self._name(FINAL_JOB))
+        retried = self._ask(lambda: final.user_attrs).get(RETRIED)
         if retried != self._retried:
             self._settled.clear()
             self._retried = retried
@@ -166,7 +178,7 @@ class Queue:
     def _could_be_heard(self) -> bool:
         """Whether workers that live have had the time to beat since the database was away."""
         heartbeat = self.plan.workers["heartbeat"]
-        return self._patience is None or time.monotonic() - self._patience.missed > PAUSE + SILENCE * heartbeat
+        return time.monotonic() - self._ask.missed > PAUSE + SILENCE * heartbeat
 
     @property
     def left(self) -> int:
@@ -196,20 +208,27 @@ class Queue:
         """The next slot that is free and ready. None where there is none as far as is known: `refresh` may help."""
         skip = set(skip)
         for job in list(self._order):
-            if job in skip or (job.final and not self._ready_now(job.group)):
+            if job in skip or not (self._ready_now(job.group) if job.final else self._proposable(job)):
                 continue
             self._order.remove(job)
             trial_id = self._id(job)
             self._renewed[trial_id] = time.monotonic()
             # before the claim, so that a worker that dies right after it is missed
-            self._calls.record_heartbeat(trial_id)
+            self._ask(self.storage.record_heartbeat, trial_id)
             try:
-                granted = self._calls.set_trial_state_values(trial_id, state=TrialState.RUNNING)
+                granted = self._ask(self.storage.set_trial_state_values, trial_id, state=TrialState.RUNNING)
             except optuna.exceptions.UpdateFinishedTrialError:
                 granted = False
             if granted:
                 return self._claimed(job, trial_id)
         return None
+
+    def _proposable(self, job: Job) -> bool:
+        """Return whether the point of a search's slot is known, or all results are there that it is proposed from."""
+        if self.plan.foreseen(job) is not None:
+            return True
+        searched = self.plan.searched(job.group)
+        return all(self.slots[searched[k]].status in SETTLED for k in results_needed(job.number))
 
     def search_over(self, group: int) -> bool:
         """Return whether every point of a group's search is settled."""
@@ -246,15 +265,25 @@ class Queue:
         """Tell where the record of the trial that begins now lies, so that a death can be compared with it. before:
         rounds of the slot's earlier seeds.
         """
-        self._calls.set_trial_user_attr(claim.trial._trial_id, "record", {"folder": str(folder), "before": before})
+        self.set_attr(claim, "record", {"folder": str(folder), "before": before})
+
+    def set_attr(self, claim: Lease, key: str, value: Any) -> None:
+        """Keep something of a trial in the database."""
+        self._ask(self.storage.set_trial_user_attr, claim.trial, key, value)
+
+    def report(self, claim: Lease, step: int, value: float) -> bool:
+        """Tell a point's value after a round. Return whether it is so far behind others that it should stop."""
+        self._ask(self.storage.set_trial_intermediate_value, claim.trial, step, value)
+        trial = self._ask(self.storage.get_trial, claim.trial)
+        return self._ask(pruner(self.plan.tune).prune, self._study(self._name(claim.job)), trial)
 
     def note(self, claim: Lease, **attrs: Any) -> None:
         """Keep what the next heartbeat tells of a trial: training does not wait for the database."""
-        self._notes[claim.trial._trial_id] = attrs
+        self._notes[claim.trial] = attrs
 
     def beat(self, claim: Lease) -> None:
         """Renew the lease of a trial. Raises where the database is away: the next heartbeat may reach it."""
-        trial_id, now = claim.trial._trial_id, time.monotonic()
+        trial_id, now = claim.trial, time.monotonic()
         try:
             self.storage.record_heartbeat(trial_id)
             for key, value in self._notes.get(trial_id, {}).items():
@@ -263,8 +292,7 @@ class Queue:
         except optuna.exceptions.UpdateFinishedTrialError:
             state = TrialState.FAIL
         except Exception as error:
-            if self._patience is not None:
-                self._patience.noticed(error)  # nobody else could beat either: see _could_be_heard
+            self._ask.noticed(error)  # nobody else could beat either: see _could_be_heard
             raise
         if state == TrialState.RUNNING:
             self._renewed[trial_id] = now
@@ -275,7 +303,7 @@ class Queue:
         """Return whether this worker still has the lease of a trial. The database is asked only where the last renewal
         is so old that another worker may have taken the trial over: after the process was suspended, say.
         """
-        trial_id = claim.trial._trial_id
+        trial_id = claim.trial
         expired = time.monotonic() - self._renewed[trial_id] > SILENCE * self.plan.workers["heartbeat"]
         if expired and trial_id not in self._taken:
             with suppress(Exception):  # while the database is away nobody else can claim the trial
@@ -288,18 +316,19 @@ class Queue:
         """
         found = 0
         for name in self._by_study():
-            for trial in self._study(name).get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-                if trial.user_attrs.get("worker") == worker:
+            for trial in self._trials(name):
+                if trial.state == TrialState.RUNNING and trial.user_attrs.get("worker") == worker:
                     death = {"status": status, "rounds": _rounds_in_record(trial)}
-                    self._calls.set_trial_user_attr(trial._trial_id, "death", death)
-                    self._calls.set_trial_state_values(trial._trial_id, state=TrialState.FAIL)
+                    trial_id = self._id_of(name, trial.number)
+                    self._ask(self.storage.set_trial_user_attr, trial_id, "death", death)
+                    self._ask(self.storage.set_trial_state_values, trial_id, state=TrialState.FAIL)
                     found += 1
         self.revive()
         return found
 
     def tell(self, claim: Lease, value: float, result: dict[str, Any]) -> None:
         """A slot is done."""
-        claim.trial.set_user_attr("result", result)
+        self.set_attr(claim, "result", result)
         self._end(claim, TrialState.COMPLETE, value)
 
     def fail(self, claim: Lease, error: str, **more: Any) -> None:
@@ -307,42 +336,56 @@ class Queue:
         a bug.
         """
         for key, value in (*more.items(), ("error", error)):
-            claim.trial.set_user_attr(key, value)
+            self.set_attr(claim, key, value)
         self._end(claim, TrialState.FAIL)
 
     def prune(self, claim: Lease, result: dict[str, Any]) -> None:
-        claim.trial.set_user_attr("result", result)
-        self._end(claim, TrialState.PRUNED)
+        """A point was stopped. Its value is the last that was reported."""
+        self.set_attr(claim, "result", result)
+        steps = self._ask(self.storage.get_trial, claim.trial).intermediate_values
+        self._end(claim, TrialState.PRUNED, steps[max(steps)] if steps else None)
 
     def release(self, claim: Lease) -> None:
         """Put a slot back, for another worker or another day. Raises where the database is away, in which case the slot
         is taken over when it was silent for long: who releases is about to end, and does not wait.
         """
-        self.storage.set_trial_state_values(claim.trial._trial_id, state=TrialState.WAITING)
+        self.storage.set_trial_state_values(claim.trial, state=TrialState.WAITING)
 
     def _end(self, claim: Lease, state: TrialState, value: float | None = None) -> None:
-        study = self._study(self._name(claim.job))
-        study.tell(claim.trial, value, state=state)
-        self.slots[claim.job] = _standing([self._calls.get_trial(claim.trial._trial_id)])
+        values = None if value is None else [value]
+        self._ask(self.storage.set_trial_state_values, claim.trial, state=state, values=values)
+        self.slots[claim.job] = _standing([self._ask(self.storage.get_trial, claim.trial)])
 
     def _claimed(self, job: Job, trial_id: int) -> Lease:
-        study, group = self._study(self._name(job)), self.plan.groups[job.group]
-        self._calls.set_trial_user_attr(trial_id, "worker", self.worker)
+        group = self.plan.groups[job.group]
+        self._ask(self.storage.set_trial_user_attr, trial_id, "worker", self.worker)
         if job.final:
             point = self.winner(job.group) or {}
-            self._calls.set_trial_user_attr(trial_id, POINT, _as_kept(point))
-            return Lease(job, Trial(study, trial_id), point)
-        study.sampler = sampler(self.plan.tune, job.number)
-        study.pruner = pruner(self.plan.tune)
-        trial = Trial(study, trial_id)
-        return Lease(job, trial, suggested(trial, group.space))
+            for key, value in {POINT: _as_kept(point), **point}.items():  # each key, to be seen in optuna-dashboard
+                self._ask(self.storage.set_trial_user_attr, trial_id, key, value)
+            return Lease(job, trial_id, point)
+        trial = self._ask(self.storage.get_trial, trial_id)
+        params, kinds = self._params(job, trial), distributions(group.space)
+        for key in (key for key in params if key not in trial.params):
+            drawn = kinds[key].to_internal_repr(params[key])
+            self._ask(self.storage.set_trial_param, trial_id, key, drawn, kinds[key])
+        return Lease(job, trial_id, group.point_of(params))
+
+    def _params(self, job: Job, trial: FrozenTrial) -> dict[str, Any]:
+        """Return the point of a search's slot as Optuna keeps it: the one that its trial has, else a new proposal."""
+        group = self.plan.groups[job.group]
+        if trial.params.keys() == group.space.keys():
+            return trial.params
+        nothing = optuna.trial.create_trial(state=TrialState.WAITING)
+        before = [self.slots[each].trial or nothing for each in self.plan.searched(job.group)[: job.number]]
+        return propose(self.plan.tune, group.space, group.name, before, job.number)
 
     def _name(self, job: Job) -> str:
-        """Of the study that a slot is in."""
+        """Return the name of the study that a slot is in: all final trials of a sweep are in one."""
+        if job.final:
+            return f"final trials {self.plan.id}"
         what = self.plan.groups[job.group].name
-        if job.final or what == FINAL or len(what) > LONGEST:
-            what = FINAL if job.final else f"group {job.group}"
-        return f"{self.plan.id} {what}"
+        return f"{what if len(what) <= LONGEST else f'group {job.group}'} search {self.plan.id}"
 
     def _by_study(self) -> dict[str, list[Job]]:
         found: dict[str, list[Job]] = {}
@@ -352,10 +395,18 @@ class Queue:
 
     def _study(self, name: str) -> optuna.Study:
         if name not in self._studies:
-            self._studies[name] = optuna.create_study(
-                storage=self._calls, study_name=name, direction="maximize", load_if_exists=True
+            self._studies[name] = self._ask(
+                optuna.create_study,
+                storage=self.storage,
+                study_name=name,
+                direction="maximize",
+                load_if_exists=True,
+                pruner=pruner(self.plan.tune),
             )
         return self._studies[name]
+
+    def _trials(self, name: str) -> list[FrozenTrial]:
+        return self._ask(self._study(name).get_trials, deepcopy=False)
 
     def study_of(self, group: int) -> optuna.Study:
         """A group's search, for pictures."""
@@ -363,54 +414,83 @@ class Queue:
 
     def _read(self, name: str, jobs: list[Job]) -> None:
         by_slot: dict[str, list[FrozenTrial]] = {}
-        for trial in self._study(name).get_trials(deepcopy=False):
+        for trial in self._trials(name):
             by_slot.setdefault(trial.user_attrs.get("slot", ""), []).append(trial)
         for job in jobs:
             slot = self.slots[job] = self._judged(job, _standing(by_slot.get(_label(job), [])))
             for extra in slot.extra:
-                self._drop(extra)
+                self._drop(self._id_of(name, extra))
         settled = all(self.slots[job].status in SETTLED for job in jobs)
         (self._settled.add if settled else self._settled.discard)(name)
 
     def _drop(self, trial_id: int) -> None:
         """A trial of a slot that has one already, from two commands that planned at the same moment."""
         try:
-            self._calls.set_trial_user_attr(trial_id, "duplicate", True)
-            self._calls.set_trial_state_values(trial_id, state=TrialState.FAIL)
+            self._ask(self.storage.set_trial_user_attr, trial_id, "duplicate", True)
+            self._ask(self.storage.set_trial_state_values, trial_id, state=TrialState.FAIL)
         except optuna.exceptions.UpdateFinishedTrialError:
             pass
 
     def _enqueue(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
-            group, old = self.plan.groups[job.group], self.slots[job]
-            given: dict[str, Any] = {} if old.trial is None else dict(old.trial.params)  # what a sampler had proposed
-            if not job.final and group.points:
-                given = drawn_as(group.space, group.points[job.number])
+            old = self.slots[job]
             attrs: dict[str, Any] = {"slot": _label(job)}
             if old.status in ("failed", "diverged"):
                 attrs["retried"] = True
             if old.trial is not None and old.trial.state == TrialState.COMPLETE:
-                attrs["anew"] = old.trial._trial_id
+                attrs["anew"] = old.trial.number
             else:
                 attrs["before"] = old.result.get("reached", old.result.get("before", 0))
+            params, kinds = self._known_params(job, old.trial)
+            trial = optuna.trial.create_trial(
+                state=TrialState.WAITING, user_attrs=attrs, params=params, distributions=kinds
+            )
             name = self._name(job)
             self._settled.discard(name)
-            self._study(name).add_trial(
-                optuna.trial.create_trial(
-                    state=TrialState.WAITING, user_attrs=attrs, system_attrs={"fixed_params": given} if given else {}
-                )
-            )
+            self._ask(self._study(name).add_trial, trial)
+
+    def _known_params(self, job: Job, old: FrozenTrial | None) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
+        """Return what is known of a slot's trial before it begins, with the distributions: its point, or of a final
+        trial its method, setting and seed. old: its trial before, which has what a sampler had proposed.
+        """
+        group = self.plan.groups[job.group]
+        if not job.final:
+            point = self.plan.foreseen(job)
+            params = drawn_as(group.space, point) if point is not None else {} if old is None else old.params
+            return params, {key: group.space[key].distribution for key in params}
+        known = {"method": group.method, "setting": group.setting, "seed": self.plan.seeds[job.number]}
+        every: dict[str, list[Any]] = {
+            "method": [each.method for each in self.plan.groups],
+            "setting": [each.setting for each in self.plan.groups],
+            "seed": self.plan.seeds,
+        }
+        if not any(every["setting"]):
+            del every["setting"]
+        kinds: dict[str, BaseDistribution] = {
+            k: CategoricalDistribution(list(dict.fromkeys(v))) for k, v in every.items()
+        }
+        return {key: known[key] for key in kinds}, kinds
 
     def _id(self, job: Job) -> int:
         trial = self.slots[job].trial
         assert trial is not None
-        return trial._trial_id
+        return self._id_of(self._name(job), trial.number)
+
+    def _id_of(self, name: str, number: int) -> int:
+        if (name, number) not in self._ids:
+            study = self._ask(self.storage.get_study_id_from_name, name)
+            self._ids[name, number] = self._ask(self.storage.get_trial_id_from_study_id_trial_number, study, number)
+        return self._ids[name, number]
 
 
 def point_of(group: Group, slot: SweepTask) -> Point:
-    """The point that was tried in a slot; what is not drawn yet is left out."""
-    params = {} if slot.trial is None else slot.trial.params
-    return {key: axis.value(params[key]) for key, axis in group.space.items() if key in params}
+    """Return the point that was tried in a slot, of a final trial the winner's; {} where it is not known yet."""
+    if slot.trial is None:
+        return {}
+    if POINT in slot.trial.user_attrs:
+        won = json.loads(slot.trial.user_attrs[POINT])
+        return {key: won[key] for key in group.space if key in won}
+    return group.point_of(slot.trial.params)
 
 
 def _as_kept(point: Point | None) -> str:
@@ -431,20 +511,20 @@ def _standing(trials: list[FrozenTrial]) -> SweepTask:
     trials = [trial for trial in trials if not trial.user_attrs.get("duplicate")]
     finished = {identity: None for trial in trials for identity in _identities(trial)}
     replaced = [trial.user_attrs.get("anew") for trial in trials]
-    newest = next((old for old in reversed(replaced) if old), None)
-    trials = trials[replaced.index(newest) :] if newest else trials
+    newest = next((old for old in reversed(replaced) if old is not None), None)
+    trials = trials if newest is None else trials[replaced.index(newest) :]
     if not trials:
         return SweepTask("lost", None)
     running = [trial for trial in trials if trial.state in OPEN]
     for state, status in ((TrialState.COMPLETE, "done"), (TrialState.PRUNED, "pruned")):
         over = [trial for trial in trials if trial.state == state]
         if over:
-            extra = tuple(t._trial_id for t in running if t.state == TrialState.WAITING)
+            extra = tuple(t.number for t in running if t.state == TrialState.WAITING)
             return SweepTask(status, over[0], 0, extra, tuple(finished.keys() - set(_identities(over[0]))))
     superseded = tuple(finished)
     if running:
         first = running[0]
-        extra = tuple(t._trial_id for t in running[1:] if t.state == TrialState.WAITING)
+        extra = tuple(t.number for t in running[1:] if t.state == TrialState.WAITING)
         return SweepTask(first.state.name.lower(), first, 0, extra, superseded)
     last, deaths = trials[-1], _deaths(trials)
     if "error" in last.user_attrs:
@@ -478,23 +558,3 @@ def _identities(trial: FrozenTrial | None) -> tuple[str, ...]:
     """Return the identities of the finished trials that a slot's worker has told, () where it has told none."""
     told = [] if trial is None else trial.user_attrs.get("result", {}).get("trials", [])
     return tuple(one["identity"] for one in told)
-
-
-def sampler(tune: dict[str, Any], number: int) -> optuna.samplers.BaseSampler:
-    """A slot's own, so that what it proposes depends on its number and what is done, not on who asks, or how often."""
-    seed = (tune["seed"] * 1_000_003 + number) % 2**32
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # constant_liar is experimental
-        if tune["sampler"] == "tpe":
-            return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-        if tune["sampler"] == "cmaes":
-            return optuna.samplers.CmaEsSampler(seed=seed)
-    return optuna.samplers.RandomSampler(seed=seed)
-
-
-def pruner(tune: dict[str, Any]) -> optuna.pruners.BasePruner:
-    kinds: dict[str, type[optuna.pruners.BasePruner]] = {
-        "median": optuna.pruners.MedianPruner,
-        "halving": optuna.pruners.SuccessiveHalvingPruner,
-    }
-    return kinds.get(tune["prune"], optuna.pruners.NopPruner)()

@@ -5,7 +5,6 @@ import math
 from typing import Any, NamedTuple
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.trial import Trial
 
 from pflsweep.util.errors import UserError, nearest
 
@@ -102,15 +101,6 @@ def _label(value: Any) -> Any:
     return str(value) if isinstance(value, list) else value
 
 
-def suggested(trial: Trial, space: Space) -> Point:
-    """The point of an Optuna trial: the one it was given, else what its sampler proposes."""
-    return {key: axis.value(_suggest(trial, key, axis.distribution)) for key, axis in space.items()}
-
-
-def _suggest(trial: Trial, key: str, kind: BaseDistribution) -> Any:
-    if isinstance(kind, CategoricalDistribution):
-        return trial.suggest_categorical(key, kind.choices)
-    if isinstance(kind, IntDistribution):
-        return trial.suggest_int(key, kind.low, kind.high, log=kind.log)
-    assert isinstance(kind, FloatDistribution)
-    return trial.suggest_float(key, kind.low, kind.high, log=kind.log)
+def distributions(space: Space) -> dict[str, BaseDistribution]:
+    """Return what Optuna's samplers draw from, by key."""
+    return {key: axis.distribution for key, axis in space.items()}

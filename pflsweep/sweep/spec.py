@@ -280,6 +280,11 @@ def table_names() -> list[str]:
     ]
 
 
+def space_names() -> list[str]:
+    """Return the algorithms that have a search space."""
+    return _names("space")
+
+
 def table_file(name: str) -> Path:
     """Where a sweep is written. Raises UserError."""
     return _find(name, "sweep: No sweep", table_names())

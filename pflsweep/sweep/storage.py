@@ -6,9 +6,9 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from optuna.storages import BaseStorage, RDBStorage, _CachedStorage
+from optuna.storages import RDBStorage
 from sqlalchemy.engine import URL, make_url
 
 from pflsweep.sweep.plan import Plan
@@ -17,6 +17,7 @@ from pflsweep.util.errors import UserError, shortened, without_password
 from pflsweep.util.retry import StorageUnavailable, retry_until_available
 
 SILENCE = 5  # heartbeats that may be missed
+T = TypeVar("T")
 
 
 def storage_url(plan: Plan) -> str:
@@ -97,25 +98,24 @@ def _prepare_sqlite(file: Path) -> None:
 
 
 class Retrying:
-    """Let the calls of a storage wait while its database is away. They raise StorageUnavailable when that takes too
-    long.
+    """Make calls to Optuna, each of which waits while its database is away. They raise StorageUnavailable when that
+    takes too long.
 
-    Each of Optuna's calls is one transaction and bears being done twice: it sets something, or it enqueues a trial,
-    whose double the queue drops. A claim that was granted without our hearing of it goes silent, and is taken over.
+    Each call bears being done twice: it reads, it sets something in one transaction, or it enqueues a trial, whose
+    double the queue drops. A claim that was granted without our hearing of it goes silent, and is taken over.
     """
 
-    def __init__(self, storage: _CachedStorage, place: Path | str) -> None:
-        """place: of the database, for the error of a disk that is full."""
-        self.place = place
-        self.missed = float("-inf")  # when it was last found to be away
-        for name in (*vars(BaseStorage), "record_heartbeat"):
-            if not name.startswith("_"):
-                setattr(storage, name, self._patient(getattr(storage, name)))
+    def __init__(self, place: Path | str, patient: bool = True) -> None:
+        """place: of the database, for the error of a disk that is full. patient: calls wait at all."""
+        self.place, self._patient = place, patient
+        self.missed = float("-inf")  # when the database was last found to be away
 
-    def _patient(self, call: Callable) -> Callable:
-        return lambda *args, **kwargs: retry_until_available(lambda: self._ask(call, *args, **kwargs))
+    def __call__(self, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        if not self._patient:
+            return call(*args, **kwargs)
+        return retry_until_available(lambda: self._ask(call, *args, **kwargs))
 
-    def _ask(self, call: Callable, *args: Any, **kwargs: Any) -> Any:
+    def _ask(self, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         try:
             return call(*args, **kwargs)
         except Exception as error:

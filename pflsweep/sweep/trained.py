@@ -61,7 +61,7 @@ def left(plan: Plan, known: Known, told: Iterable[Ledger]) -> Iterator[Left]:
                 if point is None or not _is_trained(config, code, known)
             ]
 
-        points = [(job, plan.foreseen(job) if group.points else None) for job in plan.searched(g)]
+        points = [(job, plan.foreseen(job)) for job in plan.searched(g)]
         yield Left(untrained(points), untrained((job, won) for job in plan.final(g)))
 
 

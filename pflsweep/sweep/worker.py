@@ -259,14 +259,13 @@ class _Watch:
     def __call__(self, record: Record) -> None:
         if not self.queue.holds(self.claim):
             raise LeaseLost(LOST)
-        row, trial = record.last_row, self.claim.trial
+        row = record.last_row
         done, total = int(row["round"]), int(record.config["train"]["rounds"])
         self.queue.note(self.claim, round=[done, total], reached=self.before + done)
         value = row.get(self.column)
         if self.claim.job.final or self.queue.plan.tune["prune"] == "none" or value is None or value != value:
             return
-        trial.report(float(value), self.before + done)
-        if trial.should_prune():
+        if self.queue.report(self.claim, self.before + done, float(value)):
             raise Pruned(f"stopped in round {done} at {value:.1%}, behind others at that round")
 
 

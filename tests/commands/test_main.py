@@ -115,6 +115,24 @@ def test_list(what: str, words: list[str], capsys: pytest.CaptureFixture) -> Non
     assert len(out.splitlines()) == len(files)
 
 
+def test_list_spaces_has_each_method_with_the_sources_of_its_grids(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("sweeps/space").mkdir(parents=True)
+    Path("sweeps/space/mine.yaml").write_text("train.lr: {grid: [0.1, 0.2], source: my notes}")
+    Path("sweeps/space/broken.yaml").write_text("train.lr: {grid: []}")
+    assert main(["list", "spaces"]) == 0
+    spaces = {block.splitlines()[0]: block for block in capsys.readouterr().out.split("\n\n")}
+    shipped = Path(commands_main.__file__).parents[2] / "sweeps" / "space"
+    methods = {file.relative_to(shipped).with_suffix("").as_posix() for file in shipped.rglob("*.yaml")}
+    assert methods | {"mine", "broken"} <= set(spaces)
+    assert spaces["mine"].split() == ["mine", "train.lr", "0.1,", "0.2", "0.1", "to", "0.2", "my", "notes"]
+    assert "cannot be read" in spaces["broken"]
+    (share,) = [line.split() for line in spaces["fedala"].splitlines() if "algorithm.share" in line]
+    assert share[-6:] == ["0.05", "to", "1", "FedALA,", "table", "1"]
+
+
 def test_version(capsys: pytest.CaptureFixture) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"pflsweep {__version__}\n"

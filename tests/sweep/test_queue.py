@@ -30,7 +30,7 @@ def opened(plan: Plan) -> Queue:
 def frozen(state: TrialState, number: int, **attrs: Any) -> FrozenTrial:
     value = 0.5 if state == COMPLETE else None
     trial = create_trial(state=state, value=value, user_attrs=attrs)
-    trial.number = trial._trial_id = number
+    trial.number = number
     trial.datetime_start = datetime.now()
     return trial
 
@@ -182,7 +182,7 @@ def test_a_search_in_which_every_point_diverged_has_no_winner(plan: Plan) -> Non
     assert queue.electable(0)
     assert queue.winner(0) is None
     assert {slot.reason for slot in queue.slots.values() if slot.status == "diverged"} == {"no loss is finite"}
-    (study,) = [s for name, s in queue._studies.items() if not name.endswith("final")]
+    (study,) = [s for name, s in queue._studies.items() if "search" in name]
     assert {trial.state for trial in study.trials} == {FAIL}
 
 
@@ -289,7 +289,7 @@ def test_a_point_that_is_retried_elsewhere_may_win_here(partial: Plan) -> None:
     here.refresh()
     assert there.finished
     assert here.finished
-    (study,) = [s for name, s in here._studies.items() if name.endswith("final")]
+    (study,) = [s for name, s in here._studies.items() if name.startswith("final")]
     assert sum(trial.state == COMPLETE for trial in study.trials) == 3
 
 
@@ -362,7 +362,7 @@ def test_many_slots_are_one_study(plan: Plan) -> None:
     again = Queue(many)
     again.refresh()
     assert sum(slot.status == "done" for slot in again.slots.values()) == 20
-    assert optuna.get_all_study_names(queue.storage.url) == [f"{many.id} final"]
+    assert optuna.get_all_study_names(queue.storage.url) == [f"final trials {many.id}"]
 
 
 def test_a_worker_that_was_suspended_has_lost_its_lease(plan: Plan) -> None:
@@ -403,4 +403,31 @@ def test_a_heartbeat_that_comes_too_late_renews_nothing(plan: Plan) -> None:
 
 def _suspend(queue: Queue, claim: Lease) -> None:
     """As if this process had been stopped for a minute."""
-    queue._renewed[claim.trial._trial_id] -= 60
+    queue._renewed[claim.trial] -= 60
+
+
+def test_what_is_seen_in_optuna_dashboard(plan: Plan) -> None:
+    """Names of studies and values that a person reads, and what each trial is, also of final trials."""
+    groups = [plan.groups[0]._replace(setting="cifar10"), plan.groups[0]._replace(setting="mnist", method="mine")]
+    queue = opened(plan._replace(groups=groups))
+    studies = {study.study_name: study for study in optuna_studies(queue)}
+    assert set(studies) == {
+        f"{name} {plan.id}" for name in ("fedavg cifar10 search", "mine mnist search", "final trials")
+    }
+    assert {study.user_attrs["sweep"] for study in studies.values()} == {"a test"}
+    search, final = studies[f"fedavg cifar10 search {plan.id}"], studies[f"final trials {plan.id}"]
+    assert (search.metric_names, final.metric_names) == (["personal validation accuracy"], ["personal test accuracy"])
+    assert [trial.params for trial in search.trials] == [{"train.lr": lr} for lr in (0.1, 0.2, 0.3)]
+    assert [trial.params for trial in final.trials] == [
+        {"method": method, "setting": setting, "seed": seed}
+        for method, setting in (("fedavg", "cifar10"), ("mine", "mnist"))
+        for seed in (0, 1)
+    ]
+    for _ in range(7):
+        done(queue, 0.5, {})
+    assert [trial.user_attrs.get("train.lr") for trial in final.trials] == [0.1, None, None, None]
+
+
+def optuna_studies(queue: Queue) -> list[optuna.Study]:
+    url = queue.storage.url
+    return [optuna.load_study(study_name=name, storage=url) for name in optuna.get_all_study_names(url)]

@@ -48,7 +48,7 @@ def test_the_live_page_says_what_is_done_running_failed_and_best(queue: Queue) -
     advance(queue, [0.4, "it broke"])
     claim = queue.claim()
     assert claim is not None
-    claim.trial.set_user_attr("round", [7, 30])
+    queue.set_attr(claim, "round", [7, 30])
     view._look()
     seen = page(view)
     for words in ("1 done, 1 failed, 1 running, 2 waiting", "about", "left"):
@@ -75,11 +75,11 @@ def test_what_is_left_goes_by_rounds_and_not_by_those_of_an_earlier_command(queu
     rounds = queue.plan.groups[0].config.values["train"]["rounds"]
     claim = queue.claim()
     assert claim is not None
-    claim.trial.set_user_attr("reached", rounds // 3)
+    queue.set_attr(claim, "reached", rounds // 3)
     view = View(queue.plan)
     view._look()
     assert view._left() is None, "nothing was trained since"
-    claim.trial.set_user_attr("reached", 2 * rounds // 3)
+    queue.set_attr(claim, "reached", 2 * rounds // 3)
     view._look()
     view._began = time.monotonic() - 100
     thirds = 1 + 2 * 3 + 2 * 1.25 * 3  # of this search, two more, and two seeds with a quarter more data
@@ -94,7 +94,7 @@ def test_what_is_left_of_a_search_counts_the_rounds_of_each_tuning_seed(plan: Pl
     rounds = plan.groups[0].config.values["train"]["rounds"]
     claim = queue.claim()
     assert claim is not None
-    claim.trial.set_user_attr("reached", rounds)
+    queue.set_attr(claim, "reached", rounds)
     view._look()
     view._began = time.monotonic() - 100
     seeds = 1 + 2 * 2 + 2 * 1.25  # one more of this search, two of each other, and two with a quarter more data
@@ -107,7 +107,7 @@ def test_what_was_pruned_or_failed_took_the_rounds_that_it_had_and_leaves_none(q
     for end in (queue.prune, lambda claim, _: queue.fail(claim, "it broke")):
         claim = queue.claim()
         assert claim is not None
-        claim.trial.set_user_attr("reached", rounds // 3)
+        queue.set_attr(claim, "reached", rounds // 3)
         end(claim, told(0.1))
     view._look()
     view._began = time.monotonic() - 100
@@ -119,10 +119,10 @@ def test_rounds_that_are_trained_a_second_time_take_their_time(queue: Queue) -> 
     rounds = queue.plan.groups[0].config.values["train"]["rounds"]
     claim = queue.claim()
     assert claim is not None
-    claim.trial.set_user_attr("reached", 2 * rounds // 3)
+    queue.set_attr(claim, "reached", 2 * rounds // 3)
     view = View(queue.plan)
     for reached in (rounds // 3, 2 * rounds // 3):
-        claim.trial.set_user_attr("reached", reached)
+        queue.set_attr(claim, "reached", reached)
         view._look()
     view._began = time.monotonic() - 100
     assert view._left() == pytest.approx(100 * (1 + 2 * 3 + 2 * 1.25 * 3), rel=0.01)
@@ -135,8 +135,8 @@ def test_a_log_says_at_times_what_is_running_and_what_is_left(
     monkeypatch.setattr("pflsweep.sweep.status.live.QUIET", 0)
     claim = queue.claim()
     assert claim is not None
-    claim.trial.set_user_attr("round", [1, 3])
-    claim.trial.set_user_attr("reached", 1)
+    queue.set_attr(claim, "round", [1, 3])
+    queue.set_attr(claim, "reached", 1)
     view._began = time.monotonic() - 60
     view._look()
     line = capsys.readouterr().err.splitlines()[-1]
@@ -154,7 +154,7 @@ def test_a_log_has_a_line_for_each_trial_that_ends(queue: Queue, capsys: pytest.
     assert ends == [
         "[2/5] fedavg lr=0.2 (search): 50.0%",
         "[3/5] fedavg lr=0.3 (search): diverged: nan",
-        "[4/5] fedavg seed=0: 75.0%",
+        "[4/5] fedavg lr=0.2 seed=0: 75.0%",
     ]
 
 

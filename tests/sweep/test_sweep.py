@@ -52,10 +52,10 @@ def configs() -> list[dict[str, Any]]:
 
 
 def studies() -> dict[str, list[optuna.trial.FrozenTrial]]:
-    """Trials of each study, by the study's name without the sweep's."""
+    """Trials of each study by its method and setting, or `final`."""
     url = database(Path.cwd())
     names = optuna.get_all_study_names(url)
-    return {name.partition(" ")[2]: optuna.load_study(study_name=name, storage=url).trials for name in names}
+    return {name.rsplit(" ", 2)[0]: optuna.load_study(study_name=name, storage=url).trials for name in names}
 
 
 def test_a_sweep_that_is_called_by_its_command_is_called_without_the_password(

@@ -113,12 +113,8 @@ def no_winner(queue: Queue) -> list[str]:
 
 
 def title(queue: Queue, job: Job) -> str:
-    """A slot in a person's words, with its point as far as it is drawn."""
-    group, slot = queue.plan.groups[job.group], queue.slots[job]
-    if job.final:
-        return queue.plan.title(job, {})
-    point = group.points[job.number] if group.points else point_of(group, slot)
-    return queue.plan.title(job, point)
+    """Return a slot in a person's words, with its point as far as it is known: of a final trial the winner's."""
+    return queue.plan.title(job, queue.plan.foreseen(job) or point_of(queue.plan.groups[job.group], queue.slots[job]))
 
 
 def spread(values: list[float]) -> str:
