@@ -121,19 +121,27 @@ def newcomers_accuracy(record: HasNewcomers) -> pd.Series:
     return (table["correct"] / table["n"]).groupby(table["epoch"]).mean()
 
 
-def banded(label: str, seeds: list[pd.Series], half: Callable[[Array], float] | None = None) -> Curve:
-    """A series for each seed as one curve: the mean of what all of them have. half: of the numbers at one place, half
-    the width of the band; without it, and of one seed, there is none.
+def banded(label: str, seeds: list[pd.Series], edges: Callable[[Array], tuple[float, float]] | None = None) -> Curve:
+    """A series for each seed as one curve: the mean of what all of them have. edges: of the numbers at one place, where
+    the band ends; without it, and of one seed, there is none.
     """
     wide = pd.concat(seeds, axis=1, join="inner").sort_index()
     values, at = wide.to_numpy(dtype=float), wide.index.to_numpy(dtype=float)
     mean = values.mean(axis=1)
-    away = np.array([half(each) for each in values]) if half and len(seeds) > 1 else np.zeros(len(mean))
-    return Curve(label, at, mean, mean - away, mean + away)
+    low, high = mean, mean
+    if edges and len(seeds) > 1:
+        low, high = np.array([edges(each) for each in values]).reshape(-1, 2).T
+    return Curve(label, at, mean, low, high)
 
 
-def _t_half(values: Array) -> float:
-    return over_seeds(values).half
+def _interval(values: Array) -> tuple[float, float]:
+    return over_seeds(values)[1:3]
+
+
+def band_of(rows: "Iterable[Row]") -> str:
+    """Return what the bands of some rows' curves are; "" where none has one."""
+    kinds = dict.fromkeys(row.interval.kind for row in rows if len(row.records) > 1)
+    return f"band: {' or '.join(kinds)}" if kinds else ""
 
 
 @dataclass(frozen=True)
@@ -164,13 +172,13 @@ class Row:
         return float(np.mean([getattr(each, name) for each in self.summaries]))
 
     def curve(self) -> Curve:
-        """Mean over seeds of the rounds that all of them evaluated; the band is the t-interval over seeds."""
-        return banded(self.label, [by_round(record) for record in self.records], _t_half)
+        """Mean over seeds of the rounds that all of them evaluated; the band is their interval (see `over_seeds`)."""
+        return banded(self.label, [by_round(record) for record in self.records], _interval)
 
     def newcomers(self) -> Curve | None:
         """The same of the clients that took part in no round, by epoch of fine-tuning; None where there are none."""
         curves = [curve for record in self.records if len(curve := newcomers_accuracy(record))]
-        return banded(self.label, curves, _t_half) if curves else None
+        return banded(self.label, curves, _interval) if curves else None
 
     def gains(self, baseline: "Row") -> list[Array]:
         """Per-client differences to the baseline, one array for each seed that both have."""

@@ -8,7 +8,7 @@ from pflsweep.config.keys import PLUGS, as_override
 from pflsweep.records.record import Record
 from pflsweep.records.select import Chosen
 from pflsweep.report import figures, html, style, tables, template
-from pflsweep.report.compare import Row, Setting, check_baseline, settings
+from pflsweep.report.compare import Row, Setting, band_of, check_baseline, settings
 from pflsweep.report.markdown import code, inline
 from pflsweep.util.archive import ArchivePath
 
@@ -67,7 +67,7 @@ def _reconstructions(rows: list[Row]) -> list[str]:
 
 def draw(setting: Setting, base: Row | None, out: Path, suffix: str = "") -> dict[str, str]:
     """Saves the figures of a setting as PNG and SVG; file stem -> what it shows."""
-    band = "band: 95% CI over seeds" if any(len(row.records) > 1 for row in setting.rows) else ""
+    band = band_of(setting.rows)
     curves = figures.accuracy([row.curve() for row in setting.rows], f"Personal models, {setting.name}", band)
     style.save(curves, out / f"accuracy{suffix}")
     made = {f"accuracy{suffix}": "accuracy by round"}

@@ -1,20 +1,27 @@
 """Hydra's sweeper for `-m`: plans, lets workers train, and ends with one table."""
 
+import io
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hydra._internal.callbacks import Callbacks
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
+from hydra.types import HydraContext, RunMode
 
-from pflsweep.config.compose import Config, command_of, config_of, hydra_errors, is_of_sweep
-from pflsweep.sweep.overrides import shown
+from pflsweep.config.compose import Config, command_of, config_of, hydra_errors, is_of_sweep, loader_of
+from pflsweep.config.overrides import check_hydra, quoted
+from pflsweep.sweep.overrides import handed_past, shown
 from pflsweep.util import signals
 from pflsweep.util.errors import UserError, without_password
 
 if TYPE_CHECKING:  # Hydra imports this module for --help too
     from pflsweep.sweep.command import Command
     from pflsweep.sweep.plan import Plan
+    from pflsweep.sweep.queue import Queue
 
 
 def _finishing() -> None:
@@ -26,7 +33,16 @@ class TrialSweeper(BasicSweeper):
     """All trials are checked before one is trained, and one that fails does not end the others."""
 
     def sweep(self, arguments: list[str]) -> None:
-        """Exits with 1 where a trial failed. Raises UserError on bad input, KeyboardInterrupt on Ctrl-C."""
+        """Exits with 1 where a trial failed, with 2 where all failed of bad input. Raises as `train`."""
+        _, code = self.train(arguments)
+        if code:
+            raise SystemExit(code)
+
+    def train(self, arguments: list[str]) -> "tuple[Queue | None, int]":
+        """Train what is not trained yet. Return the queue, None where there was only a plan, and the exit code.
+
+        Raises UserError on bad input, KeyboardInterrupt on Ctrl-C.
+        """
         from pflsweep.sweep import launch, planner
         from pflsweep.sweep.status import summary
 
@@ -42,10 +58,10 @@ class TrialSweeper(BasicSweeper):
         launch.check(plan, self.launcher)
         if command.plan:
             print(summary.estimate(plan))
-            return
-        self._run(plan, command)
+            return None, 0
+        return self._run(plan, command)
 
-    def _run(self, plan: "Plan", command: "Command") -> None:
+    def _run(self, plan: "Plan", command: "Command") -> "tuple[Queue, int]":
         from pflsweep.sweep import launch, ledger
         from pflsweep.sweep.queue import Queue
         from pflsweep.sweep.status import summary
@@ -99,9 +115,7 @@ class TrialSweeper(BasicSweeper):
                         send(cfg, record)
             if track:
                 tag_superseded(cfg, plan.id, superseded)
-            code = summary.conclude(queue, track)
-        if code:
-            raise SystemExit(code)
+            return queue, summary.conclude(queue, track)
 
     def _own_options(self) -> list[str]:
         """The flag of a folder with options of one's own."""
@@ -143,3 +157,21 @@ class TrialSweeper(BasicSweeper):
                 return config_of(composed, composed.hydra)
         except UserError as error:
             raise UserError(f"{error} (in the trial {' '.join(overrides)})") from error
+
+
+def run_command(overrides: list[str], config_dir: str | Path | None) -> "Queue | None":
+    """Train the sweep of a call in Python, without what the command prints at its end. Hydra's global state, which may
+    be a notebook's own, stays as it is. Return its queue, None where there was only a plan. Raises as the command.
+    """
+    overrides = [quoted(word) for word in overrides]
+    check_hydra(overrides, several=True)
+    with hydra_errors(overrides, config_dir):
+        loader = loader_of(config_dir)
+        config = loader.load_configuration("config", [handed_past(word) for word in overrides], RunMode.MULTIRUN)
+        context = HydraContext(config_loader=loader, callbacks=Callbacks())
+        sweeper = Plugins.instance().instantiate_sweeper(
+            hydra_context=context, task_function=lambda _: None, config=config
+        )
+        assert isinstance(sweeper, TrialSweeper), "check_hydra lets no other one through"
+        with redirect_stdout(io.StringIO()):
+            return sweeper.train(list(config.hydra.overrides.task))[0]

@@ -183,11 +183,11 @@ def records_of(queue: Queue) -> list["Record"]:
 
 def trained(queue: Queue) -> Iterator["Record"]:
     """The final trials whose records are here, as of the round that was asked for."""
-    from pflsweep.trial.run import Result
+    from pflsweep.records.record import Record
 
     for folder, rounds in _told(queue):
         if (folder / "meta.json").exists():
-            record = Result(folder, rounds).record
+            record = Record.as_of(folder, rounds)
             if rounds in record.evaluated:  # not where it has been trained further since
                 yield record
 
