@@ -11,9 +11,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pflsweep.config.identity import NEUTRAL, RUNTIME, method_name, raised, whole
-from pflsweep.config.keys import PLUGS, under
+from pflsweep.config.keys import PLUGS, as_override, under
 from pflsweep.records.record import VIEWS, Record
 from pflsweep.records.select import finished
+from pflsweep.report import naming
 from pflsweep.report.figures import Curve
 from pflsweep.report.stats import Interval, interval, over_seeds
 from pflsweep.util.errors import UserError, nearest
@@ -191,18 +192,11 @@ class Row:
 class Setting:
     """Runs that may stand in one table: equal in all but method, hyperparameters and seed."""
 
+    name: str  # of which there is no other among the settings of a report
     config: dict[str, Any]  # flat: what they share
-    apart: list[str]  # the keys in which it differs from other settings of the same report
-    named: list[str]  # those of them that its name has
+    apart: list[str]  # the keys in which settings of the same report differ
     records: list[Record]  # finished or not
     rows: list[Row]  # with a finished run each
-
-    @property
-    def name(self) -> str:
-        """Dataset, partition, model, and keys by which others differ: no other setting has the same name."""
-        meta = self.records[0].meta
-        shown = [f"{key.rpartition('.')[2]}={self.config.get(key)}" for key in self.named]
-        return ", ".join([meta["dataset"], meta["partition"], meta["model"], *shown])
 
     @property
     def newcomers(self) -> list[Curve]:
@@ -227,23 +221,11 @@ def settings(records: Iterable[Record], searched: Collection[str] = (), partial:
     for record in records:
         groups.setdefault(json.dumps(setting_of(record, searched), sort_keys=True), []).append(record)
     rows = {key: _rows(group, searched, partial) for key, group in groups.items()}
-    shown = [json.loads(key) for key in groups if rows[key]]
-    keys = sorted({key for config in shown for key in config})
-    apart = [key for key in keys if len({str(config.get(key)) for config in shown}) > 1]
-    named = _naming(apart, shown)
-    return [Setting(json.loads(key), apart, named, group, rows[key]) for key, group in groups.items()]
-
-
-def _naming(apart: list[str], configs: list[dict[str, Any]]) -> list[str]:
-    """The first three keys, or as many more as tell all settings apart. Dataset, partition and model have their names
-    anyway.
-    """
-    keys = [key for key in apart if key not in ("dataset", "partition", "model")]
-    for n in range(3, len(keys)):
-        told = [key for key in apart if key in keys[:n] or key not in keys]
-        if len({tuple(str(config.get(key)) for key in told) for config in configs}) == len(configs):
-            return keys[:n]
-    return keys
+    configs = {key: json.loads(key) for key in groups}
+    apart = naming.telling([config for key, config in configs.items() if rows[key]])
+    options = [tuple(str(group[0].meta[each]) for each in naming.OPTIONS) for group in groups.values()]
+    names = dict(zip(groups, naming.names(options, list(configs.values())), strict=True))
+    return [Setting(names[key], configs[key], apart, group, rows[key]) for key, group in groups.items()]
 
 
 def check_baseline(found: list[Setting], method: str | None) -> None:
@@ -306,8 +288,14 @@ def _label(record: Record, siblings: list[Record], searched: Collection[str]) ->
     """The method, with the hyperparameters in which its rows differ."""
     mine, others = _hyper(record, searched), [_hyper(each, searched) for each in siblings]
     apart = [key for key in mine if any(other.get(key) != mine[key] for other in others)]
-    detail = ", ".join(f"{key.removeprefix('algorithm.')}={mine[key]}" for key in apart)
-    return method_of(record) + (f" ({detail})" if detail else "")
+    sources = list(dict.fromkeys(str(other.get("code")) for other in others))
+    detail = [
+        # hashes of source of the user's own, which nobody can read
+        f"source {sources.index(str(mine[key])) + 1}" if key == "code"
+        else f"{key.removeprefix('algorithm.')}={as_override(mine[key])}"
+        for key in apart
+    ]  # fmt: skip
+    return method_of(record) + (f" ({', '.join(detail)})" if detail else "")
 
 
 def _hyper(record: Record, searched: Collection[str]) -> dict[str, Any]:

@@ -1,17 +1,18 @@
 """Trials as one DataFrame, a row a trial, and their figures: what notebooks work with."""
 
 import logging
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from pflsweep.config.identity import RUNTIME, whole
-from pflsweep.config.keys import under
+from pflsweep.config.keys import PLUGS, under
 from pflsweep.records.record import Record
 from pflsweep.records.searches import beside
 from pflsweep.records.select import Chosen
-from pflsweep.report import figures
+from pflsweep.report import figures, naming
 from pflsweep.report.compare import Setting, band_of, check_baseline, method_of, settings, summary
 from pflsweep.util.errors import UserError
 
@@ -20,13 +21,46 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 NAMES = ("method", "dataset", "partition", "model", "seed")
+RESULTS = (
+    *("role", "accuracy", "best", "best_round", "std_over_clients", "worst10", "global_accuracy"),
+    *("rounds", "seconds", "floats_sent", "record"),
+)
+MAIN = ("accuracy", "best", "std_over_clients", "rounds", "seconds")  # results that are shown
+WIDE = 20  # columns; a table of more is shown by its main ones
 
 
-def trials(records: Iterable[Record], searching: Iterable[str] = ()) -> pd.DataFrame:
+class Trials(pd.DataFrame):
+    """A DataFrame of trials, which shows the columns that tell them apart and their main results; it has them all."""
+
+    @property
+    def _constructor(self) -> type["Trials"]:
+        return Trials
+
+    def _shown(self) -> pd.DataFrame:
+        if len(self.columns) <= WIDE:
+            return pd.DataFrame(self)
+        keys = [*NAMES, *self._telling(), *MAIN]
+        return pd.DataFrame(self)[[key for key in dict.fromkeys(keys) if key in self]].round(4)
+
+    def _telling(self) -> list[str]:
+        """Return the keys that tell these trials apart, but for what the method's name says."""
+        rows = [{str(k): v for k, v in row.items() if not _missing(v)} for row in self.to_dict("records")]
+        roles = ["role"] if len(set(self.get("role", ()))) > 1 else []
+        said = {*NAMES, *RESULTS, "algorithm", *PLUGS, "train.rounds"}
+        return [*roles, *(key for key in naming.telling(rows) if key not in said)]
+
+    def __repr__(self) -> str:
+        return self._shown().to_string(max_rows=pd.options.display.max_rows, na_rep="-")
+
+    def _repr_html_(self) -> str:
+        return self._shown().to_html(max_rows=pd.options.display.max_rows, na_rep="-", border=0)
+
+
+def trials(records: Iterable[Record], searching: Iterable[str] = ()) -> Trials:
     """Return a row a trial: names, then its config by full key, then its results. Accuracies are in [0, 1].
 
-    Keys in which the trials differ come first. A key that a trial's options do not have is missing there. searching:
-    identities of trials that a search has tried, whose `role` is search; that of all others is final.
+    A key that a trial's options do not have is missing there. searching: identities of trials that a search has tried,
+    whose `role` is search; that of all others is final.
     """
     found, lines = set(searching), []
     for record in records:
@@ -36,28 +70,19 @@ def trials(records: Iterable[Record], searching: Iterable[str] = ()) -> pd.DataF
             **{name: meta[name] for name in NAMES},
             "method": method_of(record),
             **{key: value for key, value in config.items() if key not in NAMES},
-            "role": "search" if meta["identity"] in found else "final",
-            "accuracy": got.last,
-            "best": got.best,
-            "best_round": got.best_round,
-            "std_over_clients": got.std,
-            "worst10": got.worst10,
-            "global_accuracy": got.global_last,
-            "rounds": record.done,
-            "seconds": got.seconds,
-            "floats_sent": got.floats_down + got.floats_up,
-            "record": record.place,
+            **dict(zip(RESULTS, (
+                "search" if meta["identity"] in found else "final",
+                *(got.last, got.best, got.best_round, got.std, got.worst10, got.global_last),
+                *(record.done, got.seconds, got.floats_down + got.floats_up, record.place),
+            ), strict=True)),
         })  # fmt: skip
-    table = pd.DataFrame(lines)
-    if table.empty:
+    table = Trials(lines)
+    if not lines:
         return table
-    results = list(lines[0])[list(lines[0]).index("role") :]
-    keys = [key for key in table if key not in NAMES and key not in results]
-    differing = [key for key in keys if table[key].astype(str).nunique() > 1]
-    return table[[*NAMES, *differing, *(key for key in keys if key not in differing), *results]]
+    return Trials(table[[*(key for key in table if key not in RESULTS), *RESULTS]])
 
 
-def of_chosen(chosen: Chosen) -> pd.DataFrame:
+def of_chosen(chosen: Chosen) -> Trials:
     """Return the finished trials among some runs. What cannot be read is a warning."""
     for line in chosen.damaged:
         log.warning("left out: %s", line)
@@ -106,3 +131,7 @@ def _setting(table: pd.DataFrame) -> Setting:
 def _cell(value: Any) -> Any:
     """Return a config's value as a table can group by it."""
     return str(value) if isinstance(value, list | dict) else value
+
+
+def _missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))

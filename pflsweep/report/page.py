@@ -26,9 +26,7 @@ def write(chosen: Chosen, out: Path, baseline: str | None, goal: float | None = 
         "runs.md",
         count=sum(len(row.records) for setting in found for row in setting.rows),
         searches=_searches(chosen),
-        differ=[
-            (key, [each.config.get(key, tables.NONE) for each in found]) for key in (found[0].apart if found else ())
-        ],
+        differ=[(key, [_told(each.config.get(key)) for each in found]) for key in (found[0].apart if found else ())],
         sections=[_section(*each, baseline, goal, out, chosen) for each in zip(found, ends, strict=True)],
         left_out=_left_out(chosen),
     )
@@ -36,6 +34,11 @@ def write(chosen: Chosen, out: Path, baseline: str | None, goal: float | None = 
     path.write_text(text)
     (out / "runs.html").write_text(html.page(text, out))
     return path
+
+
+def _told(value: Any) -> str:
+    """Return a value as a table of settings has it, which says neither null nor what a setting has no key for."""
+    return tables.NONE if value is None else as_override(value)
 
 
 def _section(

@@ -164,8 +164,13 @@ def _gain(row: Row, baseline: Row | None) -> Interval | str:
 
 
 def _signed(ci: Interval, named: bool) -> str:
-    text = f"{100 * ci.mean:+.2f} [{100 * ci.low:+.2f}, {100 * ci.high:+.2f}]"
+    text = f"{_points(ci.mean)} [{_points(ci.low)}, {_points(ci.high)}]"
     return f"{text} {ci.kind}" if named else text
+
+
+def _points(value: float) -> str:
+    text = f"{100 * value:+.2f}"
+    return "+0.00" if text == "-0.00" else text
 
 
 def _client_gain(row: Row, baseline: Row) -> str:
@@ -174,7 +179,7 @@ def _client_gain(row: Row, baseline: Row) -> str:
     if not pairs:
         return NONE
     mean, std = (sum(map(take, pairs)) / len(pairs) for take in (np.mean, np.std))
-    return f"{100 * mean:+.2f} ({100 * std:.2f})"
+    return f"{_points(mean)} ({100 * std:.2f})"
 
 
 def _reached(rounds: list[float]) -> str:

@@ -217,7 +217,7 @@ def test_the_next_command_that_is_named_works(capsys: pytest.CaptureFixture) -> 
     command = re.search("`pflsweep (report [^`]*)`", capsys.readouterr().out)
     assert command
     assert main(shlex.split(command[1])) == 0
-    assert Path("report/runs.md").exists()
+    assert Path("reports/comparison/runs.md").exists()
 
 
 @pytest.mark.slow
