@@ -69,8 +69,8 @@ def run_sweep(
     input, and where no trial has finished.
     """
     from pflsweep.report.frame import trials
+    from pflsweep.sweep.call import run_command
     from pflsweep.sweep.status.summary import trained
-    from pflsweep.sweep.sweeper import run_command
     from pflsweep.util.errors import UserError
 
     queue = run_command(_untracked(overrides, keys, several=True), config_dir)

@@ -370,6 +370,11 @@ def unknown_key(key: str, known: list[str]) -> str:
     return f"Unknown config key '{key}'.{guess}{has if head else ''} See `pflsweep --help`."
 
 
+def known_keys(overrides: list[str], config_dir: str | Path | None = None) -> list[str]:
+    """Return the keys that a command with these overrides may set, of trials and of sweeps."""
+    return _known_keys(overrides, _sources(config_dir))
+
+
 def _known_keys(overrides: list[str], sources: list[str]) -> list[str]:
     """All keys under the groups that the overrides choose, of each option where there are several."""
     named = [override.partition("=") for override in overrides]

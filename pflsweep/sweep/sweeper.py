@@ -1,20 +1,14 @@
 """Hydra's sweeper for `-m`: plans, lets workers train, and ends with one table."""
 
-import io
 import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hydra._internal.callbacks import Callbacks
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.plugins import Plugins
-from hydra.types import HydraContext, RunMode
 
-from pflsweep.config.compose import Config, command_of, config_of, hydra_errors, is_of_sweep, loader_of
-from pflsweep.config.overrides import check_hydra, quoted
-from pflsweep.sweep.overrides import handed_past, shown
+from pflsweep.config.compose import Config, command_of, config_of, hydra_errors, is_of_sweep
+from pflsweep.sweep.overrides import shown
 from pflsweep.util import signals
 from pflsweep.util.errors import UserError, without_password
 
@@ -88,6 +82,8 @@ class TrialSweeper(BasicSweeper):
         if track:
             open_sweep(cfg, plan.id, plan.name)
         if unfinished:
+            if launch.is_here(plan, self.launcher) and (said := summary.forecast(plan)):
+                print(said, file=sys.stderr)
             try:
                 with View(plan, lambda queue: ledger.write(queue, self._said)):
                     launch.run(queue, self.launcher)
@@ -157,21 +153,3 @@ class TrialSweeper(BasicSweeper):
                 return config_of(composed, composed.hydra)
         except UserError as error:
             raise UserError(f"{error} (in the trial {' '.join(overrides)})") from error
-
-
-def run_command(overrides: list[str], config_dir: str | Path | None) -> "Queue | None":
-    """Train the sweep of a call in Python, without what the command prints at its end. Hydra's global state, which may
-    be a notebook's own, stays as it is. Return its queue, None where there was only a plan. Raises as the command.
-    """
-    overrides = [quoted(word) for word in overrides]
-    check_hydra(overrides, several=True)
-    with hydra_errors(overrides, config_dir):
-        loader = loader_of(config_dir)
-        config = loader.load_configuration("config", [handed_past(word) for word in overrides], RunMode.MULTIRUN)
-        context = HydraContext(config_loader=loader, callbacks=Callbacks())
-        sweeper = Plugins.instance().instantiate_sweeper(
-            hydra_context=context, task_function=lambda _: None, config=config
-        )
-        assert isinstance(sweeper, TrialSweeper), "check_hydra lets no other one through"
-        with redirect_stdout(io.StringIO()):
-            return sweeper.train(list(config.hydra.overrides.task))[0]
