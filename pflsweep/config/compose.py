@@ -117,11 +117,17 @@ def compose(overrides: list[str], config_dir: str | Path | None = None) -> Confi
     """A trial's Config as the command line would make it, from any working directory. Raises UserError."""
     overrides = [quoted(word) for word in overrides]
     check_single(overrides)
+    return compose_both(overrides, config_dir)[0]
+
+
+def compose_both(overrides: list[str], config_dir: str | Path | None = None) -> tuple[Config, dict[str, Any]]:
+    """Return the Config of a trial and the keys of a sweep, of overrides that may set both. Raises UserError."""
+    overrides = [quoted(word) for word in overrides]
     check_hydra(overrides, several=False)
     sources = _sources(config_dir)
     with hydra_errors(overrides, config_dir):
         composed = _compose(overrides, sources)
-        return config_of(composed, composed.hydra)
+        return config_of(composed, composed.hydra), command_of(composed)
 
 
 def config_of(composed: DictConfig, hydra: DictConfig) -> Config:
