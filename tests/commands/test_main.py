@@ -123,7 +123,7 @@ def test_help_is_in_groups_and_names_every_command(capsys: pytest.CaptureFixture
     places = [out.index(head) for head in heads]
     assert places == sorted(places)
     commands = out[places[0] : places[1]]
-    assert re.findall(r"^ {4}(\w+) ", commands, re.MULTILINE) == list(commands_main.COMMANDS)
+    assert re.findall(r"^ {2}(\w+) ", commands, re.MULTILINE) == list(commands_main.COMMANDS)
     assert "${" not in out
     first = out[: places[3]].splitlines()
     assert len(first) < 45, "one screen"

@@ -36,7 +36,7 @@ def test_keys_stand_beside_their_option_and_null_is_not_said() -> None:
 
 def test_as_many_keys_are_said_as_tell_settings_apart_and_no_more_than_three_else() -> None:
     shared = {f"train__{key}": value for key, value in {"a": 1, "b": 1, "c": 1, "d": 1}.items()}
-    other = {key: 2 for key in shared}
+    other = dict.fromkeys(shared, 2)
     assert names([OWN] * 2, [config(**shared), config(**other)])[0] == "digits, dirichlet, mlp, a=1, b=1, c=1"
     third = {**other, "train__d": 3}
     assert names([OWN] * 3, [config(**each) for each in (shared, other, third)])[2] == (
