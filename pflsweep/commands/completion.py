@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from pflsweep.commands.main import COMMANDS, config_dir_of
-from pflsweep.config.compose import GROUPS, known_keys, options
-from pflsweep.config.fields import RULES
+from pflsweep.config import options
+from pflsweep.config.compose import GROUPS, known_keys, option_files
 from pflsweep.config.keys import key_of
 from pflsweep.util import files
 from pflsweep.util.errors import Parser, UserError
@@ -35,7 +35,7 @@ FISH = """complete -c pflsweep -a '(pflsweep completion --query (commandline -cp
 """
 SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 FLAGS = ["--cfg", "--config-dir", "--help", "--multirun", "--version"]
-WORDS = {"data": ["show"], "record": ["export", "import", "migrate"], "doctor": ["--gpu", "--out"]}
+WORDS = {"data": ["show", "prepare"], "record": ["export", "import", "migrate"], "doctor": ["--gpu", "--out"]}
 
 
 def main(argv: list[str]) -> int:
@@ -91,7 +91,7 @@ def candidates(line: str) -> list[str]:
 
 def _offered(given: list[str], word: str, own: str | None) -> Iterable[str]:
     command = next((each for each in given if each in COMMANDS), None)
-    if command is None or (command == "data" and "show" in given):
+    if command is None or (command == "data" and {"show", "prepare"} & {*given}):
         if word.startswith("-"):
             return FLAGS
         if "=" in word:
@@ -108,7 +108,7 @@ def _offered(given: list[str], word: str, own: str | None) -> Iterable[str]:
     if command == "report":
         return [] if {"runs", "all"} & {*given} else ["runs", "all", *_files("reports/layouts")]
     if command == "check":
-        return options("algorithm", own)
+        return option_files("algorithm", own)
     if command == "completion":
         return [*SCRIPTS, "--install"]
     return [each for each in WORDS.get(command, ["--help"]) if each not in given]
@@ -122,9 +122,9 @@ def _values(word: str, own: str | None) -> list[str]:
     if name in ("sweep", "scale"):
         found: Iterable[str] = _files("sweeps/scale") if name == "scale" else _sweeps()
     elif name in (*GROUPS, "setting", "tune"):
-        found = options(name, own)
-    elif name in RULES:
-        rule = RULES[name]
+        found = option_files(name, own)
+    elif name in (rules := options.rules()):
+        rule = rules[name]
         found = [*map(str, rule.choices), *(["true", "false"] if bool in rule.kinds else [])]
     else:
         found = []

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pflsweep import __version__
-from pflsweep.config.compose import Config, compose_both, options
+from pflsweep.config.compose import Config, compose_both, option_files
 from pflsweep.config.schema import check
 from pflsweep.util import files, processor
 from pflsweep.util.errors import Parser, UserError, one_line, without_password
 
 OK, NOTE, WRONG = "ok", "note", "WRONG"
 LITTLE = 1e9  # bytes of free space, of which less is wrong: records with their checkpoints take up to that
+EXTRAS = {"privacy": "privacy=dp_sgd", "cluster": "PostgreSQL, Dask and Slurm", "hf": "dataset=huggingface"}
 PAGE = Path("pflsweep-gpu.md")
 
 
@@ -105,7 +106,7 @@ def _versions(asked: Asked) -> Iterator[Finding]:
         return
     fine, lost = [], dict[str, list[str]]()
     for each in wanted:
-        extra = next((name for name in ("privacy", "cluster") if each.marker and f'"{name}"' in str(each.marker)), "")
+        extra = next((name for name in EXTRAS if each.marker and f'"{name}"' in str(each.marker)), "")
         if each.marker and not each.marker.evaluate({"extra": extra}):
             continue  # those of development
         version = _version(each.name)
@@ -120,8 +121,7 @@ def _versions(asked: Asked) -> Iterator[Finding]:
             fine.append(f"{each.name} {version}")
     yield Finding(OK, ", ".join(fine))
     for extra, names in lost.items():
-        what = {"privacy": "privacy=dp_sgd", "cluster": "PostgreSQL, Dask and Slurm"}[extra]
-        yield Finding(NOTE, f"{', '.join(names)} not installed, for {what}: pip install 'pflsweep[{extra}]'")
+        yield Finding(NOTE, f"{', '.join(names)} not installed, for {EXTRAS[extra]}: pip install 'pflsweep[{extra}]'")
 
 
 def _version(name: str) -> str | None:
@@ -178,7 +178,7 @@ def _data(asked: Asked) -> Iterator[Finding]:
     from pflsweep.data.datasets.files import find_root
     from pflsweep.trial.build import build_dataset
 
-    root = find_root(asked.config.values["data"]["root"])
+    root = find_root(asked.config.data.root)
     yield Finding(OK, f"looked for in {root}{'' if root.is_dir() else ', which is not there'}")
     option = asked.config.choices["dataset"]
     try:
@@ -197,7 +197,7 @@ def _data(asked: Asked) -> Iterator[Finding]:
 
 def _places() -> dict[str, str]:
     """Return where the data folder has each dataset."""
-    from pflsweep.data.datasets import agnews, cifar, mnist, office_home, organamnist, tiny_imagenet
+    from pflsweep.data.datasets import agnews, cifar, cinic10, mnist, office_home, organamnist, svhn, tiny_imagenet
 
     known = {
         **{name: f"{source.cls}/raw" for name, source in mnist.SOURCES.items()},
@@ -206,15 +206,19 @@ def _places() -> dict[str, str]:
         "organamnist": organamnist.FILE,
         "office_home": office_home.FOLDER,
         "tiny_imagenet": tiny_imagenet.FOLDER,
+        "svhn": svhn.FOLDER,
+        "cinic10": cinic10.FOLDER,
+        "emnist": "EMNIST/raw",
+        "stl10": "stl10_binary",
     }
-    return {name: known[name] for name in options("dataset") if name in known}
+    return {name: known[name] for name in option_files("dataset") if name in known}
 
 
 def _storage(asked: Asked) -> Iterator[Finding]:
     """Yield where records go, where the workers of a sweep meet, and what MLflow's store is."""
     from pflsweep.tracking.store import check_server, check_store, refusal
 
-    runs = Path(asked.config.values["paths"]["runs"]).absolute()
+    runs = Path(asked.config.paths.runs).absolute()
     try:
         with tempfile.TemporaryFile(dir=files.existing(runs)):
             count = len(list(runs.glob("*/meta.json")))
@@ -267,10 +271,9 @@ def _disk(asked: Asked) -> Iterator[Finding]:
     """Yield the free space of the disks that are written to."""
     from pflsweep.data.datasets.files import find_root
 
-    values = asked.config.values
     places = {
-        "paths.runs": Path(values["paths"]["runs"]).absolute(),
-        "data.root": find_root(values["data"]["root"]),
+        "paths.runs": Path(asked.config.paths.runs).absolute(),
+        "data.root": find_root(asked.config.data.root),
         "TMPDIR": Path(tempfile.gettempdir()),
     }
     for key, place in places.items():

@@ -11,8 +11,8 @@ import torch
 
 from pflsweep import __version__
 from pflsweep.commands.check import case_of, method_at, verdict
-from pflsweep.config.compose import options, read_option
-from pflsweep.config.schema import target_path
+from pflsweep.config.compose import option_files, read_option
+from pflsweep.config.node import Node
 from pflsweep.conformance.case import Case
 from pflsweep.conformance.properties import ON_A_DEVICE, Property
 from pflsweep.report.markdown import inline, table
@@ -80,13 +80,13 @@ def device_name(device: str) -> str:
 
 
 def _methods() -> list[str]:
-    return [name for name in options("algorithm") if not name.startswith("as_run/")]
+    return [name for name in option_files("algorithm") if not name.startswith("as_run/")]
 
 
 def _case(name: str, device: str) -> Case:
-    node = read_option(options("algorithm")[name])
+    node = read_option(option_files("algorithm")[name])
     values = {key: value for key, value in node.items() if key not in ("_target_", "defaults")}
-    return replace(case_of(method_at(target_path("algorithm", name, node)), values), device=device)
+    return replace(case_of(method_at(Node.of("algorithm", name, node).path), values), device=device)
 
 
 def _tried(cases: dict[str, Case], properties: tuple[Property, ...], end: float) -> Iterator[Tried]:
