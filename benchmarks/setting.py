@@ -8,7 +8,6 @@ from statistics import median
 from time import perf_counter, process_time
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,7 +19,6 @@ from pflsweep.algorithms.fedpg import FedPG
 from pflsweep.algorithms.pfedme import PFedMe
 from pflsweep.algorithms.pgfed import PGFed
 from pflsweep.algorithms.scaffold import Scaffold
-from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.federation import Federation
 from pflsweep.engine.simulation import Schedule, Simulation
 from pflsweep.methods.optimizer import Sgd
@@ -28,6 +26,7 @@ from pflsweep.methods.protocol import Verbs
 from pflsweep.methods.task import Task
 from pflsweep.models import cnn, layers
 from pflsweep.ops.products import provider
+from pflsweep.trial.speed import random_federation
 from pflsweep.util import processor
 
 Build = Callable[[tuple[int, ...], int], nn.Sequential]
@@ -56,18 +55,8 @@ def federation(clients: int, samples: int, test: int, device: str = "cpu") -> Fe
 def federation_of(
     samples: list[int], test: list[int], device: str = "cpu", shape: tuple[int, ...] = SHAPE
 ) -> Federation:
-    """Random images of CIFAR-10's shape, so that nothing has to be downloaded; speed does not depend on content.
-    samples, test: [N] how many each client has.
-    """
-    n = sum(samples) + sum(test)
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randint(0, 256, (n, *shape), dtype=torch.uint8, generator=generator)
-    y = torch.randint(0, CLASSES, (n,), generator=generator)
-    half = torch.full((shape[0], 1, 1), 0.5)
-    data = Dataset("random", x, y, sum(samples), CLASSES, 1 / 255, half, half, "random")
-    cut = np.split(np.arange(n), np.cumsum([*samples, *test])[:-1])
-    rows = Rows(cut[: len(samples)], cut[len(samples) :])
-    return Federation(data, rows, validation=0.0, seed=0, device=device)
+    """Random images of CIFAR-10's shape. samples, test: [N] how many each client has."""
+    return random_federation(samples, test, device, shape)
 
 
 def simulation(method: str, federation: Federation, **schedule: Any) -> Simulation:

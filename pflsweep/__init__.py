@@ -5,26 +5,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
     from pflsweep.trial.run import Result
 
 __version__ = "0.1.0"
 
 
 def run(
-    overrides: list[str] | None = None,
+    overrides: str | Sequence[str] | None = None,
     config_dir: str | Path | None = None,
     *,
-    partition: Mapping[str, Sequence[Any]] | None = None,
+    partition: str | Mapping[str, Sequence[Any]] | None = None,
     cohorts: Sequence[Any] | None = None,
     batches: Mapping[tuple[int, int], Sequence[Any]] | None = None,
+    **keys: Any,
 ) -> "Result":
-    """One trial, as the command would run it, for notebooks: run(["algorithm=pgfed", "train.rounds=5"]).
+    """Train one trial, as the command would, and return its result. A trial that is finished is not trained again.
+
+    Overrides are a text, a list of texts or keywords, in which `__` is the dot of a key; these three are the same:
+
+        run("algorithm=pgfed train.rounds=5")
+        run(["algorithm=pgfed", "train.rounds=5"])
+        run(algorithm="pgfed", train__rounds=5)
 
     Without MLflow, unless an override names `tracking`. What follows takes the place of what the trial would draw, and
-    a hash of it is part of the trial's identity (docs/commands.md):
+    a hash of it is part of the trial's identity (docs/notebooks.md):
 
-    partition: {"train": [...], "test": [...]}, with an array of row numbers of the dataset for each client, and
-    "validation" too where it is not drawn by data.validation.
+    partition: the name of an option, or {"train": [...], "test": [...]}, with an array of row numbers of the dataset
+    for each client, and "validation" too where it is not drawn by data.validation.
     cohorts: for each round the numbers of its clients, which count from 0.
     batches: for each (round, client) of a cohort, rounds from 1, an array of row numbers for each step of its local
     training, in order.
@@ -36,10 +46,78 @@ def run(
     from pflsweep.data.prescribed import prescribed
     from pflsweep.trial.run import run_trial
 
-    overrides = list(overrides or [])
-    asked = any(override.startswith("tracking") for override in overrides)
-    config = compose(overrides if asked else [*overrides, "tracking=none"], config_dir)
+    if isinstance(partition, str):
+        partition, keys = None, {"partition": partition, **keys}
+    config = compose(_untracked(overrides, keys), config_dir)
     given = prescribed(partition, cohorts, batches)
     if given.digest is not None:
         put(config.values, "data.prescribed", given.digest)
     return run_trial(config, prescribed=None if given.digest is None else given)
+
+
+def run_sweep(
+    overrides: str | Sequence[str] | None = None, config_dir: str | Path | None = None, **keys: Any
+) -> "pd.DataFrame":
+    """Train a sweep, as the command does with -m, and return its finished final trials, a row each (see `load`).
+
+    Overrides are as for `run`; a keyword's list has the values that are swept:
+
+        run_sweep("algorithm=local,pgfed seed=0,1,2")
+        run_sweep(algorithm=["local", "pgfed"], seed=range(3))
+
+    A trial that fails does not end the others; it is named on stderr. Raises pflsweep.util.errors.UserError on bad
+    input, and where no trial has finished.
+    """
+    from pflsweep.report.frame import trials
+    from pflsweep.sweep.call import run_command
+    from pflsweep.sweep.status.summary import trained
+    from pflsweep.util.errors import UserError
+
+    queue = run_command(_untracked(overrides, keys, several=True), config_dir)
+    if queue is None:
+        raise UserError("plan=true trains nothing, so that there are no trials to return: leave it out.")
+    found = trials(trained(queue))
+    if found.empty:
+        raise UserError("No trial of this sweep has finished; the lines above say why.")
+    return found
+
+
+def load(runs: str | Path = "runs") -> "pd.DataFrame":
+    """Return all finished records of a folder of runs, or of an archive of them, as one DataFrame: a row a trial.
+
+    Its columns are method, dataset, partition, model and seed; the whole config by full key, such as train.lr; and the
+    results. It has all of them, and shows those that tell the trials apart. Accuracies are means over clients in
+    [0, 1], of the personal models after the last round; `best` is that of the best round, chosen on test data. `role`
+    is search for trials by which a sweep has chosen hyperparameters, else final. Raises
+    pflsweep.util.errors.UserError where there are no runs.
+    """
+    from pflsweep.records.select import choose
+    from pflsweep.report.frame import of_chosen
+
+    return of_chosen(choose(Path(runs), []))
+
+
+def plot(trials: "pd.DataFrame") -> "Figure":
+    """Return the accuracy by round of trials of one setting as a figure: a line a method, with its band over seeds.
+
+    trials: what `run_sweep` or `load` returned, or rows of it. Raises pflsweep.util.errors.UserError where these are of
+    several settings.
+    """
+    from pflsweep.report import frame
+
+    return frame.plot(trials)
+
+
+def plot_gains(trials: "pd.DataFrame", baseline: str | None = None) -> "Figure":
+    """Return what each client gains over a baseline method, by default the first, as a figure. trials: see `plot`."""
+    from pflsweep.report import frame
+
+    return frame.plot_gains(trials, baseline)
+
+
+def _untracked(overrides: str | Sequence[str] | None, keys: dict[str, Any], several: bool = False) -> list[str]:
+    """Return the overrides of a call, without MLflow unless one of them names `tracking`."""
+    from pflsweep.config.overrides import words_of
+
+    words = words_of(overrides, keys, several)
+    return words if any(word.startswith("tracking") for word in words) else [*words, "tracking=none"]

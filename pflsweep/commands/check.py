@@ -46,7 +46,7 @@ def _parser() -> Parser:
     parser = Parser(prog="pflsweep check", description="The conformance suite on one method.")
     parser.add_argument("method", help="my_package.MyMethod, or the name of an algorithm")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="hyperparameters")
-    parser.add_argument("--config-dir", type=Path, help="folder that has algorithm/NAME.yaml files of your own")
+    parser.add_argument("--config-dir", "-cd", type=Path, help="folder that has algorithm/NAME.yaml files of your own")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""The command. Words come first (list, data, report, record, ui, check); everything else is Hydra's.
+"""The command line. A word is a command of COMMANDS; everything else trains, and is Hydra's.
 
 Nothing heavy is imported here, so that --help is quick.
 """
@@ -23,7 +23,11 @@ COMMANDS = {
     "record": "pflsweep.commands.record:main",
     "ui": "pflsweep.commands.ui:main",
     "check": "pflsweep.commands.check:main",
+    "doctor": "pflsweep.commands.doctor:main",
+    "completion": "pflsweep.commands.completion:main",
 }
+NO_OPTIONS = ("report", "ui", "record", "completion")  # commands that have no use for --config-dir
+CONFIG_DIR = ("--config-dir", "-cd")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -36,7 +40,8 @@ def _main(argv: list[str]) -> int:
     _show_log()
     try:
         _find_own()
-        if argv[:1] == ["--version"]:
+        argv = _command_first(argv)
+        if "--version" in argv:
             print(f"pflsweep {__version__}")
             return 0
         if argv and "=" not in argv[0] and not argv[0].startswith(("-", "+", "~")):
@@ -56,6 +61,31 @@ def _main(argv: list[str]) -> int:
             print(end.code, file=sys.stderr)
             return 1
         return end.code or 0
+
+
+def _command_first(argv: list[str]) -> list[str]:
+    """Return a command line with its command before the options that stand in front of it: `--config-dir DIR list
+    models` is `list --config-dir DIR models`. `help list` is `list --help`.
+    """
+    if argv[:1] == ["help"]:
+        argv = [*argv[1:], "--help"]
+    for at, word in enumerate(argv):
+        option = argv[at - 1] if at else ""
+        is_value = option in CONFIG_DIR or (option[:1] == "-" and "=" not in option and word not in COMMANDS)
+        if word[:1] != "-" and not is_value:
+            return [word, *argv[:at], *argv[at + 1 :]] if word in COMMANDS else argv
+    return argv
+
+
+def _without_config_dir(argv: list[str]) -> list[str]:
+    """Return the arguments of a command that has no use for options of one's own. Raises UserError where their folder
+    is not there.
+    """
+    from pflsweep.config.compose import folders
+
+    folders(config_dir_of(argv))
+    kept = [word for before, word in zip(["", *argv], argv, strict=False) if before not in CONFIG_DIR]
+    return [word for word in kept if word.partition("=")[0] not in CONFIG_DIR]
 
 
 def _find_own() -> None:
@@ -89,6 +119,8 @@ def _word(word: str, rest: list[str]) -> int:
             f"Unknown word '{word}'.{nearest(word, list(COMMANDS))} Known are: {', '.join(COMMANDS)}; "
             "or key=value to train, such as `pflsweep algorithm=fedavg` (see `pflsweep --help`)."
         )
+    if word in NO_OPTIONS:
+        rest = _without_config_dir(rest)
     module, _, function = COMMANDS[word].partition(":")
     return getattr(importlib.import_module(module), function)(rest) or 0
 
@@ -113,7 +145,7 @@ def _hydra(argv: list[str]) -> int:
     outcomes: list[Any] = []
     before, sys.argv = sys.argv, ["pflsweep", *overrides, *flags]
     try:
-        with hydra_errors(said, _config_dir(flags)):
+        with hydra_errors(said, config_dir_of(flags)):
             hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(_task(outcomes))()
     finally:
         sys.argv = before
@@ -205,11 +237,11 @@ def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
     return task
 
 
-def _config_dir(argv: list[str]) -> str | None:
+def config_dir_of(argv: list[str]) -> str | None:
     """The user's own config folder, for the words of an error message."""
     for argument, following in zip(argv, [*argv, ""][1:], strict=True):
-        if argument in ("--config-dir", "-cd"):
+        if argument in CONFIG_DIR:
             return following
-        if argument.startswith("--config-dir="):
+        if argument.startswith(tuple(f"{option}=" for option in CONFIG_DIR)):
             return argument.partition("=")[2]
     return None

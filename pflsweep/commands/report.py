@@ -82,7 +82,8 @@ def _parser(pages: list[str]) -> argparse.ArgumentParser:
         help="folder of a record, identity or its beginning, or names like 'pgfed-*'; default: all runs",
     )  # fmt: skip
     runs.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help=RUNS)
-    runs.add_argument("--out", type=Path, default=Path("report"), metavar="DIR", help="where to write (report)")
+    out = Path("reports/comparison")  # beside the pages of tables, in one folder
+    runs.add_argument("--out", type=Path, default=out, metavar="DIR", help=f"where to write ({out})")
     runs.add_argument("--baseline", metavar="METHOD", help="method to compare the others with (the first)")
     runs.add_argument("--target", type=float, metavar="PERCENT", help="tell the first round that reaches it")
     return parser

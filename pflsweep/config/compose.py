@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from traceback import extract_tb
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -21,6 +21,9 @@ from pflsweep.config.node import Node
 from pflsweep.config.overrides import check_hydra, no_interval, quoted, unreadable
 from pflsweep.util.errors import UserError, nearest, one_line
 from pflsweep.util.resources import shipped
+
+if TYPE_CHECKING:
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
 GROUPS = ("algorithm", *PLUGS, "model", "dataset", "partition", "train", "metrics", "study", "tracking")
 HYDRA_SAYS = (
@@ -114,11 +117,17 @@ def compose(overrides: list[str], config_dir: str | Path | None = None) -> Confi
     """A trial's Config as the command line would make it, from any working directory. Raises UserError."""
     overrides = [quoted(word) for word in overrides]
     check_single(overrides)
+    return compose_both(overrides, config_dir)[0]
+
+
+def compose_both(overrides: list[str], config_dir: str | Path | None = None) -> tuple[Config, dict[str, Any]]:
+    """Return the Config of a trial and the keys of a sweep, of overrides that may set both. Raises UserError."""
+    overrides = [quoted(word) for word in overrides]
     check_hydra(overrides, several=False)
     sources = _sources(config_dir)
     with hydra_errors(overrides, config_dir):
         composed = _compose(overrides, sources)
-        return config_of(composed, composed.hydra)
+        return config_of(composed, composed.hydra), command_of(composed)
 
 
 def config_of(composed: DictConfig, hydra: DictConfig) -> Config:
@@ -210,19 +219,30 @@ def _sources(config_dir: str | Path | None) -> list[str]:
 
 
 def _compose(overrides: list[str], sources: list[str]) -> DictConfig:
+    from hydra.types import RunMode
+
+    return _loader(sources).load_configuration("config", overrides=list(overrides), run_mode=RunMode.RUN)
+
+
+def loader_of(config_dir: str | Path | None) -> "ConfigLoaderImpl":
+    """Return what composes configs of pflsweep's groups and of one's own, as Hydra has it for a command."""
+    return _loader(_sources(config_dir))
+
+
+def _loader(sources: list[str]) -> "ConfigLoaderImpl":
     """Hydra's own loader, without the global state of its compose API: a notebook's Hydra stays as it is."""
     from hydra import version
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
     from hydra.core.plugins import Plugins
-    from hydra.types import RunMode
 
     Plugins.instance()  # registers the kinds of sources
     version.setbase("1.3")
     path = ConfigSearchPathImpl()
+    providers = {"pkg://hydra.conf": "hydra", f"file://{conf_dir()}": "main", "structured://": "schema"}
     for source in sources:
-        path.append("schema" if source == "structured://" else "pflsweep", source)
-    return ConfigLoaderImpl(path).load_configuration("config", overrides=list(overrides), run_mode=RunMode.RUN)
+        path.append(providers.get(source, "command-line"), source)
+    return ConfigLoaderImpl(path)
 
 
 @contextmanager
@@ -354,6 +374,11 @@ def unknown_key(key: str, known: list[str]) -> str:
     names = ", ".join(other.rpartition(".")[2] for other in siblings)
     has = f" '{head}' has: {names}." if names else f" '{head}' has no keys to set."
     return f"Unknown config key '{key}'.{guess}{has if head else ''} See `pflsweep --help`."
+
+
+def known_keys(overrides: list[str], config_dir: str | Path | None = None) -> list[str]:
+    """Return the keys that a command with these overrides may set, of trials and of sweeps."""
+    return _known_keys(overrides, _sources(config_dir))
 
 
 def _known_keys(overrides: list[str], sources: list[str]) -> list[str]:

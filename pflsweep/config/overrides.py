@@ -1,6 +1,10 @@
 """Overrides as text, before Hydra reads them: quotes that its grammar needs, its own keys, and what cannot be read."""
 
 import re
+import shlex
+from collections.abc import Iterable, Mapping
+from os import PathLike
+from typing import Any
 
 from pflsweep.config.keys import key_of, under
 from pflsweep.util.errors import UserError
@@ -20,6 +24,54 @@ QUOTES = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'")
 # text in quotes, or what stands between brackets, commas and quotes; an interpolation is a part of its text
 PARTS = re.compile(QUOTES.pattern + r"|(?:\$\{[^{}]*\}|\\.|[^\[\]{}(),'\"=])+")
 UNQUOTED = re.compile(r"[\w/\-\\+.$%*@?|: \t]", re.ASCII)  # what Hydra's grammar has in text without quotes
+
+
+PLAIN = re.compile(r"[\w/\-+.$%*@?|: ~]*")  # text that is one value of an override as it stands
+
+
+def words_of(given: str | Iterable[str] | None, keywords: Mapping[str, Any], several: bool = False) -> list[str]:
+    """Return the overrides of a call in Python: a text as a shell would divide it, or a list of them, then keywords.
+
+    A keyword's `__` is the dot of a key: train__lr=0.1 is train.lr=0.1. several: a list is then the values of a sweep,
+    otherwise it is a value itself. Raises UserError.
+    """
+    if isinstance(given, str):
+        try:
+            words = shlex.split(given)
+        except ValueError as error:
+            raise UserError(f"{given!r} cannot be divided into overrides as a shell would ({error}).") from error
+    else:
+        words = list(given or [])
+    if wrong := next((word for word in words if not isinstance(word, str)), None):
+        raise UserError(f"{wrong!r} is no text of the form key=value, as in 'train.lr=0.1'.")
+    for name, value in keywords.items():
+        key = name.replace("__", ".")
+        values = _listed(value)
+        text = _text(key, value) if values is None or not several else ",".join(_text(key, each) for each in values)
+        words.append(f"{'+' * (key == 'setting')}{key}={text}")  # a setting has no default that it would replace
+    return words
+
+
+def _listed(value: Any) -> list[Any] | None:
+    """Return the values of what is a list, also of numpy or pandas; None where it is one value."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    return list(value) if isinstance(value, list | tuple | range) else None
+
+
+def _text(key: str, value: Any) -> str:
+    """Return one value as an override has it. Raises UserError where it has no such text."""
+    values = _listed(value)
+    if values is not None:
+        return f"[{','.join(_text(key, each) for each in values)}]"
+    if hasattr(value, "tolist"):  # a number of numpy's
+        value = value.tolist()
+    if value is None or isinstance(value, bool | int | float):
+        return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+    if not isinstance(value, str | PathLike):
+        raise UserError(f"{key} is {value!r}, a {type(value).__name__}: it has to be a number, a text, a list or None.")
+    text = str(value)
+    return text if PLAIN.fullmatch(text) else "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def check_hydra(overrides: list[str], several: bool) -> None:

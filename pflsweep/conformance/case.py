@@ -52,6 +52,7 @@ class Case:
     precision: str = "fp32"
     compiled: int = 0
     images: bool = False
+    device: str = "cpu"  # where it is tried
 
     def simulation(
         self,
@@ -63,7 +64,7 @@ class Case:
     ) -> Simulation:
         """A fresh one. where: arguments of `world`; schedule: what differs from SCHEDULE."""
         dtype = torch.float32 if self.precision == "bf16" else torch.float64  # autocast leaves doubles alone
-        federation, model = fixture(**{"dtype": dtype, "images": self.images, **(where or {})})
+        federation, model = fixture(**{"dtype": dtype, "images": self.images, "device": self.device, **(where or {})})
         task = Task(model, self.precision, self.compiled)
         opt = optimiser(0.0, 0.0) if self.plain else optimiser(momentum=0.9, weight_decay=1e-3)
         verbs = watch(Verbs.of(self.make(task, opt, EPOCHS), *self.plugins(task, federation)))

@@ -30,6 +30,7 @@ Property = Callable[[Case], None]
 BEFORE = 2  # rounds until the state from which a property looks at one round
 MOST = 5 / CLIENTS  # a participation that leaves one client out and makes chunks of 2 uneven
 LONG = 30
+ROUNDING = 1e-8  # relative, after BEFORE rounds in double precision on two devices
 WARM_UP = 8  # by then everybody has been sampled
 
 
@@ -147,21 +148,28 @@ def labels_do_not_matter(case: Case) -> None:
         advance(plain, 1)
         advance(moved, 1)
         wanted = models(plain)
-        wanted["personal models"] = wanted["personal models"][order]
+        wanted["personal models"] = wanted["personal models"][torch.tensor(order)]
         assert_same(models(moved), wanted, f"round {plain.round} of relabelled clients", case.tolerance)
 
 
 def another_device_changes_nothing(case: Case) -> None:
     """on another device, as a GPU is one, all tensors lie there, and the numbers are the same"""
 
-    def trained(device: str) -> dict[str, Tensor]:
-        sim = advance(case.simulation(where={"device": device}, participation=MOST, chunk=CLIENTS), BEFORE)
-        losses = {f"{view} loss": torch.from_numpy(score.loss) for view, score in sim.evaluate().items()}
-        return {name: tensor.cpu() for name, tensor in {**models(sim), **known(sim), **losses}.items()}
-
     with another_device() as device:
-        there = trained(device)
-    assert_same(there, trained("cpu"), "on another device")
+        there = _trained_on(case, device)
+    assert_same(there, _trained_on(case, "cpu"), "on another device")
+
+
+def device_agrees_with_cpu(case: Case) -> None:
+    """on this device all tensors lie together, and the numbers are the CPU's but for rounding"""
+    there, here = _trained_on(case, case.device), _trained_on(case, "cpu")
+    assert_same(there, here, f"on {case.device}", max(case.tolerance, ROUNDING))
+
+
+def _trained_on(case: Case, device: str) -> dict[str, Tensor]:
+    sim = advance(case.simulation(where={"device": device}, participation=MOST, chunk=CLIENTS), BEFORE)
+    losses = {f"{view} loss": torch.from_numpy(score.loss) for view, score in sim.evaluate().items()}
+    return {name: tensor.cpu() for name, tensor in {**models(sim), **known(sim), **losses}.items()}
 
 
 def wire_is_exact(case: Case) -> None:
@@ -264,4 +272,9 @@ PROPERTIES: tuple[Property, ...] = (
     state_is_complete,
     hard_clients_are_survived,
     numbers_follow_the_seed,
+)
+# on a device that is really there, which takes the place of the one that is made up
+ON_A_DEVICE: tuple[Property, ...] = (
+    device_agrees_with_cpu,
+    *(each for each in PROPERTIES if each is not another_device_changes_nothing),
 )

@@ -85,6 +85,14 @@ class Record:
             self._read(name, _require_parquet, None)
         self._partition: pd.DataFrame | None = None
 
+    @classmethod
+    def as_of(cls, folder: str | Folder, rounds: int) -> "Record":
+        """Open a record as it was when it had finished so many rounds: more may be trained, or under way."""
+        record = cls(folder)
+        record.truncate(rounds)
+        record.status |= {"status": "finished", "target": rounds}
+        return record
+
     def verify(self) -> None:
         """Read all of every file that can be carried, where opening reads their ends. Raises Damaged."""
         for name in TABLES:

@@ -11,9 +11,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pflsweep.config.identity import NEUTRAL, RUNTIME, method_name, raised, whole
-from pflsweep.config.keys import PLUGS, under
+from pflsweep.config.keys import PLUGS, as_override, under
 from pflsweep.records.record import VIEWS, Record
 from pflsweep.records.select import finished
+from pflsweep.report import naming
 from pflsweep.report.figures import Curve
 from pflsweep.report.stats import Interval, interval, over_seeds
 from pflsweep.util.errors import UserError, nearest
@@ -121,19 +122,27 @@ def newcomers_accuracy(record: HasNewcomers) -> pd.Series:
     return (table["correct"] / table["n"]).groupby(table["epoch"]).mean()
 
 
-def banded(label: str, seeds: list[pd.Series], half: Callable[[Array], float] | None = None) -> Curve:
-    """A series for each seed as one curve: the mean of what all of them have. half: of the numbers at one place, half
-    the width of the band; without it, and of one seed, there is none.
+def banded(label: str, seeds: list[pd.Series], edges: Callable[[Array], tuple[float, float]] | None = None) -> Curve:
+    """A series for each seed as one curve: the mean of what all of them have. edges: of the numbers at one place, where
+    the band ends; without it, and of one seed, there is none.
     """
     wide = pd.concat(seeds, axis=1, join="inner").sort_index()
     values, at = wide.to_numpy(dtype=float), wide.index.to_numpy(dtype=float)
     mean = values.mean(axis=1)
-    away = np.array([half(each) for each in values]) if half and len(seeds) > 1 else np.zeros(len(mean))
-    return Curve(label, at, mean, mean - away, mean + away)
+    low, high = mean, mean
+    if edges and len(seeds) > 1:
+        low, high = np.array([edges(each) for each in values]).reshape(-1, 2).T
+    return Curve(label, at, mean, low, high)
 
 
-def _t_half(values: Array) -> float:
-    return over_seeds(values).half
+def _interval(values: Array) -> tuple[float, float]:
+    return over_seeds(values)[1:3]
+
+
+def band_of(rows: "Iterable[Row]") -> str:
+    """Return what the bands of some rows' curves are; "" where none has one."""
+    kinds = dict.fromkeys(row.interval.kind for row in rows if len(row.records) > 1)
+    return f"band: {' or '.join(kinds)}" if kinds else ""
 
 
 @dataclass(frozen=True)
@@ -164,13 +173,13 @@ class Row:
         return float(np.mean([getattr(each, name) for each in self.summaries]))
 
     def curve(self) -> Curve:
-        """Mean over seeds of the rounds that all of them evaluated; the band is the t-interval over seeds."""
-        return banded(self.label, [by_round(record) for record in self.records], _t_half)
+        """Mean over seeds of the rounds that all of them evaluated; the band is their interval (see `over_seeds`)."""
+        return banded(self.label, [by_round(record) for record in self.records], _interval)
 
     def newcomers(self) -> Curve | None:
         """The same of the clients that took part in no round, by epoch of fine-tuning; None where there are none."""
         curves = [curve for record in self.records if len(curve := newcomers_accuracy(record))]
-        return banded(self.label, curves, _t_half) if curves else None
+        return banded(self.label, curves, _interval) if curves else None
 
     def gains(self, baseline: "Row") -> list[Array]:
         """Per-client differences to the baseline, one array for each seed that both have."""
@@ -183,18 +192,11 @@ class Row:
 class Setting:
     """Runs that may stand in one table: equal in all but method, hyperparameters and seed."""
 
+    name: str  # of which there is no other among the settings of a report
     config: dict[str, Any]  # flat: what they share
-    apart: list[str]  # the keys in which it differs from other settings of the same report
-    named: list[str]  # those of them that its name has
+    apart: list[str]  # the keys in which settings of the same report differ
     records: list[Record]  # finished or not
     rows: list[Row]  # with a finished run each
-
-    @property
-    def name(self) -> str:
-        """Dataset, partition, model, and keys by which others differ: no other setting has the same name."""
-        meta = self.records[0].meta
-        shown = [f"{key.rpartition('.')[2]}={self.config.get(key)}" for key in self.named]
-        return ", ".join([meta["dataset"], meta["partition"], meta["model"], *shown])
 
     @property
     def newcomers(self) -> list[Curve]:
@@ -219,23 +221,11 @@ def settings(records: Iterable[Record], searched: Collection[str] = (), partial:
     for record in records:
         groups.setdefault(json.dumps(setting_of(record, searched), sort_keys=True), []).append(record)
     rows = {key: _rows(group, searched, partial) for key, group in groups.items()}
-    shown = [json.loads(key) for key in groups if rows[key]]
-    keys = sorted({key for config in shown for key in config})
-    apart = [key for key in keys if len({str(config.get(key)) for config in shown}) > 1]
-    named = _naming(apart, shown)
-    return [Setting(json.loads(key), apart, named, group, rows[key]) for key, group in groups.items()]
-
-
-def _naming(apart: list[str], configs: list[dict[str, Any]]) -> list[str]:
-    """The first three keys, or as many more as tell all settings apart. Dataset, partition and model have their names
-    anyway.
-    """
-    keys = [key for key in apart if key not in ("dataset", "partition", "model")]
-    for n in range(3, len(keys)):
-        told = [key for key in apart if key in keys[:n] or key not in keys]
-        if len({tuple(str(config.get(key)) for key in told) for config in configs}) == len(configs):
-            return keys[:n]
-    return keys
+    configs = {key: json.loads(key) for key in groups}
+    apart = naming.telling([config for key, config in configs.items() if rows[key]])
+    options = [tuple(str(group[0].meta[each]) for each in naming.OPTIONS) for group in groups.values()]
+    names = dict(zip(groups, naming.names(options, list(configs.values())), strict=True))
+    return [Setting(names[key], configs[key], apart, group, rows[key]) for key, group in groups.items()]
 
 
 def check_baseline(found: list[Setting], method: str | None) -> None:
@@ -298,8 +288,14 @@ def _label(record: Record, siblings: list[Record], searched: Collection[str]) ->
     """The method, with the hyperparameters in which its rows differ."""
     mine, others = _hyper(record, searched), [_hyper(each, searched) for each in siblings]
     apart = [key for key in mine if any(other.get(key) != mine[key] for other in others)]
-    detail = ", ".join(f"{key.removeprefix('algorithm.')}={mine[key]}" for key in apart)
-    return method_of(record) + (f" ({detail})" if detail else "")
+    sources = list(dict.fromkeys(str(other.get("code")) for other in others))
+    detail = [
+        # hashes of source of the user's own, which nobody can read
+        f"source {sources.index(str(mine[key])) + 1}" if key == "code"
+        else f"{key.removeprefix('algorithm.')}={as_override(mine[key])}"
+        for key in apart
+    ]  # fmt: skip
+    return method_of(record) + (f" ({', '.join(detail)})" if detail else "")
 
 
 def _hyper(record: Record, searched: Collection[str]) -> dict[str, Any]:

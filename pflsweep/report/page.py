@@ -8,7 +8,7 @@ from pflsweep.config.keys import PLUGS, as_override
 from pflsweep.records.record import Record
 from pflsweep.records.select import Chosen
 from pflsweep.report import figures, html, style, tables, template
-from pflsweep.report.compare import Row, Setting, check_baseline, settings
+from pflsweep.report.compare import Row, Setting, band_of, check_baseline, settings
 from pflsweep.report.markdown import code, inline
 from pflsweep.util.archive import ArchivePath
 
@@ -26,9 +26,7 @@ def write(chosen: Chosen, out: Path, baseline: str | None, goal: float | None = 
         "runs.md",
         count=sum(len(row.records) for setting in found for row in setting.rows),
         searches=_searches(chosen),
-        differ=[
-            (key, [each.config.get(key, tables.NONE) for each in found]) for key in (found[0].apart if found else ())
-        ],
+        differ=[(key, [_told(each.config.get(key)) for each in found]) for key in (found[0].apart if found else ())],
         sections=[_section(*each, baseline, goal, out, chosen) for each in zip(found, ends, strict=True)],
         left_out=_left_out(chosen),
     )
@@ -36,6 +34,11 @@ def write(chosen: Chosen, out: Path, baseline: str | None, goal: float | None = 
     path.write_text(text)
     (out / "runs.html").write_text(html.page(text, out))
     return path
+
+
+def _told(value: Any) -> str:
+    """Return a value as a table of settings has it, which says neither null nor what a setting has no key for."""
+    return tables.NONE if value is None else as_override(value)
 
 
 def _section(
@@ -67,7 +70,7 @@ def _reconstructions(rows: list[Row]) -> list[str]:
 
 def draw(setting: Setting, base: Row | None, out: Path, suffix: str = "") -> dict[str, str]:
     """Saves the figures of a setting as PNG and SVG; file stem -> what it shows."""
-    band = "band: 95% CI over seeds" if any(len(row.records) > 1 for row in setting.rows) else ""
+    band = band_of(setting.rows)
     curves = figures.accuracy([row.curve() for row in setting.rows], f"Personal models, {setting.name}", band)
     style.save(curves, out / f"accuracy{suffix}")
     made = {f"accuracy{suffix}": "accuracy by round"}

@@ -7,15 +7,17 @@ from numpy.typing import ArrayLike, NDArray
 
 LEVEL = 0.95
 RESAMPLES = 10_000
+# With two seeds t(1) is 12.7: the interval of two accuracies 25 points apart would be 317 points wide
+FEW = 3  # seeds; of fewer there is no interval over seeds, only their range
 
 
 class Interval(NamedTuple):
-    """A mean with its 95% confidence interval, and what the interval is over."""
+    """A mean with an interval of possible values, and what the interval is."""
 
     mean: float
     low: float
     high: float
-    over: str  # "clients" (bootstrap) or "seeds" (Student's t)
+    kind: str  # what a table's heading says
 
     @property
     def half(self) -> float:
@@ -29,23 +31,35 @@ def over_clients(values: ArrayLike, seed: int = 0) -> Interval:
     picks = np.random.default_rng(seed).integers(len(x), size=(RESAMPLES, len(x)))
     means = x[picks].mean(axis=1)
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(x.mean()), float(low), float(high), "clients")
+    return Interval(float(x.mean()), float(low), float(high), f"{LEVEL:.0%} CI over clients")
 
 
-def over_seeds(values: ArrayLike) -> Interval:
-    """t-interval of the mean over seeds: mean +- t(n - 1) * s / sqrt(n), s with n - 1 in the denominator."""
+def over_seeds(values: ArrayLike, least: float = 0.0, most: float = 1.0) -> Interval:
+    """Return the t-interval of the mean over seeds: mean +- t(n - 1) * s / sqrt(n), s with n - 1 in the denominator; of
+    fewer than FEW seeds their range. least, most: possible values of a mean, which the interval does not leave.
+    """
     from scipy.special import stdtrit  # scipy.stats would cost a second to import
 
     x = _finite(values)
-    half = float(stdtrit(len(x) - 1, (1 + LEVEL) / 2)) * x.std(ddof=1) / len(x) ** 0.5
-    return Interval(float(x.mean()), float(x.mean() - half), float(x.mean() + half), "seeds")
+    mean = float(x.mean())
+    if len(x) < FEW:
+        return Interval(mean, float(x.min()), float(x.max()), f"range of {len(x)} seeds")
+    half = float(stdtrit(len(x) - 1, (1 + LEVEL) / 2)) * float(x.std(ddof=1)) / len(x) ** 0.5
+    return Interval(mean, max(mean - half, least), min(mean + half, most), f"{LEVEL:.0%} CI over {len(x)} seeds")
 
 
-def interval(by_seed: list[NDArray[np.float64]]) -> Interval:
-    """Of the per-client values of each seed: over seeds where there are several, else over clients."""
+def interval(by_seed: list[NDArray[np.float64]], least: float = 0.0, most: float = 1.0) -> Interval:
+    """Return the interval of a mean of per-client values, an array a seed: over seeds where there are several, else
+    over clients. least, most: as for `over_seeds`.
+    """
     if len(by_seed) > 1:
-        return over_seeds([_finite(values).mean() for values in by_seed])
+        return over_seeds([_finite(values).mean() for values in by_seed], least, most)
     return over_clients(by_seed[0])
+
+
+def gain(by_seed: list[NDArray[np.float64]]) -> Interval:
+    """Return the interval of a mean difference of accuracies, which lies in [-1, 1]."""
+    return interval(by_seed, -1.0, 1.0)
 
 
 def _finite(values: ArrayLike) -> NDArray[np.float64]:

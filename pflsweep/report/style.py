@@ -1,8 +1,10 @@
 """How every figure of pflsweep looks: one palette, one size, one way to save."""
 
+import io
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from itertools import count
 from pathlib import Path
 from textwrap import fill
@@ -65,14 +67,28 @@ def _in_style() -> Iterator[None]:
         yield
 
 
+@cache
+def _figure_class() -> type["Figure"]:
+    """Return matplotlib's figure, which comes late, as one that a notebook shows without pyplot."""
+    from matplotlib import figure
+
+    class Figure(figure.Figure):
+        def _repr_png_(self) -> bytes:
+            file = io.BytesIO()
+            with _in_style():
+                self.savefig(file, dpi="figure")
+            return file.getvalue()
+
+    return Figure
+
+
 @contextmanager
 def figure(width: float = 6.4, height: float = 4.0, **subplots: Any) -> Iterator[tuple["Figure", Any]]:
     """A new figure and its axes in our style, without pyplot (nothing global, no window, no backend)."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     with _in_style():
-        made = Figure(figsize=(width, height), layout="constrained")
+        made = _figure_class()(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(made)
         yield made, made.subplots(**subplots)
 

@@ -9,7 +9,7 @@ import pandas as pd
 from pflsweep.records.record import Record
 from pflsweep.report import markdown
 from pflsweep.report.compare import Row, Setting, asked, at_last, evaluated, rounds_to, settings, spoken
-from pflsweep.report.stats import interval
+from pflsweep.report.stats import Interval, gain
 
 NONE = "-"
 
@@ -17,15 +17,17 @@ NONE = "-"
 def accuracy(setting: Setting, baseline: Row | None) -> pd.DataFrame:
     """Percent; a row a method."""
     against = f"minus {baseline.label}" if baseline else "minus baseline"
+    intervals, gains = _spans(setting.rows), [_gain(row, baseline) for row in setting.rows]
+    kinds = dict.fromkeys(got.kind for got in gains if isinstance(got, Interval))
+    beside = f" [{next(iter(kinds))}]" if len(kinds) == 1 else ""
     lines = []
-    for row in setting.rows:
-        ci = row.interval
+    for row, (heading, span), got in zip(setting.rows, intervals, gains, strict=True):
         lines.append({
             "method": row.label,
             "seeds": _seeds(row),
-            "last round": _percent(ci.mean),
-            "95% CI": f"[{_percent(ci.low)}, {_percent(ci.high)}] over {ci.over}",
-            f"{against} [95% CI]": _gain(row, baseline),
+            "last round": _percent(row.interval.mean),
+            heading: span,
+            f"{against}{beside}": got if isinstance(got, str) else _signed(got, named=len(kinds) > 1),
             "best round": _best(row),
             "std over clients": _percent(row.mean("std")),
             "worst 10%": _percent(row.mean("worst10")),
@@ -102,17 +104,19 @@ def brief(records: Sequence[Record], searched: Collection[str] = (), partial: Co
     searched, partial: as for `settings`.
     """
     found = settings(records, searched, partial)
+    spans = iter(_spans([row for setting in found for row in setting.rows]))
     lines = []
     for setting in found:
         where = {"setting": setting.name} if len(found) > 1 else {}
         for row in setting.rows:
+            heading, span = next(spans)
             sent = row.mean("floats_down") + row.mean("floats_up")
             lines.append({
                 **where,
                 "method": row.label,
                 "seeds": _seeds(row),
                 "accuracy %": _percent(row.interval.mean),
-                "95% CI": f"[{_percent(row.interval.low)}, {_percent(row.interval.high)}]",
+                heading: span,
                 "std over clients": _percent(row.mean("std")),
                 "rounds": _span([s.rounds for s in row.summaries]),
                 "seconds": f"{row.mean('seconds'):,.1f}",
@@ -138,14 +142,35 @@ def _best(row: Row) -> str:
     return f"{_percent(row.mean('best'))} (round {_span([s.best_round for s in row.summaries])})"
 
 
-def _gain(row: Row, baseline: Row | None) -> str:
+def _spans(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """Return for each row the heading and the cell of its interval. What it is stands in the heading where it is the
+    same for all rows, else in the cells.
+    """
+    kinds = dict.fromkeys(row.interval.kind for row in rows)
+    heading = next(iter(kinds)) if len(kinds) == 1 else "interval"
+    named = len(kinds) > 1
+    return [
+        (heading, f"[{_percent(ci.low)}, {_percent(ci.high)}]{f' {ci.kind}' if named else ''}")
+        for ci in (row.interval for row in rows)
+    ]
+
+
+def _gain(row: Row, baseline: Row | None) -> Interval | str:
+    """Return what a row gains over the baseline, or why there is no such number."""
     if baseline is None or row is baseline:
         return NONE
     pairs = row.gains(baseline)
-    if not pairs:
-        return "no seed in common"
-    ci = interval(pairs)
-    return f"{100 * ci.mean:+.2f} [{100 * ci.low:+.2f}, {100 * ci.high:+.2f}]"
+    return gain(pairs) if pairs else "no seed in common"
+
+
+def _signed(ci: Interval, named: bool) -> str:
+    text = f"{_points(ci.mean)} [{_points(ci.low)}, {_points(ci.high)}]"
+    return f"{text} {ci.kind}" if named else text
+
+
+def _points(value: float) -> str:
+    text = f"{100 * value:+.2f}"
+    return "+0.00" if text == "-0.00" else text
 
 
 def _client_gain(row: Row, baseline: Row) -> str:
@@ -154,7 +179,7 @@ def _client_gain(row: Row, baseline: Row) -> str:
     if not pairs:
         return NONE
     mean, std = (sum(map(take, pairs)) / len(pairs) for take in (np.mean, np.std))
-    return f"{100 * mean:+.2f} ({100 * std:.2f})"
+    return f"{_points(mean)} ({100 * std:.2f})"
 
 
 def _reached(rounds: list[float]) -> str:

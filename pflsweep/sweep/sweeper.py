@@ -15,6 +15,7 @@ from pflsweep.util.errors import UserError, without_password
 if TYPE_CHECKING:  # Hydra imports this module for --help too
     from pflsweep.sweep.command import Command
     from pflsweep.sweep.plan import Plan
+    from pflsweep.sweep.queue import Queue
 
 
 def _finishing() -> None:
@@ -26,7 +27,16 @@ class TrialSweeper(BasicSweeper):
     """All trials are checked before one is trained, and one that fails does not end the others."""
 
     def sweep(self, arguments: list[str]) -> None:
-        """Exits with 1 where a trial failed. Raises UserError on bad input, KeyboardInterrupt on Ctrl-C."""
+        """Exits with 1 where a trial failed, with 2 where all failed of bad input. Raises as `train`."""
+        _, code = self.train(arguments)
+        if code:
+            raise SystemExit(code)
+
+    def train(self, arguments: list[str]) -> "tuple[Queue | None, int]":
+        """Train what is not trained yet. Return the queue, None where there was only a plan, and the exit code.
+
+        Raises UserError on bad input, KeyboardInterrupt on Ctrl-C.
+        """
         from pflsweep.sweep import launch, planner
         from pflsweep.sweep.status import summary
 
@@ -42,10 +52,10 @@ class TrialSweeper(BasicSweeper):
         launch.check(plan, self.launcher)
         if command.plan:
             print(summary.estimate(plan))
-            return
-        self._run(plan, command)
+            return None, 0
+        return self._run(plan, command)
 
-    def _run(self, plan: "Plan", command: "Command") -> None:
+    def _run(self, plan: "Plan", command: "Command") -> "tuple[Queue, int]":
         from pflsweep.sweep import launch, ledger
         from pflsweep.sweep.queue import Queue
         from pflsweep.sweep.status import summary
@@ -72,6 +82,8 @@ class TrialSweeper(BasicSweeper):
         if track:
             open_sweep(cfg, plan.id, plan.name)
         if unfinished:
+            if launch.is_here(plan, self.launcher) and (said := summary.forecast(plan)):
+                print(said, file=sys.stderr)
             try:
                 with View(plan, lambda queue: ledger.write(queue, self._said)):
                     launch.run(queue, self.launcher)
@@ -99,9 +111,7 @@ class TrialSweeper(BasicSweeper):
                         send(cfg, record)
             if track:
                 tag_superseded(cfg, plan.id, superseded)
-            code = summary.conclude(queue, track)
-        if code:
-            raise SystemExit(code)
+            return queue, summary.conclude(queue, track)
 
     def _own_options(self) -> list[str]:
         """The flag of a folder with options of one's own."""

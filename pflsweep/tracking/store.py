@@ -200,6 +200,33 @@ def check_file(file: Path) -> bool:
     return new or not tables
 
 
+def check_store(options: Mapping[str, Any]) -> str:
+    """Return what the store of tracking's options is, without making anything. Raises UserError where it cannot be
+    used.
+    """
+    uri = uri_of(options)
+    file, shown = sqlite_file(uri), without_password(uri)
+    with explained(uri):
+        if file is not None:
+            if not file.parent.is_dir() or not os.access(file.parent, os.W_OK):
+                raise UserError(f"{file.parent}, the folder of {shown}, is not there, or you may not write to it.")
+            if not file.exists():
+                return f"{shown}, which the first trial makes"
+            check_file(file)
+        elif uri.startswith("http"):
+            for name, value in SETTINGS.items():
+                os.environ.setdefault(name, value)
+            from mlflow import MlflowClient
+
+            _quiet()
+            MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
+        elif uri.startswith("sqlite:"):
+            raise _no_store(uri)
+        else:
+            check_server(uri)
+    return f"{shown} answers"
+
+
 @contextmanager
 def explained(uri: str) -> Iterator[None]:
     """Turns whatever a store says at its opening into a UserError."""

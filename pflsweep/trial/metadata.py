@@ -51,7 +51,7 @@ def describe(config: Config, parts: Parts) -> dict[str, Any]:
         "shape": list(dataset.shape),
         "classes": dataset.classes,
         "statistics": parts.federation.statistics(),
-        "commit": _commit(),
+        "commit": commit(),
         "version": __version__,
         "environment": _environment(parts),
     }
@@ -121,7 +121,7 @@ def _environment(parts: Parts) -> dict[str, Any]:
 
 
 @cache  # the code that runs is the one that was there at the start
-def _commit() -> str | None:
+def commit() -> str | None:
     """The commit of pflsweep's own checkout, None where it is installed from a wheel; -dirty with other changes."""
     package = Path(__file__).parents[1]
     root = package.parent

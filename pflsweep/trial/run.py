@@ -27,6 +27,7 @@ from pflsweep.ops import memory
 from pflsweep.records.checkpoint import Checkpoint
 from pflsweep.records.content import CHECKPOINT, MODELS
 from pflsweep.records.record import Record
+from pflsweep.report.tables import brief
 from pflsweep.studies.study import Study
 from pflsweep.tracking.run import Listener, open_run, send
 from pflsweep.trial.build import Parts, build, build_model, config_of_model
@@ -80,9 +81,7 @@ class Result:
 
     def __init__(self, folder: Path, rounds: int, trained: Config | None = None) -> None:
         """trained: the config that the trial was trained with, where the caller has composed it."""
-        self.record = Record(folder)
-        self.record.truncate(rounds)
-        self.record.status |= {"status": "finished", "target": rounds}  # more rounds may be under way
+        self.record = Record.as_of(folder, rounds)
         self.config: dict[str, Any] = self.record.config
         self._trained = trained
 
@@ -95,6 +94,14 @@ class Result:
     def clients(self) -> pd.DataFrame:
         """One row a client, view, target and evaluated round."""
         return self.record.clients
+
+    def __repr__(self) -> str:
+        """Return the table that ends a command, of this trial."""
+        return f"{self.record.meta['name']} ({self.record.place})\n{brief([self.record]).to_string(index=False)}"
+
+    def _repr_html_(self) -> str:
+        """Return the same table as notebooks show it."""
+        return brief([self.record]).to_html(index=False, border=0)
 
     @property
     def personal_accuracy(self) -> Accuracy:

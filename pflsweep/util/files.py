@@ -46,7 +46,7 @@ def full(error: BaseException | None, place: Path | str) -> DiskFull | None:
     """Return the error for the user if `error`, or what it came from, says that a disk is full or read-only. place: the
     folder that was written to, or the address of a server.
     """
-    there = _existing(place) if isinstance(place, Path) else None
+    there = existing(place) if isinstance(place, Path) else None
     while error is not None and not isinstance(error, DiskFull):
         little = there is not None and shutil.disk_usage(there).free < LITTLE
         found = FULL_TEXT.search(str(error)) or (SQLITE_TEXT.search(str(error)) if little else None)
@@ -63,10 +63,10 @@ def full(error: BaseException | None, place: Path | str) -> DiskFull | None:
 
 def free(folder: Path) -> str:
     """Return how much space a folder's disk has left, for messages; of a folder that is missing, its parent's."""
-    return f"{shutil.disk_usage(_existing(folder)).free / 1e6:,.1f} MB"
+    return f"{shutil.disk_usage(existing(folder)).free / 1e6:,.1f} MB"
 
 
-def _existing(folder: Path) -> Path:
+def existing(folder: Path) -> Path:
     """Return the folder, or the nearest one above it that exists."""
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 

@@ -16,6 +16,7 @@ from pflsweep import __version__
 from pflsweep.commands import main as commands_main
 from pflsweep.commands.list import GROUPS
 from pflsweep.commands.main import main
+from pflsweep.sweep.status import summary
 
 SMALL = ["tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.rounds=2"]
 COMMAND = "import sys; from pflsweep.commands.main import main; sys.exit(main())"
@@ -133,7 +134,77 @@ def test_list_spaces_has_each_method_with_the_sources_of_its_grids(
     assert share[-6:] == ["0.05", "to", "1", "FedALA,", "table", "1"]
 
 
+def test_help_is_in_groups_and_names_every_command(capsys: pytest.CaptureFixture) -> None:
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    heads = ["Commands", "Most used keys", "Options, before or after", "Config groups", "Every key", "Where more is"]
+    places = [out.index(head) for head in heads]
+    assert places == sorted(places)
+    commands = out[places[0] : places[1]]
+    assert re.findall(r"^ {2}(\w+) ", commands, re.MULTILINE) == list(commands_main.COMMANDS)
+    assert "${" not in out
+    first = out[: places[3]].splitlines()
+    assert len(first) < 45, "one screen"
+    assert max(map(len, first)) <= 100
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--config-dir", "own", "list", "algorithms"],
+        ["--config-dir=own", "list", "algorithms"],
+        ["list", "--config-dir", "own", "algorithms"],
+        ["list", "algorithms", "-cd", "own"],
+        ["-cd", "own", "list", "algorithms"],
+    ],
+)
+def test_options_stand_before_or_after_a_command(argv: list[str], capsys: pytest.CaptureFixture) -> None:
+    Path("own/algorithm").mkdir(parents=True)
+    Path("own/algorithm/mine.yaml").write_text("_target_: pflsweep.algorithms.fedavg.FedAvg\n")
+    assert main(argv) == 0
+    assert "\nmine " in capsys.readouterr().out
+
+
+def test_a_folder_of_options_that_is_called_as_a_command_is_a_folder(capsys: pytest.CaptureFixture) -> None:
+    Path("list/algorithm").mkdir(parents=True)
+    Path("list/algorithm/mine.yaml").write_text("_target_: pflsweep.algorithms.fedavg.FedAvg\n")
+    assert main(["--config-dir", "list", "algorithm=mine", "--cfg", "job"]) == 0
+    assert "FedAvg" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("argv", [["help", "list"], ["--help", "list"], ["list", "--help"]])
+def test_help_of_a_command_wherever_it_is_asked_for(argv: list[str], capsys: pytest.CaptureFixture) -> None:
+    assert main(argv) == 0
+    assert capsys.readouterr().out.startswith("usage: pflsweep list")
+
+
+def test_commands_that_need_no_options_of_ones_own_take_their_folder(capsys: pytest.CaptureFixture) -> None:
+    assert main(["--config-dir", "own", "report", "runs"]) == 2
+    assert "There is no folder 'own' of config groups" in capsys.readouterr().err
+    Path("own").mkdir()
+    assert main(["--config-dir", "own", "report", "runs", "--runs", "nowhere"]) == 2
+    assert "There is no folder of runs 'nowhere'" in capsys.readouterr().err
+
+
+def test_a_long_sweep_says_so_before_it_starts_and_a_short_one_does_not(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["-m", "algorithm=local,fedavg", *SMALL]
+    assert main([*command, "paths.runs=a"]) == 0
+    assert "on this machine" not in capsys.readouterr().err
+    monkeypatch.setattr(summary, "LONG", 0)
+    assert main([*command, "paths.runs=b"]) == 0
+    before, _, after = capsys.readouterr().err.partition(": 2 trials")
+    assert re.search("at least .* on this machine with 1 worker, by the speed of plain gradient steps", before)
+    assert "on this machine" not in after
+    assert main([*command, "seed=1", "paths.runs=b"]) == 0
+    assert re.search(r"about .* by the speed of its own runs \(2\)", capsys.readouterr().err)
+    assert summary.duration(3.6 * 86400) == "3.6 days"
+
+
 def test_version(capsys: pytest.CaptureFixture) -> None:
+    assert main(["list", "--version"]) == 0
+    assert capsys.readouterr().out == f"pflsweep {__version__}\n"
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"pflsweep {__version__}\n"
 
@@ -235,7 +306,7 @@ def test_the_next_command_that_is_named_works(capsys: pytest.CaptureFixture) -> 
     command = re.search("`pflsweep (report [^`]*)`", capsys.readouterr().out)
     assert command
     assert main(shlex.split(command[1])) == 0
-    assert Path("report/runs.md").exists()
+    assert Path("reports/comparison/runs.md").exists()
 
 
 @pytest.mark.slow

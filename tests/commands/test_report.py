@@ -28,9 +28,9 @@ def here(tmp_path, monkeypatch):
 
 def test_a_report_of_all_runs(here, capsys):
     assert main(["runs"]) == 0
-    text = (here / "report/runs.md").read_text()
-    assert "| fedavg | 1 | 50.00 | [" in text
-    assert "] over clients |" in text
+    text = (here / "reports/comparison/runs.md").read_text()
+    assert "| fedavg | 1 | 50.00 | \\[" in text
+    assert "| last round | 95% CI over clients | minus fedavg [95% CI over clients] |" in text
     assert "60.00 (round 2)" in text
     assert "+10.00 [+0.00, +20.00] |" in text
     assert "fedala-digits-dirichlet-0" in text.split("## In no table")[1]
@@ -41,12 +41,12 @@ def test_a_report_of_all_runs(here, capsys):
     assert "1 not finished" in capsys.readouterr().out
     for name in ("accuracy", "gains"):
         assert f"({name}.png)" in text
-        assert (here / f"report/{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (here / f"reports/comparison/{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_rounds_to_a_target_on_request(here):
     main(["runs", "--target", "65"])
-    text = (here / "report/runs.md").read_text()
+    text = (here / "reports/comparison/runs.md").read_text()
     assert "rounds to 65%" in text
     table = [line for line in text.split("Other metrics")[1].splitlines() if line.startswith("| ")]
     assert table[2].startswith("| fedavg |")
@@ -74,11 +74,11 @@ def test_the_figures_series_are_the_numbers(here):
 def test_settings_have_sections_of_their_own(here):
     finished(here / "runs", "fedavg", [1, 1, 1, 1], train__lr=0.5)
     main(["runs", "--baseline", "pgfed"])
-    text = (here / "report/runs.md").read_text()
+    text = (here / "reports/comparison/runs.md").read_text()
     assert "| `train.lr` | 0.05 | 0.5 |" in text
     assert "No finished run of the baseline pgfed in this setting" in text
-    assert (here / "report/accuracy-1.svg").exists()
-    assert (here / "report/accuracy-2.svg").exists()
+    assert (here / "reports/comparison/accuracy-1.svg").exists()
+    assert (here / "reports/comparison/accuracy-2.svg").exists()
 
 
 @pytest.mark.parametrize("word", ["pgfed-*", "pgfed-digits-dirichlet-0", "IDENTITY", "FOLDER"])
@@ -108,14 +108,14 @@ def test_bad_input(argv, message, here):
     (here / "runs/file").touch()
     with pytest.raises(UserError, match=message):
         main(argv)
-    assert not (here / "report").exists()
+    assert not (here / "reports").exists()
 
 
 def test_a_damaged_record_is_named(here):
     folder = finished(here / "runs", "local", [1, 1, 1, 1]).folder
     (folder / "rounds.parquet").write_bytes(b"PAR1 and no more")
     main(["runs"])
-    text = (here / "report/runs.md").read_text()
+    text = (here / "reports/comparison/runs.md").read_text()
     assert "rounds.parquet cannot be read" in text.split("## In no table")[1]
     assert "| local |" not in text
 
@@ -140,8 +140,8 @@ def test_sessions_and_own_code_are_told_apart(here):
         record.begin()
         record.set_status(status="finished")
     main(["runs"])
-    text = (here / "report/runs.md").read_text()
-    assert "| mine (code=['aaaa']) | 1 |" in text
+    text = (here / "reports/comparison/runs.md").read_text()
+    assert "| mine (source 1) | 1 |" in text
     assert "0123456789abcdef, then later-aaaa (mine-digits-dirichlet-1)" in text
 
 
@@ -154,7 +154,7 @@ def test_a_record_of_several_versions_of_the_code_is_marked(here):
         record.begin()
         train(record, [[4, 6, 6, 8]] * 2).set_status(status="finished")
     main(["runs"])
-    text = (here / "report/runs.md").read_text()
+    text = (here / "reports/comparison/runs.md").read_text()
     assert "- pgfed-digits-dirichlet-2: its rounds were trained by 2 versions of the code" in text
     assert text.count("versions of the code") == 1
 
@@ -165,7 +165,7 @@ def test_a_trial_counts_once(here):
     own = next(record for record in choose(runs, []).done if record.meta["method"] == "fedavg")
     shutil.copytree(own.folder, runs / "backup")
     main(["runs"])
-    text = (here / "report/runs.md").read_text()
+    text = (here / "reports/comparison/runs.md").read_text()
     assert "- runs/backup is a copy of " in text
     row = next(line for line in text.splitlines() if line.startswith("| fedavg |"))
     assert row.split("|")[2].strip() == "1"
@@ -175,8 +175,8 @@ def test_what_a_record_says_is_no_html(here):
     record = create(here / "runs", "local")
     record.set_status(status="failed", error="TypeError: <lambda>() missing & gone")
     main(["runs"])
-    assert "TypeError: &lt;lambda&gt;() missing &amp; gone" in (here / "report/runs.md").read_text()
-    assert "TypeError: &lt;lambda&gt;() missing &amp; gone" in (here / "report/runs.html").read_text()
+    assert "TypeError: &lt;lambda&gt;() missing &amp; gone" in (here / "reports/comparison/runs.md").read_text()
+    assert "TypeError: &lt;lambda&gt;() missing &amp; gone" in (here / "reports/comparison/runs.html").read_text()
 
 
 def test_many_series_can_be_told_apart():

@@ -339,9 +339,9 @@ def test_text_of_a_record_is_markup_in_no_page(capsys: pytest.CaptureFixture) ->
     failed.set_status(status="failed", error=BAD)
     assert report(["runs"]) == 0
     capsys.readouterr()
-    text = Path("report/runs.md").read_text()
-    require_harmless(text, Path("report"))
-    page = Path("report/runs.html").read_text()
+    text = Path("reports/comparison/runs.md").read_text()
+    require_harmless(text, Path("reports/comparison"))
+    page = Path("reports/comparison/runs.html").read_text()
     assert "script" not in Tags(page.replace(FRAMED, "")).names
     assert "&lt;script&gt;alert(1)" in page
 

@@ -43,7 +43,7 @@ def here(swept, tmp_path, monkeypatch) -> Path:
 @pytest.mark.slow
 def test_winners_meet_in_one_table_and_their_search_in_none(here, capsys):
     main(["runs"])
-    text = (here / "report/runs.md").read_text()
+    text = (here / "reports/comparison/runs.md").read_text()
     assert "# Comparison of 4 finished runs" in text
     assert "4 trials of searches, by which hyperparameters were chosen, are left out" in text
     assert "`pflsweep report runs runs/[0-9a-f]*`" in text
@@ -86,7 +86,7 @@ def test_another_rate_is_another_row_of_the_same_table(here):
     done = run_here(here, "algorithm=pgfed", "train.lr=0.2", *SMALL)
     assert done.returncode == 0, done.stderr
     main(["runs", "--baseline", "pgfed (train.lr=0.1)"])
-    text = (here / "report/runs.md").read_text()
+    text = (here / "reports/comparison/runs.md").read_text()
     assert "Setting 1" not in text
     table = text.split("Other metrics")[0]
     for row in ("| fedavg | 2 |", "| pgfed (train.lr=0.1) | 2 |", "| pgfed (train.lr=0.2) | 1 |"):
@@ -156,7 +156,7 @@ def test_a_row_of_a_search_with_points_that_have_no_result_is_marked(tmp_path, m
     ledger(tmp_path, won, "validation", without_result=["out of memory"])
     monkeypatch.chdir(tmp_path)
     assert main(["runs", "--runs", "."]) == 0
-    text = (tmp_path / "report/runs.md").read_text()
+    text = (tmp_path / "reports/comparison/runs.md").read_text()
     assert "| fedavg † | 1 |" in text
     assert "| fedprox | 1 |" in text
     assert "† The hyperparameters of this row were chosen although some points of its search have no result" in text
@@ -170,7 +170,7 @@ def test_a_final_trial_that_is_superseded_is_named_and_in_no_table(tmp_path, mon
     ledger(tmp_path, won, "validation", superseded=[lost.meta["identity"]])
     monkeypatch.chdir(tmp_path)
     assert main(["runs", "--runs", "."]) == 0
-    text = (tmp_path / "report/runs.md").read_text()
+    text = (tmp_path / "reports/comparison/runs.md").read_text()
     assert "# Comparison of 1 finished runs" in text
     assert "Left out are final trials of points that have lost since" in text
 

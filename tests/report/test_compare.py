@@ -33,14 +33,14 @@ def test_seeds_are_averaged_and_clients_paired(tmp_path):
     (setting,) = settings(runs)
     fedavg, pgfed = setting.rows
     assert fedavg.interval.mean == pytest.approx(0.45)
-    assert fedavg.interval.half == pytest.approx(12.7062 * np.std([0.5, 0.4], ddof=1) / np.sqrt(2), rel=1e-5)
+    assert fedavg.interval[1:] == (pytest.approx(0.4), pytest.approx(0.5), "range of 2 seeds")
     assert np.allclose(pgfed.gains(fedavg), [[0.2, 0.2, 0, 0], [0.2, 0.2, 0, 0.4]])
     table = accuracy(setting, setting.baseline("fedavg")).set_index("method")
     assert table.loc["fedavg", "last round"] == "45.00"
-    assert table.loc["fedavg", "95% CI"].endswith("] over seeds")
+    assert table.loc["fedavg", "range of 2 seeds"] == "[40.00, 50.00]"
     assert table.loc["fedavg", "std over seeds"] == "7.07"
-    assert table.loc["pgfed", "minus fedavg [95% CI]"].startswith("+15.00 [")  # of 10 and 20 points
-    assert table.loc["fedavg", "minus fedavg [95% CI]"] == "-"
+    assert table.loc["pgfed", "minus fedavg [range of 2 seeds]"] == "+15.00 [+10.00, +20.00]"
+    assert table.loc["fedavg", "minus fedavg [range of 2 seeds]"] == "-"
 
 
 def test_gains_pair_only_common_seeds(tmp_path):
@@ -49,7 +49,18 @@ def test_gains_pair_only_common_seeds(tmp_path):
         finished(tmp_path, "pgfed", [6, 6, 6, 6], seed=1),
     ]
     (setting,) = settings(runs)
-    assert accuracy(setting, setting.rows[0]).loc[1, "minus fedavg [95% CI]"] == "no seed in common"
+    assert accuracy(setting, setting.rows[0]).loc[1, "minus fedavg"] == "no seed in common"
+
+
+def test_intervals_of_several_kinds_are_named_in_their_cells(tmp_path):
+    runs = [
+        *(finished(tmp_path, "fedavg", [4, 6, 6, 8], seed=seed) for seed in range(3)),
+        *(finished(tmp_path, "pgfed", [6, 6, 6, 6], seed=seed) for seed in range(2)),
+    ]
+    (setting,) = settings(runs)
+    assert brief(runs)["interval"].tolist() == ["[60.00, 60.00] 95% CI over 3 seeds", "[60.00, 60.00] range of 2 seeds"]
+    table = accuracy(setting, setting.rows[0])
+    assert table["minus fedavg [range of 2 seeds]"].tolist() == ["-", "+0.00 [+0.00, +0.00]"]
 
 
 def test_settings_are_not_mixed(tmp_path):
@@ -80,9 +91,9 @@ def test_a_search_is_told_from_what_it_has_found_and_no_two_settings_share_a_nam
     assert [len(setting.records) for setting in found] == [1] * 6
     names = [setting.name for setting in found]
     assert names[:3] == [
-        "digits, dirichlet, mlp, validation=0.2, hidden=[200], alpha=0.3, lr=0.1",
-        "digits, dirichlet, mlp, validation=0.2, hidden=[200], alpha=0.3, lr=0.05",
-        "digits, dirichlet, mlp, validation=0.0, hidden=[200], alpha=0.3, lr=0.05",
+        "digits, dirichlet(alpha=0.3), mlp(hidden=[200]), validation=0.2, lr=0.1",
+        "digits, dirichlet(alpha=0.3), mlp(hidden=[200]), validation=0.2, lr=0.05",
+        "digits, dirichlet(alpha=0.3), mlp(hidden=[200]), validation=0.0, lr=0.05",
     ]
     assert len(set(brief(runs)["setting"])) == 6
 
@@ -121,7 +132,7 @@ def test_what_is_scored_beside_the_accuracy_parts_no_settings(tmp_path):
     (setting,) = settings(runs)
     assert [(row.label, len(row.records)) for row in setting.rows] == [
         ("fedavg", 2),
-        ("fedavg (metrics.subset=0.5, metrics.subset_size=union, metrics.all=True)", 1),
+        ("fedavg (metrics.subset=0.5, metrics.subset_size=union, metrics.all=true)", 1),
         ("pgfed", 1),
         ("local", 1),
     ]
@@ -176,24 +187,26 @@ def test_unknown_baseline_names_the_nearest(tmp_path):
         check_baseline(found, "fedavgg")
 
 
-def test_curve_of_seeds_has_the_t_interval_as_band(tmp_path):
-    (setting,) = settings([finished(tmp_path, "fedavg", [n] * 4, seed=n) for n in (4, 6)])
-    curve = setting.rows[0].curve()
-    assert curve.rounds.tolist() == [1, 2, 3]
-    assert curve.mean.tolist() == pytest.approx([0.25, 0.6, 0.5])
-    assert (curve.high - curve.mean)[2] == pytest.approx(12.7062 * 0.1, rel=1e-5)
+def test_curve_of_seeds_has_their_interval_as_band(tmp_path):
+    runs = [finished(tmp_path, "fedavg", [n] * 4, seed=n) for n in (4, 6, 5)]
+    curves = [settings(runs[:count])[0].rows[0].curve() for count in (2, 3)]
+    for curve in curves:
+        assert curve.rounds.tolist() == [1, 2, 3]
+    assert curves[0].mean.tolist() == pytest.approx([0.25, 0.6, 0.5])
+    assert (curves[0].low[2], curves[0].high[2]) == (pytest.approx(0.4), pytest.approx(0.6))
+    assert (curves[1].high - curves[1].mean)[2] == pytest.approx(4.302653 * 0.1 / np.sqrt(3), rel=1e-5)
 
 
 def test_a_curve_of_seeds_has_what_all_of_them_have_and_the_band_that_is_asked_for():
     seeds = [pd.Series([0.1, 0.5, 0.9], index=[1, 2, 3]), pd.Series([0.7, 0.2], index=[2, 4])]
-    curve = banded("fedavg", seeds, lambda values: float(np.ptp(values)))
+    curve = banded("fedavg", seeds, lambda values: (float(min(values)) - 0.1, float(max(values)) + 0.1))
     assert [part.tolist() for part in curve[1:]] == [
         [2],
         [pytest.approx(0.6)],
         [pytest.approx(0.4)],
         [pytest.approx(0.8)],
     ]
-    for plain in (banded("fedavg", seeds), banded("fedavg", seeds[:1], lambda values: 1.0)):
+    for plain in (banded("fedavg", seeds), banded("fedavg", seeds[:1], lambda values: (0.0, 1.0))):
         assert plain.low.tolist() == plain.mean.tolist() == plain.high.tolist()
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from pflsweep.report.stats import interval, over_clients, over_seeds
+from pflsweep.report.stats import gain, interval, over_clients, over_seeds
 
 
 def test_t_interval_by_hand():
@@ -9,7 +9,7 @@ def test_t_interval_by_hand():
     found = over_seeds([0.6, 0.7, 0.8])
     assert found.mean == pytest.approx(0.7)
     assert found.half == pytest.approx(0.248414, abs=1e-6)
-    assert found.over == "seeds"
+    assert found.kind == "95% CI over 3 seeds"
 
 
 def test_bootstrap_of_two_clients_by_hand():
@@ -25,8 +25,21 @@ def test_bootstrap_is_close_to_the_normal_interval_and_repeats_itself():
 
 
 def test_what_an_interval_is_over():
-    assert interval([np.array([0.2, 0.4])]).over == "clients"
-    assert interval([np.array([0.2, 0.4]), np.array([0.4, 0.6])]).over == "seeds"
+    assert interval([np.array([0.2, 0.4])]).kind == "95% CI over clients"
+    found = interval([np.array([0.2, 0.4]), np.array([0.4, 0.6])])
+    assert found == (pytest.approx(0.4), pytest.approx(0.3), pytest.approx(0.5), "range of 2 seeds")
+
+
+def test_no_interval_leaves_what_is_possible():
+    # of 0.1, 0.5, 0.9 the t-interval would be 0.5 -+ 0.994
+    assert over_seeds([0.1, 0.5, 0.9])[:3] == (pytest.approx(0.5), 0.0, 1.0)
+    worse, better = np.array([-0.9, -0.5]), np.array([0.1, 0.3])
+    assert gain([worse, better, better])[1:3] == (-1.0, 1.0)
+    assert gain([better, better + 0.1, better])[1:3] == (
+        pytest.approx(0.08991, abs=1e-5),
+        pytest.approx(0.37676, abs=1e-5),
+    )
+    assert gain([worse, better])[1:3] == (pytest.approx(-0.7), pytest.approx(0.2))
 
 
 def test_clients_without_test_data_do_not_count():

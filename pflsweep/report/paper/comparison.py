@@ -18,7 +18,7 @@ from pflsweep.report.paper.layout import Layout, Metric
 from pflsweep.report.paper.metrics import Value
 from pflsweep.report.paper.published import Column, Printed
 from pflsweep.report.paper.store import Answer, Store, Trial
-from pflsweep.report.stats import Interval, interval
+from pflsweep.report.stats import Interval, gain
 
 
 class Cell(NamedTuple):
@@ -368,8 +368,8 @@ class Comparison:
                 theirs, ours = (self._by_client(made.metric, made.line, answer) for answer in (made.answer, own))
                 pairs = [(ours[seed] - theirs[seed]).dropna() for seed in ours if seed in theirs]
                 if pairs and all(map(len, pairs)):
-                    gain = interval([each.to_numpy(dtype=float) for each in pairs])
-                    yield Paired(column, made.line.method, gain, [_wilcoxon(differences) for differences in pairs])
+                    mean = gain([each.to_numpy(dtype=float) for each in pairs])
+                    yield Paired(column, made.line.method, mean, [_wilcoxon(differences) for differences in pairs])
 
 
 def _factor(metric: Metric, line: Printed) -> float:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pflsweep.report import figures, style
 from pflsweep.report.compare import banded, by_round, newcomers_accuracy
@@ -123,7 +124,12 @@ def _scored(of: Comparison, made: Cell) -> str:
 
 def _by_round(trials: list[Trial], column: str, label: str) -> Curve:
     """The rounds that all evaluated; the band is one std over seeds."""
-    return banded(label, [by_round(trial, column) for trial in trials], lambda values: float(values.std(ddof=1)))
+    return banded(label, [by_round(trial, column) for trial in trials], _one_std)
+
+
+def _one_std(values: NDArray[np.float64]) -> tuple[float, float]:
+    mean, std = float(values.mean()), float(values.std(ddof=1))
+    return mean - std, mean + std
 
 
 def newcomers(of: Comparison) -> Iterator[Picture]:

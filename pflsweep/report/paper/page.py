@@ -321,7 +321,7 @@ def _paired(of: Comparison) -> dict[str, Any]:
     for pair in of.paired() if of.layout.own else ():
         gain = pair.gain
         mean, low, high = (number(100 * x, 2, "+") for x in (gain.mean, gain.low, gain.high))
-        shown = f"{mean} [{low}, {high}] {gain.over}, p {', '.join(map(_p, pair.p))}"
+        shown = f"{mean} [{low}, {high}] {gain.kind}, p {', '.join(map(_p, pair.p))}"
         by_row[of.layout.labels[pair.method]][pair.column] = shown
     columns = sorted({column for row in by_row.values() for column in row})
     return (

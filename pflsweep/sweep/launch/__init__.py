@@ -27,8 +27,13 @@ def check(plan: Plan, launcher: Launcher) -> None:
     """Raise UserError if the plan's workers would be more than this machine can hold. Jobs of a launcher and workers of
     a Dask cluster are elsewhere.
     """
-    if _is_basic(launcher) and plan.workers["backend"] == "processes":
+    if is_here(plan, launcher):
         processes.check_count(plan.workers["count"])
+
+
+def is_here(plan: Plan, launcher: Launcher) -> bool:
+    """Return whether the workers of a plan are started on this machine."""
+    return _is_basic(launcher) and plan.workers["backend"] == "processes"
 
 
 def _is_basic(launcher: Launcher) -> bool:

@@ -25,18 +25,50 @@ if TYPE_CHECKING:
     from pflsweep.records.record import Record
     from pflsweep.sweep.trained import Left
 
+LONG = 60  # seconds; of a sweep that takes less nothing is said before it starts
 MANY = 100  # records that are read for a table; of more, what was told of them serves
 
 
 def estimate(plan: Plan) -> str:
     """Return the trials of a plan, those of them that are trained already, and what the others cost. Nothing is run."""
-    import pandas as pd
-
     from pflsweep.sweep import trained
 
-    speeds = cost.known_speeds(plan.runs, [group.config for group in plan.groups])
     told = trained.ledgers_of(plan)
     left = list(trained.left(plan, trained.known_trials(plan.runs), told))
+    table, ways = _costs(plan, left)
+    by_setting = table.groupby("setting", sort=False)
+    totals = by_setting.agg(
+        methods=("method", "size"), trials=("trials", "sum"), trained=("trained", "sum"), seconds=("seconds", _sum)
+    )
+    pages = [_page(table), *([_page(totals.reset_index())] if 1 < len(totals) < len(table) else [])]
+    return "\n\n".join([*pages, _total(plan, table, ways, _searches(plan, left, told))])
+
+
+def forecast(plan: Plan) -> str:
+    """Return a line on how long a sweep will take on this machine; "" where that is less than LONG, or not known."""
+    from pflsweep.sweep import trained
+
+    try:
+        left = list(trained.left(plan, trained.known_trials(plan.runs), trained.ledgers_of(plan)))
+        table, ways = _costs(plan, left)
+    except UserError:  # data that cannot be read: the trial says so
+        return ""
+    workers = plan.workers["count"]
+    seconds = _sum(table["seconds"]) / workers
+    if math.isnan(seconds) or seconds < LONG:
+        return ""
+    least = "at least" if ways["unknown"] or ways["plain gradient steps"] else "about"
+    return (
+        f"{plan.name}: {least} {duration(seconds)} on this machine with {workers} worker{'s' * (workers > 1)}, by the "
+        f"speed of {_known(ways)}. Ctrl-C stops it and the same command goes on; plan=true shows each method's cost."
+    )
+
+
+def _costs(plan: Plan, left: "list[Left]") -> "tuple[pd.DataFrame, Counter[str]]":
+    """Return a line a group with what its untrained trials cost, and how many speeds are known in which way."""
+    import pandas as pd
+
+    speeds = cost.known_speeds(plan.runs, [group.config for group in plan.groups])
     lines, ways = [], Counter[str]()
     apart = any(group.search is not None for group in plan.groups)
     for group, untrained in zip(plan.groups, left, strict=True):
@@ -55,13 +87,11 @@ def estimate(plan: Plan) -> str:
             "images a trial": cost.images(group.config),
             "seconds": sum(map(cost.gradients_of, configs)) / rate if rate else math.nan,
         })  # fmt: skip
-    table = pd.DataFrame(lines)
-    by_setting = table.groupby("setting", sort=False)
-    totals = by_setting.agg(
-        methods=("method", "size"), trials=("trials", "sum"), trained=("trained", "sum"), seconds=("seconds", _sum)
-    )
-    pages = [_page(table), *([_page(totals.reset_index())] if 1 < len(totals) < len(table) else [])]
-    return "\n\n".join([*pages, _total(plan, table, ways, _searches(plan, left, told))])
+    return pd.DataFrame(lines), ways
+
+
+def _known(ways: Counter[str]) -> str:
+    return ", ".join(f"{how} ({count})" for how, count in ways.most_common() if how != "unknown")
 
 
 def _searches(plan: Plan, left: "list[Left]", told: "list[Ledger]") -> str:
@@ -104,7 +134,7 @@ def _time(seconds: float) -> str:
 
 def _total(plan: Plan, table: "pd.DataFrame", ways: Counter[str], searches: str) -> str:
     workers, seeds, missing = plan.workers["count"], plan.seeds, ways.pop("unknown", 0)
-    known = ", ".join(f"{how} ({count})" for how, count in ways.most_common())
+    known = _known(ways)
     said = [f"Speeds are those of {known}."] if known else []
     if "plain" in known:
         said.append("Plain steps are a lower bound: no evaluation, nothing of a method's own.")
@@ -183,11 +213,11 @@ def records_of(queue: Queue) -> list["Record"]:
 
 def trained(queue: Queue) -> Iterator["Record"]:
     """The final trials whose records are here, as of the round that was asked for."""
-    from pflsweep.trial.run import Result
+    from pflsweep.records.record import Record
 
     for folder, rounds in _told(queue):
         if (folder / "meta.json").exists():
-            record = Result(folder, rounds).record
+            record = Record.as_of(folder, rounds)
             if rounds in record.evaluated:  # not where it has been trained further since
                 yield record
 

@@ -224,7 +224,7 @@ def test_paired_tests_by_hand(sweep: Sweep) -> None:
     pairs = {pair.method: pair for pair in reproduced(sweep.runs, "pgfed/table1").paired()}
     assert set(pairs) == {"local", "fedavg"}
     assert pairs["local"].gain.mean == pytest.approx(0.15)  # of 10 and 20 points
-    assert pairs["local"].gain.over == "seeds"
+    assert pairs["local"].gain.kind == "range of 2 seeds"
     # 20 20 0 0 and 40 40 0 0 points: under each seed two of two that differ are positive: 2 / 2^2
     assert pairs["local"].p == pytest.approx([0.5, 0.5])
 

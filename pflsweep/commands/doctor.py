@@ -1,0 +1,291 @@
+"""`pflsweep doctor`: what is installed, found and reachable here, what is wrong, and how to mend it."""
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pflsweep import __version__
+from pflsweep.config.compose import Config, compose_both, option_files
+from pflsweep.config.schema import check
+from pflsweep.util import files, processor
+from pflsweep.util.errors import Parser, UserError, one_line, without_password
+
+OK, NOTE, WRONG = "ok", "note", "WRONG"
+LITTLE = 1e9  # bytes of free space, of which less is wrong: records with their checkpoints take up to that
+EXTRAS = {"privacy": "privacy=dp_sgd", "cluster": "PostgreSQL, Dask and Slurm", "hf": "dataset=huggingface"}
+PAGE = Path("pflsweep-gpu.md")
+
+
+class Finding(NamedTuple):
+    """One line of what was found. said: for what is wrong, how to mend it too."""
+
+    state: str
+    said: str
+
+
+class Asked(NamedTuple):
+    """What a command would use: the config of a trial, and the keys of a sweep."""
+
+    config: Config
+    sweep: dict[str, Any]
+
+
+def main(argv: list[str]) -> int:
+    """Print what was found; 1 where something is wrong. Raises UserError on bad input."""
+    asked = _parser().parse_args(argv)
+    if asked.gpu:
+        return _gpu(asked)
+    config, sweep = compose_both(asked.overrides, asked.config_dir)
+    check(config)
+    wrong = 0
+    for title, look in CHECKS.items():
+        print(title, flush=True)
+        for finding in look(Asked(config, sweep)):
+            wrong += finding.state == WRONG
+            print(f"  {finding.state:6}{finding.said}", flush=True)
+    print(f"\n{wrong} of these {'is' if wrong == 1 else 'are'} wrong." if wrong else "\nNothing is wrong.")
+    return 1 if wrong else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    about = (
+        "Say what is installed, found and reachable here, what is wrong, and how to mend it. Exit code 1: not all is."
+    )
+    parser = Parser(prog="pflsweep doctor", description=about)
+    parser.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="look with these, such as tracking.uri=http://host:5000"
+    )
+    gpu = "on a GPU: the conformance suite and speeds, at most ten minutes, as a page to paste"
+    parser.add_argument("--gpu", action="store_true", help=gpu)
+    parser.add_argument("--out", type=Path, default=PAGE, metavar="FILE", help=f"the page of --gpu ({PAGE})")
+    parser.add_argument("--config-dir", "-cd", default=None, help="a folder with options of your own")
+    return parser
+
+
+def _gpu(asked: argparse.Namespace) -> int:
+    """Write the page of a GPU; 1 where a property failed. Raises UserError without a GPU that works."""
+    import torch
+
+    from pflsweep.commands.gpu_page import MINUTES, device_name, page
+
+    if not torch.cuda.is_available():
+        raise UserError(f"doctor --gpu: {_without_cuda() or 'PyTorch sees no GPU here.'}")
+    if asked.out.is_dir() or not asked.out.absolute().parent.is_dir():
+        raise UserError(f"--out {asked.out} cannot be written to: name a file in a folder that is there.")
+    print(f"On {device_name('cuda')}, for at most {MINUTES} minutes. Nothing else should run there.", flush=True)
+    text, failed = page("cuda", say=lambda line: print(line, flush=True))
+    asked.out.write_text(text)
+    print(f"\n{text}\n{asked.out} has this page. Please paste it into an issue of pflsweep.")
+    return 1 if failed else 0
+
+
+def _versions(asked: Asked) -> Iterator[Finding]:
+    """Yield what is installed, and what is not as pflsweep's package requires it."""
+    from packaging.requirements import Requirement
+
+    from pflsweep.trial.metadata import commit
+
+    where = Path(__file__).parents[1]
+    yield Finding(
+        OK, f"pflsweep {__version__}, {f'commit {found}' if (found := commit()) else 'a release'}, in {where}"
+    )
+    yield Finding(OK, f"Python {platform.python_version()} on {platform.platform()}")
+    try:
+        wanted = [Requirement(text) for text in importlib.metadata.requires("pflsweep") or ()]
+    except importlib.metadata.PackageNotFoundError:
+        yield Finding(NOTE, "pflsweep was not installed by pip, so that versions of libraries cannot be compared")
+        return
+    fine, lost = [], dict[str, list[str]]()
+    for each in wanted:
+        extra = next((name for name in EXTRAS if each.marker and f'"{name}"' in str(each.marker)), "")
+        if each.marker and not each.marker.evaluate({"extra": extra}):
+            continue  # those of development
+        version = _version(each.name)
+        if version is None and extra:
+            lost.setdefault(extra, []).append(each.name)
+        elif version is None or not each.specifier.contains(version, prereleases=True):
+            has = f"{each.name} is {version}" if version else f"{each.name} is not installed"
+            yield Finding(
+                WRONG, f"{has}, and pflsweep needs {each.specifier}: pip install '{each.name}{each.specifier}'"
+            )
+        else:
+            fine.append(f"{each.name} {version}")
+    yield Finding(OK, ", ".join(fine))
+    for extra, names in lost.items():
+        yield Finding(NOTE, f"{', '.join(names)} not installed, for {EXTRAS[extra]}: pip install 'pflsweep[{extra}]'")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _devices(asked: Asked) -> Iterator[Finding]:
+    """Yield the processor and the GPUs that PyTorch can use."""
+    import torch
+
+    from pflsweep.ops import memory
+    from pflsweep.trial.build import device_of
+
+    cores, size = len(os.sched_getaffinity(0)), memory.total(torch.device("cpu"))
+    yield Finding(OK, f"CPU: {processor.name()}, {cores} core{'s' * (cores > 1)}, {size / 1e9:.1f} GB of memory")
+    if not torch.cuda.is_available():
+        why = _without_cuda()
+        yield Finding(WRONG, why) if why else Finding(OK, "no GPU: training is on the CPU")
+    for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        has = torch.cuda.get_device_properties(number)
+        name = f"GPU {number}: {has.name}, {has.total_memory / 1e9:.1f} GB"
+        try:
+            (torch.ones(2, 2, device=f"cuda:{number}") @ torch.ones(2, 2, device=f"cuda:{number}")).sum().item()
+            yield Finding(OK, name)
+        except RuntimeError as error:
+            yield Finding(WRONG, f"{name}: PyTorch cannot compute there ({one_line(error)[:200]}). {REINSTALL}")
+    try:
+        yield Finding(OK, f"device={asked.config.values['device']} is {device_of(asked.config)}")
+    except UserError as error:
+        yield Finding(WRONG, str(error))
+
+
+REINSTALL = "Install PyTorch for its driver: see https://pytorch.org/get-started"
+
+
+def _without_cuda() -> str:
+    """Return why PyTorch has no GPU though one is here; "" where none is."""
+    import torch
+
+    tool = shutil.which("nvidia-smi")
+    listed = subprocess.run([tool, "-L"], capture_output=True, text=True).stdout.strip() if tool else ""
+    if not listed.startswith("GPU"):
+        return ""
+    first = listed.splitlines()[0].partition(" (")[0]
+    build = f"is made for CUDA {torch.version.cuda}" if torch.version.cuda else "is made for CPUs alone"
+    return f"{first} is here, but PyTorch {torch.__version__} {build} and does not see it. {REINSTALL}"
+
+
+def _data(asked: Asked) -> Iterator[Finding]:
+    """Yield the dataset that was asked for, as it is read, and which of the others are there."""
+    from pflsweep.data.datasets.files import find_root
+    from pflsweep.trial.build import build_dataset
+
+    root = find_root(asked.config.data.root)
+    yield Finding(OK, f"looked for in {root}{'' if root.is_dir() else ', which is not there'}")
+    option = asked.config.choices["dataset"]
+    try:
+        data = build_dataset(asked.config)
+        yield Finding(OK, f"dataset={option}: {len(data.y):,} samples of {data.classes} classes can be read")
+    except UserError as error:
+        yield Finding(WRONG, str(error))
+    there = [name for name, place in _places().items() if (root / place).exists()]
+    others = [name for name in _places() if name not in there]
+    yield Finding(OK, f"there are: {', '.join(there) or 'none'}; digits and synthetic need no files")
+    if others:
+        yield Finding(
+            NOTE, f"not there: {', '.join(others)}; data.download=true fetches most of them when they are used"
+        )
+
+
+def _places() -> dict[str, str]:
+    """Return where the data folder has each dataset."""
+    from pflsweep.data.datasets import agnews, cifar, cinic10, mnist, office_home, organamnist, svhn, tiny_imagenet
+
+    known = {
+        **{name: f"{source.cls}/raw" for name, source in mnist.SOURCES.items()},
+        **{name: source[1] for name, source in cifar.SOURCES.items()},
+        **{name: f"{agnews.FOLDER}/{names[0][0]}" for name, names in agnews.SOURCES.items()},
+        "organamnist": organamnist.FILE,
+        "office_home": office_home.FOLDER,
+        "tiny_imagenet": tiny_imagenet.FOLDER,
+        "svhn": svhn.FOLDER,
+        "cinic10": cinic10.FOLDER,
+        "emnist": "EMNIST/raw",
+        "stl10": "stl10_binary",
+    }
+    return {name: known[name] for name in option_files("dataset") if name in known}
+
+
+def _storage(asked: Asked) -> Iterator[Finding]:
+    """Yield where records go, where the workers of a sweep meet, and what MLflow's store is."""
+    from pflsweep.tracking.store import check_server, check_store, refusal
+
+    runs = Path(asked.config.paths.runs).absolute()
+    try:
+        with tempfile.TemporaryFile(dir=files.existing(runs)):
+            count = len(list(runs.glob("*/meta.json")))
+        yield Finding(OK, f"records: {count} in {runs}" if count else f"records: none so far in {runs}")
+    except OSError as error:
+        why = f"{runs} cannot be written to ({error.strerror}). Choose another folder: paths.runs=FOLDER"
+        yield Finding(WRONG, f"records: {why}")
+    url = asked.sweep["workers"]["storage"]
+    try:
+        if url is None:
+            yield from _database(runs / "sweeps" / "optuna.db")
+        elif url.startswith("sqlite:///"):
+            yield from _database(Path(url.removeprefix("sqlite:///")))
+        else:
+            check_server(url)
+            yield Finding(OK, f"sweeps: {without_password(url)} answers")
+    except Exception as error:  # SQLAlchemy, a driver: each has its own
+        said = without_password(one_line(error)[:200])
+        yield Finding(
+            WRONG, f"sweeps: {without_password(str(url))} cannot be used ({said}): start it, or mend its address"
+        )
+    tracking = asked.config.values["tracking"]
+    if tracking["backend"] == "none":
+        yield Finding(OK, "tracking: none")
+        return
+    try:
+        yield Finding(OK, f"tracking: {check_store(tracking)}")
+    except UserError as error:
+        yield Finding(WRONG, str(error))
+    except Exception as error:  # an address that is none
+        yield Finding(WRONG, str(refusal(str(tracking["uri"]), error)))
+
+
+def _database(file: Path) -> Iterator[Finding]:
+    """Yield whether the file in which workers meet can be read."""
+    if not file.exists():
+        yield Finding(OK, f"sweeps: {file}, which the first sweep makes")
+        return
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            connection.execute("select count(*) from studies").fetchone()
+        yield Finding(OK, f"sweeps: {file} can be read")
+    except sqlite3.Error as error:
+        yield Finding(
+            WRONG, f"sweeps: {file} cannot be read ({error}): move it away; records know what is trained without it"
+        )
+
+
+def _disk(asked: Asked) -> Iterator[Finding]:
+    """Yield the free space of the disks that are written to."""
+    from pflsweep.data.datasets.files import find_root
+
+    places = {
+        "paths.runs": Path(asked.config.paths.runs).absolute(),
+        "data.root": find_root(asked.config.data.root),
+        "TMPDIR": Path(tempfile.gettempdir()),
+    }
+    for key, place in places.items():
+        free = shutil.disk_usage(files.existing(place)).free
+        room = f"{key}: {free / 1e9:,.1f} GB are free in {place}"
+        yield Finding(WRONG, f"{room}: make room, or choose another folder") if free < LITTLE else Finding(OK, room)
+
+
+CHECKS: dict[str, Callable[[Asked], Iterator[Finding]]] = {
+    "Versions": _versions,
+    "Devices": _devices,
+    "Data": _data,
+    "Storage": _storage,
+    "Disk": _disk,
+}

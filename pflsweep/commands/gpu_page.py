@@ -1,0 +1,144 @@
+"""The page of `pflsweep doctor --gpu`: the conformance suite and a table of speeds on a device, in ten minutes."""
+
+import platform
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import torch
+
+from pflsweep import __version__
+from pflsweep.commands.check import case_of, method_at, verdict
+from pflsweep.config.compose import option_files, read_option
+from pflsweep.config.node import Node
+from pflsweep.conformance.case import Case
+from pflsweep.conformance.properties import ON_A_DEVICE, Property
+from pflsweep.report.markdown import inline, table
+from pflsweep.trial.metadata import commit
+from pflsweep.trial.process import arithmetic
+from pflsweep.trial.speed import SETTINGS, Setting, Speed, speeds
+from pflsweep.util import processor
+
+MINUTES = 10
+FIRST, SPEED = 0.35, 0.3  # of the time: each method beside the CPU; the speeds. The rest is for the other properties.
+WORST = 40  # seconds that what is under way at the end may take
+
+
+class Tried(NamedTuple):
+    """A property of a method on a device. why: it does not hold; "" where it holds, None where it was not tried."""
+
+    method: str
+    property: str
+    why: str | None
+
+
+def page(
+    device: str,
+    seconds: float = 60 * MINUTES - WORST,
+    methods: list[str] | None = None,
+    settings: tuple[Setting, ...] = SETTINGS,
+    say: Callable[[str], None] = lambda line: None,
+) -> tuple[str, int]:
+    """Return the page of a device as markdown, and how many properties failed there. say: hears what is under way.
+
+    methods: names of algorithms, by default all.
+    """
+    began, torch_threads = time.monotonic(), torch.get_num_threads()
+    torch.set_num_threads(1)  # models this small only wait for each other's threads
+    try:
+        cases = {name: _case(name, device) for name in methods or _methods()}
+        say(f"{len(cases)} methods on {device}, each beside the CPU")
+        tried = list(_tried(cases, ON_A_DEVICE[:1], began + FIRST * seconds))
+        say(f"Speed of {len(settings)} settings")
+        fast = list(speeds(device, SPEED * seconds, settings))
+        say(f"The other {len(ON_A_DEVICE) - 1} properties of each method, until {seconds / 60:.0f} minutes are over")
+        tried += _tried(cases, ON_A_DEVICE[1:], began + seconds)
+    finally:
+        torch.set_num_threads(torch_threads)
+    failed = [each for each in tried if each.why]
+    lines = [
+        f"# pflsweep on {device_name(device)}",
+        f"Written by `pflsweep doctor --gpu` at {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, in "
+        f"{(time.monotonic() - began) / 60:.1f} minutes. Please paste it into an issue.",
+        table(["", "this machine"], [[name, inline(value)] for name, value in _machine(device).items()]),
+        "## Conformance",
+        _summary(tried, len(cases)),
+        table(["property", "holds", "failed", "not tried"], _by_property(tried)),
+        *(["Failed:\n", *(f"- {inline(f'{e.method}: {e.property}: {e.why}')}" for e in failed)] if failed else []),
+        "## Speed",
+        "Training images a second of FedAvg on random images, without evaluation; median of up to three rounds.",
+        table(["setting", "way", "images/s", "times one core", "memory"], _by_speed(fast)),
+    ]
+    return "\n\n".join(line.rstrip("\n") for line in lines) + "\n", len(failed)
+
+
+def device_name(device: str) -> str:
+    """Return what a device is called."""
+    return torch.cuda.get_device_name() if device.startswith("cuda") else device
+
+
+def _methods() -> list[str]:
+    return [name for name in option_files("algorithm") if not name.startswith("as_run/")]
+
+
+def _case(name: str, device: str) -> Case:
+    node = read_option(option_files("algorithm")[name])
+    values = {key: value for key, value in node.items() if key not in ("_target_", "defaults")}
+    return replace(case_of(method_at(Node.of("algorithm", name, node).path), values), device=device)
+
+
+def _tried(cases: dict[str, Case], properties: tuple[Property, ...], end: float) -> Iterator[Tried]:
+    """Try properties, each on all methods, until the time is over."""
+    for property_ in properties:
+        says = (property_.__doc__ or property_.__name__).partition("\n")[0]
+        for name, case in cases.items():
+            with arithmetic(case.precision):  # as a trial has it
+                why = None if time.monotonic() >= end else verdict(property_, case)
+            yield Tried(name, says, why)
+
+
+def _summary(tried: list[Tried], methods: int) -> str:
+    done = [each for each in tried if each.why is not None]
+    failed = sum(bool(each.why) for each in done)
+    left = len(tried) - len(done)
+    return (
+        f"{methods} methods, {len(ON_A_DEVICE)} properties each: {len(done) - failed} of {len(done)} that were tried "
+        f"hold, {failed} failed" + (f"; {left} were not tried, since the time was over." if left else ".")
+    )
+
+
+def _by_property(tried: list[Tried]) -> list[list[str]]:
+    rows = []
+    for says in dict.fromkeys(each.property for each in tried):
+        whys = [each.why for each in tried if each.property == says]
+        rows.append([inline(says), *map(str, (whys.count(""), sum(map(bool, whys)), whys.count(None)))])
+    return rows
+
+
+def _by_speed(fast: list[Speed]) -> list[list[str]]:
+    one_core = {each.setting: each.images for each in fast if each.way.startswith("CPU")}
+    rows = []
+    for each in fast:
+        base = one_core.get(each.setting)
+        times = f"{each.images / base:.2f}" if each.images and base else "-"
+        shown = f"{each.images:,.0f}" if each.images else inline(each.why)
+        memory = f"{each.memory / 1e9:.2f} GB" if each.memory is not None else "-"
+        rows.append([inline(each.setting), inline(each.way), shown, times, memory])
+    return rows
+
+
+def _machine(device: str) -> dict[str, str]:
+    found = {"device": device_name(device)}
+    if device.startswith("cuda"):
+        of = torch.cuda.get_device_properties(device)
+        found |= {"memory": f"{of.total_memory / 1e9:.1f} GB", "compute capability": f"{of.major}.{of.minor}"}
+        found |= {"CUDA of PyTorch": str(torch.version.cuda)}
+    return found | {
+        "processor": processor.name(),
+        "PyTorch": torch.__version__,
+        "Python": platform.python_version(),
+        "platform": platform.platform(),
+        "pflsweep": f"{__version__}, commit {commit() or 'unknown'}",
+    }

@@ -1,0 +1,36 @@
+"""A sweep as a call in Python, through the same sweeper as `pflsweep -m`."""
+
+import io
+from contextlib import redirect_stdout
+from pathlib import Path
+
+from hydra._internal.callbacks import Callbacks
+from hydra.core.plugins import Plugins
+from hydra.types import HydraContext, RunMode
+
+from pflsweep.config.compose import hydra_errors, loader_of
+from pflsweep.config.overrides import check_hydra, quoted
+from pflsweep.sweep.overrides import handed_past
+from pflsweep.sweep.queue import Queue
+
+
+def run_command(overrides: list[str], config_dir: str | Path | None) -> Queue | None:
+    """Train a sweep without printing what the command prints at its end. Hydra's global state, which may be a
+    notebook's own, stays as it is. Return the sweep's queue, None where there was only a plan. Raises as the command.
+    """
+    overrides = [quoted(word) for word in overrides]
+    check_hydra(overrides, several=True)
+    with hydra_errors(overrides, config_dir):
+        loader = loader_of(config_dir)
+        # Only now, since Hydra's search for plug-ins loads its BasicSweeper anew: a class that inherits from the one of
+        # before cannot be made any more
+        from pflsweep.sweep.sweeper import TrialSweeper
+
+        config = loader.load_configuration("config", [handed_past(word) for word in overrides], RunMode.MULTIRUN)
+        context = HydraContext(config_loader=loader, callbacks=Callbacks())
+        sweeper = Plugins.instance().instantiate_sweeper(
+            hydra_context=context, task_function=lambda _: None, config=config
+        )
+        assert isinstance(sweeper, TrialSweeper), "check_hydra lets no other one through"
+        with redirect_stdout(io.StringIO()):
+            return sweeper.train(list(config.hydra.overrides.task))[0]

@@ -1,0 +1,131 @@
+"""How fast a device trains: rounds of FedAvg on random images, in each way to run them."""
+
+import time
+from collections.abc import Callable, Iterator
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from pflsweep.algorithms.fedavg import FedAvg
+from pflsweep.data.dataset import Dataset, Rows
+from pflsweep.data.federation import Federation
+from pflsweep.engine.simulation import Schedule, Simulation
+from pflsweep.methods.optimizer import Sgd
+from pflsweep.methods.protocol import Verbs
+from pflsweep.methods.task import Task
+from pflsweep.models import cnn, torchvision
+from pflsweep.trial.process import arithmetic
+from pflsweep.util.errors import one_line
+
+CLASSES, NEVER = 10, 10**9
+ROUNDS = 3  # that are timed, if they fit into a measurement's seconds
+
+
+class Setting(NamedTuple):
+    """A federation of random images and a model. samples: for training, of each client."""
+
+    name: str
+    clients: int
+    participation: float
+    samples: int
+    batch: int
+    shape: tuple[int, ...]
+    build: Callable[[tuple[int, ...], int], nn.Sequential]
+
+
+def _resnet(shape: tuple[int, ...], classes: int) -> nn.Sequential:
+    return torchvision.build(shape, classes, name="resnet18", norm="group", groups=32)
+
+
+SETTINGS = (
+    Setting("FedALA's: CNN on 32x32x3, 20 clients, batch 10", 20, 1.0, 200, 10, (3, 32, 32), cnn.build),
+    Setting("PGFed's: CNN on 32x32x3, 25 of 100 clients, batch 128", 100, 0.25, 256, 128, (3, 32, 32), cnn.build),
+    Setting("ResNet-18 on 64x64x3, 20 clients, batch 10", 20, 1.0, 20, 10, (3, 64, 64), _resnet),
+)
+
+
+class Speed(NamedTuple):
+    """Training images a second of one setting in one way; None with the reason where it was not measured."""
+
+    setting: str
+    way: str
+    images: float | None
+    memory: float | None  # bytes at most, of a GPU
+    why: str = ""
+
+
+def random_federation(samples: list[int], test: list[int], device: str, shape: tuple[int, ...]) -> Federation:
+    """Return clients with random images, so that nothing has to be downloaded; speed does not depend on content.
+
+    samples, test: [N] how many each client has.
+    """
+    n = sum(samples) + sum(test)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (n, *shape), dtype=torch.uint8, generator=generator)
+    y = torch.randint(0, CLASSES, (n,), generator=generator)
+    half = torch.full((shape[0], 1, 1), 0.5)
+    data = Dataset("random", x, y, sum(samples), CLASSES, 1 / 255, half, half, "random")
+    cut = np.split(np.arange(n), np.cumsum([*samples, *test])[:-1])
+    rows = Rows(cut[: len(samples)], cut[len(samples) :])
+    return Federation(data, rows, validation=0.0, seed=0, device=device)
+
+
+def speeds(device: str, seconds: float, settings: tuple[Setting, ...] = SETTINGS) -> Iterator[Speed]:
+    """Yield the speed of each setting on one core of the CPU and on a device in each way, within so many seconds in
+    all, but for the measurement that is under way then.
+    """
+    end = time.monotonic() + seconds
+    ways: dict[str, dict[str, Any]] = {
+        "CPU, one core": {"device": "cpu", "precision": "fp32", "chunk": 1},
+        f"{device}, client by client, fp32": {"device": device, "precision": "fp32", "chunk": 1},
+        **{
+            f"{device}, cohort at once, {precision}": {"device": device, "precision": precision, "chunk": NEVER}
+            for precision in ("fp32", "tf32", "bf16")
+        },
+    }
+    each = seconds / max(1, len(settings) * len(ways))
+    for setting in settings:
+        for way, how in ways.items():
+            if time.monotonic() >= end:
+                yield Speed(setting.name, way, None, None, "not measured, since the time was over")
+                continue
+            try:
+                yield Speed(setting.name, way, *measured(setting, seconds=each, **how))
+            except (RuntimeError, NotImplementedError) as error:  # too little memory, or a product that it has not
+                yield Speed(setting.name, way, None, None, one_line(error)[:200])
+
+
+def measured(
+    setting: Setting, *, device: str, precision: str, chunk: int, seconds: float
+) -> tuple[float, float | None]:
+    """Return training images a second, the median over rounds, and the most memory that a GPU has held, in bytes."""
+    fed = random_federation([setting.samples] * setting.clients, [1] * setting.clients, device, setting.shape)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = setting.build(setting.shape, CLASSES)
+    task = Task(model, precision)
+    schedule = Schedule(
+        NEVER, setting.participation, "share", 1, setting.batch, 0.01, 1.0, NEVER, 256, min(chunk, setting.clients)
+    )
+    verbs = Verbs.of(FedAvg(task=task, opt=Sgd(0.0, 0.0), epochs=1))
+    rounds = Simulation(verbs, task, fed, schedule, task.vector(model)).run()
+    gpu, threads = device.startswith("cuda"), torch.get_num_threads()
+    if gpu:
+        torch.cuda.reset_peak_memory_stats()
+    torch.set_num_threads(1)
+    try:
+        with arithmetic(precision):
+            begin = time.monotonic()
+            took: list[float] = []
+            while len(took) <= ROUNDS and (not took or time.monotonic() - begin < seconds):
+                before = time.perf_counter()
+                images = next(rounds).images
+                if gpu:
+                    torch.cuda.synchronize()
+                took.append((time.perf_counter() - before) / images)
+    finally:
+        torch.set_num_threads(threads)
+    return 1 / median(took[1:] or took), float(torch.cuda.max_memory_allocated()) if gpu else None  # the first is cold

@@ -1,0 +1,203 @@
+"""`pflsweep doctor`: what it finds, what it calls wrong, and the page of a GPU on a device that every machine has."""
+
+import re
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from pflsweep.commands import doctor, gpu_page
+from pflsweep.commands.main import main
+from pflsweep.conformance import properties
+from pflsweep.conformance.case import Case
+from pflsweep.conformance.fake_device import another_device
+from pflsweep.models import mlp
+from pflsweep.trial.speed import Setting, measured, speeds
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
+TINY = Setting("tiny", 4, 0.5, 12, 4, (1, 8, 8), lambda shape, classes: mlp.build(shape, classes, hidden=[8]))
+
+
+def lines(out: str) -> dict[str, list[str]]:
+    """Return what is printed by its state."""
+    found: dict[str, list[str]] = {}
+    for state, said in re.findall(r"^  (ok|note|WRONG) +(.*)$", out, re.MULTILINE):
+        found.setdefault(state, []).append(said)
+    return found
+
+
+def test_a_folder_in_which_all_is_well(capsys: pytest.CaptureFixture) -> None:
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    said = lines(out)
+    assert "WRONG" not in said
+    assert out.endswith("\nNothing is wrong.\n")
+    for words in (f"torch {torch.__version__}", "CPU: ", "dataset=digits: 1,797 samples of 10 classes", "GB are free"):
+        assert any(words in line for line in said["ok"]), words
+    assert any("mlflow.db, which the first trial makes" in line for line in said["ok"])
+    assert list(Path().iterdir()) == [], "it makes nothing"
+
+
+def test_after_a_sweep_its_records_and_stores_are_found(capsys: pytest.CaptureFixture) -> None:
+    small = ["partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.rounds=1", "tracking=none"]
+    assert main(["-m", "seed=0,1", *small]) == 0
+    capsys.readouterr()
+    assert main(["doctor", "tracking=none"]) == 0
+    said = lines(capsys.readouterr().out)["ok"]
+    assert f"records: 2 in {Path('runs').absolute()}" in said
+    assert f"sweeps: {Path('runs/sweeps/optuna.db').absolute()} can be read" in said
+
+
+WRONG = {
+    "a device that is not here": (["device=cuda"], "PyTorch sees no GPU here. Use device=cpu"),
+    "data that are not here": (["dataset=cifar10", "data.root=nowhere"], "data.download=true"),
+    "a server that is off": (["tracking.uri=http://127.0.0.1:9"], "tracking.uri=sqlite:///other.db"),
+    "a database that is off": (
+        ["workers.storage=postgresql://me:secret@127.0.0.1:9/x"],
+        "start it, or mend its address",
+    ),
+    "a store that is none": (["tracking.uri=sqlite:///diary"], "not a database"),
+    "a folder that is none": (["paths.runs=diary/runs"], "Choose another folder: paths.runs=FOLDER"),
+    "a place of a sweep that is none": (["paths.runs=broken"], "move it away; records know what is trained without it"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="of a machine without a GPU")
+def test_what_is_wrong_is_said_with_what_mends_it(case: str, capsys: pytest.CaptureFixture) -> None:
+    overrides, mended = WRONG[case]
+    Path("diary").write_text("dear diary\n" * 100)
+    Path("broken/sweeps").mkdir(parents=True)
+    Path("broken/sweeps/optuna.db").write_text("dear diary\n" * 100)
+    tracked = any(word.startswith("tracking") for word in overrides)
+    assert main(["doctor", *overrides, *([] if tracked else ["tracking=none"])]) == 1
+    out = capsys.readouterr().out
+    (line,) = lines(out)["WRONG"]
+    assert mended in line
+    assert "secret" not in out
+    assert out.endswith("\n1 of these is wrong.\n")
+
+
+def test_a_disk_without_room_is_wrong(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "LITTLE", 1e18)
+    assert main(["doctor", "tracking=none"]) == 1
+    assert [line.partition(":")[0] for line in lines(capsys.readouterr().out)["WRONG"]] == [
+        "paths.runs",
+        "data.root",
+        "TMPDIR",
+    ]
+
+
+def test_a_library_that_is_too_old_or_missing_is_wrong(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = doctor._version
+    changed = {"optuna": "1.0", "tqdm": None, "opacus": None}
+    monkeypatch.setattr(doctor, "_version", lambda name: changed[name] if name in changed else known(name))
+    assert main(["doctor", "tracking=none"]) == 1
+    said = lines(capsys.readouterr().out)
+    assert [line.partition(",")[0] for line in said["WRONG"]] == ["optuna is 1.0", "tqdm is not installed"]
+    assert "pip install 'optuna>=4.9'" in said["WRONG"][0]
+    assert any("pip install 'pflsweep[privacy]'" in line for line in said["note"])
+
+
+def test_a_gpu_that_pytorch_does_not_see_is_wrong(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H100 (UUID: GPU-1)'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert main(["doctor", "tracking=none"]) == 1
+    (line,) = lines(capsys.readouterr().out)["WRONG"]
+    assert line.startswith("GPU 0: NVIDIA H100 is here, but PyTorch ")
+    assert "https://pytorch.org/get-started" in line
+    assert main(["doctor", "--gpu"]) == 2
+    assert "NVIDIA H100 is here" in capsys.readouterr().err
+    assert not doctor.PAGE.exists()
+
+
+@pytest.mark.parametrize("words", [["train.lr=-1"], ["dataset=cifr"], ["--gpuu"], ["sweeep=x"]])
+def test_bad_input_is_no_finding(words: list[str], capsys: pytest.CaptureFixture) -> None:
+    assert main(["doctor", *words]) == 2
+    assert capsys.readouterr().err.startswith("pflsweep: ")
+
+
+def test_the_store_is_only_looked_at(capsys: pytest.CaptureFixture) -> None:
+    with sqlite3.connect("mlflow.db") as store:
+        store.execute("create table alembic_version (version_num text)")
+    before = Path("mlflow.db").read_bytes()
+    assert main(["doctor"]) == 0
+    assert "mlflow.db answers" in capsys.readouterr().out
+    assert Path("mlflow.db").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_the_page_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for what stacks trials in threads, which the device that is made up is not in, and for long ones."""
+    left_out = (properties.stacking_changes_nothing, properties.hard_clients_are_survived)
+    kept = tuple(each for each in properties.ON_A_DEVICE if each not in left_out)
+    monkeypatch.setattr(gpu_page, "ON_A_DEVICE", kept)
+    heard: list[str] = []
+    with another_device() as device:
+        text, failed = gpu_page.page(device, 3600, ["fedavg", "fedala"], (TINY,), heard.append)
+    assert failed == 0, text
+    assert len(heard) == 3
+    of = len(kept)
+    assert f"2 methods, {of} properties each: {2 * of} of {2 * of} that were tried hold, 0 failed." in text
+    assert "and the numbers are the CPU's but for rounding | 2 | 0 | 0 |" in text
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| tiny")]
+    assert [row[1] for row in rows] == [
+        "CPU, one core",
+        f"{device}, client by client, fp32",
+        *(f"{device}, cohort at once, {precision}" for precision in ("fp32", "tf32", "bf16")),
+    ]
+    assert rows[0][3] == "1.00"
+    assert all(float(row[2].replace(",", "")) > 0 for row in rows[:4])
+    assert str(Path.home()) not in text
+
+
+def test_a_page_names_what_fails_and_what_was_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    def odd(case: Case) -> None:
+        """this device is odd | or even"""
+        raise AssertionError("it is <odd>")
+
+    def even(case: Case) -> None:
+        """this device is even"""
+
+    monkeypatch.setattr(gpu_page, "ON_A_DEVICE", (odd, even))
+    text, failed = gpu_page.page("cpu", 60, ["fedavg"], ())
+    assert failed == 1
+    assert "1 methods, 2 properties each: 1 of 2 that were tried hold, 1 failed." in text
+    assert r"- fedavg: this device is odd \| or even: it is &lt;odd&gt;" in text
+    text, failed = gpu_page.page("cpu", 0, ["fedavg"], (TINY,))
+    assert failed == 0
+    assert "0 of 0 that were tried hold, 0 failed; 2 were not tried, since the time was over." in text
+    assert text.count("not measured, since the time was over") == 5
+
+
+def test_a_device_that_computes_otherwise_is_seen() -> None:
+    class Off(Case):
+        def simulation(self, **how):  # type: ignore[no-untyped-def]
+            sim = super().simulation(**how)
+            if how["where"]["device"] != "cpu":
+                sim.schedule = replace(sim.schedule, lr=0.11)
+            return sim
+
+    case = gpu_page._case("fedavg", "meta")
+    with another_device():
+        properties.device_agrees_with_cpu(case)
+        with pytest.raises(AssertionError, match=r"on meta: .* differs by"):
+            properties.device_agrees_with_cpu(Off(**vars(case)))
+
+
+def test_speeds_of_the_cpu() -> None:
+    images, memory = measured(TINY, device="cpu", precision="fp32", chunk=1, seconds=1)
+    assert images > 0
+    assert memory is None
+    found = list(speeds("cpu", 30, (TINY,)))
+    assert found[0].way == "CPU, one core"
+    assert [bool(each.images) for each in found] == [True] * 5, found

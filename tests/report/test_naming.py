@@ -1,0 +1,60 @@
+"""Settings are called as a person would call them, and no two alike."""
+
+from typing import Any
+
+from pflsweep.report.naming import names, telling
+
+OWN = ("digits", "dirichlet", "mlp")
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    flat = {"dataset": "digits", "partition": "dirichlet", "model": "mlp", "partition.alpha": 0.3, "train.lr": 0.05}
+    return {**flat, "data_checksum": "aaaa", **{key.replace("__", "."): value for key, value in changes.items()}}
+
+
+def test_one_setting_needs_no_keys() -> None:
+    assert names([OWN], [config()]) == ["digits, dirichlet, mlp"]
+
+
+def test_a_key_of_an_option_tells_apart_only_settings_with_this_option() -> None:
+    shards = {**config(partition="shards", partition__per_client=2, data_checksum="bbbb")}
+    del shards["partition.alpha"]
+    both = [config(), shards]
+    assert telling(both) == ["partition"]
+    assert names([OWN, ("digits", "shards", "mlp")], both) == ["digits, dirichlet, mlp", "digits, shards, mlp"]
+
+
+def test_keys_stand_beside_their_option_and_null_is_not_said() -> None:
+    found = [config(data__limit=None), config(data__limit=500), config(partition__alpha=0.1, train__lr=0.1)]
+    assert telling(found) == ["partition.alpha", "data.limit", "train.lr"]
+    assert names([OWN] * 3, found) == [
+        "digits, dirichlet(alpha=0.3), mlp, lr=0.05",
+        "digits, dirichlet(alpha=0.3), mlp, limit=500, lr=0.05",
+        "digits, dirichlet(alpha=0.1), mlp, lr=0.1",
+    ]
+
+
+def test_as_many_keys_are_said_as_tell_settings_apart_and_no_more_than_three_else() -> None:
+    shared = {f"train__{key}": value for key, value in {"a": 1, "b": 1, "c": 1, "d": 1}.items()}
+    other = dict.fromkeys(shared, 2)
+    assert names([OWN] * 2, [config(**shared), config(**other)])[0] == "digits, dirichlet, mlp, a=1, b=1, c=1"
+    third = {**other, "train__d": 3}
+    assert names([OWN] * 3, [config(**each) for each in (shared, other, third)])[2] == (
+        "digits, dirichlet, mlp, a=2, b=2, c=2, d=3"
+    )
+
+
+def test_two_keys_of_one_last_name_are_said_in_full() -> None:
+    found = [config(data__seed=1, train__seed=1), config(data__seed=2, train__seed=2)]
+    assert names([OWN] * 2, found)[0] == "digits, dirichlet, mlp, data.seed=1, train.seed=1"
+
+
+def test_what_differs_in_hashes_alone_is_numbered() -> None:
+    found = [config(), config(data_checksum="bbbb"), config(data__prescribed="cccc"), config(train__lr=0.1)]
+    assert telling(found) == ["train.lr"]
+    assert names([OWN] * 4, found) == [
+        "digits, dirichlet, mlp, lr=0.05, data 1",
+        "digits, dirichlet, mlp, lr=0.05, data 2",
+        "digits, dirichlet, mlp, lr=0.05, data 3",
+        "digits, dirichlet, mlp, lr=0.1",
+    ]
