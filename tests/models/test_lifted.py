@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from pflsweep.methods.task import Batch, Task
-from pflsweep.models import cnn, cnn_norm, cnn_pg, fasttext, lenet5, mlp, nfresnet18, tf_cnn, torchvision, vgg11
+from pflsweep.models import cnn, cnn_norm, cnn_pg, fasttext, lenet5, mlp, nfresnet18, nfresnet_pg, tf_cnn, torchvision, vgg11
 from pflsweep.ops.random import fold, tensor_key
 from pflsweep.ops.vmap import per_client
 
@@ -22,6 +22,7 @@ MODELS = {
 }
 HEAVY = {
     "nfresnet18": (lambda: nfresnet18.build(SMALL, 4, 0.2), SMALL),
+    "nfresnet_pg": (lambda: nfresnet_pg.build(SMALL, 4, 0.2), SMALL),
     "vgg11 none": (lambda: vgg11.build(LARGE, 4, "none", 32, 0.5), LARGE),
     "vgg11 batch": (lambda: vgg11.build(LARGE, 4, "batch", 32, 0.5), LARGE),
     **{
