@@ -5,7 +5,19 @@ import torch
 from torch import Tensor, nn
 
 from pflsweep.methods.task import Batch, Task
-from pflsweep.models import cnn, cnn_norm, cnn_pg, fasttext, lenet5, mlp, nfresnet18, nfresnet_pg, tf_cnn, torchvision, vgg11
+from pflsweep.models import (
+    cnn,
+    cnn_norm,
+    cnn_pg,
+    fasttext,
+    lenet5,
+    mlp,
+    nfresnet18,
+    nfresnet_pg,
+    tf_cnn,
+    torchvision,
+    vgg11,
+)
 from pflsweep.ops.random import fold, tensor_key
 from pflsweep.ops.vmap import per_client
 
