@@ -60,7 +60,7 @@ OWN: dict[str, tuple[type[Method], dict[str, Any]]] = {
     "second batch of 3": (OnSecondBatch, {"count": 3}),
 }
 NOTHING: dict[str, Any] = {}
-DP = {"clip": 2.0, "sigma": 0.3, "delta": 1e-5}
+DP = {"clip": 2.0, "sigma": 0.3, "delta": 1e-5, "read_after": None}
 ALA = {"layers": 2, "share": 0.8, "rate": 1.0, "idle": 0.0, "draw": "random"}
 
 
@@ -644,6 +644,8 @@ TABLE = {
     "knnper shared weight": Row(two, "knnper", {"weight": 0.5}, reductions=(Reduction("fedavg", {}),)),
     "as_run/pfedplat_apfl": Row(two, reductions=(Reduction("fedavg", {}),)),  # w's path, whatever alpha does
     "as_run/pfedplat_ditto": Row(two),
+    "as_run/fedfomo_fedfomo": Row(lambda s: 6 * s.P, values={"models": 3, "clusters": 2}),
+    "as_run/fedfomo_fedfomo_ma": Row(lambda s: 4 * s.P, values={"models": 3}),
     "as_run/pfedplat_fedfomo": Row(lambda s: (s.M + 2) * s.P, values={"every": 1}),
     "as_run/pfedplat_fedrep": Row(two),
     "as_run/pfedplat_fedrod": Row(two, reductions=(Reduction("fedrod", {}),)),  # the generic part
@@ -670,6 +672,9 @@ TABLE = {
     "fedavg private": Row(two, "fedavg", plugs={DpSgd: DP}),
     "fedrep private scaled": Row(extractor_twice, "fedrep", plugs={DpSgd: DP, Scaled: {"share": 0.2, "factor": 1.5}}),
     "fedfomo private": Row(lambda s: 4 * s.P, "fedfomo", {"models": 4}, plugs={DpSgd: DP}),
+    "as_run/fedfomo_fedfomo private": Row(
+        lambda s: 6 * s.P, "as_run/fedfomo_fedfomo", {"models": 3, "clusters": 2}, plugs={DpSgd: DP}
+    ),
     "asks back": Row(lambda s: 3 * s.P),
     "second batch of 2": Row(two),
     "second batch of 3": Row(two),
@@ -723,6 +728,18 @@ def test_property(name: str, property_: Property) -> None:
 @pytest.mark.parametrize("name", TRIED)
 def test_property_with_kept_optimiser_states(name: str, property_: Property) -> None:
     property_(replace(case(name), optimiser_state="kept"))
+
+
+@pytest.mark.parametrize("name", [name for name in TRIED if case(name).simulation().verbs.method.own_lr])
+def test_any_chunking_with_a_rate_of_each_clients_own(name: str) -> None:
+    """Each read of turn.lr is that of one client: a chunk of many with different rates trains as each by itself."""
+    runs = []
+    for chunk in (1, 4):
+        sim = case(name).simulation(lr_of="last_turn", lr_decay=0.5, chunk=chunk)
+        advance(sim, 4)
+        assert len(sim.last.unique()) > 1, "clients' last turns differ"
+        runs.append({**models(sim), **known(sim)})
+    assert_same(runs[1], runs[0], "in chunks of 4", 1e-10)
 
 
 MARK = -7.25  # the number that no optimiser state has by itself
