@@ -51,6 +51,7 @@ class TrialSweeper(BasicSweeper):
         from pflsweep.sweep.status import summary
         from pflsweep.sweep.status.live import View
         from pflsweep.tracking.run import (
+            destination,
             open_sweep,
             part_of,
             restore_sweep,
@@ -62,6 +63,8 @@ class TrialSweeper(BasicSweeper):
 
         assert self.launcher is not None
         cfg = plan.groups[0].config.values
+        if told := destination(cfg):
+            print(told, file=sys.stderr)
         queue = Queue(plan)
         queue.prepare(command.retry)
         unfinished, status = not queue.finished, sweep_status(cfg, plan.id)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from pflsweep.records.record import Damaged, Record
+from pflsweep.tracking import store
 from pflsweep.tracking.logging import (
     MARK,
     describe,
@@ -38,6 +39,7 @@ from pflsweep.tracking.store import (
     point_to,
     reason,
     refusal,
+    required,
     sweep_run,
     unnamed,
     uri_of,
@@ -56,6 +58,8 @@ SWEEP = "PFLSWEEP_SWEEP"  # environment variable: the hash of the multirun that 
 BATCH = 1000  # metrics that one log_batch takes
 QUIET = 30.0  # seconds without a batch after which another worker may have sent for this run
 STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "pruned": "KILLED", "running": "RUNNING"}
+LATER = "The record has it all; the same command sends it."
+GOES_ON = "Training goes on without it (tracking.required=false); it is tried again at the end."
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +75,12 @@ class Listener(Protocol):
 
 def open_run(cfg: Mapping[str, Any], record: Record) -> Listener:
     """The listener of a trial, its run found or created. Raises UserError before anything is trained."""
-    return Silent() if cfg["tracking"]["backend"] == "none" else _patiently(lambda: _open_run(cfg["tracking"], record))
+    options = cfg["tracking"]
+    if options["backend"] == "none":
+        return Silent()
+    with _tolerated(options, GOES_ON):
+        return _patiently(options, lambda: _open_run(options, record))
+    return Late(options)
 
 
 def _open_run(options: Mapping[str, Any], record: Record) -> Listener:
@@ -85,9 +94,16 @@ def send(cfg: Mapping[str, Any], record: Record) -> None:
         return
     how = record.status["status"]
     how = "interrupted" if how == "running" else how  # nothing runs now
-    if not _patiently(lambda: _is_sent(cfg["tracking"], record, STATUS[how])):
-        with open_run(cfg, record) as listener:
-            listener.finish(record, how)
+    options = cfg["tracking"]
+    with _tolerated(options, LATER):
+        if not _patiently(options, lambda: _is_sent(options, record, STATUS[how])):
+            with _patiently(options, lambda: _open_run(options, record)) as listener:
+                listener.finish(record, how)
+
+
+def destination(cfg: Mapping[str, Any]) -> str:
+    """Return the line that says where runs go; "" where nothing is tracked."""
+    return "" if cfg["tracking"]["backend"] == "none" else store.destination(cfg["tracking"])
 
 
 def _is_sent(options: Mapping[str, Any], record: Record, status: str) -> bool:
@@ -102,9 +118,24 @@ def _reach(options: Mapping[str, Any]) -> None:
         pass
 
 
-def _patiently(call: Callable[[], T]) -> T:
+def _patiently(options: Mapping[str, Any], call: Callable[[], T]) -> T:
     """A sweep's trials wait for a store that is away: its start has shown that it can be used."""
-    return retry_until_available(call) if os.environ.get(SWEEP) else call()
+    return retry_until_available(call) if os.environ.get(SWEEP) and required(options) else call()
+
+
+@contextmanager
+def _tolerated(options: Mapping[str, Any], then: str = "") -> Iterator[None]:
+    """Pass over a store that does not answer where tracking.required is false. then: what is said of it; nothing is
+    said inside of a sweep, which says it once, at its start.
+    """
+    try:
+        yield
+    except StorageUnavailable as error:
+        if required(options):
+            raise
+        if then and not os.environ.get(SWEEP):
+            why, uri = reason(error.__cause__ or error), without_password(uri_of(options))
+            log.warning("The MLflow store %s does not answer (%s). %s", uri, why, then)
 
 
 @contextmanager
@@ -126,15 +157,19 @@ def sweep_status(cfg: Mapping[str, Any], sweep: str) -> str | None:
     """
     if cfg["tracking"]["backend"] == "none":
         return "FINISHED"
-    with explained(uri_of(cfg["tracking"])), opened(cfg["tracking"]) as (client, experiment):
+    options = cfg["tracking"]
+    with _tolerated(options, GOES_ON), explained(uri_of(options)), opened(options) as (client, experiment):
         run = find_sweep(client, experiment, sweep)
         return None if run is None else str(run.info.status)
+    return None
 
 
 def open_sweep(cfg: Mapping[str, Any], sweep: str, name: str) -> None:
     """Make the store and the parent run of a multirun, once, before its trials open them in parallel."""
-    if cfg["tracking"]["backend"] != "none":
-        with explained(uri_of(cfg["tracking"])), opened(cfg["tracking"]) as (client, experiment):
+    options = cfg["tracking"]
+    if options["backend"] != "none":
+        # sweep_status has warned
+        with _tolerated(options), explained(uri_of(options)), opened(options) as (client, experiment):
             run_id = sweep_run(client, experiment, sweep, name)
             client.update_run(str(run_id), status="RUNNING", name=named(name))
 
@@ -209,6 +244,19 @@ class Silent:
     def finish(self, record: Record, status: str) -> None: ...
 
 
+class Late(Silent):
+    """The listener of a trial whose store did not answer when it began (tracking.required=false): the store is tried
+    again at the trial's end, and gets the whole record then.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.options = options
+
+    def finish(self, record: Record, status: str) -> None:
+        with _tolerated(self.options, LATER), _open_run(self.options, record) as run:
+            run.finish(record, status)
+
+
 class MlflowRun:
     """One trial's run. A store that fails later than at the start costs a warning, never the training.
 
@@ -260,10 +308,10 @@ class MlflowRun:
         interrupted, which the same command goes on with.
         """
         error = self._tried(record, lambda: self._finish(record, status))
-        waits = os.environ.get(SWEEP) and status != "interrupted"
+        waits = os.environ.get(SWEEP) and status != "interrupted" and required(self.options)
         if error is not None and waits and isinstance(refusal(self.uri, error), StorageUnavailable):
             try:
-                _patiently(lambda: _reach(self.options))
+                _patiently(self.options, lambda: _reach(self.options))
                 error = self._tried(record, lambda: self._finish(record, status))
             except StorageUnavailable:
                 raise

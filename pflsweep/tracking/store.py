@@ -44,6 +44,7 @@ GONE = (
     *("no such table", "unable to open database file", "must be in the 'active' state", "RESOURCE_DOES_NOT_EXIST"),
     *('" does not exist', "doesn't exist", "database disk image is malformed"),
 )
+DEFAULT = "sqlite:///mlflow.db"
 ELSE = "choose another store with tracking.uri=sqlite:///other.db, or train without: tracking=none."
 
 log = logging.getLogger(__name__)
@@ -52,9 +53,9 @@ log = logging.getLogger(__name__)
 @contextmanager
 def opened(options: Mapping[str, Any]) -> "Iterator[tuple[MlflowClient, str]]":
     """Client and experiment id. One process at a time: two that create a store or a sweep collide."""
-    for name, value in SETTINGS.items():
-        os.environ.setdefault(name, value)
-    uri = uri_of(options)
+    for variable, value in SETTINGS.items():
+        os.environ.setdefault(variable, value)
+    uri, name = uri_of(options), experiment_of(options)
     file = sqlite_file(uri)
     if (uri.startswith("sqlite:") and file is None) or uri.rstrip("/") in ("http:", "https:"):
         raise _no_store(uri)  # sqlite:// is a database in memory, which ends with the process
@@ -69,19 +70,19 @@ def opened(options: Mapping[str, Any]) -> "Iterator[tuple[MlflowClient, str]]":
             with closing(sqlite3.connect(file)) as connection:  # readers and one writer at once, much shorter waits
                 connection.execute("pragma journal_mode=wal")
         try:
-            known = client.get_experiment_by_name(options["experiment"])
+            known = client.get_experiment_by_name(name)
         except Exception as error:
             if uri.startswith("http") or not is_gone(error):
                 raise
             _make_tables(uri)  # MLflow does so only when a process meets a store for the first time
-            known = client.get_experiment_by_name(options["experiment"])
+            known = client.get_experiment_by_name(name)
         if known is not None:
             yield client, known.experiment_id
         else:
             # beside the store: by itself MLflow takes the working directory
-            folder = _folder(options["experiment"])
+            folder = _folder(name)
             place = (file.parent / "mlruns" / folder).as_uri() if file is not None else None
-            yield client, client.create_experiment(options["experiment"], place, PAGES)
+            yield client, client.create_experiment(name, place, PAGES)
 
 
 def _make(file: Path) -> None:
@@ -237,15 +238,22 @@ def refusal(uri: str, error: Exception) -> UserError:
             f"{told} {file.parent} must be a folder in which you may write; {files.free(file.parent)} are free there. "
             f"Or {ELSE}"
         )
-    return StorageUnavailable(f"{told} Its place must be there, reachable and writable. Or {ELSE}")
+    return StorageUnavailable(
+        f"{told} Its place must be there, reachable and writable. Or send runs to it later "
+        f"(tracking.required=false), {ELSE}"
+    )
 
 
 def _no_store(uri: str) -> UserError:
     return UserError(
-        f"'{without_password(uri)}' (tracking.uri) is no address of an MLflow store. Right are a file "
-        "(sqlite:///mlflow.db, sqlite:////data/mlflow.db), a database (postgresql://user@host/name) and a server of "
-        "MLflow's (http://host:5000). Or train without: tracking=none."
+        f"'{without_password(uri)}' (tracking.uri{_by_variable(uri)}) is no address of an MLflow store. Right are a "
+        "file (sqlite:///mlflow.db, sqlite:////data/mlflow.db), a database (postgresql://user@host/name) and a server "
+        "of MLflow's (http://host:5000). Or train without: tracking=none."
     )
+
+
+def _by_variable(uri: str) -> str:
+    return ", by the environment's MLFLOW_TRACKING_URI" if os.environ.get("MLFLOW_TRACKING_URI") == uri else ""
 
 
 NO_STORE = ("unsupported URI", "filesystem tracking backend", "load plugin", "Could not parse")
@@ -300,13 +308,32 @@ def forgiven(what: str) -> Iterator[None]:
         log.warning("MLflow did not take %s: %s. The record has it all; the same command sends it again.", what, said)
 
 
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """Return what an error says, for a warning."""
     return without_password(shortened(error))
 
 
+def experiment_of(options: Mapping[str, Any]) -> str:
+    """Return the name of the experiment. An environment variable that is set to nothing counts as not set."""
+    return str(options["experiment"] or "pflsweep")
+
+
+def required(options: Mapping[str, Any]) -> bool:
+    """Return whether a store that does not answer is an error. Options of older ledgers do not say it."""
+    return bool(options.get("required", True))
+
+
+def destination(options: Mapping[str, Any]) -> str:
+    """Return the line that says where runs go, and which environment variables say so."""
+    variables = {"MLFLOW_TRACKING_URI": options["uri"], "MLFLOW_EXPERIMENT_NAME": options["experiment"]}
+    said = [name for name, value in variables.items() if value and os.environ.get(name) == value]
+    by = f" ({', '.join(said)})" if said else ""
+    shown = without_password(str(options["uri"] or DEFAULT))
+    return f"Runs go to MLflow at {shown}, experiment {experiment_of(options)}{by}"
+
+
 def uri_of(options: Mapping[str, Any]) -> str:
-    uri = str(options["uri"] or "sqlite:///mlflow.db")
+    uri = str(options["uri"] or DEFAULT)
     file = sqlite_file(uri)
     if file is None:
         return uri

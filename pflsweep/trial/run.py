@@ -29,7 +29,7 @@ from pflsweep.records.checkpoint import Checkpoint
 from pflsweep.records.content import CHECKPOINT, MODELS
 from pflsweep.records.record import Record
 from pflsweep.studies.study import Study
-from pflsweep.tracking.run import Listener, open_run, send
+from pflsweep.tracking.run import Listener, destination, open_run, send
 from pflsweep.trial.build import Parts, build, build_model, config_of_model
 from pflsweep.trial.metadata import describe
 from pflsweep.trial.process import Stop, cores, interruptible, process_wide
@@ -174,6 +174,9 @@ def run_trial(
             meta["environment"]["stacked"] = seat.stack.size  # its seconds are also those of others
         if parts.study is not None:
             parts.study.check(simulation)
+        # bad input has been refused by now, in a paragraph of its own
+        if told := destination(config.values):
+            mention(told)
         with claimed(folder):
             record = _open(folder, meta, config, simulation)
             if _done(record, config):

@@ -481,6 +481,102 @@ def test_no_password_is_said(store, tmp_path, monkeypatch, capsys, caplog):
     assert "secret" not in f"{caught.value} {refused.value} {said} {caplog.text}"
 
 
+SMALL = ["partition.clients=4", "model.hidden=[8]", "train.rounds=2"]
+DEAD = "http://127.0.0.1:9"
+
+
+def identities():
+    return sorted(file.parent.name for file in Path("runs").glob("*/meta.json"))
+
+
+def test_the_environment_says_where_runs_go_and_the_first_line_repeats_it(store, empty, monkeypatch, capsys):
+    shutil.copy(empty, "env.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///env.db")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    assert main(SMALL) == 0
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first == (
+        "Runs go to MLflow at sqlite:///env.db, experiment mine (MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME)"
+    )
+    with opened({"uri": "sqlite:///env.db", "experiment": "mine"}) as (client, experiment):
+        assert len(client.search_runs([experiment])) == 1
+    assert store.client.get_experiment_by_name("pflsweep") is None
+    (record,) = Path("runs").glob("*/config.yaml")
+    assert "uri: sqlite:///env.db" in record.read_text(), "a report finds the runs without the environment too"
+
+
+def test_what_the_command_says_wins_over_the_environment_and_trials_stay_the_same(store, monkeypatch, capsys):
+    assert main(SMALL) == 0
+    before = identities()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", DEAD)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    capsys.readouterr()
+    assert main([*SMALL, "tracking.uri=sqlite:///mlflow.db", "tracking.experiment=other"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "Runs go to MLflow at sqlite:///mlflow.db, experiment other"
+    assert "trained already" in lines[1]
+    assert identities() == before
+    store.options["experiment"] = "other"
+    with opened(store.options) as (client, experiment):
+        assert len(client.search_runs([experiment])) == 1
+
+
+def test_a_variable_that_is_set_to_nothing_is_not_set(store, monkeypatch, capsys):
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.setenv(name, "")
+    assert main(SMALL) == 0
+    assert capsys.readouterr().err.startswith("Runs go to MLflow at sqlite:///mlflow.db, experiment pflsweep\n")
+    assert len(store.runs()) == 1
+
+
+def test_an_address_of_the_environment_that_is_none_is_named(store, monkeypatch, capsys):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "foo://bar")
+    assert main(SMALL) == 2
+    assert "'foo://bar' (tracking.uri, by the environment's MLFLOW_TRACKING_URI) is no add" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_dead_server_is_an_error_before_training(several, store, monkeypatch, capsys):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", DEAD)
+    words = ["-m", *SMALL, "seed=0,1"] if several else SMALL
+    assert main(words) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith(f"Runs go to MLflow at {DEAD}, ")
+    assert "tracking.required=false" in lines[1]
+    assert not identities()
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_where_a_server_is_not_required_the_same_command_sends_later(several, store, capsys, caplog):
+    """Two warnings for a trial, at its start and its end, and not three for each trial of a sweep."""
+    words = [*(["-m", "seed=0,1"] if several else []), *SMALL, "tracking.required=false"]
+    assert main([*words, f"tracking.uri={DEAD}"]) == 0
+    trained = identities()
+    assert len(trained) == 1 + several
+    warned = [each.getMessage() for each in caplog.records if each.name.startswith("pflsweep")]
+    starts = [line for line in warned if "Training goes on without it (tracking.required=false)" in line]
+    assert len(starts) == 1
+    assert len(warned) == 2 + several
+    assert main(words) == 0
+    assert identities() == trained
+    runs = store.runs()
+    assert {run.data.tags["identity"] for run in runs if "identity" in run.data.tags} == set(trained)
+    assert {run.info.status for run in runs} == {"FINISHED"}
+
+
+def test_a_server_that_is_back_at_the_end_gets_the_whole_trial(store, tmp_path):
+    record = create(tmp_path / "runs", tracking__required=False)
+    uri, record.config["tracking"]["uri"] = record.config["tracking"]["uri"], DEAD
+    with tracking_run.open_run(record.config, record) as run:
+        train(record, [[1, 1, 1, 1]])
+        run.rows(record)
+        assert not isinstance(run, tracking_run.MlflowRun)
+        record.config["tracking"]["uri"] = uri  # its server answers
+        run.finish(record, "finished")
+    (shown,) = store.runs()
+    assert (shown.info.status, store.steps(shown, "personal/accuracy")) == ("FINISHED", [1])
+
+
 def test_ui_on_a_port_that_is_taken(store):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
