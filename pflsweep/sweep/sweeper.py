@@ -47,6 +47,7 @@ class TrialSweeper(BasicSweeper):
 
     def _run(self, plan: "Plan", command: "Command") -> None:
         from pflsweep.sweep import launch, ledger
+        from pflsweep.sweep.browse import sweep_of
         from pflsweep.sweep.queue import Queue
         from pflsweep.sweep.status import summary
         from pflsweep.sweep.status.live import View
@@ -62,7 +63,7 @@ class TrialSweeper(BasicSweeper):
         )
 
         assert self.launcher is not None
-        cfg = plan.groups[0].config.values
+        cfg, about = plan.groups[0].config.values, sweep_of(plan)
         if told := destination(cfg):
             print(told, file=sys.stderr)
         queue = Queue(plan)
@@ -73,7 +74,7 @@ class TrialSweeper(BasicSweeper):
             "FAILED",
         )  # the latter: another store, or it was not told the end
         if track:
-            open_sweep(cfg, plan.id, plan.name)
+            open_sweep(cfg, plan.id, about)
         if unfinished:
             try:
                 with View(plan, lambda queue: ledger.write(queue, self._said)):
@@ -94,12 +95,12 @@ class TrialSweeper(BasicSweeper):
         with signals.handled(_finishing):
             ledger.write(queue, self._said)
             superseded = summary.mark_superseded(queue)
-            lost = track and restore_sweep(cfg, plan.id, plan.name)
+            lost = track and restore_sweep(cfg, plan.id, about)
             # some trials were tracked in a store that is gone, in another one, or not at all
             if track and (status is None or not unfinished or lost):
                 with part_of(plan.id):
-                    for record in summary.trained(queue):
-                        send(cfg, record)
+                    for record, labels in summary.trained(queue):
+                        send(cfg, record, labels)
             if track:
                 tag_superseded(cfg, plan.id, superseded)
             code = summary.conclude(queue, track)

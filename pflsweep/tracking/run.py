@@ -16,6 +16,7 @@ from pflsweep.records.record import Damaged, Record
 from pflsweep.tracking import store
 from pflsweep.tracking.logging import (
     MARK,
+    Labels,
     describe,
     log_amended,
     log_artifacts,
@@ -23,8 +24,10 @@ from pflsweep.tracking.logging import (
     log_summary,
     log_table,
     metrics_of,
+    relabel,
     stamps,
 )
+from pflsweep.tracking.overview import Cell, Sweep, describe_sweep, log_cells
 from pflsweep.tracking.store import (
     Gone,
     explained,
@@ -73,31 +76,35 @@ class Listener(Protocol):
     def finish(self, record: Record, status: str) -> None: ...
 
 
-def open_run(cfg: Mapping[str, Any], record: Record) -> Listener:
-    """The listener of a trial, its run found or created. Raises UserError before anything is trained."""
+def open_run(cfg: Mapping[str, Any], record: Record, labels: Labels | None = None) -> Listener:
+    """The listener of a trial, its run found or created. labels: what its sweep calls it. Raises UserError before
+    anything is trained.
+    """
     options = cfg["tracking"]
     if options["backend"] == "none":
         return Silent()
     with _tolerated(options, GOES_ON):
-        return _patiently(options, lambda: _open_run(options, record))
-    return Late(options)
+        return _patiently(options, lambda: _open_run(options, record, labels))
+    return Late(options, labels)
 
 
-def _open_run(options: Mapping[str, Any], record: Record) -> Listener:
+def _open_run(options: Mapping[str, Any], record: Record, labels: Labels | None) -> Listener:
     with explained(uri_of(options)):
-        return MlflowRun(options, record)
+        return MlflowRun(options, record, labels)
 
 
-def send(cfg: Mapping[str, Any], record: Record) -> None:
-    """A whole record at once, where the store does not have all of it. Raises UserError as open_run does."""
+def send(cfg: Mapping[str, Any], record: Record, labels: Labels | None = None) -> None:
+    """A whole record at once, where the store does not have all of it. labels: what its sweep calls it. Raises
+    UserError as open_run does.
+    """
     if cfg["tracking"]["backend"] == "none":
         return
     how = record.status["status"]
     how = "interrupted" if how == "running" else how  # nothing runs now
     options = cfg["tracking"]
     with _tolerated(options, LATER):
-        if not _patiently(options, lambda: _is_sent(options, record, STATUS[how])):
-            with _patiently(options, lambda: _open_run(options, record)) as listener:
+        if not _patiently(options, lambda: _is_sent(options, record, STATUS[how], labels)):
+            with _patiently(options, lambda: _open_run(options, record, labels)) as listener:
                 listener.finish(record, how)
 
 
@@ -106,11 +113,14 @@ def destination(cfg: Mapping[str, Any]) -> str:
     return "" if cfg["tracking"]["backend"] == "none" else store.destination(cfg["tracking"])
 
 
-def _is_sent(options: Mapping[str, Any], record: Record, status: str) -> bool:
+def _is_sent(options: Mapping[str, Any], record: Record, status: str, labels: Labels | None) -> bool:
     with explained(uri_of(options)), opened(options) as (client, experiment):
         known = find(client, experiment, "identity", record.meta["identity"])
-        whole = known is not None and last_step(client, known.info.run_id, MARK) >= record.done
-    return known is not None and whole and known.info.status == status
+        if known is None or known.info.status != status or last_step(client, known.info.run_id, MARK) < record.done:
+            return False
+        if labels is not None:
+            relabel(client, known, sweep_run(client, experiment, os.environ.get(SWEEP)), labels)
+    return True
 
 
 def _reach(options: Mapping[str, Any]) -> None:
@@ -164,17 +174,18 @@ def sweep_status(cfg: Mapping[str, Any], sweep: str) -> str | None:
     return None
 
 
-def open_sweep(cfg: Mapping[str, Any], sweep: str, name: str) -> None:
+def open_sweep(cfg: Mapping[str, Any], sweep: str, about: Sweep) -> None:
     """Make the store and the parent run of a multirun, once, before its trials open them in parallel."""
     options = cfg["tracking"]
     if options["backend"] != "none":
         # sweep_status has warned
         with _tolerated(options), explained(uri_of(options)), opened(options) as (client, experiment):
-            run_id = sweep_run(client, experiment, sweep, name)
-            client.update_run(str(run_id), status="RUNNING", name=named(name))
+            run_id = str(sweep_run(client, experiment, sweep, about.name))
+            client.update_run(run_id, status="RUNNING", name=named(about.name))
+            describe_sweep(client, run_id, about)
 
 
-def restore_sweep(cfg: Mapping[str, Any], sweep: str, name: str) -> bool:
+def restore_sweep(cfg: Mapping[str, Any], sweep: str, about: Sweep) -> bool:
     """Make the parent run of a multirun anew where the store has lost it since `open_sweep`. Return whether it had, and
     with it the trials that ended before: the caller sends all of them.
     """
@@ -184,7 +195,7 @@ def restore_sweep(cfg: Mapping[str, Any], sweep: str, name: str) -> bool:
         with opened(cfg["tracking"]) as (client, experiment):
             run = find_sweep(client, experiment, sweep)
         if run is None or run.info.run_name == unnamed(sweep):  # the latter: made by a trial, which knows no name
-            open_sweep(cfg, sweep, name)
+            open_sweep(cfg, sweep, about)
             return True
     return False
 
@@ -206,8 +217,9 @@ def finish_sweep(
     failed: Sequence[str],
     tables: Mapping[str, "pd.DataFrame"],
     figures: Mapping[str, "Figure"],
+    cells: Sequence[Cell] = (),
 ) -> None:
-    """Log a multirun's comparison, tables and pictures on its parent run.
+    """Log a multirun's comparison, tables and pictures on its parent run, and how each method did (`cells`).
 
     records: of the final trials. failed: a line for each trial that failed. With any, the sweep has failed.
     """
@@ -216,6 +228,7 @@ def finish_sweep(
     with forgiven(f"the sweep {sweep}"):
         with opened(cfg["tracking"]) as (client, experiment):
             parent = str(sweep_run(client, experiment, sweep))
+        log_cells(client, parent, cells)
         log_comparison(client, parent, records, failed)
         if records:
             point_to(client, experiment, parent, "comparison/runs.html", "Comparison of its runs")
@@ -249,11 +262,11 @@ class Late(Silent):
     again at the trial's end, and gets the whole record then.
     """
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self.options = options
+    def __init__(self, options: Mapping[str, Any], labels: Labels | None) -> None:
+        self.options, self.labels = options, labels
 
     def finish(self, record: Record, status: str) -> None:
-        with _tolerated(self.options, LATER), _open_run(self.options, record) as run:
+        with _tolerated(self.options, LATER), _open_run(self.options, record, self.labels) as run:
             run.finish(record, status)
 
 
@@ -265,9 +278,9 @@ class MlflowRun:
     anew, and the whole record sent.
     """
 
-    def __init__(self, options: Mapping[str, Any], record: Record) -> None:
+    def __init__(self, options: Mapping[str, Any], record: Record, labels: Labels | None) -> None:
         """Find or create the run. Raises what the store raises."""
-        self.options, self.uri = options, uri_of(options)
+        self.options, self.uri, self.labels = options, uri_of(options), labels
         self.ended = False
         self.failures: list[float] = []  # when each batch of this outage failed
         self.logged: int | None = None  # the last round that the store has; None: it is asked before the next batch
@@ -277,7 +290,8 @@ class MlflowRun:
     def _open(self, record: Record) -> None:
         with opened(self.options) as (client, experiment):
             self.client: MlflowClient = client
-            self.run_id = describe(client, experiment, record, sweep_run(client, experiment, os.environ.get(SWEEP)))
+            parent = sweep_run(client, experiment, os.environ.get(SWEEP))
+            self.run_id = describe(client, experiment, record, parent, self.labels)
         self.file = file_number(self.uri)
         self._ask()
 

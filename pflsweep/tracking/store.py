@@ -1,6 +1,7 @@
 """The MLflow store: opened by one process at a time, checked first, its runs found by tag. mlflow comes late (2 s)."""
 
 import hashlib
+import json
 import logging
 import os
 import shutil
@@ -21,15 +22,23 @@ from pflsweep.util.retry import StorageUnavailable
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import Experiment, Run
     from sqlalchemy import Engine
 
 PAGES = {"mlflow.experimentKind": "custom_model_development"}  # else MLflow shows its pages for language models
 HOST, PORT = "127.0.0.1", 5000  # where `pflsweep ui` shows a store that is no server itself
+VIEW = "pflsweep"  # key of the run list's columns, as MLflow's own "Share view" would keep them
+COLUMNS = ("metrics.`summary/accuracy`", "tags.`method`", "tags.`dataset`", "tags.`setting`", "tags.`role`")
+ABOUT = (
+    "Personalised federated learning, trained by pflsweep. Behind the plus sign of a sweep (`role` sweep) are its "
+    "trials: `search` are points that a search has tried, `final` what a report has. `summary/accuracy` is the mean "
+    "over clients of their personalised models' accuracy on their own test data, in the last round."
+)
 TRAINING = "?workflowType=machine_learning"  # ends an address; else MLflow shows a run among those of language models
 SOURCE = {"mlflow.source.name": "pflsweep", "mlflow.source.type": "LOCAL"}
 NAME = 250  # characters
 NOTE = "mlflow.note.content"  # a run's description, in markdown
+DESCRIBED = {NOTE: ABOUT, f"mlflow.sharedViewState.{VIEW}": json.dumps({"selectedColumns": COLUMNS})}
 DUPLICATE = "pflsweep.duplicate"  # tag of a run that was ended because another one is of the same trial or sweep
 FILE_NAME = 255  # bytes that a file system takes
 SETTINGS = {  # MLflow's, of this process
@@ -53,9 +62,46 @@ log = logging.getLogger(__name__)
 @contextmanager
 def opened(options: Mapping[str, Any]) -> "Iterator[tuple[MlflowClient, str]]":
     """Client and experiment id. One process at a time: two that create a store or a sweep collide."""
+    name, file = experiment_of(options), sqlite_file(uri_of(options))
+    with _client(options) as client:
+        known = client.get_experiment_by_name(name)
+        if known is not None:
+            _describe(client, known)
+            yield client, known.experiment_id
+        else:
+            # beside the store: by itself MLflow takes the working directory
+            place = (file.parent / "mlruns" / _folder(name)).as_uri() if file is not None else None
+            yield client, client.create_experiment(name, place, {**PAGES, **DESCRIBED})
+
+
+def _describe(client: "MlflowClient", experiment: "Experiment") -> None:
+    """Give an experiment of somebody else's or of an older pflsweep what it lacks to be read."""
+    if experiment.lifecycle_stage == "active":
+        for key in DESCRIBED.keys() - experiment.tags.keys():
+            client.set_experiment_tag(experiment.experiment_id, key, DESCRIBED[key])
+
+
+def listing(options: Mapping[str, Any]) -> str:
+    """Return where MLflow's pages list the runs of the experiment, an address without its server. Of a store that has
+    no such experiment it is the one that has changed last.
+    """
+    with _client(options) as client:
+        experiment = client.get_experiment_by_name(experiment_of(options))
+        if experiment is None:
+            found = client.search_experiments(filter_string="name != 'Default'", order_by=["last_update_time DESC"])
+            experiment = found[0] if found else None
+        if experiment is None:
+            return f"#/experiments{TRAINING}"
+        _describe(client, experiment)
+        return f"#/experiments/{experiment.experiment_id}/runs{TRAINING}&viewStateShareKey={VIEW}"
+
+
+@contextmanager
+def _client(options: Mapping[str, Any]) -> "Iterator[MlflowClient]":
+    """The client of a store that is made where it is missing, and held meanwhile."""
     for variable, value in SETTINGS.items():
         os.environ.setdefault(variable, value)
-    uri, name = uri_of(options), experiment_of(options)
+    uri = uri_of(options)
     file = sqlite_file(uri)
     if (uri.startswith("sqlite:") and file is None) or uri.rstrip("/") in ("http:", "https:"):
         raise _no_store(uri)  # sqlite:// is a database in memory, which ends with the process
@@ -70,19 +116,12 @@ def opened(options: Mapping[str, Any]) -> "Iterator[tuple[MlflowClient, str]]":
             with closing(sqlite3.connect(file)) as connection:  # readers and one writer at once, much shorter waits
                 connection.execute("pragma journal_mode=wal")
         try:
-            known = client.get_experiment_by_name(name)
+            client.get_experiment_by_name(experiment_of(options))
         except Exception as error:
             if uri.startswith("http") or not is_gone(error):
                 raise
             _make_tables(uri)  # MLflow does so only when a process meets a store for the first time
-            known = client.get_experiment_by_name(name)
-        if known is not None:
-            yield client, known.experiment_id
-        else:
-            # beside the store: by itself MLflow takes the working directory
-            folder = _folder(name)
-            place = (file.parent / "mlruns" / folder).as_uri() if file is not None else None
-            yield client, client.create_experiment(name, place, PAGES)
+        yield client
 
 
 def _make(file: Path) -> None:

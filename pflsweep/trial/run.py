@@ -29,6 +29,7 @@ from pflsweep.records.checkpoint import Checkpoint
 from pflsweep.records.content import CHECKPOINT, MODELS
 from pflsweep.records.record import Record
 from pflsweep.studies.study import Study
+from pflsweep.tracking.logging import Labels
 from pflsweep.tracking.run import Listener, destination, open_run, send
 from pflsweep.trial.build import Parts, build, build_model, config_of_model
 from pflsweep.trial.metadata import describe
@@ -150,10 +151,11 @@ def run_trial(
     seat: Seat | None = None,
     beside: int = 1,
     prescribed: Prescribed | None = None,
+    labels: Labels | None = None,
 ) -> Result:
     """Train what is not trained yet. listen: opens what hears of each round; it is tracking's. watch: see Watch. seat:
     among trials, in other threads, that it trains together with. beside: workers that train on this machine.
-    prescribed: what is not drawn, whose digest `config` has as data.prescribed.
+    prescribed: what is not drawn, whose digest `config` has as data.prescribed. labels: what its sweep calls it.
 
     Raises UserError on bad input, and where `listen` does, before anything is written; Locked where another process
     trains it; Stopped on Ctrl-C, SIGTERM and on `stop`; Pruned and LeaseLost where `watch` does; Diverged; DiskFull.
@@ -181,7 +183,7 @@ def run_trial(
             record = _open(folder, meta, config, simulation)
             if _done(record, config):
                 _add_models(record, simulation, config)
-                send(config.values, record)
+                send(config.values, record, labels)
             else:
                 if record.begun:
                     _catch_up(record, simulation, parts.study)

@@ -20,6 +20,7 @@ from pflsweep.config.compose import compose
 from pflsweep.records.record import Record
 from pflsweep.tracking import run as tracking_run
 from pflsweep.tracking import store as stores
+from pflsweep.tracking.overview import Sweep
 from pflsweep.tracking.store import opened
 from pflsweep.trial.run import Stopped, run_trial
 from pflsweep.util.errors import UserError
@@ -86,9 +87,13 @@ def test_a_run_whose_process_was_killed_when_it_was_created_is_found_again(store
 
 def test_a_sweeps_run_whose_process_was_killed_when_it_was_created_is_found_again(store, tmp_path, monkeypatch):  # noqa: F811
     cfg = create(tmp_path / "runs").config
-    killed(lambda: tracking_run.open_sweep(cfg, "abc", "seed=0,1"), monkeypatch, "mlflow.MlflowClient.create_run")
+    killed(
+        lambda: tracking_run.open_sweep(cfg, "abc", Sweep("seed=0,1", {}, {})),
+        monkeypatch,
+        "mlflow.MlflowClient.create_run",
+    )
     (orphan,) = store.runs()
-    tracking_run.open_sweep(cfg, "abc", "seed=0,1")
+    tracking_run.open_sweep(cfg, "abc", Sweep("seed=0,1", {}, {}))
     tracking_run.finish_sweep(cfg, "abc", [], [], {}, {})
     (adopted,) = store.runs()
     assert (adopted.info.run_id, adopted.info.status) == (orphan.info.run_id, "FINISHED")
@@ -211,16 +216,16 @@ def test_a_store_that_is_lost_in_mid_run_is_said_once_and_holds_all_at_the_end(
 
 def test_a_sweeps_run_that_the_store_has_lost_is_made_anew_and_said(store, tmp_path, empty, monkeypatch):  # noqa: F811
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
-    tracking_run.open_sweep(record.config, "abc", "seed=0,1")
-    assert not tracking_run.restore_sweep(record.config, "abc", "seed=0,1")
+    tracking_run.open_sweep(record.config, "abc", Sweep("seed=0,1", {}, {}))
+    assert not tracking_run.restore_sweep(record.config, "abc", Sweep("seed=0,1", {}, {}))
     for trial_first in (False, True):  # a trial makes the sweep's run too, but knows no name
         _replaced(tmp_path, empty, "")
         with monkeypatch.context() as patch:
             patch.setenv(tracking_run.SWEEP, "abc")
             if trial_first:
                 tracking_run.send(record.config, record)
-        assert tracking_run.restore_sweep(record.config, "abc", "seed=0,1")
-        assert not tracking_run.restore_sweep(record.config, "abc", "seed=0,1")
+        assert tracking_run.restore_sweep(record.config, "abc", Sweep("seed=0,1", {}, {}))
+        assert not tracking_run.restore_sweep(record.config, "abc", Sweep("seed=0,1", {}, {}))
         (parent,) = (run for run in store.runs() if "pflsweep.sweep" in run.data.tags)
         assert (parent.info.run_name, parent.info.status) == ("seed=0,1", "RUNNING")
 

@@ -18,6 +18,7 @@ from pflsweep.commands import ui
 from pflsweep.commands.main import main
 from pflsweep.sweep.status import summary
 from pflsweep.tracking import run as tracking_run
+from pflsweep.tracking.overview import Sweep
 from pflsweep.tracking.store import opened, uri_of
 from pflsweep.util.errors import UserError
 from tests.report.records import config, create, finished, train
@@ -234,7 +235,7 @@ def test_what_mlflow_cannot_hold(store, tmp_path):
 def test_a_sweep_is_a_parent(store, tmp_path, monkeypatch):
     before = finished(tmp_path / "runs", "local", [1, 1, 1, 1])  # never tracked
     cfg = before.config
-    tracking_run.open_sweep(cfg, "abc", "algorithm=local,fedavg,pgfed")
+    tracking_run.open_sweep(cfg, "abc", Sweep("algorithm=local,fedavg,pgfed", {}, {}))
     monkeypatch.setenv(tracking_run.SWEEP, "abc")
     records = [before]
     for method in ("fedavg", "pgfed"):
@@ -252,7 +253,7 @@ def test_a_sweep_is_a_parent(store, tmp_path, monkeypatch):
     assert list(store.table(parent, "comparison.json")["accuracy %"]) == ["10.00", "50.00", "50.00"]
     files = {f.path for f in store.client.list_artifacts(parent.info.run_id, "comparison")}
     assert {"comparison/runs.md", "comparison/accuracy.png", "comparison/gains.svg"} <= files
-    tracking_run.open_sweep(cfg, "abc", "again")
+    tracking_run.open_sweep(cfg, "abc", Sweep("again", {}, {}))
     assert len(store.runs()) == 4
 
 
@@ -306,7 +307,7 @@ def test_all_tables_of_a_sweep_are_named(store, tmp_path):
 def test_a_sweep_with_failures_has_failed_and_names_them(store, tmp_path):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
     for records in ([], [record]):
-        tracking_run.open_sweep(record.config, "abc", "seed=0,1")
+        tracking_run.open_sweep(record.config, "abc", Sweep("seed=0,1", {}, {}))
         tracking_run.finish_sweep(record.config, "abc", records, ["the trial seed=1 failed: no"], {}, {})
         parent = next(run for run in store.runs() if run.info.run_name == "seed=0,1")
         assert parent.info.status == "FAILED"
@@ -317,7 +318,7 @@ def test_a_sweep_with_failures_has_failed_and_names_them(store, tmp_path):
 
 def test_a_store_that_is_gone_when_the_sweep_ends_costs_a_warning(store, tmp_path, caplog):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
-    tracking_run.open_sweep(record.config, "abc", "seed=0,1")
+    tracking_run.open_sweep(record.config, "abc", Sweep("seed=0,1", {}, {}))
     (tmp_path / "mlflow.db").write_text("this is a diary")
     tracking_run.finish_sweep(record.config, "abc", [record], [], {}, {})
     assert "MLflow did not take the sweep abc" in caplog.text
@@ -325,7 +326,7 @@ def test_a_store_that_is_gone_when_the_sweep_ends_costs_a_warning(store, tmp_pat
 
 def test_a_stopped_sweep_is_not_running(store, tmp_path):
     cfg = finished(tmp_path / "runs", "local", [1, 1, 1, 1]).config
-    tracking_run.open_sweep(cfg, "abc", "algorithm=local")
+    tracking_run.open_sweep(cfg, "abc", Sweep("algorithm=local", {}, {}))
     tracking_run.stop_sweep(cfg, "abc")
     assert store.runs()[0].info.status == "KILLED"
 
@@ -471,9 +472,9 @@ def test_no_password_is_said(store, tmp_path, monkeypatch, capsys, caplog):
     database = "postgresql://lab:secret@127.0.0.1:9/runs"
     with pytest.raises(UserError, match=r"store postgresql://lab@127\.0\.0\.1:9/runs cannot be used") as refused:
         ui.main(["--uri", database])
-    monkeypatch.setattr(os, "execve", lambda *_: None)
-    for name in ("_check_port", "check_server"):
+    for name in ("_check_port", "check_server", "_become_mlflow"):
         monkeypatch.setattr(ui, name, lambda *_: None)
+    monkeypatch.setattr(ui, "listing", lambda _: "#/experiments")
     ui.main(["--uri", database])
     said = capsys.readouterr().out
     assert "MLflow on postgresql://lab@127.0.0.1:9/runs: " in said
