@@ -360,6 +360,12 @@ class Record:
         return found
 
     @property
+    def model_facts(self) -> dict[str, Any]:
+        """What building the trial's model takes, beside its weights: the option, the config's node, seed, shapes."""
+        facts = {key: self.meta.get(key) for key in ("method", "model", "seed", "shape", "classes")}
+        return {**facts, "options": self.config.get("model")}
+
+    @property
     def models_round(self) -> int:
         """Return the round after which the models are that it holds; 0 where there are none."""
         return self._models()[1]

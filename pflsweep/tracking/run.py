@@ -27,6 +27,7 @@ from pflsweep.tracking.logging import (
     relabel,
     stamps,
 )
+from pflsweep.tracking.models import log_models
 from pflsweep.tracking.overview import Cell, Sweep, describe_sweep, log_cells
 from pflsweep.tracking.store import (
     Gone,
@@ -120,7 +121,14 @@ def _is_sent(options: Mapping[str, Any], record: Record, status: str, labels: La
             return False
         if labels is not None:
             relabel(client, known, sweep_run(client, experiment, os.environ.get(SWEEP)), labels)
+        if status == "FINISHED" and _is_final(labels):  # they may have been made since, from the checkpoint
+            log_models(client, known.info.run_id, record)
     return True
+
+
+def _is_final(labels: Labels | None) -> bool:
+    """Return whether a trial is none of a search's points, whose models nobody asks for."""
+    return labels is None or labels.tags["role"] == "final"
 
 
 def _reach(options: Mapping[str, Any]) -> None:
@@ -373,6 +381,8 @@ class MlflowRun:
         if status == "finished":  # of a trial that goes on, its points would stand beside those of its end
             log_summary(self.client, self.run_id, record)
         log_artifacts(self.client, self.run_id, record)
+        if status == "finished" and _is_final(self.labels):
+            log_models(self.client, self.run_id, record)
         self.client.set_terminated(self.run_id, STATUS[status])
 
     def _ask(self) -> None:

@@ -26,15 +26,16 @@ from pflsweep.engine.stack import Seat
 from pflsweep.methods.optimizer import Sgd
 from pflsweep.ops import memory
 from pflsweep.records.checkpoint import Checkpoint
-from pflsweep.records.content import CHECKPOINT, MODELS
+from pflsweep.records.content import CHECKPOINT
 from pflsweep.records.record import Record
 from pflsweep.studies.study import Study
 from pflsweep.tracking.logging import Labels
 from pflsweep.tracking.run import Listener, destination, open_run, send
-from pflsweep.trial.build import Parts, build, build_model, config_of_model
+from pflsweep.trial.build import Parts, build
 from pflsweep.trial.metadata import describe
 from pflsweep.trial.process import Stop, cores, interruptible, process_wide
 from pflsweep.trial.progress import Progress, announce, mention, say, warn
+from pflsweep.trial.saved import SavedModels
 from pflsweep.trial.tables import (
     client_rows,
     matrices,
@@ -44,7 +45,7 @@ from pflsweep.trial.tables import (
     score_columns,
     score_table,
 )
-from pflsweep.util.errors import UserError, one_line
+from pflsweep.util.errors import UserError
 from pflsweep.util.files import DiskFull, claimed
 from pflsweep.util.retry import StorageUnavailable
 from pflsweep.util.source_hash import changed
@@ -109,38 +110,19 @@ class Result:
         config_dir: the folder that has the model's option where it is none of pflsweep's, as with --config-dir. What a
         record names is never imported. A Result that `pflsweep.run` returned knows its option already.
         """
-        state = self.record.models()["global"]
-        if state is None:
-            raise UserError(f"{self.record.meta['method']} has no global model.")
-        return self._load(state, config_dir)
+        return self._saved.load_global(config_dir)
 
     def load_personal(self, client: int, config_dir: str | Path | None = None) -> nn.Module:
         """Return a client's personalised model after the record's last round. config_dir: see `load_global`.
 
         Raises UserError where there is no such client.
         """
-        personal = self.record.models()["personal"]
-        if client not in personal:
-            raise UserError(f"There is no client {client}: the clients are 0 to {len(personal) - 1}.")
-        return self._load(personal[client], config_dir)
+        return self._saved.load_personal(client, config_dir)
 
-    def _load(self, state: dict[str, torch.Tensor], config_dir: str | Path | None) -> nn.Module:
-        meta, folder = self.record.meta, self.record.folder
-        shape, classes = meta.get("shape"), meta.get("classes")
-        if not isinstance(shape, list) or not all(type(n) is int and n > 0 for n in [*shape, classes]):
-            raise UserError(f"{folder / 'meta.json'}: shape {shape!r} and classes {classes!r} are no whole numbers.")
-        said = str(meta.get("model")), self.config.get("model"), meta["seed"]
-        try:
-            config = self._trained or config_of_model(*said, config_dir)
-            model = build_model(config, tuple(shape), meta["classes"])
-        except UserError as error:
-            raise UserError(f"The model of {folder} cannot be built: {error}") from error
-        try:
-            model.load_state_dict(state)
-        except (RuntimeError, TypeError, AttributeError) as error:  # how PyTorch says that weights do not fit
-            why = one_line(error)
-            raise UserError(f"{folder / MODELS} does not fit the model that its config describes: {why}") from error
-        return model
+    @property
+    def _saved(self) -> SavedModels:
+        record = self.record
+        return SavedModels(record.model_facts, record.models(), record.folder, self._trained)
 
 
 def run_trial(
