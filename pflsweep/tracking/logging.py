@@ -13,7 +13,8 @@ import pandas as pd
 from pflsweep import __version__
 from pflsweep.config.keys import PLUGS, flat
 from pflsweep.records.record import VIEWS, Record
-from pflsweep.tracking.store import NOTE, SOURCE, adopt, last_step, named
+from pflsweep.tracking.datasets import dataset_input
+from pflsweep.tracking.store import NOTE, SOURCE, adopt, last_step, named, show_picture
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -59,6 +60,7 @@ def describe(
     for start in range(0, max(len(params), 1), 100):  # as many as one call takes
         some = [RunTag(key, value) for key, value in tags.items()] if start == 0 else []
         client.log_batch(run.info.run_id, params=params[start : start + 100], tags=some)
+    client.log_inputs(run.info.run_id, [dataset_input(record)])
     return str(run.info.run_id)
 
 
@@ -208,7 +210,9 @@ def _client_table(record: Record) -> pd.DataFrame:
 
 
 def log_comparison(client: "MlflowClient", parent: str, records: Sequence[Record], failed: Sequence[str]) -> None:
-    """On a parent run: which trials failed, a table of the others, `pflsweep report runs` with its figures."""
+    """On a parent run: which trials failed, a table of the others, `pflsweep report runs` with its figures, of which
+    the description shows accuracy by round, of the first setting.
+    """
     import tempfile
 
     from pflsweep.records.searches import beside
@@ -219,10 +223,13 @@ def log_comparison(client: "MlflowClient", parent: str, records: Sequence[Record
     if not records:
         return
     searches = beside(records)
+    client.log_inputs(parent, [dataset_input(record) for record in records])
     log_table(client, parent, tables.brief(records, searches.keys, searches.partial), "comparison.json")
     with tempfile.TemporaryDirectory() as folder:
         page.write(Chosen(list(records), list(failed), searches), Path(folder), None)
         client.log_artifacts(parent, folder, "comparison")
+        for picture in sorted(Path(folder).glob("accuracy*.svg"))[:1]:
+            show_picture(client, parent, f"comparison/{picture.name}", "Accuracy by round")
 
 
 def log_table(client: "MlflowClient", run_id: str, table: pd.DataFrame, file: str) -> None:

@@ -67,7 +67,7 @@ def log_cells(client: "MlflowClient", run_id: str, cells: Sequence[Cell]) -> Non
             points += [Metric(key, value, now, step) for step, value in found.items()]
     for start in range(0, len(points), 1000):
         client.log_batch(run_id, metrics=points[start : start + 1000])
-    links = [part for part in known.tags.get(NOTE, "").split("\n\n") if part.startswith("[")]
+    links = [part for part in known.tags.get(NOTE, "").split("\n\n") if part.startswith(("[", "!["))]
     client.set_tag(run_id, NOTE, "\n\n".join([_description(run.info.run_name, cells), *links]))
 
 

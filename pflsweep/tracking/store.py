@@ -28,7 +28,16 @@ if TYPE_CHECKING:
 PAGES = {"mlflow.experimentKind": "custom_model_development"}  # else MLflow shows its pages for language models
 HOST, PORT = "127.0.0.1", 5000  # where `pflsweep ui` shows a store that is no server itself
 VIEW = "pflsweep"  # key of the run list's columns, as MLflow's own "Share view" would keep them
-COLUMNS = ("metrics.`summary/accuracy`", "tags.`method`", "tags.`dataset`", "tags.`setting`", "tags.`role`")
+COLUMNS = {  # and how wide each is, in pixels
+    "attributes.`Run Name`": 270,
+    "runDateAndNestInfo": 115,
+    "metrics.`summary/accuracy`": 120,
+    "tags.`method`": 100,
+    "tags.`dataset`": 80,
+    "tags.`setting`": 160,
+    "tags.`role`": 80,
+    "duration": 90,
+}
 ABOUT = (
     "Personalised federated learning, trained by pflsweep. Behind the plus sign of a sweep (`role` sweep) are its "
     "trials: `search` are points that a search has tried, `final` what a report has. `summary/accuracy` is the mean "
@@ -38,7 +47,12 @@ TRAINING = "?workflowType=machine_learning"  # ends an address; else MLflow show
 SOURCE = {"mlflow.source.name": "pflsweep", "mlflow.source.type": "LOCAL"}
 NAME = 250  # characters
 NOTE = "mlflow.note.content"  # a run's description, in markdown
-DESCRIBED = {NOTE: ABOUT, f"mlflow.sharedViewState.{VIEW}": json.dumps({"selectedColumns": COLUMNS})}
+SHOWN = {
+    "selectedColumns": [column for column in COLUMNS if column.startswith(("metrics.", "tags."))],
+    "columnOrder": [*COLUMNS],
+    "columnWidths": COLUMNS,
+}
+DESCRIBED = {NOTE: ABOUT, f"mlflow.sharedViewState.{VIEW}": json.dumps(SHOWN)}
 DUPLICATE = "pflsweep.duplicate"  # tag of a run that was ended because another one is of the same trial or sweep
 FILE_NAME = 255  # bytes that a file system takes
 SETTINGS = {  # MLflow's, of this process
@@ -450,7 +464,15 @@ def route(experiment: str, run_id: str, file: str = "") -> str:
 
 def point_to(client: "MlflowClient", experiment: str, run_id: str, file: str, words: str) -> None:
     """A line of a run's description, once: a link to one of its files."""
+    _add_line(client, run_id, f"[{words}]({route(experiment, run_id, file)})")
+
+
+def show_picture(client: "MlflowClient", run_id: str, file: str, words: str) -> None:
+    """A picture in a run's description, once: one of its files."""
+    _add_line(client, run_id, f"![{words}](get-artifact?path={quote(file, safe='')}&run_uuid={run_id})")
+
+
+def _add_line(client: "MlflowClient", run_id: str, line: str) -> None:
     before = client.get_run(run_id).data.tags.get(NOTE, "")
-    line = f"[{words}]({route(experiment, run_id, file)})"
     if line not in before:
         client.set_tag(run_id, NOTE, f"{before}\n\n{line}".strip())
