@@ -40,7 +40,8 @@ def store(tmp_path, empty, monkeypatch):
     """A store of the working directory."""
     shutil.copy(empty, tmp_path / "mlflow.db")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(tracking_run.SWEEP, raising=False)
+    for name in (tracking_run.SWEEP, "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
     return Store()
 
 
