@@ -30,7 +30,7 @@ HOST, PORT = "127.0.0.1", 5000  # where `pflsweep ui` shows a store that is no s
 VIEW = "pflsweep"  # key of the run list's columns, as MLflow's own "Share view" would keep them
 COLUMNS = {  # and how wide each is, in pixels
     "attributes.`Run Name`": 270,
-    "runDateAndNestInfo": 115,
+    "runDateAndNestInfo": 125,
     "metrics.`summary/accuracy`": 120,
     "tags.`method`": 100,
     "tags.`dataset`": 80,
