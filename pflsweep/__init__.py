@@ -76,7 +76,7 @@ def run_sweep(
     queue = run_command(_untracked(overrides, keys, several=True), config_dir)
     if queue is None:
         raise UserError("plan=true trains nothing, so that there are no trials to return: leave it out.")
-    found = trials(trained(queue))
+    found = trials(record for record, _ in trained(queue))
     if found.empty:
         raise UserError("No trial of this sweep has finished; the lines above say why.")
     return found

@@ -44,6 +44,7 @@ class Seen(NamedTuple):
     folder: Path
     page: Page
     server: str
+    listed: str  # the address that `pflsweep ui` has printed
 
     def link(self, pattern: str) -> str:
         """An address that the report's page has, on the server that is there."""
@@ -55,32 +56,39 @@ class Seen(NamedTuple):
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory, empty: Path) -> Iterator[Seen]:  # noqa: F811
-    """A sweep with a search, run and reported as a user would; a browser, and `pflsweep ui`, which starts meanwhile."""
+    """A sweep with a search, run and reported as a user would; a browser, and `pflsweep ui`."""
     program()
     folder = tmp_path_factory.mktemp("seen")
     shutil.copy(empty, folder / "mlflow.db")  # to make one takes seconds
     for name, content in (("sweeps/own/table.yaml", SWEEP), ("reports/layouts/own/table.yaml", LAYOUT)):
         (folder / name).parent.mkdir(parents=True)
         (folder / name).write_text(content)
-    with pytest.MonkeyPatch.context() as here, _ui(folder) as server:
+    with pytest.MonkeyPatch.context() as here:
         here.chdir(folder)
-        here.delenv("PFLSWEEP_SWEEP", raising=False)
+        for name in ("PFLSWEEP_SWEEP", "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+            here.delenv(name, raising=False)
         for words in (["-m", "sweep=own/table"], ["report", "own/table"]):
             assert main(words) == 0  # in this process: another one would take seconds to import what is here already
-        _reach(server)
-        with browser(folder / "profile") as page:
-            yield Seen(folder, page, server)
+        with _ui(folder) as (server, listed), browser(folder / "profile") as page:
+            _reach(server)
+            yield Seen(folder, page, server, listed)
 
 
 @contextmanager
-def _ui(folder: Path) -> Iterator[str]:
-    """The address of a server that may not be up yet."""
+def _ui(folder: Path) -> Iterator[tuple[str, str]]:
+    """The address of a server that may not be up yet, and the one that it prints."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     code = "import sys; from pflsweep.commands.main import main; sys.exit(main())"
-    ui = subprocess.Popen([sys.executable, "-c", code, "ui", "--port", str(port)], cwd=folder)
+    command = [sys.executable, "-c", code, "ui", "--port", str(port), "--no-browser"]
+    with open(folder / "ui.log", "wb") as out:
+        ui = subprocess.Popen(command, cwd=folder, stdout=out)
     try:
-        yield f"http://127.0.0.1:{port}"
+        end = time.monotonic() + 60
+        while not (said := re.search(r"http\S+", (folder / "ui.log").read_text())):
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}", said[0]
     finally:
         ui.terminate()
         ui.wait()
@@ -107,9 +115,52 @@ def test_the_run_list_names_the_sweep_and_behind_its_plus_its_trials(seen: Seen)
     seen.page.open(address, has("own/table"))
     seen.page.wait("document.querySelector('.ag-row button') !== null")
     seen.page.ask("document.querySelector('.ag-row button').click()")
-    seen.page.wait(has("fedavg-digits-dirichlet-0"))
-    assert seen.page.ask(has("local-digits-dirichlet-0"))
+    seen.page.wait(has("fedavg digits/clients4 lr=0.1 seed=0 (search)"))
+    assert seen.page.ask(has("local digits/clients4 seed=0"))
     seen.page.picture(seen.folder / "list.png")
+
+
+def test_the_printed_address_lists_the_runs_with_accuracy_method_and_dataset(seen: Seen) -> None:
+    seen.page.open(seen.listed, has("own/table"))
+    seen.page.wait("document.querySelectorAll('.ag-row').length > 0")
+    heads = "[...document.querySelectorAll('.ag-header-cell')].map(cell => cell.innerText.trim())"
+    seen.page.wait(f"{heads}.includes('summary/accuracy')")
+    assert {"Run Name", "summary/accuracy", "method", "dataset"} <= {*seen.page.ask(heads)}
+    row = seen.page.ask("[...document.querySelectorAll('.ag-row')].map(row => row.innerText).join(' ')")
+    assert re.search(r"0\.\d+.*local, fedavg.*digits", row, re.DOTALL), row
+    assert seen.page.ask(has("Personalised federated learning, trained by pflsweep"))
+    assert not seen.page.ask(has("Error loading shared view"))
+    seen.page.picture(seen.folder / "listed.png")
+
+
+def test_the_charts_show_the_sweep_before_its_trials_are_unfolded(seen: Seen) -> None:
+    address = f"{seen.listed.partition('?')[0]}?workflowType=machine_learning&compareRunsMode=CHART"
+    seen.page.open(address, has("accuracy/fedavg"))
+    seen.page.wait("document.querySelectorAll('.js-plotly-plot .points path').length >= 8")
+    seen.page.picture(seen.folder / "charts.png")
+
+
+def test_links_and_the_picture_of_a_description_work(seen: Seen) -> None:
+    address, _, end = seen.link("own/table").partition("?")
+    seen.page.open(f"{address}?{end}", has("Comparison of its runs"))
+    table = "[...document.querySelectorAll('table')].map(table => table.innerText).join(' ')"
+    seen.page.wait(f"{table}.includes('chosen hyperparameters')")
+    seen.page.wait("[...document.images].some(i => i.src.includes('get-artifact') && i.naturalWidth > 300)")
+    links = seen.page.ask("[...document.links].filter(a => a.href.includes('/artifacts/')).map(a => a.href)")
+    assert len({*links}) == 2, links
+    seen.page.picture(seen.folder / "description.png")
+    for link in links:
+        assert link.startswith(seen.server)
+        seen.page.open(link, "document.querySelector('iframe')?.src")
+
+
+def test_a_trials_run_has_its_data_and_its_models(seen: Seen) -> None:
+    (ledger,) = (seen.folder / "runs/sweeps").glob("*.json")
+    group = next(group for group in json.loads(ledger.read_text())["groups"] if group["method"] == "fedavg")
+    seen.page.open(seen.link(group["trials"]["0"]), has("Logged models (1)"))
+    assert seen.page.ask("/digits \\([0-9a-f]+\\)/.test(document.body.innerText)")
+    assert seen.page.ask("[...document.links].every(a => !a.href.startsWith('file:'))")
+    seen.page.picture(seen.folder / "trial.png")
 
 
 def test_the_sweeps_run_has_its_pictures(seen: Seen) -> None:

@@ -152,7 +152,7 @@ def _devices(asked: Asked) -> Iterator[Finding]:
         except RuntimeError as error:
             yield Finding(WRONG, f"{name}: PyTorch cannot compute there ({one_line(error)[:200]}). {REINSTALL}")
     try:
-        yield Finding(OK, f"device={asked.config.values['device']} is {device_of(asked.config)}")
+        yield Finding(OK, f"device={asked.config.device} is {device_of(asked.config)}")
     except UserError as error:
         yield Finding(WRONG, str(error))
 
@@ -240,8 +240,8 @@ def _storage(asked: Asked) -> Iterator[Finding]:
         yield Finding(
             WRONG, f"sweeps: {without_password(str(url))} cannot be used ({said}): start it, or mend its address"
         )
-    tracking = asked.config.values["tracking"]
-    if tracking["backend"] == "none":
+    tracking = asked.config.tracking
+    if tracking.backend == "none":
         yield Finding(OK, "tracking: none")
         return
     try:
@@ -249,7 +249,7 @@ def _storage(asked: Asked) -> Iterator[Finding]:
     except UserError as error:
         yield Finding(WRONG, str(error))
     except Exception as error:  # an address that is none
-        yield Finding(WRONG, str(refusal(str(tracking["uri"]), error)))
+        yield Finding(WRONG, str(refusal(str(tracking.uri), error)))
 
 
 def _database(file: Path) -> Iterator[Finding]:

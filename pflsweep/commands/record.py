@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -338,13 +339,12 @@ def _track(records: list[Record], uri: str | None) -> None:
     """Feed MLflow what it lacks."""
     from tqdm import tqdm
 
-    from pflsweep.config.compose import conf_dir, read_option
+    from pflsweep.config.compose import compose
     from pflsweep.tracking.run import send
 
-    options = read_option(conf_dir() / "tracking" / "mlflow.yaml")
+    options = compose([]).tracking  # as a trial without any option is tracked here
     for record in tqdm(records, desc="to MLflow", unit="run", disable=None):
-        experiment = record.config["tracking"].get("experiment", options["experiment"])
-        send({"tracking": {**options, "uri": uri, "experiment": experiment}}, record)
+        send(replace(options, uri=uri or options.uri, experiment=record.tracking.experiment), record)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -359,7 +359,7 @@ def _parser() -> argparse.ArgumentParser:
     about = "Take in exported runs: they are known as trained, and in MLflow."
     into = words.add_parser("import", description=about, help=about)
     into.add_argument("source", type=Path, metavar="DIR", help="what was exported; a folder or x.zip")
-    into.add_argument("--uri", metavar="URI", help="of MLflow (sqlite:///mlflow.db)")
+    into.add_argument("--uri", metavar="URI", help="of MLflow (MLFLOW_TRACKING_URI, else sqlite:///mlflow.db)")
     into.add_argument("--no-tracking", action="store_true", help="do not tell MLflow")
     into.set_defaults(act=_import)
     about = "Bring records of an older pflsweep up to date, in their folder."

@@ -1,49 +1,88 @@
 """`pflsweep ui`: show MLflow's own pages of the runs in a folder."""
 
+import argparse
 import errno
 import os
+import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import NoReturn
 
+from pflsweep.config.options import Tracking
 from pflsweep.tracking.store import (
+    DEFAULT,
     HOST,
     PORT,
-    TRAINING,
     check_file,
     check_server,
     explained,
+    listing,
     sqlite_file,
 )
 from pflsweep.util.errors import Parser, UserError, without_password
 
-if TYPE_CHECKING:
-    pass
+# In a process of its own, since this one becomes MLflow: open a page when its server answers
+OPEN = """
+import sys, time, urllib.request, webbrowser
+for _ in range(300):
+    try:
+        urllib.request.urlopen(sys.argv[1].partition("#")[0], timeout=10).close()
+        break
+    except OSError:
+        time.sleep(0.2)
+webbrowser.open(sys.argv[1])
+"""
 
 
-def main(argv: list[str]) -> int:
-    """Serve MLflow's own pages on the store of this folder until Ctrl-C."""
+def main(argv: list[str]) -> None:
+    """Serve MLflow's own pages on the store of this folder until Ctrl-C, and open the list of runs."""
     parser = Parser(prog="pflsweep ui", description="Browse the runs of this folder in MLflow.")
     parser.add_argument("--port", type=int, default=PORT)
     parser.add_argument("--host", default=HOST)
-    parser.add_argument("--uri", default=None, help="the store, as in tracking.uri (sqlite:///mlflow.db)")
+    parser.add_argument("--uri", help=f"the store, as in tracking.uri (MLFLOW_TRACKING_URI, else {DEFAULT})")
+    parser.add_argument("--experiment", metavar="NAME", help="as in tracking.experiment (MLFLOW_EXPERIMENT_NAME)")
+    parser.add_argument("--no-browser", action="store_true", help="print the address, and open no browser")
     options = parser.parse_args(argv)
-    uri = options.uri or "sqlite:///mlflow.db"
+    uri = options.uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT
+    experiment = options.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "pflsweep"
+    asked = Tracking.of({"uri": uri, "experiment": experiment})
+    if uri.startswith("http"):
+        with explained(uri):
+            address = f"{without_password(uri).rstrip('/')}/{listing(asked)}"
+        print(f"This server has MLflow's pages itself: {address}", flush=True)
+        _open(address, options.no_browser)
+    else:
+        _serve(uri, options, asked)
+
+
+def _serve(uri: str, options: argparse.Namespace, asked: Tracking) -> NoReturn:
+    """Check the store and the port, name the address, and become MLflow."""
     file = sqlite_file(uri)
     if file is not None and not file.exists():
         raise UserError(f"There is no store '{file}': no trial was tracked in this folder. Go to the one that has it.")
-    if uri.startswith("http"):
-        shown = without_password(uri)
-        raise UserError(f"--uri {shown} is a server, which has these pages itself: open its address in a browser.")
     with explained(uri):
         check_file(file) if file is not None else check_server(uri)
-    _check_port(options.host, options.port)
-    address = f"http://{options.host}:{options.port}/#/experiments{TRAINING}"
+        _check_port(options.host, options.port)
+        address = f"http://{options.host}:{options.port}/{listing(asked)}"
     where = f"MLflow on {without_password(uri)}: {address}"
     print(f"{where}  (Ctrl-C ends it; a sweep's trials are behind its plus sign)", flush=True)
+    _open(address, options.no_browser)
+    _become_mlflow(uri, options.host, options.port)
+
+
+def _become_mlflow(uri: str, host: str, port: int) -> NoReturn:
+    """Serve in the place of this process, so that signals go to MLflow itself and nothing is orphaned."""
     quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--workers", "1"]
-    command += ["--host", options.host, "--port", str(options.port)]
-    os.execve(sys.executable, command, {**os.environ, **quiet})  # signals go to MLflow itself, nothing is orphaned
+    command += ["--host", host, "--port", str(port)]
+    os.execve(sys.executable, command, {**os.environ, **quiet})
+
+
+def _open(address: str, refused: bool) -> None:
+    """Open a page in the user's browser. Without a display there are only those that draw in this terminal."""
+    shown = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
+    if not refused and (sys.platform in ("darwin", "win32") or any(map(os.environ.get, shown))):
+        quiet = subprocess.DEVNULL
+        subprocess.Popen([sys.executable, "-c", OPEN, address], stdin=quiet, stdout=quiet, stderr=quiet)
 
 
 def _check_port(host: str, port: int) -> None:

@@ -87,10 +87,14 @@ class Checkpoint(Keys):
 class Tracking(Keys):
     """Where runs are logged beside their records."""
 
-    backend: str = hyper("what logs them", choices=("mlflow", "none"))
-    uri: str | None = hyper("an MLflow tracking URI; null: sqlite:///mlflow.db in the working directory", empty=False)
-    experiment: str = hyper("name of the MLflow experiment", empty=False)
-    every: float = hyper("seconds between two batches of metrics, at least", low=0)
+    backend: str = hyper("what logs them", choices=("mlflow", "none"), neutral="mlflow")
+    uri: str | None = hyper("an MLflow tracking URI; null: sqlite:///mlflow.db in the working directory", neutral=None)
+    experiment: str = hyper("name of the MLflow experiment", neutral="pflsweep")
+    every: float = hyper("seconds between two batches of metrics, at least", low=0, neutral=5.0)
+    required: bool = hyper(
+        "whether a server that does not answer is an error before training; false: a warning, and runs are sent later",
+        neutral=True,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

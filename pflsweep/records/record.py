@@ -18,6 +18,7 @@ import pandas as pd
 import yaml
 
 from pflsweep.config.keys import flat
+from pflsweep.config.options import Tracking
 from pflsweep.records import matrices as records_matrices
 from pflsweep.records.checkpoint import Checkpoint, read_torch, write_torch
 from pflsweep.records.content import CHECKPOINT, FORMAT, MODELS, PARTS, TABLES
@@ -84,6 +85,11 @@ class Record:
         for name in ("newcomers.parquet", "study.parquet"):
             self._read(name, _require_parquet, None)
         self._partition: pd.DataFrame | None = None
+
+    @property
+    def tracking(self) -> Tracking:
+        """How the trial's run is tracked."""
+        return Tracking.of(self.config["tracking"])
 
     @classmethod
     def as_of(cls, folder: str | Folder, rounds: int) -> "Record":
@@ -366,6 +372,12 @@ class Record:
                 "and its checkpoint is there; else train it in another folder: paths.runs."
             )
         return found
+
+    @property
+    def model_facts(self) -> dict[str, Any]:
+        """What building the trial's model takes, beside its weights: the option, the config's node, seed, shapes."""
+        facts = {key: self.meta.get(key) for key in ("method", "model", "seed", "shape", "classes")}
+        return {**facts, "options": self.config.get("model")}
 
     @property
     def models_round(self) -> int:

@@ -18,7 +18,7 @@ def conclusion(records: Sequence[Record], searched: Collection[str] = (), partia
     rule = "-" * len(table.splitlines()[0])
     runs = records[0].folder.parent
     shown = runs.relative_to(Path.cwd()) if runs.is_relative_to(Path.cwd()) else runs
-    tracked = any(record.config["tracking"]["backend"] != "none" for record in records)
+    tracked = any(record.tracking.backend != "none" for record in records)
     where = "" if runs == Path("runs").absolute() else f" --runs {shlex.quote(str(shown))}"
     browse = "`pflsweep ui` shows the runs in a browser; " if tracked else ""
     return "\n".join([

@@ -57,10 +57,12 @@ class TrialSweeper(BasicSweeper):
 
     def _run(self, plan: "Plan", command: "Command") -> "tuple[Queue, int]":
         from pflsweep.sweep import launch, ledger
+        from pflsweep.sweep.browse import sweep_of
         from pflsweep.sweep.queue import Queue
         from pflsweep.sweep.status import summary
         from pflsweep.sweep.status.live import View
         from pflsweep.tracking.run import (
+            destination,
             open_sweep,
             part_of,
             restore_sweep,
@@ -71,16 +73,18 @@ class TrialSweeper(BasicSweeper):
         )
 
         assert self.launcher is not None
-        cfg = plan.groups[0].config.values
+        options, about = plan.groups[0].config.tracking, sweep_of(plan)
+        if told := destination(options):
+            print(told, file=sys.stderr)
         queue = Queue(plan)
         queue.prepare(command.retry)
-        unfinished, status = not queue.finished, sweep_status(cfg, plan.id)
+        unfinished, status = not queue.finished, sweep_status(options, plan.id)
         track = unfinished or status not in (
             "FINISHED",
             "FAILED",
         )  # the latter: another store, or it was not told the end
         if track:
-            open_sweep(cfg, plan.id, plan.name)
+            open_sweep(options, plan.id, about)
         if unfinished:
             if launch.is_here(plan, self.launcher) and (said := summary.forecast(plan)):
                 print(said, file=sys.stderr)
@@ -94,7 +98,7 @@ class TrialSweeper(BasicSweeper):
                         "them now; the same command continues"
                     )
             except BaseException:  # Ctrl-C; a cluster or a database that is not there
-                stop_sweep(cfg, plan.id)
+                stop_sweep(options, plan.id)
                 raise
         else:
             blocked = sum(slot.status == "blocked" for slot in queue.slots.values())
@@ -103,14 +107,14 @@ class TrialSweeper(BasicSweeper):
         with signals.handled(_finishing):
             ledger.write(queue, self._said)
             superseded = summary.mark_superseded(queue)
-            lost = track and restore_sweep(cfg, plan.id, plan.name)
+            lost = track and restore_sweep(options, plan.id, about)
             # some trials were tracked in a store that is gone, in another one, or not at all
             if track and (status is None or not unfinished or lost):
                 with part_of(plan.id):
-                    for record in summary.trained(queue):
-                        send(cfg, record)
+                    for record, labels in summary.trained(queue):
+                        send(options, record, labels)
             if track:
-                tag_superseded(cfg, plan.id, superseded)
+                tag_superseded(options, plan.id, superseded)
             return queue, summary.conclude(queue, track)
 
     def _own_options(self) -> list[str]:

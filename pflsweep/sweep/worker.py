@@ -12,11 +12,14 @@ from typing import Any, Self
 
 import numpy as np
 
+from pflsweep.config.options import Tracking
 from pflsweep.engine.stack import Seat, at_once
 from pflsweep.records.record import Record
+from pflsweep.sweep.browse import labels_of
 from pflsweep.sweep.plan import Job, Plan, alike
 from pflsweep.sweep.queue import Lease, Queue
 from pflsweep.sweep.storage import storage_url
+from pflsweep.tracking.logging import Labels
 from pflsweep.tracking.run import Listener, open_run, part_of
 from pflsweep.trial.process import Stop, interruptible, process_wide, threads_each
 from pflsweep.trial.progress import quietly
@@ -201,19 +204,20 @@ def _trained(queue: Queue, claim: Lease, stop: Stop, seat: Seat | None = None) -
     results = []
     for k, config in enumerate(plan.configs(job, claim.point)):
         before = k * config.train.rounds
-        watch, listen = _Watch(queue, claim, before), partial(_listen, queue, claim, before)
-        result = run_trial(config, listen, watch, stop, seat, beside=plan.workers["count"])
+        labels = labels_of(plan, job, claim.point, config.seed)
+        watch, listen = _Watch(queue, claim, before), partial(_listen, queue, claim, before, labels)
+        result = run_trial(config, listen, watch, stop, seat, beside=plan.workers["count"], labels=labels)
         results.append(outcome(result, plan, job))
     return results
 
 
-def _listen(queue: Queue, claim: Lease, before: int, config: dict[str, Any], record: Record) -> Listener:
+def _listen(queue: Queue, claim: Lease, before: int, labels: Labels, options: Tracking, record: Record) -> Listener:
     """Open a trial's run in tracking. before: rounds under earlier seeds."""
     queue.begin(claim, record.folder, before)
     # a machine that slept until here must not set a run to RUNNING that another worker has finished
     if not queue.holds(claim):
         raise LeaseLost(LOST)
-    return LeasedListener(open_run(config, record), partial(queue.holds, claim))
+    return LeasedListener(open_run(options, record, labels), partial(queue.holds, claim))
 
 
 def outcome(result: Result, plan: Plan, job: Job) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,55 +13,86 @@ import pandas as pd
 from pflsweep import __version__
 from pflsweep.config.keys import PLUGS, flat
 from pflsweep.records.record import VIEWS, Record
-from pflsweep.tracking.store import NOTE, SOURCE, adopt, last_step, named
+from pflsweep.tracking.datasets import dataset_input
+from pflsweep.tracking.store import NOTE, SOURCE, adopt, last_step, named, show_picture
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Metric
+    from mlflow.entities import Metric, Run
 
 CHANGING = ("train.rounds",)  # a param can never be changed, so what an extension changes is a tag
 LONGEST = 6000  # characters of a param or tag that MLflow keeps
 MARK = "train/seconds"  # a metric of every round: its last step says how far a run has come
 
 
-def describe(client: "MlflowClient", experiment: str, record: Record, parent: str | None) -> str:
+class Labels(NamedTuple):
+    """What a sweep calls one of its trials."""
+
+    name: str
+    tags: dict[str, str]  # role: search or final; sweep: its name; setting; reading
+
+
+def describe(
+    client: "MlflowClient", experiment: str, record: Record, parent: str | None, labels: Labels | None = None
+) -> str:
     """Return the id of a record's run, found by its identity or created. It gets the params that are not there yet, the
-    tags as they are now, and the state RUNNING whatever it was.
+    tags as they are now, and the state RUNNING whatever it was. Without labels the run keeps those that it has.
     """
     from mlflow.entities import Param, RunTag
 
-    name, own = named(record.meta["name"]), _tags(record)
-    tags = own | ({"mlflow.parentRunId": parent} if parent else {})
+    own, given = _tags(record), labels or _alone(record)
+    tags = own | given.tags | ({"mlflow.parentRunId": parent} if parent else {})
     run = adopt(client, experiment, "identity", record.meta["identity"])
     if run is None:
         # with all its tags in one step: a process that is killed right after leaves a run that is found again
-        run = client.create_run(experiment, milliseconds(record.meta["created"]), tags, name)
+        run = client.create_run(experiment, milliseconds(record.meta["created"]), tags, named(given.name))
+    elif labels is None:
+        tags = {key: value for key, value in tags.items() if key not in given.tags or key not in run.data.tags}
     params: list[Param] = []
     for key, value in flat(record.config).items():
-        shown = _text(value)
-        changed = key in run.data.tags and key not in own  # a tag since an earlier session
-        if key in CHANGING or changed or run.data.params.get(key, shown) != shown:
-            tags[key] = shown
+        text = shown(value)
+        changed = key in run.data.tags and key not in (own | given.tags)  # a tag since an earlier session
+        if key in CHANGING or changed or run.data.params.get(key, text) != text:
+            tags[key] = text
         elif key not in run.data.params:
-            params.append(Param(key, shown))
-    client.update_run(run.info.run_id, status="RUNNING", name=name)
+            params.append(Param(key, text))
+    client.update_run(run.info.run_id, status="RUNNING", name=None if labels is None else named(labels.name))
     for start in range(0, max(len(params), 1), 100):  # as many as one call takes
         some = [RunTag(key, value) for key, value in tags.items()] if start == 0 else []
         client.log_batch(run.info.run_id, params=params[start : start + 100], tags=some)
+    client.log_inputs(run.info.run_id, [dataset_input(record)])
     return str(run.info.run_id)
+
+
+def _alone(record: Record) -> Labels:
+    """Return the labels of a trial that no sweep has trained. It is scored as a sweep's final trials are."""
+    meta = record.meta
+    return Labels(meta["name"], {"role": "final", "setting": f"{meta['dataset']} {meta['partition']}"})
+
+
+def relabel(client: "MlflowClient", run: "Run", parent: str | None, labels: Labels) -> None:
+    """Give a run of an earlier sweep, or of none, to the sweep that has asked for its trial now."""
+    from mlflow.entities import RunTag
+
+    tags = labels.tags | ({"mlflow.parentRunId": parent} if parent else {})
+    if any(run.data.tags.get(key) != value for key, value in tags.items()):
+        client.log_batch(run.info.run_id, tags=[RunTag(key, value) for key, value in tags.items()])
+    if run.info.run_name != named(labels.name):
+        client.update_run(run.info.run_id, name=named(labels.name))
 
 
 _TAGS = ("method", "dataset", "partition", "model", *PLUGS, "seed", "identity")
 
 
 def _tags(record: Record) -> dict[str, str]:
-    from pflsweep.report.markdown import inline
+    from pflsweep.report.markdown import code, inline
 
     meta = record.meta
-    tags = {key: _text(meta.get(key)) for key in _TAGS}
+    tags = {key: shown(meta.get(key)) for key in _TAGS}
     folder = record.folder.resolve()
     note = (
-        f"**{inline(meta['name'])}**, record folder [{inline(folder)}]({folder.as_uri()})\n\n"
+        # no link: a browser opens no file from a page of a server
+        f"**{inline(meta['name'])}**, record folder {code(folder)}\n\n"
         "`personal/`: each client's own model on its own test data, mean over clients. `global/`: the "
         "common model; `subset_` and `all_`: on the test data of some, and of all clients. `summary/accuracy` is of "
         "the last round, `summary/best_accuracy` of the round "
@@ -70,7 +101,7 @@ def _tags(record: Record) -> dict[str, str]:
     return {
         **SOURCE,
         **tags,
-        "commit": _text(meta.get("commit")),
+        "commit": shown(meta.get("commit")),
         "pflsweep": str(meta.get("version") or __version__),
         "record": str(folder),
         NOTE: note,
@@ -91,9 +122,9 @@ def metrics_of(row: dict[Any, Any], stamp: int) -> "list[Metric]":
     if not math.isnan(row.get("personal_accuracy", math.nan)):
         values |= {k.replace("_", "/", 1): v for k, v in row.items() if k.startswith(VIEWS)}
         values["train/eval_seconds"] = row["eval_seconds"]
-    shown = {f"method/{k.removeprefix('show_')}": v for k, v in row.items() if k.startswith("show_")}
-    shown |= {f"privacy/{k}": v for k, v in row.items() if k.startswith("epsilon")}
-    values |= {k: v for k, v in shown.items() if v is not None and not math.isnan(v)}
+    more = {f"method/{k.removeprefix('show_')}": v for k, v in row.items() if k.startswith("show_")}
+    more |= {f"privacy/{k}": v for k, v in row.items() if k.startswith("epsilon")}
+    values |= {k: v for k, v in more.items() if v is not None and not math.isnan(v)}
     return [Metric(k, _finite(v), stamp, int(row["round"])) for k, v in values.items()]
 
 
@@ -179,21 +210,26 @@ def _client_table(record: Record) -> pd.DataFrame:
 
 
 def log_comparison(client: "MlflowClient", parent: str, records: Sequence[Record], failed: Sequence[str]) -> None:
-    """On a parent run: which trials failed, a table of the others, `pflsweep report runs` with its figures."""
+    """On a parent run: which trials failed, a table of the others, `pflsweep report runs` with its figures, of which
+    the description shows accuracy by round, of the first setting.
+    """
     import tempfile
 
     from pflsweep.records.searches import beside
     from pflsweep.records.select import Chosen
     from pflsweep.report import page, tables
 
-    client.set_tag(parent, "failed", _text("; ".join(failed) or "none"))
+    client.set_tag(parent, "failed", shown("; ".join(failed) or "none"))
     if not records:
         return
     searches = beside(records)
+    client.log_inputs(parent, [dataset_input(record) for record in records])
     log_table(client, parent, tables.brief(records, searches.keys, searches.partial), "comparison.json")
     with tempfile.TemporaryDirectory() as folder:
         page.write(Chosen(list(records), list(failed), searches), Path(folder), None)
         client.log_artifacts(parent, folder, "comparison")
+        for picture in sorted(Path(folder).glob("accuracy*.svg"))[:1]:
+            show_picture(client, parent, f"comparison/{picture.name}", "Accuracy by round")
 
 
 def log_table(client: "MlflowClient", run_id: str, table: pd.DataFrame, file: str) -> None:
@@ -238,7 +274,7 @@ def _finite(value: float) -> float:
     return float(value) if math.isfinite(value) else math.nan
 
 
-def _text(value: Any) -> str:
+def shown(value: Any) -> str:
     """A config value as its YAML would show it."""
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 30]}... (whole in config.yaml)"

@@ -1,10 +1,10 @@
 """Reports in MLflow: pages link to the runs they are made of, and are kept with the sweep's run."""
 
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pflsweep.config.options import Tracking
 from pflsweep.records.ledger import Ledger
 from pflsweep.report.paper.links import Links
 from pflsweep.report.paper.store import Trial
@@ -43,8 +43,8 @@ class Shelf:
                         kept = True
         return kept
 
-    def _store(self, options: Mapping[str, Any]) -> "_Store | None":
-        key = f"{options.get('uri')} {options.get('experiment')}"
+    def _store(self, options: Tracking) -> "_Store | None":
+        key = f"{options.uri} {options.experiment}"
         if key not in self._stores:
             self._stores[key] = None
             if _is_there(options):
@@ -53,17 +53,18 @@ class Shelf:
         return self._stores[key]
 
 
-def _options(ledger: Ledger, trials: list[Trial]) -> dict[str, Any]:
-    """How a sweep was tracked. Older ledgers do not say it: then as the first of its trials."""
+def _options(ledger: Ledger, trials: list[Trial]) -> Tracking:
+    """Return how a sweep was tracked. Older ledgers do not say it: then as the first of its trials."""
     own = {identity for group in ledger.groups.values() for identity in group["trials"].values()}
     first = next((trial.config for trial in trials if trial.identity in own), {})
     prefix = "tracking."
-    return ledger.tracking or {k.removeprefix(prefix): v for k, v in first.items() if k.startswith(prefix)}
+    said = ledger.tracking or {k.removeprefix(prefix): v for k, v in first.items() if k.startswith(prefix)}
+    return Tracking.of({"backend": "none", **said})
 
 
-def _is_there(options: Mapping[str, Any]) -> bool:
+def _is_there(options: Tracking) -> bool:
     """Whether a store may be opened: to look for runs must not make one."""
-    if options.get("backend", "none") == "none":
+    if options.backend == "none":
         return False
     file = sqlite_file(uri_of(options))
     return file is None or file.exists()
@@ -72,7 +73,7 @@ def _is_there(options: Mapping[str, Any]) -> bool:
 class _Store:
     """One experiment of a store, its runs asked for once."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Tracking) -> None:
         self.uri = uri_of(options)
         with opened(options) as (self.client, self.experiment):
             self.runs = _by_identity(self.client, self.experiment)  # identity -> run

@@ -12,9 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
+from pflsweep.config.options import Tracking
 from pflsweep.records.record import Damaged, Record
+from pflsweep.tracking import store
 from pflsweep.tracking.logging import (
     MARK,
+    Labels,
     describe,
     log_amended,
     log_artifacts,
@@ -22,8 +25,11 @@ from pflsweep.tracking.logging import (
     log_summary,
     log_table,
     metrics_of,
+    relabel,
     stamps,
 )
+from pflsweep.tracking.models import log_models
+from pflsweep.tracking.overview import Cell, Sweep, describe_sweep, log_cells
 from pflsweep.tracking.store import (
     Gone,
     explained,
@@ -38,6 +44,7 @@ from pflsweep.tracking.store import (
     point_to,
     reason,
     refusal,
+    required,
     sweep_run,
     unnamed,
     uri_of,
@@ -56,6 +63,8 @@ SWEEP = "PFLSWEEP_SWEEP"  # environment variable: the hash of the multirun that 
 BATCH = 1000  # metrics that one log_batch takes
 QUIET = 30.0  # seconds without a batch after which another worker may have sent for this run
 STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "pruned": "KILLED", "running": "RUNNING"}
+LATER = "The record has it all; the same command sends it."
+GOES_ON = "Training goes on without it (tracking.required=false); it is tried again at the end."
 
 log = logging.getLogger(__name__)
 
@@ -69,42 +78,81 @@ class Listener(Protocol):
     def finish(self, record: Record, status: str) -> None: ...
 
 
-def open_run(cfg: Mapping[str, Any], record: Record) -> Listener:
-    """The listener of a trial, its run found or created. Raises UserError before anything is trained."""
-    return Silent() if cfg["tracking"]["backend"] == "none" else _patiently(lambda: _open_run(cfg["tracking"], record))
+def open_run(options: Tracking, record: Record, labels: Labels | None = None) -> Listener:
+    """The listener of a trial, its run found or created. labels: what its sweep calls it. Raises UserError before
+    anything is trained.
+    """
+    if options.backend == "none":
+        return Silent()
+    with _tolerated(options, GOES_ON):
+        return _patiently(options, lambda: _open_run(options, record, labels))
+    return Late(options, labels)
 
 
-def _open_run(options: Mapping[str, Any], record: Record) -> Listener:
+def _open_run(options: Tracking, record: Record, labels: Labels | None) -> Listener:
     with explained(uri_of(options)):
-        return MlflowRun(options, record)
+        return MlflowRun(options, record, labels)
 
 
-def send(cfg: Mapping[str, Any], record: Record) -> None:
-    """A whole record at once, where the store does not have all of it. Raises UserError as open_run does."""
-    if cfg["tracking"]["backend"] == "none":
+def send(options: Tracking, record: Record, labels: Labels | None = None) -> None:
+    """A whole record at once, where the store does not have all of it. labels: what its sweep calls it. Raises
+    UserError as open_run does.
+    """
+    if options.backend == "none":
         return
     how = record.status["status"]
     how = "interrupted" if how == "running" else how  # nothing runs now
-    if not _patiently(lambda: _is_sent(cfg["tracking"], record, STATUS[how])):
-        with open_run(cfg, record) as listener:
-            listener.finish(record, how)
+    with _tolerated(options, LATER):
+        if not _patiently(options, lambda: _is_sent(options, record, STATUS[how], labels)):
+            with _patiently(options, lambda: _open_run(options, record, labels)) as listener:
+                listener.finish(record, how)
 
 
-def _is_sent(options: Mapping[str, Any], record: Record, status: str) -> bool:
+def destination(options: Tracking) -> str:
+    """Return the line that says where runs go; "" where nothing is tracked."""
+    return "" if options.backend == "none" else store.destination(options)
+
+
+def _is_sent(options: Tracking, record: Record, status: str, labels: Labels | None) -> bool:
     with explained(uri_of(options)), opened(options) as (client, experiment):
         known = find(client, experiment, "identity", record.meta["identity"])
-        whole = known is not None and last_step(client, known.info.run_id, MARK) >= record.done
-    return known is not None and whole and known.info.status == status
+        if known is None or known.info.status != status or last_step(client, known.info.run_id, MARK) < record.done:
+            return False
+        if labels is not None:
+            relabel(client, known, sweep_run(client, experiment, os.environ.get(SWEEP)), labels)
+        if status == "FINISHED" and _is_final(labels):  # they may have been made since, from the checkpoint
+            log_models(client, known.info.run_id, record)
+    return True
 
 
-def _reach(options: Mapping[str, Any]) -> None:
+def _is_final(labels: Labels | None) -> bool:
+    """Return whether a trial is none of a search's points, whose models nobody asks for."""
+    return labels is None or labels.tags["role"] == "final"
+
+
+def _reach(options: Tracking) -> None:
     with explained(uri_of(options)), opened(options):
         pass
 
 
-def _patiently(call: Callable[[], T]) -> T:
+def _patiently(options: Tracking, call: Callable[[], T]) -> T:
     """A sweep's trials wait for a store that is away: its start has shown that it can be used."""
-    return retry_until_available(call) if os.environ.get(SWEEP) else call()
+    return retry_until_available(call) if os.environ.get(SWEEP) and required(options) else call()
+
+
+@contextmanager
+def _tolerated(options: Tracking, then: str = "") -> Iterator[None]:
+    """Pass over a store that does not answer where tracking.required is false. then: what is said of it; nothing is
+    said inside of a sweep, which says it once, at its start.
+    """
+    try:
+        yield
+    except StorageUnavailable as error:
+        if required(options):
+            raise
+        if then and not os.environ.get(SWEEP):
+            why, uri = reason(error.__cause__ or error), without_password(uri_of(options))
+            log.warning("The MLflow store %s does not answer (%s). %s", uri, why, then)
 
 
 @contextmanager
@@ -120,67 +168,72 @@ def part_of(sweep: str) -> Iterator[None]:
             os.environ[SWEEP] = before
 
 
-def sweep_status(cfg: Mapping[str, Any], sweep: str) -> str | None:
+def sweep_status(options: Tracking, sweep: str) -> str | None:
     """MLflow's status of a multirun's run, None where the store has none; FINISHED where nothing is tracked. Raises
     UserError as open_run does.
     """
-    if cfg["tracking"]["backend"] == "none":
+    if options.backend == "none":
         return "FINISHED"
-    with explained(uri_of(cfg["tracking"])), opened(cfg["tracking"]) as (client, experiment):
+    with _tolerated(options, GOES_ON), explained(uri_of(options)), opened(options) as (client, experiment):
         run = find_sweep(client, experiment, sweep)
         return None if run is None else str(run.info.status)
+    return None
 
 
-def open_sweep(cfg: Mapping[str, Any], sweep: str, name: str) -> None:
+def open_sweep(options: Tracking, sweep: str, about: Sweep) -> None:
     """Make the store and the parent run of a multirun, once, before its trials open them in parallel."""
-    if cfg["tracking"]["backend"] != "none":
-        with explained(uri_of(cfg["tracking"])), opened(cfg["tracking"]) as (client, experiment):
-            run_id = sweep_run(client, experiment, sweep, name)
-            client.update_run(str(run_id), status="RUNNING", name=named(name))
+    if options.backend != "none":
+        # sweep_status has warned
+        with _tolerated(options), explained(uri_of(options)), opened(options) as (client, experiment):
+            run_id = str(sweep_run(client, experiment, sweep, about.name))
+            client.update_run(run_id, status="RUNNING", name=named(about.name))
+            describe_sweep(client, run_id, about)
 
 
-def restore_sweep(cfg: Mapping[str, Any], sweep: str, name: str) -> bool:
+def restore_sweep(options: Tracking, sweep: str, about: Sweep) -> bool:
     """Make the parent run of a multirun anew where the store has lost it since `open_sweep`. Return whether it had, and
     with it the trials that ended before: the caller sends all of them.
     """
-    if cfg["tracking"]["backend"] == "none":
+    if options.backend == "none":
         return False
     with forgiven(f"the sweep {sweep}"):
-        with opened(cfg["tracking"]) as (client, experiment):
+        with opened(options) as (client, experiment):
             run = find_sweep(client, experiment, sweep)
         if run is None or run.info.run_name == unnamed(sweep):  # the latter: made by a trial, which knows no name
-            open_sweep(cfg, sweep, name)
+            open_sweep(options, sweep, about)
             return True
     return False
 
 
-def tag_superseded(cfg: Mapping[str, Any], sweep: str, identities: Sequence[str]) -> None:
+def tag_superseded(options: Tracking, sweep: str, identities: Sequence[str]) -> None:
     """Tag the runs of final trials whose point does not win a sweep any more: another point was tried again and won."""
-    if cfg["tracking"]["backend"] == "none" or not identities:
+    if options.backend == "none" or not identities:
         return
-    with forgiven(f"the sweep {sweep}"), opened(cfg["tracking"]) as (client, experiment):
+    with forgiven(f"the sweep {sweep}"), opened(options) as (client, experiment):
         for identity in identities:
             if run := find(client, experiment, "identity", identity):
                 client.set_tag(run.info.run_id, "pflsweep.superseded", f"another point has won the sweep {sweep} since")
 
 
 def finish_sweep(
-    cfg: Mapping[str, Any],
+    options: Tracking,
     sweep: str,
     records: Sequence[Record],
     failed: Sequence[str],
     tables: Mapping[str, "pd.DataFrame"],
     figures: Mapping[str, "Figure"],
+    cells: Sequence[Cell] = (),
 ) -> None:
-    """Log a multirun's comparison, tables and pictures on its parent run.
+    """Log a multirun's comparison, tables and pictures on its parent run, and how each method did (`cells`).
 
     records: of the final trials. failed: a line for each trial that failed. With any, the sweep has failed.
     """
-    if cfg["tracking"]["backend"] == "none":
+    if options.backend == "none":
         return
     with forgiven(f"the sweep {sweep}"):
-        with opened(cfg["tracking"]) as (client, experiment):
+        with opened(options) as (client, experiment):
             parent = str(sweep_run(client, experiment, sweep))
+        log_cells(client, parent, cells)
         log_comparison(client, parent, records, failed)
         if records:
             point_to(client, experiment, parent, "comparison/runs.html", "Comparison of its runs")
@@ -191,10 +244,10 @@ def finish_sweep(
         client.set_terminated(parent, "FAILED" if failed else "FINISHED")
 
 
-def stop_sweep(cfg: Mapping[str, Any], sweep: str) -> None:
+def stop_sweep(options: Tracking, sweep: str) -> None:
     """Ctrl-C in a multirun: its parent run is not running any more."""
-    if cfg["tracking"]["backend"] != "none":
-        with forgiven(f"the sweep {sweep}"), opened(cfg["tracking"]) as (client, experiment):
+    if options.backend != "none":
+        with forgiven(f"the sweep {sweep}"), opened(options) as (client, experiment):
             client.set_terminated(str(sweep_run(client, experiment, sweep)), "KILLED")
 
 
@@ -209,6 +262,19 @@ class Silent:
     def finish(self, record: Record, status: str) -> None: ...
 
 
+class Late(Silent):
+    """The listener of a trial whose store did not answer when it began (tracking.required=false): the store is tried
+    again at the trial's end, and gets the whole record then.
+    """
+
+    def __init__(self, options: Tracking, labels: Labels | None) -> None:
+        self.options, self.labels = options, labels
+
+    def finish(self, record: Record, status: str) -> None:
+        with _tolerated(self.options, LATER), _open_run(self.options, record, self.labels) as run:
+            run.finish(record, status)
+
+
 class MlflowRun:
     """One trial's run. A store that fails later than at the start costs a warning, never the training.
 
@@ -217,9 +283,9 @@ class MlflowRun:
     anew, and the whole record sent.
     """
 
-    def __init__(self, options: Mapping[str, Any], record: Record) -> None:
+    def __init__(self, options: Tracking, record: Record, labels: Labels | None) -> None:
         """Find or create the run. Raises what the store raises."""
-        self.options, self.uri = options, uri_of(options)
+        self.options, self.uri, self.labels = options, uri_of(options), labels
         self.ended = False
         self.failures: list[float] = []  # when each batch of this outage failed
         self.logged: int | None = None  # the last round that the store has; None: it is asked before the next batch
@@ -229,7 +295,8 @@ class MlflowRun:
     def _open(self, record: Record) -> None:
         with opened(self.options) as (client, experiment):
             self.client: MlflowClient = client
-            self.run_id = describe(client, experiment, record, sweep_run(client, experiment, os.environ.get(SWEEP)))
+            parent = sweep_run(client, experiment, os.environ.get(SWEEP))
+            self.run_id = describe(client, experiment, record, parent, self.labels)
         self.file = file_number(self.uri)
         self._ask()
 
@@ -244,7 +311,7 @@ class MlflowRun:
 
     def rows(self, record: Record) -> None:
         """After each round; sends at most every `every` seconds."""
-        if time.monotonic() - self.sent >= self.options["every"]:
+        if time.monotonic() - self.sent >= self.options.every:
             error = self._tried(record, lambda: self._send(record))
             if error is not None and len(self.failures) == 1:
                 log.warning(
@@ -260,10 +327,10 @@ class MlflowRun:
         interrupted, which the same command goes on with.
         """
         error = self._tried(record, lambda: self._finish(record, status))
-        waits = os.environ.get(SWEEP) and status != "interrupted"
+        waits = os.environ.get(SWEEP) and status != "interrupted" and required(self.options)
         if error is not None and waits and isinstance(refusal(self.uri, error), StorageUnavailable):
             try:
-                _patiently(lambda: _reach(self.options))
+                _patiently(self.options, lambda: _reach(self.options))
                 error = self._tried(record, lambda: self._finish(record, status))
             except StorageUnavailable:
                 raise
@@ -311,6 +378,8 @@ class MlflowRun:
         if status == "finished":  # of a trial that goes on, its points would stand beside those of its end
             log_summary(self.client, self.run_id, record)
         log_artifacts(self.client, self.run_id, record)
+        if status == "finished" and _is_final(self.labels):
+            log_models(self.client, self.run_id, record)
         self.client.set_terminated(self.run_id, STATUS[status])
 
     def _ask(self) -> None:

@@ -1,11 +1,12 @@
 """The MLflow store: opened by one process at a time, checked first, its runs found by tag. mlflow comes late (2 s)."""
 
 import hashlib
+import json
 import logging
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pflsweep import __version__
+from pflsweep.config.options import Tracking
 from pflsweep.records.record import Damaged
 from pflsweep.util import files
 from pflsweep.util.errors import UserError, shortened, without_password
@@ -21,15 +23,37 @@ from pflsweep.util.retry import StorageUnavailable
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import Experiment, Run
     from sqlalchemy import Engine
 
 PAGES = {"mlflow.experimentKind": "custom_model_development"}  # else MLflow shows its pages for language models
 HOST, PORT = "127.0.0.1", 5000  # where `pflsweep ui` shows a store that is no server itself
+VIEW = "pflsweep"  # key of the run list's columns, as MLflow's own "Share view" would keep them
+COLUMNS = {  # and how wide each is, in pixels
+    "attributes.`Run Name`": 270,
+    "runDateAndNestInfo": 125,
+    "metrics.`summary/accuracy`": 120,
+    "tags.`method`": 100,
+    "tags.`dataset`": 80,
+    "tags.`setting`": 160,
+    "tags.`role`": 80,
+    "duration": 90,
+}
+ABOUT = (
+    "Personalised federated learning, trained by pflsweep. Behind the plus sign of a sweep (`role` sweep) are its "
+    "trials: `search` are points that a search has tried, `final` what a report has. `summary/accuracy` is the mean "
+    "over clients of their personalised models' accuracy on their own test data, in the last round."
+)
 TRAINING = "?workflowType=machine_learning"  # ends an address; else MLflow shows a run among those of language models
 SOURCE = {"mlflow.source.name": "pflsweep", "mlflow.source.type": "LOCAL"}
 NAME = 250  # characters
 NOTE = "mlflow.note.content"  # a run's description, in markdown
+SHOWN = {
+    "selectedColumns": [column for column in COLUMNS if column.startswith(("metrics.", "tags."))],
+    "columnOrder": [*COLUMNS],
+    "columnWidths": COLUMNS,
+}
+DESCRIBED = {NOTE: ABOUT, f"mlflow.sharedViewState.{VIEW}": json.dumps(SHOWN)}
 DUPLICATE = "pflsweep.duplicate"  # tag of a run that was ended because another one is of the same trial or sweep
 FILE_NAME = 255  # bytes that a file system takes
 SETTINGS = {  # MLflow's, of this process
@@ -44,16 +68,54 @@ GONE = (
     *("no such table", "unable to open database file", "must be in the 'active' state", "RESOURCE_DOES_NOT_EXIST"),
     *('" does not exist', "doesn't exist", "database disk image is malformed"),
 )
+DEFAULT = "sqlite:///mlflow.db"
 ELSE = "choose another store with tracking.uri=sqlite:///other.db, or train without: tracking=none."
 
 log = logging.getLogger(__name__)
 
 
 @contextmanager
-def opened(options: Mapping[str, Any]) -> "Iterator[tuple[MlflowClient, str]]":
+def opened(options: Tracking) -> "Iterator[tuple[MlflowClient, str]]":
     """Client and experiment id. One process at a time: two that create a store or a sweep collide."""
-    for name, value in SETTINGS.items():
-        os.environ.setdefault(name, value)
+    name, file = experiment_of(options), sqlite_file(uri_of(options))
+    with _client(options) as client:
+        known = client.get_experiment_by_name(name)
+        if known is not None:
+            _describe(client, known)
+            yield client, known.experiment_id
+        else:
+            # beside the store: by itself MLflow takes the working directory
+            place = (file.parent / "mlruns" / _folder(name)).as_uri() if file is not None else None
+            yield client, client.create_experiment(name, place, {**PAGES, **DESCRIBED})
+
+
+def _describe(client: "MlflowClient", experiment: "Experiment") -> None:
+    """Give an experiment of somebody else's or of an older pflsweep what it lacks to be read."""
+    if experiment.lifecycle_stage == "active":
+        for key in DESCRIBED.keys() - experiment.tags.keys():
+            client.set_experiment_tag(experiment.experiment_id, key, DESCRIBED[key])
+
+
+def listing(options: Tracking) -> str:
+    """Return where MLflow's pages list the runs of the experiment, an address without its server. Of a store that has
+    no such experiment it is the one that has changed last.
+    """
+    with _client(options) as client:
+        experiment = client.get_experiment_by_name(experiment_of(options))
+        if experiment is None:
+            found = client.search_experiments(filter_string="name != 'Default'", order_by=["last_update_time DESC"])
+            experiment = found[0] if found else None
+        if experiment is None:
+            return f"#/experiments{TRAINING}"
+        _describe(client, experiment)
+        return f"#/experiments/{experiment.experiment_id}/runs{TRAINING}&viewStateShareKey={VIEW}"
+
+
+@contextmanager
+def _client(options: Tracking) -> "Iterator[MlflowClient]":
+    """The client of a store that is made where it is missing, and held meanwhile."""
+    for variable, value in SETTINGS.items():
+        os.environ.setdefault(variable, value)
     uri = uri_of(options)
     file = sqlite_file(uri)
     if (uri.startswith("sqlite:") and file is None) or uri.rstrip("/") in ("http:", "https:"):
@@ -69,19 +131,12 @@ def opened(options: Mapping[str, Any]) -> "Iterator[tuple[MlflowClient, str]]":
             with closing(sqlite3.connect(file)) as connection:  # readers and one writer at once, much shorter waits
                 connection.execute("pragma journal_mode=wal")
         try:
-            known = client.get_experiment_by_name(options["experiment"])
+            client.get_experiment_by_name(experiment_of(options))
         except Exception as error:
             if uri.startswith("http") or not is_gone(error):
                 raise
             _make_tables(uri)  # MLflow does so only when a process meets a store for the first time
-            known = client.get_experiment_by_name(options["experiment"])
-        if known is not None:
-            yield client, known.experiment_id
-        else:
-            # beside the store: by itself MLflow takes the working directory
-            folder = _folder(options["experiment"])
-            place = (file.parent / "mlruns" / folder).as_uri() if file is not None else None
-            yield client, client.create_experiment(options["experiment"], place, PAGES)
+        yield client
 
 
 def _make(file: Path) -> None:
@@ -95,7 +150,7 @@ def _make(file: Path) -> None:
             file.with_name(f"{name}{ending}").unlink(missing_ok=True)
     kept = _empty_store()
     if not _copied(kept, temporary):
-        _make_tables(uri_of({"uri": f"sqlite:///{temporary}"}))
+        _make_tables(uri_of(Tracking.of({"uri": f"sqlite:///{temporary}"})))
         with suppress(OSError):  # a cache that cannot be written is none
             kept.parent.mkdir(parents=True, exist_ok=True)
             files.atomic(kept, lambda path: shutil.copyfile(temporary, path))
@@ -200,7 +255,7 @@ def check_file(file: Path) -> bool:
     return new or not tables
 
 
-def check_store(options: Mapping[str, Any]) -> str:
+def check_store(options: Tracking) -> str:
     """Return what the store of tracking's options is, without making anything. Raises UserError where it cannot be
     used.
     """
@@ -264,15 +319,22 @@ def refusal(uri: str, error: Exception) -> UserError:
             f"{told} {file.parent} must be a folder in which you may write; {files.free(file.parent)} are free there. "
             f"Or {ELSE}"
         )
-    return StorageUnavailable(f"{told} Its place must be there, reachable and writable. Or {ELSE}")
+    return StorageUnavailable(
+        f"{told} Its place must be there, reachable and writable. Or send runs to it later "
+        f"(tracking.required=false), {ELSE}"
+    )
 
 
 def _no_store(uri: str) -> UserError:
     return UserError(
-        f"'{without_password(uri)}' (tracking.uri) is no address of an MLflow store. Right are a file "
-        "(sqlite:///mlflow.db, sqlite:////data/mlflow.db), a database (postgresql://user@host/name) and a server of "
-        "MLflow's (http://host:5000). Or train without: tracking=none."
+        f"'{without_password(uri)}' (tracking.uri{_by_variable(uri)}) is no address of an MLflow store. Right are a "
+        "file (sqlite:///mlflow.db, sqlite:////data/mlflow.db), a database (postgresql://user@host/name) and a server "
+        "of MLflow's (http://host:5000). Or train without: tracking=none."
     )
+
+
+def _by_variable(uri: str) -> str:
+    return ", by the environment's MLFLOW_TRACKING_URI" if os.environ.get("MLFLOW_TRACKING_URI") == uri else ""
 
 
 NO_STORE = ("unsupported URI", "filesystem tracking backend", "load plugin", "Could not parse")
@@ -327,13 +389,32 @@ def forgiven(what: str) -> Iterator[None]:
         log.warning("MLflow did not take %s: %s. The record has it all; the same command sends it again.", what, said)
 
 
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """Return what an error says, for a warning."""
     return without_password(shortened(error))
 
 
-def uri_of(options: Mapping[str, Any]) -> str:
-    uri = str(options["uri"] or "sqlite:///mlflow.db")
+def experiment_of(options: Tracking) -> str:
+    """Return the name of the experiment. An environment variable that is set to nothing counts as not set."""
+    return str(options.experiment or "pflsweep")
+
+
+def required(options: Tracking) -> bool:
+    """Return whether a store that does not answer is an error. Options of older ledgers do not say it."""
+    return bool(options.required)
+
+
+def destination(options: Tracking) -> str:
+    """Return the line that says where runs go, and which environment variables say so."""
+    variables = {"MLFLOW_TRACKING_URI": options.uri, "MLFLOW_EXPERIMENT_NAME": options.experiment}
+    said = [name for name, value in variables.items() if value and os.environ.get(name) == value]
+    by = f" ({', '.join(said)})" if said else ""
+    shown = without_password(str(options.uri or DEFAULT))
+    return f"Runs go to MLflow at {shown}, experiment {experiment_of(options)}{by}"
+
+
+def uri_of(options: Tracking) -> str:
+    uri = str(options.uri or DEFAULT)
     file = sqlite_file(uri)
     if file is None:
         return uri
@@ -411,7 +492,15 @@ def route(experiment: str, run_id: str, file: str = "") -> str:
 
 def point_to(client: "MlflowClient", experiment: str, run_id: str, file: str, words: str) -> None:
     """A line of a run's description, once: a link to one of its files."""
+    _add_line(client, run_id, f"[{words}]({route(experiment, run_id, file)})")
+
+
+def show_picture(client: "MlflowClient", run_id: str, file: str, words: str) -> None:
+    """A picture in a run's description, once: one of its files."""
+    _add_line(client, run_id, f"![{words}](get-artifact?path={quote(file, safe='')}&run_uuid={run_id})")
+
+
+def _add_line(client: "MlflowClient", run_id: str, line: str) -> None:
     before = client.get_run(run_id).data.tags.get(NOTE, "")
-    line = f"[{words}]({route(experiment, run_id, file)})"
     if line not in before:
         client.set_tag(run_id, NOTE, f"{before}\n\n{line}".strip())

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from pflsweep.config.compose import Config
+from pflsweep.config.options import Tracking
 from pflsweep.config.schema import check, typed
 from pflsweep.data.prescribed import Prescribed
 from pflsweep.engine import simulation as engine
@@ -25,15 +26,17 @@ from pflsweep.engine.stack import Seat
 from pflsweep.methods.optimizer import Sgd
 from pflsweep.ops import memory
 from pflsweep.records.checkpoint import Checkpoint
-from pflsweep.records.content import CHECKPOINT, MODELS
+from pflsweep.records.content import CHECKPOINT
 from pflsweep.records.record import Record
 from pflsweep.report.tables import brief
 from pflsweep.studies.study import Study
-from pflsweep.tracking.run import Listener, open_run, send
-from pflsweep.trial.build import Parts, build, build_model, config_of_model
+from pflsweep.tracking.logging import Labels
+from pflsweep.tracking.run import Listener, destination, open_run, send
+from pflsweep.trial.build import Parts, build
 from pflsweep.trial.metadata import describe
 from pflsweep.trial.process import Stop, cores, interruptible, process_wide
 from pflsweep.trial.progress import Progress, announce, mention, say, warn
+from pflsweep.trial.saved import SavedModels
 from pflsweep.trial.tables import (
     client_rows,
     matrices,
@@ -43,7 +46,7 @@ from pflsweep.trial.tables import (
     score_columns,
     score_table,
 )
-from pflsweep.util.errors import UserError, one_line
+from pflsweep.util.errors import UserError
 from pflsweep.util.files import DiskFull, claimed
 from pflsweep.util.retry import StorageUnavailable
 from pflsweep.util.source_hash import changed
@@ -114,52 +117,34 @@ class Result:
         config_dir: the folder that has the model's option where it is none of pflsweep's, as with --config-dir. What a
         record names is never imported. A Result that `pflsweep.run` returned knows its option already.
         """
-        state = self.record.models()["global"]
-        if state is None:
-            raise UserError(f"{self.record.meta['method']} has no global model.")
-        return self._load(state, config_dir)
+        return self._saved.load_global(config_dir)
 
     def load_personal(self, client: int, config_dir: str | Path | None = None) -> nn.Module:
         """Return a client's personalised model after the record's last round. config_dir: see `load_global`.
 
         Raises UserError where there is no such client.
         """
-        personal = self.record.models()["personal"]
-        if client not in personal:
-            raise UserError(f"There is no client {client}: the clients are 0 to {len(personal) - 1}.")
-        return self._load(personal[client], config_dir)
+        return self._saved.load_personal(client, config_dir)
 
-    def _load(self, state: dict[str, torch.Tensor], config_dir: str | Path | None) -> nn.Module:
-        meta, folder = self.record.meta, self.record.folder
-        shape, classes = meta.get("shape"), meta.get("classes")
-        if not isinstance(shape, list) or not all(type(n) is int and n > 0 for n in [*shape, classes]):
-            raise UserError(f"{folder / 'meta.json'}: shape {shape!r} and classes {classes!r} are no whole numbers.")
-        said = str(meta.get("model")), self.config.get("model"), meta["seed"]
-        try:
-            config = self._trained or config_of_model(*said, config_dir)
-            model = build_model(config, tuple(shape), meta["classes"])
-        except UserError as error:
-            raise UserError(f"The model of {folder} cannot be built: {error}") from error
-        try:
-            model.load_state_dict(state)
-        except (RuntimeError, TypeError, AttributeError) as error:  # how PyTorch says that weights do not fit
-            why = one_line(error)
-            raise UserError(f"{folder / MODELS} does not fit the model that its config describes: {why}") from error
-        return model
+    @property
+    def _saved(self) -> SavedModels:
+        record = self.record
+        return SavedModels(record.model_facts, record.models(), record.folder, self._trained)
 
 
 def run_trial(
     config: Config,
-    listen: Callable[[dict[str, Any], Record], Listener] = open_run,
+    listen: Callable[[Tracking, Record], Listener] = open_run,
     watch: Watch = lambda record: None,
     stop: Stop = lambda: False,
     seat: Seat | None = None,
     beside: int = 1,
     prescribed: Prescribed | None = None,
+    labels: Labels | None = None,
 ) -> Result:
     """Train what is not trained yet. listen: opens what hears of each round; it is tracking's. watch: see Watch. seat:
     among trials, in other threads, that it trains together with. beside: workers that train on this machine.
-    prescribed: what is not drawn, whose digest `config` has as data.prescribed.
+    prescribed: what is not drawn, whose digest `config` has as data.prescribed. labels: what its sweep calls it.
 
     Raises UserError on bad input, and where `listen` does, before anything is written; Locked where another process
     trains it; Stopped on Ctrl-C, SIGTERM and on `stop`; Pruned and LeaseLost where `watch` does; Diverged; DiskFull.
@@ -180,11 +165,14 @@ def run_trial(
             meta["environment"]["stacked"] = seat.stack.size  # its seconds are also those of others
         if parts.study is not None:
             parts.study.check(simulation)
+        # bad input has been refused by now, in a paragraph of its own
+        if told := destination(config.tracking):
+            mention(told)
         with claimed(folder):
             record = _open(folder, meta, config, simulation)
             if _done(record, config):
                 _add_models(record, simulation, config)
-                send(config.values, record)
+                send(config.tracking, record, labels)
             else:
                 if record.begun:
                     _catch_up(record, simulation, parts.study)
@@ -284,7 +272,7 @@ def _run(
 ) -> None:
     """The rounds that are left, with everybody who listens. Nothing is written before the listener is there."""
     name, status = record.meta["name"], "failed"
-    with listen(config.values, record) as hears, interruptible(asked) as stop:
+    with listen(config.tracking, record) as hears, interruptible(asked) as stop:
         record.begin()
         try:
             announce(name, simulation)

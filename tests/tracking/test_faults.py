@@ -11,15 +11,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sqlalchemy
 
 from pflsweep.config.compose import compose
+from pflsweep.config.options import Tracking
 from pflsweep.records.record import Record
 from pflsweep.tracking import run as tracking_run
 from pflsweep.tracking import store as stores
+from pflsweep.tracking.overview import Sweep
 from pflsweep.tracking.store import opened
 from pflsweep.trial.run import Stopped, run_trial
 from pflsweep.util.errors import UserError
@@ -62,7 +65,7 @@ def _resolved(path: str) -> object:
 
 def points(options: dict, run_id: str) -> Counter:
     """How often the store has each metric and step of a run."""
-    with opened(options) as (client, _):
+    with opened(Tracking.of(options)) as (client, _):
         keys = client.get_run(run_id).data.metrics
         return Counter((key, point.step) for key in keys for point in client.get_metric_history(run_id, key))
 
@@ -72,12 +75,12 @@ def points(options: dict, run_id: str) -> Counter:
 
 def test_a_run_whose_process_was_killed_when_it_was_created_is_found_again(store, tmp_path, monkeypatch):  # noqa: F811
     record = create(tmp_path / "runs")
-    killed(lambda: tracking_run.open_run(record.config, record), monkeypatch, "mlflow.MlflowClient.create_run")
+    killed(lambda: tracking_run.open_run(record.tracking, record), monkeypatch, "mlflow.MlflowClient.create_run")
     (orphan,) = store.runs()
     assert (orphan.info.status, orphan.data.params) == ("RUNNING", {}), "it was killed before it was described"
     assert orphan.data.tags["method"] == "fedavg"
     train(record, [[1, 1, 1, 1]])
-    with tracking_run.open_run(record.config, record) as run:
+    with tracking_run.open_run(record.tracking, record) as run:
         run.finish(record, "finished")
     (adopted,) = store.runs()
     assert (adopted.info.run_id, adopted.info.status) == (orphan.info.run_id, "FINISHED")
@@ -85,10 +88,14 @@ def test_a_run_whose_process_was_killed_when_it_was_created_is_found_again(store
 
 
 def test_a_sweeps_run_whose_process_was_killed_when_it_was_created_is_found_again(store, tmp_path, monkeypatch):  # noqa: F811
-    cfg = create(tmp_path / "runs").config
-    killed(lambda: tracking_run.open_sweep(cfg, "abc", "seed=0,1"), monkeypatch, "mlflow.MlflowClient.create_run")
+    cfg = create(tmp_path / "runs").tracking
+    killed(
+        lambda: tracking_run.open_sweep(cfg, "abc", Sweep("seed=0,1", {}, {})),
+        monkeypatch,
+        "mlflow.MlflowClient.create_run",
+    )
     (orphan,) = store.runs()
-    tracking_run.open_sweep(cfg, "abc", "seed=0,1")
+    tracking_run.open_sweep(cfg, "abc", Sweep("seed=0,1", {}, {}))
     tracking_run.finish_sweep(cfg, "abc", [], [], {}, {})
     (adopted,) = store.runs()
     assert (adopted.info.run_id, adopted.info.status) == (orphan.info.run_id, "FINISHED")
@@ -97,12 +104,12 @@ def test_a_sweeps_run_whose_process_was_killed_when_it_was_created_is_found_agai
 def test_further_runs_of_one_trial_and_one_sweep_are_ended_and_say_why(store, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setenv(tracking_run.SWEEP, "abc")
     record = train(create(tmp_path / "runs"), [[1, 1, 1, 1]])
-    with opened(store.options) as (client, experiment):
+    with opened(Tracking.of(store.options)) as (client, experiment):
         pass
     for tags in ({"identity": record.meta["identity"]}, {"pflsweep.sweep": "abc"}):
         later, first = (client.create_run(experiment, moment, tags).info.run_id for moment in (2, 1))
         for _ in range(2):
-            with tracking_run.open_run(record.config, record) as run:
+            with tracking_run.open_run(record.tracking, record) as run:
                 run.finish(record, "finished")
         assert client.get_run(later).info.status == "KILLED"
         assert f"of run {first}" in client.get_run(later).data.tags["pflsweep.duplicate"]
@@ -118,7 +125,7 @@ def test_a_store_whose_process_was_killed_when_it_was_made_is_made_anew(tmp_path
     options = {"uri": None, "experiment": "pflsweep"}
 
     def make() -> None:
-        with opened(options):
+        with opened(Tracking.of(options)):
             pass
 
     killed(make, monkeypatch, "alembic.op.create_table")
@@ -154,7 +161,7 @@ def _older(folder: Path, empty: Path, run: str) -> None:  # noqa: F811
 
 
 def _without_run(folder: Path, empty: Path, run: str) -> None:  # noqa: F811
-    with opened({"uri": f"sqlite:///{folder}/mlflow.db", "experiment": "pflsweep"}) as (client, _):
+    with opened(Tracking.of({"uri": f"sqlite:///{folder}/mlflow.db", "experiment": "pflsweep"})) as (client, _):
         client.delete_run(run)
 
 
@@ -180,7 +187,7 @@ def test_a_store_that_is_lost_in_mid_run_is_said_once_and_holds_all_at_the_end(
     options = {"uri": f"sqlite:///{folder}/mlflow.db", "experiment": "pflsweep"}
 
     def run_id() -> str:
-        with opened(options) as (client, experiment):
+        with opened(Tracking.of(options)) as (client, experiment):
             (run,) = client.search_runs([experiment])
             return run.info.run_id
 
@@ -201,7 +208,7 @@ def test_a_store_that_is_lost_in_mid_run_is_said_once_and_holds_all_at_the_end(
     assert set(found.values()) == {1}
     assert {step for key, step in found if key == "personal/accuracy"} == set(range(1, 7))
     assert ("summary/accuracy", 6) in found
-    with opened(options) as (client, _):
+    with opened(Tracking.of(options)) as (client, _):
         run = client.get_run(last)
         assert run.info.status == "FINISHED"
         assert run.data.params["model.hidden"] == "[8]"
@@ -211,16 +218,16 @@ def test_a_store_that_is_lost_in_mid_run_is_said_once_and_holds_all_at_the_end(
 
 def test_a_sweeps_run_that_the_store_has_lost_is_made_anew_and_said(store, tmp_path, empty, monkeypatch):  # noqa: F811
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
-    tracking_run.open_sweep(record.config, "abc", "seed=0,1")
-    assert not tracking_run.restore_sweep(record.config, "abc", "seed=0,1")
+    tracking_run.open_sweep(record.tracking, "abc", Sweep("seed=0,1", {}, {}))
+    assert not tracking_run.restore_sweep(record.tracking, "abc", Sweep("seed=0,1", {}, {}))
     for trial_first in (False, True):  # a trial makes the sweep's run too, but knows no name
         _replaced(tmp_path, empty, "")
         with monkeypatch.context() as patch:
             patch.setenv(tracking_run.SWEEP, "abc")
             if trial_first:
-                tracking_run.send(record.config, record)
-        assert tracking_run.restore_sweep(record.config, "abc", "seed=0,1")
-        assert not tracking_run.restore_sweep(record.config, "abc", "seed=0,1")
+                tracking_run.send(record.tracking, record)
+        assert tracking_run.restore_sweep(record.tracking, "abc", Sweep("seed=0,1", {}, {}))
+        assert not tracking_run.restore_sweep(record.tracking, "abc", Sweep("seed=0,1", {}, {}))
         (parent,) = (run for run in store.runs() if "pflsweep.sweep" in run.data.tags)
         assert (parent.info.run_name, parent.info.status) == ("seed=0,1", "RUNNING")
 
@@ -241,7 +248,7 @@ def test_a_run_that_was_stopped_twice_has_the_points_of_an_undisturbed_one(every
     run_trial(compose(words))
     (run,) = store.runs()
     store.options["experiment"] = "undisturbed"
-    with opened(store.options) as (client, experiment):
+    with opened(Tracking.of(store.options)) as (client, experiment):
         (other,) = client.search_runs([experiment])
     found = points(store.options, run.info.run_id)
     assert found == points(store.options, other.info.run_id)
@@ -266,7 +273,7 @@ def away(file: Path) -> Iterator[None]:
 
 def test_an_outage_is_said_once_with_a_count_when_it_is_over(store, tmp_path, caplog):  # noqa: F811
     record = create(tmp_path / "runs", rounds=20)
-    with tracking_run.open_run(record.config, record) as run:
+    with tracking_run.open_run(record.tracking, record) as run:
         for outage in (10, 1):
             began = time.monotonic()
             with away(tmp_path / "mlflow.db"):
@@ -295,7 +302,7 @@ def test_an_outage_is_said_once_with_a_count_when_it_is_over(store, tmp_path, ca
 
 def test_a_store_that_stays_away_is_said_twice(store, tmp_path, caplog):  # noqa: F811
     record = create(tmp_path / "runs", rounds=20)
-    with tracking_run.open_run(record.config, record) as run, away(tmp_path / "mlflow.db"):
+    with tracking_run.open_run(record.tracking, record) as run, away(tmp_path / "mlflow.db"):
         for _ in range(5):
             train(record, [[1, 1, 1, 1]])
             run.rows(record)
@@ -309,9 +316,9 @@ def test_a_store_that_stays_away_is_said_twice(store, tmp_path, caplog):  # noqa
 def test_an_interrupted_trial_of_a_sweep_does_not_wait_for_a_store_that_is_away(store, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setenv(tracking_run.SWEEP, "abc")
     record = train(create(tmp_path / "runs"), [[1, 1, 1, 1]])
-    run, began = tracking_run.open_run(record.config, record), time.monotonic()
+    run, began = tracking_run.open_run(record.tracking, record), time.monotonic()
     run.uri = "http://127.0.0.1:9"
-    run.options = {**run.options, "uri": run.uri}
+    run.options = replace(run.options, uri=run.uri)
     run.finish(record, "interrupted")
     assert time.monotonic() - began < 60
 
@@ -321,7 +328,7 @@ def test_an_interrupted_trial_of_a_sweep_does_not_wait_for_a_store_that_is_away(
 
 def both_send(record: Record, monkeypatch: pytest.MonkeyPatch) -> tracking_run.Listener:
     """Two workers that each found nothing in the store, and so send all of it. Return one of them."""
-    both = [tracking_run.open_run(record.config, Record(record.folder)) for _ in range(2)]
+    both = [tracking_run.open_run(record.tracking, Record(record.folder)) for _ in range(2)]
     for listener in both:
         listener.rows(Record(record.folder))
     monkeypatch.setattr(
@@ -374,7 +381,7 @@ def test_the_times_of_rounds_are_the_records(store, tmp_path):  # noqa: F811
     assert tracking_run.stamps(record) == [begun + 600, begun + 1200, begun + 50_600]
     record.meta["sessions"] += [{"from": 2, "begun": "2026-01-01T00:02:00.000+00:00"}]  # from an older checkpoint
     assert tracking_run.stamps(record) == [begun + 600, begun + 110_600, begun + 111_200]
-    with tracking_run.open_run(record.config, record) as run:
+    with tracking_run.open_run(record.tracking, record) as run:
         run.finish(record, "finished")
     (shown,) = store.runs()
     assert shown.info.start_time == begun
@@ -385,10 +392,10 @@ def test_the_times_of_rounds_are_the_records(store, tmp_path):  # noqa: F811
 def test_a_worker_that_slept_asks_how_far_the_run_has_come(store, tmp_path, monkeypatch):  # noqa: F811
     """The other worker has trained the same rounds, in another folder, and took other times."""
     asleep, awake = (create(tmp_path / name) for name in ("one", "two"))
-    with tracking_run.open_run(asleep.config, asleep) as first:
+    with tracking_run.open_run(asleep.tracking, asleep) as first:
         train(asleep, [[1, 1, 1, 1]])
         first.rows(asleep)
-        second = tracking_run.open_run(awake.config, awake)
+        second = tracking_run.open_run(awake.tracking, awake)
         train(awake, [[1, 1, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3]])
         for row in awake._rounds:
             row["seconds"] *= 1.5
@@ -434,13 +441,13 @@ def test_a_full_disk_is_said_at_once_at_the_start_and_costs_a_warning_later(
     def open_many() -> None:  # SQLite fills the pages that it has first
         for index in range(300):
             record.meta["identity"] = f"{index:016x}"
-            tracking_run.open_run(record.config, record)
+            tracking_run.open_run(record.tracking, record)
 
     with limited(pragma), pytest.raises(DiskFull, match=f"{said}.*MB of space are free") as raised:
         open_many()
     assert str(tmp_path) in str(raised.value)
     assert time.monotonic() - began < 60
-    with tracking_run.open_run(record.config, record) as run, limited(pragma):
+    with tracking_run.open_run(record.tracking, record) as run, limited(pragma):
         began = time.monotonic()
         for _ in range(40):
             train(record, [[1, 1, 1, 1]])
@@ -451,8 +458,8 @@ def test_a_full_disk_is_said_at_once_at_the_start_and_costs_a_warning_later(
     first, last = caplog.records
     assert said in first.message
     assert said in last.message
-    tracking_run.send(record.config, record)
-    with opened(store.options) as (client, experiment):
+    tracking_run.send(record.tracking, record)
+    with opened(Tracking.of(store.options)) as (client, experiment):
         run = stores.find(client, experiment, "identity", record.meta["identity"])
     assert run.info.status == "FINISHED"
     assert store.steps(run, "train/seconds") == list(range(1, 41))
@@ -467,7 +474,7 @@ def test_what_is_no_address_of_a_store(uri, store, tmp_path):  # noqa: F811
     with pytest.raises(
         UserError, match=f"'{uri}' .tracking.uri. is no address of an MLflow store.*postgresql://"
     ) as no:
-        tracking_run.open_run(record.config, record)
+        tracking_run.open_run(record.tracking, record)
     assert type(no.value) is UserError
 
 
@@ -476,15 +483,15 @@ def test_a_place_where_no_store_can_be(uri, store, tmp_path, monkeypatch):  # no
     monkeypatch.setenv(tracking_run.SWEEP, "abc")
     record = create(tmp_path / "runs", tracking__uri=uri)
     with pytest.raises(UserError, match=f"{uri} cannot be used .* in which you may write; .* MB are free") as no:
-        tracking_run.open_run(record.config, record)
+        tracking_run.open_run(record.tracking, record)
     assert type(no.value) is UserError, "a sweep waits for what is StorageUnavailable"
 
 
 @pytest.mark.parametrize("name", ["ünïcode/路径", "路" * 100, "." * 300])
 def test_an_experiment_whose_name_is_long_or_not_ascii(name, store, tmp_path):  # noqa: F811
     record = finished(tmp_path / "ünïcode 路径", "local", [1, 1, 1, 1], tracking__experiment=name)
-    tracking_run.send(record.config, record)
-    with opened({**store.options, "experiment": name}) as (client, experiment):
+    tracking_run.send(record.tracking, record)
+    with opened(Tracking.of({**store.options, "experiment": name})) as (client, experiment):
         (run,) = client.search_runs([experiment])
         assert "clients.json" in {file.path for file in client.list_artifacts(run.info.run_id)}
     (folder,) = (tmp_path / "mlruns").iterdir()

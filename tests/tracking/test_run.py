@@ -16,8 +16,10 @@ import pytest
 
 from pflsweep.commands import ui
 from pflsweep.commands.main import main
+from pflsweep.config.options import Tracking
 from pflsweep.sweep.status import summary
 from pflsweep.tracking import run as tracking_run
+from pflsweep.tracking.overview import Sweep
 from pflsweep.tracking.store import opened, uri_of
 from pflsweep.util.errors import UserError
 from tests.report.records import config, create, finished, train
@@ -29,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's o
 def empty(tmp_path_factory):
     """A store with nothing in it."""
     folder = tmp_path_factory.mktemp("store")
-    with opened({"uri": f"sqlite:///{folder / 'mlflow.db'}", "experiment": "unused"}):
+    with opened(Tracking.of({"uri": f"sqlite:///{folder / 'mlflow.db'}", "experiment": "unused"})):
         pass
     return folder / "mlflow.db"
 
@@ -39,7 +41,8 @@ def store(tmp_path, empty, monkeypatch):
     """A store of the working directory."""
     shutil.copy(empty, tmp_path / "mlflow.db")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(tracking_run.SWEEP, raising=False)
+    for name in (tracking_run.SWEEP, "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
     return Store()
 
 
@@ -51,7 +54,7 @@ class Store:
     def client(self):
         from mlflow import MlflowClient
 
-        return MlflowClient(uri_of(self.options))
+        return MlflowClient(uri_of(Tracking.of(self.options)))
 
     def runs(self):
         found = self.client.get_experiment_by_name("pflsweep")
@@ -72,7 +75,7 @@ class Store:
     [("team/../50% a b?#", "team%2F..%2F50%25 a b?#"), ("..", "%2E%2E"), ("联" * 60, None)],
 )
 def test_an_experiment_of_any_name_has_one_folder(store, tmp_path, name, folder):
-    with opened({**store.options, "experiment": name}) as (client, experiment):
+    with opened(Tracking.of({**store.options, "experiment": name})) as (client, experiment):
         run = client.create_run(experiment)
         client.log_text(run.info.run_id, "text", "file.txt")
         assert Path(client.download_artifacts(run.info.run_id, "file.txt")).read_text() == "text"
@@ -81,7 +84,7 @@ def test_an_experiment_of_any_name_has_one_folder(store, tmp_path, name, folder)
 
 def test_a_run_from_beginning_to_end(store, tmp_path):
     record = create(tmp_path / "runs", "pgfed")
-    with tracking_run.open_run(record.config, record) as run:
+    with tracking_run.open_run(record.tracking, record) as run:
         train(record, [[1, 2, 3, 4]])
         run.rows(record)
         (shown,) = store.runs()
@@ -117,7 +120,7 @@ def test_a_run_from_beginning_to_end(store, tmp_path):
 
 def test_every_view_and_target_is_shown(store, tmp_path):
     record = create(tmp_path / "runs")
-    with tracking_run.open_run(record.config, record) as run:
+    with tracking_run.open_run(record.tracking, record) as run:
         train(record, [[1, 2, 3, 4]], views=("personal", "personal_subset", "trained_all"))
         run.finish(record, "finished")
     (shown,) = store.runs()
@@ -136,10 +139,10 @@ def test_killed_and_continued_no_step_is_doubled(store, tmp_path):
     """Killed after round 3 was sent, with the checkpoint at round 1."""
     record = create(tmp_path / "runs", rounds=4)
     train(record, [[1, 1, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3]])
-    killed = tracking_run.open_run(record.config, record)
+    killed = tracking_run.open_run(record.tracking, record)
     killed.rows(record)  # and never heard of again: its status stays RUNNING
     record.truncate(1)
-    with tracking_run.open_run(record.config, record) as run:
+    with tracking_run.open_run(record.tracking, record) as run:
         train(record, [[2, 2, 2, 2]])
         run.rows(record)
         train(record, [[3, 3, 3, 3], [4, 4, 4, 4]])
@@ -153,12 +156,12 @@ def test_killed_and_continued_no_step_is_doubled(store, tmp_path):
 def test_an_extension_goes_on_in_the_same_run(store, tmp_path):
     record = finished(tmp_path / "runs", "fedavg", [2, 4, 6, 8])
     for _ in range(2):  # finishing twice adds nothing
-        with tracking_run.open_run(record.config, record) as run:
+        with tracking_run.open_run(record.tracking, record) as run:
             run.finish(record, "finished")
     longer = config("fedavg", 0, 5, device="cpu")
     record.config = longer
     record.begin()
-    with tracking_run.open_run(longer, record) as run:
+    with tracking_run.open_run(record.tracking, record) as run:
         (shown,) = store.runs()
         assert (shown.info.status, shown.data.tags["train.rounds"]) == ("RUNNING", "5")
         assert (shown.data.params["device"], shown.data.tags["device"]) == ("auto", "cpu")
@@ -177,14 +180,14 @@ def test_a_round_that_turns_out_to_be_the_last_gets_its_scores_and_its_summary(s
     scores = {key: value for key, value in record.last_row.items() if key.startswith(("personal_", "global_"))}
     clients = record.clients_in(3)
     record.drop_scores(lambda t: t == 2)
-    with tracking_run.open_run(record.config, record) as run:
+    with tracking_run.open_run(record.tracking, record) as run:
         run.finish(record, "interrupted")
     (shown,) = store.runs()
     assert "summary/accuracy" not in shown.data.metrics, "it may go on, and would have a second one at its end"
     assert store.steps(shown, "personal/accuracy") == [2]
     record.amend(scores, clients)
     for _ in range(2):
-        with tracking_run.open_run(record.config, record) as run:
+        with tracking_run.open_run(record.tracking, record) as run:
             run.finish(record, "finished")
     (shown,) = store.runs()
     assert shown.data.metrics["summary/accuracy"] == pytest.approx(0.3)
@@ -197,21 +200,21 @@ def test_a_round_that_turns_out_to_be_the_last_gets_its_scores_and_its_summary(s
 @pytest.mark.parametrize(("how", "status"), [("failed", "FAILED"), ("interrupted", "KILLED")])
 def test_how_a_run_ended(how, status, store, tmp_path):
     record = train(create(tmp_path / "runs"), [[1, 1, 1, 1]])
-    with tracking_run.open_run(record.config, record) as run:
+    with tracking_run.open_run(record.tracking, record) as run:
         run.finish(record, how)
-    with tracking_run.open_run(record.config, record):
+    with tracking_run.open_run(record.tracking, record):
         assert store.runs()[0].info.status == "RUNNING"
-    with pytest.raises(KeyboardInterrupt), tracking_run.open_run(record.config, record):
+    with pytest.raises(KeyboardInterrupt), tracking_run.open_run(record.tracking, record):
         raise KeyboardInterrupt
     assert store.runs()[0].info.status == "KILLED"
-    with tracking_run.open_run(record.config, record) as run:
+    with tracking_run.open_run(record.tracking, record) as run:
         run.finish(record, how)
     assert store.runs()[0].info.status == status
 
 
 def test_batches_wait_for_their_time(store, tmp_path):
     record = create(tmp_path / "runs", tracking__every=60.0)
-    with tracking_run.open_run(record.config, record) as run:
+    with tracking_run.open_run(record.tracking, record) as run:
         train(record, [[1, 1, 1, 1]])
         run.rows(record)
         assert "train/seconds" not in store.runs()[0].data.metrics
@@ -221,7 +224,7 @@ def test_batches_wait_for_their_time(store, tmp_path):
 
 def test_what_mlflow_cannot_hold(store, tmp_path):
     record = create(tmp_path / "runs", partition__path="x" * 7000)
-    with tracking_run.open_run(record.config, record) as run:
+    with tracking_run.open_run(record.tracking, record) as run:
         train(record, [[1, 1, 1, 1]])
         record._rounds[0]["personal_loss"] = float("inf")
         run.finish(record, "finished")
@@ -233,8 +236,8 @@ def test_what_mlflow_cannot_hold(store, tmp_path):
 
 def test_a_sweep_is_a_parent(store, tmp_path, monkeypatch):
     before = finished(tmp_path / "runs", "local", [1, 1, 1, 1])  # never tracked
-    cfg = before.config
-    tracking_run.open_sweep(cfg, "abc", "algorithm=local,fedavg,pgfed")
+    cfg = before.tracking
+    tracking_run.open_sweep(cfg, "abc", Sweep("algorithm=local,fedavg,pgfed", {}, {}))
     monkeypatch.setenv(tracking_run.SWEEP, "abc")
     records = [before]
     for method in ("fedavg", "pgfed"):
@@ -252,7 +255,7 @@ def test_a_sweep_is_a_parent(store, tmp_path, monkeypatch):
     assert list(store.table(parent, "comparison.json")["accuracy %"]) == ["10.00", "50.00", "50.00"]
     files = {f.path for f in store.client.list_artifacts(parent.info.run_id, "comparison")}
     assert {"comparison/runs.md", "comparison/accuracy.png", "comparison/gains.svg"} <= files
-    tracking_run.open_sweep(cfg, "abc", "again")
+    tracking_run.open_sweep(cfg, "abc", Sweep("again", {}, {}))
     assert len(store.runs()) == 4
 
 
@@ -297,7 +300,7 @@ def test_all_tables_of_a_sweep_are_named(store, tmp_path):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
     tables = {"standings": pd.DataFrame({"a": [1]}), "winners": pd.DataFrame({"b": [2]})}
     for _ in range(2):
-        tracking_run.finish_sweep(record.config, "abc", [record], [], tables, {})
+        tracking_run.finish_sweep(record.tracking, "abc", [record], [], tables, {})
     (parent,) = store.runs()
     logged = [table["path"] for table in json.loads(parent.data.tags["mlflow.loggedArtifacts"])]
     assert logged == ["comparison.json", "standings.json", "winners.json"]
@@ -306,8 +309,8 @@ def test_all_tables_of_a_sweep_are_named(store, tmp_path):
 def test_a_sweep_with_failures_has_failed_and_names_them(store, tmp_path):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
     for records in ([], [record]):
-        tracking_run.open_sweep(record.config, "abc", "seed=0,1")
-        tracking_run.finish_sweep(record.config, "abc", records, ["the trial seed=1 failed: no"], {}, {})
+        tracking_run.open_sweep(record.tracking, "abc", Sweep("seed=0,1", {}, {}))
+        tracking_run.finish_sweep(record.tracking, "abc", records, ["the trial seed=1 failed: no"], {}, {})
         parent = next(run for run in store.runs() if run.info.run_name == "seed=0,1")
         assert parent.info.status == "FAILED"
         assert parent.data.tags["failed"] == "the trial seed=1 failed: no"
@@ -317,15 +320,15 @@ def test_a_sweep_with_failures_has_failed_and_names_them(store, tmp_path):
 
 def test_a_store_that_is_gone_when_the_sweep_ends_costs_a_warning(store, tmp_path, caplog):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
-    tracking_run.open_sweep(record.config, "abc", "seed=0,1")
+    tracking_run.open_sweep(record.tracking, "abc", Sweep("seed=0,1", {}, {}))
     (tmp_path / "mlflow.db").write_text("this is a diary")
-    tracking_run.finish_sweep(record.config, "abc", [record], [], {}, {})
+    tracking_run.finish_sweep(record.tracking, "abc", [record], [], {}, {})
     assert "MLflow did not take the sweep abc" in caplog.text
 
 
 def test_a_stopped_sweep_is_not_running(store, tmp_path):
-    cfg = finished(tmp_path / "runs", "local", [1, 1, 1, 1]).config
-    tracking_run.open_sweep(cfg, "abc", "algorithm=local")
+    cfg = finished(tmp_path / "runs", "local", [1, 1, 1, 1]).tracking
+    tracking_run.open_sweep(cfg, "abc", Sweep("algorithm=local", {}, {}))
     tracking_run.stop_sweep(cfg, "abc")
     assert store.runs()[0].info.status == "KILLED"
 
@@ -333,7 +336,7 @@ def test_a_stopped_sweep_is_not_running(store, tmp_path):
 def test_a_record_that_was_never_tracked_is_sent_once(store, tmp_path):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
     for _ in range(2):
-        tracking_run.send(record.config, record)
+        tracking_run.send(record.tracking, record)
         (run,) = store.runs()
         assert run.info.status == "FINISHED"
         assert run.data.metrics["summary/accuracy"] == 0.1
@@ -342,13 +345,13 @@ def test_a_record_that_was_never_tracked_is_sent_once(store, tmp_path):
 @pytest.mark.slow
 def test_what_the_store_lacks_of_a_record_is_sent_again(store, tmp_path):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
-    killed = tracking_run.open_run(record.config, record)  # after training, before it could say so
+    killed = tracking_run.open_run(record.tracking, record)  # after training, before it could say so
     killed.rows(record)
-    tracking_run.send(record.config, record)
+    tracking_run.send(record.tracking, record)
     (run,) = store.runs()
     assert (run.info.status, run.data.metrics["summary/accuracy"]) == ("FINISHED", 0.1)
     train(record, [[2, 2, 2, 2]])  # a session without tracking
-    tracking_run.send(record.config, record)
+    tracking_run.send(record.tracking, record)
     (run,) = store.runs()
     assert store.steps(run, "personal/accuracy") == [1, 2, 3, 4]
     assert (run.info.status, run.data.metrics["summary/accuracy"]) == ("FINISHED", 0.2)
@@ -356,11 +359,11 @@ def test_what_the_store_lacks_of_a_record_is_sent_again(store, tmp_path):
 
 def test_a_store_that_fails_at_the_end_is_sent_to_again(store, tmp_path, monkeypatch):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
-    with monkeypatch.context() as patch, tracking_run.open_run(record.config, record) as run:
+    with monkeypatch.context() as patch, tracking_run.open_run(record.tracking, record) as run:
         patch.setattr(run.client, "log_batch", lambda *_, **__: 1 / 0)
         run.finish(record, "finished")
     assert store.runs()[0].info.status == "RUNNING"
-    tracking_run.send(record.config, record)
+    tracking_run.send(record.tracking, record)
     assert store.runs()[0].info.status == "FINISHED"
     assert store.steps(store.runs()[0], "train/seconds") == [1, 2, 3]
 
@@ -368,7 +371,7 @@ def test_a_store_that_fails_at_the_end_is_sent_to_again(store, tmp_path, monkeyp
 def test_none_imports_nothing(tmp_path):
     code = (
         "import sys; from pflsweep.tracking import run\n"
-        "with run.open_run({'tracking': {'backend': 'none'}}, None) as run: run.rows(None)\n"
+        "with run.open_run(run.Tracking.of({'backend': 'none'}), None) as run: run.rows(None)\n"
         "sys.exit(bool({'mlflow', 'torch', 'matplotlib'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -403,7 +406,7 @@ def test_a_store_that_cannot_be_used(spoil, message, store, tmp_path):
     spoil(tmp_path / "bad.db")
     record = create(tmp_path / "runs", tracking__uri="sqlite:///bad.db")
     with pytest.raises(UserError, match=message) as raised:
-        tracking_run.open_run(record.config, record)
+        tracking_run.open_run(record.tracking, record)
     assert "tracking=none" in str(raised.value)
     assert "bad.db" in str(raised.value)
     assert "\n" not in str(raised.value)
@@ -411,7 +414,7 @@ def test_a_store_that_cannot_be_used(spoil, message, store, tmp_path):
 
 def test_a_store_that_fails_later_costs_a_warning(store, tmp_path, caplog):
     record = create(tmp_path / "runs")
-    with caplog.at_level(logging.WARNING), tracking_run.open_run(record.config, record) as run:
+    with caplog.at_level(logging.WARNING), tracking_run.open_run(record.tracking, record) as run:
         log_batch = run.client.log_batch
         run.client.log_batch = lambda *_, **__: 1 / 0
         train(record, [[1, 1, 1, 1]])
@@ -426,8 +429,8 @@ def test_a_store_that_fails_later_costs_a_warning(store, tmp_path, caplog):
 @pytest.mark.slow
 def test_two_processes_may_make_the_store_at_once(tmp_path):
     code = (
-        "from pflsweep.tracking.store import opened\n"
-        "with opened({'uri': None, 'experiment': 'pflsweep'}) as (client, experiment):\n"
+        "from pflsweep.tracking.store import Tracking, opened\n"
+        "with opened(Tracking.of({})) as (client, experiment):\n"
         "    print(experiment)"
     )
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
@@ -442,7 +445,7 @@ def test_a_server_that_does_not_answer_is_said_soon(store, tmp_path):
     record = create(tmp_path / "runs", tracking__uri="http://127.0.0.1:9")
     began = time.monotonic()
     with pytest.raises(UserError, match=r"http://127\.0\.0\.1:9 cannot be used"):
-        tracking_run.open_run(record.config, record)
+        tracking_run.open_run(record.tracking, record)
     assert time.monotonic() - began < 20
 
 
@@ -450,7 +453,7 @@ def test_training_does_not_wait_for_a_server_that_has_gone(store, tmp_path, capl
     from mlflow import MlflowClient
 
     record = train(create(tmp_path / "runs"), [[1, 1, 1, 1]])
-    with tracking_run.open_run(record.config, record) as run:
+    with tracking_run.open_run(record.tracking, record) as run:
         run.client, began = MlflowClient("http://127.0.0.1:9"), time.monotonic()
         run.rows(record)
         run.finish(record, "finished")
@@ -465,20 +468,116 @@ def test_no_password_is_said(store, tmp_path, monkeypatch, capsys, caplog):
     uri = "http://lab:secret@127.0.0.1:9"
     record = create(tmp_path / "runs", tracking__uri=uri)
     with pytest.raises(UserError, match=r"store http://lab@127\.0\.0\.1:9 cannot be used") as caught:
-        tracking_run.open_run({"tracking": {**store.options, "uri": uri}}, record)
+        tracking_run.open_run(Tracking.of({**store.options, "uri": uri}), record)
     with forgiven("this"):
         raise OSError(f"{uri}/api is away")
     database = "postgresql://lab:secret@127.0.0.1:9/runs"
     with pytest.raises(UserError, match=r"store postgresql://lab@127\.0\.0\.1:9/runs cannot be used") as refused:
         ui.main(["--uri", database])
-    monkeypatch.setattr(os, "execve", lambda *_: None)
-    for name in ("_check_port", "check_server"):
+    for name in ("_check_port", "check_server", "_become_mlflow"):
         monkeypatch.setattr(ui, name, lambda *_: None)
+    monkeypatch.setattr(ui, "listing", lambda _: "#/experiments")
     ui.main(["--uri", database])
     said = capsys.readouterr().out
     assert "MLflow on postgresql://lab@127.0.0.1:9/runs: " in said
     assert "http://lab@127.0.0.1:9/api is away" in caplog.text
     assert "secret" not in f"{caught.value} {refused.value} {said} {caplog.text}"
+
+
+SMALL = ["partition.clients=4", "model.hidden=[8]", "train.rounds=2"]
+DEAD = "http://127.0.0.1:9"
+
+
+def identities():
+    return sorted(file.parent.name for file in Path("runs").glob("*/meta.json"))
+
+
+def test_the_environment_says_where_runs_go_and_the_first_line_repeats_it(store, empty, monkeypatch, capsys):
+    shutil.copy(empty, "env.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///env.db")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    assert main(SMALL) == 0
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first == (
+        "Runs go to MLflow at sqlite:///env.db, experiment mine (MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME)"
+    )
+    with opened(Tracking.of({"uri": "sqlite:///env.db", "experiment": "mine"})) as (client, experiment):
+        assert len(client.search_runs([experiment])) == 1
+    assert store.client.get_experiment_by_name("pflsweep") is None
+    (record,) = Path("runs").glob("*/config.yaml")
+    assert "uri: sqlite:///env.db" in record.read_text(), "a report finds the runs without the environment too"
+
+
+def test_what_the_command_says_wins_over_the_environment_and_trials_stay_the_same(store, monkeypatch, capsys):
+    assert main(SMALL) == 0
+    before = identities()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", DEAD)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    capsys.readouterr()
+    assert main([*SMALL, "tracking.uri=sqlite:///mlflow.db", "tracking.experiment=other"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "Runs go to MLflow at sqlite:///mlflow.db, experiment other"
+    assert "trained already" in lines[1]
+    assert identities() == before
+    store.options["experiment"] = "other"
+    with opened(Tracking.of(store.options)) as (client, experiment):
+        assert len(client.search_runs([experiment])) == 1
+
+
+def test_a_variable_that_is_set_to_nothing_is_not_set(store, monkeypatch, capsys):
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.setenv(name, "")
+    assert main(SMALL) == 0
+    assert capsys.readouterr().err.startswith("Runs go to MLflow at sqlite:///mlflow.db, experiment pflsweep\n")
+    assert len(store.runs()) == 1
+
+
+def test_an_address_of_the_environment_that_is_none_is_named(store, monkeypatch, capsys):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "foo://bar")
+    assert main(SMALL) == 2
+    assert "'foo://bar' (tracking.uri, by the environment's MLFLOW_TRACKING_URI) is no add" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_dead_server_is_an_error_before_training(several, store, monkeypatch, capsys):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", DEAD)
+    words = ["-m", *SMALL, "seed=0,1"] if several else SMALL
+    assert main(words) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith(f"Runs go to MLflow at {DEAD}, ")
+    assert "tracking.required=false" in lines[1]
+    assert not identities()
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_where_a_server_is_not_required_the_same_command_sends_later(several, store, capsys, caplog):
+    """Two warnings for a trial, at its start and its end, and not three for each trial of a sweep."""
+    words = [*(["-m", "seed=0,1"] if several else []), *SMALL, "tracking.required=false"]
+    assert main([*words, f"tracking.uri={DEAD}"]) == 0
+    trained = identities()
+    assert len(trained) == 1 + several
+    warned = [each.getMessage() for each in caplog.records if each.name.startswith("pflsweep")]
+    starts = [line for line in warned if "Training goes on without it (tracking.required=false)" in line]
+    assert len(starts) == 1
+    assert len(warned) == 2 + several
+    assert main(words) == 0
+    assert identities() == trained
+    runs = store.runs()
+    assert {run.data.tags["identity"] for run in runs if "identity" in run.data.tags} == set(trained)
+    assert {run.info.status for run in runs} == {"FINISHED"}
+
+
+def test_a_server_that_is_back_at_the_end_gets_the_whole_trial(store, tmp_path):
+    record = create(tmp_path / "runs", tracking__required=False)
+    uri, record.config["tracking"]["uri"] = record.config["tracking"]["uri"], DEAD
+    with tracking_run.open_run(record.tracking, record) as run:
+        train(record, [[1, 1, 1, 1]])
+        run.rows(record)
+        assert not isinstance(run, tracking_run.MlflowRun)
+        record.config["tracking"]["uri"] = uri  # its server answers
+        run.finish(record, "finished")
+    (shown,) = store.runs()
+    assert (shown.info.status, store.steps(shown, "personal/accuracy")) == ("FINISHED", [1])
 
 
 def test_ui_on_a_port_that_is_taken(store):
@@ -513,6 +612,6 @@ def test_a_sweep_in_a_folder_whose_name_means_something_in_a_uri(name, tmp_path,
 
 def test_what_a_uri_says_beside_the_file_stays(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert uri_of({"uri": "sqlite:///my.db?timeout=9"}) == f"sqlite:///{tmp_path}/my.db?timeout=9"
-    assert uri_of({"uri": f"sqlite:///{tmp_path}/q%3Fx/my.db"}).endswith("q%3Fx%2Fmy.db")
-    assert uri_of({"uri": "postgresql://lab@host/runs"}) == "postgresql://lab@host/runs"
+    assert uri_of(Tracking.of({"uri": "sqlite:///my.db?timeout=9"})) == f"sqlite:///{tmp_path}/my.db?timeout=9"
+    assert uri_of(Tracking.of({"uri": f"sqlite:///{tmp_path}/q%3Fx/my.db"})).endswith("q%3Fx%2Fmy.db")
+    assert uri_of(Tracking.of({"uri": "postgresql://lab@host/runs"})) == "postgresql://lab@host/runs"

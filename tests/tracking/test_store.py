@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from pflsweep.config.options import Tracking
 from pflsweep.tracking import store
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's own
@@ -18,13 +19,14 @@ def test_an_empty_store_is_kept_for_the_next_folder(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(store, "_make_tables", lambda uri: (made.append(uri), real(uri)))
     for name in ("first", "second"):
         options = {"uri": f"sqlite:///{tmp_path / name / 'mlflow.db'}", "experiment": "e"}
-        with store.opened(options) as (client, experiment):
+        with store.opened(Tracking.of(options)) as (client, experiment):
             assert not client.search_runs([experiment])
             client.create_run(experiment)
     assert len(made) == 1
     (kept,) = (tmp_path / "cache/pflsweep").iterdir()
     for damage in (b"", b"none", kept.read_bytes()[:5000]):
         kept.write_bytes(damage)
-        with store.opened({"uri": f"sqlite:///{tmp_path / str(len(made))}.db", "experiment": "e"}) as (client, _):
+        options = Tracking.of({"uri": f"sqlite:///{tmp_path / str(len(made))}.db", "experiment": "e"})
+        with store.opened(options) as (client, _):
             assert client.search_experiments()
     assert len(made) == 4

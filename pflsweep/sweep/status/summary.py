@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pflsweep.records.ledger import Ledger
     from pflsweep.records.record import Record
     from pflsweep.sweep.trained import Left
+    from pflsweep.tracking.logging import Labels
 
 LONG = 60  # seconds; of a sweep that takes less nothing is said before it starts
 MANY = 100  # records that are read for a table; of more, what was told of them serves
@@ -158,6 +159,7 @@ def conclude(queue: Queue, track: bool) -> int:
     that failed did so of bad input.
     """
     from pflsweep.sweep import pictures
+    from pflsweep.sweep.browse import cells_of
     from pflsweep.tracking.run import finish_sweep
 
     plan, records = queue.plan, records_of(queue)
@@ -165,7 +167,7 @@ def conclude(queue: Queue, track: bool) -> int:
     tables = {"standings": status_groups.table(queue)} | ({"winners": status_groups.winners(queue)} if searched else {})
     if track:  # first: who reads what is printed may be gone
         lines, figures = status_groups.failures(queue), pictures.of_searches(queue)
-        finish_sweep(plan.groups[0].config.values, plan.id, records, lines, tables, figures)
+        finish_sweep(plan.groups[0].config.tracking, plan.id, records, lines, tables, figures, cells_of(queue, records))
     if searched:
         print(tables["winners"].to_string(index=False) + f"\n\n{_chosen_on(plan)}\n")
     keys = {key for group in plan.groups for key in group.space}
@@ -207,27 +209,26 @@ def _chosen_on(plan: Plan) -> str:
 def records_of(queue: Queue) -> list["Record"]:
     """Of the final trials, where they are few and their folders are here."""
     told = _told(queue)
-    records = list(trained(queue)) if len(told) <= MANY else []
+    records = [record for record, _ in trained(queue)] if len(told) <= MANY else []
     return records if len(records) == len(told) else []
 
 
-def trained(queue: Queue) -> Iterator["Record"]:
-    """The final trials whose records are here, as of the round that was asked for."""
+def trained(queue: Queue) -> Iterator[tuple["Record", "Labels"]]:
+    """The final trials whose records are here, as of the round that was asked for, and what MLflow calls them."""
     from pflsweep.records.record import Record
+    from pflsweep.sweep.browse import labels_of
 
-    for folder, rounds in _told(queue):
+    for (folder, rounds), job in _told(queue).items():
         if (folder / "meta.json").exists():
             record = Record.as_of(folder, rounds)
             if rounds in record.evaluated:  # not where it has been trained further since
-                yield record
+                yield record, labels_of(queue.plan, job, queue.winner(job.group) or {}, record.meta["seed"])
 
 
-def _told(queue: Queue) -> list[tuple[Path, int]]:
-    """Folder and rounds of the final trials."""
+def _told(queue: Queue) -> dict[tuple[Path, int], Job]:
+    """Folder and rounds of the final trials, each with a slot that it is of."""
     groups = queue.plan.groups
-    return list(dict.fromkeys(
-        (Path(one["folder"]), groups[job.group].config.train.rounds) for job, one in _final(queue)
-    ))  # fmt: skip
+    return {(Path(one["folder"]), groups[job.group].config.train.rounds): job for job, one in _final(queue)}
 
 
 def _final(queue: Queue) -> Iterator[tuple[Job, dict[str, Any]]]:

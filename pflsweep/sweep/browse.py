@@ -1,0 +1,99 @@
+"""What a sweep tells MLflow: names and tags of its trials, and what its own run shows."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from pflsweep.report.compare import banded, by_round
+from pflsweep.sweep.plan import Group, Job, Plan, relevant
+from pflsweep.sweep.queue import Queue
+from pflsweep.sweep.search_space import Point
+from pflsweep.sweep.status.groups import group_status
+from pflsweep.tracking.logging import Labels, shown
+from pflsweep.tracking.overview import Cell, Sweep
+
+if TYPE_CHECKING:
+    from pflsweep.records.record import Record
+
+
+def labels_of(plan: Plan, job: Job, point: Point, seed: int) -> Labels:
+    """Return the name and tags of a trial: `fedala share=0.8 lr=0.1 seed=0`, and (search) where it is one of a
+    search's.
+    """
+    group = plan.groups[job.group]
+    name = [group.method, *map(_short, group.setting.split()), said(point), f"seed={seed}"]
+    tags = {
+        "role": "final" if job.final else "search",
+        "sweep": plan.name,
+        "setting": setting_of(group),
+        "reading": plan.reading,
+    }
+    return Labels(" ".join(filter(None, [*name, "" if job.final else "(search)"])), tags)
+
+
+def setting_of(group: Group) -> str:
+    """Return the name of a group's setting: its column of a table, or what a command varies; else its data."""
+    return group.setting or f"{group.config.choices['dataset']} {group.config.choices['partition']}"
+
+
+def said(point: Point) -> str:
+    """Return a point as a person says it: `lr=0.1 share=0.8`, with full keys where two would be the same word."""
+    times = Counter(key.rpartition(".")[2] for key in point)
+    words = {key: key if times[short := key.rpartition(".")[2]] > 1 else short for key in point}
+    return " ".join(f"{words[key]}={_rounded(value)}" for key, value in point.items())
+
+
+def _short(word: str) -> str:
+    """Return lr=0.1 of train.lr=0.1; a column's name stays as it is."""
+    key, equals, value = word.partition("=")
+    return f"{key.rpartition('.')[2]}={value}" if equals else word
+
+
+def _rounded(value: Any) -> str:
+    """Return a value with as many digits as a name takes: samplers draw all 17."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def sweep_of(plan: Plan) -> Sweep:
+    """Return what a plan's own run says from its beginning: the params that all its trials have, but for the seed."""
+    configs = [relevant(group.config) for group in plan.groups]
+    searched = {key for group in plan.groups for key in group.space}
+    same = {
+        key: value
+        for key, value in configs[0].items()
+        if key not in searched and all(key in other and other[key] == value for other in configs[1:])
+    }
+    tune = {f"tune.{key}": value for key, value in plan.tune.items() if value is not None} if searched else {}
+    params = {**same, "seeds": plan.seeds, "scale": plan.scale, "reading": plan.reading, **tune}
+    tags = {
+        "role": "sweep",
+        "sweep": plan.name,
+        "reading": plan.reading,
+        "method": _joined(group.method for group in plan.groups),
+        "dataset": _joined(group.config.choices["dataset"] for group in plan.groups),
+        "setting": _joined(map(setting_of, plan.groups)),
+    }
+    return Sweep(plan.name, {key: shown(value) for key, value in params.items()}, tags)
+
+
+def cells_of(queue: Queue, records: Sequence["Record"]) -> list[Cell]:
+    """Return how each method did in each setting. records: of the final trials that are here, for their curves."""
+    known = {record.meta["identity"]: record for record in records}
+    cells = []
+    for g, group in enumerate(queue.plan.groups):
+        now, values = group_status(queue, g), [queue.slots[job].value for job in queue.plan.searched(g)]
+        own = [one["identity"] for job in queue.plan.final(g) for one in queue.slots[job].trials]
+        curve: dict[int, float] = {}
+        if own and all(identity in known for identity in own):
+            mean = banded(group.method, [by_round(known[identity]) for identity in own])
+            curve = {int(at): float(value) for at, value in zip(mean.rounds, mean.mean, strict=True)}
+        best = list(accumulate((value for value in values if value is not None), max))
+        chosen = said(now.point) if queue.electable(g) else ""
+        rounds = group.config.train.rounds
+        cells.append(Cell(group.method, setting_of(group), chosen, best, now.final, curve, rounds))
+    return cells
+
+
+def _joined(names: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(names))

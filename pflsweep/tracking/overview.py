@@ -1,0 +1,111 @@
+"""A sweep's own run: what MLflow's list and charts show of it before one looks into its trials."""
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from pflsweep.report.markdown import inline
+from pflsweep.tracking.store import NOTE
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+LONGEST = 7000  # characters of a description, of which MLflow keeps 8000; links to files follow
+KEY = 250  # characters of a metric's name
+SOME = 100  # params that one call takes
+
+
+class Sweep(NamedTuple):
+    """What a sweep's run says from its beginning: params that all its trials share, and tags."""
+
+    name: str
+    params: Mapping[str, str]
+    tags: Mapping[str, str]
+
+
+class Cell(NamedTuple):
+    """One method in one setting. Accuracies are in [0, 1]."""
+
+    method: str
+    setting: str
+    chosen: str  # hyperparameters that a search has chosen: lr=0.1 share=0.8; "" where nothing was searched
+    search: Sequence[float]  # the best value of its search after each of its points
+    final: Sequence[float]  # of its final trials, one a seed
+    curve: Mapping[int, float]  # round -> accuracy, mean over seeds
+    rounds: int
+
+
+def describe_sweep(client: "MlflowClient", run_id: str, sweep: Sweep) -> None:
+    """Log what is known before training. A param that is there already stays: none can be changed."""
+    from mlflow.entities import Param, RunTag
+
+    known = client.get_run(run_id).data
+    params = [Param(key, value) for key, value in sweep.params.items() if key not in known.params]
+    tags = [RunTag(key, value) for key, value in sweep.tags.items() if known.tags.get(key) != value]
+    for start in range(0, max(len(params), 1), SOME):
+        client.log_batch(run_id, params=params[start : start + SOME], tags=tags if start == 0 else [])
+
+
+def log_cells(client: "MlflowClient", run_id: str, cells: Sequence[Cell]) -> None:
+    """Log each method's accuracy by round, its search, and a table of both as the description. The links that the
+    description has already stay.
+    """
+    if not cells:
+        return
+    from mlflow.entities import Metric
+
+    run = client.get_run(run_id)
+    known, several = run.data, len({cell.setting for cell in cells}) > 1
+    series = {key: found for cell in cells for key, found in _series(cell, several).items() if found}
+    if best := max((_mean(cell.final) for cell in cells if cell.final), default=None):
+        series["summary/accuracy"] = {max(cell.rounds for cell in cells): best}
+    now = round(time.time() * 1000)
+    points: list[Metric] = []
+    for key, found in series.items():
+        if known.metrics.get(key) != found[max(found)]:  # a sweep that is given again says nothing twice
+            points += [Metric(key, value, now, step) for step, value in found.items()]
+    for start in range(0, len(points), 1000):
+        client.log_batch(run_id, metrics=points[start : start + 1000])
+    links = [part for part in known.tags.get(NOTE, "").split("\n\n") if part.startswith(("[", "!["))]
+    client.set_tag(run_id, NOTE, "\n\n".join([_description(run.info.run_name, cells), *links]))
+
+
+def _series(cell: Cell, several: bool) -> dict[str, dict[int, float]]:
+    """Return a cell's metrics, each by step: `accuracy/fedala`, with the setting between where there are several."""
+    where = f"{cell.setting}/{cell.method}" if several else cell.method
+    final = {**cell.curve, **({cell.rounds: _mean(cell.final)} if cell.final else {})}
+    return {_key(f"accuracy/{where}"): final, _key(f"search/{where}"): dict(enumerate(cell.search, 1))}
+
+
+def _key(text: str) -> str:
+    """Return a metric's name as MLflow takes it."""
+    return re.sub(r"/{2,}", "/", re.sub(r"[^/\w.\- :]", "_", text))[:KEY].strip("/")
+
+
+def _description(name: str, cells: Sequence[Cell]) -> str:
+    """Return a table of the cells as markdown, the best of each setting first."""
+    settings = list(dict.fromkeys(cell.setting for cell in cells))
+    order = sorted(cells, key=lambda cell: (settings.index(cell.setting), -_mean(cell.final)))
+    searched = any(cell.search for cell in cells)
+    heads = ["setting", "method", "accuracy %", *(["chosen hyperparameters", "in the search %"] if searched else [])]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]  # of one dash MLflow makes no table
+    for cell in order:
+        found = [inline(cell.chosen) or "-", f"{100 * cell.search[-1]:.1f}" if cell.search else "-"] if searched else []
+        parts = [inline(cell.setting), inline(cell.method), _percent(cell.final), *found]
+        lines.append(f"| {' | '.join(parts)} |")
+        if sum(map(len, lines)) > LONGEST:
+            lines[-1] = "| ... | the others are in `standings.json` |" + " |" * (len(heads) - 2)
+            break
+    says = "`accuracy/`: personalised accuracy on test data, mean over clients and seeds, by round. "
+    says += "`search/`: the best value after each point of a search. " if searched else ""
+    return f"**{inline(name)}**\n\n" + "\n".join(lines) + f"\n\n{says}`summary/accuracy`: the highest in this table."
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def _percent(values: Sequence[float]) -> str:
+    """Return a mean, and over how many seeds it is."""
+    return f"{100 * _mean(values):.1f} ({len(values)} seed{'s' * (len(values) > 1)})" if values else "-"
