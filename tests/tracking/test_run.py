@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -569,12 +570,12 @@ def test_where_a_server_is_not_required_the_same_command_sends_later(several, st
 
 def test_a_server_that_is_back_at_the_end_gets_the_whole_trial(store, tmp_path):
     record = create(tmp_path / "runs", tracking__required=False)
-    uri, record.config["tracking"]["uri"] = record.config["tracking"]["uri"], DEAD
-    with tracking_run.open_run(record.tracking, record) as run:
+    there = record.tracking
+    with tracking_run.open_run(replace(there, uri=DEAD), record) as run:
         train(record, [[1, 1, 1, 1]])
         run.rows(record)
         assert not isinstance(run, tracking_run.MlflowRun)
-        record.config["tracking"]["uri"] = uri  # its server answers
+        run.options = there  # its server answers
         run.finish(record, "finished")
     (shown,) = store.runs()
     assert (shown.info.status, store.steps(shown, "personal/accuracy")) == ("FINISHED", [1])
