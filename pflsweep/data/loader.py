@@ -165,6 +165,13 @@ class ClientData:
         """Each training row once, in large batches without key: neither dropout nor augmentation."""
         return self._batches([pieces(own, self._large) for own in self._rows["train"]], None)
 
+    def rating(self, stream: str) -> Iterator[Batch]:
+        """Each training row once, in batches as `train` cuts them and augmented as there, but without key (no dropout),
+        and not counted as training: for code that rates models on what its loader augments.
+        """
+        orders = [self._shuffled(c, 1, stream) for c in range(len(self._members))]
+        return (batch._replace(key=None) for batch in self._batches(orders, stream))
+
     def holdout(self, fraction: float) -> tuple["ClientData", "ClientData"]:
         """A method's own split of the training data, the same in every round: (rest, ceil(fraction * n) rows).
 

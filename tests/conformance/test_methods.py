@@ -644,6 +644,8 @@ TABLE = {
     "knnper shared weight": Row(two, "knnper", {"weight": 0.5}, reductions=(Reduction("fedavg", {}),)),
     "as_run/pfedplat_apfl": Row(two, reductions=(Reduction("fedavg", {}),)),  # w's path, whatever alpha does
     "as_run/pfedplat_ditto": Row(two),
+    "as_run/fedfomo_fedfomo": Row(lambda s: 6 * s.P, values={"models": 3, "clusters": 2}),
+    "as_run/fedfomo_fedfomo_ma": Row(lambda s: 4 * s.P, values={"models": 3}),
     "as_run/pfedplat_fedfomo": Row(lambda s: (s.M + 2) * s.P, values={"every": 1}),
     "as_run/pfedplat_fedrep": Row(two),
     "as_run/pfedplat_fedrod": Row(two, reductions=(Reduction("fedrod", {}),)),  # the generic part

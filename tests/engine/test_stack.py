@@ -24,6 +24,8 @@ APART = {  # floats that decide what is computed (is there a teacher, a strategy
     ("partialfed", "strategy_lr"): "data-dependent control flow",
     ("fedfomo", "validation"): "read where all clients are trained at once",
     ("fedfomo_ma", "validation"): "read where all clients are trained at once",
+    ("as_run/fedfomo_fedfomo", "validation"): "read where all clients are trained at once",
+    ("as_run/fedfomo_fedfomo_ma", "validation"): "read where all clients are trained at once",
     ("as_run/pfllib_fedfomo", "validation"): "read where all clients are trained at once",
     ("as_run/pgfed_fedfomo", "validation"): "read where all clients are trained at once",
     ("knnper", "validation"): "read where all clients are trained at once",
