@@ -50,6 +50,7 @@ class FedAMP(Method):
 
     paper = "Huang et al., AAAI 2021"
     supports_ala = ("start_from", "sent")
+    own_lr = True
     unsampled_model = "the common initial model"
     cost = "a step reads u_i once more (P); the server keeps N P, compares all N models and mixes N of them a client"
     dp_incompatible_reason = ""
@@ -103,13 +104,13 @@ class FedAMP(Method):
 
     def warn_of_a_cut(self, alpha: float, turn: Turn) -> None:
         """Log, once a trial, that `step` has cut the pull lam / alpha_k of this round to 1 / lr."""
-        if self.lam * turn.lr > alpha and self not in _warned:
+        if self.lam * turn.round_lr > alpha and self not in _warned:
             _warned.add(self)
             log.warning(
                 "algorithm.lam=%g: in round %d its pull lam / alpha_k = %.3g (alpha_k is %.3g, at most algorithm.alpha)"
                 " is above 1 / train.lr = %.3g, beyond which steps diverge, and is cut to that: all larger lam train "
                 "alike, and a round is worth one step. Use algorithm.lam well below alpha_k / train.lr = %.3g.",
-                self.lam, turn.round, self.lam / max(alpha, 1e-300), alpha, 1 / turn.lr, alpha / turn.lr,
+                self.lam, turn.round, self.lam / max(alpha, 1e-300), alpha, 1 / turn.round_lr, alpha / turn.round_lr,
             )  # fmt: skip
 
     def show(self, server: Server) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ class FedAvg(Method):
 
     paper = "McMahan et al., AISTATS 2017"
     supports_ala = True
+    own_lr = True
     unsampled_model = "the global model"
     cost = "the yardstick"
     dp_incompatible_reason = ""

@@ -14,6 +14,7 @@ class Local(Method):
     """
 
     paper = "baseline"
+    own_lr = True
     unsampled_model = "the common initial model"
     cost = "nothing beside local training; P a client are kept"
     dp_incompatible_reason = ""

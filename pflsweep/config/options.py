@@ -107,6 +107,9 @@ class Train(Keys):
         neutral="uniform",
     )
     sampling_alpha: float = hyper("alpha of train.sampling=dirichlet", above=0, neutral=1.0)
+    first_round: str = hyper(
+        "whom the first round trains: its cohort, or all clients", choices=("cohort", "all"), neutral="cohort"
+    )
     weights: str = hyper(
         "aggregation weights: shares of the cohort's samples, or all alike", choices=("share", "uniform")
     )
@@ -125,6 +128,11 @@ class Train(Keys):
     )
     lr: float = hyper("learning rate of the first round", above=0, below=FLOAT32)
     lr_decay: float = hyper("factor of the learning rate from round to round", above=0, below=FLOAT32)
+    lr_of: str = hyper(
+        "a client's learning rate: the round's, or that of the round after its last turn (the first before any)",
+        choices=("round", "last_turn"),
+        neutral="round",
+    )
     momentum: float = hyper("momentum of local SGD", low=0, below=1)
     optimiser_state: str = hyper(
         "momentum with which a client's turn begins: zero, or that of its last turn",
@@ -174,6 +182,9 @@ class Metrics(Keys):
         "how many of the rows of G-acc: all, or as many as the client's own", choices=("union", "own"), neutral="union"
     )
     rows: str = hyper("rows that models are scored on", choices=("test", "train"), neutral="test")
+    clients: str = hyper(
+        "whose scores count: all, or those of clients that have had a turn", choices=("all", "trained"), neutral="all"
+    )
     personal: str = hyper(
         "a client's own model: with the newest shared parts, or as its last turn left it",
         choices=("current", "stale"),

@@ -46,6 +46,8 @@ class Schedule:
     workers: int = 1  # processes that train and evaluate clients at once
     batching: Batching = DEFAULT  # how local epochs are cut into batches
     sampling: str = "uniform"  # "fixed": the first round's cohort in all of them
+    first_round: str = "cohort"  # whom it trains: "cohort", or "all" clients
+    lr_of: str = "round"  # a client's lr: the "round"'s, or that of the round after its "last_turn"
 
     def cohort(self, clients: int) -> int:
         """M = floor(N * participation), at least one (PGFed: 25 clients at 25% are 6)."""
@@ -181,15 +183,19 @@ class Simulation:
 
     def evaluate(self, split: str | None = None) -> dict[str, Scores]:
         """All clients' scores, by view on the client's own rows and by view_target on others; malicious ones count
-        nowhere. split: None is the one that `metrics` names.
+        nowhere, nor others that `metrics` leaves out. split: None is the one that `metrics` names.
         """
         split = split or self.metrics.rows
         found = targets(self.federation, split, self.metrics)
         blocks, costs = self._blocks(found)
         parts = self.workers.map(f"evaluate {split}", costs, lambda k: self._scores(blocks[k], found))
         views = merged(self.federation.clients, ((blocks[k].numpy(), part) for k, part in parts))
-        bad = self.verbs.malicious
-        return {view: scores if bad is None else without(scores, bad.numpy()) for view, scores in views.items()}
+        left_out = torch.zeros_like(self.last, dtype=torch.bool)
+        if self.verbs.malicious is not None:
+            left_out |= self.verbs.malicious
+        if self.metrics.clients == "trained":
+            left_out |= self.last < 0
+        return {view: without(scores, left_out.numpy()) for view, scores in views.items()}
 
     def _blocks(self, found: Targets) -> tuple[list[Tensor], list[float]]:
         """The clients as they are evaluated, in blocks of whole chunks, and how many rows each block is scored on: a
@@ -225,7 +231,9 @@ class Simulation:
     def _next(self) -> Result:
         began = perf_counter()
         self.round += 1
-        ids = cohort(self.federation, self.cohort_size, self.round, self.schedule.sampling)
+        everybody = self.round == 1 and self.schedule.first_round == "all"
+        size = self.federation.clients if everybody else self.cohort_size
+        ids = cohort(self.federation, size, self.round, self.schedule.sampling)
         received = self.server
         turn = self._turn(ids)
         if self.metrics.personal == "stale" and self.stale is None:
@@ -248,7 +256,7 @@ class Simulation:
         due = self.round % self.schedule.eval_every == 0 or self.round == self.schedule.rounds
         scores = self.evaluate() if due else {}
         return Result(
-            self.round, ids, turn.lr, done.images, trained - began, perf_counter() - trained, done.traffic, scores,
+            self.round, ids, turn.round_lr, done.images, trained - began, perf_counter() - trained, done.traffic, scores,
             self.verbs.show(self.server), self._spend(ids, done.spent),
         )  # fmt: skip
 
@@ -283,6 +291,7 @@ class Simulation:
         n = self.federation.sizes[ids]
         weight = n.double() if self.schedule.weights == "share" else torch.ones(len(ids), dtype=torch.float64)
         device, dtype = self.federation.device, self.federation.dtype
+        lr: Any = self._lr(round)
         return Turn(
             ids=ids.to(device),
             share=(weight / weight.sum()).to(device, dtype),
@@ -290,9 +299,20 @@ class Simulation:
             last=self.last[ids].to(device),
             key=self.federation.draw_keys[ids].to(device),
             round=round,
-            lr=self.schedule.lr * self.schedule.lr_decay ** max(round - 1, 0),
+            lr=self._own_lrs(ids).to(device, dtype) if self.schedule.lr_of == "last_turn" else lr,
             rounds=self.schedule.rounds,
+            round_lr=lr,
         )
+
+    def _lr(self, round: int) -> float:
+        """The learning rate of a round."""
+        return self.schedule.lr * self.schedule.lr_decay ** max(round - 1, 0)
+
+    def _own_lrs(self, ids: Tensor) -> Any:
+        """[C] Each client's learning rate: that of the round after its last turn, which is this one where it was there
+        in the round before; the first round's before any.
+        """
+        return torch.tensor([self._lr(last + 1) for last in self.last[ids].tolist()], dtype=torch.float64)
 
     def _data(self, ids: Tensor, round: int, purpose: str) -> ClientData:
         batch, large = self.schedule.batch, self.schedule.eval_batch

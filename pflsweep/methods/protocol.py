@@ -55,8 +55,9 @@ class Turn(NamedTuple):
     last: Tensor  # [C] round of the client's previous turn, -1 never
     key: Tensor  # [C] int64, the client's key for random.fold and random.uniform: seed and client, not the round
     round: int  # from 1
-    lr: float
+    lr: float  # [C] where it is each client's own: with train.lr_of=last_turn, and among stacked trials
     rounds: int  # T
+    round_lr: float  # the round's learning rate, whatever `lr` is
 
 
 class Given(NamedTuple):
@@ -89,6 +90,8 @@ class Method:
     resumable: ClassVar[bool] = True  # whether more rounds continue a finished run (nothing depends on T)
     # whether ALA may go in front: training starts from what was sent, down.w; or where it does, (hyperparameter, value)
     supports_ala: ClassVar[bool | tuple[str, Any]] = False
+    # whether train.lr_of=last_turn goes with it: each read of turn.lr is inside @per_client, others are of turn.round_lr
+    own_lr: ClassVar[bool] = False
     unsampled_model: ClassVar[str]  # what a client that was never sampled is evaluated with
     cost: ClassVar[str] = ""  # what a round takes beside FedAvg's: passes over data, reads and writes of P numbers
     # "": only what gradient steps made leaves a client

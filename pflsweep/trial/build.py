@@ -69,6 +69,7 @@ def build(config: Config, prescribed: "Prescribed | None" = None) -> Parts:
     plugins = {group: _construct(config.node(group), shared) for group in PLUGS if config.chooses(group)}
     _check_partners(config, {"algorithm": method, **plugins})
     _check_private_batches(config, prescribed)
+    _check_own_lr(config, method)
     verbs = Verbs.of(method, *plugins.values())
     schedule = _schedule(train, federation, task.size)
     if prescribed is not None:
@@ -119,6 +120,11 @@ def _check_prescribed(config: Config, prescribed: "Prescribed | None") -> None:
         )
     if prescribed is None:
         return
+    if prescribed.cohorts is not None and config.train.first_round == "all":
+        raise UserError(
+            "train.first_round is 'all', and cohorts are prescribed: put all clients into the first of them, and leave "
+            "train.first_round out."
+        )
     if data.new and (prescribed.cohorts is not None or prescribed.batches is not None):
         raise UserError(
             f"data.new is {data.new}, which draws clients that do not train: with cohorts or batches, leave it out."
@@ -341,6 +347,18 @@ def _check_private_batches(config: Config, prescribed: "Prescribed | None") -> N
             f"train.{key} is '{value}', but {config.node('privacy')} draws each batch from all of a client's samples "
             f"(Poisson sampling): there is no order that is cut. Leave train.{key} out."
         )
+
+
+def _check_own_lr(config: Config, method: Any) -> None:
+    """Raises UserError where clients are to have learning rates of their own in a method that reads one for all."""
+    if config.train.lr_of == "round" or method.own_lr:
+        return
+    nodes = {name: read_option(file) for name, file in option_files("algorithm").items()}
+    known = [name for name, node in nodes.items() if Node.of("algorithm", name, node).load().own_lr]
+    raise UserError(
+        f"train.lr_of is '{config.train.lr_of}', but {config.node('algorithm')} takes one learning rate for all "
+        f"clients of a round. It goes with {', '.join(known)}; with others use train.lr_of=round."
+    )
 
 
 def _partners(plugin: Any) -> list[str]:

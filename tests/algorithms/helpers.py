@@ -160,6 +160,7 @@ def simulate(
     lr_decay: float = 1.0, momentum: float = 0.0, weight_decay: float = 0.0, optimiser_state: str = "fresh",
     federation: Federation = FEDERATION, network: tuple[Task, Tensor] = NETWORK, plugins: tuple[Plugin, ...] = (),
     batching: Batching = DEFAULT, sampling: str = "uniform", metrics: Metrics = OWN,
+    first_round: str = "cohort", lr_of: str = "round",
 ) -> Run:  # fmt: skip
     """Train a method; every round is evaluated. chunk: clients that run at once (EVERYBODY: all)."""
     task, w0 = network
@@ -167,6 +168,7 @@ def simulate(
     schedule = Schedule(
         rounds, participation, weights, epochs, batch, lr, lr_decay, eval_every=1, eval_batch=16, chunk=chunk,
         optimiser_state=optimiser_state, batching=batching, sampling=sampling,
+        first_round=first_round, lr_of=lr_of,
     )  # fmt: skip
     simulation = Simulation(Verbs.of(made, *plugins), task, federation, schedule, w0, metrics)
     return Run(made, simulation, list(simulation.run()))

@@ -15,6 +15,7 @@ from pflsweep.conformance.case import Case, advance, assert_same, known, models,
 from pflsweep.engine.evaluate import OWN
 from pflsweep.engine.simulation import Simulation
 from pflsweep.methods.protocol import Method
+from tests.algorithms.helpers import ONE_AND_TWO, STILL, by_hand, close, simulate
 
 
 def case(cls: type[Method] = FedAvg, hyper: dict[str, Any] | None = None) -> Case:
@@ -45,6 +46,42 @@ def test_cohorts_depend_on_the_seed_and_not_on_the_method() -> None:
 def test_a_fixed_cohort_is_the_first_rounds_in_all_of_them() -> None:
     assert cohorts(sampling="fixed") == [cohorts()[0]] * 5
     assert cohorts(sampling="fixed", seed=1) != cohorts(sampling="fixed")
+
+
+def test_the_first_round_may_train_all_clients() -> None:
+    found = cohorts(first_round="all", participation=0.34)
+    assert sorted(found[0]) == list(range(6))
+    assert found[1:] == cohorts(participation=0.34)[1:], "the others are as ever"
+    fixed = cohorts(first_round="all", sampling="fixed", participation=0.34)
+    assert [len(ids) for ids in fixed] == [6, 2, 2, 2, 2]
+    assert fixed[1:] == [cohorts(participation=0.34)[0]] * 4, "what the first round would have had without"
+
+
+def test_a_client_may_keep_the_rate_of_its_last_turn() -> None:
+    """f = 1/2 (w - m)^2 from w = 0, m = 4 for A with one step, -4 for B with two; lr 0.5, halved in each round.
+
+    Round 1, A for the first time: 0.5, w = 2          Round 2, B for the first time: 0.5, w = -2, then -3
+    Round 3, A after round 1: 0.25, w = 2.5            Round 4, A after round 3: 0.0625, which is the round's, 2.59375
+    """
+    together = by_hand(ONE_AND_TWO)
+    together.cohorts = np.array([[0], [1], [0], [0]])
+    how: dict[str, Any] = {"epochs": 1, "batch": 1, "lr": 0.5, "lr_decay": 0.5, "participation": 0.5, "rounds": 4}
+    run = simulate(Local, lr_of="last_turn", federation=together, network=STILL, **how)
+    close(run.personal, [[2.59375, 7], [-3, 7]])
+    assert [result.lr for result in run.results] == [0.5, 0.25, 0.125, 0.0625], "what is logged is the round's"
+    usual = simulate(Local, federation=together, network=STILL, **how)  # B at 0.25: -1, then -1.75; A 0.125, 0.0625
+    close(usual.personal, [[2 + 0.125 * 2 + 0.0625 * 1.75, 7], [-1.75, 7]])
+
+
+@pytest.mark.parametrize(("clients", "counted"), [("all", 6), ("trained", 3)])
+def test_scores_may_leave_out_clients_without_a_turn(clients: str, counted: int) -> None:
+    sim = case(Local).simulation(participation=0.5, sampling="fixed")
+    sim.metrics = replace(OWN, clients=clients)
+    trained = next(sim.run()).ids.numpy()
+    scores = sim.evaluate("train")["personal"]
+    assert (scores.n > 0).sum() == counted
+    assert (scores.n[trained] > 0).all()
+    assert np.isnan(scores.loss[scores.n == 0]).all()
 
 
 def test_cohorts_follow_the_keys() -> None:

@@ -150,6 +150,7 @@ WHOLE = {"partition": PARTITION, "cohorts": COHORTS, "batches": BATCHES}
         ({"batches": BATCHES | {(1, 0): [[0, 10]]}}, [], "has row 10 of the dataset, which is none that the method"),
         ({"batches": BATCHES | {(1, 0): [[300]]}}, [], "round 1, client 0 names row 300"),
         ({}, ["train.batch=4", "train.steps=1"], "has a batch of 5 rows, and train.batch is 4"),
+        ({}, ["train.first_round=all"], "train.first_round is 'all', and cohorts are prescribed: put all clients"),
         ({}, ["privacy=dp_sgd"], "batches are prescribed, but privacy=dp_sgd draws its own"),
         ({}, ["data.new=1", "partition.clients=4"], "data.new is 1, which draws clients"),
         (

@@ -34,11 +34,12 @@ class PfedplatAPFL(Method):
     - alpha moves in every batch: alpha <- alpha - lr (<v - w, alpha grad f(v) + (1 - alpha) grad f(w)> + 0.02 alpha),
       within [0, 1], with the new v and w;
     - a client is scored by v as of its last turn;
-    - there, v and alpha have the learning rate of the client's last turn; here that of the round (a decay of 0.999
-      makes it 1% less in ten rounds).
+    - v and alpha have the learning rate of the client (train.lr_of=last_turn: that of the round after its last turn),
+      w that of the round.
     """
 
     paper = "Deng et al., arXiv 2020, as FedPG's platform runs it"
+    own_lr = True
     unsampled_model = "the common initial model"
     cost = "a step takes a second gradient, and makes the mixture (3P); P + 1 a client are kept"
     dp_incompatible_reason = ""
@@ -66,7 +67,7 @@ class PfedplatAPFL(Method):
     def step(self, given: Given, work: Work, batch: Batch) -> Work:
         lr, alpha = given.turn.lr, work.alpha
         g, g_v = self.task.grad(work.w, batch), self.task.grad(work.v, batch)
-        w, opt = self.opt.update(work.w, work.opt, g, lr)
+        w, opt = self.opt.update(work.w, work.opt, g, given.turn.round_lr)
         v, v_opt = self.opt.update(work.v, work.v_opt, g_v, lr)
         v = alpha * v + (1 - alpha) * w
         slope = (v - w) @ (alpha * g_v + (1 - alpha) * g) + 0.02 * alpha

@@ -26,11 +26,12 @@ class PfedplatDitto(Method):
       of before: w <- w - lr g, then w <- w - lr (g + lam (w - w^t));
     - the server moves by a client at a time, in the cohort's order: w^t <- w^t + (w_i - w^t) / N, so that a round
       goes 9.6% of the way at 10 of 100 clients and 63% at all of them;
-    - there, the second step has the learning rate of the client's last turn; here that of the round (a decay of 0.999
-      makes it 1% less in ten rounds).
+    - the second step has the learning rate of the client (train.lr_of=last_turn: that of the round after its last
+      turn), the first that of the round.
     """
 
     paper = "Li et al., ICML 2021, as FedPG's platform runs it"
+    own_lr = True
     unsampled_model = "the common initial model"
     cost = "a second step along the same gradient reads the received model (2P); P a client is kept"
     dp_incompatible_reason = ""
@@ -51,7 +52,7 @@ class PfedplatDitto(Method):
     @per_client
     def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
         lr, g = given.turn.lr, self.task.grad(work.w, batch)
-        w, opt = self.opt.update(work.w, work.opt, g, lr)
+        w, opt = self.opt.update(work.w, work.opt, g, given.turn.round_lr)
         return stock.Work(*self.opt.update(w, opt, stock.pulled(g, self.lam, w, given.down.w), lr))
 
     def aggregate(self, server: Server, up: stock.Up, turn: Turn) -> Server:

@@ -52,7 +52,8 @@ class PfedplatFedFomo(Method):
     - a client is scored by the model that it has trained, as of its last turn;
     - the platform counts each model that a client downloads as a round: of M rounds, M the size of a cohort, one
       takes place. The learning rate decays with the rounds counted;
-    - there, a client trains with the learning rate of its last turn; here with that of the round.
+    - there, a client trains with the learning rate of the round after its last turn, of those that take place; here
+      with that of the round, which at 10 of 100 clients and a decay of 0.999 is about 9% less.
     A cohort is known to all its members only when it is aggregated, so that they mix and train when the server asks
     them then. Momentum, which the platform ignores, is refused.
     """

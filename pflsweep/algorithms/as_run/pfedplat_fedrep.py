@@ -27,11 +27,11 @@ class PfedplatFedRep(Method):
       client's own bias; the bias alone trains for `head_epochs`, then all else for E epochs;
     - everything is sent and averaged, so that there is a global model, with the mean of the biases;
     - a client is scored with the model that it has trained, whose body is not averaged yet;
-    - there, both phases have the learning rate of the client's last turn; here that of the round (a decay of 0.999
-      makes it 1% less in ten rounds).
+    - both phases have the learning rate of the client (train.lr_of=last_turn: that of the round after its last turn).
     """
 
     paper = "Collins et al., ICML 2021, as FedPG's platform runs it"
+    own_lr = True
     unsampled_model = "the common initial model"
     cost = "one more epoch (`head_epochs`), whose gradients are the last bias's alone; P a client is kept"
     dp_incompatible_reason = ""

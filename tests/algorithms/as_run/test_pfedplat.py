@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -91,6 +92,38 @@ def test_apfl_by_hand(chunk: int) -> None:
     close(run.personal[1], [v, 7])
     assert float(run.clients.alpha[1]) == pytest.approx(alpha, abs=1e-12)
     close(run.w, [(1.75 + w) / 2, 7])
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_the_rates_of_a_clients_last_turn(chunk: int) -> None:
+    """B trains in round 1, A for the first time in round 2: the round's rate is 0.25, its own still 0.5. f as above.
+
+    Ditto  server: 0 - 3.0625 / 2 = -1.53125; A: g = -5.53125; w = -1.53125 + 0.25 * 5.53125 = -0.1484375;
+           w = -0.1484375 - 0.5 (-5.53125 + 0.5 * 1.3828125) = 2.271484375
+    APFL   server: -3; A: w = -3 + 0.25 * 7 = -1.25; v = 0.5 * 4 = 2, then 0.25 * 2 + 0.75 * -1.25 = -0.4375;
+           slope 0.8125 (0.25 * -4 + 0.75 * -7) + 0.005 = -5.073125; alpha = 0.25 + 0.5 * 5.073125 is above 1
+    """
+    together = by_hand(ONE_AND_TWO)
+    together.cohorts = np.array([[1], [0]])
+    how = {**HAND, "participation": 0.5, "lr_decay": 0.5, "lr_of": "last_turn", "chunk": chunk}
+    ditto = simulate(PfedplatDitto, {"lam": 0.5}, federation=together, network=STILL, **how)
+    close(ditto.personal, [[2.271484375, 7], [-3.0625, 7]])
+    apfl = simulate(PfedplatAPFL, {"alpha": 0.25}, federation=together, network=STILL, **how)
+    close(apfl.personal, [[-0.4375, 7], [-3, 7]])
+    close(apfl.clients.alpha[0], torch.tensor(1.0, dtype=torch.float64))
+
+
+def test_both_phases_of_fedrep_have_the_rate_of_a_clients_last_turn() -> None:
+    """A client that comes first in round 2 trains as if rates did not decay."""
+    stale, undecayed, usual = (
+        simulate(PfedplatFedRep, {"head_epochs": 1}, participation=0.4, lr_decay=decay, lr_of=of)
+        for decay, of in ((0.5, "last_turn"), (1.0, "round"), (0.5, "round"))
+    )
+    first, second = (set(result.ids.tolist()) for result in stale.results)
+    newly = sorted(second - first)
+    assert newly, "somebody comes first in round 2"
+    close(stale.personal[newly], undecayed.personal[newly])
+    assert not torch.allclose(usual.personal[newly], undecayed.personal[newly])
 
 
 def agrees(run: Run, server: Tensor, own: Tensor) -> None:
