@@ -31,6 +31,7 @@ class Change:
     set: str = ""  # overrides of all trials
     settings: dict[str, str] = field(default_factory=dict)  # columns, as names or patterns -> overrides
     methods: dict[str, str] = field(default_factory=dict)  # rows, as names or patterns -> overrides
+    cells: dict[str, dict[str, str]] = field(default_factory=dict)  # rows -> columns -> overrides of these cells alone
     search: str | None = None  # overrides of the group `tune`; None: the table's own
     tables: list[str] = field(default_factory=lambda: ["*"])  # that it is about, as names or patterns
     views: dict[str, str] = field(default_factory=dict)  # rows -> the view that they are scored by
@@ -39,8 +40,9 @@ class Change:
 
     @property
     def overrides(self) -> list[str]:
-        """Return what expresses the change, a text each: of all trials, of columns, of rows, of the search."""
-        named = [*self.settings.items(), *self.methods.items()]
+        """Return what expresses the change, a text each: of all trials, columns, rows, cells, and of the search."""
+        cells = ((f"{row} in {column}", text) for row, of in self.cells.items() for column, text in of.items())
+        named = [*self.settings.items(), *self.methods.items(), *cells]
         search = [] if self.search is None else [f"search: {self.search or 'none'}"]
         return [*filter(None, [self.set]), *(f"{like}: {text}" for like, text in named), *search]
 
@@ -143,9 +145,12 @@ def _change(name: str, given: Any, where: str) -> Change:
     for key in NEEDED:
         if not isinstance(given.get(key), str):
             raise UserError(f"{where}.{key} is missing: say in a sentence what the {key} is.")
-    for key in ("settings", "methods", "views", "rounds", "expected"):
+    for key in ("settings", "methods", "cells", "views", "rounds", "expected"):
         if not isinstance(given.get(key, {}), dict):
             raise UserError(f"{where}.{key} is {given[key]!r}: it has to be lines of `name: value`.")
+    for row, columns in given.get("cells", {}).items():
+        if not isinstance(columns, dict):
+            raise UserError(f"{where}.cells.{row} is {columns!r}: it has to be lines of `column: overrides`.")
     for row, metrics in given.get("expected", {}).items():
         if not isinstance(metrics, dict) or not set(metrics.values()) <= {"up", "down"}:
             raise UserError(

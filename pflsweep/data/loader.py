@@ -218,7 +218,7 @@ class ClientData:
             if taken:
                 steps, rate = steps + live, torch.maximum(rate, own * live)
                 looks = torch.maximum(looks, len(taken) * live)
-        return Spent(steps, rate, looks)
+        return Spent(steps, rate, looks, (steps > 0).long())
 
     def _with(self, train: list[np.ndarray]) -> "ClientData":
         rows = {**self._rows, "train": train}

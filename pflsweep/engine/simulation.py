@@ -25,7 +25,7 @@ from pflsweep.ops.memory import keep_freed
 from pflsweep.ops.vmap import leaves, rebuilt
 
 BLOCKS = 4  # of clients for each worker that evaluates: so many that all end at about the same time
-_UNSPENT = Spent(torch.tensor(0), torch.tensor(0.0, dtype=torch.float64), torch.tensor(0))
+_UNSPENT = Spent(torch.tensor(0), torch.tensor(0.0, dtype=torch.float64), torch.tensor(0), torch.tensor(0))
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,8 @@ class Simulation:
         if self.optimisers is not None and "optimisers" in state:  # without momentum one of "fresh" serves as well
             self.optimisers.load(state["optimisers"], device)
         self.round, self.last = state["round"], state["last"].clone()
-        self.spent = Spent(*(part.clone() for part in state["spent"]))
+        spent = [part.clone() for part in state["spent"]]
+        self.spent = Spent(*spent, *self.spent[len(spent) :])  # older checkpoints count no turns, and need none
         self.trained = state["trained"].to(device, copy=True) if "trained" in state else None
         self.stale = state["stale"].to(device, copy=True) if "stale" in state else None
 
@@ -280,6 +281,7 @@ class Simulation:
         if self.verbs.epsilon is None:
             return None
         self.spent.steps[ids] += new.steps
+        self.spent.turns[ids] += new.turns
         for total, own in ((self.spent.rate, new.rate), (self.spent.looks, new.looks)):
             total[ids] = torch.maximum(total[ids], own)
         trained = self.spent.steps > 0

@@ -142,6 +142,7 @@ class Spent(NamedTuple):
     steps: Tensor  # [C] int64 batches of which a noisy gradient was taken
     rate: Tensor  # [C] float64 probability with which a sample was in such a batch; the largest
     looks: Tensor  # [C] int64 noisy gradients of one batch; the most
+    turns: Tensor  # [C] int64 rounds with such batches
 
 
 class Verbs(NamedTuple):

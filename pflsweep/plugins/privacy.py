@@ -28,7 +28,7 @@ class DpSgd(Plugin):
     Epsilon is for one sample of one client, towards all who see what this client sends. It is composed over all rounds
     in which the client has trained, at its own sampling rate, with opacus' accountant: Renyi DP of the sampled Gaussian
     mechanism at its default orders, converted as in Balle et al. 2020 (Theorem 21; Mironov's conversion gives a tenth
-    more). It covers neither evaluation, which stays with the client, nor the sizes n_i. Methods that send more than
+    more); with `read_after` over so many of its rounds alone. It covers neither evaluation, which stays with the client, nor the sizes n_i. Methods that send more than
     gradient steps are refused, but for FedFomo: its gains are losses on its validation rows, which no noise covers, as
     in its paper. k gradients of one batch (APFL, pFedMe) have a noise each and count as one step with
     sigma / sqrt(k): together they are a Gaussian mechanism of sensitivity sqrt(k) C. The noise follows from the seed:
@@ -40,6 +40,9 @@ class DpSgd(Plugin):
     clip: float = hyper("C: the longest that one sample's gradient may be", above=0)
     sigma: float = hyper("noise multiplier: the noise's standard deviation over C", low=0)
     delta: float = hyper("delta of (epsilon, delta)-DP", above=0, below=1)
+    read_after: float | None = hyper(
+        "rounds of a client after which epsilon is read, parts of one too; null: all of them", above=0, neutral=None
+    )
 
     task: Task
 
@@ -72,25 +75,31 @@ class DpSgd(Plugin):
         clients = zip(*(part.tolist() for part in spent), strict=True)
         return torch.tensor([self._of_one(*numbers) for numbers in clients], dtype=torch.float64)
 
-    def _of_one(self, steps: int, rate: float, looks: int) -> float:
+    def _of_one(self, steps: int, rate: float, looks: int, turns: int) -> float:
         if not steps:
             return 0.0
         if not self.sigma:
             return float("inf")
-        rdp = steps * _rdp(rate, self.sigma / looks**0.5)
+        if self.read_after is not None:  # a client takes as many steps in each of its rounds
+            steps = max(1, round(steps / turns * min(turns, self.read_after)))
+        return self.converted(steps, rate, self.sigma / looks**0.5)
+
+    def converted(self, steps: int, rate: float, noise: float) -> float:
+        """Return the epsilon of some steps."""
         with warnings.catch_warnings():  # where the best order is the first or last one, epsilon is an upper bound
             warnings.filterwarnings("ignore", message="Optimal order is the")
-            found, _ = _opacus().get_privacy_spent(orders=_orders(), rdp=rdp, delta=self.delta)
+            found, _ = _opacus().get_privacy_spent(orders=orders(), rdp=steps * rdp(rate, noise), delta=self.delta)
         return max(float(found), 0.0)
 
 
 @cache
-def _rdp(rate: float, noise: float) -> NDArray[np.float64]:
+def rdp(rate: float, noise: float) -> NDArray[np.float64]:
     """Renyi DP of one step at each order."""
-    return np.asarray(_opacus().compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=_orders()))
+    return np.asarray(_opacus().compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=orders()))
 
 
-def _orders() -> list[float]:
+def orders() -> list[float]:
+    """The orders of Renyi DP: opacus' default ones."""
     from opacus.accountants import RDPAccountant
 
     return list(RDPAccountant.DEFAULT_ALPHAS)

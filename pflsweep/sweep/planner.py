@@ -138,7 +138,8 @@ def _of_table(
 
     for setting, method in table.cells:
         where = f"{table.file}: {method} in {setting}"
-        row, tried_row = table.methods[method], tried.methods.get(method, table.methods[method])
+        row = table.words(setting, method)
+        tried_row = tried.words(setting, method) if method in tried.methods else row
         config = cell(row)
         as_tried = config if tried_row == row else cell(tried_row)
         changes = [tried.space.get("all", {}), _set(tried_row), tried.space.get(method, {})]

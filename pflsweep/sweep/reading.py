@@ -1,11 +1,11 @@
 """A paper's table as its authors' code ran it: the changes of a reading, laid over the sweep file."""
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterator
 
-from pflsweep.config.keys import key_of
 from pflsweep.config.reading import PAPER, Change, asked, matches
 from pflsweep.sweep import spec
-from pflsweep.sweep.spec import Table
+from pflsweep.sweep.spec import Table, laid_over
 from pflsweep.util.errors import UserError
 
 
@@ -31,8 +31,13 @@ def _changed(table: Table, change: Change) -> Table:
         for column, words in table.settings.items()
     }
     methods = {row: laid_over(words, _of(row, change.methods, where)) for row, words in table.methods.items()}
+    own = dict(table.own)
+    for row, columns in change.cells.items():
+        for column, method in itertools.product(table.settings, table.methods):
+            if matches(method, [row]) and (words := list(_of(column, columns, f"{where}: {row}"))):
+                own[column, method] = laid_over(own.get((column, method), []), words)
     search = table.search if change.search is None else spec.overrides(change.search, f"{where}: search")
-    return table._replace(settings=settings, methods=methods, search=search)
+    return table._replace(settings=settings, methods=methods, search=search, own=own)
 
 
 def _of(name: str, by_pattern: dict[str, str], where: str) -> Iterator[str]:
@@ -40,17 +45,3 @@ def _of(name: str, by_pattern: dict[str, str], where: str) -> Iterator[str]:
     for like, text in by_pattern.items():
         if matches(name, [like]):
             yield from spec.of_trial(text, f"{where}: {like}")
-
-
-def laid_over(words: list[str], more: Iterable[str]) -> list[str]:
-    """Return overrides, later ones in place of those of the same key; another algorithm replaces its options too."""
-    found = list(words)
-    for word in more:
-        key = key_of(word)
-        found = [old for old in found if not _replaced(key_of(old), key)]
-        found.append(word)
-    return found
-
-
-def _replaced(old: str, new: str) -> bool:
-    return old == new or (new == "algorithm" and old.startswith("algorithm."))

@@ -3,6 +3,7 @@
 import itertools
 import re
 import shlex
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,12 +35,31 @@ class Table(NamedTuple):
     space: dict[str, dict[str, Any] | None]  # what it changes in the methods' spaces, by row or `all`
     file: str  # for messages
     only: dict[str, list[str]]  # row -> its columns, where it is restricted to some
+    own: dict[tuple[str, str], list[str]] = {}  # column and row -> overrides of that cell alone, over its row's
 
     @property
     def cells(self) -> list[tuple[str, str]]:
         """Column and row of what is run."""
         pairs = itertools.product(self.settings, self.methods)
         return [(column, row) for column, row in pairs if column in self.only.get(row, self.settings)]
+
+    def words(self, column: str, row: str) -> list[str]:
+        """Return the overrides of a cell beside its column's: its row's, with its own laid over them."""
+        return laid_over(self.methods[row], self.own.get((column, row), []))
+
+
+def laid_over(words: list[str], more: Iterable[str]) -> list[str]:
+    """Return overrides, later ones in place of those of the same key; another algorithm replaces its options too."""
+    found = list(words)
+    for word in more:
+        key = key_of(word)
+        found = [old for old in found if not _replaced(key_of(old), key)]
+        found.append(word)
+    return found
+
+
+def _replaced(old: str, new: str) -> bool:
+    return old == new or (new == "algorithm" and old.startswith("algorithm."))
 
 
 class Scale(NamedTuple):

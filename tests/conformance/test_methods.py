@@ -60,7 +60,7 @@ OWN: dict[str, tuple[type[Method], dict[str, Any]]] = {
     "second batch of 3": (OnSecondBatch, {"count": 3}),
 }
 NOTHING: dict[str, Any] = {}
-DP = {"clip": 2.0, "sigma": 0.3, "delta": 1e-5}
+DP = {"clip": 2.0, "sigma": 0.3, "delta": 1e-5, "read_after": None}
 ALA = {"layers": 2, "share": 0.8, "rate": 1.0, "idle": 0.0, "draw": "random"}
 
 
@@ -672,6 +672,9 @@ TABLE = {
     "fedavg private": Row(two, "fedavg", plugs={DpSgd: DP}),
     "fedrep private scaled": Row(extractor_twice, "fedrep", plugs={DpSgd: DP, Scaled: {"share": 0.2, "factor": 1.5}}),
     "fedfomo private": Row(lambda s: 4 * s.P, "fedfomo", {"models": 4}, plugs={DpSgd: DP}),
+    "as_run/fedfomo_fedfomo private": Row(
+        lambda s: 6 * s.P, "as_run/fedfomo_fedfomo", {"models": 3, "clusters": 2}, plugs={DpSgd: DP}
+    ),
     "asks back": Row(lambda s: 3 * s.P),
     "second batch of 2": Row(two),
     "second batch of 3": Row(two),

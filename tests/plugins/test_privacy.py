@@ -29,6 +29,7 @@ from pflsweep.models.layers import Dropout
 from pflsweep.ops import random
 from pflsweep.ops.vmap import per_client
 from pflsweep.plugins import privacy
+from pflsweep.plugins.fedfomo_privacy import FedFomoDpSgd
 from pflsweep.plugins.privacy import DpSgd
 from pflsweep.trial.build import build
 from pflsweep.trial.run import Stopped, run_trial
@@ -54,8 +55,14 @@ TASK, W0 = NETWORK
 FREE = 1e12  # a clip that never clips
 
 
-def dp(clip: float = 1.0, sigma: float = 1.0, delta: float = 1e-5, task: Task = TASK) -> DpSgd:
-    return DpSgd(task=task, clip=clip, sigma=sigma, delta=delta)
+def dp(
+    clip: float = 1.0,
+    sigma: float = 1.0,
+    delta: float = 1e-5,
+    task: Task = TASK,
+    read_after: float | None = None,
+) -> DpSgd:
+    return DpSgd(task=task, clip=clip, sigma=sigma, delta=delta, read_after=read_after)
 
 
 def private(batch: Batch, clip: float, noise: float = 0.0, size: float = 4.0, key: int = 1) -> Batch:
@@ -286,7 +293,7 @@ def test_steps_and_rates_are_those_of_the_training() -> None:
     n = torch.tensor(SIZES)
     epoch, rate = -(-n // 4), (4 / n).clamp(max=1)
     spent = simulate(FedAvg, rounds=3, epochs=2, plugins=(dp(),)).simulation.spent
-    close(spent, Spent(3 * 2 * epoch, rate.double(), torch.ones_like(n)), 1e-6)
+    close(spent, Spent(3 * 2 * epoch, rate.double(), torch.ones_like(n), torch.full_like(n, 3)), 1e-6)
     two_phases = simulate(FedRep, {"head_epochs": 3}, rounds=2, epochs=2, plugins=(dp(),)).simulation.spent
     assert torch.equal(two_phases.steps, 2 * 5 * epoch)
     hyper = {"models": 3, "epsilon": 0.3, "decay": 0.05, "validation": 0.2}
@@ -299,8 +306,9 @@ def test_steps_and_rates_are_those_of_the_training() -> None:
 # Epsilon
 
 
-def spent(steps: int, rate: float, looks: int = 1) -> Spent:
-    return Spent(torch.tensor([steps]), torch.tensor([rate], dtype=torch.float64), torch.tensor([looks]))
+def spent(steps: int, rate: float, looks: int = 1, turns: int = 1) -> Spent:
+    whole = (torch.tensor([number]) for number in (steps, looks, turns))
+    return Spent(next(whole), torch.tensor([rate], dtype=torch.float64), *whole)
 
 
 def test_epsilon_is_opacus_own() -> None:
@@ -333,6 +341,30 @@ def test_epsilon_is_near_fedfomos_table(sigma: float, low: float, high: float) -
     assert low < float(dp(sigma=sigma).epsilon(spent(100 * 60, 50 / 3000))) < high
 
 
+def test_epsilon_may_be_read_after_some_rounds() -> None:
+    """20 rounds of 50 steps: after one, after a fifth of one, and never after more than there were."""
+    of = spent(20 * 50, 0.05, turns=20)
+    for read_after, steps in ((1.0, 50), (0.2, 10), (2.5, 125), (20.0, 1000), (30.0, 1000), (None, 1000)):
+        wanted = float(dp().epsilon(spent(steps, 0.05)))
+        assert float(dp(read_after=read_after).epsilon(of)) == wanted, read_after
+    run = simulate(FedAvg, rounds=3, epochs=1, participation=0.6, plugins=(dp(read_after=1.0),))
+    whole = {float(epsilon) for result in run.results for epsilon in result.privacy.round}
+    assert {float(epsilon) for epsilon in run.results[-1].privacy.composed} <= whole, "nothing is composed"
+
+
+@pytest.mark.parametrize(
+    ("sigma", "epochs", "printed"),
+    [(1.0, 5, 10.26), (1.0, 4, 9.26), (1.0, 2, 6.89), (2.0, 5, 3.57), (2.0, 4, 3.20), (2.0, 1, 1.70)],
+)
+def test_epsilon_as_fedfomos_code_reads_it(sigma: float, epochs: int, printed: float) -> None:
+    """Tables 3 and 5, CIFAR-10: of 20 rounds of five epochs one, read after some of its epochs.
+
+    2,667 training rows in batches of 50 are 54 steps an epoch, of which the code drops the last; q = 50 / 667.
+    """
+    plugin = FedFomoDpSgd(task=TASK, clip=1.0, sigma=sigma, delta=1e-5, read_after=epochs / 5, evaluated=0.2)
+    assert float(plugin.epsilon(spent(20 * 5 * 54, 50 / 2667, turns=20))) == pytest.approx(printed, abs=0.015)
+
+
 def test_rounds_compose() -> None:
     plugin = dp()
     run = simulate(FedAvg, rounds=3, epochs=1, participation=0.6, plugins=(plugin,))
@@ -340,7 +372,7 @@ def test_rounds_compose() -> None:
     steps, rate = -(-torch.tensor(SIZES) // 4), (4 / torch.tensor(SIZES, dtype=torch.float64)).clamp(max=1)
     for result in run.results:
         seen[result.ids] += 1
-        each_round = Spent(steps, rate, torch.ones_like(steps))
+        each_round = Spent(steps, rate, torch.ones_like(steps), torch.ones_like(steps))
         wanted = plugin.epsilon(each_round._replace(steps=steps * seen))[seen > 0]
         close(result.privacy.composed, wanted)
         close(result.privacy.round, plugin.epsilon(each_round)[result.ids])

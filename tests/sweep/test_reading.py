@@ -30,8 +30,8 @@ def test_every_row_that_a_reading_changes_can_be_trained(name: str, each: str) -
     assert set(after.methods) <= set(before.methods)
     changed = 0
     for column, row in after.cells:
-        old = [*before.settings[column], *before.methods[row]]
-        new = [*after.settings[column], *after.methods[row]]
+        old = [*before.settings[column], *before.words(column, row)]
+        new = [*after.settings[column], *after.words(column, row)]
         if old != new:
             changed += 1
             check(compose([*new, "tracking=none"]))

@@ -61,6 +61,4 @@ class FedFomoFedFomoMA(AsRunFomo):
         server = super().aggregate(server, up, turn)
         if not server.active.any():
             return server
-        return server._replace(
-            means=mean_of_active(server, server.active)[None], there=torch.ones_like(server.there)
-        )
+        return server._replace(means=mean_of_active(server, server.active)[None], there=torch.ones_like(server.there))

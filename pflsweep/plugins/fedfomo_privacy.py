@@ -1,0 +1,32 @@
+"""DP-SGD with the epsilon that FedFomo's authors' code reports."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from pflsweep.methods.protocol import hyper
+from pflsweep.plugins.privacy import DpSgd, orders, rdp
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedFomoDpSgd(DpSgd):
+    """DP-SGD (Abadi et al., CCS 2016) whose epsilon is computed as in NVlabs/FedFomo fe04f66: federated/train.py, train
+    and eval, and client.py, train. Training is DpSgd's. Where epsilon differs:
+    - each round has an accountant of its own, so that nothing is composed over rounds, and it is read after an epoch
+      of the round (`read_after`: 0.2 is the first of five, 1 the whole round);
+    - an evaluation attaches it first, with the size of the evaluated set, so that the sampling rate is B over that
+      (50 of 667, where training draws from 2,667);
+    - an epoch has floor(n / B) steps, the last batch being dropped;
+    - Renyi DP is converted as in Mironov 2017: epsilon + log(1 / delta) / (order - 1), the smallest over the orders.
+    It is no guarantee: it states what the printed numbers are.
+    """
+
+    evaluated: float = hyper("rows of an evaluated set as a share of those and the training rows", above=0, below=1)
+
+    def converted(self, steps: int, rate: float, noise: float) -> float:
+        batches = 1 / rate  # n / B
+        steps = round(steps * max(1, math.floor(batches + 1e-9)) / math.ceil(batches - 1e-9))
+        rate = min(1.0, rate * (1 - self.evaluated) / self.evaluated)
+        found = steps * rdp(rate, noise) + math.log(1 / self.delta) / (np.asarray(orders()) - 1)
+        return float(found.min())
