@@ -42,6 +42,7 @@ class APFL(Method):
     """
 
     paper = "Deng et al., arXiv 2020"
+    own_lr = True
     unsampled_model = "the newest global model mixed with the common initial model"
     cost = "a step takes a second gradient, at the mixture, and makes that (3P); P + 1 a client are kept"
     dp_incompatible_reason = ""

@@ -34,6 +34,7 @@ class Ditto(Method):
 
     paper = "Li et al., ICML 2021"
     supports_ala = True
+    own_lr = True
     unsampled_model = "the newest global model"
     cost = "its own epochs come on top, whose steps read the model received once more (P); P a client is kept"
     dp_incompatible_reason = ""

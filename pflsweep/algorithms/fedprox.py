@@ -19,6 +19,7 @@ class FedProx(Method):
 
     paper = "Li et al., MLSys 2020"
     supports_ala = True
+    own_lr = True
     unsampled_model = "the global model"
     cost = "a step reads the received model once more (P)"
     dp_incompatible_reason = ""

@@ -34,6 +34,7 @@ class FedRep(Method):
 
     paper = "Collins et al., ICML 2021"
     supports_ala = True
+    own_lr = True
     unsampled_model = "the newest extractor with the common initial head"
     cost = (
         "one more epoch (`head_epochs`), whose gradients are the head's alone; later ones stop below it; the head "

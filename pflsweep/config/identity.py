@@ -45,7 +45,7 @@ CONDITIONAL_KEYS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "data.new_epochs": lambda config: config.get("data.new"),
     "train.sampling_alpha": lambda config: config.get("train.sampling") == "dirichlet",
     "train.optimiser_state": lambda config: config.get("train.momentum"),
-    "train.lr_of": lambda config: config.get("train.lr_decay") != 1.0,
+    "train.lr_of": lambda config: config.get("train.lr_decay") != 1.0 and config.get("train.participation") != 1.0,
     "train.first_round": lambda config: config.get("train.participation") != 1.0,
     "train.epochs": lambda config: config.get("train.steps") is None,
     "metrics.all_size": lambda config: config.get("metrics.all"),

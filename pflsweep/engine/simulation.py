@@ -53,6 +53,11 @@ class Schedule:
         """M = floor(N * participation), at least one (PGFed: 25 clients at 25% are 6)."""
         return max(1, int(clients * self.participation + 1e-9))
 
+    @property
+    def own_rates(self) -> bool:
+        """Whether clients' learning rates differ in a round."""
+        return self.lr_of == "last_turn" and self.lr_decay != 1 and self.participation < 1
+
     def batches(self, rows: int) -> int:
         """Return how many batches a client with so many training rows takes in a turn of one pass a sample."""
         steps = self.batching.steps
@@ -257,8 +262,8 @@ class Simulation:
         due = self.round % self.schedule.eval_every == 0 or self.round == self.schedule.rounds
         scores = self.evaluate() if due else {}
         return Result(
-            self.round, ids, turn.round_lr, done.images, trained - began, perf_counter() - trained, done.traffic, scores,
-            self.verbs.show(self.server), self._spend(ids, done.spent),
+            self.round, ids, turn.round_lr, done.images, trained - began, perf_counter() - trained, done.traffic,
+            scores, self.verbs.show(self.server), self._spend(ids, done.spent),
         )  # fmt: skip
 
     def _keep(self, ids: Tensor, w: Tensor | None) -> None:
@@ -301,7 +306,7 @@ class Simulation:
             last=self.last[ids].to(device),
             key=self.federation.draw_keys[ids].to(device),
             round=round,
-            lr=self._own_lrs(ids).to(device, dtype) if self.schedule.lr_of == "last_turn" else lr,
+            lr=self._own_lrs(ids).to(device, dtype) if self.schedule.own_rates else lr,
             rounds=self.schedule.rounds,
             round_lr=lr,
         )

@@ -90,7 +90,7 @@ class Method:
     resumable: ClassVar[bool] = True  # whether more rounds continue a finished run (nothing depends on T)
     # whether ALA may go in front: training starts from what was sent, down.w; or where it does, (hyperparameter, value)
     supports_ala: ClassVar[bool | tuple[str, Any]] = False
-    # whether train.lr_of=last_turn goes with it: each read of turn.lr is inside @per_client, others are of turn.round_lr
+    # whether train.lr_of=last_turn goes with it: turn.lr is read inside @per_client alone, elsewhere turn.round_lr
     own_lr: ClassVar[bool] = False
     unsampled_model: ClassVar[str]  # what a client that was never sampled is evaluated with
     cost: ClassVar[str] = ""  # what a round takes beside FedAvg's: passes over data, reads and writes of P numbers

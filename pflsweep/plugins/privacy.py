@@ -28,11 +28,11 @@ class DpSgd(Plugin):
     Epsilon is for one sample of one client, towards all who see what this client sends. It is composed over all rounds
     in which the client has trained, at its own sampling rate, with opacus' accountant: Renyi DP of the sampled Gaussian
     mechanism at its default orders, converted as in Balle et al. 2020 (Theorem 21; Mironov's conversion gives a tenth
-    more); with `read_after` over so many of its rounds alone. It covers neither evaluation, which stays with the client, nor the sizes n_i. Methods that send more than
-    gradient steps are refused, but for FedFomo: its gains are losses on its validation rows, which no noise covers, as
-    in its paper. k gradients of one batch (APFL, pFedMe) have a noise each and count as one step with
-    sigma / sqrt(k): together they are a Gaussian mechanism of sensitivity sqrt(k) C. The noise follows from the seed:
-    this simulates private training, and releases nothing.
+    more); with `read_after` over so many of its rounds alone. It covers neither evaluation, which stays with the
+    client, nor the sizes n_i. Methods that send more than gradient steps are refused, but for FedFomo: its gains are
+    losses on its validation rows, which no noise covers, as in its paper. k gradients of one batch (APFL, pFedMe) have
+    a noise each and count as one step with sigma / sqrt(k): together they are a Gaussian mechanism of sensitivity
+    sqrt(k) C. The noise follows from the seed: this simulates private training, and releases nothing.
     """
 
     dp_incompatible_reason = ""

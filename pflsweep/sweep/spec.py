@@ -35,7 +35,7 @@ class Table(NamedTuple):
     space: dict[str, dict[str, Any] | None]  # what it changes in the methods' spaces, by row or `all`
     file: str  # for messages
     only: dict[str, list[str]]  # row -> its columns, where it is restricted to some
-    own: dict[tuple[str, str], list[str]] = {}  # column and row -> overrides of that cell alone, over its row's
+    own: dict[tuple[str, str], list[str]]  # column and row -> overrides of that cell alone, over its row's
 
     @property
     def cells(self) -> list[tuple[str, str]]:
@@ -98,7 +98,7 @@ def read_table(name: str, scale: str = "paper") -> Table:
         if word.partition("=")[0].partition(".")[0] != "tune":
             raise UserError(f"{file}: search: '{word}' is not of the group tune, such as tune=grid tune.split=test.")
     space = _changes(content.get("space") or {}, [*methods, "all"], file)
-    return Table(name, settings, methods, _seeds(content.get("seeds", [0]), file), search, space, file, only)
+    return Table(name, settings, methods, _seeds(content.get("seeds", [0]), file), search, space, file, only, {})
 
 
 def _at_scale(scale: str, scales: Any, file: str) -> dict[str, Any]:

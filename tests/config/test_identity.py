@@ -201,6 +201,19 @@ def test_methods_and_functions_declare_neutral_values() -> None:
     assert canonical(config)["algorithm.power"] == 2.0
 
 
+@pytest.mark.parametrize(
+    ("key", "acts", "idle"),
+    [
+        ("train.lr_of=last_turn", ["train.lr_decay=0.9"], ["train.lr_decay=0.9", "train.participation=1"]),
+        ("train.lr_of=last_turn", ["train.lr_decay=0.9"], []),  # without decay all rates are one
+        ("train.first_round=all", [], ["train.participation=1"]),
+    ],
+)
+def test_keys_that_act_on_nothing_are_no_part_of_the_identity(key: str, acts: list[str], idle: list[str]) -> None:
+    assert digest(*acts, key) != digest(*acts)
+    assert digest(*idle, key) == digest(*idle)
+
+
 def test_neutral_values_are_for_ever() -> None:
     """A value that is changed here changes the identity of every record that has it."""
     found = neutral_values(compose(["algorithm=fedala", "dataset=digits"]))

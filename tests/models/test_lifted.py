@@ -14,6 +14,7 @@ from pflsweep.models import (
     lenet5,
     mlp,
     nfresnet18,
+    nfresnet_pg,
     tf_cnn,
     torchvision,
     vgg11,
@@ -35,6 +36,7 @@ MODELS = {
 }
 HEAVY = {
     "nfresnet18": (lambda: nfresnet18.build(SMALL, 4, 0.2), SMALL),
+    "nfresnet_pg": (lambda: nfresnet_pg.build(SMALL, 4, 0.2), SMALL),
     "vgg11 none": (lambda: vgg11.build(LARGE, 4, "none", 32, 0.5), LARGE),
     "vgg11 batch": (lambda: vgg11.build(LARGE, 4, "batch", 32, 0.5), LARGE),
     **{

@@ -10,7 +10,19 @@ import yaml
 from hydra.utils import get_method
 from torch import nn
 
-from pflsweep.models import char_lstm, cnn, cnn_norm, cnn_pg, fasttext, lenet5, mlp, nfresnet18, tf_cnn, vgg11
+from pflsweep.models import (
+    char_lstm,
+    cnn,
+    cnn_norm,
+    cnn_pg,
+    fasttext,
+    lenet5,
+    mlp,
+    nfresnet18,
+    nfresnet_pg,
+    tf_cnn,
+    vgg11,
+)
 from pflsweep.models.blocks import head_of, model_of, unsuited
 from pflsweep.models.layers import context
 from pflsweep.util.errors import UserError
@@ -39,6 +51,7 @@ def test_parameter_counts():
     assert count(lenet5.build((3, 32, 32), 10)) == 62_006
     assert count(lenet5.build((1, 28, 28), 10)) == 44_426
     assert count(nfresnet18.build((3, 32, 32), 100, 0.2)) == 11_220_132  # as many as ResNet-18 with batch norm
+    assert count(nfresnet_pg.build((3, 32, 32), 100, 0.2)) == 189_844  # as the authors' class has
     assert count(fasttext.build((200,), 4, 98_635, 32)) == 98_635 * 32 + 32 * 33 + 4 * 33
     lstm = 4 * 256 * (8 + 256 + 1) + 4 * 256 * (256 + 256 + 1)
     assert count(char_lstm.build((80,), 80, 80, 8, 256)) == 80 * 8 + lstm + 80 * 257 == 817_872
@@ -173,6 +186,8 @@ def test_vgg11_shows_the_second_dense_layer():
         (lambda: mlp.build((1, 8, 8), 10, [200, 0]), r"model.hidden is \[200, 0\]"),
         (lambda: lenet5.build((1, 8, 8), 10), "model=lenet5 needs images of at least 16x16.*8x8"),
         (lambda: nfresnet18.build((60,), 10, 0.2), r"model=nfresnet18 needs images.*\[60\]"),
+        (lambda: nfresnet_pg.build((60,), 10, 0.2), r"model=nfresnet_pg needs images.*\[60\]"),
+        (lambda: nfresnet_pg.build((3, 32, 32), 10, 0.0), "model.alpha is 0.0"),
         (lambda: vgg11.build((1, 28, 28), 10, "none", 32, 0.5), "model=vgg11 needs images of at least 32x32.*28x28"),
         (lambda: vgg11.build((3, 32, 32), 10, "group", 24, 0.5), "model.groups is 24.*here 64"),
         (lambda: vgg11.build((3, 32, 32), 10, "none", 32, 1.0), "model.dropout is 1.0"),
