@@ -10,6 +10,7 @@ from pflsweep.config.compose import compose
 from pflsweep.config.schema import check
 from pflsweep.sweep import reading, spec
 from pflsweep.util.errors import UserError
+from tests.sweep.test_planner import planned
 
 PAPERS = readings.names()
 TABLES = [name for name in spec.table_names() if name.partition("/")[0] in PAPERS]
@@ -69,6 +70,70 @@ def test_fedpgs_platform_gives_two_methods_one_step() -> None:
     alone = reading.read_table("fedpg/table1", "paper", "one_step")
     assert alone.settings == spec.read_table("fedpg/table1").settings
     assert "fedpg" in alone.methods, "a single change runs every row"
+
+
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    """A table of the user's own with two rows and two columns, and a reading of it with one change."""
+    monkeypatch.chdir(tmp_path)
+    Path("sweeps/reading").mkdir(parents=True)
+    Path("sweeps/mine").mkdir()
+    Path("sweeps/mine/table1.yaml").write_text(
+        "settings: {a/small: dataset=digits, a/large: dataset=digits train.batch=64}\n"
+        "methods: {local: algorithm=local, prox: algorithm=fedprox algorithm.mu=0.1}\n"
+    )
+    Path("sweeps/reading/mine.yaml").write_text(
+        f"code: x\nchanges: {{one: {{paper: a, code: b, where: c, {change}}}}}\n"
+    )
+
+
+def test_a_cell_may_have_overrides_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They lie over its row's and its column's, and no other cell has them."""
+    own(tmp_path, monkeypatch, "cells: {prox: {'*/large': algorithm=fedavg train.batch=8}}, methods: {'*': train.lr=1}")
+    table = reading.read_table("mine/table1", "paper", "code")
+    words = {cell: table.words(*cell) for cell in table.cells}
+    assert words == {
+        ("a/small", "local"): ["algorithm=local", "train.lr=1"],
+        ("a/large", "local"): ["algorithm=local", "train.lr=1"],
+        ("a/small", "prox"): ["algorithm=fedprox", "algorithm.mu=0.1", "train.lr=1"],
+        ("a/large", "prox"): ["train.lr=1", "algorithm=fedavg", "train.batch=8"],
+    }
+    (change,) = readings.asked("mine/table1", "code").changes
+    assert "prox in */large: algorithm=fedavg train.batch=8" in change.overrides
+    groups = planned("sweep=mine/table1", "reading=code").groups
+    found = {(g.setting, g.method): (g.config.choices["algorithm"], g.config.values["train"]["batch"]) for g in groups}
+    assert found == {
+        ("a/small", "local"): ("local", 32),
+        ("a/large", "local"): ("local", 64),
+        ("a/small", "prox"): ("fedprox", 32),
+        ("a/large", "prox"): ("fedavg", 8),
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("cells: {prox: train.batch=8}", "changes.one.cells.prox is 'train.batch=8': it has to be lines of `column:"),
+        ("cells: {prox: {a/small: seed=1}}", "change 'one': prox: a/small: seed=1: seeds are the whole sweep's"),
+    ],
+)
+def test_a_wrong_cell_is_named(change: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own(tmp_path, monkeypatch, change)
+    with pytest.raises(UserError) as raised:
+        reading.read_table("mine/table1", "paper", "code")
+    assert said in str(raised.value)
+
+
+def test_fedfomos_clusters_and_first_round_are_of_cells() -> None:
+    table = reading.read_table("fedfomo/table2", "paper", "code")
+    words = table.words("cifar10/latent3", "fedfomo_n10")
+    found = compose([*table.settings["cifar10/latent3"], *words, "tracking=none"])
+    assert found.choices["algorithm"] == "as_run/fedfomo_fedfomo"
+    assert (found.values["algorithm"]["clusters"], found.values["algorithm"]["models"]) == (3, 10)
+    table = reading.read_table("fedfomo/table1", "paper", "code")
+    words = table.words("mnist/clients100", "fedfomo_n5")
+    found = compose([*table.settings["mnist/clients100"], *words, "tracking=none"])
+    assert found.values["algorithm"]["first_epochs"] == 1
+    assert (found.values["train"]["first_round"], found.values["train"]["sampling"]) == ("all", "fixed")
 
 
 @pytest.mark.parametrize(
