@@ -1,7 +1,7 @@
 """The NF-ResNet-18 of FedPG's public code, which is smaller than the model of that name (see nfresnet18.py).
 
-From what its authors' platform has in pfedplat/model/NFResNet.py (NFResNet18), after Brock, De and Smith, "Characterizing
-signal propagation to close the performance gap in unnormalized ResNets", ICLR 2021. Beside the published network:
+As in the authors' platform, pfedplat/model/NFResNet.py (NFResNet18), after Brock, De and Smith, "Characterizing signal
+propagation to close the performance gap in unnormalized ResNets", ICLR 2021. It differs from the published network:
 a stem of 64 channels with max-pooling, three stages of two blocks with 16, 32 and 64 channels, no bias in convolutions,
 no division by beta, the stem's ReLU without its gain, shortcuts that convolve what is not activated, no activation
 before the head. 189,844 parameters on CIFAR-100.

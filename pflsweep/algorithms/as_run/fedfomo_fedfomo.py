@@ -105,7 +105,7 @@ class AsRunFomo(Method):
         return torch.cat(chosen, 1) if chosen else turn.ids.new_zeros(len(turn.ids), 0)
 
     def rated(self, validation: Any, models: Tensor) -> Tensor:
-        """Return the losses [C, n] of models [C, n, P]: means over batches of means, each on an augmentation of its own."""
+        """Return the losses [C, n] of models [C, n, P]: means of batch means, each on an augmentation of its own."""
         losses = []
         for k, w in enumerate(models.unbind(1)):
             none = Rated(w.new_zeros(len(w)), w.new_zeros(len(w)))

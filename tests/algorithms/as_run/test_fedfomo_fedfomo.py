@@ -247,5 +247,5 @@ def test_explorations_draws_are_those_of_every_round() -> None:
 
 
 def test_more_models_than_clients_are_refused() -> None:
-    with pytest.raises(UserError, match="algorithm.models is 6, but there are 5 clients"):
+    with pytest.raises(UserError, match=r"algorithm.models is 6, but there are 5 clients"):
         simulate(FedFomoFedFomo, {**FOMO, "models": 6})
