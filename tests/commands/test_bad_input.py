@@ -53,6 +53,8 @@ GIVEN = [  # what a round of attempts found to be unclear or to pass without a w
     ("algorithm=路径", ["there is no algorithm '路径'", "fedavg"]),
     ("dataset=npz dataset.path=路径/x.npz", ["dataset.path is 路径/x.npz: there is no such file"]),
     ("dataset=路 --config-dir=路径", ["There is no folder '路径'"]),
+    ("train.lr_of=last_turn algorithm=scaffold", ["algorithm=scaffold takes one learning rate", "It goes with apfl"]),
+    ("privacy=dp_sgd privacy.read_after=0", ["privacy.read_after is 0", "above 0 or null"]),
     ("model=nfresnet18 model.alpha=-1", ["model.alpha is -1", "above 0 and at most 10"]),
     ("hydra.sweep.dir=x", ["hydra.sweep.dir=x", "paths.runs=FOLDER"]),
     ("hydra.run.dir=x", ["hydra.run.dir=x", "paths.runs=FOLDER"]),
