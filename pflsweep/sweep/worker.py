@@ -10,8 +10,6 @@ from functools import partial
 from socket import gethostname
 from typing import Any, Self
 
-import numpy as np
-
 from pflsweep.config.options import Tracking
 from pflsweep.engine.stack import Seat, at_once
 from pflsweep.records.record import Record
