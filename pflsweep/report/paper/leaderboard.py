@@ -4,12 +4,13 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 from math import comb
-from statistics import fmean
+from statistics import fmean, median
 
 import numpy as np
 
+from pflsweep.report.compare import column as column_of
 from pflsweep.report.paper.comparison import Cell, Comparison, title
-from pflsweep.report.paper.store import Answer
+from pflsweep.report.paper.store import Answer, Trial
 from pflsweep.report.ranks import Ranking
 
 SHARE = 0.5  # of the methods that are begun: so many have to have a column before it is ranked
@@ -88,12 +89,29 @@ class Leaderboard:
         """Of the ranked rows."""
         return [self.of.made[row, column] for row in self.rows]
 
+    @cached_property
+    def images(self) -> dict[int, float]:
+        """Training images of a final trial as a multiple of the median of the ranked rows, by row, averaged over the
+        columns; empty where not every record says how many they are.
+        """
+        shares: dict[int, list[float]] = {row: [] for row in self.rows}
+        for column in self.columns:
+            numbers = [images(next(iter(cell.answer.trials.values()))) for cell in self.cells(column)]
+            for row, number in zip(self.rows, numbers, strict=True):
+                shares[row].append(number / median(numbers))
+        return {row: fmean(each) for row, each in shares.items() if not math.isnan(sum(each))}
+
     def by_budget(self, row: int) -> list[float]:
         """Accuracy in [0, 1] after 1, 2, ... points of the search, averaged over the ranked columns; empty where not
         every search has told the test accuracy of its points.
         """
         curves = [_expected(self.of.made[row, column].answer) for column in self.columns]
         return [fmean(each) for each in zip(*curves, strict=False)] if all(curves) else []
+
+
+def images(trial: Trial) -> float:
+    """Training images of all rounds; NaN where the record does not say."""
+    return float(column_of(trial.rounds, "images").sum(min_count=1))
 
 
 def _expected(answer: Answer) -> list[float]:

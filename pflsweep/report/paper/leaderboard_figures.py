@@ -63,14 +63,23 @@ def budget(of: Comparison) -> Iterator[Picture]:
         lines = {}
         for row, curve in reversed(curves.items()):  # the best are drawn last
             look = looks.get(row, {"color": GREY, "linewidth": 0.7, "alpha": 0.7, "zorder": 1})
-            points, shown = range(1, len(curve) + 1), [100 * each for each in curve]
-            (line,) = axes.plot(points, shown, gid=f"budget {board.label(row)}", **{**look, "markersize": 4})
+            points, percent = range(1, len(curve) + 1), [100 * each for each in curve]
+            (line,) = axes.plot(points, percent, gid=f"budget {board.label(row)}", **{**look, "markersize": 4})
             lines[row] = line
-        axes.set(xlabel="points of the search", ylabel="mean accuracy over columns (%)")
+        # methods that fail would press the named ones into a line
+        shown = [100 * each for row in named for each in curves[row]]
+        low, high = min(shown), max(shown)
+        margin = 0.05 * (high - low) or 1.0
+        axes.set(
+            xlabel="points of the search", ylabel="mean accuracy over columns (%)", ylim=(low - margin, high + margin)
+        )
         axes.xaxis.set_major_locator(figures.whole())
         legend = {board.label(row): lines[row] for row in named}
-        others = [row for row in curves if row not in looks]
-        style.legend(made, {**legend, **({f"{len(others)} others": lines[others[0]]} if others else {})})
+        if others := [row for row in curves if row not in looks]:
+            below = sum(100 * max(curves[row]) < low - margin for row in others)
+            cut = f",\n{below} of them below" if below else ""
+            legend[f"{len(others)} others{cut}"] = lines[others[0]]
+        style.legend(made, legend)
     yield Picture("budget", "test accuracy after so many points of each search, mean over columns", made)
 
 

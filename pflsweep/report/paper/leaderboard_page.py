@@ -1,5 +1,6 @@
 """The page of a leaderboard: what its template, leaderboard.md, shows. The verdict comes first."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from statistics import fmean
@@ -8,12 +9,12 @@ from typing import Any
 from pflsweep.report import template
 from pflsweep.report.paper import deviations, missing, page
 from pflsweep.report.paper.comparison import Cell, title
-from pflsweep.report.paper.leaderboard import Leaderboard
+from pflsweep.report.paper.leaderboard import Leaderboard, images
 from pflsweep.report.paper.links import Links
 from pflsweep.report.paper.reproduction import Reproduction
-from pflsweep.report.paper.store import Trial
 from pflsweep.report.ranks import LEVEL
 
+MORE = 1.5  # times the images of the median method: so many have to be said beside a win
 NAMED = 12  # methods of a list in the verdict; the table has all
 
 
@@ -66,6 +67,11 @@ def _verdict(board: Leaderboard) -> dict[str, Any]:
         "differ": ranking.differ,
         "statistic": page.number(statistic, 1),
         "p": "below 0.001" if p < 0.001 else page.number(p, 3),
+        "more": [
+            f"{board.label(row)} {page.number(share, 1)}"
+            for row in board.best
+            if (share := board.images.get(row, 1)) >= MORE
+        ],
         "gap": page.number(ranking.critical_difference, 1),
         "largest": len(board.rows) - 1,
         "level": _named(board, level),
@@ -86,6 +92,7 @@ def _row(board: Leaderboard, place: int, row: int) -> dict[str, Any]:
         "place": place,
         "label": board.label(row),
         "rank": page.number(board.mean_rank(row), 1),
+        "images": page.number(board.images.get(row, math.nan), 1),
         "mean": page.number(fmean(cell.value.mean for cell in cells), 2),
         "cells": [
             {"shown": page.value(cell), "first": cell.place == 1, "partial": cell.answer.partial, "rank": f"{rank:g}"}
@@ -98,25 +105,22 @@ def _budget(board: Leaderboard, column: int) -> list[str]:
     """What the ranked methods had in a column: rounds, seeds, and the images that a final trial trained on."""
     answers = [cell.answer for cell in board.cells(column)]
     trials = {answer.method: next(iter(answer.trials.values())) for answer in answers}
-    images = {method: n for method, trial in trials.items() if (n := _images(trial)) is not None}
+    numbers = {method: images(trial) for method, trial in trials.items()}
     return [
         title(board.of.layout.columns[column]),
         "; ".join(_listed((trial.last, method) for method, trial in trials.items())),
         ", ".join(map(str, board.of.seeds(answers[0].setting))),
-        _span(images) if images else "not recorded",
+        _span(numbers),
     ]
 
 
-def _span(images: dict[str, int]) -> str:
+def _span(numbers: dict[str, float]) -> str:
     """The least and the most, each with a method that has so many."""
-    least, most = min(images, key=lambda method: images[method]), max(images, key=lambda method: images[method])
-    few, many = images[least], images[most]
-    return f"{few:,}" if few == many else f"{few:,} ({least}) to {many:,} ({most})"
-
-
-def _images(trial: Trial) -> int | None:
-    """Training images of all rounds; None where the record does not say."""
-    return int(trial.rounds["images"].sum()) if "images" in trial.rounds else None
+    if math.isnan(sum(numbers.values())):
+        return "not recorded"
+    least, most = min(numbers, key=lambda method: numbers[method]), max(numbers, key=lambda method: numbers[method])
+    few, many = numbers[least], numbers[most]
+    return f"{few:,.0f}" if few == many else f"{few:,.0f} ({least}) to {many:,.0f} ({most})"
 
 
 def _listed(numbers: Iterable[tuple[int, str]]) -> list[str]:

@@ -8,6 +8,7 @@ from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 
+import pandas as pd
 import pytest
 
 from pflsweep.commands.main import main as pflsweep
@@ -112,6 +113,22 @@ def test_the_page_names_who_is_best_and_who_is_worse(tmp_path: Path, monkeypatch
     assert not (PAGE.parent / "budget.svg").exists(), "nothing was searched"
 
 
+def test_a_win_with_many_more_images_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), "benchmark", seeds=(0,))
+    for place in (DIR01, DIR03):
+        for correct, method in enumerate(("local", "fedavg", "fedrep"), start=3):
+            (record,) = sweep.add(place, method, {0: [correct, correct]})
+            file = record.folder / "rounds.parquet"
+            times = 4 if method == "fedrep" else 1
+            pd.read_parquet(file).assign(images=100 * times).to_parquet(file)
+    sweep.write()
+    main(["benchmark"])
+    text = PAGE.read_text()
+    assert "in multiples of that: FedRep 4.0." in text
+    assert "| digits, Dir(0.1) | 3 | 0 | 300 (fedavg) to 1,200 (fedrep) |" in text
+
+
 def test_two_columns_are_too_few_to_tell_anybody_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     sweep = Sweep(Path("runs"), "benchmark", seeds=(0,))
@@ -166,6 +183,7 @@ def test_the_page_of_trained_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert set(rows) == {"Local", "FedAvg", "FedProx", "mine"}
     assert "Search: 3 points a method and column (`tune=random`), chosen on 20% of each client's training rows" in text
     assert "| digits, Dir(0.1) | 2 | 0, 1 |" in text
+    assert {cells[4] for cells in rows.values()} == {"1.0"}, "these methods train on the same images"
     (ledger,) = ledgers(Path("runs"))
     for group in ledger.groups.values():
         assert len(group["tried"]) == 3
@@ -186,7 +204,7 @@ def test_the_page_of_trained_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     lines = list(csv.DictReader((PAGE.parent / "table.csv").read_text().splitlines()))
     means = {line["method"]: float(line["value"]) for line in lines if line["setting"] == "dir0.1" and line["value"]}
     ordered = sorted(means, key=lambda method: -means[method])
-    at = [cells[4] for cells in rows.values()]
+    at = [cells[5] for cells in rows.values()]
     assert len(ordered) == 4
     assert f"**{means[ordered[0]]:.2f}" in " ".join(at)
     assert (PAGE.parent / "budget.png").exists()
