@@ -6,13 +6,14 @@ Reports are made from it and the records alone: they need neither the storage no
 import shlex
 import time
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pflsweep.config.reading import PAPER
 from pflsweep.records.content import FORMAT
 from pflsweep.records.record import kept
-from pflsweep.sweep.plan import Plan, relevant
-from pflsweep.sweep.queue import SETTLED, Queue, point_of
+from pflsweep.sweep.plan import Group, Plan, relevant
+from pflsweep.sweep.queue import SETTLED, Queue, SweepTask, point_of
 from pflsweep.sweep.status.groups import group_status
 from pflsweep.util import files
 from pflsweep.util.errors import without_password
@@ -60,7 +61,7 @@ def _group(queue: Queue, group: int) -> dict[str, Any]:
         "space": {key: axis.grid for key, axis in of.space.items()},
         "points": of.tries,
         "points_settled": sum(slot.status in SETTLED for slot in searched),
-        "tried": [{"point": point_of(of, slot), "value": slot.value} for slot in searched if slot.value is not None],
+        "tried": [_tried(of, slot) for slot in searched if slot.value is not None],
         "winner": now.point if of.tries and queue.electable(group) else None,
         "winner_value": now.best,
         "trials": {str(seed): told[0]["identity"] for seed, slot in finals.items() if (told := slot.trials)},
@@ -69,3 +70,9 @@ def _group(queue: Queue, group: int) -> dict[str, Any]:
         "without_result": [slot.reason for slot in queue.without_result(group)],
         "superseded": sorted({identity for slot in finals.values() for identity in slot.superseded}),
     }
+
+
+def _tried(group: Group, slot: SweepTask) -> dict[str, Any]:
+    """A point of a search with its score, and the mean test accuracy of its trials where their workers told it."""
+    test = [told["test"] for told in slot.trials if "test" in told]
+    return {"point": point_of(group, slot), "value": slot.value, **({"test": fmean(test)} if test else {})}

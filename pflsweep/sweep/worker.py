@@ -10,8 +10,6 @@ from functools import partial
 from socket import gethostname
 from typing import Any, Self
 
-import numpy as np
-
 from pflsweep.config.options import Tracking
 from pflsweep.engine.stack import Seat, at_once
 from pflsweep.records.record import Record
@@ -221,23 +219,26 @@ def _listen(queue: Queue, claim: Lease, before: int, labels: Labels, options: Tr
 
 
 def outcome(result: Result, plan: Plan, job: Job) -> dict[str, Any]:
-    """A finished trial in a few numbers. value: what slots are compared by."""
-    rounds = result.rounds
+    """A finished trial in a few numbers. value: what slots are compared by. test: the accuracy of the same models on
+    test data, which chooses nothing unless tune.split says so, and lets a report tell what a search would have found
+    with fewer points.
+    """
+    rounds, view = result.rounds, plan.tune["view"]
     column = selected_column(plan, job)
-    accuracy = rounds[column].dropna().to_numpy() if column in rounds else np.zeros(0)
-    if not len(accuracy):
-        view, method = plan.tune["view"], plan.groups[job.group].method
+    scored = rounds[rounds[column].notna()] if column in rounds else rounds[:0]
+    if scored.empty:
+        method = plan.groups[job.group].method
         if f"{view}_accuracy" in rounds:
             raise UserError(
                 f"No client of {method} has a validation row: its training rows times tune.validation "
                 f"({plan.tune['validation']}) round to none. Give clients more rows, or use a larger tune.validation."
             )
         raise UserError(f"tune.view is {view}, but {method} has no such model to be scored.")
-    value = accuracy[
-        accuracy.argmax() if plan.tune["round"] == "best" and not job.final else -1
-    ]  # final is on test data
+    # a final trial's is on test data, which may not choose the round
+    counted = scored.iloc[int(scored[column].argmax()) if plan.tune["round"] == "best" and not job.final else -1]
     return {
-        "value": float(value),
+        "value": float(counted[column]),
+        "test": float(counted[f"{view}_accuracy"]),
         "identity": result.record.meta["identity"],
         "folder": str(result.record.folder),
         "host": gethostname(),

@@ -31,7 +31,7 @@ def test_the_ledger_says_what_was_asked_and_what_answers_it(plan: Plan) -> None:
         assert claim is not None
         assert written()["groups"][0]["winner"] is None, "nobody has won before the last point is settled"
         queue.fail(claim, "no loss is finite", diverged=True) if value is None else queue.tell(
-            claim, value, {"trials": []}
+            claim, value, {"trials": [{"identity": "ab", "test": each} for each in (0.3, 0.5)] if value == 0.6 else []}
         )
     queue.refresh()
     for identity in ("abc", None):
@@ -43,7 +43,10 @@ def test_the_ledger_says_what_was_asked_and_what_answers_it(plan: Plan) -> None:
             queue.tell(claim, 0.7, {"trials": [{"identity": identity}]})
     (group,) = written()["groups"]
     assert (group["winner"], group["winner_value"]) == ({"train.lr": 0.2}, 0.6)
-    assert group["tried"] == [{"point": {"train.lr": 0.1}, "value": 0.4}, {"point": {"train.lr": 0.2}, "value": 0.6}]
+    assert group["tried"] == [
+        {"point": {"train.lr": 0.1}, "value": 0.4},
+        {"point": {"train.lr": 0.2}, "value": 0.6, "test": 0.4},
+    ]
     assert group["trials"] == {"0": "abc"}
     assert group["failed"] == {"1": "it broke too"}
     assert group["failed_points"] == ["no loss is finite"]

@@ -106,7 +106,7 @@ def test_ones_own_folder_comes_before_the_packages(tmp_path: Path) -> None:
     write("pgfed/table1", SMALL)
     assert list(read_table("pgfed/table1").settings) == ["digits"]
     assert read_table(str(tmp_path / "sweeps/pgfed/table1.yaml")).methods == read_table("pgfed/table1").methods
-    assert len(table_names()) == 31
+    assert len(table_names()) == 32
     write("lab/mine", "include: pgfed/table2\nseeds: [9]\n")  # the package's
     assert len(read_table("lab/mine").methods) == 6
     assert "lab/mine" in table_names()

@@ -20,6 +20,8 @@ PAPER = Path(__file__).parents[2] / "reports" / "paper"
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 PRINTED = sorted(file.stem for file in PAPER.glob("*_*.csv"))
 ALGORITHMS = list(option_files("algorithm"))
+BENCHMARK = "benchmark"  # of no paper
+OF_PAPERS = [name for name in table_names() if name != BENCHMARK]
 ROWS = {  # rows that are not named as the algorithm they train
     "cfl": "clustered",
     **dict.fromkeys(("explicit", "implicit"), "fedavg"),  # objectives of its study, which one trial has both of
@@ -83,7 +85,7 @@ def test_every_printed_table_and_each_figure_with_runs_of_its_own_has_a_sweep() 
     of = {"pgfed": (2, 4), "fedala": (3, 4), "fedpg": (1, 2), "fedfomo": (1, 2, 3, 4, 10)}
     figures = {f"{paper}/figure{number}" for paper, numbers in of.items() for number in numbers}
     assert len(PRINTED) == 20
-    assert set(table_names()) == {sweep_of(csv) for csv in PRINTED} | figures
+    assert set(OF_PAPERS) == {sweep_of(csv) for csv in PRINTED} | figures
 
 
 @pytest.mark.parametrize("csv", PRINTED)
@@ -125,7 +127,7 @@ def without_algorithm(config: Config) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", table_names())
+@pytest.mark.parametrize("name", OF_PAPERS)
 def test_every_row_trains_its_method_and_every_column_composes(name: str) -> None:
     paper = name.partition("/")[0]
     for row, words in table(name).methods.items():
@@ -171,12 +173,33 @@ def test_trials_that_tables_share_are_the_same() -> None:
     assert table("fedfomo/figure4").settings["cifar10/latent5;out_of_local"] == shuffled
 
 
-@pytest.mark.parametrize("name", table_names())
+@pytest.mark.parametrize("name", OF_PAPERS)
 def test_seeds_and_search_are_the_papers(name: str) -> None:
     paper = name.partition("/")[0]
     runs = 1 if name in STUDIED else 5 if paper in ("fedala", "fedpg") or name in FIVE_RUNS else 3
     assert table(name).seeds == list(range(runs))
     assert table(name).search == ([] if name in STUDIED else SEARCH.get(paper, []))
+
+
+@pytest.mark.parametrize("scale", ["paper", "small"])
+def test_the_benchmark_tunes_all_methods_alike(scale: str) -> None:
+    """All of conf/algorithm, with so many points of a random search each, and one range of the learning rate."""
+    of = read_table(BENCHMARK, scale)
+    assert of.methods == {name: [f"algorithm={name}"] for name in ALGORITHMS if not name.startswith("as_run/")}
+    assert (of.seeds, of.only, of.search[0]) == ([0, 1, 2], {}, "tune=random")
+    for row in of.methods:
+        axis = read_space(row, [of.space["all"], of.space.get(row, {})], BENCHMARK)["train.lr"]
+        assert (axis.range, axis.log) == ((0.01, 0.3), True), row
+
+
+@pytest.mark.slow
+def test_the_benchmarks_columns_compose_and_fedbn_has_layers_to_keep_on_images() -> None:
+    for setting, words in table(BENCHMARK).settings.items():
+        config = composed((*words, "algorithm=fedbn"))
+        dataset, part = setting.split("/")
+        assert config.choices["dataset"] == dataset
+        assert str(config.values["partition"].get("alpha", "2")) in part
+        assert config.values["model"].get("norm") == (None if dataset == "digits" else "group")
 
 
 @pytest.mark.slow

@@ -237,6 +237,8 @@ def test_the_best_round_counts_in_searches_alone(plan: Plan) -> None:
     jobs = (Job(0, False, 0), Job(0, True, 0))
     values = [outcome(result, of, job)["value"] for of in (plan, best) for job in jobs]
     assert values == [0.4, 0.7, 0.6, 0.7]
+    tests = [outcome(result, of, job)["test"] for of in (plan, best) for job in jobs]
+    assert tests == [0.7, 0.7, 0.9, 0.7], "of the round that counts, whichever data choose it"
 
 
 @pytest.mark.usefixtures("elsewhere")

@@ -6,7 +6,7 @@ from pathlib import Path
 from pflsweep.config.reading import PAPER
 from pflsweep.records import archive, ledger
 from pflsweep.report import html
-from pflsweep.report.paper import export, figures, layout, page
+from pflsweep.report.paper import export, figures, layout, leaderboard_page, page
 from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.links import Tracker, Untracked
 from pflsweep.report.paper.reproduction import Stores, reproduction
@@ -14,6 +14,7 @@ from pflsweep.report.paper.store import Store
 from pflsweep.util import files
 from pflsweep.util.errors import UserError, nearest
 
+TEXTS = {"table": page.text, layout.LEADERBOARD: leaderboard_page.text}  # by a layout's `page`
 DISCUSSION = "DISCUSSION.md"  # written by a person, beside the page that includes it
 
 
@@ -56,7 +57,7 @@ def _one(name: str, stores: Stores, out: Path, scale: str | None, tracker: Track
     drawn = figures.draw(of.readings, folder)
     discussion = folder / DISCUSSION
     said = discussion.read_text() if discussion.exists() else ""
-    text = page.text(of, drawn, tracker.links(ledgers, of.trials), said)
+    text = TEXTS[of.layout.page](of, drawn, tracker.links(ledgers, of.trials), said)
     contents = {
         "README.md": text,
         "page.html": html.page(text, folder),

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from pflsweep.report import figures, style
 from pflsweep.report.compare import banded, by_round, newcomers_accuracy
 from pflsweep.report.figures import Curve
-from pflsweep.report.paper import sensitivity, studies, weight_figures
+from pflsweep.report.paper import leaderboard_figures, sensitivity, studies, weight_figures
 from pflsweep.report.paper.comparison import Cell, Comparison, title
-from pflsweep.report.paper.layout import Layout, require_known
+from pflsweep.report.paper.layout import LEADERBOARD, Layout, require_known
 from pflsweep.report.paper.store import Trial
 from pflsweep.report.style import Picture
 
@@ -26,14 +26,15 @@ def check(of: Layout) -> None:
 
 def draw(readings: dict[str, Comparison], folder: Path) -> dict[str, str]:
     """Saves the figures that a layout asks for, and those of its searches, as PNG and SVG; file name of each PNG ->
-    what it shows. Those of a second reading have its name.
+    what it shows. Those of a second reading have its name. A leaderboard has too many methods for those of searches.
     """
     drawn: dict[str, str] = {}
     for reading, of in readings.items():
         end = f"-{reading}" if drawn else ""
         said = f"reading {reading}: " if len(readings) > 1 else ""
         asked = (picture for name in of.layout.figures for picture in FIGURES[name](of))
-        for picture in chain(asked, sensitivity.pictures(of, _looks(of))):
+        searched = () if of.layout.page == LEADERBOARD else sensitivity.pictures(of, _looks(of))
+        for picture in chain(asked, searched):
             style.save(picture.figure, folder / f"{picture.stem}{end}")
             drawn[f"{picture.stem}{end}.png"] = f"{said}{picture.shows}"
     return drawn
@@ -212,6 +213,7 @@ FIGURES: dict[str, Callable[[Comparison], Iterator[Picture]]] = {
     "privacy": privacy,
     "gains": gains,
     "by_row": by_row,
+    **leaderboard_figures.FIGURES,
     **weight_figures.FIGURES,
     **studies.FIGURES,
 }

@@ -20,6 +20,8 @@ from pflsweep.util.resources import own_and_shipped
 
 OVER = ("seeds", "clients", "nothing")
 BEST = ("high", "low", "none")
+LEADERBOARD = "leaderboard"  # a page that ranks the rows over the columns
+PAGES = ("table", LEADERBOARD)
 
 
 class Metric(NamedTuple):
@@ -57,6 +59,7 @@ class Layout(NamedTuple):
     figures: list[str]
     notes: list[int]  # of reports/paper/notes.yaml
     about: str  # what a reader should know of our numbers
+    page: str  # table, or leaderboard
     columns: list[Column]
     printed: list[Printed]
 
@@ -110,13 +113,13 @@ class Layout(NamedTuple):
 
 
 def with_own(of: Layout, cells: list[tuple[str, str]]) -> Layout:
-    """With a row at the end for each method that a sweep of one's own adds to a printed table, in the columns whose
-    settings it is in. cells: setting and method of all that the table's sweeps have.
+    """With a row at the end for each method that a sweep of one's own adds to a printed table or a leaderboard, in the
+    columns whose settings it is in. cells: setting and method of all that the table's sweeps have.
     """
-    if not of.in_print:
+    if not of.in_print and of.page != LEADERBOARD:
         return of
-    every = [of, *(read(name) for name in names() if name.partition("/")[0] == of.paper)]
-    known = {line.method for each in every if each.in_print for line in each.printed}
+    every = [read(name) for name in names() if name.partition("/")[0] == of.paper]
+    known = {line.method for each in (of, *every) if each is of or each.in_print for line in each.printed}
     lines, row = list(of.printed), max(of.rows)
     for method in dict.fromkeys(method for _, method in cells if method not in known):
         row += 1
@@ -145,7 +148,7 @@ def names() -> list[str]:
     found = {
         file.relative_to(root).with_suffix("").as_posix(): None
         for root in own_and_shipped("reports/layouts")
-        for file in sorted(root.glob("*/*.yaml"))
+        for file in sorted(root.rglob("*.yaml"))
     }
     return list(found)
 
@@ -204,6 +207,7 @@ DEFAULTS: dict[str, Any] = {
     "figures": [],
     "notes": [],
     "about": "",
+    "page": PAGES[0],
     "printed": "",  # a file of reports/paper without .csv
     "own_table": None,  # name as claims call it, rows (method: label) and columns (a sweep's setting: header)
     "beside": [],  # printed metrics that are in no column, and are not made anew
@@ -226,6 +230,8 @@ def _content(file: Path) -> dict[str, Any]:
         like = TYPES.get(key) or type(DEFAULTS[key])
         if not isinstance(value, like):
             raise UserError(f"{file}: '{key}' is {value!r}: it has to be a {NAMES_OF[like]}.")
+    if (page := content.get("page", PAGES[0])) not in PAGES:
+        raise UserError(f"{file}: 'page' is '{page}': it has to be {' or '.join(PAGES)}.")
     if not content["sweeps"]:
         raise UserError(f"{file}: 'sweeps' is empty: name those that train its cells, such as pgfed/table1.")
     return {**DEFAULTS, **content}

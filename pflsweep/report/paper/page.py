@@ -182,10 +182,10 @@ def _sections(of: Reproduction, name: str, links: Links) -> dict[str, Any]:
         "correlations": list(_correlations(table)),
         "by_samples": _by_samples(table),
         "paired": _paired(table),
-        "winners": _winners(table),
+        "winners": winners(table),
         "fixed": deviations.fixed(table),
         "deviations": deviations.lines(table),
-        "origin": _origin(table, links),
+        "origin": origin(table, links),
     }
 
 
@@ -341,7 +341,8 @@ def _p(p: float) -> str:
     return "<0.001" if p < 0.001 else tables.NONE if math.isnan(p) else f"{p:.3f}"
 
 
-def _winners(of: Comparison) -> list[str]:
+def winners(of: Comparison) -> list[str]:
+    """Return the hyperparameters that searches chose, a line a method."""
     found: dict[str, dict[str, None]] = defaultdict(dict)
     for answer in of.asked:
         if answer.winner:
@@ -376,7 +377,7 @@ def _other_view(of: Comparison, answer: Answer) -> str:
     return f" by {code(f'tune.view={answer.view}')}, where the table shows the view {view}" if other else ""
 
 
-def _origin(of: Comparison, links: Links) -> list[str]:
+def origin(of: Comparison, links: Links) -> list[str]:
     """Commands, code and machines, the MLflow store, and the records."""
     trials = of.trials
     commands = dict.fromkeys(command for answer in of.asked for command in answer.commands)

@@ -113,6 +113,12 @@ class Answer:
         return [(each["point"], each["value"]) for each in self.group.get("tried", [])]
 
     @property
+    def tested(self) -> list[tuple[float, float]]:
+        """Return the score and the test accuracy of those points; none where a worker has not told the latter."""
+        found = [(each["value"], each["test"]) for each in self.group.get("tried", []) if "test" in each]
+        return found if len(found) == len(self.tried) else []
+
+    @property
     def without_result(self) -> list[str]:
         """Return why points of the search neither won nor lost, a reason for each."""
         return list(self.group.get("without_result", []))

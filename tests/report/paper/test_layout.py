@@ -73,7 +73,7 @@ def test_what_a_layout_names_is_there(name: str) -> None:
     assert set(of.views) <= methods
     assert all(number in published.notes() for number in of.notes)
     assert bool(published.stated(of.paper, of.table)) is of.in_print
-    assert published.claims(of.paper, of.table)
+    assert bool(published.claims(of.paper, of.table)) is (of.page != layout.LEADERBOARD), "a paper says something of it"
 
 
 def test_rows_of_several_settings_say_which() -> None:
@@ -134,6 +134,7 @@ def test_a_new_table_needs_no_code(own: Path) -> None:
         (GOOD.replace("accuracy}", "accuracy, targte: all}"), "has 'targte'. Did you mean 'target'"),
         (GOOD.replace("accuracy}", "gain}"), "metrics.acc: gain needs 'baseline'"),
         (GOOD.replace("printed: mine_table1\n", ""), "without `printed` it needs own_table"),
+        (GOOD + "page: ladder\n", "'page' is 'ladder': it has to be table or leaderboard"),
         (
             GOOD.replace("printed: mine_table1", "own_table: {name: a, rows: [fedavg], columns: [digits/mlp]}"),
             "rows are `method: label`",

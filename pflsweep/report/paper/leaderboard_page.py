@@ -1,0 +1,131 @@
+"""The page of a leaderboard: what its template, leaderboard.md, shows. The verdict comes first."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from statistics import fmean
+from typing import Any
+
+from pflsweep.report import template
+from pflsweep.report.paper import deviations, missing, page
+from pflsweep.report.paper.comparison import Cell, title
+from pflsweep.report.paper.leaderboard import Leaderboard, images
+from pflsweep.report.paper.links import Links
+from pflsweep.report.paper.reproduction import Reproduction
+from pflsweep.report.ranks import LEVEL
+
+MORE = 1.5  # times the images of the median method: so many have to be said beside a win
+NAMED = 12  # methods of a list in the verdict; the table has all
+
+
+def text(of: Reproduction, figures: dict[str, str], links: Links, discussion: str = "") -> str:
+    """Return the page as markdown that GitHub shows; the arguments are those of a table's page."""
+    board, table = Leaderboard(of.first), of.first
+    searched = [cell.answer for column in board.columns for cell in board.cells(column)]
+    tune = next((ledger.tune for ledger in table.store.of(of.layout.sweeps)), None)
+    return template.render(
+        "leaderboard.md",
+        layout=of.layout,
+        scale=of.scale,
+        level=LEVEL,
+        verdict=_verdict(board) if board.rows else None,
+        heads=[title(of.layout.columns[at]) for at in board.columns],
+        rows=[_row(board, place, row) for place, row in enumerate(board.ordered, start=1)],
+        columns=len(of.layout.columns),
+        left_out=board.left_out,
+        not_begun=board.not_begun,
+        other_columns=board.other_columns,
+        partial=any(answer.partial for answer in searched),
+        tune=tune if any(each.group["points"] for each in searched) else None,
+        points=_listed((int(each.group["points"]), each.method) for each in searched),
+        budget=[_budget(board, column) for column in board.columns],
+        discussion=discussion.strip(),
+        figures=figures,
+        missing=missing.lines(table),
+        winners=page.winners(table),
+        fixed=deviations.fixed(table),
+        uneven=deviations.lines(table),
+        origin=page.origin(table, links),
+    )
+
+
+def _cell(board: Leaderboard, row: int, column: int) -> Cell:
+    return board.of.made[row, column]
+
+
+def _verdict(board: Leaderboard) -> dict[str, Any]:
+    """What the head of the page says: who is best, and who cannot be told apart from it."""
+    ranking, worse = board.ranking, board.worse
+    statistic, p = ranking.friedman
+    level = [row for row in board.ordered if row not in worse and row not in board.best]
+    return {
+        "best": [board.label(row) for row in board.best],
+        "rank": page.number(board.mean_rank(board.best[0]), 1),
+        "methods": len(board.rows),
+        "columns": len(board.columns),
+        "tested": statistic == statistic,
+        "differ": ranking.differ,
+        "statistic": page.number(statistic, 1),
+        "p": "below 0.001" if p < 0.001 else page.number(p, 3),
+        "more": [
+            f"{board.label(row)} {page.number(share, 1)}"
+            for row in board.best
+            if (share := board.images.get(row, 1)) >= MORE
+        ],
+        "gap": page.number(ranking.critical_difference, 1),
+        "largest": len(board.rows) - 1,
+        "level": _named(board, level),
+        "worse": _named(board, worse),
+    }
+
+
+def _named(board: Leaderboard, rows: list[int]) -> str:
+    """The first of some methods, with their mean ranks, and how many more there are."""
+    more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
+    return ", ".join(f"{board.label(row)} {page.number(board.mean_rank(row), 1)}" for row in rows[:NAMED]) + more
+
+
+def _row(board: Leaderboard, place: int, row: int) -> dict[str, Any]:
+    """A line of the table."""
+    cells = [_cell(board, row, column) for column in board.columns]
+    return {
+        "place": place,
+        "label": board.label(row),
+        "rank": page.number(board.mean_rank(row), 1),
+        "images": page.number(board.images.get(row, math.nan), 1),
+        "mean": page.number(fmean(cell.value.mean for cell in cells), 2),
+        "cells": [
+            {"shown": page.value(cell), "first": cell.place == 1, "partial": cell.answer.partial, "rank": f"{rank:g}"}
+            for cell, rank in zip(cells, (board.rank(row, column) for column in board.columns), strict=True)
+        ],
+    }
+
+
+def _budget(board: Leaderboard, column: int) -> list[str]:
+    """What the ranked methods had in a column: rounds, seeds, and the images that a final trial trained on."""
+    answers = [cell.answer for cell in board.cells(column)]
+    trials = {answer.method: next(iter(answer.trials.values())) for answer in answers}
+    numbers = {method: images(trial) for method, trial in trials.items()}
+    return [
+        title(board.of.layout.columns[column]),
+        "; ".join(_listed((trial.last, method) for method, trial in trials.items())),
+        ", ".join(map(str, board.of.seeds(answers[0].setting))),
+        _span(numbers),
+    ]
+
+
+def _span(numbers: dict[str, float]) -> str:
+    """The least and the most, each with a method that has so many."""
+    if math.isnan(sum(numbers.values())):
+        return "not recorded"
+    least, most = min(numbers, key=lambda method: numbers[method]), max(numbers, key=lambda method: numbers[method])
+    few, many = numbers[least], numbers[most]
+    return f"{few:,.0f}" if few == many else f"{few:,.0f} ({least}) to {many:,.0f} ({most})"
+
+
+def _listed(numbers: Iterable[tuple[int, str]]) -> list[str]:
+    """Return each number once, and with its methods where not all have the same."""
+    found: dict[int, dict[str, None]] = defaultdict(dict)
+    for number, method in numbers:
+        found[number][method] = None
+    return [str(n) if len(found) == 1 else f"{n} of {', '.join(methods)}" for n, methods in sorted(found.items())]
