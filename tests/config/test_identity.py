@@ -242,6 +242,11 @@ def test_neutral_values_are_for_ever() -> None:
         "train.precision": "fp32",
         "train.sampling": "uniform",
         "train.sampling_alpha": 1.0,
+        "tracking.backend": "mlflow",
+        "tracking.every": 5.0,
+        "tracking.experiment": "pflsweep",
+        "tracking.required": True,
+        "tracking.uri": None,
     }
 
 
