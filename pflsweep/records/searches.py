@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pflsweep.config.identity import whole
+from pflsweep.config.identity import RUNTIME, whole
 from pflsweep.config.keys import PLUGS, under
 from pflsweep.records.ledger import Ledger, ledgers, tried_config
 from pflsweep.records.record import Record
@@ -65,7 +65,8 @@ def _tried(record: Record, ledger: Ledger, group: dict[str, Any]) -> bool:
     config, tune, space = whole(record.values), ledger.tune, group["space"]
     held = {"data.validation": tune["validation"]} if tune["split"] == "validation" else {}
     asked = {**whole(tried_config(group)), **held}
-    own = (*space, "study")  # a study may take over what is searched
+    # a study may take over what is searched, and how a trial runs changes none of its numbers
+    own = (*space, "study", *RUNTIME)
     if record.meta["seed"] not in ledger.seeds[: tune["seeds"]] or any(
         config.get(key, value) != value for key, value in asked.items() if not under(key, own)
     ):

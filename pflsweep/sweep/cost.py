@@ -201,7 +201,7 @@ def known_speeds(runs: Path, configs: Iterable[Config] = ()) -> Speeds:
             values, where = util_files.read_yaml(file.parent / "config.yaml"), meta["environment"]
             for group in NAMED:
                 values[group]["_target_"] = trusted[values[group].pop("_option_")]
-            config = Config(values, meta, {}, {})
+            config = Config(values, {**meta, "algorithm": meta["method"]}, {}, {})
             share = where["cores"] if where["device"] == "cpu" else 1
             speed = status["rounds"] * images_a_round(config) * passes(config) / status["seconds"] / share
             del values["model"]["_option_"]  # whose code is not asked for anything
