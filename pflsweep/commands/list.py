@@ -90,7 +90,7 @@ def _spaces(config_dir: str | None) -> Iterator[str]:
     from pflsweep.sweep.spec import space_names
 
     names = space_names()
-    yield "Hyperparameters, values that tune=grid tries, range of tune=random, tpe and cmaes, source:"
+    yield "Hyperparameters, values that tune=grid tries, range of the other searches, source:"
     for name in names:
         yield f"{name}\n{_or_why(_lines_of_space, name)}"
     if without := sorted(option_files("algorithm", config_dir).keys() - {*names}):

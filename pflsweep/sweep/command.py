@@ -71,6 +71,8 @@ def checked(values: dict[str, Any]) -> Command:
         raise UserError(f"reading={command.reading} is of a paper's table: name one, as in sweep=fedpg/table1.")
     if command.only and command.sweep is None:
         raise UserError("only=[..] chooses from a sweep file: name one, as in sweep=pgfed/table1.")
+    if command.tune["sampler"] == "hyperband" and command.tune["prune"] != "none":
+        raise UserError(f"tune.prune={command.tune['prune']}: tune=hyperband stops losers by itself. Leave it out.")
     if command.tune["sampler"] not in ("none", "grid") and command.tune["points"] is None:
         raise UserError(f"tune.points is null: {command.tune['sampler']} has no end of its own. Say how many to try.")
     return command

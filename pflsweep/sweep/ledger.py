@@ -52,6 +52,7 @@ def _group(queue: Queue, group: int) -> dict[str, Any]:
     """One method in one setting: its config, its search, and the identities of its final trials by seed."""
     of, now = queue.plan.groups[group], group_status(queue, group)
     finals = {seed: queue.slots[job] for seed, job in zip(queue.plan.seeds, queue.plan.final(group), strict=True)}
+    compared = [queue.slots[job] for job in queue.plan.compared(group)]
     searched = [queue.slots[job] for job in queue.plan.searched(group)]
     return {
         "setting": of.setting,
@@ -61,7 +62,7 @@ def _group(queue: Queue, group: int) -> dict[str, Any]:
         "space": {key: axis.grid for key, axis in of.space.items()},
         "points": of.tries,
         "points_settled": sum(slot.status in SETTLED for slot in searched),
-        "tried": [_tried(of, slot) for slot in searched if slot.value is not None],
+        "tried": [_tried(of, slot) for slot in compared if slot.value is not None],
         "winner": now.point if of.tries and queue.electable(group) else None,
         "winner_value": now.best,
         "trials": {str(seed): told[0]["identity"] for seed, slot in finals.items() if (told := slot.trials)},

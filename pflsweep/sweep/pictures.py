@@ -20,7 +20,7 @@ def of_searches(queue: Queue) -> dict[str, "Figure"]:
     """By name, each search with at least two results."""
     found = {}
     for g, group in enumerate(queue.plan.groups):
-        done = [slot for job in queue.plan.searched(g) if (slot := queue.slots[job]).value is not None]
+        done = [slot for job in queue.plan.compared(g) if (slot := queue.slots[job]).value is not None]
         if len(done) > 1:
             name = group.name.replace("/", "-").replace(" ", "/")
             found[f"search/{name}"] = search(group, done, worth(queue, g), queue.plan.tune["split"])
@@ -32,6 +32,8 @@ def worth(queue: Queue, group: int) -> dict[str, float]:
     import optuna
 
     of = queue.plan.groups[group]
+    if len(queue.plan.compared(group)) < of.tries:  # by hyperband: accuracies after unlike rounds do not compare
+        return {}
     if len(of.space) < 2 or of.tries <= 2 * len(of.space):
         return {}
     with warnings.catch_warnings():

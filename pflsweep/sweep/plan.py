@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from pflsweep.config.compose import Config
 from pflsweep.config.identity import RUNTIME, conditional
 from pflsweep.config.keys import put, under
+from pflsweep.sweep.hyperband import Rung, rung_of
 from pflsweep.sweep.search_space import Axis, Point, Space
 from pflsweep.trial.metadata import canonical
 from pflsweep.util import files
@@ -30,7 +31,7 @@ class Group(NamedTuple):
     config: Config  # without point and seed
     space: Space  # what is searched; empty: nothing
     points: list[Point]  # those that are known beforehand: all, or the first ones, before a sampler proposes others
-    tries: int  # points to try; 0: nothing is searched
+    tries: int  # points to try, by hyperband each in as many slots as it has rungs; 0: nothing is searched
     search: Config | None = None  # of the points, where tune.scale gives them another than final trials have
 
     @property
@@ -101,7 +102,31 @@ class Plan(NamedTuple):
         if job.final:
             return [changed(group.config, {**point, "seed": self.seeds[job.number]})]
         held = {"data.validation": self.tune["validation"]} if self.tune["split"] == "validation" else {}
+        if (rung := self.rung(job)) is not None:
+            held["train.rounds"] = rung.rounds
         return [changed(group.tried, {**point, **held, "seed": seed}) for seed in self.tuning_seeds]
+
+    def rung(self, job: Job) -> Rung | None:
+        """Return the rung that a slot of a search by hyperband is in, None for all others."""
+        if job.final or self.tune["sampler"] != "hyperband":
+            return None
+        group = self.groups[job.group]
+        return rung_of(job.number, len(group.points), group.tried.train.rounds)
+
+    def rounds(self, job: Job) -> int:
+        """Return the rounds of a slot's trials."""
+        group, rung = self.groups[job.group], self.rung(job)
+        return (group.config if job.final else group.tried).train.rounds if rung is None else rung.rounds
+
+    def compared(self, group: int) -> list[Job]:
+        """Return the slots of a search among which a winner is elected: those of whole trials."""
+        whole = self.groups[group].tried.train.rounds
+        return [job for job in self.searched(group) if self.rounds(job) == whole]
+
+    def points(self, group: int) -> int:
+        """Return how many points a group's search tries."""
+        of = self.groups[group]
+        return len(of.points) if self.tune["sampler"] == "hyperband" else of.tries
 
     def foreseen(self, job: Job) -> Point | None:
         """Return the point of a search's slot, None where a sampler will propose it, and for final trials."""
@@ -115,8 +140,13 @@ class Plan(NamedTuple):
     def title(self, job: Job, point: Point) -> str:
         """A slot in a person's words."""
         shown = " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in point.items())
+        search = (
+            "(search)"
+            if (rung := self.rung(job)) is None
+            else f"(search, {rung.rounds} round{'s' * (rung.rounds > 1)})"
+        )
         return " ".join(filter(None, [
-            self.groups[job.group].name, shown, f"seed={self.seeds[job.number]}" if job.final else "(search)"
+            self.groups[job.group].name, shown, f"seed={self.seeds[job.number]}" if job.final else search
         ]))  # fmt: skip
 
 

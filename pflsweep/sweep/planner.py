@@ -4,6 +4,7 @@ Numbers that are swept (seed=0,1 train.lr=.1,.01) are set on copies: to compose 
 """
 
 import itertools
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from pflsweep.config.schema import check
 from pflsweep.methods import stock
 from pflsweep.sweep import cost
 from pflsweep.sweep.command import Command
+from pflsweep.sweep.hyperband import brackets_of, points_of, rungs
 from pflsweep.sweep.overrides import SortedOverrides, divided, sorted_overrides
 from pflsweep.sweep.plan import Group, Plan, changed, plan_id
 from pflsweep.sweep.reading import read_table
@@ -204,8 +206,38 @@ def _group(
         grid = points(space, limit)
         return Group(setting, method, config, space, grid, len(grid), search)
     assert limit is not None
+    if command.tune["sampler"] == "hyperband":
+        return _by_hyperband(Group(setting, method, config, space, [], limit, search), command)
     first = first_points(command.tune, space, limit, f"{method} {setting}".strip())
     return Group(setting, method, config, space, first, limit, search)
+
+
+def _by_hyperband(group: Group, command: Command) -> Group:
+    """Return a group with its search by hyperband. Raises UserError where there is nothing to halve, and where trials
+    of fewer rounds cannot go on.
+    """
+    train, what = group.tried.train, group.name
+    if "train.rounds" in group.space:
+        raise UserError(f"tune=hyperband decides how many rounds points train, so train.rounds is no axis ({what}).")
+    if group.tried.data.new:
+        raise UserError(
+            f"tune=hyperband and data.new: new clients are measured after the last round alone, so trials that go on "
+            f"lose what was measured ({what}). Search with data.new=0."
+        )
+    if brackets_of(group.tries, train.rounds) == 1:
+        raise UserError(
+            f"tune=hyperband tries at least {sum(points_of(2))} points, for a third of all rounds and more: "
+            f"{group.tries} points and {train.rounds} rounds are too few ({what}). Use tune=random."
+        )
+    steps = rungs(group.tries, train.rounds)
+    count = steps[-1].slots.stop
+    known = sum(len(rung.slots) for rung in steps if not rung.below)
+    # rungs end in evaluated rounds, so that a record that has gone on since still has their accuracy
+    kept = {"train.eval_every": math.gcd(train.eval_every, steps[0].rounds), "checkpoint.keep": True}
+    tried = changed(group.tried, kept)
+    first = first_points(command.tune, group.space, known, what)
+    search = None if tried.values == group.config.values else tried
+    return group._replace(points=first, tries=count, search=search)
 
 
 def _scaled(config: Config, scale: Scale, given: dict[str, None]) -> Config:

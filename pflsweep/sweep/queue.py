@@ -25,6 +25,7 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState
 
+from pflsweep.sweep.hyperband import promoted
 from pflsweep.sweep.plan import Group, Job, Plan
 from pflsweep.sweep.sampling import propose, pruner, results_needed
 from pflsweep.sweep.search_space import Point, distributions, drawn_as
@@ -228,7 +229,9 @@ class Queue:
         if self.plan.foreseen(job) is not None:
             return True
         searched = self.plan.searched(job.group)
-        return all(self.slots[searched[k]].status in SETTLED for k in results_needed(job.number))
+        rung = self.plan.rung(job)
+        needed = results_needed(job.number) if rung is None else rung.below
+        return all(self.slots[searched[k]].status in SETTLED for k in needed)
 
     def search_over(self, group: int) -> bool:
         """Return whether every point of a group's search is settled."""
@@ -251,7 +254,7 @@ class Queue:
 
     def best(self, group: int) -> SweepTask | None:
         """The slot of a search's best point, the first of equals; None without any."""
-        slots = [self.slots[job] for job in self.plan.searched(group)]
+        slots = [self.slots[job] for job in self.plan.compared(group)]
         return max((slot for slot in slots if slot.value is not None), key=lambda s: s.value or 0.0, default=None)
 
     def winner(self, group: int) -> Point | None:
@@ -378,6 +381,8 @@ class Queue:
             return trial.params
         nothing = optuna.trial.create_trial(state=TrialState.WAITING)
         before = [self.slots[each].trial or nothing for each in self.plan.searched(job.group)[: job.number]]
+        if (rung := self.plan.rung(job)) is not None:
+            return before[promoted(rung, before, job.number)].params
         return propose(self.plan.tune, group.space, group.name, before, job.number)
 
     def _name(self, job: Job) -> str:

@@ -1,8 +1,9 @@
 """Which point a slot of a search tries: known from the plan, or proposed from the results of a fixed set of slots.
 
-`random`, and the first points of `tpe`, are a scrambled Sobol sequence, which covers a space evenly from its first
-points on. A proposal for slot k is made of the results of slots 0 to k - AHEAD and of nothing else. So it is the same
-for any number of workers, whoever finishes first and whatever was killed, and AHEAD slots of a search train at once.
+`random`, and the first points of `tpe` and `hyperband`, are a scrambled Sobol sequence, which covers a space evenly
+from its first points on. A proposal for slot k is made of the results of slots 0 to k - AHEAD and of nothing else. So
+it is the same for any number of workers, whoever finishes first and whatever was killed, and AHEAD slots of a search
+train at once.
 
 Optuna's own QMCSampler does not serve: it draws its first point and all categories at random, and counts its points in
 the database.
@@ -20,7 +21,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from pflsweep.sweep.search_space import Axis, Point, Space, distributions
 
-SAMPLERS = ("none", "grid", "random", "tpe", "cmaes")
+SAMPLERS = ("none", "grid", "random", "tpe", "cmaes", "hyperband")
 PRUNERS = ("none", "median", "halving")
 FIRST = 8  # Sobol points of tpe; a power of two, as these balance the sequence
 AHEAD = 4  # slots of a search that are proposed from the same results, and can train at once

@@ -9,7 +9,7 @@ from pflsweep.config.schema import typed
 from pflsweep.records.content import FORMAT
 from pflsweep.records.ledger import Ledger, ledgers, tried_config
 from pflsweep.sweep import cost
-from pflsweep.sweep.plan import Group, Job, Plan, relevant
+from pflsweep.sweep.plan import Group, Job, Plan, changed, relevant
 from pflsweep.sweep.search_space import Point
 from pflsweep.trial.metadata import digest_of, own_code
 from pflsweep.util import files
@@ -57,12 +57,21 @@ def left(plan: Plan, known: Known, told: Iterable[Ledger]) -> Iterator[Left]:
                 config
                 for job, point in jobs
                 # of what a sampler will propose, and of a winner that is not known, the cost of the default values
-                for config in plan.configs(job, point or {})
+                for config in (plan.configs(job, point) if point is not None else _unknown(plan, job))
                 if point is None or not _is_trained(config, code, known)
             ]
 
         points = [(job, plan.foreseen(job)) for job in plan.searched(g)]
         yield Left(untrained(points), untrained((job, won) for job in plan.final(g)))
+
+
+def _unknown(plan: Plan, job: Job) -> list[Config]:
+    """Return trials of default values that cost what those of an unknown point will, which go on from a lower rung."""
+    rung = plan.rung(job)
+    if rung is None:
+        return plan.configs(job, {})
+    before = plan.rounds(Job(job.group, False, rung.below[0]))
+    return [changed(config, {"train.rounds": rung.rounds - before}) for config in plan.configs(job, {})]
 
 
 def ledgers_of(plan: Plan) -> list[Ledger]:

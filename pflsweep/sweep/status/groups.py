@@ -68,7 +68,7 @@ def winners(queue: Queue) -> pd.DataFrame:
             lines.append({
                 "method": group.method,
                 "setting": group.setting or NONE,
-                "points": group.tries,
+                "points": queue.plan.points(g),
                 "best": f"{point}{mark}" if elected else "no winner",
                 f"on {queue.plan.tune['split']}": f"{100 * (now.best or 0):.1f}" if elected else NONE,
                 "final, on test": f"{spread(now.final)}{mark}" if elected and now.final else NONE,

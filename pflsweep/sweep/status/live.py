@@ -156,8 +156,7 @@ class View:
 
     def _share(self, job: Job) -> float:
         """Of a slot's rounds, under all seeds of its trials, those that are trained."""
-        slot, group = self._queue.slots[job], self.plan.groups[job.group]
-        rounds = (group.config if job.final else group.tried).train.rounds
+        slot, rounds = self._queue.slots[job], self.plan.rounds(job)
         if slot.status == "done":
             return 1.0
         reached = slot.result.get("reached", slot.result.get("before", 0))

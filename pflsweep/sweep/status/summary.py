@@ -72,7 +72,7 @@ def _costs(plan: Plan, left: "list[Left]") -> "tuple[pd.DataFrame, Counter[str]]
     speeds = cost.known_speeds(plan.runs, [group.config for group in plan.groups])
     lines, ways = [], Counter[str]()
     apart = any(group.search is not None for group in plan.groups)
-    for group, untrained in zip(plan.groups, left, strict=True):
+    for g, (group, untrained) in enumerate(zip(plan.groups, left, strict=True)):
         configs = untrained.all
         count = group.tries * len(plan.tuning_seeds) + len(plan.seeds)
         rate, how = cost.speed(group.config, speeds, plan.workers["count"])
@@ -80,7 +80,7 @@ def _costs(plan: Plan, left: "list[Left]") -> "tuple[pd.DataFrame, Counter[str]]
         lines.append({
             "method": group.method,
             "setting": group.setting or status_groups.NONE,
-            "points": group.tries,
+            "points": plan.points(g),
             **({"rounds a point": group.tried.train.rounds if group.tries else 0} if apart else {}),
             "trials": count,
             "trained": count - len(configs),

@@ -1,0 +1,74 @@
+"""Hyperband (Li et al., JMLR 2018): many points for few rounds, the best of them for three times as many, and so on.
+
+A bracket is one such successive halving. Brackets differ in how few rounds they begin with, since accuracy after few
+rounds may mislead. All brackets' first rungs are the first slots of a search, then come all second rungs, and so on. A
+rung waits for the one below it in its bracket, so that who finishes first changes nothing. Its trials go on from the
+checkpoints of that one, since more rounds continue a record.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from optuna.trial import FrozenTrial, TrialState
+
+ETA = 3  # one of so many points goes on, with so many times the rounds
+
+
+class Rung(NamedTuple):
+    """Slots of a search that train equally many rounds and are compared with each other."""
+
+    rounds: int
+    slots: range
+    below: range  # the slots from which the best are promoted; empty in the first rung of a bracket
+
+
+def points_of(brackets: int) -> list[int]:
+    """Return how many points each bracket begins with, the one with the fewest rounds first."""
+    return [-(-brackets * ETA**s // (s + 1)) for s in reversed(range(brackets))]
+
+
+def brackets_of(points: int, rounds: int) -> int:
+    """Return how many brackets so many points are enough for, with trials of so many rounds; at least 1."""
+    count = 1
+    while sum(points_of(count + 1)) <= points and ETA**count <= rounds:
+        count += 1
+    return count
+
+
+def rounds_of(brackets: int, rounds: int) -> list[int]:
+    """Return the rounds that are compared, from the fewest to all. All but the last are multiples of the first."""
+    first = rounds // ETA ** (brackets - 1)
+    return [*(first * ETA**level for level in range(brackets - 1)), rounds]
+
+
+def rungs(points: int, rounds: int) -> list[Rung]:
+    """Return the rungs of a search in the order of their slots. points: at most, in all brackets. rounds: of a whole
+    trial.
+    """
+    brackets = brackets_of(points, rounds)
+    compared, begins = rounds_of(brackets, rounds), points_of(brackets)
+    found: list[Rung] = []
+    below: dict[int, range] = {}  # by bracket
+    slot = 0
+    for step in range(brackets):
+        for bracket in range(brackets - step):
+            count = begins[bracket] // ETA**step
+            of = Rung(compared[bracket + step], range(slot, slot + count), below.get(bracket, range(0)))
+            found.append(of)
+            below[bracket], slot = of.slots, slot + count
+    return found
+
+
+def rung_of(number: int, points: int, rounds: int) -> Rung:
+    """Return the rung that a slot is in."""
+    return next(rung for rung in rungs(points, rounds) if number in rung.slots)
+
+
+def promoted(rung: Rung, trials: Sequence[FrozenTrial], number: int) -> int:
+    """Return the slot whose point slot `number` goes on with: the best first, of equals the earlier."""
+
+    def rank(slot: int) -> tuple[float, int]:
+        trial = trials[slot]
+        return (-(trial.value or 0.0) if trial.state == TrialState.COMPLETE else 1.0), slot
+
+    return sorted(rung.below, key=rank)[number - rung.slots.start]
