@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pflsweep.config.compose import compose, option_files, read_option
+from pflsweep.config.compose import compose, option_files, read_option, sweep_defaults
 from pflsweep.config.keys import as_override
-from pflsweep.config.options import rules
+from pflsweep.config.options import rules, sweep_rules
 from pflsweep.util.errors import Parser, UserError, nearest
 
 GROUPS = {
@@ -50,9 +50,12 @@ def _options(group: str, config_dir: str | None) -> dict[str, str]:
 
 
 def _keys(config_dir: str | None) -> dict[str, str]:
-    """Return the trainer's keys with their defaults: what each means and which values it may have."""
-    defaults = compose([], config_dir).flat
-    return {f"{key}={as_override(defaults[key])}": f"{rule.meaning} ({rule})" for key, rule in rules().items()}
+    """Return the keys of a trial and of a sweep with their defaults: what each means and which values it may have."""
+    defaults = {**compose([], config_dir).flat, **sweep_defaults()}
+    return {
+        f"{key}={as_override(defaults[key])}": f"{rule.meaning} ({rule})"
+        for key, rule in {**rules(), **sweep_rules()}.items()
+    }
 
 
 def _sweeps() -> dict[str, str]:

@@ -176,6 +176,11 @@ def command_of(composed: DictConfig) -> dict[str, Any]:
     return OmegaConf.to_container(OmegaConf.masked_copy(composed, list(COMMAND)), resolve=True)  # type: ignore[return-value]
 
 
+def sweep_defaults() -> dict[str, Any]:
+    """Return the value of each key of a sweep, by full key, where a command sets none."""
+    return flat(command_of(_compose([], _sources(None))))
+
+
 def is_of_sweep(override: str) -> bool:
     """Whether an override sets one of these keys."""
     return key_of(override).partition(".")[0].partition("@")[0] in COMMAND

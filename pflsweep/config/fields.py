@@ -135,10 +135,11 @@ def kinds_of(hint: Any) -> tuple[type, ...]:
     return tuple(kind for kind in (get_args(hint) or (hint,)) if isinstance(kind, type) and kind is not type(None))
 
 
-def hyper(meaning: str, *, choices: tuple = (), neutral: Any = ..., **bounds: float) -> Any:
+def hyper(meaning: str, *, choices: tuple = (), neutral: Any = ..., **bounds: Any) -> Any:
     """Declare a key: its meaning and what is allowed. Its value stands in conf/ alone.
 
-    bounds: `low` and `high` are allowed, `above` and `below` are not; `empty=False` is of text. neutral: for a key that
+    bounds: `low` and `high` are allowed, `above` and `below` are not; `empty=False` is of text, `items=str` of a list.
+    neutral: for a key that
     is added where there are records, the value with which everything is computed as before: then a config with this
     value has the identity of one without the key, for ever.
     """

@@ -1,4 +1,4 @@
-"""The trainer's own keys, a class a group: what each means, which values it may have, and its neutral value.
+"""The keys of a trial and of a sweep, a class a group: what each means, which values it may have, its neutral value.
 
 Values stand in conf/. Keys of methods, plug-ins and studies are declared by their classes in the same way; those of
 models, datasets and partitions are the parameters of the functions that build them.
@@ -197,6 +197,53 @@ class Metrics(Keys):
     trained: bool = hyper("whether models are scored right after local training too (the view `trained`)")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sweep(Keys):
+    """The keys of a whole sweep (`pflsweep -m`) that stand in no group."""
+
+    sweep: str | None = hyper("a sweep file, such as pgfed/table1, or the path of one of your own")
+    only: list = hyper("rows and columns of that file to run; []: all", items=str)  # noqa: RUF009 (no default)
+    scale: str | int = hyper("how much of it: smoke, small, paper, one of your own, or so many rounds at most")
+    reading: str = hyper(
+        "of a paper's table: as it is written, as its authors' code ran (code), or with one change of it", empty=False
+    )
+    plan: bool = hyper("whether to print the trials and what they cost, and run nothing")
+    retry: bool = hyper("whether trials that failed before are trained again")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tune(Keys):
+    """How hyperparameters are searched."""
+
+    sampler: str = hyper("what proposes points", choices=("none", "grid", "random", "tpe", "cmaes", "hyperband"))
+    points: int | None = hyper("points of a search; null: all of a grid, else at most so many", low=1, high=100_000)
+    split: str = hyper("data that points are scored on; test only where a paper did", choices=("validation", "test"))
+    validation: float = hyper(
+        "share of each client's training rows that is held back; the winner is trained on all", above=0, below=1
+    )
+    view: str = hyper("whose accuracy counts", choices=("personal", "global", "trained"))
+    round: str = hyper("which of a point's rounds counts; of final trials always the last", choices=("last", "best"))
+    scale: str | int | None = hyper("scale of the points; null: that of final trials", neutral=None)
+    seeds: int = hyper("each point is trained under the first so many seeds, whose mean counts", low=1)
+    prune: str = hyper("what stops a point that loses by its rounds' accuracy", choices=("none", "median", "halving"))
+    seed: int = hyper("of what is proposed, not of the trials", low=0, high=2**32 - 1)
+    partial: bool = hyper("whether a winner is elected although points crashed or were killed", neutral=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workers(Keys):
+    """Who trains the trials of a sweep."""
+
+    count: int = hyper("trials at once, each in a process of its own", low=1)
+    stack: int = hyper("trials that each worker trains as one cohort, for GPUs", low=1)
+    backend: str = hyper("how workers are started", choices=("processes", "dask"))
+    address: str | None = hyper("address of the Dask scheduler", empty=False)
+    storage: str | None = hyper(
+        "where workers meet; null: <runs>/sweeps/optuna.db; for many machines postgresql://...", empty=False
+    )
+    heartbeat: int = hyper("seconds; a worker that is silent for five of them is taken for dead", low=1)
+
+
 GROUPS: dict[str, type[Keys]] = {
     "": Trial,
     "data": Data,
@@ -209,11 +256,24 @@ GROUPS: dict[str, type[Keys]] = {
 }
 
 
+OF_A_SWEEP: dict[str, type[Keys]] = {"": Sweep, "tune": Tune, "workers": Workers}
+
+
 @cache
 def rules() -> dict[str, Rule]:
     """Return the rule of each of the trainer's keys, by full key."""
+    return _rules(GROUPS)
+
+
+@cache
+def sweep_rules() -> dict[str, Rule]:
+    """Return the rule of each key of a sweep, by full key."""
+    return _rules(OF_A_SWEEP)
+
+
+def _rules(groups: Mapping[str, type[Keys]]) -> dict[str, Rule]:
     return {
-        f"{group}.{name}".lstrip("."): rule for group, keys in GROUPS.items() for name, rule in rules_of(keys).items()
+        f"{group}.{name}".lstrip("."): rule for group, keys in groups.items() for name, rule in rules_of(keys).items()
     }
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,7 @@ def sweep_of(plan: Plan) -> Sweep:
         for key, value in configs[0].items()
         if key not in searched and all(key in other and other[key] == value for other in configs[1:])
     }
-    tune = {f"tune.{key}": value for key, value in plan.tune.items() if value is not None} if searched else {}
+    tune = {f"tune.{key}": value for key, value in asdict(plan.tune).items() if value is not None} if searched else {}
     params = {**same, "seeds": plan.seeds, "scale": plan.scale, "reading": plan.reading, **tune}
     tags = {
         "role": "sweep",

@@ -5,6 +5,7 @@ Reports are made from it and the records alone: they need neither the storage no
 
 import shlex
 import time
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -38,7 +39,7 @@ def write(queue: Queue, command: list[str]) -> None:
         "command": without_password(shlex.join(["pflsweep", "-m", *command])),
         "written": round(time.time(), 3),
         "seeds": plan.seeds,
-        "tune": plan.tune,
+        "tune": asdict(plan.tune),
         "tracking": kept(plan.groups[0].config.values)["tracking"],
         "groups": [_group(queue, g) for g in range(len(plan.groups))],
     }

@@ -23,7 +23,7 @@ def of_searches(queue: Queue) -> dict[str, "Figure"]:
         done = [slot for job in queue.plan.compared(g) if (slot := queue.slots[job]).value is not None]
         if len(done) > 1:
             name = group.name.replace("/", "-").replace(" ", "/")
-            found[f"search/{name}"] = search(group, done, worth(queue, g), queue.plan.tune["split"])
+            found[f"search/{name}"] = search(group, done, worth(queue, g), queue.plan.tune.split)
     return found
 
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from omegaconf import OmegaConf
 from pflsweep.config.compose import Config
 from pflsweep.config.identity import RUNTIME, conditional
 from pflsweep.config.keys import put, under
+from pflsweep.config.options import Tune, Workers
 from pflsweep.sweep.hyperband import Rung, rung_of
 from pflsweep.sweep.search_space import Axis, Point, Space
 from pflsweep.trial.metadata import canonical
@@ -61,8 +63,8 @@ class Plan(NamedTuple):
     name: str
     groups: list[Group]
     seeds: list[int]
-    tune: dict[str, Any]
-    workers: dict[str, Any]
+    tune: Tune
+    workers: Workers
     scale: str = "paper"
     reading: str = "paper"
 
@@ -94,21 +96,21 @@ class Plan(NamedTuple):
 
     @property
     def tuning_seeds(self) -> list[int]:
-        return self.seeds[: self.tune["seeds"]]
+        return self.seeds[: self.tune.seeds]
 
     def configs(self, job: Job, point: Point) -> list[Config]:
         """The trials of a slot: a point under each of the tuning seeds, or a final trial."""
         group = self.groups[job.group]
         if job.final:
             return [changed(group.config, {**point, "seed": self.seeds[job.number]})]
-        held = {"data.validation": self.tune["validation"]} if self.tune["split"] == "validation" else {}
+        held = {"data.validation": self.tune.validation} if self.tune.split == "validation" else {}
         if (rung := self.rung(job)) is not None:
             held["train.rounds"] = rung.rounds
         return [changed(group.tried, {**point, **held, "seed": seed}) for seed in self.tuning_seeds]
 
     def rung(self, job: Job) -> Rung | None:
         """Return the rung that a slot of a search by hyperband is in, None for all others."""
-        if job.final or self.tune["sampler"] != "hyperband":
+        if job.final or self.tune.sampler != "hyperband":
             return None
         group = self.groups[job.group]
         return rung_of(job.number, len(group.points), group.tried.train.rounds)
@@ -126,7 +128,7 @@ class Plan(NamedTuple):
     def points(self, group: int) -> int:
         """Return how many points a group's search tries."""
         of = self.groups[group]
-        return len(of.points) if self.tune["sampler"] == "hyperband" else of.tries
+        return len(of.points) if self.tune.sampler == "hyperband" else of.tries
 
     def foreseen(self, job: Job) -> Point | None:
         """Return the point of a search's slot, None where a sampler will propose it, and for final trials."""
@@ -135,7 +137,7 @@ class Plan(NamedTuple):
 
     def scored(self, job: Job) -> str:
         """Return a name for a slot's value."""
-        return f"{self.tune['view']} {'test' if job.final else self.tune['split']} accuracy"
+        return f"{self.tune.view} {'test' if job.final else self.tune.split} accuracy"
 
     def title(self, job: Job, point: Point) -> str:
         """A slot in a person's words."""
@@ -180,11 +182,11 @@ def changed(config: Config, values: Point) -> Config:
     return config._replace(values=copy, links=links)
 
 
-def plan_id(groups: Sequence[Group], seeds: list[int], tune: dict[str, Any], code: Sequence[Any]) -> str:
+def plan_id(groups: Sequence[Group], seeds: list[int], tune: Tune, code: Sequence[Any]) -> str:
     """16 hex digits of what a sweep computes. code: versions and sources of methods and plug-ins, a group each."""
     # tune.partial changes which trials are done, not what they are; tune.scale is known by the configs that it gives
-    tune = {key: value for key, value in tune.items() if key not in ("partial", "scale")}
-    searched = tune if any(group.tries for group in groups) else None
+    own = {key: value for key, value in asdict(tune).items() if key not in ("partial", "scale")}
+    searched = own if any(group.tries for group in groups) else None
     parts = [
         [
             *(g.name, relevant(g.config), g.points, g.tries, {key: tuple(a) for key, a in g.space.items()}),
@@ -214,7 +216,8 @@ def write(plan: Plan, path: Path) -> None:
         {**g._asdict(), "config": g.config._asdict(), "search": g.search and g.search._asdict(), "space": dict(g.space)}
         for g in plan.groups
     ]
-    files.write_json(path, plan._replace(groups=groups)._asdict())  # type: ignore[arg-type]
+    whole = {**plan._asdict(), "groups": groups, "tune": asdict(plan.tune), "workers": asdict(plan.workers)}
+    files.write_json(path, whole)
 
 
 def read(path: Path) -> Plan:
@@ -228,7 +231,8 @@ def read(path: Path) -> Plan:
         })
         for group in content["groups"]
     ]  # fmt: skip
-    return Plan(**{**content, "groups": groups})
+    tune, workers = Tune.of(content["tune"]), Workers.of(content["workers"])
+    return Plan(**{**content, "groups": groups, "tune": tune, "workers": workers})
 
 
 def _axis(parts: list[Any]) -> Axis:

@@ -6,6 +6,7 @@ Numbers that are swept (seed=0,1 train.lr=.1,.01) are set on copies: to compose 
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -43,8 +44,8 @@ class Scales(NamedTuple):
 
 def build(command: Command, overrides: Sequence[str], compose: Compose, parser: OverridesParser, name: str) -> Plan:
     """The plan. Raises UserError on the first trial whose config is wrong."""
-    scale, asked_scale = read_scale(command.scale), command.tune["scale"]
-    scales = Scales(scale, scale if asked_scale is None else read_scale(asked_scale, "tune.scale"))
+    scale, asked_scale = read_scale(command.scale), command.tune.scale
+    scales = Scales(scale, scale if asked_scale is None else read_scale(str(asked_scale), "tune.scale"))
     for override in parser.parse_overrides([word for word in overrides if is_of_sweep(word)]):
         if override.is_sweep_override():
             raise UserError(
@@ -58,24 +59,24 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
     else:
         whole, read = read_table(command.sweep, command.scale, command.reading), asked(command.sweep, command.reading)
         table = chosen(whole, command.only, [row for row in command.only if not read.has_code(row)])
-        tried = table if asked_scale is None else read_table(command.sweep, asked_scale, command.reading)
+        tried = table if asked_scale is None else read_table(command.sweep, str(asked_scale), command.reading)
         groups = list(_of_table(table, tried, words, compose, parser, command, scales))
     own = groups[0].config.seed
     seeds = words.seeds or ([own] if table is None else table.seeds[: scale.seeds])
     for seed in seeds:
         require("seed", seed, rules()["seed"])
-    if command.tune["sampler"] != "none" and command.tune["seeds"] > len(seeds):
-        raise UserError(f"tune.seeds is {command.tune['seeds']}, but the sweep has {len(seeds)}: {seeds}.")
+    if command.tune.sampler != "none" and command.tune.seeds > len(seeds):
+        raise UserError(f"tune.seeds is {command.tune.seeds}, but the sweep has {len(seeds)}: {seeds}.")
     code = [_versions(group.config) for group in groups]
     of = plan_id(groups, seeds, command.tune, code)
     plan = Plan(of, name, groups, seeds, command.tune, command.workers, command.scale, command.reading)
     # a worker without a trial would only wait
-    count = min(command.workers["count"], max(1, len(list(plan.jobs))))
-    plan = plan._replace(workers={**command.workers, "count": count})
+    count = min(command.workers.count, max(1, len(list(plan.jobs))))
+    plan = plan._replace(workers=replace(command.workers, count=count))
     _check_all(plan)
-    if command.tune["sampler"] != "none" and not any(group.space for group in groups):
+    if command.tune.sampler != "none" and not any(group.space for group in groups):
         raise UserError(
-            f"tune={command.tune['sampler']} has nothing to search: all keys of the methods' search spaces are set by "
+            f"tune={command.tune.sampler} has nothing to search: all keys of the methods' search spaces are set by "
             "the command or taken away by the sweep file. Leave tune out, or let a key be searched."
         )
     return plan
@@ -84,7 +85,7 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
 def _check_words(overrides: Sequence[str], command: Command) -> None:
     """Raises UserError on words of a search where there is none."""
     search = next((word for word in overrides if word.startswith("tune.")), None)
-    if search and command.tune["sampler"] == "none":
+    if search and command.tune.sampler == "none":
         raise UserError(f"{search}: nothing is searched. Add how, as in tune=grid.")
 
 
@@ -197,16 +198,16 @@ def _group(
     for each in (config, tried):
         _checked(each, f"{method} {setting}".strip())  # what counts below goes by its values
     config, tried = _scaled(config, scales.final, given), _scaled(tried, scales.search, given)
-    space = _space(tried, [*changes, given], where) if command.tune["sampler"] != "none" else {}
+    space = _space(tried, [*changes, given], where) if command.tune.sampler != "none" else {}
     if not space:
         return Group(setting, method, config, {}, [], 0)
     search = None if tried.values == config.values else tried
-    limit = min((n for n in (command.tune["points"], scales.search.points) if n is not None), default=None)
-    if command.tune["sampler"] == "grid":
+    limit = min((n for n in (command.tune.points, scales.search.points) if n is not None), default=None)
+    if command.tune.sampler == "grid":
         grid = points(space, limit)
         return Group(setting, method, config, space, grid, len(grid), search)
     assert limit is not None
-    if command.tune["sampler"] == "hyperband":
+    if command.tune.sampler == "hyperband":
         return _by_hyperband(Group(setting, method, config, space, [], limit, search), command)
     first = first_points(command.tune, space, limit, f"{method} {setting}".strip())
     return Group(setting, method, config, space, first, limit, search)
@@ -307,7 +308,7 @@ def _versions(config: Config) -> list[Any]:
 def _check_all(plan: Plan) -> None:
     """Every config that is known now. Raises UserError, which names the trial."""
     for group in plan.groups:
-        if plan.tune["sampler"] != "none":
+        if plan.tune.sampler != "none":
             _check_scored(plan, group)
         for point in _extremes(group):
             for config in [group.config, *([] if group.search is None else [group.search])]:
@@ -323,13 +324,13 @@ def _checked(config: Config, name: str) -> None:
 
 def _check_scored(plan: Plan, group: Group) -> None:
     """Raises UserError where its trials would have no score that points, or at the end methods, can be compared by."""
-    config, view = group.config, plan.tune["view"]
+    config, view = group.config, plan.tune.view
     if view == "trained" and not config.metrics.trained:
         raise UserError("tune.view is trained, which is scored with metrics.trained=true alone: add that.")
     method = config.node("algorithm").load()
     if view == "global" and method.global_model is stock.no_global_model:
         raise UserError(f"tune.view is global, but {group.name} has no global model. Search it by tune.view=personal.")
-    if group.tries and plan.tune["split"] == "validation" and config.data.validation:
+    if group.tries and plan.tune.split == "validation" and config.data.validation:
         raise UserError(f"data.validation is a trial's own; a search holds tune.validation back ({group.name}).")
 
 

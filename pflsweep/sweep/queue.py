@@ -103,7 +103,7 @@ class Queue:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.plan, self.worker = plan, worker or uuid4().hex
         url = storage_url(plan)
-        self.storage = opened(url, plan.workers["heartbeat"])
+        self.storage = opened(url, plan.workers.heartbeat)
         self._ask = Retrying(place_of(url), patient)
         self.slots: dict[Job, SweepTask] = {}
         self._studies: dict[str, optuna.Study] = {}  # each caches the trials that are over
@@ -178,7 +178,7 @@ class Queue:
 
     def _could_be_heard(self) -> bool:
         """Whether workers that live have had the time to beat since the database was away."""
-        heartbeat = self.plan.workers["heartbeat"]
+        heartbeat = self.plan.workers.heartbeat
         return time.monotonic() - self._ask.missed > PAUSE + SILENCE * heartbeat
 
     @property
@@ -243,7 +243,7 @@ class Queue:
 
     def electable(self, group: int) -> bool:
         """Return whether a group's final trials can begin: its search is over, and every point has a result."""
-        return self.search_over(group) and (self.plan.tune["partial"] or not self.without_result(group))
+        return self.search_over(group) and (self.plan.tune.partial or not self.without_result(group))
 
     def _ready_now(self, group: int) -> bool:
         """Ask the database whether final trials can begin: another command may have retried points of the search."""
@@ -307,7 +307,7 @@ class Queue:
         is so old that another worker may have taken the trial over: after the process was suspended, say.
         """
         trial_id = claim.trial
-        expired = time.monotonic() - self._renewed[trial_id] > SILENCE * self.plan.workers["heartbeat"]
+        expired = time.monotonic() - self._renewed[trial_id] > SILENCE * self.plan.workers.heartbeat
         if expired and trial_id not in self._taken:
             with suppress(Exception):  # while the database is away nobody else can claim the trial
                 self.beat(claim)

@@ -19,22 +19,21 @@ import optuna
 from optuna.distributions import CategoricalDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from pflsweep.config.options import Tune
 from pflsweep.sweep.search_space import Axis, Point, Space, distributions
 
-SAMPLERS = ("none", "grid", "random", "tpe", "cmaes", "hyperband")
-PRUNERS = ("none", "median", "halving")
 FIRST = 8  # Sobol points of tpe; a power of two, as these balance the sequence
 AHEAD = 4  # slots of a search that are proposed from the same results, and can train at once
 
 
-def first_points(tune: dict[str, Any], space: Space, count: int, name: str) -> list[Point]:
+def first_points(tune: Tune, space: Space, count: int, name: str) -> list[Point]:
     """Return the points of a search that are known before it begins; none for cmaes, which starts at the centre.
 
     count: how many points the search tries. name: of its method and setting, so that these get other points.
     """
-    if tune["sampler"] == "cmaes":
+    if tune.sampler == "cmaes":
         return []
-    return sobol(space, min(count, FIRST) if tune["sampler"] == "tpe" else count, _seed(tune, name))
+    return sobol(space, min(count, FIRST) if tune.sampler == "tpe" else count, _seed(tune, name))
 
 
 def sobol(space: Space, count: int, seed: int) -> list[Point]:
@@ -64,16 +63,14 @@ def results_needed(number: int) -> range:
     return range(number - AHEAD + 1)
 
 
-def propose(
-    tune: dict[str, Any], space: Space, name: str, trials: Sequence[FrozenTrial], number: int
-) -> dict[str, Any]:
+def propose(tune: Tune, space: Space, name: str, trials: Sequence[FrozenTrial], number: int) -> dict[str, Any]:
     """Return the point of a search's slot, as Optuna keeps it.
 
     trials: those of the slots before it. The needed ones are settled; the others count as running, whatever they are.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # constant_liar is experimental in Optuna 4
-        if tune["sampler"] == "cmaes":
+        if tune.sampler == "cmaes":
             return _replayed(optuna.samplers.CmaEsSampler(seed=_seed(tune, name)), space, trials, number)
         sampler = optuna.samplers.TPESampler(
             seed=_seed(tune, name, number), n_startup_trials=1, multivariate=True, constant_liar=True
@@ -129,15 +126,15 @@ def _tell(study: optuna.Study, asked: optuna.Trial, trial: FrozenTrial) -> None:
     study.tell(asked, value, state=state)
 
 
-def _seed(tune: dict[str, Any], *parts: Any) -> int:
+def _seed(tune: Tune, *parts: Any) -> int:
     """Return 32 bits of the sweep's tune.seed and of what else tells draws apart."""
-    text = "\n".join(map(str, (tune["seed"], *parts)))
+    text = "\n".join(map(str, (tune.seed, *parts)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big")
 
 
-def pruner(tune: dict[str, Any]) -> optuna.pruners.BasePruner:
+def pruner(tune: Tune) -> optuna.pruners.BasePruner:
     kinds: dict[str, type[optuna.pruners.BasePruner]] = {
         "median": optuna.pruners.MedianPruner,
         "halving": optuna.pruners.SuccessiveHalvingPruner,
     }
-    return kinds.get(tune["prune"], optuna.pruners.NopPruner)()
+    return kinds.get(tune.prune, optuna.pruners.NopPruner)()

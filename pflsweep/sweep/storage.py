@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 def storage_url(plan: Plan) -> str:
     """Where the workers of a sweep meet. Raises UserError where that is MLflow's place."""
-    storage = plan.workers["storage"]
+    storage = plan.workers.storage
     if storage is not None and storage == plan.groups[0].config.tracking.uri:
         raise UserError(
             f"workers.storage and tracking.uri are both '{without_password(storage)}', but Optuna and MLflow have "

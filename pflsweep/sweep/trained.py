@@ -1,6 +1,7 @@
 """Find which trials of a plan are trained already, by the records and ledgers beside which they would be trained."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,7 +85,7 @@ def ledgers_of(plan: Plan) -> list[Ledger]:
 
 def searched_otherwise(plan: Plan, group: Group, told: Iterable[Ledger]) -> bool:
     """Return whether the last search for a group at the same scale, as ledgers tell, was in another setting."""
-    scale = plan.tune["scale"] or plan.scale
+    scale = plan.tune.scale or plan.scale
     cell = (group.setting, group.method)
     done = [
         of
@@ -105,7 +106,7 @@ def _winner(plan: Plan, group: Group, told: Iterable[Ledger]) -> Point | None:
         if of is None or any(of[key] != value for key, value in asked.items()) or of["winner"] is None:
             continue
         # of which scale it is, its config says; whether it was partial does not matter
-        same = {**ledger.tune, "partial": plan.tune["partial"], "scale": plan.tune["scale"]} == plan.tune
+        same = {**ledger.tune, "partial": plan.tune.partial, "scale": plan.tune.scale} == asdict(plan.tune)
         if same and tried_config(of) == relevant(group.tried):
             found = of["winner"]
     return found

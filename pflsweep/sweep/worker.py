@@ -72,7 +72,7 @@ def work(plan: Plan, index: int = 0, stop: Stop = lambda: False, name: str = "")
     death. Raises KeyboardInterrupt on `stop`, Ctrl-C and SIGTERM; StorageUnavailable where a database is away for long;
     DiskFull.
     """
-    _share_machine(index, plan.workers["count"])
+    _share_machine(index, plan.workers.count)
     queue = Queue(plan, worker=name)
     queue.refresh()
     if not any(slot.trial for slot in queue.slots.values()):
@@ -104,14 +104,14 @@ def _claims(queue: Queue, busy: set[Job]) -> list[Lease]:
     if first is None:
         return []
     own, claims = plan.groups[first.job.group], [first]
-    if plan.workers["stack"] == 1 or own.config.chooses("privacy"):  # each would train in a thread of its own
+    if plan.workers.stack == 1 or own.config.chooses("privacy"):  # each would train in a thread of its own
         return claims
     groups = {number for number, group in enumerate(plan.groups) if alike(own, group)}
     apart = {job for job in plan.jobs if job.group not in groups and not _of_one_point(job, first.job)}
     if own.search is not None:  # points are tried under another config
         apart |= {job for job in plan.jobs if job.final != first.job.final}
     try:
-        while len(claims) < plan.workers["stack"] and (more := queue.claim(busy | apart)) is not None:
+        while len(claims) < plan.workers.stack and (more := queue.claim(busy | apart)) is not None:
             claims.append(more)
     except BaseException:
         _release(queue, claims)
@@ -204,7 +204,7 @@ def _trained(queue: Queue, claim: Lease, stop: Stop, seat: Seat | None = None) -
         before = k * config.train.rounds
         labels = labels_of(plan, job, claim.point, config.seed)
         watch, listen = _Watch(queue, claim, before), partial(_listen, queue, claim, before, labels)
-        result = run_trial(config, listen, watch, stop, seat, beside=plan.workers["count"], labels=labels)
+        result = run_trial(config, listen, watch, stop, seat, beside=plan.workers.count, labels=labels)
         results.append(outcome(result, plan, job))
     return results
 
@@ -223,7 +223,7 @@ def outcome(result: Result, plan: Plan, job: Job) -> dict[str, Any]:
     test data, which chooses nothing unless tune.split says so, and lets a report tell what a search would have found
     with fewer points.
     """
-    rounds, view = result.rounds, plan.tune["view"]
+    rounds, view = result.rounds, plan.tune.view
     column = selected_column(plan, job)
     scored = rounds[rounds[column].notna()] if column in rounds else rounds[:0]
     if scored.empty:
@@ -231,11 +231,11 @@ def outcome(result: Result, plan: Plan, job: Job) -> dict[str, Any]:
         if f"{view}_accuracy" in rounds:
             raise UserError(
                 f"No client of {method} has a validation row: its training rows times tune.validation "
-                f"({plan.tune['validation']}) round to none. Give clients more rows, or use a larger tune.validation."
+                f"({plan.tune.validation}) round to none. Give clients more rows, or use a larger tune.validation."
             )
         raise UserError(f"tune.view is {view}, but {method} has no such model to be scored.")
     # a final trial's is on test data, which may not choose the round
-    counted = scored.iloc[int(scored[column].argmax()) if plan.tune["round"] == "best" and not job.final else -1]
+    counted = scored.iloc[int(scored[column].argmax()) if plan.tune.round == "best" and not job.final else -1]
     return {
         "value": float(counted[column]),
         "test": float(counted[f"{view}_accuracy"]),
@@ -248,8 +248,8 @@ def outcome(result: Result, plan: Plan, job: Job) -> dict[str, Any]:
 
 def selected_column(plan: Plan, job: Job) -> str:
     """The column of rounds.parquet whose numbers are compared: a search's may be on validation data."""
-    held = "validation_" if plan.tune["split"] == "validation" and not job.final else ""
-    return f"{plan.tune['view']}_{held}accuracy"
+    held = "validation_" if plan.tune.split == "validation" and not job.final else ""
+    return f"{plan.tune.view}_{held}accuracy"
 
 
 class _Watch:
@@ -268,7 +268,7 @@ class _Watch:
         done, total = int(row["round"]), int(record.config["train"]["rounds"])
         self.queue.note(self.claim, round=[done, total], reached=self.before + done)
         value = row.get(self.column)
-        if self.claim.job.final or self.queue.plan.tune["prune"] == "none" or value is None or value != value:
+        if self.claim.job.final or self.queue.plan.tune.prune == "none" or value is None or value != value:
             return
         if self.queue.report(self.claim, self.before + done, float(value)):
             raise Pruned(f"stopped in round {done} at {value:.1%}, behind others at that round")
@@ -318,7 +318,7 @@ def _beating(queue: Queue) -> Iterator[Any]:
     over = threading.Event()
 
     def beat() -> None:
-        while not over.wait(queue.plan.workers["heartbeat"]):
+        while not over.wait(queue.plan.workers.heartbeat):
             for claim in list(current):
                 with suppress(Exception):  # a database that is away for a moment
                     queue.beat(claim)
@@ -338,4 +338,4 @@ def _beating(queue: Queue) -> Iterator[Any]:
     finally:
         over.set()
         # a heartbeat that hangs in the database must not keep a command that was interrupted from ending
-        thread.join(queue.plan.workers["heartbeat"])
+        thread.join(queue.plan.workers.heartbeat)

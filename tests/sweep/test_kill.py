@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -106,7 +107,7 @@ def test_workers_that_are_each_interrupted_end_in_no_table(tmp_path: Path) -> No
 
 
 def two_workers(plan: Plan) -> Queue:
-    queue = Queue(plan._replace(workers={**plan.workers, "count": 2}))
+    queue = Queue(plan._replace(workers=replace(plan.workers, count=2)))
     queue.prepare()
     return queue
 

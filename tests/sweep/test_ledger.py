@@ -2,6 +2,7 @@
 
 import json
 from copy import deepcopy
+from dataclasses import replace
 
 from pflsweep.records.ledger import ledgers
 from pflsweep.sweep import ledger
@@ -62,7 +63,7 @@ def test_a_reading_with_the_same_trials_has_a_ledger_of_its_own(plan: Plan) -> N
 
 
 def test_the_ledger_names_points_without_a_result_and_final_trials_that_are_superseded(plan: Plan) -> None:
-    plan = plan._replace(tune={**plan.tune, "partial": True})
+    plan = plan._replace(tune=replace(plan.tune, partial=True))
     queue = Queue(plan)
     queue.prepare()
 

@@ -150,7 +150,7 @@ def test_a_search_at_another_scale_tries_what_that_scale_tries(tmp_path: Path) -
     images = round(1797 * 0.75) * tried["train.epochs"]
     assert [tried[key] for key in keys] == [7000 // images, 7000 // images, 7, 2.0, 3]
     assert [trained[key] for key in keys] == [30, 20, 32, 1.0, 3]
-    assert (both.scale, both.tune["scale"], both.seeds) == ("30", "tiny", [3, 4, 5])
+    assert (both.scale, both.tune.scale, both.seeds) == ("30", "tiny", [3, 4, 5])
     write(both, tmp_path / "plan.json")
     assert read(tmp_path / "plan.json") == both
     assert len({both.id, rounds.id, tiny.id}) == 3
@@ -397,7 +397,7 @@ def test_a_key_of_the_sweep_has_one_value(word: str) -> None:
 def test_a_view_that_is_not_scored_is_refused_before_anything_runs() -> None:
     with pytest.raises(UserError, match=r"scored with metrics\.trained=true alone"):
         planned("tune=grid", "tune.view=trained")
-    assert planned("tune=grid", "tune.view=trained", "metrics.trained=true").tune["view"] == "trained"
+    assert planned("tune=grid", "tune.view=trained", "metrics.trained=true").tune.view == "trained"
 
 
 def test_what_a_command_says_is_not_scaled() -> None:
@@ -437,5 +437,5 @@ def test_points_of_a_limited_grid_are_spread_over_it() -> None:
 
 
 def test_there_are_never_more_workers_than_trials() -> None:
-    assert planned("seed=0,1", "workers.count=1000").workers["count"] == 2
-    assert planned("seed=0,1", "workers.count=1").workers["count"] == 1
+    assert planned("seed=0,1", "workers.count=1000").workers.count == 2
+    assert planned("seed=0,1", "workers.count=1").workers.count == 1

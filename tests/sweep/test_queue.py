@@ -1,5 +1,6 @@
 """The queue: what a slot's trials say of it, who may claim, winners, and what two commands at once leave."""
 
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from socket import gethostname
@@ -188,7 +189,7 @@ def test_a_search_in_which_every_point_diverged_has_no_winner(plan: Plan) -> Non
 
 @pytest.mark.parametrize("partial", [False, True])
 def test_a_point_without_a_result_leaves_no_winner_unless_a_part_is_enough(plan: Plan, partial: bool) -> None:
-    plan = plan._replace(tune={**plan.tune, "partial": partial})
+    plan = plan._replace(tune=replace(plan.tune, partial=partial))
     queue = opened(plan)
     crash_last(queue)
     queue.refresh()
@@ -220,7 +221,7 @@ def crash_last(queue: Queue) -> None:
 @pytest.fixture
 def partial(plan: Plan) -> Plan:
     """The plan with tune.partial: its final trials are trained before every point has a result."""
-    return plan._replace(tune={**plan.tune, "partial": True})
+    return plan._replace(tune=replace(plan.tune, partial=True))
 
 
 def done(queue: Queue, value: float, result: dict[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 import io
 import time
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -87,7 +88,7 @@ def test_what_is_left_goes_by_rounds_and_not_by_those_of_an_earlier_command(queu
 
 
 def test_what_is_left_of_a_search_counts_the_rounds_of_each_tuning_seed(plan: Plan) -> None:
-    plan = plan._replace(tune={**plan.tune, "seeds": 2})
+    plan = plan._replace(tune=replace(plan.tune, seeds=2))
     queue = Queue(plan)
     queue.prepare()
     view = View(plan)
@@ -185,7 +186,7 @@ def test_the_end_says_that_a_point_without_a_result_leaves_no_winner(
 
 
 def test_a_winner_of_a_part_of_its_points_is_marked(plan: Plan, capsys: pytest.CaptureFixture) -> None:
-    queue = Queue(plan._replace(tune={**plan.tune, "partial": True}))
+    queue = Queue(plan._replace(tune=replace(plan.tune, partial=True)))
     queue.prepare()
     advance(queue, [0.4, 0.6, "it broke", 0.75, 0.77])
     assert summary.conclude(queue, track=False) == 1

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,7 +86,7 @@ def test_a_trial_that_fails_says_why(
 
 
 def three(plan: Plan) -> tuple[Queue, Plan]:
-    plan = plan._replace(workers={**plan.workers, "stack": 3})
+    plan = plan._replace(workers=replace(plan.workers, stack=3))
     queue = Queue(plan)
     queue.prepare()
     return queue, plan
@@ -218,7 +219,7 @@ def test_points_of_another_scale_train_apart_from_final_trials(plan: Plan) -> No
     over = plan.groups[0]._replace(setting="over", points=[{"train.lr": 0.1}], tries=1)
     for search, expected in ((None, {False, True}), (few, {True})):
         groups = [group._replace(search=search) for group in (plan.groups[0], over)]
-        plan = plan._replace(id=f"{len(expected):016}", groups=groups, workers={**plan.workers, "stack": 4})
+        plan = plan._replace(id=f"{len(expected):016}", groups=groups, workers=replace(plan.workers, stack=4))
         queue = Queue(plan)
         queue.prepare()
         point = queue.claim(plan.searched(0))  # of the second group, whose final trials are then ready
@@ -230,7 +231,7 @@ def test_points_of_another_scale_train_apart_from_final_trials(plan: Plan) -> No
 
 def test_the_best_round_counts_in_searches_alone(plan: Plan) -> None:
     """A final trial's would be chosen on test data."""
-    best = plan._replace(tune={**plan.tune, "round": "best"})
+    best = plan._replace(tune=replace(plan.tune, round="best"))
     result = pflsweep.run(["train.rounds=1", "partition.clients=4", "tracking=none"])
     columns = {"personal_accuracy": [0.5, 0.9, 0.7], "personal_validation_accuracy": [0.3, 0.6, 0.4]}
     result.rounds = pd.concat([result.rounds] * 3).assign(**columns)
@@ -247,7 +248,7 @@ def test_a_search_without_validation_rows_says_so(plan: Plan) -> None:
     with pytest.raises(UserError, match=r"training rows times tune\.validation \(0\.2\) round to none"):
         outcome(result, plan, Job(0, False, 0))
     with pytest.raises(UserError, match=r"tune\.view is trained, but fedavg has no such model"):
-        outcome(result, plan._replace(tune={**plan.tune, "view": "trained"}), Job(0, True, 0))
+        outcome(result, plan._replace(tune=replace(plan.tune, view="trained")), Job(0, True, 0))
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, Locked("another process has it")], ids=["Ctrl-C", "busy"])
@@ -322,7 +323,7 @@ def test_a_worker_that_lost_its_lease_stops_after_its_round_and_tracks_nothing_m
 
 @pytest.mark.parametrize("folder", ["here", "gone"])
 def test_a_superseded_final_trial_is_named_in_its_record(folder: str, plan: Plan) -> None:
-    plan = plan._replace(tune={**plan.tune, "partial": True})
+    plan = plan._replace(tune=replace(plan.tune, partial=True))
     record = create(plan.runs)
     if folder == "gone":
         shutil.rmtree(record.folder)

@@ -1,6 +1,6 @@
 """docs/keys.md says what the keys' declarations and conf/ say today."""
 
-from pflsweep.config.options import rules
+from pflsweep.config.options import rules, sweep_rules
 from tools import keys_page
 
 
@@ -11,6 +11,6 @@ def test_the_page_is_current() -> None:
 
 def test_each_key_has_a_line_with_a_meaning() -> None:
     lines = keys_page.page().splitlines()
-    for key, rule in rules().items():
+    for key, rule in {**rules(), **sweep_rules()}.items():
         assert rule.meaning
         assert sum(line.startswith(f"| `{key}` |") for line in lines) == 1

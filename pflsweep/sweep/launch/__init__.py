@@ -15,9 +15,9 @@ def run(queue: Queue, launcher: Launcher) -> None:
     plan = queue.plan
     if not _is_basic(launcher):
         hydra_launcher.run(plan, launcher)
-    elif plan.workers["backend"] == "dask":
+    elif plan.workers.backend == "dask":
         dask.run(queue)
-    elif plan.workers["count"] == 1:
+    elif plan.workers.count == 1:
         work(plan)
     else:
         processes.run(plan, queue)
@@ -28,12 +28,12 @@ def check(plan: Plan, launcher: Launcher) -> None:
     a Dask cluster are elsewhere.
     """
     if is_here(plan, launcher):
-        processes.check_count(plan.workers["count"])
+        processes.check_count(plan.workers.count)
 
 
 def is_here(plan: Plan, launcher: Launcher) -> bool:
     """Return whether the workers of a plan are started on this machine."""
-    return _is_basic(launcher) and plan.workers["backend"] == "processes"
+    return _is_basic(launcher) and plan.workers.backend == "processes"
 
 
 def _is_basic(launcher: Launcher) -> bool:

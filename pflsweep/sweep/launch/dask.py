@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from socket import gethostname
 from typing import Any
 from uuid import uuid4
@@ -34,7 +35,7 @@ def run(queue: Queue) -> None:
         from distributed.comm import CommClosedError
     except ImportError as error:
         raise UserError("workers.backend=dask needs Dask: pip install distributed.") from error
-    address, count = plan.workers["address"], plan.workers["count"]
+    address, count = plan.workers.address, plan.workers.count
     try:
         client = Client(address, timeout="10s")
     except (OSError, TimeoutError, ValueError) as error:
@@ -42,7 +43,7 @@ def run(queue: Queue) -> None:
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # we say ourselves that it has gone
     with client, interruptible() as pressed:  # Dask's own callbacks may swallow a KeyboardInterrupt
         _require_worker(client, pressed)
-        shared = plan._replace(workers={**plan.workers, "count": min(count, _most_on_a_machine(client))})
+        shared = plan._replace(workers=replace(plan.workers, count=min(count, _most_on_a_machine(client))))
         while True:
             names = [uuid4().hex for _ in range(count)]
             tasks = [

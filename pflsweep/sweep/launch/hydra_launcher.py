@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ def run(plan: Plan, launcher: Launcher) -> None:
     """Train as jobs of hydra/launcher=joblib, submitit_slurm, ...; the plan reaches them as a file."""
     folder = plan.folder
     file = folder / "plans" / f"{plan.id}.json"
-    jobs = [[f"+{JOB}='{number}:{file}'"] for number in range(plan.workers["count"])]
+    jobs = [[f"+{JOB}='{number}:{file}'"] for number in range(plan.workers.count)]
     if type(launcher).__name__ == "SlurmLauncher":  # a job has cores of its own
-        plan = plan._replace(workers={**plan.workers, "count": 1})
+        plan = plan._replace(workers=replace(plan.workers, count=1))
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         before = os.umask(0o077)  # a storage's address may have a password

@@ -104,14 +104,14 @@ def run(plan: Plan, queue: Queue) -> None:
     Raises KeyboardInterrupt on Ctrl-C and SIGTERM, DiskFull when a worker does, and what a worker has raised if all
     have raised.
     """
-    count = plan.workers["count"]
+    count = plan.workers.count
     shares = {name: os.environ.get(name, str(threads_each(count))) for name in THREADS}
     with TemporaryDirectory() as folder, ExitStack() as killing:
         file = Path(folder) / "plan.json"
         write(plan, file)
 
         def start(number: int) -> Worker:
-            worker = Worker(number, file, {**os.environ, **shares}, plan.workers["heartbeat"])
+            worker = Worker(number, file, {**os.environ, **shares}, plan.workers.heartbeat)
             killing.callback(worker.kill)  # on a second Ctrl-C, or a bug; of one that has ended nothing is left to kill
             return worker
 

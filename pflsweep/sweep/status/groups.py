@@ -70,7 +70,7 @@ def winners(queue: Queue) -> pd.DataFrame:
                 "setting": group.setting or NONE,
                 "points": queue.plan.points(g),
                 "best": f"{point}{mark}" if elected else "no winner",
-                f"on {queue.plan.tune['split']}": f"{100 * (now.best or 0):.1f}" if elected else NONE,
+                f"on {queue.plan.tune.split}": f"{100 * (now.best or 0):.1f}" if elected else NONE,
                 "final, on test": f"{spread(now.final)}{mark}" if elected and now.final else NONE,
             })  # fmt: skip
     return pd.DataFrame(lines)
@@ -102,7 +102,7 @@ def no_winner(queue: Queue) -> list[str]:
             continue
         n = len(reasons)
         what = f"{n} of {group.tries} points {'has' if n == 1 else 'have'} no result ({reasons[0]})"
-        if queue.plan.tune["partial"]:
+        if queue.plan.tune.partial:
             lines.append(f"{group.name}:{PARTIAL} {what}; the winner was elected among the others (tune.partial=true)")
         else:
             lines.append(

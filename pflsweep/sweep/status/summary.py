@@ -54,7 +54,7 @@ def forecast(plan: Plan) -> str:
         table, ways = _costs(plan, left)
     except UserError:  # data that cannot be read: the trial says so
         return ""
-    workers = plan.workers["count"]
+    workers = plan.workers.count
     seconds = _sum(table["seconds"]) / workers
     if math.isnan(seconds) or seconds < LONG:
         return ""
@@ -75,7 +75,7 @@ def _costs(plan: Plan, left: "list[Left]") -> "tuple[pd.DataFrame, Counter[str]]
     for g, (group, untrained) in enumerate(zip(plan.groups, left, strict=True)):
         configs = untrained.all
         count = group.tries * len(plan.tuning_seeds) + len(plan.seeds)
-        rate, how = cost.speed(group.config, speeds, plan.workers["count"])
+        rate, how = cost.speed(group.config, speeds, plan.workers.count)
         ways[how] += 1
         lines.append({
             "method": group.method,
@@ -108,7 +108,7 @@ def _searches(plan: Plan, left: "list[Left]", told: "list[Ledger]") -> str:
     again = sum(trained.searched_otherwise(plan, group, told) for group in open_)
     trials = sum(len(points) for _, points in pairs)
     said = (
-        f"Searches at scale {plan.tune['scale'] or plan.scale}: {len(pairs) - len(open_)} of {len(pairs)} are trained "
+        f"Searches at scale {plan.tune.scale or plan.scale}: {len(pairs) - len(open_)} of {len(pairs)} are trained "
         f"already, {len(open_)} are to be trained ({trials:,} trials)"
     )
     before = f", {again} of them again, since their setting was another then" if again else ""
@@ -134,7 +134,7 @@ def _time(seconds: float) -> str:
 
 
 def _total(plan: Plan, table: "pd.DataFrame", ways: Counter[str], searches: str) -> str:
-    workers, seeds, missing = plan.workers["count"], plan.seeds, ways.pop("unknown", 0)
+    workers, seeds, missing = plan.workers.count, plan.seeds, ways.pop("unknown", 0)
     known = _known(ways)
     said = [f"Speeds are those of {known}."] if known else []
     if "plain" in known:
@@ -197,13 +197,13 @@ def _name_failures(queue: Queue) -> int:
 def _chosen_on(plan: Plan) -> str:
     """How the winners were chosen."""
     tune = plan.tune
-    how = {"last": "the last round", "best": "the best round"}[tune["round"]]
-    if tune["split"] == "validation":
-        where = f"validation data ({tune['validation']:.0%} of each client's training rows); winners are trained on all"
+    how = {"last": "the last round", "best": "the best round"}[tune.round]
+    if tune.split == "validation":
+        where = f"validation data ({tune.validation:.0%} of each client's training rows); winners are trained on all"
     else:
         where = "TEST data, as the paper did: its numbers are optimistic"
-    scale = "" if tune["scale"] is None else f" at scale {tune['scale']}"
-    return f"best: the highest {tune['view']} accuracy in {how}{scale} on {where}."
+    scale = "" if tune.scale is None else f" at scale {tune.scale}"
+    return f"best: the highest {tune.view} accuracy in {how}{scale} on {where}."
 
 
 def records_of(queue: Queue) -> list["Record"]:
