@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pflsweep.config.compose import compose
+from pflsweep.config.options import Tune, Workers
 from pflsweep.sweep.plan import Group, Plan
 from pflsweep.sweep.search_space import axis
 
@@ -18,4 +19,4 @@ def plan(tmp_path: Path) -> Plan:
     tune = {"sampler": "grid", "split": "validation", "validation": 0.2, "view": "personal", "round": "last"}
     tune |= {"seeds": 1, "seed": 0, "points": None, "prune": "none", "partial": False, "scale": None}
     workers = {"count": 1, "stack": 1, "backend": "processes", "address": None, "storage": None, "heartbeat": 1}
-    return Plan("0" * 16, "a test", [group], [0, 1], tune, workers)
+    return Plan("0" * 16, "a test", [group], [0, 1], Tune.of(tune), Workers.of(workers))

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -233,13 +234,13 @@ def test_a_record_tells_what_cores_its_trial_had(monkeypatch: pytest.MonkeyPatch
         torch.set_num_threads(1)
 
 
-def test_points_cost_what_they_set() -> None:
+def test_points_cost_what_they_set(plan: Plan) -> None:
     config = compose([*SMALL, "algorithm=ditto", "train.epochs=2", "train.rounds=3"])
     grids = {"train.lr": [0.1, 0.2], "algorithm.own_epochs": [1, 6]}
     axes = {key: Axis(grid, None, False, "ours") for key, grid in grids.items()}
     points = [{key: value} for key, axis in axes.items() for value in axis.grid]
-    tune = {"split": "test", "seeds": 2}
-    plan = Plan("id", "name", [Group("", "ditto", config, axes, points, 4)], [0, 1, 2], tune, {"count": 1})
+    tune = replace(plan.tune, split="test", seeds=2)
+    plan = plan._replace(groups=[Group("", "ditto", config, axes, points, 4)], seeds=[0, 1, 2], tune=tune)
     images = cost.images(config)
     assert [cost.gradients(plan, job) / images for job in plan.jobs] == [4, 4, 3, 8, 2, 2, 2]
 

@@ -4,6 +4,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from scipy.stats import qmc
 
+from pflsweep.config.options import Tune
 from pflsweep.sweep.plan import Job, Plan
 from pflsweep.sweep.queue import Lease, Queue
 from pflsweep.sweep.sampling import AHEAD, FIRST, first_points, propose, sobol
@@ -27,7 +29,15 @@ SPACE: Space = {
         "algorithm.kind": {"grid": ["a", "b"]},
     }.items()
 }
-TPE = {"sampler": "tpe", "seed": 0}
+
+
+def tuned(sampler: str, seed: int = 0) -> Tune:
+    """A search's keys, as far as its points depend on them."""
+    known = {"points": None, "split": "validation", "validation": 0.2, "view": "personal", "round": "last", "seeds": 1}
+    return Tune.of({**known, "prune": "none", "sampler": sampler, "seed": seed})
+
+
+TPE = tuned("tpe")
 
 
 def bins(values: list[float], low: float, high: float, count: int) -> list[int]:
@@ -60,15 +70,15 @@ def test_whole_numbers_have_the_same_share_each_and_stay_in_their_range() -> Non
 
 
 def test_more_points_continue_fewer_and_methods_get_others() -> None:
-    tune = {"sampler": "random", "seed": 0}
+    tune = tuned("random")
     points = first_points(tune, SPACE, 20, "fedala cifar10")
     assert first_points(tune, SPACE, 11, "fedala cifar10") == points[:11]
-    assert first_points({"sampler": "tpe", "seed": 0}, SPACE, 20, "fedala cifar10") == points[:FIRST]
-    assert first_points({"sampler": "cmaes", "seed": 0}, SPACE, 20, "fedala cifar10") == []
+    assert first_points(TPE, SPACE, 20, "fedala cifar10") == points[:FIRST]
+    assert first_points(tuned("cmaes"), SPACE, 20, "fedala cifar10") == []
     for other in (
         first_points(tune, SPACE, 20, "pgfed cifar10"),
         first_points(tune, SPACE, 20, "fedala mnist"),
-        first_points({**tune, "seed": 1}, SPACE, 20, "fedala cifar10"),
+        first_points(tuned("random", 1), SPACE, 20, "fedala cifar10"),
     ):
         assert not {point["train.lr"] for point in other} & {point["train.lr"] for point in points}
 
@@ -85,7 +95,7 @@ def told(params: dict[str, Any], value: float | None = None, **user_attrs: Any) 
     )
 
 
-def searched(count: int, of: Callable[[dict[str, Any]], FrozenTrial], tune: dict[str, Any] = TPE) -> list[FrozenTrial]:
+def searched(count: int, of: Callable[[dict[str, Any]], FrozenTrial], tune: Tune = TPE) -> list[FrozenTrial]:
     """The trials of a search, one after another."""
     trials: list[FrozenTrial] = []
     first = first_points(tune, SPACE, count, "a")
@@ -96,7 +106,7 @@ def searched(count: int, of: Callable[[dict[str, Any]], FrozenTrial], tune: dict
 
 @pytest.mark.parametrize(("sampler", "count"), [("tpe", 30), ("cmaes", 80)])
 def test_proposals_learn_and_differ_between_methods(sampler: str, count: int) -> None:
-    tune = {"sampler": sampler, "seed": 0}
+    tune = tuned(sampler)
     trials = searched(count, lambda params: told(params, score(params)), tune)
     values = [trial.value or 0.0 for trial in trials]
     assert np.mean(values[-8:]) > np.mean(values[:8]) + 0.1
@@ -105,7 +115,7 @@ def test_proposals_learn_and_differ_between_methods(sampler: str, count: int) ->
 
 @pytest.mark.parametrize("sampler", ["tpe", "cmaes"])
 def test_a_proposal_depends_on_the_needed_results_alone(sampler: str) -> None:
-    tune = {"sampler": sampler, "seed": 0}
+    tune = tuned(sampler)
     trials = searched(20, lambda params: told(params, score(params)), tune)
     needed, others = trials[: 20 - AHEAD + 1], trials[20 - AHEAD + 1 :]
     proposed = propose(tune, SPACE, "a", trials, 20)
@@ -133,7 +143,7 @@ def test_what_diverged_is_avoided_and_what_crashed_says_nothing() -> None:
 @pytest.fixture
 def tpe(plan: Plan) -> Plan:
     """The plan with 16 points by TPE."""
-    tune = {**plan.tune, "sampler": "tpe"}
+    tune = replace(plan.tune, sampler="tpe")
     group = plan.groups[0]._replace(space=SPACE, points=first_points(tune, SPACE, 16, "fedavg"), tries=16)
     return plan._replace(tune=tune, groups=[group])
 

@@ -76,7 +76,7 @@ def test_a_search_at_another_scale_is_reused_as_long_as_it_is_of_the_same_settin
     ((cell, of),) = both.groups.items()
     before = small.groups[cell]
     assert (of["tried"], of["winner"], of["search_config"]) == (before["tried"], before["winner"], before["config"])
-    assert (of["config"]["train.rounds"], both.scale, both.tune.scale) == (2, "2", "1")
+    assert (of["config"]["train.rounds"], both.scale, both.tune["scale"]) == (2, "2", "1")
     assert len(list(Path("runs").glob("*/meta.json"))) == 3, "two points, and the final trial of two rounds"
     found = beside(map(Record, (file.parent for file in Path("runs").glob("*/meta.json"))))
     assert (len(found.trials), set(found.won.values())) == (2, {"the best of 2 points at scale 1 on validation data"})
