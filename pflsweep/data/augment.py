@@ -1,4 +1,4 @@
-"""Augmentation of training batches: whole batches at once, drawn from the batch's key, the same for every method."""
+"""Augmentation of whole training batches. Draws depend on the batch's key, so they are the same for every method."""
 
 import torch
 from torch import Tensor
@@ -6,15 +6,18 @@ from torch import Tensor
 from pflsweep.ops import random
 
 KINDS = ("none", "crop_flip")
-_OWN = 1 << 41  # what tells these draws from the dropout of the same step
-_PART = 8  # padding is a side / _PART: 4 pixels of 32, 8 of 64
+# Separates these draws from those of dropout in the same step.
+_OWN = 1 << 41
+# The padding is side // _PART pixels: 4 for 32, 8 for 64.
+_PART = 8
 
 
 def crop_flip(x: Tensor, keys: Tensor, black: Tensor) -> Tensor:
-    """Each image padded by an eighth of its side, cut back to its size at a random place, flipped in half of the cases.
+    """Return random crops of padded images, half of them flipped, as He et al. (CVPR 2016, section 4.2) do for CIFAR.
 
-    As He et al. (CVPR 2016, section 4.2) for CIFAR. x [C, B, channels, H, W]; keys [C] int64; black [channels, 1, 1]
-    what the padding is after normalisation -> x's shape. Row i of a client depends on its key and i alone.
+    Each image is padded by an eighth of its side and cropped to its size at a random place. x [C, B, channels, H, W];
+    keys [C] int64; black [channels, 1, 1] the normalised value of the padding -> x's shape. Row i of a client depends
+    on its key and i alone.
     """
     rows, channels, height, width = x.shape[1:]
     u = torch.func.vmap(lambda key: random.uniform(random.fold(key, _OWN), (rows, 3)))(keys).flatten(0, 1)
@@ -28,7 +31,7 @@ def crop_flip(x: Tensor, keys: Tensor, black: Tensor) -> Tensor:
 
 
 def _places(u: Tensor, side: int) -> Tensor:
-    """u [n] in [0, 1) -> [n, side] which line of the image each line of the crop is; outside is padding."""
+    """Return the image line of each line of a crop. u [n] in [0, 1) -> [n, side]; lines outside are padding."""
     reach = side // _PART
     shift = (u * (2 * reach + 1)).long() - reach
     return shift[:, None] + torch.arange(side, device=u.device)

@@ -1,4 +1,4 @@
-"""What a loader returns: one dataset as compact tensors, original training rows first."""
+"""Dataset and Rows: what a loader and a partition return."""
 
 import hashlib
 from typing import NamedTuple
@@ -10,30 +10,33 @@ from pflsweep.ops import random
 
 
 class Dataset(NamedTuple):
-    """A whole dataset. Rows [0, train) are the original training split, the others its test split."""
+    """A whole dataset as compact tensors. Rows [0, train) are the original training split, the others the test split.
+
+    A row of numbers is normalised when it is gathered: (x * scale - mean) / std. Texts are not normalised.
+    """
 
     name: str
-    x: Tensor  # [n, ...] uint8 (images, channels first), float32 (features) or int32 (texts); converted when gathered
+    x: Tensor  # [n, ...] uint8 (images, channels first), float32 (features) or int32 (token ids of texts, 0 is padding)
     y: Tensor  # [n] int64 class of each row
     train: int  # number of rows of the original training split
     classes: int
-    scale: float  # x.float() * scale is then shifted by mean and divided by std
+    scale: float
     mean: Tensor  # broadcastable to one row of x, e.g. [3, 1, 1]
-    std: Tensor
-    checksum: str  # of x and y: part of a trial's identity
-    owner: np.ndarray | None = None  # [n] natural client of each row, where the dataset has clients of its own
-    vocabulary: int | None = None  # of texts: x is int32 token ids below it, 0 is padding, and not normalised
-    augment: str = "none"  # what is done to training batches, see augment.py
-    owners: tuple[str, ...] = ()  # names of the natural clients 0, 1, .., where they have some
-    limit: int | None = None  # rows that were drawn of the whole dataset (data.limit), which numbers them anew
+    std: Tensor  # as mean
+    checksum: str  # of x, y and owner; part of a trial's identity
+    owner: np.ndarray | None = None  # [n] natural client of each row, where the dataset has natural clients
+    vocabulary: int | None = None  # texts only: all token ids are below it
+    augment: str = "none"  # augmentation of training batches, see augment.py
+    owners: tuple[str, ...] = ()  # names of the natural clients 0, 1, .., where they have names
+    limit: int | None = None  # data.limit, where only some rows were kept: their numbers are not those of the files
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one row, as a model sees it."""
+        """The shape of one row, as a model sees it."""
         return tuple(self.x.shape[1:])
 
     def part(self, limit: int, seed: int) -> "Dataset":
-        """At most `limit` of its rows, drawn; training and test keep their proportion. Its checksum is its own."""
+        """Return a dataset of at most `limit` rows, drawn from both splits in proportion, with another checksum."""
         if limit >= len(self.y):
             return self
         train = round(limit * self.train / len(self.y))
@@ -50,8 +53,8 @@ class Rows(NamedTuple):
     """A partition: for each client, the rows of the dataset that it trains on and is tested on."""
 
     train: list[np.ndarray]  # N arrays of int64 row numbers
-    test: list[np.ndarray]
-    group: np.ndarray | None = None  # [N] number or name of each client's cluster or domain, where there are some
-    checksum: str = ""  # of what they were cut by beside the config: part of a trial's identity, as the data's
-    accuracy: float | None = None  # of the model that learnt it, on the dataset's test split
-    validation: list[np.ndarray] | None = None  # rows that are held back, where a user says which; None: they are drawn
+    test: list[np.ndarray]  # as train
+    group: np.ndarray | None = None  # [N] number or name of each client's cluster or domain, where it has one
+    checksum: str = ""  # of inputs other than config and dataset (a file, an embedding); part of a trial's identity
+    accuracy: float | None = None  # of the embedder on the test split, where the partition was learnt
+    validation: list[np.ndarray] | None = None  # prescribed validation rows, as train; None: they are drawn

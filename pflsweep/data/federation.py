@@ -1,4 +1,4 @@
-"""A federation: one dataset on the training device, cut into clients."""
+"""A federation: one dataset on the training device, partitioned into clients."""
 
 from copy import copy
 
@@ -16,14 +16,15 @@ from pflsweep.util.errors import UserError
 class Federation:
     """N clients with train, validation and test rows of one dataset.
 
-    seed: of the trial. data_seed: of what is drawn of the data once, before training: validation and public rows,
-    clients that do not train, the rows of S- and G-acc.
-    keys: [N] the clients' keys for draws: a client keeps its key, and so its draws, wherever it stands in the list.
-    draw_keys: [N] int64, the same mixed with the seed, for draws inside lifted code.
+    seed: the trial's seed. data_seed: the seed of draws that are made once, before training: validation and public
+    rows, new clients, the rows of S- and G-acc.
+    keys: [N] the clients' keys for draws. A client keeps its key, and so its draws, at any position in the list.
+    draw_keys: [N] int64, the keys mixed with the seed, for draws inside lifted code.
     sizes: [N] training samples. labels: [N, K] class counts of the training rows. group, accuracy: as in Rows.
-    checksum: of the dataset and of what its partition was learnt from. targets: [N] the client whose validation and
-    test rows each client is given, its own where not `permuted`. chances: [N] how likely a client is in a round, to the
-    sum 1; None: all alike. cohorts, batches: those that a user prescribes, as in Prescribed; None: they are drawn.
+    checksum: that of the dataset, followed by that of the partition.
+    targets: [N] the client whose validation and test rows each client is given: itself, unless `permuted`.
+    chances: [N] each client's probability of participation, with sum 1; None: all are equal.
+    cohorts, batches: prescribed by the user, as in Prescribed; None: they are drawn.
     """
 
     def __init__(
@@ -44,7 +45,8 @@ class Federation:
         self.classes = dataset.classes
         self.keys = torch.tensor(range(self.clients) if keys is None else keys, dtype=torch.int64)
         self.draw_keys = torch.stack([random.tensor_key(seed, "client", int(key)) for key in self.keys])
-        self.padding = 0  # the row of the dataset that fills up short batches; masked, so any will do
+        # the row of the dataset that fills up short batches; it is masked, so any row will do
+        self.padding = 0
         self._public: dict[float, np.ndarray] = {}
         self._x, self._y = dataset.x.to(device), dataset.y.to(device)
         self._mean = (dataset.mean.to(dtype)).to(device)
@@ -60,7 +62,10 @@ class Federation:
         self.labels = torch.from_numpy(self.counts("train"))
 
     def _split(self, rows: Rows, validation: float) -> dict[str, list[np.ndarray]]:
-        """Take each client's validation rows out of its training rows."""
+        """Return the clients' rows by split, with validation rows drawn from the training rows unless prescribed.
+
+        validation: the share of each client's training rows. Raises UserError where a client has no training rows.
+        """
         split: dict[str, list[np.ndarray]] = {"train": [], "validation": [], "test": list(rows.test)}
         for i, own in enumerate(rows.train):
             if not len(own):
@@ -79,7 +84,7 @@ class Federation:
         return split
 
     def only(self, ids: np.ndarray) -> "Federation":
-        """Some of its clients, with their keys; the dataset is shared."""
+        """Return the federation of some of its clients, with their keys. The dataset is shared. ids: [n] positions."""
         some = copy(self)
         some.clients, some.targets, some._public = len(ids), list(range(len(ids))), {}
         some.keys, some.draw_keys, some.sizes, some.labels = (
@@ -90,9 +95,9 @@ class Federation:
         return some
 
     def newcomers(self, count: int) -> tuple["Federation", "Federation | None"]:
-        """(The federation without `count` random clients, these), which are new to what the others train together.
+        """Return (the federation without `count` random clients, a federation of these new clients, None for 0).
 
-        Raises UserError where nobody is left to train.
+        Raises UserError where no client is left to train.
         """
         if count >= self.clients:
             raise UserError(f"data.new is {count}: it must be below the {self.clients} clients, as some have to train.")
@@ -102,9 +107,10 @@ class Federation:
         return (self.only(kept), self.only(new)) if count else (self, None)
 
     def permuted(self, shuffle: int) -> "Federation":
-        """Out-of-local targets (FedFomo, section 4.2): validation and test rows change hands among clients.
+        """Return the federation with validation and test rows permuted among clients: out-of-local targets.
 
-        A method's holdout goes with them, see Data.holdout; training rows stay. shuffle: a number of the permutation.
+        FedFomo, section 4.2. Training rows stay; a method's holdout is permuted too, see ClientData.holdout. shuffle:
+        the number of the permutation.
         """
         other = copy(self)
         order = self.keys.argsort()
@@ -117,16 +123,16 @@ class Federation:
         return other
 
     def counts(self, split: str) -> np.ndarray:
-        """[N, K] int64: samples of each client in each class."""
+        """Return the number of samples of each client in each class, [N, K] int64."""
         return label_counts(self.rows[split], self.dataset.y.numpy(), self.classes)
 
     def statistics(self) -> dict[str, float]:
-        """The partition's training rows in a few numbers, and the accuracy of the embedder where one made it."""
+        """Return summary statistics of the training rows, and the embedder's accuracy where the partition has one."""
         learnt = {} if self.accuracy is None else {"embedder_accuracy": self.accuracy}
         return {**summary(self.counts("train")), **learnt}
 
     def gather(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows of the dataset by number [...] -> x [..., *shape], normalised where it is no text; y [...]."""
+        """Return rows of the dataset by number [...]: x [..., *shape], normalised unless it is text, and y [...]."""
         if self.dataset.vocabulary is not None:
             return self._x[index], self._y[index]
         x = self._x[index].to(self.dtype)
@@ -135,14 +141,16 @@ class Federation:
         return x.sub_(self._mean).div_(self._std), self._y[index]
 
     def augmented(self, x: Tensor, keys: Tensor) -> Tensor:
-        """Training rows x [C, B, *shape] of C clients, as dataset.augment says; keys [C] int64 of their step."""
+        """Return training rows x [C, B, *shape], augmented as dataset.augment says. keys: [C] int64, of this step."""
         if self.dataset.augment == "none":
             return x
         return crop_flip(x, keys, -self._mean / self._std)
 
     def public(self, share: float) -> np.ndarray:
-        """A class-uniform draw from all clients' n training rows, sorted: round(share * n / K) of each class, at least
-        one and at most what there is (share = 0: none). A larger draw contains a smaller one.
+        """Return a sorted draw from all clients' n training rows, of round(share * n / K) rows of each class.
+
+        At least one row of a class is drawn, and at most all (none for share = 0). A larger share contains the rows of
+        a smaller one.
         """
         if share not in self._public:
             rows = np.unique(np.concatenate(self.rows["train"]))

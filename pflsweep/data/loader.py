@@ -1,4 +1,4 @@
-"""The handle through which methods see their clients' data, in batches."""
+"""ClientData: the data of a chunk of clients, in batches, as methods see it."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -20,11 +20,12 @@ from pflsweep.ops import random
 from pflsweep.ops.vmap import tree_map
 from pflsweep.util.errors import UserError
 
-_ONCE = 1 << 24  # values up to which a client's data are converted once rather than by the batch: 64 MB
+# A client's data of up to so many values (64 MB) are converted once instead of batch by batch.
+_ONCE = 1 << 24
 
 
 class Member(NamedTuple):
-    """Whose data they are, and in which round of its federation."""
+    """A client of a federation in one round."""
 
     federation: Federation
     client: int
@@ -36,10 +37,10 @@ class Member(NamedTuple):
 
 
 class ClientData:
-    """The data of a chunk of clients in one round. Batches have the chunk in front: x [C, B, ...], mask [C, B].
+    """The data of a chunk of clients in one round. The first dimension of a batch is the client: x [C, B, ...].
 
     Iterate it at cohort level only, never inside @per_client. Every stream of batches is a function of (seed, purpose,
-    stream, round, client key): asking twice gives the same batches, and all methods see the same ones.
+    stream, round, client key): a second iteration gives the same batches, and all methods see the same ones.
     """
 
     def __init__(
@@ -51,11 +52,14 @@ class ClientData:
         rows: dict[str, list[np.ndarray]],
         batching: Batching,
     ) -> None:
-        self._served = np.zeros(len(members), dtype=np.int64)  # shared with its holdouts
-        self._private: list[tuple[Tensor, Tensor, list]] = []  # so too: of each private batch (live, rate, looks)
-        self._passes = count()  # and over private data
+        # these three are shared with the handles that `_with` derives: samples trained on so far by client, (live,
+        # rate, looks) of each private batch, and the number of the next pass over private data
+        self._served = np.zeros(len(members), dtype=np.int64)
+        self._private: list[tuple[Tensor, Tensor, list]] = []
+        self._passes = count()
         self._held: dict[float, tuple[ClientData, ClientData]] = {}
-        self._members, self._federation = members, members[0].federation  # where their rows and device are the same
+        # the federations of joined members share the dataset and the device, so the first one serves all
+        self._members, self._federation = members, members[0].federation
         self._rows, self._batch, self._large, self._purpose, self._batching = rows, batch, large, purpose, batching
 
     @classmethod
@@ -70,15 +74,21 @@ class ClientData:
         purpose: str = "train",
         batching: Batching = DEFAULT,
     ) -> "ClientData":
-        """The handle of some clients in one round."""
+        """Return the data of some clients of a federation in one round.
+
+        batch: rows of a mini-batch. large: rows of a batch that is not trained on. purpose: separates the draws of this
+        use from those of others.
+        """
         rows = {split: [rows[i] for i in ids] for split, rows in federation.rows.items()}
         return cls([Member(federation, i, round) for i in ids], batch, large, purpose, rows, batching)
 
     @classmethod
     @contextmanager
     def joined(cls, parts: list["ClientData"]) -> Iterator["ClientData"]:
-        """The clients of several as those of one, who may be of federations that differ in partition and seed. What has
-        been trained is counted in each. Raises ValueError where they are not of one dataset, or cut otherwise.
+        """Yield the clients of several ClientData as one. Their federations may differ in partition and seed.
+
+        At the end each part has counted the samples that its clients were trained on. Raises ValueError where the parts
+        have different datasets, or are cut into different batches.
         """
         sets = [d._federation.dataset for d in parts]
         cuts = {(d._batch, d._large, d._purpose, d._batching) for d in parts}
@@ -95,7 +105,7 @@ class ClientData:
 
     @property
     def trained(self) -> int:
-        """Samples in the batches of `train` and `batches` so far: what images/s counts."""
+        """The number of samples in the batches of `train` and `batches` so far, which images/s is computed from."""
         return int(self._served.sum())
 
     @property
@@ -104,16 +114,16 @@ class ClientData:
         return torch.tensor([len(own) for own in self._rows["train"]], device=self._federation.device)
 
     def train(self, epochs: int, stream: str = "epochs") -> Iterator[Batch]:
-        """Mini-batches of `epochs` epochs, in the order and cut that `batching` says."""
+        """Return the mini-batches of `epochs` epochs, ordered and cut as `batching` says."""
         orders = [self._shuffled(c, epochs, stream) for c in range(len(self._members))]
         self._served += [sum(map(len, order)) for order in orders]
         return self._batches(orders, stream)
 
     def batches(self, count: int, epochs: int, stream: str = "epochs") -> Iterator[tuple[Batch, ...]]:
-        """Like `train`, but each step gives `count` consecutive, disjoint batches of one shuffle (Per-FedAvg).
+        """Return groups of `count` consecutive, disjoint mini-batches of one shuffle (Per-FedAvg), else as `train`.
 
-        A client with too few samples for disjoint ones splits what it has; with one sample it reuses it. A last group
-        of fewer than `count` samples is dropped.
+        A group with too few rows for full batches is split evenly. A client with fewer than `count` samples reuses
+        them; for other clients a last group of fewer than `count` samples is dropped.
         """
         orders = [self._grouped(c, count, epochs, stream) for c in range(len(self._members))]
         self._served += [sum(len(rows) for group in order for rows in group) for order in orders]
@@ -121,9 +131,9 @@ class ClientData:
         return zip(*columns, strict=True)
 
     def sample(self, share: float, stream: str, block: bool = False) -> Iterator[Batch]:
-        """ceil(share * n) training rows, drawn once for a round and stream, in large batches that `cut` makes small.
+        """Return ceil(share * n) training rows, drawn once for a round and stream, in large batches for `cut`.
 
-        block: they are a block of the rows in their order for training, from a place that is drawn.
+        block: the rows are consecutive in the order of the first epoch, from a start that is drawn.
         """
         size = max(self._large // self._batch, 1) * self._batch
         order = []
@@ -135,21 +145,21 @@ class ClientData:
         return self._batches(order, stream)
 
     def cut(self, batch: Batch) -> Iterator[Batch]:
-        """A large batch as mini-batches in its order, without key."""
+        """Yield the mini-batches of a large batch, in order and without key."""
         for start in range(0, batch.y.shape[1], self._batch):
             part = slice(start, start + self._batch)
             mask = None if batch.mask is None else batch.mask[:, part]
             yield Batch(batch.x[:, part], batch.y[:, part], mask, None if mask is None else mask.any(1), None)
 
     def mean(self, fn: Callable, *args: Any, split: str = "train") -> Any:
-        """Mean over all samples of a split of fn(*args, batch), which returns means over its batch; [C, ...] each.
+        """Return the mean of fn(*args, batch) over all samples of a split, [C, ...] each.
 
-        fn is lifted (@per_client); batches are large and without key: no dropout. Every client needs samples in the
-        split.
-        Batches are drawn, since datasets may be sorted by class and batch norm sees which samples are together.
+        fn: lifted (@per_client), returns means over its batch. Batches are large and without key: no dropout. Raises
+        ValueError where a client has no samples in the split.
         """
         if not all(len(own) for own in self._rows[split]):
             raise ValueError(f"a client has no samples in '{split}': there is no mean")
+        # shuffled, since a dataset may be sorted by class and batch norm depends on which samples are in a batch
         drawn = [self._generator(c, f"mean/{split}").permutation(own) for c, own in enumerate(self._rows[split])]
         order = [pieces(own, self._large) for own in drawn]
         sizes = torch.tensor([len(own) for own in self._rows[split]], dtype=torch.float64)
@@ -162,21 +172,22 @@ class ClientData:
         return total
 
     def rows(self) -> Iterator[Batch]:
-        """Each training row once, in large batches without key: neither dropout nor augmentation."""
+        """Return each training row once, in large batches without key: neither dropout nor augmentation."""
         return self._batches([pieces(own, self._large) for own in self._rows["train"]], None)
 
     def rating(self, stream: str) -> Iterator[Batch]:
-        """Each training row once, in batches as `train` cuts them and augmented as there, but without key (no dropout),
-        and not counted as training: for code that rates models on what its loader augments.
+        """Return one epoch of `train`, augmented as there, but without key (no dropout) and not counted as training.
+
+        For variants of authors' code that rate models on augmented batches.
         """
         orders = [self._shuffled(c, 1, stream) for c in range(len(self._members))]
         return (batch._replace(key=None) for batch in self._batches(orders, stream))
 
     def holdout(self, fraction: float) -> tuple["ClientData", "ClientData"]:
-        """A method's own split of the training data, the same in every round: (rest, ceil(fraction * n) rows).
+        """Return a split of the training data for a method, the same in every round: (rest, ceil(fraction * n) rows).
 
-        At least one sample is left; a client with a single one has it in both. Where the federation's targets are
-        permuted the held rows are those that the target client holds out, which nobody trains on.
+        The rest has at least one sample; a client with a single sample has it in both parts. Where the federation's
+        targets are permuted, the held rows are those of the target client, which no client trains on.
         """
         if fraction not in self._held:
             parts = [_parted(who, own, fraction) for who, own in zip(self._members, self._rows["train"], strict=True)]
@@ -189,15 +200,13 @@ class ClientData:
         return self._held[fraction]
 
     def test(self) -> "ClientData":
-        """Return these clients with their test rows in the place of training rows, for variants of code that trains on
-        test rows.
-        """
+        """Return these clients with their test rows as training rows, for variants of code that trains on test rows."""
         return self._with([np.sort(rows) for rows in self._rows["test"]])
 
     def public(self, share: float) -> tuple["ClientData", "ClientData"]:
-        """The training data beside a public set, Federation.public: (own rows that stay private, these and the set).
+        """Return (each client's training rows that are not public, these and the public set), see Federation.public.
 
-        A client whose rows are all public has no private ones: it can be iterated, but has no mean.
+        Where all rows of a client are public, the first part can be iterated but has no mean.
         """
         rows = [
             (own, who.federation.public(share)) for own, who in zip(self._rows["train"], self._members, strict=True)
@@ -206,12 +215,12 @@ class ClientData:
         return self._with(private), self._with([np.union1d(own, public) for own, public in rows])
 
     def poisson(self, clip: float, noise: float) -> Poisson:
-        """The same training data for DP-SGD."""
+        """Return the same training data in the batches of DP-SGD. clip, noise: as in methods.task.Private."""
         return Poisson(self, clip, noise)
 
     @property
     def spent(self) -> Spent:
-        """The private training of each client so far."""
+        """The private training of each client so far, for the privacy accountant."""
         steps, looks = (torch.zeros(len(self._members), dtype=torch.int64) for _ in range(2))
         rate = torch.zeros(len(self._members), dtype=torch.float64)
         for live, own, taken in self._private:
@@ -226,20 +235,21 @@ class ClientData:
         data._served, data._private, data._passes = self._served, self._private, self._passes
         return data
 
-    # Orders: for each client a list of index arrays, one a batch
+    # An order is, for each client, a list of index arrays, one for each batch.
 
     def _generator(self, c: int, stream: str, *more: int) -> np.random.Generator:
         who = self._members[c]
         return random.generator(who.federation.seed, f"{self._purpose}/{stream}", who.round, who.key, *more)
 
     def _order(self, c: int, stream: str, epoch: int) -> np.ndarray:
-        """Return a client's training rows in the order of an epoch."""
+        """Return a client's training rows in the order of an epoch. c: its position in the chunk."""
         who = self._members[c]
 
         def generator(*epoch: int) -> np.random.Generator:
             if epoch:
                 return self._generator(c, stream, *epoch)
-            return random.generator(who.federation.seed, "order", who.key)  # without stream and round: of the trial
+            # keyed by neither stream nor round, so the order is the same in the whole trial
+            return random.generator(who.federation.seed, "order", who.key)
 
         return self._batching.order(self._rows["train"][c], generator, epoch)
 
@@ -255,7 +265,7 @@ class ClientData:
             for group in self._batching.cut(order, count * self._batch):
                 if len(group) >= count:
                     groups.append(np.array_split(group, count))
-                elif len(order) < count:  # fewer samples than batches: reuse them
+                elif len(order) < count:  # the client has fewer samples than batches: reuse them
                     groups.append([group[k % len(group)][None] for k in range(count)])
             return groups
 
@@ -264,11 +274,11 @@ class ClientData:
         return [flat[start : start + count] for start in range(0, len(flat), count)]
 
     def _as_prescribed(self, c: int, stream: str, drawn: list[np.ndarray]) -> list[np.ndarray]:
-        """Return the batches that a user prescribes for a client's turn, else those that are drawn.
+        """Return the batches that the user prescribes for a client in this round, or else `drawn`.
 
-        Prescribed are the batches of the stream that local training takes; a client without some is in no cohort, and
-        asked by a study. Raises UserError where they are not as many as are drawn, too large, or of rows that the
-        method does not train on.
+        Only the stream of local training has prescribed batches. A client without any is in no cohort, but a study may
+        train it. Raises UserError where their number differs from that of the drawn ones, where one is too large, and
+        on rows that the method does not train on.
         """
         who = self._members[c]
         place = (who.round, who.client)
@@ -304,10 +314,10 @@ class ClientData:
             yield self._padded([o[step] if step < len(o) else NONE for o in orders], key)
 
     def _of_one(self, order: list[np.ndarray], keys: Any) -> Iterator[Batch]:
-        """Batches of a chunk's only client, x [1, B, ...], y [1, B].
+        """Yield the batches of a chunk's only client, x [1, B, ...], y [1, B].
 
-        Those of training, which have a key, are augmented, and cut from its data converted once where these are not too
-        large and are used about once at least.
+        Training batches, which have a key, are augmented. If they have at least as many rows as the client, its data
+        are converted once and the batches are cut from the result, unless the data are too large.
         """
         rows = np.concatenate(order) if order else NONE
         own = len(self._rows["train"][0])
@@ -328,7 +338,7 @@ class ClientData:
         return self._federation.gather(torch.from_numpy(rows).to(self._federation.device))
 
     def _padded(self, rows: list[np.ndarray], key: Tensor | None, live: Tensor | None = None) -> Batch:
-        """live: which clients have a batch; None: those that have rows for it."""
+        """Return a batch of each client's rows, padded to the longest. live: as in Batch; None: clients with rows."""
         device = self._federation.device
         sizes = torch.tensor([len(r) for r in rows])
         index = np.full((len(rows), max(1, int(sizes.max()))), self._federation.padding, dtype=np.int64)
@@ -340,14 +350,14 @@ class ClientData:
         return Batch(x, y, mask, (sizes > 0 if live is None else live).to(device), key)
 
     def _keys(self, stream: str, steps: int) -> Tensor:
-        """[steps, C] int64: a key for each step of a stream and each client."""
+        """Return a key for each step of a stream and each client, [steps, C] int64."""
         name = f"{self._purpose}/{stream}"
         keys = [random.tensor_key(who.federation.seed, name, who.round, who.key) for who in self._members]
         return random.fold(torch.stack(keys), torch.arange(steps)[:, None]).to(self._federation.device)
 
 
 def _parted(who: Member, own: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
-    """A client's rows as (rest, held)."""
+    """Return a client's rows as (rest, held), see ClientData.holdout."""
     shuffled = random.generator(who.federation.seed, "holdout", who.key).permutation(own)
     take = min(int(np.ceil(fraction * len(own) - 1e-9)), max(1, len(own) - 1))
     return np.sort(shuffled[take:] if len(own) > take else shuffled), np.sort(shuffled[:take])

@@ -1,4 +1,4 @@
-"""Which clients are in a round, and how likely each is: all methods under one seed see the same cohorts."""
+"""Draw the cohort of a round. All methods with the same seed see the same cohorts."""
 
 import numpy as np
 import torch
@@ -8,12 +8,14 @@ from pflsweep.data.federation import Federation
 from pflsweep.ops.random import generator
 
 KINDS = ("uniform", "size", "dirichlet", "fixed")
-_LEAST = 1e-9  # so that everybody can be drawn where only a few others are left
+# The smallest probability: a cohort can be filled even where few clients have a larger one.
+_LEAST = 1e-9
 
 
 def cohort(federation: Federation, size: int, round: int, kind: str) -> Tensor:
-    """Return a round's cohort [size], in the order of the clients' keys: the prescribed one, or one that is drawn from
-    keys, so that labels do not matter. kind: one of KINDS.
+    """Return the cohort of a round, [size] client numbers: the prescribed one if there is one, else a draw.
+
+    Draws are made in the order of the clients' keys, so the numbering of clients does not matter. kind: one of KINDS.
     """
     if federation.cohorts is not None:
         return torch.from_numpy(federation.cohorts[round - 1])
@@ -27,10 +29,11 @@ def cohort(federation: Federation, size: int, round: int, kind: str) -> Tensor:
 
 
 def participation_probabilities(federation: Federation, kind: str, alpha: float) -> np.ndarray | None:
-    """Return each client's probability [N], to the sum 1; None where all are alike.
+    """Return each client's probability of participation, [N] with sum 1; None where all are equal.
 
-    size: in proportion to the training samples. dirichlet: Dir(alpha), whose gamma draws are keyed by client; the
-    smaller alpha, the fewer clients make up most cohorts. fixed: alike; the first round's cohort is every round's.
+    kind: `size` is in proportion to the training samples; `dirichlet` is Dir(alpha), with gamma draws keyed by client
+    (a smaller alpha gives most places to fewer clients); `uniform` and `fixed` are equal, and with `fixed` every round
+    has the first round's cohort.
     """
     if kind in ("uniform", "fixed"):
         return None

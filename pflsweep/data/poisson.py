@@ -1,4 +1,4 @@
-"""Poisson batches: what DP-SGD trains on."""
+"""Poisson-sampled batches for DP-SGD."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,23 +11,29 @@ from pflsweep.methods.task import Batch, Private
 from pflsweep.ops import random
 from pflsweep.util.errors import UserError
 
-NOISE = 1 << 40  # what tells the noise of a step from its dropout
-NONE = np.zeros(0, dtype=np.int64)  # rows of a client without a batch
+# Separates the noise of a step from its dropout.
+NOISE = 1 << 40
+# The rows of a client without a batch.
+NONE = np.zeros(0, dtype=np.int64)
 
 
 class Poisson:
-    """Training data of a chunk of clients as DP-SGD lets a method see it: private batches, and nothing else. What is
-    held out (FedFomo's validation data) is not trained on and stays as it is.
+    """The training data of a chunk of clients under DP-SGD: a method sees private batches only.
 
     A batch has each of a client's n samples with probability rate = min(1, B / n), independently, and may be empty. An
-    epoch has ceil(n / B) of them, as in opacus' loader. Gradients are divided by the expected size, min(B, n).
+    epoch has ceil(n / B) batches, as in opacus' loader. Gradients are divided by the expected size, min(B, n). Held-out
+    data (FedFomo's validation data) are not trained on and stay as they are.
     """
 
-    def __init__(self, data: Any, clip: float, noise: float) -> None:  # a loader.ClientData, which makes these
+    def __init__(self, data: Any, clip: float, noise: float) -> None:
+        """data: the ClientData, whose type cannot be named here since loader.py imports this module."""
         self._data, self._clip, self._noise = data, clip, noise
 
     def train(self, epochs: int, stream: str = "epochs") -> Iterator[Batch]:
-        """Like Data.train, but another draw in each call: what looks at the data twice spends twice."""
+        """Return private batches as ClientData.train does, but draw anew in each call.
+
+        So a method that reads the data twice spends its privacy budget twice.
+        """
         data, stream = self._data, f"{stream}/poisson/{next(self._data._passes)}"
         orders = [self._sampled(c, epochs, stream) for c in range(len(data._members))]
         data._served += [sum(map(len, order)) for order in orders]

@@ -1,4 +1,4 @@
-"""Partition, cohorts and batches that a user prescribes in the place of those that a trial would draw."""
+"""Partition, cohorts and batches that a user prescribes instead of letting the trial draw them."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,15 +15,18 @@ SPLITS = ("train", "validation", "test")
 
 
 class Prescribed(NamedTuple):
-    """What a trial is given; None where it draws. Rows and ids are int64, and sorted where their order says nothing."""
+    """What a user prescribes to a trial; None for what the trial draws.
+
+    Row and client numbers are int64, and sorted where their order has no meaning.
+    """
 
     partition: Rows | None = None
-    cohorts: list[np.ndarray] | None = None  # of rounds 1, 2, ..
-    batches: dict[tuple[int, int], list[np.ndarray]] | None = None  # by round and client: those of its turn, in order
+    cohorts: list[np.ndarray] | None = None  # clients of rounds 1, 2, ..
+    batches: dict[tuple[int, int], list[np.ndarray]] | None = None  # by (round, client): rows of its batches, in order
 
     @property
     def digest(self) -> str | None:
-        """16 hex digits of all that is prescribed, None where nothing is: a part of the trial's identity."""
+        """A hash of all that is prescribed, 16 hex digits and part of the trial's identity; None where nothing is."""
         if all(part is None for part in self):
             return None
         found = hashlib.blake2b(digest_size=8)
@@ -41,9 +44,9 @@ class Prescribed(NamedTuple):
             yield from ((f"batch {round} {client}", rows) for rows in given)
 
     def rows_of(self, dataset: Dataset, clients: int | None) -> Rows:
-        """Return the prescribed partition of a dataset. clients: how many its config says; None: it does not say.
+        """Return the prescribed partition. clients: partition.clients, or None where the config does not state it.
 
-        Raises UserError where it does not fit.
+        Raises UserError where the partition does not fit the dataset or the number of clients.
         """
         assert self.partition is not None
         there = len(self.partition.train)
@@ -57,7 +60,7 @@ class Prescribed(NamedTuple):
     def require_fit(self, federation: Federation, size: int, rounds: int, kind: str) -> None:
         """Raise UserError where cohorts or batches do not fit a federation.
 
-        size, rounds: of its cohorts, and how many there are. kind: how cohorts are drawn that are not prescribed.
+        size: clients of a cohort. rounds: the number of rounds. kind: how cohorts are drawn that are not prescribed.
         """
         for at, ids in enumerate((self.cohorts or [])[:rounds], 1):
             _require_inside(ids, federation.clients, f"cohorts: round {at}", "client", "the federation")
@@ -91,7 +94,7 @@ def prescribed(
     cohorts: Sequence[Any] | None = None,
     batches: Mapping[tuple[int, int], Sequence[Any]] | None = None,
 ) -> Prescribed:
-    """Return what `pflsweep.run` was given, see there, in one form. Raises UserError on what is of another form."""
+    """Return the arguments of `pflsweep.run` as a Prescribed. Raises UserError where they have another form."""
     rounds = None if cohorts is None else _list(cohorts, "cohorts")
     return Prescribed(
         None if partition is None else _partition(partition),
@@ -144,10 +147,10 @@ def _list(value: Any, where: str) -> list[Any]:
 
 
 def _indices(value: Any, where: str) -> np.ndarray:
-    """[n] int64."""
+    """Return a list of whole numbers as an array [n] int64. Raises UserError on anything else."""
     try:
         array = np.asarray(value)
-    except (ValueError, TypeError) as error:  # lists of several lengths; a tensor on a GPU
+    except (ValueError, TypeError) as error:  # ValueError for a ragged list, TypeError for a tensor on a GPU
         raise UserError(f"{where} cannot be read as an array of whole numbers ({error}).") from error
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise UserError(f"{where} is of shape {array.shape} and {array.dtype}: it has to be a list of whole numbers.")
@@ -155,7 +158,7 @@ def _indices(value: Any, where: str) -> np.ndarray:
 
 
 def _set(value: Any, where: str) -> np.ndarray:
-    """Numbers in order. Raises UserError where one stands twice."""
+    """Return a list of whole numbers as a sorted array. Raises UserError where one is repeated."""
     array = np.sort(_indices(value, where))
     twice = array[1:][array[1:] == array[:-1]]
     if len(twice):
@@ -164,6 +167,7 @@ def _set(value: Any, where: str) -> np.ndarray:
 
 
 def _require_inside(numbers: np.ndarray, count: int, where: str, what: str, of: str) -> None:
+    """Raise UserError on a number outside 0 to count - 1. where, what, of: words of the message."""
     outside = numbers[(numbers < 0) | (numbers >= count)]
     if len(outside):
         raise UserError(f"{where} names {what} {outside[0]}, and {of} has {what}s 0 to {count - 1}.")

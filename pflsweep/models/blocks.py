@@ -1,4 +1,4 @@
-"""How every model is put together: named blocks, bottom to top, the last one a single linear head."""
+"""The form of every model: an nn.Sequential of named blocks, bottom to top, whose last one is a single linear head."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -10,9 +10,10 @@ from pflsweep.util.errors import UserError
 
 
 def model_of(**blocks: nn.Module) -> nn.Sequential:
-    """A model of named blocks: its `head` is one nn.Linear, its extractor all before.
+    """Return a model of named blocks. The last one is `head`, one nn.Linear; the extractor is all blocks before it.
 
-    So parts of it are contiguous slices. Raises TypeError where the last block is something else.
+    So extractor and head are contiguous slices of the parameter vector. Raises TypeError where the last block is
+    something else.
     """
     name, head = list(blocks.items())[-1]
     if name != "head" or not isinstance(head, nn.Linear):
@@ -23,7 +24,10 @@ def model_of(**blocks: nn.Module) -> nn.Sequential:
 
 
 def head_of(model: nn.Module) -> nn.Linear:
-    """A model's last block. Raises TypeError where it is no nn.Linear, or the model no nn.Sequential of blocks."""
+    """Return a model's last block.
+
+    Raises TypeError where the model is no nn.Sequential of blocks, or its last block no nn.Linear.
+    """
     if not isinstance(model, nn.Sequential):
         raise TypeError(
             f"a model is an nn.Sequential of blocks, the last one nn.Linear; here it is {type(model).__name__}"
@@ -35,7 +39,7 @@ def head_of(model: nn.Module) -> nn.Linear:
 
 
 def unsuited(model: nn.Module) -> str:
-    """Why clients cannot train a model as a vector of all its parameters, the same in each chunk; '' where they can."""
+    """Return why a model cannot be trained as one vector of all its parameters, or '' where it can."""
     for name, layer in model.named_modules():
         if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p:
             return f"`{name}` draws from PyTorch's own generator, in evaluation too: use pflsweep.models.layers.Dropout"
@@ -56,7 +60,10 @@ def unsuited(model: nn.Module) -> str:
 
 
 def require_images(name: str, shape: Sequence[int], least: int) -> None:
-    """Raises UserError where a row is no image [channels, H, W], or one with a side below `least` pixels."""
+    """Raise UserError where a row is no image [channels, H, W], or an image with a side below `least` pixels.
+
+    name: the option `model=name`, for the message. shape: of one row.
+    """
     if len(shape) != 3:
         raise UserError(
             f"model={name} needs images [channels, height, width]; one row here has shape {list(shape)}. Use model=mlp."
@@ -69,10 +76,10 @@ def require_images(name: str, shape: Sequence[int], least: int) -> None:
 
 
 def convolved(name: str, shape: Sequence[int]) -> tuple[int, int]:
-    """Height and width after twice (convolution of 5x5 without padding, pooling by 2, ReLU: which after pooling does
-    what it does before it, to a quarter of the values).
+    """Return height and width after twice a 5x5 convolution without padding and pooling by 2.
 
-    shape: (channels, H, W). Raises UserError where the data are no images, or images too small for it.
+    shape: (channels, H, W). Raises UserError where the data are no images, or too small. In the models that use this,
+    ReLU comes after pooling: the result is the same, for a quarter of the values.
     """
     require_images(name, shape, 16)
     height, width = (((side - 4) // 2 - 4) // 2 for side in shape[1:])

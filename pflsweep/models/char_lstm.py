@@ -1,5 +1,7 @@
-"""LEAF's model of characters (Caldas et al. 2018, https://arxiv.org/abs/1812.01097; its code: stacked_lstm.py): vectors
-of characters, two LSTM layers (Hochreiter and Schmidhuber 1997), the last state to the next character.
+"""LEAF's character model (Caldas et al. 2018, https://arxiv.org/abs/1812.01097; stacked_lstm.py in its code).
+
+Character embeddings, two LSTM layers (Hochreiter and Schmidhuber 1997), and a linear layer from the last state to the
+next character.
 """
 
 from collections.abc import Sequence
@@ -14,21 +16,21 @@ FAMILY = "recurrent"
 
 
 class Words(nn.Embedding):
-    """The vectors of a text's tokens. x [B, L] token ids -> [B, L, dim]"""
+    """Token embedding. x [B, L] token ids -> [B, L, dim]."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Raises UserError on numbers that are no token ids."""
+        """Return the vectors of token ids. Raises UserError on numbers that are no token ids."""
         if x.is_floating_point():
             raise UserError("model=char_lstm reads texts, rows of token ids; this dataset's rows are other numbers.")
         return super().forward(x)
 
 
 class Lstm(nn.Module):
-    """One LSTM layer, written out: PyTorch's own has no rule for torch.func.vmap. x [B, L, D] -> its states [B, L, H],
-    or the last one alone [B, H].
+    """One LSTM layer. x [B, L, D] -> its states [B, L, H], or with `last` the last state [B, H].
 
-    Gates are those of input, forget, cell and output, in nn.LSTM's order and with its initial weights, but with one
-    bias; the forget gate's begins at 1, as in the TensorFlow cell that LEAF takes.
+    It is written out since nn.LSTM has no rule for torch.func.vmap. The gates are input, forget, cell and output, in
+    nn.LSTM's order and with its initial weights, but with one bias instead of two. The forget gate's bias starts 1
+    higher, as in the TensorFlow cell that LEAF uses.
     """
 
     def __init__(self, inputs: int, hidden: int, last: bool = False) -> None:
@@ -42,7 +44,7 @@ class Lstm(nn.Module):
         self.bias = nn.Parameter(bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        # one product for all steps: only what depends on the last state is left to the loop
+        # the input's part is one product for all steps; the loop computes what depends on the last state
         given = nn.functional.linear(x, self.weight_ih, self.bias)
         state = cell = given.new_zeros(given.shape[0], self.hidden)
         recurrent = self.weight_hh.t()
@@ -59,9 +61,9 @@ class Lstm(nn.Module):
 
 
 def build(shape: Sequence[int], classes: int, vocabulary: int, dim: int, hidden: int) -> nn.Sequential:
-    """Blocks words, lstm1, lstm2, head. x [B, L] int32 or int64 token ids below `vocabulary` -> [B, classes].
+    """Return blocks words, lstm1, lstm2, head. x [B, L] int32 or int64 token ids below `vocabulary` -> [B, classes].
 
-    Weights come from torch's global generator. Raises UserError where a row is no sequence, or on numbers below 1.
+    Weights come from torch's global generator. Raises UserError where a row is no sequence, and on numbers below 1.
     """
     if len(shape) != 1:
         raise UserError(

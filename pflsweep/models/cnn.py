@@ -1,8 +1,8 @@
 """The CNN of McMahan et al. (AISTATS 2017).
 
 "Communication-Efficient Learning of Deep Networks from Decentralized Data", https://arxiv.org/abs/1602.05629.
-Without padding, as PGFed, FedALA and FedFomo use it (the original pads):
-582,026 parameters on MNIST, 878,538 on CIFAR-10.
+The convolutions have no padding, as in PGFed, FedALA and FedFomo; the original pads. 582,026 parameters on MNIST,
+878,538 on CIFAR-10.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ FAMILY = "convolutional"
 
 
 def build(shape: Sequence[int], classes: int) -> nn.Sequential:
-    """Blocks conv1, conv2, fc1, head. x [B, channels, H, W] -> [B, classes]; H, W at least 16.
+    """Return blocks conv1, conv2, fc1, head. x [B, channels, H, W] -> [B, classes]; H, W at least 16.
 
     Weights come from torch's global generator. Raises UserError on a shape that does not fit.
     """

@@ -1,4 +1,4 @@
-"""The CNN of McMahan et al. (see cnn.py) with a normalisation after each convolution."""
+"""The CNN of McMahan et al. (see cnn.py) with a normalisation layer after each convolution."""
 
 from collections.abc import Sequence
 
@@ -11,10 +11,10 @@ FAMILY = "convolutional"
 
 
 def build(shape: Sequence[int], classes: int, norm: str, groups: int) -> nn.Sequential:
-    """Blocks conv1, conv2, fc1, head. x [B, channels, H, W] -> [B, classes]; H, W at least 16.
+    """Return blocks conv1, conv2, fc1, head. x [B, channels, H, W] -> [B, classes]; H, W at least 16.
 
     norm: `group` (GroupNorm of `groups` groups), `batch` or `none` (see layers.norm_layer). Weights come from
-    torch's global generator. Raises UserError on a shape or groups that do not fit, or an unknown norm.
+    torch's global generator. Raises UserError on a shape or groups that do not fit, and on an unknown norm.
     """
     height, width = convolved("cnn_norm", shape)
     return model_of(

@@ -1,7 +1,7 @@
 """The CNN of FedPG's CIFAR-10 rows: two convolutions (64, 64 channels), three dense layers (384, 192, K).
 
-The paper gives the widths only; kernels of 5, no padding, and dropout of .2 and .5 after the dense layers are
-those of the same authors' public code (FedLF, FedMDFG). 797,962 parameters on CIFAR-10.
+The paper states only the widths. Kernels of 5x5, no padding, and dropout of 0.2 and 0.5 after the first two dense
+layers are taken from the same authors' public code (FedLF, FedMDFG). 797,962 parameters on CIFAR-10.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ FAMILY = "convolutional"
 
 
 def build(shape: Sequence[int], classes: int, dropout: Sequence[float]) -> nn.Sequential:
-    """Blocks conv1, conv2, fc1, fc2, head. x [B, channels, H, W] -> [B, classes]; H, W at least 16.
+    """Return blocks conv1, conv2, fc1, fc2, head. x [B, channels, H, W] -> [B, classes]; H, W at least 16.
 
-    dropout: shares of fc1's and of fc2's units that are dropped. Weights come from torch's global generator.
-    Raises UserError on a shape that does not fit or shares outside [0, 1).
+    dropout: the shares of units dropped in fc1 and in fc2. Weights come from torch's global generator. Raises UserError
+    on a shape that does not fit, and on shares outside [0, 1).
     """
     if len(dropout) != 2 or not all(0 <= p < 1 for p in dropout):
         raise UserError(f"model.dropout is {list(dropout)}: it must be two shares in [0, 1), of fc1 and of fc2.")

@@ -1,7 +1,7 @@
-"""fastText (Joulin et al., EACL 2017, https://arxiv.org/abs/1607.01759): words' mean, and linear layers.
+"""fastText (Joulin et al., EACL 2017, https://arxiv.org/abs/1607.01759): the mean of word vectors, then linear layers.
 
-As FedALA's public code has it, without non-linearity: 3,157,508 parameters on AG News. That code counts padding into
-the mean, as a vector of zeros (model.padding=counted); by default it is the mean over the words themselves.
+As in FedALA's public code there is no non-linearity: 3,157,508 parameters on AG News. That code counts padding in the
+mean, as vectors of zeros (model.padding=counted); by default the mean is over the words alone.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from pflsweep.util.errors import UserError, nearest
 PADDING = 0  # the token id that fills up short texts
 
 FAMILY = "text"
-COUNTS = ("skipped", "counted")  # what padding may be in a text's mean
+COUNTS = ("skipped", "counted")  # values of model.padding
 
 
 class MeanEmbedding(nn.Module):
-    """The mean of a text's word vectors. x [B, L] token ids -> [B, dim]; 0 for an empty text.
+    """The mean of a text's word vectors. x [B, L] token ids -> [B, dim]; zeros for an empty text.
 
-    counted: PADDING counts as a vector of zeros, so that the sum is divided by L; otherwise it is left out.
+    counted: padding counts as vectors of zeros, so the sum is divided by L; otherwise by the number of words.
     """
 
     def __init__(self, vocabulary: int, dim: int, counted: bool = False) -> None:
@@ -28,7 +28,7 @@ class MeanEmbedding(nn.Module):
         self.words, self.counted = nn.Embedding(vocabulary, dim), counted
 
     def forward(self, x: Tensor) -> Tensor:
-        """Raises UserError on numbers that are no token ids."""
+        """Return the mean vector of each text. Raises UserError on numbers that are no token ids."""
         if x.is_floating_point():
             raise UserError("model=fasttext reads texts, rows of token ids; this dataset's rows are other numbers.")
         vectors = self.words(x)
@@ -38,10 +38,10 @@ class MeanEmbedding(nn.Module):
 
 
 def build(shape: Sequence[int], classes: int, vocabulary: int, dim: int, padding: str = "skipped") -> nn.Sequential:
-    """Blocks words, fc1, head. x [B, L] int32 or int64 token ids below `vocabulary` -> [B, classes].
+    """Return blocks words, fc1, head. x [B, L] int32 or int64 token ids below `vocabulary` -> [B, classes].
 
-    dim: of the word vectors and of fc1. padding: one of COUNTS. Weights come from torch's global generator. Raises
-    UserError where a row is no sequence, on numbers below 1, or on another padding.
+    dim: the width of the word vectors and of fc1. padding: one of COUNTS. Weights come from torch's global generator.
+    Raises UserError where a row is no sequence, on numbers below 1, and on another padding.
     """
     if len(shape) != 1:
         raise UserError(

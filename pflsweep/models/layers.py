@@ -1,14 +1,14 @@
-"""Layers that need to know something of the federated machine, and the context through which they are told.
+"""Stateless layers, and the context that passes them the step's key, the padding mask and batch-norm statistics.
 
     with context(key=key, mask=mask):          # training: dropout draws, batch norm reads the batch
         model(x)
     with context(mask=mask, collect=moments):  # calibration: the batch's statistics are collected
         model(x)
-    with context(stats=moments):               # evaluation: those statistics
+    with context(stats=moments):               # evaluation: uses those statistics
         model(x)
     model(x)                                   # evaluation of a model without batch norm
 
-The layers keep no state at all, so a model is its parameters and nothing else; everything here runs under
+The layers keep no state, so a model is fully described by its parameters. Everything here runs under
 torch.func.functional_call, grad and vmap, and in several threads at once.
 """
 
@@ -31,22 +31,25 @@ NORMS = ("group", "batch", "none")
 class Moments(NamedTuple):
     """Statistics of one batch-norm layer over the batches seen so far."""
 
-    total: Tensor  # [] samples
+    total: Tensor  # [] number of samples
     mean: Tensor  # [channels]
-    var: Tensor  # [channels] biased, as batch norm itself uses it
+    var: Tensor  # [channels] biased, as batch norm uses it
 
 
 Stats = dict[int, Moments]  # by the layer's number
 
 
 class Context(NamedTuple):
+    """What `context` passes to the layers; see there."""
+
     key: Tensor | None
     mask: Tensor | None
     stats: Stats | None
     collect: Stats | None
 
 
-_context: ContextVar[Context | None] = ContextVar("pflsweep_layers", default=None)  # a thread has its own
+# A context variable, so that each thread has its own context.
+_context: ContextVar[Context | None] = ContextVar("pflsweep_layers", default=None)
 
 
 @contextmanager
@@ -57,11 +60,11 @@ def context(
     stats: Stats | None = None,
     collect: Stats | None = None,
 ) -> Iterator[None]:
-    """What the layers see in the forward passes inside. Entering it without `stats` means training.
+    """Set what the layers see in the forward passes inside. Without `stats` the passes are those of training.
 
-    key: [] int64, of this step; None: no dropout. Two passes with one key drop the same units.
-    mask: [B] bool or float, 0 for padding; None: nothing is padded.
-    stats: for evaluation, what `collect` gathered. collect: a dict that gathers; under vmap make it inside.
+    key: [] int64, the key of this step; None: no dropout. Two passes with the same key drop the same units.
+    mask: [B] bool or float, 0 for padding; None: no padding. collect: a dict that receives the batch-norm statistics;
+    under vmap it must be created inside. stats: collected statistics, for evaluation.
     """
     token = _context.set(Context(key, mask, stats, collect))
     try:
@@ -71,30 +74,33 @@ def context(
 
 
 class Numbered(nn.Module):
-    """A layer whose number tells its draws or statistics from those of its siblings."""
+    """A layer with a number in its model, which separates its draws or statistics from those of other layers."""
 
     number: int = 0
 
 
 def number_layers(model: nn.Module) -> None:
-    """Number the layers of a model that draw or collect. Doing so twice changes nothing."""
+    """Number the layers of a model that draw or collect statistics. A second call changes nothing."""
     for number, layer in enumerate(module for module in model.modules() if isinstance(module, Numbered)):
         layer.number = number
 
 
 class Conv2d(nn.Conv2d):
-    """nn.Conv2d; on a CPU, what it gives lies with the channels last, and so does what convolutions, ReLU and pooling
-    make of it. The first of the McMahan CNN: a third more images a second, twice as many to evaluate (docs/speed.md).
+    """nn.Conv2d whose output on a CPU is in channels-last layout, which later convolutions, ReLU and pooling keep.
+
+    As the first layer of the McMahan CNN it gives a third more images a second in training, and twice as many in
+    evaluation (docs/speed.md).
     """
 
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type == "cpu" and not vmapped():
-            x = memory.in_order(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)  # one channel too has a stride of 1
+            # in_order, not contiguous: a single channel too must have stride 1 to count as channels last
+            x = memory.in_order(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
         return super().forward(x)
 
 
 class _Product(torch.autograd.Function):
-    """a [m, k] @ b [n, k].T by oneDNN, and so are its gradients of any order."""
+    """The product a [m, k] @ b [n, k].T by oneDNN, which also computes its gradients of any order."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
@@ -109,10 +115,10 @@ class _Product(torch.autograd.Function):
 
 
 class Linear(nn.Linear):
-    """nn.Linear; on a CPU, large products are by the library that is the faster one there (ops/products.py)."""
+    """nn.Linear whose large products on a CPU are computed by the faster library (see ops/products.py)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        # in this order: a tracer must not see shapes compared
+        # shapes are compared last: a tracer, for which _computes returns False, must not see it
         taken = products.provider() == "oneDNN" and _computes() and x.dim() == 2
         if not (taken and products.is_for_onednn(x, self.weight)):
             return super().forward(x)
@@ -121,8 +127,9 @@ class Linear(nn.Linear):
 
 
 def _computes() -> bool:
-    """Whether PyTorch does no more with an operation here than to compute it, and its gradient: neither torch.func nor
-    a compiler, a tracer, forward derivatives or autocast have a part in it.
+    """Return True if PyTorch only computes operations here, and their gradients.
+
+    False under torch.func, a compiler, a tracer, forward-mode derivatives or autocast.
     """
     return not (
         torch.compiler.is_compiling()
@@ -137,7 +144,7 @@ def _computes() -> bool:
 class Dropout(Numbered):
     """Inverted dropout (Srivastava et al. 2014) whose draws depend on the context's key alone. x [B, ...].
 
-    whole: a sample is kept or dropped as one (stochastic depth, Huang et al. 2016).
+    whole: a sample is kept or dropped as a whole (stochastic depth, Huang et al. 2016).
     """
 
     def __init__(self, p: float, whole: bool = False) -> None:
@@ -159,11 +166,12 @@ class Dropout(Numbered):
 class BatchNorm2d(Numbered):
     """Batch normalisation (Ioffe and Szegedy 2015) without running statistics. x [B, channels, H, W].
 
-    Training normalises with the batch itself, padding left out; evaluation with statistics recomputed for the
-    very weights that are evaluated. So there is nothing to carry, average or resume.
+    Training normalises with the statistics of the batch, without its padding. Evaluation uses statistics that are
+    recomputed for the weights that are evaluated. So there is no state to send, average or resume.
     """
 
-    calibrated = True  # evaluation needs a calibration pass first
+    # evaluation needs a calibration pass first
+    calibrated = True
 
     def __init__(self, channels: int, eps: float = 1e-5) -> None:
         super().__init__()
@@ -172,7 +180,7 @@ class BatchNorm2d(Numbered):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """Raises RuntimeError in evaluation without statistics."""
+        """Return x normalised. Raises RuntimeError in evaluation without statistics."""
         now = _context.get()
         if now is None or (now.stats is not None and self.number not in now.stats):
             raise RuntimeError(
@@ -180,7 +188,7 @@ class BatchNorm2d(Numbered):
                 "first with context(collect=...) on training batches and pass them as context(stats=...); "
                 "to train, use context(key=..., mask=...)"
             )
-        x = x.to(self.weight.dtype)  # under autocast too, statistics are not rounded
+        x = x.to(self.weight.dtype)  # statistics are not rounded under autocast
         if now.stats is not None:
             moments = now.stats[self.number]
         else:
@@ -200,7 +208,7 @@ NORM_LAYERS = (BatchNorm2d, nn.GroupNorm, nn.LayerNorm)
 
 
 def batch_moments(x: Tensor, mask: Tensor | None) -> Moments:
-    """Moments of each channel over the samples of a batch x [B, channels, H, W], padding left out.
+    """Return the moments of each channel over the samples of a batch x [B, channels, H, W], without its padding.
 
     A batch of padding alone has total, mean and variance 0.
     """
@@ -214,7 +222,7 @@ def batch_moments(x: Tensor, mask: Tensor | None) -> Moments:
 
 
 def merged(a: Moments, b: Moments) -> Moments:
-    """The moments of both sets of samples together (Chan, Golub and LeVeque 1983)."""
+    """Return the moments of two sets of samples together (Chan, Golub and LeVeque 1983)."""
     count = a.total + b.total
     share = b.total / count.clamp(min=1)
     apart = b.mean - a.mean
@@ -223,16 +231,16 @@ def merged(a: Moments, b: Moments) -> Moments:
 
 
 def _without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Padding set to 0, so that whatever stands there, NaN too, has no influence."""
+    """Return x with padded rows set to 0, so that their values have no influence, NaN included."""
     if mask is None:
         return x
     return torch.where(mask.bool()[:, None, None, None], x, torch.zeros((), dtype=x.dtype, device=x.device))
 
 
 def norm_layer(norm: str, channels: int, groups: int, eps: float = 1e-5) -> nn.Module:
-    """`group`: GroupNorm (Wu and He 2018), each sample on its own; `batch`: BatchNorm2d above; `none`: the identity.
+    """Return the layer of a norm: `group` is GroupNorm (Wu and He 2018), `batch` BatchNorm2d, `none` the identity.
 
-    Raises UserError on another norm, or groups that do not divide the channels.
+    Raises UserError on another norm, and where `groups` does not divide the channels.
     """
     if norm not in NORMS:
         raise UserError(f"model.norm is '{norm}': it must be group, batch or none.{nearest(str(norm), list(NORMS))}")

@@ -1,7 +1,7 @@
 """LeNet-5 (LeCun, Bottou, Bengio and Haffner, "Gradient-based learning applied to document recognition", 1998).
 
-With ReLU and max pooling, as in FedPG's appendix B.2 by the public code of its authors, and without padding:
-62,006 parameters on CIFAR-10.
+It has ReLU, max pooling and no padding, as in FedPG's appendix B.2 and its authors' public code: 62,006 parameters on
+CIFAR-10.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ FAMILY = "convolutional"
 
 
 def build(shape: Sequence[int], classes: int) -> nn.Sequential:
-    """Blocks conv1, conv2, fc1, fc2, head. x [B, channels, H, W] -> [B, classes]; H, W at least 16.
+    """Return blocks conv1, conv2, fc1, fc2, head. x [B, channels, H, W] -> [B, classes]; H, W at least 16.
 
     Weights come from torch's global generator. Raises UserError on a shape that does not fit.
     """

@@ -1,4 +1,4 @@
-"""Multi-layer perceptron: in-200-200-K in McMahan et al. 2017; without hidden layers, logistic regression."""
+"""Multi-layer perceptron: in-200-200-K in McMahan et al. 2017; logistic regression if it has no hidden layer."""
 
 import math
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ FAMILY = "dense"
 
 
 def build(shape: Sequence[int], classes: int, hidden: Sequence[int]) -> nn.Sequential:
-    """Blocks fc1, fc2, ..., head. x [B, *shape] -> [B, classes]. Weights come from torch's global generator.
+    """Return blocks fc1, fc2, ..., head. x [B, *shape] -> [B, classes]. Weights come from torch's global generator.
 
-    hidden: width of each hidden layer. Raises UserError on a width below 1.
+    hidden: the width of each hidden layer. Raises UserError on a width below 1.
     """
     if any(width < 1 for width in hidden):
         raise UserError(f"model.hidden is {list(hidden)}: each width must be at least 1 ([] for no hidden layer).")

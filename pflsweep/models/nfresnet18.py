@@ -1,10 +1,11 @@
-"""NF-ResNet-18: a ResNet without normalisation, whose variance is kept by how its weights and branches are scaled.
+"""NF-ResNet-18: a ResNet without normalisation, in which scaled weights and branches preserve the variance.
 
 Brock, De and Smith, "Characterizing signal propagation to close the performance gap in unnormalized ResNets", ICLR
-2021, https://arxiv.org/abs/2101.08692. With the basic blocks of ResNet-18 and a stem for small images (a 3x3
-convolution, no pooling): 11,220,132 parameters on CIFAR-100, where FedPG uses it. A gain of each residual branch that
-starts at 0 (SkipInit), which the published code adds, is left out, as in the public code of FedPG's authors; theirs is
-also narrower and shallower (it differs between their releases), pools in its stem and does not divide by beta.
+2021, https://arxiv.org/abs/2101.08692. It has the basic blocks of ResNet-18 and a stem for small images (a 3x3
+convolution, no pooling): 11,220,132 parameters on CIFAR-100, where FedPG uses it. The published code adds a gain to
+each residual branch that starts at 0 (SkipInit); it is left out here, as in the public code of FedPG's authors. Their
+network is also narrower and shallower (it differs between their releases), pools in its stem and does not divide by
+beta; see nfresnet_pg.py.
 """
 
 import math
@@ -18,7 +19,8 @@ from pflsweep.models.blocks import model_of, require_images
 from pflsweep.util.errors import UserError
 
 WIDTHS = (64, 128, 256, 512)
-GAMMA = 1.7139588594436646  # of the published code: relu(z) * GAMMA has variance 1; sqrt(2 / (1 - 1 / pi)) is 1.7129
+# With this gain relu(z) * GAMMA has variance 1. The value is the published code's; sqrt(2 / (1 - 1 / pi)) is 1.7129.
+GAMMA = 1.7139588594436646
 
 FAMILY = "convolutional"
 
@@ -43,7 +45,7 @@ class ScaledConv2d(nn.Conv2d):
 
 
 class ScaledReLU(nn.Module):
-    """relu(x / beta) * gamma: of variance 1 where x has variance beta^2."""
+    """relu(x / beta) * gamma, which has variance 1 where x has variance beta^2."""
 
     def __init__(self, beta: float = 1.0) -> None:
         super().__init__()
@@ -54,9 +56,10 @@ class ScaledReLU(nn.Module):
 
 
 class Block(nn.Module):
-    """h + alpha f(h / beta) (section 3); where the shape changes, the shortcut is a convolution of h / beta, activated.
+    """The residual block h + alpha f(h / beta) of section 3.
 
-    variance: that of h, beta^2, as the scaling of all below makes it.
+    Where the shape changes, the shortcut is a convolution of the activated h / beta. variance: the expected variance of
+    h, beta^2.
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int, alpha: float, variance: float) -> None:
@@ -75,10 +78,10 @@ class Block(nn.Module):
 
 
 def build(shape: Sequence[int], classes: int, alpha: float) -> nn.Sequential:
-    """Blocks conv1, layer1 to layer4, head. x [B, channels, H, W] -> [B, classes].
+    """Return blocks conv1, layer1 to layer4, head. x [B, channels, H, W] -> [B, classes].
 
-    alpha: how much of its variance a residual branch adds. Weights come from torch's global generator. Raises UserError
-    where the data are no images, and on an alpha of which the branches would add nothing or everything.
+    alpha: the factor of each residual branch, above 0 and at most 10. Weights come from torch's global generator.
+    Raises UserError where the data are no images, and on another alpha.
     """
     if not 0 < alpha <= 10:
         raise UserError(
@@ -89,7 +92,7 @@ def build(shape: Sequence[int], classes: int, alpha: float) -> nn.Sequential:
     below, variance = WIDTHS[0], 1.0
     for number, width in enumerate(WIDTHS, 1):
         first = Block(below, width, 1 if number == 1 else 2, alpha, variance)
-        variance = 1 + alpha**2  # a convolution on the shortcut gives 1 again
+        variance = 1 + alpha**2  # the convolution on the shortcut has reset it to 1
         second = Block(width, width, 1, alpha, variance)
         variance += alpha**2
         last = [ScaledReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()] if width == WIDTHS[-1] else []

@@ -1,10 +1,10 @@
-"""The NF-ResNet-18 of FedPG's public code, which is smaller than the model of that name (see nfresnet18.py).
+"""The NF-ResNet-18 of FedPG's public code, which is smaller than the published model of that name (see nfresnet18.py).
 
-As in the authors' platform, pfedplat/model/NFResNet.py (NFResNet18), after Brock, De and Smith, "Characterizing signal
-propagation to close the performance gap in unnormalized ResNets", ICLR 2021. It differs from the published network:
-a stem of 64 channels with max-pooling, three stages of two blocks with 16, 32 and 64 channels, no bias in convolutions,
-no division by beta, the stem's ReLU without its gain, shortcuts that convolve what is not activated, no activation
-before the head. 189,844 parameters on CIFAR-100.
+Source: the authors' platform, pfedplat/model/NFResNet.py (NFResNet18), after Brock, De and Smith, "Characterizing
+signal propagation to close the performance gap in unnormalized ResNets", ICLR 2021. It differs from the published
+network: a stem of 64 channels with max pooling, three stages of two blocks with 16, 32 and 64 channels, no bias in
+convolutions, no division by beta, no gain on the stem's ReLU, shortcuts that convolve h before its activation, no
+activation before the head. 189,844 parameters on CIFAR-100.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ FAMILY = "convolutional"
 
 
 class StandardisedConv2d(nn.Conv2d):
-    """A convolution without bias, with weights gain (w - mean) / (std + EPS) / sqrt(fan-in) of each channel."""
+    """A convolution without bias whose weights are gain (w - mean) / (std + EPS) / sqrt(fan-in) in each channel."""
 
     def __init__(self, inputs: int, outputs: int, size: int, stride: int = 1) -> None:
         super().__init__(inputs, outputs, size, stride, padding=size // 2, bias=False)
@@ -38,7 +38,7 @@ class StandardisedConv2d(nn.Conv2d):
 
 
 class Block(nn.Module):
-    """h + alpha f(h); where the shape changes, the shortcut is a convolution of h."""
+    """The residual block h + alpha f(h). Where the shape changes, the shortcut is a convolution of h."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, alpha: float) -> None:
         super().__init__()
@@ -56,8 +56,8 @@ class Block(nn.Module):
 def build(shape: Sequence[int], classes: int, alpha: float) -> nn.Sequential:
     """Return blocks conv1, layer1 to layer3, head. x [B, channels, H, W] -> [B, classes].
 
-    alpha: the factor of each residual branch. Weights come from torch's global generator. Raises UserError where the
-    data are no images, and on an alpha of which the branches would add nothing or everything.
+    alpha: the factor of each residual branch, above 0 and at most 10. Weights come from torch's global generator.
+    Raises UserError where the data are no images, and on another alpha.
     """
     if not 0 < alpha <= 10:
         raise UserError(
@@ -65,7 +65,7 @@ def build(shape: Sequence[int], classes: int, alpha: float) -> nn.Sequential:
         )
     require_images("nfresnet_pg", shape, 1)
     stem = StandardisedConv2d(shape[0], STEM, 3)
-    # ReLU after pooling does what it does before it, to a quarter of the values
+    # ReLU after pooling gives the same result as before it, for a quarter of the values
     blocks: dict[str, nn.Module] = {"conv1": nn.Sequential(stem, nn.MaxPool2d(3, 2, 1), nn.ReLU())}
     below = STEM
     for number, width in enumerate(WIDTHS, 1):

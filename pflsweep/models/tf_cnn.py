@@ -22,7 +22,7 @@ def build(shape: Sequence[int], classes: int) -> nn.Sequential:
     require_images("tf_cnn", shape, 18)
     height, width = (((side - 2) // 2 - 2) // 2 - 2 for side in shape[1:])
     return model_of(
-        # ReLU after pooling does what it does before, to a quarter of the values
+        # ReLU after pooling gives the same result as before it, for a quarter of the values
         conv1=nn.Sequential(Conv2d(shape[0], 32, 3), nn.MaxPool2d(2), nn.ReLU()),
         conv2=nn.Sequential(nn.Conv2d(32, 64, 3), nn.MaxPool2d(2), nn.ReLU()),
         conv3=nn.Sequential(nn.Conv2d(64, 64, 3), nn.ReLU()),

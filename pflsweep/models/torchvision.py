@@ -1,7 +1,7 @@
-"""Torchvision's classification models by name, as named blocks bottom to top with one linear head.
+"""torchvision's classification models by name, as named blocks bottom to top with one linear head.
 
-Their layers that keep a state or draw numbers become ours: batch normalisation, dropout and stochastic depth (see
-layers.py). Otherwise a model's logits are those of torchvision's own model with the same weights.
+Layers that keep state or draw random numbers (batch normalisation, dropout, stochastic depth) are replaced by those of
+layers.py. Otherwise a model gives the same logits as torchvision's with the same weights.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from pflsweep.util.errors import UserError, nearest
 
 _RESNET = "conv1 bn1 relu maxpool layer1 layer2 layer3 layer4 avgpool flatten fc"
 _FEATURES = "features avgpool flatten classifier"
-# What the `forward` of each family calls, in its order: attributes of the model, or a word of ADDED.
+# What the `forward` of each family calls, in order: attributes of the model, or keys of ADDED.
 FAMILIES = {
     "alexnet": _FEATURES,
     "convnext": "features avgpool classifier",
@@ -38,8 +38,10 @@ FAMILIES = {
     "vgg": _FEATURES,
     "wide_resnet": _RESNET,
 }
-OPENED = ("features", "layers", "trunk_output", "classifier")  # their children are blocks
-OPTIONS: dict[str, dict[str, Any]] = {  # without auxiliary classifiers
+# Containers of which each child is a block.
+OPENED = ("features", "layers", "trunk_output", "classifier")
+# Keyword arguments of single models: no auxiliary classifiers.
+OPTIONS: dict[str, dict[str, Any]] = {
     name: {"aux_logits": False, "init_weights": True} for name in ("googlenet", "inception_v3")
 }
 
@@ -47,26 +49,30 @@ FAMILY = "convolutional"
 
 
 class Gray(nn.Module):
-    """One channel three times: x [B, 1, H, W] -> [B, 3, H, W]."""
+    """Repeats the only channel three times. x [B, 1, H, W] -> [B, 3, H, W]."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.expand(-1, 3, -1, -1)
 
 
 class GlobalMean(nn.Module):
-    """AdaptiveAvgPool2d(1), which does not lift where the channels lie last (ConvNeXt). [B, C, H, W] -> [B, C, 1, 1]"""
+    """Global average pooling. x [B, channels, H, W] -> [B, channels, 1, 1].
+
+    It replaces AdaptiveAvgPool2d(1), which fails under vmap on channels-last tensors (ConvNeXt).
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean((2, 3), keepdim=True)
 
 
-ADDED = {"relu": nn.ReLU, "pool": GlobalMean, "flatten": nn.Flatten}  # what a `forward` does itself
+# Steps that a `forward` computes by a function, so the model has no attribute of this name.
+ADDED = {"relu": nn.ReLU, "pool": GlobalMean, "flatten": nn.Flatten}
 
 
 def build(shape: Sequence[int], classes: int, name: str, norm: str, groups: int) -> nn.Sequential:
-    """Blocks by torchvision's names, the last one `head`. x [B, 1 or 3, H, W] -> [B, classes].
+    """Return blocks with torchvision's names, the last one `head`. x [B, 1 or 3, H, W] -> [B, classes].
 
-    name: as torchvision.models has it, e.g. mobilenet_v3_small. norm: what its batch normalisations become, see
+    name: of a model in torchvision.models, such as mobilenet_v3_small. norm: what replaces its batch normalisation, see
     layers.norm_layer. Weights are torchvision's initial ones, from torch's global generator. Raises UserError on a name
     that is not supported, and on a shape or groups that do not fit.
     """
@@ -83,12 +89,13 @@ def build(shape: Sequence[int], classes: int, name: str, norm: str, groups: int)
 
 
 def supported() -> list[str]:
-    """The names that `build` takes."""
+    """Return the names of the models that `build` supports."""
     models = torchvision().models
     return [name for name in models.list_models(module=models) if name.startswith(tuple(FAMILIES))]
 
 
 def _family(name: str) -> str:
+    """Return the key of FAMILIES for a model's name. Raises UserError on a name that is not supported."""
     known = supported()
     if name not in known:
         raise UserError(
@@ -99,7 +106,7 @@ def _family(name: str) -> str:
 
 
 def _replace(model: nn.Module, norm: str, groups: int) -> None:
-    """Our layers for those that keep a state, draw numbers or do not lift well; nothing in place."""
+    """Replace the layers that keep state, draw random numbers or fail under vmap, and make activations not in-place."""
     depth = torchvision().ops.StochasticDepth
     for module in list(model.modules()):
         if getattr(module, "inplace", False):
@@ -116,7 +123,7 @@ def _replace(model: nn.Module, norm: str, groups: int) -> None:
 
 
 def _chain(model: nn.Module, order: str) -> Iterator[tuple[str, nn.Module]]:
-    """The modules that one upon the other are the model."""
+    """Yield the name and module of each step of a model's forward pass. order: a value of FAMILIES."""
     for word in order.split():
         part = getattr(model, word, None)
         if part is None:
@@ -129,7 +136,10 @@ def _chain(model: nn.Module, order: str) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _blocks(chain: list[tuple[str, nn.Module]]) -> dict[str, nn.Module]:
-    """A block begins at each module with parameters; norms and what has none belong to the block below them."""
+    """Return a chain of modules grouped into blocks, the last module as `head`.
+
+    A block begins at each module with parameters, except norms. All other modules belong to the block before them.
+    """
     blocks: dict[str, list[nn.Module]] = {}
     begun: list[nn.Module] = []
     for name, module in chain[:-1]:
@@ -144,7 +154,7 @@ def _blocks(chain: list[tuple[str, nn.Module]]) -> dict[str, nn.Module]:
 
 
 def _try(model: nn.Sequential, shape: tuple[int, ...], name: str) -> None:
-    """One forward pass. Raises UserError where the images are too small."""
+    """Run one forward pass. Raises UserError where the images are too small for the model."""
     try:
         with torch.no_grad(), context():
             model(torch.zeros(2, *shape))

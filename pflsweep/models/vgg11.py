@@ -1,7 +1,7 @@
 """VGG-11 (configuration A of Simonyan and Zisserman, ICLR 2015, https://arxiv.org/abs/1409.1556) for small images.
 
-Its dense layers sit on the last convolution's map itself, 1x1 for 32x32 pixels, where the original resizes that to 7x7:
-28,144,010 parameters on CIFAR-10. FedFomo's latent partition clusters what the linear layer of fc2 gives.
+Its dense layers read the last convolution's map directly, 1x1 for 32x32 pixels; torchvision's model resizes it to 7x7.
+28,144,010 parameters on CIFAR-10. FedFomo's latent partition clusters the outputs of fc2's linear layer.
 """
 
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ from pflsweep.models.layers import Dropout, Linear, norm_layer
 from pflsweep.util.errors import UserError
 
 CHANNELS = (64, 128, 256, 256, 512, 512, 512, 512)
-POOLED = (1, 2, 4, 6, 8)  # after these convolutions
+POOLED = (1, 2, 4, 6, 8)  # the convolutions that are followed by pooling
 
 FAMILY = "convolutional"
 
 
 def build(shape: Sequence[int], classes: int, norm: str, groups: int, dropout: float) -> nn.Sequential:
-    """Blocks conv1 to conv8, fc1, fc2, head. x [B, channels, H, W] -> [B, classes]; H, W at least 32.
+    """Return blocks conv1 to conv8, fc1, fc2, head. x [B, channels, H, W] -> [B, classes]; H, W at least 32.
 
-    norm: `none` as in the original, `batch` or `group` (see layers.norm_layer), after each convolution. dropout: of fc1
-    and fc2. Weights: He et al. 2015, from torch's global generator. Raises UserError on a shape or value that does not
-    fit.
+    norm: the layer after each convolution: `none` as in the original, `batch` or `group` (see layers.norm_layer).
+    dropout: the share of units dropped in fc1 and fc2. Weights are initialised as by He et al. 2015, from torch's
+    global generator. Raises UserError on a shape or value that does not fit.
     """
     require_images("vgg11", shape, 32)
     if not 0 <= dropout < 1:

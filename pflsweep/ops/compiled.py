@@ -1,8 +1,8 @@
-"""Gradients as compiled programs: torch.compile of what a gradient does with tensors.
+"""Gradients as compiled programs (torch.compile).
 
-It is traced (make_fx) and not read, so the compiler needs to understand nothing of ours; and a trace says all that a
-program does, so equal ones are compiled once in a process, however many trials have them. What a model works out of its
-input outside of PyTorch (in numpy, say) is a constant of its trace.
+A gradient is traced with make_fx before it is compiled, so the compiler sees tensor operations alone and none of our
+Python. Equal traces are compiled once in a process, however many trials have them. What a model computes outside
+PyTorch, for example in numpy, becomes a constant of the trace.
 """
 
 import threading
@@ -17,15 +17,17 @@ from pflsweep.ops.vmap import vmapped
 from pflsweep.util.errors import UserError
 
 Gradient = Callable[..., tuple[Tensor, Tensor]]  # (how, *tensors) -> loss [], gradient [..]
-_compiled: dict[Any, Callable] = {}  # by trace and by what it was traced with
-_lock = threading.RLock()  # trials of a stack are threads, and none of them may run a program while another is traced
+# Compiled programs by their trace and by the kinds of the tensors that it was traced with.
+_compiled: dict[Any, Callable] = {}
+# Stacked trials are threads: none of them may run a program while another one is traced.
+_lock = threading.RLock()
 
 
 class Program:
-    """A gradient compiled: a program for each `how` and each shape of its tensors, of which some may be None. Under
-    vmap it is one for all clients.
+    """A gradient that is compiled at its first call with each `how` and each shape, dtype and device of its tensors.
 
-    Raises UserError where PyTorch cannot compile it.
+    Tensors may be None. Under vmap one program computes the gradients of all clients. A call raises UserError where
+    PyTorch cannot compile it.
     """
 
     def __init__(self) -> None:
@@ -35,22 +37,23 @@ class Program:
         return _Lifted.apply(self, eager, how, *tensors) if vmapped() else self.run("one", eager, how, tensors)
 
     def run(self, whose: str, fn: Gradient, how: tuple, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor]:
-        """whose: the gradient of "one" client or of "all" of a chunk, in which `fn` differs."""
-        given = [memory.in_order(tensor) for tensor in tensors if tensor is not None]  # a program takes one layout
+        """Return fn(how, *tensors), compiled. whose: "one" where `fn` is the gradient of a client, "all" of a chunk."""
+        # a program is compiled for one memory layout
+        given = [memory.in_order(tensor) for tensor in tensors if tensor is not None]
         key = (whose, how, *(None if tensor is None else _kind(tensor) for tensor in tensors))
 
         def of_given(*given: Tensor) -> tuple[Tensor, Tensor]:
             supply = iter(given)
             return fn(how, *(None if tensor is None else next(supply) for tensor in tensors))
 
-        with _lock, torch.no_grad():  # a program is of one grad mode
+        with _lock, torch.no_grad():  # a program is compiled for one grad mode
             if key not in self._programs:
                 self._programs[key] = _made(of_given, given)
             return self._programs[key](*given)
 
 
 class _Lifted(torch.autograd.Function):
-    """A program under torch.func.vmap, which hands over the tensors of all clients."""
+    """A program under torch.func.vmap, whose rule for this function passes the tensors of all clients at once."""
 
     @staticmethod
     def forward(program: Program, eager: Gradient, how: tuple, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -58,7 +61,7 @@ class _Lifted(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        """Nothing is differentiated through a gradient."""
+        """Save nothing, since gradients are not differentiated themselves."""
 
     @staticmethod
     def vmap(
@@ -77,15 +80,15 @@ class _Lifted(torch.autograd.Function):
 
 
 def _made(fn: Callable, given: list[Tensor]) -> Callable:
-    """The program, after its first run. Raises UserError where there can be none."""
+    """Return the compiled program, after a first run. Raises UserError where PyTorch cannot compile it."""
     try:
         program = _program(fn, given)
         program(*given)
     except Exception as error:
-        cause = getattr(error, "inner_exception", error)  # as the compiler hands on what it has met
+        cause = getattr(error, "inner_exception", error)  # the compiler wraps the errors that it meets
         if isinstance(cause, torch.OutOfMemoryError):
             raise cause from None
-        said = " ".join(str(error).partition("\n\n")[0].split())  # what follows is for PyTorch's developers
+        said = " ".join(str(error).partition("\n\n")[0].split())  # the rest is for PyTorch's developers
         raise UserError(
             "train.compile is true, but PyTorch cannot compile the gradient of this model. It needs a C++ compiler "
             "on a CPU and triton on a GPU, and a model that does the same whatever its numbers are; "
@@ -95,10 +98,11 @@ def _made(fn: Callable, given: list[Tensor]) -> Callable:
 
 
 def _program(fn: Callable, given: list[Tensor]) -> Callable:
-    from torch.fx.experimental.proxy_tensor import make_fx  # late: it takes a second
+    from torch.fx.experimental.proxy_tensor import make_fx  # imported here since it takes a second
 
     traced = make_fx(fn)(*given)
-    if any(node.op in ("get_attr", "call_module") for node in traced.graph.nodes):  # of which the code has only names
+    # the code of such a trace names tensors or modules without their content, so equal code may mean another program
+    if any(node.op in ("get_attr", "call_module") for node in traced.graph.nodes):
         return _fast(traced)
     key = (traced.code, torch.get_num_threads(), *map(_kind, given))
     if key not in _compiled:
@@ -107,7 +111,7 @@ def _program(fn: Callable, given: list[Tensor]) -> Callable:
 
 
 def _fast(traced: torch.fx.GraphModule) -> Callable:
-    # its forward: around a module's errors fx has code on which the compiler stumbles, so they would come as others
+    # `forward`, not the module: fx wraps a module's call in error handling that the compiler fails on
     return torch.compile(traced.forward, dynamic=False, fullgraph=True)
 
 

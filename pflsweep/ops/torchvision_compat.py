@@ -1,17 +1,19 @@
-"""The one place that imports torchvision itself, which does not import beside every torch."""
+"""Import torchvision, also beside a build of torch for which it fails to import."""
 
 from types import ModuleType
 
 from torch import library
 
-_schemas: list[library.Library] = []  # must stay referenced
+# A library's operators are removed with the object, so it has to stay referenced.
+_schemas: list[library.Library] = []
 
 
 def torchvision() -> ModuleType:
-    """torchvision, with its datasets and models.
+    """Return the module torchvision, with its datasets and models.
 
-    It registers shapes for two compiled operators, nms and qnms, at import; a build without them (torchvision 0.28
-    beside a CPU torch) fails there, though its datasets and models are plain Python. Declaring the two is enough.
+    At import torchvision registers shapes for two compiled operators, nms and qnms. A build without them (torchvision
+    0.28 beside a CPU torch) fails there, although its datasets and models are plain Python. Declaring the two operators
+    first is enough.
     """
     try:
         import torchvision

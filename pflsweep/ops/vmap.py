@@ -1,4 +1,4 @@
-"""Write for one client, lift to many: `each`, and what it needs to know about nested tuples of tensors.
+"""Lift functions that are written for one client to chunks of clients (`per_client`), and map over trees of tensors.
 
 A *tree* is a tensor, or a (named) tuple or dict of trees; anything else in it (None, a Python number) is the
 same for all clients. At cohort level every tensor of a tree has the clients of the chunk as its first dimension, C.
@@ -14,17 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+# _here.mode is "one" or "vmap" inside a lifted method, for a chunk of one client or of several; otherwise None.
 _here = threading.local()
 
 
 def tree_map(fn: Callable, first: Any, *rest: Any) -> Any:
-    """`fn` on every tensor of equally shaped trees; other leaves are taken from the first tree."""
+    """Return the tree of fn(*tensors) over trees of the same structure. Other leaves are those of the first tree."""
     if isinstance(first, Tensor):
         return fn(first, *rest)
     if isinstance(first, tuple):
         if rest:
             mapped = [tree_map(fn, *group) for group in zip(first, *rest, strict=True)]
-        else:  # in every step of every client: worth the second line
+        else:  # the usual case, in every step of every client: a direct call of `fn` saves time
             mapped = [fn(part) if isinstance(part, Tensor) else tree_map(fn, part) for part in first]
         return type(first)._make(mapped) if hasattr(first, "_make") else tuple(mapped)
     if isinstance(first, dict):
@@ -33,26 +34,26 @@ def tree_map(fn: Callable, first: Any, *rest: Any) -> Any:
 
 
 def leaves(tree: Any) -> list[Tensor]:
-    """All tensors of a tree, in the order in which `tree_map` visits them."""
+    """Return all tensors of a tree, in the order in which `tree_map` visits them."""
     found: list[Tensor] = []
     tree_map(found.append, tree)
     return found
 
 
 def rebuilt(tree: Any, tensors: Iterable[Tensor]) -> Any:
-    """The opposite of `leaves`: a tree of this structure with these tensors in it."""
+    """Return a tree of the same structure with other tensors in it, in the order of `leaves`."""
     supply = iter(tensors)
     return tree_map(lambda _: next(supply), tree)
 
 
 def vmapped() -> bool:
-    """Whether the code that asks runs under torch.func.vmap, for several clients (or samples) at once."""
+    """Return True if the caller runs under torch.func.vmap, for several clients (or samples) at once."""
     return getattr(_here, "mode", None) == "vmap"
 
 
 @contextmanager
 def vmapping() -> Iterator[None]:
-    """Inside it, `vmapped` says so: for what is put under torch.func.vmap over other things than clients."""
+    """Let `vmapped` return True inside, for code that calls torch.func.vmap over something other than clients."""
     before = getattr(_here, "mode", None)
     _here.mode = "vmap"
     try:
@@ -62,10 +63,10 @@ def vmapping() -> Iterator[None]:
 
 
 def per_client(fn: Callable) -> Callable:
-    """Marks a method written for ONE client; callers hand it the trees of a whole chunk [C, ...].
+    """Lift a method that is written for ONE client: callers pass it the trees of a whole chunk [C, ...].
 
-    A chunk of one client runs plainly (no vmap: on a CPU that is faster), a larger one under torch.func.vmap.
-    Raises RuntimeError where such a method calls another through its lifted name.
+    A chunk of one client runs without vmap, which is faster on a CPU; a larger one runs under torch.func.vmap. The
+    lifted method raises RuntimeError where it is called from inside another one.
     """
 
     @wraps(fn)
@@ -76,7 +77,7 @@ def per_client(fn: Callable) -> Callable:
         one, args = _for_one(fn, self, args)
         _here.mode = "one" if clients == 1 else "vmap"
         try:
-            return _one(one, args) if clients == 1 else _vmap(one, args)
+            return chunk_of(one(*only(args))) if clients == 1 else _vmap(one, args)
         finally:
             _here.mode = None
 
@@ -85,10 +86,10 @@ def per_client(fn: Callable) -> Callable:
 
 
 def alone(step: Callable, given: Any) -> Callable[[Any, Any], Any] | None:
-    """Return step(given, work, batch) for the only client of a chunk, as a function of its own (work, batch).
+    """Return step(given, work, batch) for the only client of a chunk, as a function of (work, batch) without C.
 
-    What does not differ from step to step is taken apart once. None where `step` is not marked @per_client, or the
-    chunk has more clients.
+    `given`, which is the same in every step, is unpacked once. Returns None where `step` is not marked @per_client, or
+    where the chunk has more clients.
     """
     fn, clients = getattr(step, "of_one", None), leaves(given)[0].shape[0]
     if fn is None or clients > 1:
@@ -107,9 +108,9 @@ def alone(step: Callable, given: Any) -> Callable[[Any, Any], Any] | None:
 
 
 class ClientNumber:
-    """What stands for a number of a method that differs among the clients of a chunk, since they are of stacked trials.
+    """Placeholder for a hyperparameter that differs among the clients of a chunk, since they belong to stacked trials.
 
-    Inside @per_client it is the client's own. Anywhere else nothing can be done with it: TypeError.
+    Inside @per_client the attribute is the client's number instead. Anywhere else, using it raises TypeError.
     """
 
     def __init__(self, name: str) -> None:
@@ -122,14 +123,14 @@ class ClientNumber:
 
 
 def with_client_numbers(owner: Any, numbers: dict[str, Tensor]) -> Any:
-    """A copy of a method in which some numbers are each client's own, [C] each."""
+    """Return a copy of a method in which some hyperparameters differ by client. numbers: the values by name, [C]."""
     several = copy(owner)
     several.__dict__.update({name: ClientNumber(name) for name in numbers}, _per_client=numbers)
     return several
 
 
 def _for_one(fn: Callable, owner: Any, args: tuple) -> tuple[Callable, tuple]:
-    """What is called for one client, and the trees of the chunk that it is called with."""
+    """Return the function of one client, with `owner` bound, and its arguments as trees of the chunk."""
     numbers = getattr(owner, "_per_client", None)
     if numbers is None:
         return partial(fn, owner), args
@@ -142,17 +143,13 @@ def _for_one(fn: Callable, owner: Any, args: tuple) -> tuple[Callable, tuple]:
     return one, (numbers, *args)
 
 
-def _one(fn: Callable, args: tuple) -> Any:
-    return chunk_of(fn(*only(args)))
-
-
 def only(tree: Any) -> Any:
-    """The tree of the one client of a chunk."""
+    """Return the tree of the only client of a chunk: [1, ...] tensors become [...]."""
     return tree_map(_squeeze, tree)
 
 
 def chunk_of(tree: Any) -> Any:
-    """The opposite of `only`."""
+    """Return the tree of a chunk that has one client: [...] tensors become [1, ...]."""
     return tree_map(_unsqueeze, tree)
 
 
@@ -165,7 +162,8 @@ def _unsqueeze(leaf: Tensor) -> Tensor:
 
 
 def _vmap(fn: Callable, args: tuple) -> Any:
-    """vmap takes and gives flat lists of tensors here, so that trees may hold None and numbers too."""
+    """Return `fn` of each client, under torch.func.vmap."""
+    # vmap sees flat lists of tensors, so that trees may hold None and numbers as well
     shape: list[Any] = []
 
     def flat(*tensors: Tensor) -> tuple[Tensor, ...]:

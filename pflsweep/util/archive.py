@@ -1,7 +1,7 @@
-"""Read zip archives in place, also those of somebody else.
+"""Read zip archives in place, including archives that somebody else made.
 
-An archive is checked when it is opened, by its directory alone: names, kinds, sizes and compression of its files. What
-a file holds is read no further than its declared size, so that an archive cannot fill the memory.
+Opening an archive checks its central directory alone: names, kinds, sizes and compression of its files. A file is read
+no further than its declared size, so a malicious archive cannot fill the memory.
 """
 
 import re
@@ -15,28 +15,34 @@ from pathlib import Path, PurePosixPath
 from pflsweep.util.errors import UserError
 from pflsweep.util.files import atomic
 
-LARGEST = 2**30  # bytes of a file: many times the largest table of 1,000 clients over 1,000 rounds
-LARGEST_ARCHIVE = 2**32  # bytes of all files of an archive, uncompressed
-METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # zipfile reads others in one piece, however long that becomes
-DATE = (1980, 1, 1, 0, 0, 0)  # of every file that is packed: the earliest that the format knows
+# Bytes of one file: many times the largest table of 1,000 clients over 1,000 rounds.
+LARGEST = 2**30
+# Bytes of all files of an archive, uncompressed.
+LARGEST_ARCHIVE = 2**32
+# zipfile decompresses any other method in one piece, however long that becomes.
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# Every packed file has the earliest date of the format, so that the same files give the same bytes.
+DATE = (1980, 1, 1, 0, 0, 0)
 
 
 class Archive:
-    """An open zip archive, of which the files with known names can be read."""
+    """An open zip archive. Only its files with known names can be read."""
 
     def __init__(self, path: Path, known: re.Pattern[str]) -> None:
-        """known: matches the names that are read. Raises UserError where the file is no archive, or is damaged, or
-        where a file with a known name is not one that `pack` could have written.
+        """Open and check an archive. known: a pattern that matches the names of files that may be read.
+
+        Raises UserError where the file is no archive or is damaged, and where a file with a known name is not one that
+        `pack` could have written.
         """
         self.path = path
         try:
             self._zip = zipfile.ZipFile(path)
         except PermissionError as error:
             raise UserError(f"{path} cannot be read ({error.strerror}).") from error
-        except Exception as error:  # each kind of damage has its own
+        except Exception as error:  # zipfile raises a different error for each kind of damage
             raise self._refused(f"it is cut short, or no zip archive ({type(error).__name__}: {error})") from error
         self.files: dict[str, zipfile.ZipInfo] = {}
-        self.unknown: list[str] = []  # names of files that are never read
+        self.unknown: list[str] = []  # names of the other files, which are never read
         for info in self._zip.infolist():
             if not known.fullmatch(info.filename):
                 self.unknown += [] if info.is_dir() else [info.filename]
@@ -49,13 +55,14 @@ class Archive:
         self.folders = {str(PurePosixPath(name).parent) for name in self.files}
 
     def read(self, name: str) -> bytes:
-        """Return what a file holds. Raises FileNotFoundError where there is none, OSError where it is damaged."""
+        """Return the content of a file. Raises FileNotFoundError where there is none, OSError where it is damaged."""
         if name not in self.files:
             raise FileNotFoundError(f"{self.path}/{name}")
         info = self.files[name]
         try:
             with self._zip.open(info) as file:
-                content = file.read(info.file_size + 1)  # with a number, it never unpacks more than that
+                # with a size argument, zipfile never decompresses more than that
+                content = file.read(info.file_size + 1)
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
             raise OSError(f"{self.path}/{name} is damaged: {error}") from error
         if len(content) != info.file_size:
@@ -67,8 +74,8 @@ class Archive:
 
 
 def _refusal(info: zipfile.ZipInfo, before: Iterable[str]) -> str:
-    """Return why a file of an archive is not read, "" where it is."""
-    mode = info.external_attr >> 16  # 0 where the system that packed it has none
+    """Return why a file of an archive is refused, or "" where it may be read. before: names that came before it."""
+    mode = info.external_attr >> 16  # 0 where it was packed on a system without file modes
     if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
         return "is a link, or no regular file"
     if info.flag_bits & 0x1:
@@ -82,12 +89,13 @@ def _refusal(info: zipfile.ZipInfo, before: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class ArchivePath:
-    """A file or folder in an archive, read as a Path is. It takes the place of zipfile.Path, which has no hash, unpacks
-    without a bound, and follows whatever names an archive has.
+    """A file or folder in an archive, with the reading methods of pathlib.Path.
+
+    zipfile.Path is not used: it is not hashable, decompresses without a bound, and follows any name in an archive.
     """
 
     archive: Archive
-    at: str = ""  # "" is the archive itself
+    at: str = ""  # the path inside the archive; "" is the archive itself
 
     def __truediv__(self, name: str) -> "ArchivePath":
         return ArchivePath(self.archive, f"{self.at}/{name}" if self.at else name)
@@ -99,7 +107,7 @@ class ArchivePath:
         return Path(str(self)).as_posix()
 
     def resolve(self) -> Path:
-        """Return the absolute name, for messages and for telling files apart: it cannot be opened."""
+        """Return the absolute path, for messages and comparisons. It cannot be opened."""
         return self.archive.path.resolve() / self.at
 
     @property
@@ -117,7 +125,7 @@ class ArchivePath:
         return self.at in self.archive.files
 
     def glob(self, pattern: str) -> "list[ArchivePath]":
-        """Return the files, of all in the archive, that match a pattern of as many parts as their names have."""
+        """Return the files of the whole archive whose names match a pattern with the same number of path parts."""
         return [ArchivePath(self.archive, name) for name in self.archive.files if PurePosixPath(name).match(pattern)]
 
     def read_bytes(self) -> bytes:
@@ -127,12 +135,13 @@ class ArchivePath:
         return self.read_bytes().decode()
 
 
-Folder = Path | ArchivePath  # that is read, and may be one in an archive
+Folder = Path | ArchivePath  # a folder that is only read, on the disk or in an archive
 
 
 def pack(folder: Path, out: Path, known: re.Pattern[str]) -> None:
-    """Write the files of a folder that have known names into a new archive `out`, in the place of the one that is
-    there: the same bytes for the same files. Raises OSError.
+    """Write the files of a folder that have known names into the archive `out`, replacing an existing one.
+
+    The same files give the same bytes. Raises OSError where a file cannot be read or `out` cannot be written.
     """
 
     def save(temporary: Path) -> None:
@@ -140,7 +149,8 @@ def pack(folder: Path, out: Path, known: re.Pattern[str]) -> None:
             for name, file in sorted((file.relative_to(folder).as_posix(), file) for file in folder.rglob("*")):
                 if known.fullmatch(name):
                     info = zipfile.ZipInfo(name, DATE)
-                    info.compress_type, info.create_system = zipfile.ZIP_DEFLATED, 3  # whatever the system: as on Unix
+                    # 3 is Unix; set on every system, so that the bytes are the same
+                    info.compress_type, info.create_system = zipfile.ZIP_DEFLATED, 3
                     info.external_attr = (stat.S_IFREG | 0o644) << 16
                     archive.writestr(info, file.read_bytes(), compresslevel=9)
 

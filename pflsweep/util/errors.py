@@ -1,4 +1,4 @@
-"""The one exception whose message is written for the person at the keyboard, and argparse made to raise it."""
+"""UserError, the exception whose message is shown to the user, and an argument parser that raises it."""
 
 import argparse
 import re
@@ -7,17 +7,20 @@ from typing import Any, NoReturn
 
 
 class UserError(Exception):
-    """Bad input: what is wrong, where, and what would be right. The command prints it and exits with code 2."""
+    """Bad input. Its message says what is wrong, where, and what would be right; the command prints it and exits with
+    code 2.
+    """
 
 
 def one_line(error: BaseException) -> str:
-    """An exception's message as one line, its name where it has none."""
+    """Return an exception's message as one line, or the name of its class where it has no message."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def shortened(error: BaseException, longest: int = 300) -> str:
-    """Return an exception's message as one line of about `longest` characters. No word and nothing in quotation marks
-    is cut, since it may be a path; the message of a UserError is returned whole.
+    """Return an exception's message as one line, cut after about `longest` characters.
+
+    A word or a quoted text is never cut, since it may be a path. The message of a UserError is returned whole.
     """
     said = one_line(error)
     if isinstance(error, UserError) or len(said) <= longest:
@@ -28,7 +31,7 @@ def shortened(error: BaseException, longest: int = 300) -> str:
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """`" Did you mean 'x'?"`, or nothing where no known word is close."""
+    """Return " Did you mean 'x'?" for the known word that is nearest to `word`, or "" where none is close."""
     import difflib
 
     close = difflib.get_close_matches(word, known, n=1)
@@ -36,7 +39,7 @@ def nearest(word: str, known: list[str]) -> str:
 
 
 def require_known(content: Iterable[Any], keys: Sequence[str], where: Any) -> None:
-    """Raises UserError on the first key that a file cannot have. where: the file, for the message."""
+    """Raise UserError on the first key of `content` that is not in `keys`. where: the file, for the message."""
     for key in content:
         if key not in keys:
             guess = nearest(str(key), list(keys))
@@ -44,12 +47,18 @@ def require_known(content: Iterable[Any], keys: Sequence[str], where: Any) -> No
 
 
 def without_password(text: str) -> str:
-    """Addresses of databases and servers in a text, for messages, pages and records."""
+    """Return a text with the passwords removed from addresses of databases and servers in it.
+
+    What is shown or stored goes through it: messages, pages and records.
+    """
     return re.sub(r"([?&]\w*password=)[^&\s'\"]*", r"\1", re.sub(r"(://[^:/@\s]*):\S*@", r"\1@", text))
 
 
 class Parser(argparse.ArgumentParser):
-    """One whose errors are UserErrors that name the nearest flag, and that takes words after flags too."""
+    """An argument parser whose errors are UserErrors that name the nearest flag.
+
+    Flags and positional arguments, subcommands included, may come in any order.
+    """
 
     _intermixed = False
 
@@ -57,7 +66,7 @@ class Parser(argparse.ArgumentParser):
         words = next((each for each in self._actions if isinstance(each, argparse._SubParsersAction)), None)
         if words is not None:
             return super().parse_known_args(self._word_first(args, words), namespace)
-        if self._intermixed:  # it asks this method in turn
+        if self._intermixed:  # parse_known_intermixed_args calls this method again
             return super().parse_known_args(args, namespace)
         self._intermixed = True
         try:
@@ -66,7 +75,10 @@ class Parser(argparse.ArgumentParser):
             self._intermixed = False
 
     def _word_first(self, args: list[str], words: "argparse._SubParsersAction[Parser]") -> list[str]:
-        """`report --runs DIR runs` is `report runs --runs DIR`. Raises UserError where none is known."""
+        """Return the arguments with the subcommand first: `report --runs DIR runs` becomes `report runs --runs DIR`.
+
+        Raises UserError where there is no subcommand or an unknown one.
+        """
         flags = [pair for parser in words.choices.values() for pair in parser._option_string_actions.items()]
         taking = {flag for flag, action in flags if action.nargs != 0}
         free = [word[:1] != "-" and before not in taking for before, word in zip(["", *args], args, strict=False)]
@@ -84,7 +96,7 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{self.prog}: {message}.{guess} See `{self.prog} --help`.")
 
     def flags(self) -> list[str]:
-        """Its own and those of the words that may follow."""
+        """Return the flags of this parser and of its subcommands."""
         further = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
         words = [parser for choices in further for parser in choices.values()]
         return [*self._option_string_actions, *(flag for parser in words for flag in parser.flags())]

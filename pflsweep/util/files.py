@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written under a temporary name, then renamed. And who may write to a folder."""
+"""Atomic writes (a temporary file, then a rename), folder locks, and errors of a full disk."""
 
 import errno
 import fcntl
@@ -19,32 +19,36 @@ import yaml
 
 from pflsweep.util.errors import UserError
 
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where libyaml is there
-TEMPORARY = ".tmp"  # what a file's name ends with until it is whole
+# The C loader is ten times as fast; it needs libyaml.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# The suffix of a file that is not yet complete.
+TEMPORARY = ".tmp"
 
 
-# What a disk that takes nothing more is called by the system, SQLite, PostgreSQL and PyTorch
+# How the system, SQLite, PostgreSQL and PyTorch report a disk that is full or read-only.
 FULL_ERRNO = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 FULL_TEXT = re.compile(
     "no space left|disk is full|DiskFull|read-?only (database|file system)|quota exceeded|file write failed",
     re.IGNORECASE,
 )
-# SQLite says these where the files beside its database cannot grow, but also where its folder was deleted
+# SQLite says these where the files beside its database cannot grow, but also where its folder was deleted.
 SQLITE_TEXT = re.compile("disk i/o error|unable to open database file", re.IGNORECASE)
-LITTLE = 2**20  # bytes of free space under which SQLITE_TEXT means that the disk is full
+# SQLITE_TEXT means a full disk only where fewer bytes than these are free.
+LITTLE = 2**20
 
 
 class Locked(UserError):  # noqa: N818 (a state)
-    """Another process has the folder."""
+    """Another process holds the lock of the folder."""
 
 
 class DiskFull(UserError):  # noqa: N818 (a state)
-    """A disk that is full or read-only. It is never waited for, and no trial has failed by it."""
+    """A disk is full or read-only. This is never retried, and does not count as the failure of a trial."""
 
 
 def full(error: BaseException | None, place: Path | str) -> DiskFull | None:
-    """Return the error for the user if `error`, or what it came from, says that a disk is full or read-only. place: the
-    folder that was written to, or the address of a server.
+    """Return a DiskFull for the user if `error` or one of its causes says that a disk is full or read-only, else None.
+
+    place: the folder that was written to, or the address of a server.
     """
     there = existing(place) if isinstance(place, Path) else None
     while error is not None and not isinstance(error, DiskFull):
@@ -62,22 +66,22 @@ def full(error: BaseException | None, place: Path | str) -> DiskFull | None:
 
 
 def free(folder: Path) -> str:
-    """Return how much space a folder's disk has left, for messages; of a folder that is missing, its parent's."""
+    """Return the free space of a folder's disk as text, such as "12.3 MB". The folder need not exist."""
     return f"{shutil.disk_usage(existing(folder)).free / 1e6:,.1f} MB"
 
 
 def existing(folder: Path) -> Path:
-    """Return the folder, or the nearest one above it that exists."""
+    """Return the folder, or its nearest parent that exists."""
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
 @contextmanager
 def claimed(folder: Path, choice: str = "paths.runs") -> Iterator[None]:
-    """Holds a folder for this process; the operating system lets go of it when the process dies. What a killed one
-    has left half-written there is removed.
+    """Hold the exclusive lock of a folder, and remove the incomplete files that a killed process left in it.
 
-    Made where it is missing, and removed again where nothing came to stand in it. Raises Locked where another process
-    trains there, UserError where the folder cannot be written to.
+    The operating system releases the lock when the process dies. A missing folder is created, and removed again if it
+    stays empty. choice: the config key that chooses the folder, for messages. Raises Locked where another process
+    holds the lock, UserError where the folder cannot be written to.
     """
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     with writing(folder, choice):
@@ -89,7 +93,7 @@ def claimed(folder: Path, choice: str = "paths.runs") -> Iterator[None]:
                     left.unlink()
             yield
         finally:
-            with suppress(OSError):  # a folder further up that somebody else uses by now
+            with suppress(OSError):  # another process may have put files into one of these folders meanwhile
                 if made and os.listdir(folder) == ["lock"]:
                     (folder / "lock").unlink()
                     for path in made:
@@ -100,8 +104,9 @@ def _locked(folder: Path) -> IO[str]:
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            lock = open(folder / "lock", "w")  # noqa: SIM115 (closed by the caller: the lock lives as long as it is open)
-        except FileNotFoundError:  # who held it before has removed the folder
+            # the lock is held as long as the file is open: the caller closes it
+            lock = open(folder / "lock", "w")  # noqa: SIM115
+        except FileNotFoundError:  # its previous holder has removed the folder
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -114,12 +119,13 @@ def _locked(folder: Path) -> IO[str]:
             ) from error
         except FileNotFoundError:
             pass
-        lock.close()  # who held it before has removed the file: a lock on that one is worth nothing
+        # its previous holder has removed the file, so others would lock a new one
+        lock.close()
 
 
 @contextmanager
 def writing(folder: Path, choice: str = "paths.runs") -> Iterator[None]:
-    """Turn what the disk refuses into a UserError, DiskFull where it has no room. choice: what chooses the folder."""
+    """Turn an OSError into a UserError, or DiskFull. choice: the config key that chooses the folder, for messages."""
     try:
         yield
     except OSError as error:
@@ -130,7 +136,10 @@ def writing(folder: Path, choice: str = "paths.runs") -> Iterator[None]:
 
 
 def atomic(path: Path, save: Callable[[Path], Any]) -> None:
-    """`save` writes a file, which takes its place when all of it is on the disk. Of two processes the last one wins."""
+    """Write a file atomically: `save` writes a temporary file, which replaces `path` once all of it is on the disk.
+
+    Of two processes that write the same path, the last one wins.
+    """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}{TEMPORARY}")
     try:
         save(temporary)
@@ -143,7 +152,10 @@ def atomic(path: Path, save: Callable[[Path], Any]) -> None:
 
 
 def replace_all(folder: Path, files: dict[str, bytes]) -> None:
-    """All are on the disk before the first takes its place; the last one stands there when all others do."""
+    """Replace several files of a folder, by name and content. All are on the disk before the first is renamed.
+
+    The last one is removed first and renamed last, so where it exists all files are of the same call.
+    """
     *_, last = files
     staged = {name: folder / f".{name}.{uuid.uuid4().hex[:8]}{TEMPORARY}" for name in files}
     try:
@@ -182,21 +194,21 @@ def write_parquet(path: Path, table: pd.DataFrame) -> None:
 
 def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
     def save(temporary: Path) -> None:
-        with open(temporary, "wb") as file:  # savez would add .npz to a name
+        with open(temporary, "wb") as file:  # given a name, savez would append .npz
             np.savez(file, **arrays)  # type: ignore[arg-type]
 
     atomic(path, save)
 
 
 class Readable(Protocol):
-    """A file on the disk, or in an archive."""
+    """A file that can be read, on the disk or in an archive."""
 
     def read_bytes(self) -> bytes: ...
     def read_text(self) -> str: ...
 
 
 def source(path: Readable) -> Path | io.BytesIO:
-    """Return what libraries read a file from: its path, or all it holds where it lies in an archive."""
+    """Return what a library can read a file from: its path on the disk, or its content if it is in an archive."""
     return path if isinstance(path, Path) else io.BytesIO(path.read_bytes())
 
 

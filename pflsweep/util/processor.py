@@ -1,4 +1,4 @@
-"""What the processor of this machine says of itself."""
+"""Name and vendor of this machine's processor."""
 
 import platform
 from functools import cache
@@ -6,18 +6,19 @@ from pathlib import Path
 
 
 def name() -> str:
-    """Return the processor's name: platform.processor() is empty on many Linux systems."""
+    """Return the processor's name."""
+    # platform.processor() is empty on many Linux systems
     return _cpuinfo("model name") or platform.processor() or platform.machine()
 
 
 def vendor() -> str:
-    """Return the processor's vendor, such as AuthenticAMD or GenuineIntel; "" where it is not known."""
+    """Return the processor's vendor, such as AuthenticAMD or GenuineIntel, or "" where it is not known."""
     return _cpuinfo("vendor_id")
 
 
 @cache
 def _cpuinfo(field: str) -> str:
-    """Return a field of the first processor in Linux's list; "" elsewhere."""
+    """Return a field of the first processor in /proc/cpuinfo, or "" on systems without that file."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

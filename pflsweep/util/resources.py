@@ -1,20 +1,23 @@
-"""Where files lie: what comes with pflsweep (conf/, sweeps/, reports/), and the user's cache."""
+"""Paths of what is shipped with pflsweep (conf/, sweeps/, reports/) and of the user's cache."""
 
 import os
 from pathlib import Path
 
 
 def shipped(name: str) -> Path:
-    """The folder `name`, such as reports/paper, inside the package (a wheel) or beside it (an editable install)."""
+    """Return the shipped folder `name`, such as reports/paper.
+
+    It is inside the package in a wheel, and beside it in an editable install.
+    """
     package = Path(__file__).parents[1]
     return package / name if (package / name).is_dir() else package.parent / name
 
 
 def own_and_shipped(name: str) -> list[Path]:
-    """The user's folder `name`, in the working directory, then pflsweep's: where something is looked for."""
+    """Return the folders in which `name` is looked up: the working directory's first, then the shipped one."""
     return [Path.cwd() / name, shipped(name)]
 
 
 def user_cache() -> Path:
-    """Return the user's cache folder of pflsweep, which need not exist: datasets, and an empty MLflow store."""
+    """Return the cache folder of pflsweep, for datasets and an empty MLflow store. It need not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pflsweep"

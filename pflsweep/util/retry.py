@@ -1,8 +1,8 @@
-"""A database that is away is waited for: what needs it is done anew, as a whole, until it answers.
+"""Retry a whole operation until its database answers again.
 
-The connection is too low a place for that. One can wait for its server and be found stale in time, but a transaction
-that is cut in the middle has lost the statements before, which the connection does not know. So what is done patiently
-has to bear being done twice: the answer to a commit may be lost too.
+Reconnecting at the level of the connection is not enough: a transaction that breaks in the middle has lost its earlier
+statements, which a new connection does not know. An operation that is retried must be safe to run twice, since the
+reply to a successful commit may be lost as well.
 """
 
 import time
@@ -12,20 +12,20 @@ from typing import TypeVar
 from pflsweep.util import signals
 from pflsweep.util.errors import UserError
 
-PATIENCE = 300.0  # seconds for which a sweep waits
+PATIENCE = 300.0  # seconds after which a sweep gives up
 PAUSE = 1.0  # seconds between two attempts
 
 T = TypeVar("T")
 
 
 class StorageUnavailable(UserError):  # noqa: N818 (a state)
-    """A database that does not answer: no trial's fault."""
+    """A database does not answer. This does not count as the failure of a trial."""
 
 
 def retry_until_available(call: Callable[[], T]) -> T:
-    """Return what `call` does, however often it raised StorageUnavailable before.
+    """Return the result of `call`, which is called again as long as it raises StorageUnavailable.
 
-    Raises that after PATIENCE seconds, and KeyboardInterrupt if a signal asks to stop meanwhile.
+    Raises StorageUnavailable after PATIENCE seconds, KeyboardInterrupt if a signal asks to stop meanwhile.
     """
     until = time.monotonic() + PATIENCE
     while True:

@@ -1,4 +1,4 @@
-"""Ctrl-C (SIGINT) and SIGTERM, which schedulers send: both end training after the round under way."""
+"""Handling of SIGINT (Ctrl-C) and SIGTERM (sent by schedulers): both stop training after the current round."""
 
 import signal
 import threading
@@ -7,31 +7,37 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-_last: int = signal.SIGINT  # the signal that has last asked this process to stop
-_requested = False  # whether one has asked this command, or what is done inside `handled`, to stop
-_handling = False  # inside `handled`
+# The last signal that asked this process to stop.
+_last: int = signal.SIGINT
+# True once a signal has asked this command, or the block inside `handled`, to stop.
+_requested = False
+# True inside `handled`.
+_handling = False
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM arrived where no round was under way."""
+    """SIGTERM arrived while no round was running."""
 
 
 def exit_code() -> int:
-    """Return the exit code of a command that was stopped: 130 after Ctrl-C, 143 after SIGTERM."""
+    """Return the exit code of a command that a signal stopped: 130 after Ctrl-C, 143 after SIGTERM."""
     return 128 + _last
 
 
 def requested() -> bool:
-    """Return whether a signal has asked to stop. Loops ask, since libraries lose the exception now and then: in a bare
-    `except`, or in a callback of C code, whose exceptions Python ignores.
+    """Return True if a signal has asked to stop.
+
+    Loops have to check it, since a library may swallow the exception: in a bare `except`, or in a callback from C code,
+    whose exceptions Python ignores.
     """
     return _requested
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Let SIGTERM stop this process as Ctrl-C does, and remember both. Outside the main thread, and where another
-    program's handler is installed (a scheduler's, as submitit's), change nothing.
+    """Let SIGTERM stop this process as Ctrl-C does, and remember which signal arrived.
+
+    Changes nothing outside the main thread, or where another handler is installed, such as submitit's.
     """
     global _last, _requested
     _last, _requested = signal.SIGINT, False
@@ -56,9 +62,10 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def handled(act: Callable[[], None]) -> Iterator[None]:
-    """Call `act` for the first signal of each kind that asks to stop; the next one does what it did before.
-    SIGTERM is handled only inside `terminable`, and both only in the main thread. Inside another such context nothing
-    changes: the outer one hears the signals.
+    """Call `act` for the first SIGINT and the first SIGTERM; a second one has its previous effect.
+
+    SIGTERM is handled only inside `terminable`, and both only in the main thread. A nested `handled` changes nothing:
+    the outer one receives the signals.
     """
     global _handling, _requested
     if not _in_main_thread() or _handling:

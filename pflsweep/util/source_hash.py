@@ -1,8 +1,8 @@
 """Hashes of source code.
 
-`own_modules` hashes modules of the user's own: another source is another method, model or dataset, so these hashes are
-part of a trial's identity. `code_digests` hashes the shipped modules that a trial's numbers depend on. These are no
-part of the identity; a record keeps them, so that training it on with edited code is noticed.
+`own_modules` hashes the user's own modules. These hashes are part of a trial's identity, since edited source is another
+method, model or dataset. `code_digests` hashes the shipped modules that a trial's numbers depend on. They are not part
+of the identity, but a record stores them, so that continuing its training with edited code is noticed.
 """
 
 import ast
@@ -21,20 +21,23 @@ from typing import Any, NamedTuple
 
 from pflsweep.util.errors import UserError
 
-ROOT = Path(__file__).parents[1]  # of the package
+ROOT = Path(__file__).parents[1]  # the folder of the package
 # The packages that numbers depend on. The others store, show, schedule and check: none of their modules is hashed.
 NUMERIC = ("algorithms", "data", "engine", "methods", "models", "ops", "plugins", "studies")
-# every trial depends on each module that lies directly in one of these
+# Every trial depends on each module that is directly in one of these packages.
 SHARED = ("data", "engine", "methods", "ops")
-NO_EFFECT = {"returns", "ctx", "kind", "simple", "type_comment", "type_ignores"}  # fields of syntax trees
-EQUIVALENT = "util/equivalent.json"  # written by the command that runs the golden tests
-# CPython 3.11's parser keeps its depth in the interpreter: in two threads at once it raises SystemError
+# Fields of a syntax tree that cannot change what a program computes.
+NO_EFFECT = {"returns", "ctx", "kind", "simple", "type_comment", "type_ignores"}
+# Written by the command that runs the golden tests.
+EQUIVALENT = "util/equivalent.json"
+# CPython 3.11's parser keeps its recursion depth in the interpreter: two threads that parse at once raise SystemError.
 _PARSING = threading.Lock()
 
 
 def own_modules(objects: Iterable[Any]) -> list[str]:
-    """A hash of each module outside pflsweep that some classes or functions are written in, with those of one's own
-    that it imports. Raises UserError on one without a file.
+    """Return a hash of each of the user's modules in which some classes or functions are written.
+
+    Modules of the user that these import, directly or not, are included. Raises UserError where a module has no file.
     """
     names = {cls.__module__ for each in objects for cls in getattr(each, "__mro__", (each,))}
     own = {name for name in names if name.partition(".")[0] not in ("pflsweep", *sys.stdlib_module_names)}
@@ -45,23 +48,24 @@ def own_modules(objects: Iterable[Any]) -> list[str]:
 
 
 def _parsed(source: str) -> ast.Module:
-    """Return the syntax tree of a module's source. Trials that train as one cohort ask for it in threads."""
+    """Return the syntax tree of a module's source. Safe to call from the threads of stacked trials."""
     with _PARSING:
         return ast.parse(source)
 
 
 def _is_own(module: str) -> bool:
-    """Whether it is a file of Python that is neither installed, here or elsewhere, nor Python's nor pflsweep's."""
+    """Return True if a module is the user's own: a .py file that is not installed, nor part of Python or pflsweep."""
     file = Path(getattr(sys.modules.get(module), "__file__", None) or "")
     if file.suffix != ".py" or module.partition(".")[0] in ("pflsweep", "__main__", *sys.stdlib_module_names):
         return False
-    if {"site-packages", "dist-packages"} & set(file.parts):  # of another environment, by PYTHONPATH, or the user's
+    # also those of another environment, on PYTHONPATH, and of the user's site folder
+    if {"site-packages", "dist-packages"} & set(file.parts):
         return False
     return not any(file.is_relative_to(sysconfig.get_path(each)) for each in ("purelib", "platlib", "stdlib"))
 
 
 def _imports(module: str) -> set[str]:
-    """What its source imports; `from a import b` may mean a module a.b."""
+    """Return the names that a module's source imports. `from a import b` gives a and a.b, since b may be a module."""
     found, package = set(), sys.modules[module].__package__
     for node in ast.walk(_parsed(_source(module))):
         if isinstance(node, ast.Import):
@@ -80,15 +84,15 @@ def _source(module: str) -> str:
 
 
 class _Module(NamedTuple):
-    digest: str  # "" where it does nothing
-    imports: frozenset[str]  # of pflsweep; some of these names are of functions, not of modules
+    digest: str  # "" for a module without code
+    imports: frozenset[str]  # names in pflsweep that it imports, of modules or of functions in them
 
 
 def code_digests(options: Mapping[str, Iterable[str]]) -> dict[str, str]:
-    """Return a digest of the shipped code that all trials share, `engine`, and one of what each option adds to it.
+    """Return a digest of the shipped code that all trials share ("engine"), and one of what each option adds to it.
 
-    options: for each name, the modules that its classes or functions are written in. Of the user's own modules only
-    what they import from pflsweep is hashed here.
+    options: by name, the modules in which its classes or functions are written. A module of the user is not hashed
+    here, but what it imports from pflsweep is.
     """
     shared = _shared()
     own = {name: _reached(frozenset(modules)) - shared for name, modules in options.items()}
@@ -96,8 +100,9 @@ def code_digests(options: Mapping[str, Iterable[str]]) -> dict[str, str]:
 
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return the components of two results of `code_digests` whose code is not equivalent. One that only one of the
-    two names is not known to have changed.
+    """Return the components whose code is not equivalent in two results of `code_digests`.
+
+    A component that only one of them has is not returned.
     """
     first = {digest: same[0] for classes in equivalent().values() for same in classes for digest in same}
     pairs = {name: (before[name], now[name]) for name in before if name in now}
@@ -106,13 +111,13 @@ def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 @cache
 def equivalent() -> dict[str, list[list[str]]]:
-    """Return by component the classes of digests under which all golden trajectories are bitwise the same."""
+    """Return, by component, the groups of digests whose golden trajectories are bitwise the same."""
     found: dict[str, list[list[str]]] = json.loads((ROOT / EQUIVALENT).read_text())
     return found
 
 
 def _joint(modules: Iterable[str]) -> str:
-    """Return a digest of some modules' content, not of their names: a file that is only moved changes nothing."""
+    """Return a digest of the content of some modules. Their names do not count, so moving a file changes nothing."""
     return _hash("".join(sorted({module.digest for name in modules if (module := _shipped(name)) is not None})))
 
 
@@ -127,9 +132,10 @@ def _shared() -> frozenset[str]:
     return _reached(frozenset(f"pflsweep.{file.parent.name}.{file.stem}" for file in files))
 
 
-@cache  # a sweep asks for thousands of trials, with few different options
+# cached: a sweep asks for thousands of trials, with few different options
+@cache
 def _reached(modules: frozenset[str]) -> frozenset[str]:
-    """Return those of some modules, and of all that they import directly or not, that are shipped and numeric."""
+    """Return the shipped numeric modules among some modules and all that these import, directly or not."""
     found: set[str] = set()
     further = set(modules)
     while further:
@@ -139,7 +145,7 @@ def _reached(modules: frozenset[str]) -> frozenset[str]:
 
 
 def _followed(name: str) -> Iterable[str]:
-    """Return what a module imports if it is shipped and numeric, or the user's own."""
+    """Return the imports of a module that is shipped and numeric, or the user's own; none for any other module."""
     module = _shipped(name)
     if module is None:
         return _imports(name) if _is_own(name) else ()
@@ -148,7 +154,7 @@ def _followed(name: str) -> Iterable[str]:
 
 @cache
 def _shipped(name: str) -> _Module | None:
-    """Return a shipped module of a numeric package; None for any other name. The file is read, nothing is imported."""
+    """Return a shipped module of a numeric package, or None for any other name. The file is read, not imported."""
     head, *parts = name.split(".")
     if head != "pflsweep" or not parts or parts[0] not in NUMERIC:
         return None
@@ -161,10 +167,10 @@ def _shipped(name: str) -> _Module | None:
 
 
 class _Code:
-    """The part of a module's syntax tree that can change a number, written down alike by every version of Python.
+    """The part of a module's syntax tree that can change a number, as text that is the same in every Python version.
 
-    ast.dump is not used: from 3.13 on it leaves out empty fields. Here None and empty lists are left out, so that a
-    field that a later version adds (type_params, in 3.12) changes nothing while it is not used.
+    ast.dump is not used: from 3.13 on it leaves out empty fields. Here None and empty lists are left out, so a field
+    that a later version adds (type_params, in 3.12) changes nothing until it is used.
     """
 
     def __init__(self, tree: ast.Module) -> None:
@@ -175,9 +181,10 @@ class _Code:
         self._write(tree)
 
     def digest(self) -> str:
-        """Return the hash of the tree and of the imports that it uses: others serve annotations or pass names on.
+        """Return a hash of the tree and of the imports that it uses, or "" where there is no code.
 
-        A module of pflsweep is imported from anywhere: its content is hashed by itself, so that moving it is no edit.
+        Other imports serve annotations only, or re-export names. For an import from pflsweep the module's name does not
+        count, so that moving a module is no edit.
         """
         used = {alias for alias in self._aliases if alias[2].partition(".")[0] in (*self._used, "*")}
         if not self._text and not used:
@@ -192,7 +199,7 @@ class _Code:
             values = value if isinstance(value, list) else [value]
             if values and isinstance(values[0], ast.stmt):
                 values = list(self._statements(values, node))
-            elif isinstance(node, ast.JoinedStr):  # Python 3.12.1 writes an empty text after {a:>{b}}
+            elif isinstance(node, ast.JoinedStr):  # Python 3.12.1 adds an empty text after {a:>{b}}
                 values = [each for each in values if getattr(each, "value", None) != ""]
             if values:
                 self._text += (name, str(len(values)))
@@ -206,9 +213,9 @@ class _Code:
             self._used.add(node.id)
 
     def _statements(self, body: list[ast.stmt], parent: ast.AST) -> Iterator[ast.stmt]:
-        """Yield what is left of a block without docstrings, annotations, imports and what only type checkers read.
+        """Yield the statements of a block without docstrings, annotations, imports and blocks for type checkers.
 
-        The annotations of a class stay: they declare its fields, and communication.py counts messages by their types.
+        Annotations in a class body stay: they declare its fields, and communication.py counts messages by their types.
         """
         for statement in body:
             if isinstance(statement, ast.Import | ast.ImportFrom):
@@ -222,7 +229,7 @@ class _Code:
                 yield statement
 
     def _note(self, node: ast.Import | ast.ImportFrom) -> None:
-        """Keep what is imported: the names for the digest, and which modules of pflsweep they may come from."""
+        """Note the names that an import binds, for the digest, and the modules of pflsweep that they may come from."""
         for alias in node.names:
             source, name = (node.module or "", alias.name) if isinstance(node, ast.ImportFrom) else ("", alias.name)
             full = f"{source}.{name}".strip(".")
@@ -233,5 +240,5 @@ class _Code:
 
 
 def _is_constant(statement: ast.stmt) -> bool:
-    """Return whether a statement is a value alone: a docstring, or `...`."""
+    """Return True if a statement is only a constant, such as a docstring or `...`."""
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)

@@ -1,12 +1,12 @@
 """AG News (Zhang, Zhao and LeCun, NeurIPS 2015, https://arxiv.org/abs/1509.01626): titles and leads of news, 4 topics.
 
-From <root>/ag_news_csv/{train,test}.csv, lines of class (1 to 4), title, description. As FedALA's public code prepares
-it: title and description joined, torchtext's basic_english tokens, words numbered over training and test texts
-together, 0 for padding, the first 200 tokens. `vocabulary` (98,635, that code's number of word vectors) is a cap and is
-not compared with what the texts have: rarer words than it holds are 0, ids that no word has stay unused.
+It is read from <root>/ag_news_csv/{train,test}.csv, with lines of class (1 to 4), title, description, and prepared as
+in FedALA's public code: title and description joined, torchtext's basic_english tokens, words numbered over training
+and test texts together, 0 for padding, the first 200 tokens. `vocabulary` (98,635, that code's number of word vectors)
+is an upper bound and need not be the number of words in the texts: rarer words beyond it become 0, and ids without a
+word stay unused.
 
-`agnews_subset` is another dataset with a name of its own: the same test split and 18,055 of the 120,000 training rows,
-in train_subset.csv.
+`agnews_subset` is a separate dataset: the same test split and 18,055 of the 120,000 training rows, in train_subset.csv.
 """
 
 import csv
@@ -26,7 +26,8 @@ from pflsweep.util.errors import UserError
 FOLDER = "ag_news_csv"
 URL = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv"
 TEST = ("test.csv", "d52ea96a97a2d943681189a97654912d")
-SOURCES = {  # training file, test file: name and MD5
+# By dataset, name and MD5 of the training file and of the test file.
+SOURCES = {
     "agnews": (("train.csv", "b1a00f826fdfbd249f79597b59e1dc12"), TEST),
     "agnews_subset": (("train_subset.csv", "a1cda3ea0869f9e506e21200cd169572"), TEST),
 }
@@ -35,9 +36,9 @@ CLASSES = 4
 
 
 def load(root: Path, download: bool, name: str, length: int, vocabulary: int) -> Dataset:
-    """name: `agnews` or `agnews_subset`. x [127600, length] or [25655, length] int32 ids, all below `vocabulary`.
+    """Return AG News: x [127600, length] int32 token ids below `vocabulary`; or its subset, x [25655, length].
 
-    Raises UserError on missing or damaged files, and on numbers that are too small.
+    name: `agnews` or `agnews_subset`. Raises UserError on missing or damaged files, and on numbers that are too small.
     """
     for option, value, least in (("length", length, 1), ("vocabulary", vocabulary, 2)):
         if value < least:
@@ -65,6 +66,6 @@ def _read(root: Path, name: str, download: bool, length: int, vocabulary: int) -
 
 
 def _lines(table: str) -> Iterator[tuple[int, str]]:
-    """(class from 0, title and description) of each line."""
+    """Yield the class (from 0) and the text (title and description) of each line."""
     for label, *parts in csv.reader(io.StringIO(table, newline="")):
         yield int(label) - 1, " ".join(parts)

@@ -1,8 +1,8 @@
-"""What a loader made of a dataset's files, kept on disk, so that the next start neither decodes nor tokenises.
+"""A cache on disk of the arrays that a loader decodes or tokenises from a dataset's files.
 
-One file a dataset, <root>/prepared/<name>.bin: a line of JSON behind its hash, which says the arrays' types and shapes,
-then their bytes. It counts as long as the source files have the names, sizes and times they had, and its own content
-the checksum it had; else it is made anew.
+There is one file for each dataset, <root>/prepared/<name>.bin: a line with a hash and the JSON header that it covers
+(types and shapes of the arrays, their checksum), then the bytes of the arrays. It is valid as long as the source files
+have the same names, sizes and times, and its content has the same checksum; otherwise it is written anew.
 """
 
 import hashlib
@@ -20,12 +20,15 @@ from pflsweep.data.datasets.pack import Content, checksum
 from pflsweep.util.files import atomic
 
 log = logging.getLogger(__name__)
-FORMAT = 1  # of the file; another number makes all of them anew
+# The version of the file format: raising it rewrites all files.
+FORMAT = 1
 
 
 def prepared(root: Path, name: str, source: Path | None, options: list, make: Callable[[], Content]) -> Content:
-    """`make()`, or what it gave last time. source: the file or folder that it reads, if any. options: what else its
-    result depends on, and a version of the code that makes it. A folder that cannot be written to costs time only.
+    """Return the cached result of `make`, or call it and cache the result.
+
+    source: the file or folder that `make` reads, if any. options: what else its result depends on, with a version of
+    its code. Where the cache cannot be written, a warning is logged and the result is returned all the same.
     """
     path = root / "prepared" / f"{name}.bin"
     signature = _signature(source, options)
@@ -43,7 +46,10 @@ def prepared(root: Path, name: str, source: Path | None, options: list, make: Ca
 
 
 def _signature(source: Path | None, options: list) -> str:
-    """A hash of how the source files look from outside. Not of their content: that would take as long as reading."""
+    """Return a hash of the names, sizes and times of the source files, and of the options.
+
+    Their content is not hashed, since that would take as long as reading it.
+    """
     files = sorted(_files(source)) if source else []
     return _hash(json.dumps([FORMAT, options, str(source), files]))
 
@@ -53,7 +59,7 @@ def _hash(text: str) -> str:
 
 
 def _files(source: Path | str) -> Iterator[tuple[str, int, int]]:
-    """(path, size, time of the last change) of a file, or of all below a folder; nothing where there is none."""
+    """Yield (path, size, modification time) of a file, or of all files below a folder; nothing if it does not exist."""
     if os.path.isdir(source):
         with os.scandir(source) as entries:
             for entry in entries:
@@ -73,7 +79,7 @@ def _write(path: Path, header: dict[str, Any], made: Content) -> None:
 
 
 def _read(path: Path, signature: str) -> Content | None:
-    """The file's content, None where it is missing, of other sources, or damaged."""
+    """Return the content of a cache file, or None where it is missing, damaged, or has another signature."""
     try:
         with open(path, "rb") as file:
             digest, _, line = file.readline().decode().rstrip("\n").partition(" ")
@@ -81,7 +87,7 @@ def _read(path: Path, signature: str) -> Content | None:
             if header.get("signature") != signature:
                 return None
             arrays = [np.fromfile(file, kind, math.prod(shape)).reshape(shape) for kind, shape in header["arrays"]]
-    except (OSError, ValueError):  # of text that is none, and of fewer numbers than the shape needs
+    except (OSError, ValueError):  # ValueError where the header is no text, or where bytes are missing
         return None
     (x, y), owner = arrays[:2], arrays[2] if len(arrays) == 3 else None
     right = checksum(x, y, owner) == header["checksum"]

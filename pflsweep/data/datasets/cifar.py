@@ -1,6 +1,6 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky 2009), read by torchvision.
 
-From <root>/cifar-10-batches-py and <root>/cifar-100-python. The files are pickles; torchvision compares their
+The files are in <root>/cifar-10-batches-py and <root>/cifar-100-python. They are pickles; torchvision compares their
 MD5s with the published ones before it opens them.
 """
 
@@ -23,7 +23,10 @@ SOURCES = {"cifar10": ("CIFAR10", "cifar-10-batches-py", 10), "cifar100": ("CIFA
 def load(
     root: Path, download: bool, name: str, mean: Sequence[float], std: Sequence[float], augment: str = "none"
 ) -> Dataset:
-    """name: `cifar10` or `cifar100`. x [60000, 3, 32, 32] uint8. Raises UserError on bad files."""
+    """Return CIFAR-10 or CIFAR-100: x [60000, 3, 32, 32] uint8. name: `cifar10` or `cifar100`.
+
+    Raises UserError on missing or damaged files.
+    """
     cls, folder, classes = SOURCES[name]
     rows = prepared(root, name, root / folder, [1], lambda: _read(root, download, name, cls))
     return pack(name, rows, classes=classes, scale=1 / 255, mean=mean, std=std, augment=augment)
@@ -37,16 +40,15 @@ def _read(root: Path, download: bool, name: str, cls: str) -> Content:
         splits = [official(str(root), train=train) for train in (True, False)]
     except RuntimeError as error:
         raise unavailable(name, root / official.base_folder, _problems(official, root)) from error
-    train, test = ((_channels_first(split.data), np.array(split.targets)) for split in splits)
+    # torchvision's images are [n, H, W, channels]
+    train, test = (
+        (np.ascontiguousarray(split.data.transpose(0, 3, 1, 2)), np.array(split.targets)) for split in splits
+    )
     return joined(train, test)
 
 
-def _channels_first(images: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(images.transpose(0, 3, 1, 2))  # torchvision hands out [n, H, W, channels]
-
-
 def _problems(official: Any, root: Path) -> dict[str, str | None]:
-    """Which files are missing, and which are not what they should be."""
+    """Return what is wrong with each file, `missing` or `damaged`; None where it is good."""
     from torchvision.datasets.utils import check_integrity
 
     files = [*official.train_list, *official.test_list, (official.meta["filename"], official.meta["md5"])]

@@ -1,7 +1,7 @@
 """CINIC-10 (Darlow et al. 2018, https://arxiv.org/abs/1810.03505): CIFAR-10's classes, images of CIFAR-10 and ImageNet.
 
-From <root>/CINIC-10/{train,valid,test}/<class>/*.png, as the archive unpacks. Its validation images are training rows
-here, behind those of the training part: the larger training set that its authors describe.
+It is read from <root>/CINIC-10/{train,valid,test}/<class>/*.png, the layout of its archive. Training rows are the
+images of the training part followed by those of the validation part, the larger training set that the authors describe.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,10 @@ EACH = 9_000  # images of a class in a part
 def load(
     root: Path, download: bool, name: str, mean: Sequence[float], std: Sequence[float], augment: str = "none"
 ) -> Dataset:
-    """x [270000, 3, 32, 32] uint8: 180,000 training and 90,000 test images. Raises UserError on bad files."""
+    """Return CINIC-10: x [270000, 3, 32, 32] uint8, 180,000 training and 90,000 test images.
+
+    Raises UserError on missing or damaged files.
+    """
     folder = root / FOLDER
     rows = prepared(root, name, folder, [1], lambda: _read(name, folder, download))
     return pack(name, rows, classes=len(CLASSES), scale=1 / 255, mean=mean, std=std, augment=augment)
@@ -45,7 +48,7 @@ def _read(name: str, folder: Path, download: bool) -> Content:
 
 
 def _problems(folder: Path) -> dict[str, str | None]:
-    """What is wrong with each part of the set, None where nothing is."""
+    """Return what is wrong with each part of the dataset; None where it is complete."""
     found: dict[str, str | None] = {}
     for part in PARTS:
         counts = {one: len(_files(folder / part / one)) for one in CLASSES}

@@ -1,6 +1,6 @@
-"""scikit-learn's digits: 1,797 real handwritten digits of 8x8 pixels, inside the package.
+"""scikit-learn's digits: 1,797 real handwritten digits of 8x8 pixels, which come with the package.
 
-E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI, 1998 (its test part).
+They are the test part of E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI, 1998.
 """
 
 from collections.abc import Sequence
@@ -25,10 +25,10 @@ def load(
     split_seed: int,
     augment: str = "none",
 ) -> Dataset:
-    """x [1797, 1, 8, 8] uint8 of 0 to 16. Nothing is read from root.
+    """Return the digits: x [1797, 1, 8, 8] uint8, values 0 to 16. Nothing is read from root.
 
-    The set has no split of its own: a random share test_fraction, drawn from split_seed and so the same for
-    every trial, is its test split.
+    The dataset has no split of its own. Its test split is a random share test_fraction, drawn from split_seed and
+    therefore the same in every trial.
     """
     if not 0 < test_fraction < 1:
         raise UserError(f"dataset.test_fraction is {test_fraction}: it must lie between 0 and 1, both excluded.")
@@ -42,14 +42,15 @@ def load(
 
 
 def _table() -> np.ndarray:
-    """[1797, 65]: 64 pixels and the digit. sklearn's own function takes a second, to import what it needs."""
+    """Return the table of digits, [1797, 65]: 64 pixels and the digit."""
+    # the file is read directly since importing sklearn.datasets takes a second
     package = find_spec("sklearn")
     assert package is not None
     assert package.origin is not None
     file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
     if file.exists():
         return np.loadtxt(file, delimiter=",")
-    from sklearn.datasets import load_digits  # of a version that keeps it elsewhere
+    from sklearn.datasets import load_digits  # for versions of sklearn that keep the file elsewhere
 
     digits = load_digits()
     return np.column_stack((digits.data, digits.target))

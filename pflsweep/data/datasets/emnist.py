@@ -1,8 +1,9 @@
 """EMNIST (Cohen et al., IJCNN 2017, https://arxiv.org/abs/1702.05373): handwritten digits and letters of 28x28 pixels.
 
-From <root>/EMNIST/raw, where torchvision puts the files emnist-<split>-<part>-ubyte; packed ones (.gz) are read as
-well, also in raw/gzip, as the archive unpacks. As in torchvision images stay transposed, as the files have them. MD5s
-of single files are not published: they are checked for being whole, and their content is in the checksum.
+It is read from <root>/EMNIST/raw, where torchvision puts the files emnist-<split>-<part>-ubyte. Compressed files (.gz)
+are read too, also from raw/gzip, the layout of the archive. As in torchvision, images stay transposed as they are in
+the files. MD5s of single files are not published: files are checked for completeness, and their content is part of the
+dataset's checksum.
 """
 
 import gzip
@@ -23,11 +24,11 @@ from pflsweep.util.errors import UserError, nearest
 
 
 class Split(NamedTuple):
-    """One of the ways in which the authors cut the set."""
+    """One of the authors' splits of the dataset."""
 
     classes: int
-    train: int  # images, as published with the archive
-    test: int
+    train: int  # number of training images, as published with the archive
+    test: int  # number of test images
     first: int = 0  # the number of the first class in the files
 
 
@@ -50,7 +51,10 @@ def load(
     split: str,
     augment: str = "none",
 ) -> Dataset:
-    """x [n, 1, 28, 28] uint8. split: one of SPLITS. Raises UserError on another split, and on bad files."""
+    """Return EMNIST: x [n, 1, 28, 28] uint8. split: one of SPLITS.
+
+    Raises UserError on another split, and on missing or damaged files.
+    """
     if split not in SPLITS:
         raise UserError(
             f"dataset.split is '{split}': it must be one of {', '.join(SPLITS)}.{nearest(split, list(SPLITS))}"
@@ -82,7 +86,7 @@ def _read(name: str, folder: Path, split: str, download: bool) -> Content:
 
 
 def _array(folder: Path, file: str) -> np.ndarray | str:
-    """Return an array from the first place where it is whole; `missing` or `damaged` where there is none."""
+    """Return an array from the first place that has a complete file, or `missing` or `damaged` if none has."""
     problem = "missing"
     for path in (folder / file, folder / f"{file}.gz", folder / "gzip" / f"{file}.gz"):
         if not path.exists():

@@ -1,4 +1,4 @@
-"""Where datasets lie, how files are fetched and checked, and what is said when they are not there."""
+"""Find, download and check the files of datasets, and report what is missing."""
 
 import hashlib
 import os
@@ -11,13 +11,13 @@ from pflsweep.util.resources import user_cache
 
 
 def find_root(value: str | None) -> Path:
-    """The data folder: config's data.root, else the environment's PFLSWEEP_DATA, else the user's cache."""
+    """Return the data folder: data.root of the config, else PFLSWEEP_DATA of the environment, else the user's cache."""
     return Path(value or os.environ.get("PFLSWEEP_DATA") or user_cache()).expanduser().absolute()
 
 
 @contextmanager
 def reading(name: str) -> Iterator[None]:
-    """Turns what the disk refuses to a loader into a UserError. Loaders say themselves what is missing or damaged."""
+    """Turn an OSError of a loader into a UserError. Loaders report missing or damaged files themselves."""
     try:
         yield
     except OSError as error:
@@ -30,8 +30,10 @@ def reading(name: str) -> Iterator[None]:
 
 
 def own_path(name: str, value: str | None, folder: bool, group: str = "dataset") -> Path:
-    """dataset.path of data of the user's own, or that of another group. Raises UserError where it is not set or not
-    there.
+    """Return the path of the user's own data: dataset.path, or the `path` of another config group.
+
+    name: the option of the group. folder: True for a folder, False for a file. Raises UserError where the path is not
+    set or does not exist.
     """
     kind = "folder" if folder else "file"
     if not value:
@@ -43,8 +45,10 @@ def own_path(name: str, value: str | None, folder: bool, group: str = "dataset")
 
 
 def unavailable(name: str, folder: Path, problems: Mapping[str, str | None], by_hand: str = "") -> UserError:
-    """The error of a dataset that is not there, or not as it should be. problems: what each file is, if not good.
-    by_hand: how to come by it where it cannot be downloaded.
+    """Return the UserError for a dataset whose files are missing or damaged.
+
+    problems: what is wrong with each file, None where it is good. by_hand: how to obtain a dataset that cannot be
+    downloaded.
     """
     named = ", ".join(f"{file} is {problem}" for file, problem in problems.items() if problem)
     nothing = all(problem == "missing" for problem in problems.values())
@@ -57,11 +61,11 @@ def unavailable(name: str, folder: Path, problems: Mapping[str, str | None], by_
 
 
 def download(name: str, folder: Path, fetch: Callable[[], None]) -> None:
-    """Run `fetch`, which writes below `folder`. Raises UserError where network or disk do not let it."""
+    """Run `fetch`, which writes below `folder`. Raises UserError on an error of the network or the disk."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         fetch()
-    except (OSError, RuntimeError, EOFError) as error:  # as raised by urllib, torchvision, tarfile
+    except (OSError, RuntimeError, EOFError) as error:  # those of urllib, torchvision and tarfile
         raise UserError(
             f"dataset={name}: the download into {folder} failed ({type(error).__name__}: {error}). Check the "
             "network and that the folder can be written to, or copy the files there by hand; another folder "
@@ -70,7 +74,7 @@ def download(name: str, folder: Path, fetch: Callable[[], None]) -> None:
 
 
 def download_file(name: str, path: Path, url: str, md5: str) -> None:
-    """One file from its only source, checked. Raises UserError."""
+    """Download a file and check its MD5. Raises UserError where that fails."""
 
     def fetch() -> None:
         from pflsweep.ops.torchvision_compat import torchvision
@@ -81,7 +85,10 @@ def download_file(name: str, path: Path, url: str, md5: str) -> None:
 
 
 def download_archive(name: str, folder: Path, url: str, file: str, md5: str, into: Path | None = None) -> None:
-    """An archive from its only source into `folder`, checked, and unpacked there or in `into`. Raises UserError."""
+    """Download an archive `file` into `folder`, check its MD5, and unpack it there or in `into`.
+
+    Raises UserError where that fails.
+    """
 
     def fetch() -> None:
         from pflsweep.ops.torchvision_compat import torchvision
@@ -93,7 +100,7 @@ def download_archive(name: str, folder: Path, url: str, file: str, md5: str, int
 
 
 def problem(path: Path, md5: str, version: str) -> str | None:
-    """What is wrong with a file of which the MD5 is known; None where nothing is."""
+    """Return what is wrong with a file of known MD5, or None. version: what has this MD5, for the message."""
     if not path.is_file():
         return "missing"
     with open(path, "rb") as file:

@@ -25,10 +25,10 @@ def load(
     channels: int,
     augment: str = "none",
 ) -> Dataset:
-    """x [n, channels, H, W] uint8. Classes are numbered in the order of their folders' names.
+    """Return the images of a folder: x [n, channels, H, W] uint8. Classes are numbered by the folders' sorted names.
 
-    Without train/ and test/ there is no test split, and the partition cuts one. Raises UserError on what it cannot
-    read.
+    Without train/ and test/ there is no test split, and the partition cuts one. Raises UserError where the folder or
+    an image cannot be read.
     """
     if channels not in (1, 3):
         raise UserError(f"dataset.channels is {channels}: it must be 3, for colour, or 1, for grey.")
@@ -51,7 +51,10 @@ def load(
 
 
 def _has_split(folder: Path) -> bool:
-    """Whether there are train/ and test/. Raises UserError on half of it; a class may have such a name."""
+    """Return True if the folder has train/ and test/.
+
+    Raises UserError where it has only one of them with class folders inside; without those, it is a class of that name.
+    """
     found = [part for part in ("train", "test") if (folder / part).is_dir()]
     if len(found) == 1 and images.subfolders(folder / found[0]) and not images.files_of(folder / found[0]):
         other = "test" if found == ["train"] else "train"

@@ -1,8 +1,8 @@
-"""Any set of images or texts that Hugging Face's `datasets` library reads: on disk, or by its name on their Hub.
+"""Any dataset of images or texts that Hugging Face's `datasets` library reads, from disk or by its name on the Hub.
 
-dataset.path is a folder that `save_to_disk` wrote, a folder of files as the Hub has them (parquet, images), a parquet
-file, or a name such as flwrlabs/femnist. What a name stands for is fetched with data.download=true alone, and kept in
-<root>/huggingface as `save_to_disk` writes it.
+dataset.path is a folder that `save_to_disk` wrote, a folder of files as on the Hub (parquet, images), a parquet file,
+or a name such as flwrlabs/femnist. A name is fetched only with data.download=true, and stored in <root>/huggingface as
+`save_to_disk` writes it.
 """
 
 import hashlib
@@ -26,9 +26,9 @@ from pflsweep.util.errors import UserError, nearest, one_line
 if TYPE_CHECKING:
     import pandas as pd
 
-TEXT = ("string", "large_string")  # types of columns
-GREY = ("1", "L", "LA")  # PIL's modes
-Splits = dict[str, Any]  # datasets.Dataset by name
+TEXT = ("string", "large_string")  # column types that are texts
+GREY = ("1", "L", "LA")  # PIL modes of grey images
+Splits = dict[str, Any]  # datasets.Dataset by the split's name
 
 
 def load(
@@ -50,10 +50,11 @@ def load(
     augment: str = "none",
     owner_column: str | None = None,
 ) -> Dataset:
-    """x [n, channels, H, W] uint8, or [n, length] int32 token ids below `vocabulary`, as AG News is prepared.
+    """Return images x [n, channels, H, W] uint8, or texts x [n, length] int32 token ids below `vocabulary`.
 
-    train, test: names of splits. input, label: columns. None finds what there is one of. owner_column: the column of
-    clients that the partition names. Raises UserError on what it cannot read.
+    Texts are prepared as those of AG News. train, test: names of splits. input, label: names of columns. For None the
+    only candidate is taken. owner_column: the column of clients that the partition names. Raises UserError where the
+    dataset cannot be read.
     """
     for option, value, least in (("length", length, 1), ("vocabulary", vocabulary, 2)):
         if value < least:
@@ -81,7 +82,7 @@ def load(
     how = [input, label, owner_column, *((length, vocabulary) if is_text else (size, channels))]
     sources = [_look(file["filename"]) for split in splits.values() for file in split.cache_files]
     place = hashlib.blake2b(f"{path} {subset} {list(splits)} {how}".encode(), digest_size=4).hexdigest()
-    # a set that lies in memory alone has no files by which a change could be seen
+    # a dataset that is only in memory has no files whose change would show, so it is not cached
     rows = prepared(root, f"{name}-{place}", None, [1, how, sources], make) if sources else make()
     if is_text:
         data = pack(
@@ -94,7 +95,7 @@ def load(
 
 
 def _splits(name: str, root: Path, path: str | None, subset: str | None, download: bool) -> Splits:
-    """Return all splits of a set by name, not yet in memory."""
+    """Return all splits of a dataset by name, not yet read into memory."""
     if not path:
         raise UserError(
             f"dataset={name} reads a set of the datasets library: say which, dataset.path=FOLDER, a parquet file, or a "
@@ -121,7 +122,7 @@ def _splits(name: str, root: Path, path: str | None, subset: str | None, downloa
                     else {"path": "parquet", "data_files": str(place)}
                 )
                 found = datasets.load_dataset(**of, cache_dir=cache)
-    except Exception as error:  # of pyarrow, fsspec and the library itself, each its own
+    except Exception as error:  # pyarrow, fsspec and the library itself each raise their own
         raise UserError(
             f"dataset.path: {place} cannot be read by the datasets library ({one_line(error)}). It should be a folder "
             "that save_to_disk wrote, a folder of parquet files or images, or a parquet file."
@@ -130,7 +131,10 @@ def _splits(name: str, root: Path, path: str | None, subset: str | None, downloa
 
 
 def _fetched(name: str, root: Path, path: str, subset: str | None, download: bool) -> Path:
-    """Return the folder in which a set of the Hub is kept. Raises UserError where it is not there or not fetched."""
+    """Return the folder in which a dataset of the Hub is stored, after fetching it if needed and allowed.
+
+    Raises UserError where it is neither stored nor fetched.
+    """
     folder = root / "huggingface" / "--".join(path.strip("/").split("/") + ([subset] if subset else []))
     if folder.is_dir():
         return folder
@@ -145,7 +149,7 @@ def _fetched(name: str, root: Path, path: str, subset: str | None, download: boo
 
         try:
             found = datasets.load_dataset(path, name=subset)
-        except ValueError as error:  # it has subsets, or none of this name
+        except ValueError as error:  # a subset has to be named, or the one that is named does not exist
             raise UserError(f"dataset.path={path} cannot be fetched: {one_line(error)} (dataset.subset)") from error
         partial = folder.with_name(f"{folder.name}.{os.getpid()}.part")  # another process may fetch it too
         found.save_to_disk(str(partial))
@@ -160,7 +164,7 @@ def _fetched(name: str, root: Path, path: str, subset: str | None, download: boo
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the library's progress bars, which reading from disk is too short for."""
+    """Disable the library's progress bars, since reading from disk is short."""
     import datasets
 
     shown = not datasets.are_progress_bars_disabled()
@@ -173,7 +177,10 @@ def _quiet() -> Iterator[None]:
 
 
 def _chosen(splits: Splits, train: str | None, test: str | None) -> Splits:
-    """Return the training split, and the test split where there is one."""
+    """Return the training split, and the test split where there is one, by name.
+
+    train, test: dataset.train and dataset.test. Raises UserError where they do not name splits of the dataset.
+    """
     for key, split in (("train", train), ("test", test)):
         if split is not None and split not in splits:
             raise UserError(
@@ -193,7 +200,10 @@ def _chosen(splits: Splits, train: str | None, test: str | None) -> Splits:
 
 
 def _columns(splits: Splits, input: str | None, label: str | None, owner: str | None) -> dict[str, str]:
-    """Return the columns that are read, by the key that names them."""
+    """Return the columns to read, by the config key that names them.
+
+    Raises UserError where a column does not exist, where None leaves several candidates, or where two are the same.
+    """
     import datasets
 
     features = next(iter(splits.values())).features
@@ -225,13 +235,13 @@ def _columns(splits: Splits, input: str | None, label: str | None, owner: str | 
 
 
 def _type(feature: Any) -> str:
-    """What a column is of, in a word."""
+    """Return the type of a column as a word, for messages."""
     kind = type(feature).__name__
     return str(getattr(feature, "dtype", kind)) if kind == "Value" else kind
 
 
 def _kind(splits: Splits, input: str) -> str:
-    """`image` or `text`. Raises UserError on a column of anything else."""
+    """Return `image` or `text` for the type of a column. Raises UserError on any other type."""
     import datasets
 
     feature = next(iter(splits.values())).features[input]
@@ -246,7 +256,7 @@ def _kind(splits: Splits, input: str) -> str:
 
 
 def _table(splits: Splits, columns: list[str]) -> "pd.DataFrame":
-    """The rows of all splits in order, of some columns."""
+    """Return some columns of all splits' rows, in order. Raises UserError on an empty cell."""
     import pandas as pd
 
     parts = []
@@ -261,7 +271,10 @@ def _table(splits: Splits, columns: list[str]) -> "pd.DataFrame":
 
 
 def _classes(splits: Splits, table: "pd.DataFrame", label: str) -> tuple[int, np.ndarray]:
-    """The number of classes, and each row's: as the set names them, or its values in order."""
+    """Return the number of classes and the class of each row, [n] int64.
+
+    Classes are numbered as the dataset does (ClassLabel), or else by the sorted values of the column.
+    """
     import datasets
 
     feature = next(iter(splits.values())).features[label]
@@ -279,7 +292,10 @@ def _classes(splits: Splits, table: "pd.DataFrame", label: str) -> tuple[int, np
 
 
 def _codes(table: "pd.DataFrame", column: str) -> tuple[list[str], np.ndarray]:
-    """The values of a column, sorted, and the number of each row's. Raises UserError on what cannot be sorted."""
+    """Return the sorted values of a column, and for each row the index of its value.
+
+    Raises UserError where the values cannot be sorted.
+    """
     try:
         names, codes = np.unique(table[column].to_numpy(), return_inverse=True)
     except (TypeError, ValueError) as error:
@@ -288,7 +304,7 @@ def _codes(table: "pd.DataFrame", column: str) -> tuple[list[str], np.ndarray]:
 
 
 def _images(splits: Splits, input: str) -> Iterator[tuple[str, bytes]]:
-    """(what to call it, the file's bytes) of each image."""
+    """Yield (a name for messages, the file's bytes) of each image."""
     import datasets
 
     for split, rows in splits.items():
@@ -301,14 +317,14 @@ def _images(splits: Splits, input: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _channels(splits: Splits, input: str) -> int:
-    """1 where the first image is grey, else 3."""
+    """Return 1 if the first image is grey, else 3."""
     from PIL import Image, UnidentifiedImageError
 
     _, first = next(_images(splits, input))
     try:
         with Image.open(io.BytesIO(first)) as file:
             return 1 if file.mode in GREY else 3
-    except (UnidentifiedImageError, OSError):  # said when all are read
+    except (UnidentifiedImageError, OSError):  # reported when all images are read
         return 3
 
 
@@ -318,6 +334,6 @@ def _texts(splits: Splits, input: str) -> list[str]:
 
 
 def _look(file: str) -> list[Any]:
-    """How a file looks from outside."""
+    """Return a file's path, size and modification time."""
     stat = os.stat(file)
     return [file, stat.st_size, stat.st_mtime_ns]

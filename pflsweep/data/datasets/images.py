@@ -1,4 +1,4 @@
-"""Image files to one array. Colours, sizes and damaged files; where the files lie is the loaders' business."""
+"""Read image files into one array, with checks of colours, sizes and damage."""
 
 import io
 import warnings
@@ -15,22 +15,23 @@ SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", "
 
 
 def subfolders(folder: Path) -> list[str]:
-    """Names of the folders in a folder, sorted; hidden ones left out."""
+    """Return the sorted names of the folders in a folder, without hidden ones."""
     return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The image files in a folder, sorted by name."""
+    """Return the image files in a folder, sorted by name, without hidden ones."""
     return sorted(
         path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.name[0] != "." and path.is_file()
     )
 
 
 def read(images: Iterable[tuple[str, bytes]], count: int, name: str, channels: int, size: int | None) -> np.ndarray:
-    """(what to call it, the file's bytes) of `count` images -> [count, channels, H, W] uint8.
+    """Return `count` images as one array, [count, channels, H, W] uint8.
 
-    channels: 1 reads in grey, 3 in colour. size: of both sides, to which each is resized (bilinear, its proportions
-    not kept); None: all must have the first one's. Raises UserError on a damaged file, and where sizes differ.
+    images: (a name for messages, the file's bytes) of each. channels: 1 reads in grey, 3 in colour. size: both sides
+    are resized to it (bilinear, without keeping proportions); None: all images must have the size of the first one.
+    Raises UserError on a damaged file, and where sizes differ.
     """
     has = memory.total(torch.device("cpu"))
     if size is not None and count * channels * size**2 > has:
@@ -58,8 +59,10 @@ def _decoded(label: str, content: bytes, name: str, channels: int, size: int | N
 
     try:
         with warnings.catch_warnings(), Image.open(io.BytesIO(content)) as file:
-            warnings.simplefilter("ignore")  # PIL warns of what it can still read; what it cannot is said below
-            if file.mode.startswith(("I", "F")):  # to 8 bits they would be clipped
+            # PIL warns about files that it can still read; those that it cannot read are reported below
+            warnings.simplefilter("ignore")
+            # conversion to 8 bits would clip these modes
+            if file.mode.startswith(("I", "F")):
                 raise UserError(
                     f"dataset={name}: {label} has pixels of mode {file.mode}, and images here have 8 bits a channel. "
                     "Convert it, or bring such data as arrays: dataset=npz."
@@ -67,7 +70,7 @@ def _decoded(label: str, content: bytes, name: str, channels: int, size: int | N
             image = file.convert("L" if channels == 1 else "RGB")
     except UserError:
         raise
-    except Exception as error:  # each of PIL's decoders has its own for files that are none, cut short or garbled
+    except Exception as error:  # each of PIL's decoders raises its own for damaged files
         said = "" if isinstance(error, UnidentifiedImageError) else f" ({one_line(error)})"
         raise UserError(
             f"dataset={name}: {label} is damaged, or no image{said}. Replace it by the original file, or take it out."

@@ -1,7 +1,7 @@
 """MNIST (LeCun, Cortes and Burges 1998) and Fashion-MNIST (Xiao, Rasul and Vollgraf 2017), from idx files.
 
-The files are where torchvision puts them, <root>/MNIST/raw or <root>/FashionMNIST/raw. They are read here
-rather than by torchvision, which wants them unpacked and does not check what it reads; torchvision downloads.
+The files are where torchvision puts them, in <root>/MNIST/raw or <root>/FashionMNIST/raw. torchvision downloads them,
+but they are read here, since torchvision needs them decompressed and does not check them.
 """
 
 import gzip
@@ -23,13 +23,13 @@ from pflsweep.ops.torchvision_compat import torchvision
 
 
 class Source(NamedTuple):
-    """torchvision's class, whose name is the folder's, and the files with the MD5 of their unpacked content.
+    """The source of a dataset.
 
-    torchvision states MD5s of the .gz files only; these were computed from files that agree with those.
+    torchvision states MD5s of the .gz files only; those here were computed from files that agree with them.
     """
 
-    cls: str
-    files: dict[str, str]
+    cls: str  # torchvision's class, and the name of the folder
+    files: dict[str, str]  # MD5 of the decompressed content of each file
 
 
 SOURCES = {
@@ -57,7 +57,10 @@ SOURCES = {
 def load(
     root: Path, download: bool, name: str, mean: Sequence[float], std: Sequence[float], augment: str = "none"
 ) -> Dataset:
-    """x [70000, 1, 28, 28] uint8; name: `mnist` or `fmnist`. Raises UserError on missing or damaged files."""
+    """Return MNIST or Fashion-MNIST: x [70000, 1, 28, 28] uint8. name: `mnist` or `fmnist`.
+
+    Raises UserError on missing or damaged files.
+    """
     source = SOURCES[name]
     folder = root / source.cls / "raw"
     found = {file: _content(folder, file, md5) for file, md5 in source.files.items()}
@@ -74,7 +77,7 @@ def load(
 
 
 def _content(folder: Path, file: str, md5: str) -> bytes | str:
-    """The content of <file> or <file>.gz, whichever is good; `missing` or `damaged` where neither is."""
+    """Return the decompressed content of <file> or <file>.gz, or `missing` or `damaged` where neither is good."""
     problem = "missing"
     for path in (folder / file, folder / f"{file}.gz"):
         try:
@@ -83,7 +86,7 @@ def _content(folder: Path, file: str, md5: str) -> bytes | str:
             continue
         try:
             content = gzip.decompress(content) if path.suffix == ".gz" else content
-        except (gzip.BadGzipFile, EOFError, zlib.error):  # not gzip, cut short, garbled
+        except (gzip.BadGzipFile, EOFError, zlib.error):  # not gzip, truncated, corrupt
             content = b""
         if hashlib.md5(content, usedforsecurity=False).hexdigest() == md5:
             return content
@@ -92,7 +95,7 @@ def _content(folder: Path, file: str, md5: str) -> bytes | str:
 
 
 def _fetch(cls: str, folder: Path, files: list[str]) -> None:
-    """Download from the mirrors that torchvision knows, with its MD5s of the .gz files."""
+    """Download files from torchvision's mirrors, checked by its MD5s of the .gz files."""
     official = getattr(torchvision().datasets, cls)
     for gz, md5 in official.resources:
         if gz.removesuffix(".gz") in files:
@@ -109,8 +112,9 @@ def _fetch_one(mirrors: list[str], folder: Path, gz: str, md5: str) -> None:
 
 
 def idx_array(content: bytes) -> np.ndarray:
-    """An idx file: two zeros, 8 for uint8, the number of dimensions, each as big-endian int32, the bytes. Raises
-    ValueError where it is none, or not whole.
+    """Return the uint8 array of an idx file. Raises ValueError where it is no such file, or not complete.
+
+    The format is two zero bytes, 8 for uint8, the number of dimensions, each dimension as big-endian int32, the data.
     """
     if content[:3] != b"\0\0\x08" or len(content) < 4 + 4 * content[3]:
         raise ValueError("no idx file of uint8")

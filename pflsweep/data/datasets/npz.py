@@ -1,4 +1,4 @@
-"""Arrays of the user's own, in a file of numpy's savez: x_train, y_train and maybe x_test, y_test, and group."""
+"""The user's own arrays, in a .npz file: x_train, y_train, and optionally x_test, y_test and group."""
 
 import zipfile
 import zlib
@@ -13,8 +13,10 @@ from pflsweep.data.datasets.pack import content, pack
 from pflsweep.util.errors import UserError, nearest, one_line
 
 KEYS = "x_train, y_train and, if there is a test split, x_test, y_test; group, if rows have clients of their own"
-CHANNELS = 4  # of images that have them last, at most: RGB and alpha
-ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, RuntimeError)  # the last: encrypted, or (its NotImplementedError) too new
+# An image whose last dimension is at most this has its channels last: RGB and alpha.
+CHANNELS = 4
+# RuntimeError is raised for encrypted files, its subclass NotImplementedError for newer zip features.
+ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, RuntimeError)
 
 
 def load(
@@ -27,11 +29,12 @@ def load(
     augment: str = "none",
     owner_column: str | None = None,
 ) -> Dataset:
-    """x [n, channels, H, W], [n, H, W, channels] with at most 4 of them, [n, H, W] or [n, features].
+    """Return the dataset in a .npz file.
 
-    uint8 is scaled to [0, 1] and then normalised, numbers of other types are normalised as they are. y [n] whole
-    numbers from 0. group [n] a number or name for each row, those of training first. owner_column: the array that the
-    partition names in place of group. Raises UserError on all else.
+    x [n, channels, H, W], [n, H, W, channels] with at most 4 channels, [n, H, W] or [n, features]. uint8 is scaled to
+    [0, 1] and then normalised; other types are normalised as they are. y [n] whole numbers from 0. group [n] a number
+    or name for each row, training rows first. owner_column: the array that the partition names instead of group. Raises
+    UserError on anything else.
     """
     file = own_path(name, path, folder=False)
     arrays = read_npz(file, KEYS)
@@ -56,7 +59,10 @@ def load(
 
 
 def read_npz(file: Path, wanted: str) -> dict[str, np.ndarray]:
-    """Return the arrays of a file by name. wanted: what it should have. Raises UserError on a file that is none."""
+    """Return the arrays of a .npz file by name. wanted: the arrays that it should have, for the message.
+
+    Raises UserError where the file cannot be read.
+    """
     try:
         with open(file, "rb") as opened:
             loaded = np.load(opened, allow_pickle=False)
@@ -71,7 +77,8 @@ def read_npz(file: Path, wanted: str) -> dict[str, np.ndarray]:
 
 
 def _why(file: Path, error: Exception) -> str:
-    """What is wrong with a file that numpy does not read: it takes whatever is no archive for pickled objects."""
+    """Return what is wrong with a file that numpy cannot read."""
+    # numpy's own error is of no use: it takes any file that is no archive for pickled objects
     try:
         with open(file, "rb") as opened:
             start = opened.read(6)
@@ -87,7 +94,7 @@ def _why(file: Path, error: Exception) -> str:
 
 
 def _classes(file: Path, y: np.ndarray) -> int:
-    """How many classes there are: 0 to the largest."""
+    """Return the number of classes, the largest class + 1. Raises UserError where y cannot be classes."""
     largest = int(y.max())
     if largest >= len(y):
         raise UserError(
@@ -102,7 +109,7 @@ def _classes(file: Path, y: np.ndarray) -> int:
 
 
 def _owners(file: Path, name: str, group: np.ndarray, rows: int) -> tuple[list[str], np.ndarray]:
-    """The clients' names, sorted, and the number of each row's."""
+    """Return the clients' sorted names, and for each row the index of its client. name: the array's, for messages."""
     if group.shape != (rows,):
         raise UserError(f"{file}: {name} has shape {group.shape}, and there are {rows} rows in all.")
     if group.dtype.kind == "f" and np.isnan(group).any():
@@ -112,7 +119,7 @@ def _owners(file: Path, name: str, group: np.ndarray, rows: int) -> tuple[list[s
 
 
 def _split(file: Path, arrays: dict[str, np.ndarray], part: str) -> tuple[np.ndarray, np.ndarray]:
-    """(x, y) of a split; empty ones where the file has no test split."""
+    """Return (x, y) of a split, both empty where the file has no test split. part: `train` or `test`."""
     if part == "test" and not {"x_test", "y_test"} & set(arrays):
         return np.zeros(0), np.zeros(0, np.int64)
     missing = [key for key in (f"x_{part}", f"y_{part}") if key not in arrays]
@@ -128,7 +135,7 @@ def _split(file: Path, arrays: dict[str, np.ndarray], part: str) -> tuple[np.nda
 
 
 def _rows(file: Path, x: np.ndarray, part: str) -> np.ndarray:
-    """x as a Dataset holds it."""
+    """Return x with the shape and type that a Dataset has: channels first, uint8 or float32."""
     if x.ndim not in (2, 3, 4) or 0 in x.shape or x.dtype.kind not in "uif":
         raise UserError(
             f"{file}: x_{part} has shape {x.shape} and type {x.dtype}: it must be numbers, images [n, channels, H, W] "
@@ -139,7 +146,7 @@ def _rows(file: Path, x: np.ndarray, part: str) -> np.ndarray:
     elif x.ndim == 4 and x.shape[3] <= CHANNELS < x.shape[1]:
         x = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
     if x.dtype != np.uint8:
-        with np.errstate(over="ignore"):  # refused below
+        with np.errstate(over="ignore"):  # infinite values are refused below
             x = x.astype(np.float32)
     if x.dtype == np.float32 and not np.isfinite(x).all():
         raise UserError(f"{file}: x_{part} has values that are no finite numbers of type float32.")

@@ -1,9 +1,9 @@
 """Office-Home (Venkateswara et al., CVPR 2017, https://arxiv.org/abs/1706.07522): 65 kinds of objects in four styles.
 
-From <root>/OfficeHomeDataset_10072016/<domain>/<class>/*.jpg, as its archive unpacks; it cannot be fetched by program.
-The domain of each image is its natural client. There is no test split of its own. How many images a domain has is known
-here from other people's code and not from the archive, so another number is a warning: what is there is trained on, and
-is in the checksum.
+It is read from <root>/OfficeHomeDataset_10072016/<domain>/<class>/*.jpg, the layout of its archive, which has to be
+downloaded by hand. The domain of each image is its natural client. There is no test split. The numbers of images in
+DOMAINS are from other public code, not from the archive, so a different number is only a warning: training uses the
+images that are there, and they are part of the checksum.
 """
 
 import logging
@@ -21,7 +21,8 @@ from pflsweep.util.errors import UserError
 
 log = logging.getLogger(__name__)
 FOLDER = "OfficeHomeDataset_10072016"
-DOMAINS = {"Art": 2427, "Clipart": 4365, "Product": 4439, "Real World": 4357}  # images of each, as commonly stated
+# Images in each domain, as commonly stated.
+DOMAINS = {"Art": 2427, "Clipart": 4365, "Product": 4439, "Real World": 4357}
 CLASSES = 65
 BY_HAND = "unpack the archive from https://www.hemanthdv.org/officeHomeDataset.html there"
 
@@ -29,7 +30,10 @@ BY_HAND = "unpack the archive from https://www.hemanthdv.org/officeHomeDataset.h
 def load(
     root: Path, download: bool, name: str, mean: Sequence[float], std: Sequence[float], size: int, augment: str = "none"
 ) -> Dataset:
-    """x [n, 3, size, size] uint8; owner: the domain, in the order of DOMAINS. Raises UserError on bad files."""
+    """Return Office-Home: x [n, 3, size, size] uint8; the owner of a row is its domain, in the order of DOMAINS.
+
+    Raises UserError on missing or damaged files.
+    """
     if size < 1:
         raise UserError(f"dataset.size is {size}: it must be at least 1, as in dataset.size=32.")
     folder = root / FOLDER
@@ -39,7 +43,7 @@ def load(
 
 
 def _read(name: str, folder: Path, size: int) -> Content:
-    """All images, domain by domain and class by class."""
+    """Return all images, ordered by domain and class."""
     missing = {domain: "missing" for domain in DOMAINS if not (folder / domain).is_dir()}
     if missing:
         whole = {domain: missing.get(domain) for domain in DOMAINS}
@@ -60,7 +64,7 @@ def _read(name: str, folder: Path, size: int) -> Content:
 
 
 def _compare(name: str, folder: Path, rows: Content) -> None:
-    """Warns, in each start, where a domain has not as many images as is commonly stated."""
+    """Log a warning, also for a cached dataset, where a domain's number of images is not the one in DOMAINS."""
     counts = np.bincount(np.asarray(rows.owner), minlength=len(DOMAINS))
     pairs = zip(DOMAINS.items(), counts, strict=True)
     odd = [f"{count} in {domain} (commonly {usual})" for (domain, usual), count in pairs if count != usual]

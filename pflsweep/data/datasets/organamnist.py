@@ -1,6 +1,7 @@
-"""OrganAMNIST of MedMNIST (Yang et al., Scientific Data 2023, https://doi.org/10.1038/s41597-022-01721-8): slices of
-abdominal CT scans in 28x28 pixels, 11 organs. From <root>/organamnist.npz, the file of version 2, which PGFed's code
-reads; version 3 left out 20 images and is refused.
+"""OrganAMNIST of MedMNIST (Yang et al., Scientific Data 2023): slices of abdominal CT scans, 28x28 pixels, 11 organs.
+
+https://doi.org/10.1038/s41597-022-01721-8. It is read from <root>/organamnist.npz, the file of version 2, which PGFed's
+code reads. Version 3, which leaves out 20 images, is refused.
 """
 
 from collections.abc import Sequence
@@ -21,9 +22,10 @@ VERSION = "MedMNIST 2"
 def load(
     root: Path, download: bool, name: str, mean: Sequence[float], std: Sequence[float], augment: str = "none"
 ) -> Dataset:
-    """x [58850, 1, 28, 28] uint8. The training split is its training and its validation rows, in this order.
+    """Return OrganAMNIST: x [58850, 1, 28, 28] uint8.
 
-    Raises UserError on a missing, damaged or newer file.
+    The training split is its training rows followed by its validation rows. Raises UserError on a missing, damaged or
+    newer file.
     """
     path = root / FILE
     if download and problem(path, MD5, VERSION):

@@ -1,4 +1,4 @@
-"""The last steps of every loader: arrays to checked content, content to a Dataset."""
+"""The last steps of every loader: arrays become Content with a checksum, and Content becomes a Dataset."""
 
 import hashlib
 from collections.abc import Sequence
@@ -17,19 +17,19 @@ class Content(NamedTuple):
 
     x: np.ndarray  # [n, ...] as in Dataset
     y: np.ndarray  # [n] int64
-    train: int  # rows of the training split
+    train: int  # number of rows of the training split
     owner: np.ndarray | None  # [n] natural client of each row
-    checksum: str  # of the others but `train`
+    checksum: str  # of x, y and owner
 
 
 def content(x: np.ndarray, y: np.ndarray, train: int, owner: np.ndarray | None = None) -> Content:
-    """Rows that lie in one array already."""
+    """Return the Content of arrays that have all rows, the training split first. train: the rows of that split."""
     y = y.astype(np.int64)
     return Content(x, y, train, owner, checksum(x, y, owner))
 
 
 def joined(train: tuple[np.ndarray, np.ndarray], test: tuple[np.ndarray, np.ndarray]) -> Content:
-    """(x [n, ...], y [n]) of the training and of the test split."""
+    """Return the Content of two splits, each (x [n, ...], y [n])."""
     x, y = (np.concatenate(pair) for pair in zip(train, test, strict=True))
     return content(x, y, len(train[1]))
 
@@ -46,12 +46,12 @@ def pack(
     owners: Sequence[str] = (),
     own: bool = False,
 ) -> Dataset:
-    """The rows as a Dataset.
+    """Return the Dataset of a Content.
 
-    Images are [n, channels, H, W], features [n, F]; mean and std have one value, or one a channel or feature. owners:
-    the natural clients' names. own: data of the user's own, of which no config says where the training split ends and
-    how many classes there are: it goes into the checksum. Raises UserError where mean and std do not fit the data, on
-    an unknown augmentation and on one of what is no image.
+    Images are [n, channels, H, W], features [n, F]; mean and std have one value, or one for each channel or feature.
+    owners: names of the natural clients. own: True for the user's own data; their checksum includes the size of the
+    training split and the number of classes, which no config states. Raises UserError where mean and std do not fit the
+    data, on an unknown augmentation, and on augmentation of data that are no images.
     """
     x = torch.from_numpy(rows.x)
     width = x.shape[1]
@@ -83,7 +83,7 @@ def pack(
 
 
 def checksum(*arrays: np.ndarray | None) -> str:
-    """BLAKE2b of the arrays' types, shapes and bytes, in hexadecimal: 32 digits."""
+    """Return the BLAKE2b hash of the types, shapes and bytes of arrays, 32 hex digits. None is skipped."""
     digest = hashlib.blake2b(digest_size=16)
     for array in arrays:
         if array is not None:

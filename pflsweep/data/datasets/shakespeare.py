@@ -1,9 +1,10 @@
 """Shakespeare of LEAF (Caldas et al. 2018, https://arxiv.org/abs/1812.01097): the next character of a role's lines.
 
-LEAF's scripts make it, and how much of it, so it is data of the user's own: dataset.path is the folder `data` that they
-leave behind, with train/*.json and test/*.json, or a folder of such files without a split, or one file. A file is
-{"users": [...], "user_data": {user: {"x": [80 characters, ...], "y": [character, ...]}}}; a user, a role in a play, is
-a client. Characters are LEAF's 80; any other counts as a space, which LEAF itself puts where nothing is known.
+LEAF's scripts create the files, and their options decide how much of the text is in them, so these are the user's own
+data. dataset.path is the folder `data` that the scripts write, with train/*.json and test/*.json, or a folder of such
+files without a split, or one file. A file is {"users": [...], "user_data": {user: {"x": [80 characters, ...], "y":
+[character, ...]}}}. A user, a role in a play, is a client. Characters are LEAF's 80; any other counts as a space, which
+LEAF itself uses for unknown text.
 """
 
 import json
@@ -24,17 +25,18 @@ FORM = '{"user_data": {user: {"x": [text, ...], "y": [character, ...]}}}, as LEA
 
 
 class User(NamedTuple):
-    """What one user says in one file."""
+    """The samples of one user in one file."""
 
     name: str
-    x: np.ndarray  # [n, length] int32
-    y: np.ndarray  # [n] int32
-    unknown: int  # characters that are none of CHARACTERS
+    x: np.ndarray  # [n, length] int32 indices in CHARACTERS
+    y: np.ndarray  # [n] int32 index of the next character
+    unknown: int  # number of characters that are not in CHARACTERS
 
 
 def load(root: Path, download: bool, name: str, path: str | None) -> Dataset:
-    """x [n, 80] int32 numbers of characters, y [n] the number of the next one, owner the user. Nothing is read from
-    root. Raises UserError on what it cannot read.
+    """Return Shakespeare: x [n, 80] int32 indices of characters, y [n] that of the next one; the owner is the user.
+
+    Nothing is read from root. Raises UserError where the files cannot be read.
     """
     if not path:
         raise UserError(
@@ -64,7 +66,10 @@ def load(root: Path, download: bool, name: str, path: str | None) -> Dataset:
 
 
 def _splits(place: Path) -> list[list[Path]]:
-    """The files of the training split, and those of the test split where there is one."""
+    """Return the files of the training split, and those of the test split where there is one.
+
+    Raises UserError where the folder has neither form.
+    """
     if place.is_file():
         return [[place]]
     halves = [place / part for part in ("train", "test") if (place / part).is_dir()]
@@ -96,7 +101,7 @@ def _user(name: str, x: list[str], y: list[str]) -> User:
 
 
 def _numbers(text: str) -> np.ndarray:
-    """The number of each character, -1 of one that is not in CHARACTERS. [len(text)] int32"""
+    """Return the index of each character of a text in CHARACTERS, -1 for any other. [len(text)] int32."""
     known = np.full(128, -1, np.int32)
     known[[ord(character) for character in CHARACTERS]] = np.arange(len(CHARACTERS), dtype=np.int32)
     points = np.frombuffer(text.encode("utf-32-le"), np.uint32)

@@ -1,7 +1,7 @@
 """STL-10 (Coates, Ng and Lee, AISTATS 2011, https://cs.stanford.edu/~acoates/stl10): photographs of 96x96 pixels.
 
-From <root>/stl10_binary/{train,test}_{X,y}.bin, as the archive unpacks. The 100,000 images without labels are neither
-read nor needed. The files hold an image by channels and columns, and classes from 1.
+It is read from <root>/stl10_binary/{train,test}_{X,y}.bin, the layout of its archive. The 100,000 images without labels
+are neither read nor needed. In the files, images are [channels, W, H] and classes are numbered from 1.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,10 @@ SIDE = 96  # pixels
 def load(
     root: Path, download: bool, name: str, mean: Sequence[float], std: Sequence[float], augment: str = "none"
 ) -> Dataset:
-    """x [13000, 3, 96, 96] uint8: 5,000 training and 8,000 test images. Raises UserError on bad files."""
+    """Return STL-10: x [13000, 3, 96, 96] uint8, 5,000 training and 8,000 test images.
+
+    Raises UserError on missing or damaged files.
+    """
     folder = root / "stl10_binary"
     rows = prepared(root, name, folder, [1], lambda: _read(name, folder, download))
     return pack(name, rows, classes=10, scale=1 / 255, mean=mean, std=std, augment=augment)

@@ -1,7 +1,7 @@
 """SVHN (Netzer et al., NIPS workshop 2011, http://ufldl.stanford.edu/housenumbers): digits of house numbers, cropped.
 
-From <root>/SVHN/{train,test}_32x32.mat, read by torchvision, which compares their MD5s with the published ones. The
-531,131 `extra` images are not used. Class 0 is the digit 0, which the files call 10.
+It is read from <root>/SVHN/{train,test}_32x32.mat by torchvision; the files' MD5s are compared with the published ones.
+The 531,131 `extra` images are not used. Class 0 is the digit 0, which is class 10 in the files.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,10 @@ FOLDER = "SVHN"
 def load(
     root: Path, download: bool, name: str, mean: Sequence[float], std: Sequence[float], augment: str = "none"
 ) -> Dataset:
-    """x [99289, 3, 32, 32] uint8: 73,257 training and 26,032 test images. Raises UserError on bad files."""
+    """Return SVHN: x [99289, 3, 32, 32] uint8, 73,257 training and 26,032 test images.
+
+    Raises UserError on missing or damaged files.
+    """
     folder = root / FOLDER
     rows = prepared(root, name, folder, [1], lambda: _read(name, folder, download))
     return pack(name, rows, classes=10, scale=1 / 255, mean=mean, std=std, augment=augment)

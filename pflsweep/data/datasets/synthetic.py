@@ -3,9 +3,9 @@ Optimization in Heterogeneous Networks", MLSys 2020, section 5.1. https://arxiv.
 
 Client k labels its samples by a softmax model of its own, y = argmax(softmax(W_k x + b_k)), with
     W_k, b_k ~ N(u_k, 1),  u_k ~ N(0, alpha);   x ~ N(v_k, diag(j^-1.2)),  v_k ~ N(B_k, 1),  B_k ~ N(0, beta)
-so alpha says how much the models differ and beta how much the inputs do. As in the authors' code alpha and
-beta are standard deviations, client sizes are 50 + floor(LogNormal(4, 2)), and 90% of a client's samples are
-for training.
+so alpha controls how much the models differ, and beta how much the inputs differ. As in the authors' code, alpha and
+beta are standard deviations, client sizes are 50 + floor(LogNormal(4, 2)), and 90% of a client's samples are for
+training.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,10 @@ def load(
     test_fraction: float,
     data_seed: int,
 ) -> Dataset:
-    """x [n, features] float32, owner [n] the client of each row. Nothing is read from root."""
+    """Return Synthetic(alpha, beta): x [n, features] float32, owner [n] the client of each row.
+
+    Nothing is read from root. Raises UserError on options outside their range.
+    """
     least = {"alpha": (alpha, 0), "beta": (beta, 0), "clients": (clients, 1), "classes": (classes, 2)}
     for option, (value, lowest) in {**least, "features": (features, 1)}.items():
         if value < lowest:
@@ -53,7 +56,7 @@ def load(
 def _client(
     rng: np.random.Generator, alpha: float, beta: float, features: int, classes: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One client's (x [n, features], y [n])."""
+    """Return the samples of a client, (x [n, features], y [n])."""
     size = 50 + int(rng.lognormal(4, 2))
     centre = rng.normal(0, alpha)
     weight, bias = rng.normal(centre, 1, (features, classes)), rng.normal(centre, 1, classes)

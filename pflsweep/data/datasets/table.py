@@ -1,4 +1,4 @@
-"""A table of the user's own: a csv file with a header, numeric features, a label, and maybe a client."""
+"""The user's own table: a csv file with a header, numeric features, a label, and optionally a client."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,10 +26,11 @@ def load(
     client: str | None,
     owner_column: str | None = None,
 ) -> Dataset:
-    """x [n, F] float32: all columns but `label` and `client`. The labels' values, sorted, are classes 0 to K - 1.
+    """Return the dataset of a table: x [n, F] float32 has all columns but `label` and `client`.
 
-    owner_column: the column of clients where the partition names it; `client` is then left out, or the same. There is
-    no test split: the partition cuts one. Raises UserError on what it cannot read.
+    The sorted values of `label` are the classes 0 to K - 1. owner_column: the column of clients where the partition
+    names it; `client` must then be None or the same. There is no test split: the partition cuts one. Raises UserError
+    where the table cannot be read.
     """
     file = own_path(name, path, folder=False)
     table = _table(file)
@@ -56,10 +57,11 @@ def load(
 
 
 def require_classes(label: str, classes: Sequence[str], rows: int) -> None:
-    """Raise UserError where the values of a column are no classes: a single one, or nearly as many as rows."""
+    """Raise UserError where the values of a column cannot be classes: a single value, or nearly as many as rows."""
     if len(classes) < 2:
         raise UserError(f"dataset.label is '{label}': that column has one value only, {classes[0]}; two are needed.")
-    if 2 * len(classes) > max(rows, 20):  # a table of a few rows is an example
+    # a table of a few rows is an example, so it is accepted
+    if 2 * len(classes) > max(rows, 20):
         raise UserError(
             f"dataset.label is '{label}': that column has {len(classes)} different values in {rows} rows, and a "
             "class needs several rows. Name the column of the classes; numbers must be put into classes first."
@@ -70,13 +72,14 @@ def _table(file: Path) -> "pd.DataFrame":
     import pandas as pd
 
     try:
-        # two rows refuse fields without a name, which below would shift all others
+        # with two rows, pandas refuses fields without a column name, which in the second call would shift all others
         header = pd.read_csv(file, header=None, nrows=2).iloc[0].dropna()
-        table = pd.read_csv(file, low_memory=False)  # in parts a column could have two types
-    except (OSError, ValueError) as error:  # pandas' errors of parsing and of decoding are ValueErrors
+        # with low_memory, pandas infers types part by part, and a column could have two of them
+        table = pd.read_csv(file, low_memory=False)
+    except (OSError, ValueError) as error:  # pandas' parsing and decoding errors are ValueErrors
         why = one_line(error)
         raise UserError(f"{file} cannot be read as csv with a header of all columns ({why}).") from error
-    if header.duplicated().any():  # pandas would rename the second one
+    if header.duplicated().any():  # pandas would rename the second column
         raise UserError(
             f"{file} has two columns '{header[header.duplicated()].iloc[0]}': rename one of them, or drop it."
         )
@@ -102,11 +105,12 @@ def _numbers(file: Path, table: "pd.DataFrame") -> np.ndarray:
                 f"{file}: column '{column}' has no finite number in line {bad[0] + 2}. Numbers must fit float32, up to "
                 "3.4e38."
             )
-    return np.array(table.to_numpy(np.float32), order="C")  # a copy: pandas may give away a view that is read-only
+    # a copy, since pandas may return a read-only view
+    return np.array(table.to_numpy(np.float32), order="C")
 
 
 def _codes(file: Path, table: "pd.DataFrame", column: str) -> tuple[list[str], np.ndarray]:
-    """The values of a column, sorted, and the number of each row's."""
+    """Return the sorted values of a column, and for each row the index of its value."""
     values = table[column]
     if values.isna().any():
         raise UserError(f"{file}: column '{column}' is empty in line {int(values.isna().argmax()) + 2}.")

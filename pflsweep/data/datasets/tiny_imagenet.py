@@ -1,7 +1,8 @@
-"""Tiny-ImageNet (Stanford's CS231n, 2015): 200 of ImageNet's classes in 64x64 pixels, from its zip or that unpacked.
+"""Tiny-ImageNet (Stanford's CS231n, 2015): 200 of ImageNet's classes in 64x64 pixels.
 
-From <root>/tiny-imagenet-200/ or <root>/tiny-imagenet-200.zip. Its test images have no labels; its validation images
-are the test split here. Classes are numbered in the order of their WordNet ids, as by torchvision's ImageFolder.
+It is read from <root>/tiny-imagenet-200/ or <root>/tiny-imagenet-200.zip. Its test images have no labels, so its
+validation images are the test split here. Classes are numbered by their sorted WordNet ids, as in torchvision's
+ImageFolder.
 """
 
 import zipfile
@@ -23,15 +24,16 @@ from pflsweep.data.datasets.pack import Content, content, pack
 FOLDER = "tiny-imagenet-200"
 URL = f"http://cs231n.stanford.edu/{FOLDER}.zip"
 MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
-BY_HAND = f"replace it by what the archive from {URL} holds"  # a download does not touch what is unpacked
+# A download does not replace files that are already unpacked, so the user has to.
+BY_HAND = f"replace it by what the archive from {URL} holds"
 
 
 class Counts(NamedTuple):
-    """What makes a folder the whole dataset."""
+    """The numbers of a complete dataset."""
 
     classes: int
-    train: int  # images a class
-    val: int
+    train: int  # training images of each class
+    val: int  # validation images in all
     side: int  # pixels
 
 
@@ -42,7 +44,10 @@ Read = Callable[[str], bytes]  # a file's bytes by its name in the dataset's fol
 def load(
     root: Path, download: bool, name: str, mean: Sequence[float], std: Sequence[float], val: bool, augment: str = "none"
 ) -> Dataset:
-    """x [110000, 3, 64, 64] uint8, or [100000, ..] without `val`, and then no test split. Raises UserError."""
+    """Return Tiny-ImageNet: x [110000, 3, 64, 64] uint8, or without `val` [100000, ..] and no test split.
+
+    Raises UserError on missing or damaged files.
+    """
     folder, packed = root / FOLDER, root / f"{FOLDER}.zip"
     source = folder if folder.is_dir() else packed
     rows = prepared(root, name, source, [1, val], lambda: _read(name, root, source, download, val))
@@ -64,7 +69,7 @@ def _read(name: str, root: Path, source: Path, download: bool, val: bool) -> Con
 
 
 def _whole(name: str, source: Path, read: Read, val: bool) -> Content:
-    """All labelled images, those of the training split first, class by class."""
+    """Return all labelled images, first those of the training split, ordered by class. read: reads a file by name."""
 
     def get(file: str) -> bytes:
         try:
@@ -90,7 +95,7 @@ def _whole(name: str, source: Path, read: Read, val: bool) -> Content:
 
 
 def _validation(name: str, source: Path, text: str, wnids: list[str]) -> list[tuple[str, int]]:
-    """(file, class) of each line `file <tab> wnid <tab> a box`."""
+    """Return (file, class) of each line of val_annotations.txt: file, WordNet id and a box, separated by tabs."""
     classes = {wnid: k for k, wnid in enumerate(wnids)}
     lines = [line.split("\t") for line in text.splitlines() if line]
     if len(lines) != WHOLE.val or any(len(line) < 2 or line[1] not in classes for line in lines):

@@ -1,4 +1,4 @@
-"""What the partitions share: checks of their options, and cutting pooled rows into training and test rows."""
+"""Helpers of the partitions: checks of their options, and the split of a client's rows into training and test rows."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,29 +12,34 @@ from pflsweep.util.errors import UserError
 
 
 def require(right: bool, option: str, value: Any, rule: str) -> None:
-    """Raise UserError, with the option's full name and value, unless it is right."""
+    """Raise UserError with an option's full name and value unless `right`. rule: what would be right."""
     if not right:
         raise UserError(f"partition.{option} is {value!r}: {rule}.")
 
 
 def check_clients(clients: int, samples: int, of: str) -> None:
-    """At least one client, and at least one sample for each."""
+    """Raise UserError unless there is at least one client, and at least one sample for each. of: what is counted."""
     require(clients >= 1, "clients", clients, "it must be at least 1")
     require(clients <= samples, "clients", clients, f"there are only {samples} {of}, and each client needs one")
 
 
 def check_alpha(alpha: float) -> None:
+    """Raise UserError unless a Dirichlet distribution can have this concentration: positive and finite."""
     right = 0 < alpha < math.inf
     require(right, "alpha", alpha, "it must be greater than 0 (small: uneven; large: all alike)")
 
 
 def check_least(least: int, samples: int, clients: int) -> None:
+    """Raise UserError unless each client can have at least `least` samples, and `least` is positive."""
     even = samples // clients
     require(1 <= least <= even, "least", least, f"it must be 1 to {even} ({samples} samples, {clients} clients)")
 
 
 def check_owner(dataset: Dataset, option: str, what: str) -> np.ndarray:
-    """[n] int64 whose each row is. Raises UserError on a dataset that does not say."""
+    """Return the natural client of each row, [n] int64. Raises UserError where the dataset has none.
+
+    option: the partition's name. what: what the owners are, such as clients or domains.
+    """
     if dataset.owner is None:
         raise UserError(
             f"partition={option} needs a dataset with {what} of its own, which {dataset.name} has not. Use another "
@@ -45,7 +50,7 @@ def check_owner(dataset: Dataset, option: str, what: str) -> np.ndarray:
 
 
 def check_test_split(dataset: Dataset, option: str) -> None:
-    """Raises UserError on a dataset without a test split of its own, which this partition would keep."""
+    """Raise UserError on a dataset without a test split, which this partition keeps. option: the partition's name."""
     if dataset.train == len(dataset.y):
         raise UserError(
             f"partition={option} keeps the dataset's own test split, and {dataset.name} has none: use one that cuts it "
@@ -54,7 +59,10 @@ def check_test_split(dataset: Dataset, option: str) -> None:
 
 
 def drawn(cut: Callable[[], list[np.ndarray]], least: int, tries: int, what: str) -> list[np.ndarray]:
-    """The first cut() of `tries` in which each client has `least` rows. Raises UserError where none has."""
+    """Return the first result of `cut` in which each client has at least `least` rows.
+
+    Raises UserError where none of `tries` draws is such. what: what is drawn, for the message.
+    """
     require(tries >= 1, "tries", tries, "it must be at least 1")
     best = 0
     for _ in range(tries):
@@ -71,35 +79,39 @@ def drawn(cut: Callable[[], list[np.ndarray]], least: int, tries: int, what: str
 
 
 def labels(dataset: Dataset) -> np.ndarray:
-    """Class of each row. [n] int64."""
+    """Return the class of each row, [n] int64."""
     return dataset.y.numpy()
 
 
 def rows_of_classes(dataset: Dataset, split: slice, rng: np.random.Generator) -> list[np.ndarray]:
-    """The row numbers of each class within a split, in random order. K arrays."""
+    """Return the row numbers of each class within a split, in random order: K arrays."""
     y = labels(dataset)[split]
     start = split.start or 0
     return [start + rng.permutation(np.flatnonzero(y == k)) for k in range(dataset.classes)]
 
 
 def pooled(parts: Sequence[np.ndarray], test_fraction: float, seed: int) -> Rows:
-    """Each client's rows, training and test split together, cut anew at random (not stratified).
+    """Return each client's rows cut into training and test rows at random, not stratified.
 
-    A client of n samples is tested on ceil(n * test_fraction). Raises UserError where one is left without
-    training data.
+    parts: the rows of each client, from both splits of the dataset. A client with n samples is tested on
+    ceil(n * test_fraction) of them. Raises UserError where a client is left without training data.
     """
     require(0 < test_fraction < 1, "test_fraction", test_fraction, "it must lie between 0 and 1, both excluded")
     train, test = [], []
     for client, own in enumerate(parts):
         shuffled = generator(seed, "partition test", client).permutation(own)
-        held = math.ceil(len(own) * test_fraction - 0.01)  # with some slack, so that 0.166667 means one sixth
+        # the slack lets 0.166667 mean one sixth
+        held = math.ceil(len(own) * test_fraction - 0.01)
         train.append(shuffled[held:])
         test.append(shuffled[:held])
     return finished(train, test)
 
 
 def finished(train: Sequence[np.ndarray], test: Sequence[np.ndarray]) -> Rows:
-    """Rows with each array sorted. Raises UserError where a client has no training or no test data."""
+    """Return the Rows of a partition, each array sorted.
+
+    Raises UserError where a client has no training or no test data.
+    """
     for name, parts in (("training", train), ("test", test)):
         empty = [client for client, own in enumerate(parts) if not len(own)]
         if empty:

@@ -1,4 +1,4 @@
-"""Label skew from a Dirichlet distribution, in the two readings that the literature has."""
+"""Label skew from a Dirichlet distribution, in the two variants of the literature: by class and by client."""
 
 import numpy as np
 
@@ -19,12 +19,12 @@ from pflsweep.ops.random import generator
 def by_class(
     dataset: Dataset, seed: int, clients: int, alpha: float, least: int, tries: int, test_fraction: float
 ) -> Rows:
-    """Each class is cut among the clients in proportions q ~ Dir(alpha); sizes differ. Exhaustive.
+    """Return a partition that cuts each class among the clients in proportions q ~ Dir(alpha).
 
-    The reading of PFLlib, pgfed and FedLF. Training and test split are pooled; a client that already holds
-    its even share, samples / clients, gets nothing of further classes; and all is drawn again, up to `tries`
-    times, until each client has `least` samples, training and test together. Raises UserError where that is
-    not reached.
+    The variant of PFLlib, pgfed and FedLF. Training and test split are pooled, and all rows are dealt, so sizes differ.
+    A client that already holds its even share, samples / clients, gets nothing of further classes. All is drawn again,
+    up to `tries` times, until each client has `least` samples, training and test together. Raises UserError where that
+    is not reached.
     """
     samples = len(dataset.y)
     check_clients(clients, samples, "samples")
@@ -38,7 +38,9 @@ def by_class(
 def skewed(
     by_class: list[np.ndarray], clients: int, alpha: float, least: int, tries: int, rng: np.random.Generator, of: str
 ) -> list[np.ndarray]:
-    """The rows of each client, at least `least`. by_class: the rows of each class. of: whose they are, for an error."""
+    """Return the rows of each client, at least `least` of them. by_class: the rows of each class. of: what the rows
+    are, for the message.
+    """
     samples = sum(map(len, by_class))
     check_least(least, samples, clients)
     what = f"{clients} clients of {of} and alpha {alpha}"
@@ -48,13 +50,15 @@ def skewed(
 def _cut_classes(
     by_class: list[np.ndarray], clients: int, alpha: float, even: float, rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """One draw: the rows of each client."""
+    """Return the rows of each client in one draw. even: the size from which a client gets no further class."""
     parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
     sizes = np.zeros(clients)
     for rows in by_class:
-        room = sizes < even  # never empty: not all clients can be above the mean before the last row is dealt
+        # some client always has room: not all can be above the mean before the last row is dealt
+        room = sizes < even
         q = rng.dirichlet(np.full(clients, alpha)) * room
-        q = q / q.sum() if q.sum() > 0 else room / max(room.sum(), 1)  # a tiny alpha may leave nobody with room
+        # with a tiny alpha, all clients that have room may have drawn 0
+        q = q / q.sum() if q.sum() > 0 else room / max(room.sum(), 1)
         pieces = np.split(rows, (np.cumsum(q)[:-1] * len(rows)).astype(int))
         for client, piece in enumerate(pieces):
             parts[client].append(piece)
@@ -63,14 +67,14 @@ def _cut_classes(
 
 
 def by_client(dataset: Dataset, seed: int, clients: int, alpha: float) -> Rows:
-    """Each client fills an equal share by its own class proportions q ~ Dir(alpha), without replacement.
+    """Return a partition of equal sizes in which each client draws its rows by class proportions q ~ Dir(alpha).
 
-    T.-M. H. Hsu, H. Qi and M. Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated
-    Visual Classification", 2019, https://arxiv.org/abs/1909.06335; PGFed's text refers to it. The dataset's
-    own split is kept: training rows are dealt from the training split, test rows from the test split by the
-    same q. Clients draw sample by sample in random order, so that running out of a class meets all alike; a
-    client whose classes are all gone draws evenly from those left. What does not divide by the number of
-    clients is not dealt. Raises UserError on options that do not fit.
+    T.-M. H. Hsu, H. Qi and M. Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+    Classification", 2019, https://arxiv.org/abs/1909.06335; PGFed's text refers to it. The dataset's own split is
+    kept: training rows are dealt from the training split, and test rows from the test split by the same q, both without
+    replacement. Clients draw sample by sample in random order, so a class that runs out affects all alike; a client
+    whose classes are used up draws evenly from those left. The remainder of rows / clients is not dealt. Raises
+    UserError on options that do not fit.
     """
     check_test_split(dataset, "dirichlet_client")
     splits = slice(0, dataset.train), slice(dataset.train, len(dataset.y))
@@ -84,7 +88,7 @@ def by_client(dataset: Dataset, seed: int, clients: int, alpha: float) -> Rows:
 
 
 def _deal(by_class: list[np.ndarray], q: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
-    """Equal parts of the rows, one sample at a time. q [N, K]."""
+    """Return equal parts of the rows, dealt one sample at a time. q: [N, K] class proportions."""
     left = np.array([len(rows) for rows in by_class])
     clients = len(q)
     order = rng.permutation(np.repeat(np.arange(clients), left.sum() // clients))

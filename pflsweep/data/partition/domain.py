@@ -1,4 +1,4 @@
-"""Clients of one domain each: label skew within it, feature skew between them (PGFed's Office-Home)."""
+"""Each client has rows of one domain: label skew within domains, feature skew between them (PGFed's Office-Home)."""
 
 import numpy as np
 
@@ -18,10 +18,10 @@ def split(
     test_fraction: float,
     column: str | None = None,
 ) -> Rows:
-    """dirichlet.by_class within each domain, among the clients / domains that stand side by side. Exhaustive.
+    """Return a partition that cuts each domain among clients / domains consecutive clients, as dirichlet.by_class does.
 
-    A domain is what the dataset says of each row's origin, Dataset.owner. column: the dataset's column of domains; its
-    loader has read it. Raises UserError on a dataset that does not say, and on options that do not fit.
+    All rows are dealt. The domain of a row is its Dataset.owner. column: the dataset's column of domains, which its
+    loader has read into Dataset.owner. Raises UserError on a dataset without domains, and on options that do not fit.
     """
     domains, domain = np.unique(check_owner(dataset, "domain", "domains"), return_inverse=True)
     names = [dataset.owners[k] if dataset.owners else str(k) for k in domains]

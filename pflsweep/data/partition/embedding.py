@@ -1,4 +1,4 @@
-"""What a network that is trained here sees in each row: its last hidden linear layer, in its principal components."""
+"""Embed a dataset: train a network on it, and take the principal components of its last hidden linear layer."""
 
 import fcntl
 import hashlib
@@ -31,18 +31,19 @@ from pflsweep.util.errors import UserError
 from pflsweep.util.source_hash import own_modules
 
 log = logging.getLogger(__name__)
-VERSION = 1  # of the code below; another number makes all embeddings anew
+# The version of the code below: raising it recomputes all stored embeddings.
+VERSION = 1
 LARGE = 1000  # rows of a forward pass without gradient
 POSITIVE = ("epochs", "batch", "lr", "clip")
 OPTIONS = (*POSITIVE, "momentum", "weight_decay", "augment", "seed")
 
 
 class Embedding(NamedTuple):
-    """All rows of a dataset as an embedder sees them."""
+    """The embedding of all rows of a dataset."""
 
     z: np.ndarray  # [n, components] float32
     accuracy: float  # of the embedder on the test split
-    checksum: str
+    checksum: str  # of z and the embedder's predictions
 
 
 def embed(
@@ -54,14 +55,16 @@ def embed(
     root: Path,
     device: str,
 ) -> Embedding:
-    """Trains build(shape, classes) on the training split and embeds every row; kept below root, checked when read.
+    """Return the embedding of every row by build(shape, classes), trained on the training split.
 
-    training: epochs, batch, lr (its highest, see _course), momentum, weight_decay, clip (the longest gradient), augment
-    and seed. An accuracy on the test split below `expected` is a warning. One process trains, others wait for it.
-    Raises UserError on options that do not fit.
+    The result is stored below `root` and verified when it is read. training: epochs, batch, lr (the peak, see _course),
+    momentum, weight_decay, clip (the largest norm of a gradient), augment and seed. An accuracy on the test split below
+    `expected` is logged as a warning. One process trains while others wait for it. Raises UserError on options that do
+    not fit.
     """
     _check(training, dataset)
-    options = [VERSION, dataset.checksum, _moments(dataset), _described(build), dict(training), components]
+    moments = [dataset.mean.flatten().tolist(), dataset.std.flatten().tolist()]
+    options = [VERSION, dataset.checksum, moments, _described(build), dict(training), components]
     digest = hashlib.blake2b(json.dumps(options).encode(), digest_size=8).hexdigest()
     name = f"{dataset.name}-embedding-{digest}"
     with _alone(root / "prepared", name):
@@ -91,19 +94,15 @@ def _check(training: Mapping[str, Any], dataset: Dataset) -> None:
     require(training["augment"] in kinds, "training.augment", training["augment"], rule)
 
 
-def _moments(dataset: Dataset) -> list:
-    return [dataset.mean.flatten().tolist(), dataset.std.flatten().tolist()]
-
-
 def _described(build: Callable) -> list:
-    """A builder, its options and its code where that is one's own: a change of them makes another embedding."""
+    """Return what identifies a builder: its name, its options, and the hash of its code where it is the user's own."""
     function = getattr(build, "func", build)
     own = own_modules([function])
     return [f"{function.__module__}.{function.__qualname__}", getattr(build, "keywords", {}), *([own] if own else [])]
 
 
 def _made(dataset: Dataset, build: Callable, training: Mapping[str, Any], components: int, device: str) -> Content:
-    """z [n, components] of all rows, with the class that the embedder takes each row for."""
+    """Return the embedding z [n, components] of all rows, with the class that the embedder predicts for each as y."""
     from sklearn.decomposition import PCA
 
     seed = training["seed"]
@@ -115,7 +114,8 @@ def _made(dataset: Dataset, build: Callable, training: Mapping[str, Any], compon
             f"it must be 1 to {limit}")  # fmt: skip
     train, test = np.arange(dataset.train), np.arange(dataset.train, len(dataset.y))
     dataset = dataset._replace(augment=training["augment"])
-    whole = Federation(dataset, Rows([train], [test]), validation=0.0, seed=seed, device=device)  # of a single client
+    # a single client that has all rows
+    whole = Federation(dataset, Rows([train], [test]), validation=0.0, seed=seed, device=device)
     task = Task(model.to(device))
     if task.calibrated:
         raise UserError(
@@ -129,7 +129,10 @@ def _made(dataset: Dataset, build: Callable, training: Mapping[str, Any], compon
 
 
 def _built(build: Callable, dataset: Dataset) -> nn.Sequential:
-    """The embedder. Raises UserError with its own keys where the model refuses, which knows the group model's only."""
+    """Return the untrained embedder.
+
+    A model's UserError names keys of the group `model`, which are replaced by those of the embedder.
+    """
     try:
         return build(dataset.shape, dataset.classes)
     except UserError as error:
@@ -138,7 +141,7 @@ def _built(build: Callable, dataset: Dataset) -> nn.Sequential:
 
 
 def _trained(task: Task, whole: Federation, training: Mapping[str, Any]) -> Tensor:
-    """Plain SGD over the training split. [P]"""
+    """Return the parameters [P] of the embedder after SGD over the training split."""
     w = task.vector(task.model)
     opt = Sgd(training["momentum"], training["weight_decay"])
     state = opt.init(w[None])[0]
@@ -158,13 +161,19 @@ def _trained(task: Task, whole: Federation, training: Mapping[str, Any]) -> Tens
 
 
 def _course(step: int, steps: int) -> float:
-    """The share of the lr: up over the first twentieth of the steps, as VGG has no norm at its top; then a cosine."""
+    """Return a step's share of the learning rate: a warm-up over the first twentieth of the steps, times a cosine.
+
+    VGG needs the warm-up, since it has no norm at its top.
+    """
     rise = steps // 20
     return min(1.0, (step + 1) / (rise + 1)) * (1 + math.cos(math.pi * step / steps)) / 2
 
 
 def hidden_layer(model: nn.Sequential) -> nn.Linear:
-    """The last linear layer below the head; VGG-11's second dense layer. Raises UserError where there is none."""
+    """Return the last linear layer before the head, in VGG-11 its second dense layer.
+
+    Raises UserError where there is none.
+    """
     layers = [layer for layer in model[:-1].modules() if isinstance(layer, nn.Linear)]
     if not layers:
         raise UserError("partition.embedder: the model has no linear layer below its head, whose output is clustered.")
@@ -172,7 +181,10 @@ def hidden_layer(model: nn.Sequential) -> nn.Linear:
 
 
 def _check_vectors(model: nn.Sequential, whole: Federation, width: int) -> None:
-    """Raises UserError where the layer does not give one vector a row, as inside a ConvNeXt, before training."""
+    """Raise UserError where the hidden layer does not give one vector for each row, as inside a ConvNeXt.
+
+    It is checked before training, which may take long.
+    """
     few = torch.arange(min(2, len(whole.dataset.y)))
     shape = _hidden(model, whole, few)[0].shape
     if shape != (len(few), width):
@@ -185,7 +197,7 @@ def _check_vectors(model: nn.Sequential, whole: Federation, width: int) -> None:
 
 @torch.no_grad()
 def _hidden(model: nn.Sequential, whole: Federation, rows: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """What the last linear layer below the head gives for some rows [n, D] float32; the predicted classes [n]."""
+    """Return the outputs of the hidden layer for some rows, [n, D] float32, and the predicted classes [n]."""
     given: list[np.ndarray] = []
     hook = hidden_layer(model).register_forward_hook(lambda _layer, _x, out: given.append(out.cpu().numpy()))
     try:
@@ -198,7 +210,7 @@ def _hidden(model: nn.Sequential, whole: Federation, rows: Tensor) -> tuple[np.n
 
 @contextmanager
 def _alone(folder: Path, name: str) -> Iterator[None]:
-    """One process at a time, where the folder can be written to."""
+    """Let one process at a time inside. Without a lock where the folder cannot be written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = open(folder / f"{name}.lock", "w")  # noqa: SIM115 (closed below)

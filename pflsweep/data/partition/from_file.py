@@ -1,7 +1,7 @@
-"""A partition that a file says: which rows each client trains on, is tested on, and maybe validated on.
+"""A partition that is read from a file: each client's training and test rows, and optionally its validation rows.
 
-JSON: {"train": [[0, 1], [5]], "test": [[2], [6]]}, a list of row numbers for each client; "validation" may be a third.
-npz: arrays train_0, train_1, .., test_0, test_1, .., and maybe validation_0, .., of client 0, 1, ..
+JSON: {"train": [[0, 1], [5]], "test": [[2], [6]]}, a list of row numbers for each client; "validation" is optional.
+npz: arrays train_0, train_1, .., test_0, test_1, .. for clients 0, 1, ..; validation_0, .. are optional.
 
 Rows are numbered as in the dataset: those of its training split first, from 0, then those of its test split.
 """
@@ -24,8 +24,10 @@ KEYS = "train_0, train_1, .., test_0, test_1, .. and maybe validation_0, .., the
 
 
 def split(dataset: Dataset, seed: int, path: str | None) -> Rows:
-    """Return the partition in a file, whose checksum is that of the row numbers: the same split is the same trial,
-    whatever file holds it. Raises UserError where the file is missing or cannot be read, and on rows that do not fit.
+    """Return the partition in a file.
+
+    Its checksum is that of the row numbers, so the same split is the same trial, whatever file holds it. Raises
+    UserError where the file is missing or cannot be read, and on rows that do not fit.
     """
     file = own_path("from_file", path, folder=False, group="partition")
     if dataset.limit is not None:
@@ -44,7 +46,7 @@ def split(dataset: Dataset, seed: int, path: str | None) -> Rows:
 def _json(file: Path) -> dict[str, Any]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # of text that is no JSON, or no UTF-8
+    except (OSError, ValueError) as error:  # ValueError where the text is not JSON, or not UTF-8
         raise UserError(f"it cannot be read as JSON ({one_line(error)}). It should have {FORM}.") from error
     if not isinstance(found, dict):
         raise UserError(f"it is JSON of a {type(found).__name__}, and should be an object with {FORM}.")
@@ -68,7 +70,7 @@ def _npz(file: Path) -> dict[str, Any]:
 
 
 def _present(parts: dict[str, Any]) -> dict[str, Any]:
-    """Return the parts without a validation part that is empty for all clients, as other platforms write it."""
+    """Return the parts, without a validation part that is empty for all clients: other platforms write one."""
     held = parts.get("validation")
     if isinstance(held, list) and all(isinstance(own, list | np.ndarray) and not len(own) for own in held):
         return {split: own for split, own in parts.items() if split != "validation"}

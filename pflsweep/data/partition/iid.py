@@ -8,7 +8,7 @@ from pflsweep.ops.random import generator
 
 
 def split(dataset: Dataset, seed: int, clients: int, test_fraction: float) -> Rows:
-    """All rows, training and test split together, shuffled and dealt in equal parts. Exhaustive.
+    """Return a partition of all rows, training and test split pooled, shuffled and cut into equal parts.
 
     Raises UserError on options that do not fit.
     """

@@ -1,4 +1,4 @@
-"""Latent distributions: clients of one cluster have images that look alike to a network.
+"""Latent distributions: each client has rows of one cluster of a network's embedding.
 
 M. Zhang, K. Sapra, S. Fidler, S. Yeung and J. M. Alvarez, "Personalized Federated Learning with First Order Model
 Optimization", ICLR 2021, https://arxiv.org/abs/2012.08565, section 4 and appendix (FedFomo).
@@ -30,11 +30,11 @@ def split(
     root: Path,
     device: str,
 ) -> Rows:
-    """K-means over training and test rows together, as `embedding.embed` sees them. Exhaustive.
+    """Return a partition by k-means clusters of the embedding of all rows, training and test (embedding.embed).
 
-    Each cluster belongs to clients / clusters clients that stand side by side, which share its training rows and its
-    test rows evenly. The embedder is the same for every seed of a trial; clusters (k-means++, the best of `starts`)
-    and deals are not. Raises UserError on options that do not fit.
+    Each cluster belongs to clients / clusters consecutive clients, which share its training rows and its test rows
+    evenly. The embedder is the same for every seed of a trial; the clusters (k-means++, the best of `starts`) and the
+    order in which rows are dealt depend on the seed. Raises UserError on options that do not fit.
     """
     check_test_split(dataset, "latent")
     rows = len(dataset.y)
@@ -46,31 +46,32 @@ def split(
     rng = generator(seed, "partition latent")
     found = cluster(seen.z, clusters, starts, rng)
     group = np.arange(clients) * clusters // clients
-    train, test = (_dealt(found[part], part.start, group, rng) for part in _splits(dataset))
+    splits = slice(0, dataset.train), slice(dataset.train, rows)
+    train, test = (_dealt(found[part], part.start, group, rng) for part in splits)
     return finished(train, test)._replace(group=group, checksum=seen.checksum, accuracy=seen.accuracy)
 
 
 def cluster(z: np.ndarray, clusters: int, starts: int, rng: np.random.Generator) -> np.ndarray:
-    """z [n, D] -> [n] the cluster of each row, 0 to clusters - 1."""
+    """Return the cluster of each row by k-means. z [n, D] -> [n], 0 to clusters - 1."""
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 
     state = int(rng.integers(2**31))
-    with threadpool_limits(1):  # sums of several threads differ in their last digits, and rows then change clusters
+    # sums by several threads differ in their last digits, which moves rows to other clusters
+    with threadpool_limits(1):
         return KMeans(clusters, init="k-means++", n_init=starts, random_state=state).fit_predict(z)
 
 
-def _splits(dataset: Dataset) -> tuple[slice, slice]:
-    return slice(0, dataset.train), slice(dataset.train, len(dataset.y))
-
-
 def _dealt(found: np.ndarray, start: int, group: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
-    """One split's rows, numbered from `start`: each cluster's cut evenly among its clients, in one shuffled order of
-    all, so that a row which falls to another cluster on another machine moves few others.
+    """Return the rows of each client in one split: each cluster's rows, cut evenly among its clients.
+
+    found: the cluster of each row of the split. start: the number of its first row. group: [N] each client's cluster,
+    ascending.
     """
     parts: list[np.ndarray] = []
+    # one shuffled order of all rows: where another machine puts a row into another cluster, few other rows move
     order = rng.permutation(len(found))
-    for k in range(group.max() + 1):  # clients of a cluster stand side by side, clusters in order
+    for k in range(group.max() + 1):
         rows = start + order[found[order] == k]
         parts += np.array_split(rows, int((group == k).sum()))
     return parts

@@ -1,4 +1,4 @@
-"""Clients that the dataset has of its own, such as the writers of FEMNIST."""
+"""The natural clients of a dataset, such as the writers of FEMNIST."""
 
 import numpy as np
 
@@ -10,11 +10,11 @@ from pflsweep.ops.random import generator
 def split(
     dataset: Dataset, seed: int, clients: int | None, least: int, test_fraction: float, column: str | None = None
 ) -> Rows:
-    """The rows of each owner, training and test split together, cut anew.
+    """Return a partition with a client for each owner of rows, whose rows are cut into training and test rows anew.
 
-    Owners with fewer than `least` samples are left out; of the others `clients` are drawn at random, or all
-    are taken where it is null. column: the dataset's column of owners; its loader has read it, so that it is in
-    Dataset.owner. Raises UserError on a dataset without owners and on options that do not fit.
+    Owners with fewer than `least` samples are left out. Of the others `clients` are drawn at random, or all are taken
+    if it is null. column: the dataset's column of owners, which its loader has read into Dataset.owner. Raises
+    UserError on a dataset without owners, and on options that do not fit.
     """
     owner = check_owner(dataset, "natural", "clients")
     require(least >= 1, "least", least, "it must be at least 1")

@@ -1,4 +1,4 @@
-"""Each client sees a few classes only, and clients with the same classes form groups."""
+"""Each client has a few classes only, and clients with the same classes form groups."""
 
 import logging
 import math
@@ -21,13 +21,13 @@ def split(
     least: int,
     test_fraction: float,
 ) -> Rows:
-    """Classes, in order, go to the first ceil(clients * classes_per_client / classes) clients with room.
+    """Return a partition that gives each class, in order, to the first clients with fewer than classes_per_client.
 
-    PFLlib's scheme (FedALA), and with balanced=true Pat-2 of FedPG's platform. Training and test split are
-    pooled. A class of which every holder would have n samples evenly is cut evenly, or (balanced=false) in
-    sizes drawn from max(n / 10, least / classes) to n, the last holder taking the rest. Where the groups do
-    not come out even, the last classes stay unused or the last clients have fewer: the log says so. Raises
-    UserError on options that do not fit.
+    A class goes to ceil(clients * classes_per_client / classes) clients. This is PFLlib's scheme (FedALA), and with
+    balanced=true Pat-2 of FedPG's platform. Training and test split are pooled. A class is cut evenly, n samples a
+    client, or with balanced=false in sizes drawn from max(n / 10, least / classes) to n, the last client taking the
+    rest. Where the numbers do not divide, the last classes stay unused or the last clients have fewer classes, with a
+    warning in the log. Raises UserError on options that do not fit.
     """
     classes = dataset.classes
     check_clients(clients, len(dataset.y), "samples")
@@ -63,7 +63,7 @@ def split(
 
 
 def _sizes(total: int, holders: int, balanced: bool, least: int, classes: int, rng: np.random.Generator) -> list[int]:
-    """How many samples of a class each of its holders gets."""
+    """Return the number of samples of a class for each of its `holders` clients. total: the samples of the class."""
     even = total / holders
     if balanced or holders == 1:
         sizes = [int(even)] * (holders - 1)

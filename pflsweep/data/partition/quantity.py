@@ -1,4 +1,4 @@
-"""Quantity skew: clients differ in how much they have, not in what.
+"""Quantity skew: clients differ in their number of samples, not in their distribution.
 
 Q. Li, Y. Diao, Q. Chen and B. He, "Federated Learning on Non-IID Data Silos: An Experimental Study", ICDE 2022,
 https://arxiv.org/abs/2102.02079, section IV-C.
@@ -14,10 +14,10 @@ from pflsweep.ops.random import generator
 def split(
     dataset: Dataset, seed: int, clients: int, alpha: float, least: int, tries: int, test_fraction: float
 ) -> Rows:
-    """All rows, training and test split together, shuffled and cut in proportions q ~ Dir(alpha). Exhaustive.
+    """Return a partition of all rows, training and test split pooled, cut in proportions q ~ Dir(alpha).
 
-    Drawn again, up to `tries` times, until each client has `least` samples, training and test together. Raises
-    UserError where that is not reached and on options that do not fit.
+    The proportions are drawn again, up to `tries` times, until each client has `least` samples, training and test
+    together. Raises UserError where that is not reached, and on options that do not fit.
     """
     samples = len(dataset.y)
     check_clients(clients, samples, "samples")

@@ -1,4 +1,4 @@
-"""Sort by label, cut, deal: McMahan et al. 2017, https://arxiv.org/abs/1602.05629, section 3."""
+"""Rows sorted by label, cut into shards and dealt: McMahan et al. 2017, https://arxiv.org/abs/1602.05629, section 3."""
 
 import numpy as np
 
@@ -9,11 +9,11 @@ from pflsweep.ops.random import generator
 
 
 def split(dataset: Dataset, seed: int, clients: int, shards_per_client: int) -> Rows:
-    """The training split in clients * shards_per_client even shards, dealt at random. Exhaustive.
+    """Return a partition of the training split, sorted by label and cut into even shards, dealt at random.
 
-    The dataset's own split is kept: each class of the test split is cut among the clients in proportion to
-    their training samples of it, so a client is tested on the classes that it trains on. Raises UserError on
-    options that do not fit.
+    There are clients * shards_per_client shards. The dataset's own split is kept: each class of the test split is cut
+    among the clients in proportion to their training samples of it, so a client is tested on the classes that it trains
+    on. Raises UserError on options that do not fit.
     """
     check_test_split(dataset, "shards")
     check_clients(clients, dataset.train, "training samples")
@@ -27,11 +27,11 @@ def split(dataset: Dataset, seed: int, clients: int, shards_per_client: int) -> 
 
 
 def by_class(dataset: Dataset, seed: int, clients: int, classes_per_client: int) -> Rows:
-    """Each class in equally many even pieces, dealt at random, classes_per_client a client. Exhaustive.
+    """Return a partition that cuts each class into equally many even pieces and deals classes_per_client to a client.
 
-    LG-FedAvg's `noniid` (Liang et al. 2020, https://arxiv.org/abs/2001.01523), behind FedFomo's pathological setting:
-    shards that never mix classes. A client may draw the same class twice, and is tested as in `split`. Raises
-    UserError where the pieces do not come out even, and on options that do not fit.
+    LG-FedAvg's `noniid` (Liang et al. 2020, https://arxiv.org/abs/2001.01523), which FedFomo's pathological setting
+    uses: shards that never mix classes. A client may draw the same class twice. Test rows are dealt as in `split`.
+    Raises UserError where the number of pieces is no multiple of the classes, and on options that do not fit.
     """
     check_test_split(dataset, "classes")
     check_clients(clients, dataset.train, "training samples")
@@ -45,14 +45,14 @@ def by_class(dataset: Dataset, seed: int, clients: int, classes_per_client: int)
 
 
 def _with_test(dataset: Dataset, cut: list[np.ndarray], each: int, rng: np.random.Generator) -> Rows:
-    """Shards dealt at random, `each` a client; test rows of the classes that it holds."""
+    """Return the Rows of shards dealt at random, `each` to a client, with test rows of the classes that it holds."""
     train = [np.concatenate([cut[shard] for shard in own]) for own in rng.permutation(len(cut)).reshape(-1, each)]
     tested = rows_of_classes(dataset, slice(dataset.train, len(dataset.y)), rng)
     return finished(train, _alike(tested, label_counts(train, labels(dataset), dataset.classes)))
 
 
 def _alike(by_class: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
-    """The rows of each class cut in proportion to counts [N, K]: one array a client."""
+    """Return the rows of each client, cut from the rows of each class in proportion to counts [N, K]."""
     parts: list[list[np.ndarray]] = [[] for _ in counts]
     for rows, column in zip(by_class, counts.T, strict=True):
         shares = np.cumsum(column) / max(column.sum(), 1)

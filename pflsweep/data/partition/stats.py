@@ -1,4 +1,4 @@
-"""What a partition looks like in numbers. `parts` is a list of row arrays: rows.train or rows.test."""
+"""Statistics of a partition. `parts` is a list with the row numbers of each client: rows.train or rows.test."""
 
 from collections.abc import Sequence
 
@@ -6,23 +6,24 @@ import numpy as np
 
 
 def label_counts(parts: Sequence[np.ndarray], y: np.ndarray, classes: int) -> np.ndarray:
-    """Samples of each client in each class. y [n] the class of each row -> [N, K] int64"""
+    """Return the number of samples of each client in each class. y [n] the class of each row -> [N, K] int64."""
     return np.stack([np.bincount(y[own], minlength=classes) for own in parts])
 
 
 def emd(counts: np.ndarray) -> np.ndarray:
-    """How far each client's classes are from everybody's: sum_k |q_ik - q_k|, in [0, 2). counts [N, K] -> [N]
+    """Return the distance of each client's classes from those of all: sum_k |q_ik - q_k|, in [0, 2).
 
-    The earth mover's distance of Zhao et al. 2018, https://arxiv.org/abs/1806.00582, as FedFomo's text has it.
+    counts [N, K] -> [N]. The earth mover's distance of Zhao et al. 2018, https://arxiv.org/abs/1806.00582, as in
+    FedFomo's text.
     """
     own = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     return np.abs(own - counts.sum(0) / max(counts.sum(), 1)).sum(1)
 
 
 def summary(counts: np.ndarray) -> dict[str, float]:
-    """A partition in a few numbers: counts [N, K] of its training samples.
+    """Return summary statistics of a partition. counts: [N, K] training samples of each client in each class.
 
-    emd is the mean over clients. FedFomo's code counts each class twice, and so do the paper's tables: emd_code.
+    emd is the mean over clients. emd_code counts each class twice, as FedFomo's code and the paper's tables do.
     """
     sizes, classes, distance = counts.sum(1), (counts > 0).sum(1), float(emd(counts).mean())
     return {
