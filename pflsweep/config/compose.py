@@ -1,4 +1,4 @@
-"""Hydra's side: where conf/ lies, how overrides become a Config, and Hydra's errors in words of ours."""
+"""Compose configs with Hydra: from overrides to a Config, with Hydra's errors as UserErrors."""
 
 import re
 from collections.abc import Iterator
@@ -26,31 +26,32 @@ if TYPE_CHECKING:
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
 GROUPS = ("algorithm", *PLUGS, "model", "dataset", "partition", "train", "metrics", "study", "tracking")
+# Beginnings of the messages of Hydra's ValueErrors that the user's overrides or flags cause
 HYDRA_SAYS = (
     "Invalid defaults list",
     "The --resolve flag",
     "Only one of --run",
-)  # how ValueErrors begin that are of the user's words
-# keys of a sweep, not of its trials
+)
+# Keys of a sweep, not of its trials
 COMMAND = ("sweep", "only", "scale", "reading", "plan", "retry", "workers", "tune")
 
 
 class Config(NamedTuple):
-    """One resolved config, and what it is checked against. Once it is checked, its keys are read as typed options."""
+    """One resolved config of a trial, and what it is checked against (schema.py). Its properties are typed options."""
 
     values: dict[str, Any]
     choices: dict[str, str]  # config group -> chosen option
-    reference: dict[str, Any]  # the same options without the user's values: its keys and types are allowed
-    links: dict[str, Any]  # full key -> what it was before it was resolved, such as ${train.lr}
+    reference: dict[str, Any]  # the same options without the user's values; its keys and their types are allowed
+    links: dict[str, Any]  # full key -> its value before it was resolved, such as ${train.lr}
 
     @property
     def seed(self) -> int:
-        """The seed of everything that is drawn."""
+        """The seed of all draws."""
         return options.Trial.of(self.values).seed
 
     @property
     def device(self) -> str:
-        """The device that is asked for: auto, cpu or cuda."""
+        """The requested device: auto, cpu or cuda."""
         return options.Trial.of(self.values).device
 
     @property
@@ -90,16 +91,16 @@ class Config(NamedTuple):
         return options.Paths.of(self.values["paths"])
 
     def chooses(self, group: str) -> bool:
-        """Return whether something is chosen in a group that may be `none`: ala, privacy, attack, study."""
+        """Return whether an option other than `none` is chosen in a group: ala, privacy, attack or study."""
         return bool(self.values.get(group))
 
     def node(self, group: str) -> Node:
-        """Return what a group's option builds. Raises UserError where it names nothing."""
+        """Return what a group's option builds. Raises UserError where its `_target_` names nothing."""
         return Node.of(group, self.choices[group], self.values.get(group))
 
     @property
     def portable(self) -> dict[str, Any]:
-        """The values with the option's name in the place of each import path, as records have them."""
+        """The values as records have them: with the option's name in place of each import path."""
         return portable(self.values, self.choices)
 
     @property
@@ -109,19 +110,19 @@ class Config(NamedTuple):
 
 
 def conf_dir() -> Path:
-    """The folder of the config groups that come with pflsweep."""
+    """Return the folder of the config groups that come with pflsweep."""
     return shipped("conf")
 
 
 def compose(overrides: list[str], config_dir: str | Path | None = None) -> Config:
-    """A trial's Config as the command line would make it, from any working directory. Raises UserError."""
+    """Return a trial's Config as the command line would make it, from any working directory. Raises UserError."""
     overrides = [quoted(word) for word in overrides]
     check_single(overrides)
     return compose_both(overrides, config_dir)[0]
 
 
 def compose_both(overrides: list[str], config_dir: str | Path | None = None) -> tuple[Config, dict[str, Any]]:
-    """Return the Config of a trial and the keys of a sweep, of overrides that may set both. Raises UserError."""
+    """Return a trial's Config and the keys of a sweep, from overrides that may set both. Raises UserError."""
     overrides = [quoted(word) for word in overrides]
     check_hydra(overrides, several=False)
     sources = _sources(config_dir)
@@ -131,19 +132,21 @@ def compose_both(overrides: list[str], config_dir: str | Path | None = None) -> 
 
 
 def config_of(composed: DictConfig, hydra: DictConfig) -> Config:
-    """What Hydra composed, with its `hydra` node, as a Config. Raises UserError."""
+    """Return what Hydra composed as a Config. hydra: its `hydra` node. Raises UserError."""
     sources = tuple(f"{source.schema}://{source.path}" for source in hydra.runtime.config_sources)
     choices = {group: str(hydra.runtime.choices.get(group)) for group in GROUPS}
     for group, option in choices.items():
         if option == "None":
             raise UserError(f"{group} has to be one option's name: {group}=NAME, or with -m {group}=ONE,OTHER.")
-        if ".." in option or option.endswith((".yaml", ".yml")):  # Hydra would find it, as another config
+        # Hydra would accept such a name for the same file, but identities would take it for another option.
+        if ".." in option or option.endswith((".yaml", ".yml")):
             raise UserError(f"{group}={option}: an option is named without its folder and .yaml: {Path(option).stem}.")
     try:
         values = _plain(composed, resolve=True)
     except OmegaConfBaseException as error:
         raise UserError(f"{error.full_key} cannot be resolved: {str(error).splitlines()[0]}.") from error
-    if all(key_of(word) in GROUPS for word in hydra.overrides.task):  # without values, this is the reference
+    # A config without values of the user's is its own reference.
+    if all(key_of(word) in GROUPS for word in hydra.overrides.task):
         unresolved = _plain(composed)
         return Config(values, choices, unresolved, _links(unresolved))
     options = [quoted(f"{group}={option}") for group, option in choices.items()]
@@ -153,63 +156,67 @@ def config_of(composed: DictConfig, hydra: DictConfig) -> Config:
     return Config(values, choices, _reference(tuple(options), sources, _edited(sources)), _links(_plain(composed)))
 
 
-@lru_cache(maxsize=256)  # to compose one takes as long as the config itself, and configs differ in values mostly
+# Cached, since composing a reference takes as long as the config itself, and most configs of a sweep share it.
+@lru_cache(maxsize=256)
 def _reference(options: tuple[str, ...], sources: tuple[str, ...], edited: Any) -> dict[str, Any]:
-    """The options without the user's values. edited: see there; it forgets what was read before."""
+    """Return the config of some options without the user's values. edited: makes the cache miss after an edit."""
     return _plain(_compose(list(options), list(sources)))
 
 
 def _edited(sources: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
-    """The options' files and when they were written last, as they may be edited while a notebook is open."""
+    """Return the options' files with their modification times: a user may edit them while a notebook is open."""
     folders = [Path(source.removeprefix("file://")) for source in sources if source.startswith("file://")]
     return tuple((str(file), file.stat().st_mtime_ns) for folder in folders for file in folder.glob("**/*.yaml"))
 
 
 def _links(unresolved: dict[str, Any]) -> dict[str, Any]:
-    """What refers to other keys of the trial; what a resolver (oc.env:) or Hydra has said once, stays."""
+    """Return the values that refer to other keys of the trial, by full key.
+
+    References to resolvers (oc.env:) and to Hydra are not among them: what they gave is kept.
+    """
     texts = {key: str(value) for key, value in flat(unresolved).items() if "${" in str(value)}
     return {key: flat(unresolved)[key] for key, text in texts.items() if ":" not in text and "hydra" not in text}
 
 
 def command_of(composed: DictConfig) -> dict[str, Any]:
-    """The keys of a sweep."""
+    """Return the keys of a sweep from what Hydra composed."""
     return OmegaConf.to_container(OmegaConf.masked_copy(composed, list(COMMAND)), resolve=True)  # type: ignore[return-value]
 
 
 def sweep_defaults() -> dict[str, Any]:
-    """Return the value of each key of a sweep, by full key, where a command sets none."""
+    """Return the default of each key of a sweep, by full key."""
     return flat(command_of(_compose([], _sources(None))))
 
 
 def is_of_sweep(override: str) -> bool:
-    """Whether an override sets one of these keys."""
+    """Return whether an override sets a key of a sweep."""
     return key_of(override).partition(".")[0].partition("@")[0] in COMMAND
 
 
 def check_single(overrides: list[str]) -> None:
-    """Raises UserError where a single trial is asked for what only a sweep can do."""
+    """Raise UserError where overrides of a single trial set a key of a sweep."""
     asked = [override for override in overrides if is_of_sweep(override)]
     if asked:
         raise UserError(f"{asked[0]} is of a sweep: add -m, as in `pflsweep -m {' '.join(asked)}`.")
 
 
 def _plain(composed: DictConfig, resolve: bool = False) -> dict[str, Any]:
-    """The trial's config: what was composed without the nodes of Hydra and of a sweep."""
+    """Return the trial's config: what Hydra composed, without the nodes of Hydra and of a sweep."""
     copy = OmegaConf.masked_copy(composed, [str(key) for key in composed if key not in ("hydra", *COMMAND)])
     return OmegaConf.to_container(copy, resolve=resolve)  # type: ignore[return-value]
 
 
 def folders(config_dir: str | Path | None) -> list[Path]:
-    """Of config groups: pflsweep's, and one's own. Raises UserError where that is not there."""
+    """Return the folders of config groups: pflsweep's, and the user's. Raises UserError where that does not exist."""
     if config_dir and not Path(config_dir).is_dir():
         raise UserError(f"There is no folder '{config_dir}' of config groups (--config-dir).")
     return [conf_dir(), *([Path(config_dir).absolute()] if config_dir else [])]
 
 
 def option_files(group: str, config_dir: str | Path | None = None) -> dict[str, Path]:
-    """Return a group's options, pflsweep's and one's own, by name: as_run/pgfed_pfedme for one in a folder.
+    """Return the files of a group's options, pflsweep's and the user's, by name, such as as_run/pgfed_pfedme.
 
-    What lies in a folder `common` is a part of other options. Raises UserError.
+    Files in a folder `common` are parts of other options and are left out. Raises UserError.
     """
     found = {
         file.relative_to(folder / group).with_suffix("").as_posix(): file
@@ -220,6 +227,7 @@ def option_files(group: str, config_dir: str | Path | None = None) -> dict[str, 
 
 
 def _sources(config_dir: str | Path | None) -> list[str]:
+    """Return Hydra's search path. config_dir: the user's folder of config groups."""
     return ["pkg://hydra.conf", *(f"file://{folder}" for folder in folders(config_dir)), "structured://"]
 
 
@@ -230,12 +238,12 @@ def _compose(overrides: list[str], sources: list[str]) -> DictConfig:
 
 
 def loader_of(config_dir: str | Path | None) -> "ConfigLoaderImpl":
-    """Return what composes configs of pflsweep's groups and of one's own, as Hydra has it for a command."""
+    """Return Hydra's config loader for pflsweep's groups and the user's."""
     return _loader(_sources(config_dir))
 
 
 def _loader(sources: list[str]) -> "ConfigLoaderImpl":
-    """Hydra's own loader, without the global state of its compose API: a notebook's Hydra stays as it is."""
+    """Return Hydra's config loader. Unlike its compose API it has no global state, so a notebook can use Hydra too."""
     from hydra import version
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
@@ -252,13 +260,14 @@ def _loader(sources: list[str]) -> "ConfigLoaderImpl":
 
 @contextmanager
 def hydra_errors(overrides: list[str], config_dir: str | Path | None = None) -> Iterator[None]:
-    """Turns Hydra's own errors into UserErrors of one paragraph."""
+    """Turn Hydra's errors into UserErrors of one paragraph."""
     try:
         with yaml_errors():
             yield
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(_rephrased(error, overrides, config_dir)) from error
-    except (UnicodeDecodeError, OSError) as error:  # the latter from OmegaConf; neither says of which file
+    except (UnicodeDecodeError, OSError) as error:
+        # OmegaConf raises OSError for a file that is no mapping. Neither error names the file, so look for it.
         if isinstance(error, OSError) and not str(error).startswith("Invalid loaded object type"):
             raise
         for file in sorted(Path(config_dir).rglob("*.yaml")) if config_dir else []:
@@ -277,7 +286,7 @@ def hydra_errors(overrides: list[str], config_dir: str | Path | None = None) -> 
 
 
 def _no_name(overrides: list[str]) -> str:
-    """What is said where a config group is set to something that cannot be an option's name."""
+    """Return the message for a config group that is set to what cannot be an option's name."""
     option = re.compile(r"\+*([\w/@.]+)=(null|true|false|[-+.\d].*)", re.IGNORECASE)
     groups = [match for match in map(option.fullmatch, overrides) if match and _is_group(match[1])]
     at = f"{groups[0][0]}: '{groups[0][1]}' is" if groups else "A config group is"
@@ -285,13 +294,13 @@ def _no_name(overrides: list[str]) -> str:
 
 
 def _is_group(key: str) -> bool:
-    """Whether a key without a dot is a config group rather than a value."""
+    """Return whether a key without a dot is a config group rather than a value."""
     return key in GROUPS or key in ("setting", "tune", "hydra") or "/" in key or "@" in key
 
 
 @contextmanager
 def yaml_errors() -> Iterator[None]:
-    """Turns what a YAML parser says into a UserError with file and line."""
+    """Turn the errors of the YAML parser into UserErrors with file and line."""
     try:
         yield
     except yaml.MarkedYAMLError as error:
@@ -305,12 +314,12 @@ def yaml_errors() -> Iterator[None]:
 
 
 def yaml_of(text: str | IO[str]) -> Any:
-    """A text's content as Hydra would read it: 1e-3 is a number, and no key stands twice. Raises yaml.YAMLError."""
+    """Parse YAML as Hydra does: 1e-3 is a number, and a duplicate key is an error. Raises yaml.YAMLError."""
     return yaml.load(text, Loader=get_yaml_loader())
 
 
 def read_option(file: Path) -> dict[str, Any]:
-    """An option's YAML file as it stands. Raises UserError."""
+    """Return the content of an option's YAML file, without composing it. Raises UserError."""
     try:
         with yaml_errors(), open(file) as text:
             content = yaml_of(text) or {}
@@ -322,11 +331,13 @@ def read_option(file: Path) -> dict[str, Any]:
 
 
 def _rephrased(error: Exception, overrides: list[str], config_dir: str | Path | None) -> str:
+    """Return the message for the user of an error that Hydra or OmegaConf has raised."""
     sources = _sources(config_dir)
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, option = str(error.missing_cfg_file).rpartition("/")
         known = sorted(error.options)
-        if (whole := group.partition("/")[0]) in GROUPS and whole != group:  # an option in a folder of its group
+        # as_run/pgfed_pfedme is an option in a folder of its group, which Hydra takes for a group of its own.
+        if (whole := group.partition("/")[0]) in GROUPS and whole != group:
             option, group = f"{group.partition('/')[2]}/{option}", whole
             known = list(option_files(group, config_dir))
         guess = nearest(option, known)
@@ -349,12 +360,12 @@ def _rephrased(error: Exception, overrides: list[str], config_dir: str | Path | 
     if (missing := re.search(r"Error merging override (\S+)", str(error))) and "with ListConfig" in cause:
         return f"{missing[1]}: this key is a list, such as {missing[1].partition('=')[0]}=[1,2], not a mapping."
     detail = f" ({one_line(error.__cause__)})" if error.__cause__ and str(error.__cause__) not in str(error) else ""
-    said = one_line(error).partition(" Config search path:")[0]  # which is long, and ours
+    said = one_line(error).partition(" Config search path:")[0]  # the search path is long and does not help
     return f"The config cannot be composed: {said}{detail}"
 
 
 def _several(overrides: list[str], said: str) -> str:
-    """What is said of an override with several values in a single run."""
+    """Return the message for an override with several values in a single run. said: Hydra's message."""
     override = next((word for word in overrides if f"'{word}'" in said or f" {word}" in said), "An override")
     if "=interval(" in override:
         return no_interval(override)
@@ -362,12 +373,12 @@ def _several(overrides: list[str], said: str) -> str:
 
 
 def unknown_key(key: str, known: list[str]) -> str:
-    """The message for a config key that does not exist. known: all full keys."""
+    """Return the message for a config key that does not exist. known: all full keys."""
     if any(other.startswith(f"{key}.") for other in known):
         return f"'{key}' is a group of keys, not a value: set one of them, as in {key}.<key>=<value>."
     if key == "setting":
         return "A setting is added to the defaults: +setting=NAME (see `pflsweep list settings`)."
-    if key in known:  # of another option of a sweep
+    if key in known:  # another option of the sweep has the key
         return f"{key} is not a key of every option in this sweep: sweep those that have it by themselves."
     if _is_group(key) and any(other.startswith(f"{key}.") or other == key for other in [*known, *GROUPS]):
         return f"'{key}' is a config group: choose an option, {key}=NAME, or set one of its keys."
@@ -387,7 +398,10 @@ def known_keys(overrides: list[str], config_dir: str | Path | None = None) -> li
 
 
 def _known_keys(overrides: list[str], sources: list[str]) -> list[str]:
-    """All keys under the groups that the overrides choose, of each option where there are several."""
+    """Return all full keys of the options that the overrides choose, and of the defaults in other groups.
+
+    Where an override chooses several options, the keys of each are among them.
+    """
     named = [override.partition("=") for override in overrides]
     chosen = {group: option.split(",") for group, _, option in named if group in GROUPS}
     known: dict[str, None] = {}

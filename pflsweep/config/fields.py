@@ -1,4 +1,4 @@
-"""Declare what the value of a field or key may be, and check it."""
+"""Declare which values a field or key may have, and check them."""
 
 import math
 from dataclasses import MISSING, Field, dataclass, field, fields
@@ -6,28 +6,29 @@ from typing import Any, get_args, get_type_hints
 
 from pflsweep.util.errors import UserError, nearest
 
-# Whole numbers without a bound of their own are counts, and none is larger. More digits are a slip of the finger.
+# The largest whole number for keys without a bound of their own. They are counts; a larger value is a typing error.
 LARGEST = 1_000_000_000
 SEEDS = 2**63 - 1
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What a value may be. `low` and `high` are allowed, `above` and `below` are not."""
+    """The values that a key may have. `low` and `high` are inclusive bounds, `above` and `below` exclusive ones."""
 
-    kinds: tuple[type, ...]
+    kinds: tuple[type, ...]  # types
     low: float | None = None
     high: float | None = None
     above: float | None = None
     below: float | None = None
-    choices: tuple = ()  # allowed beside the kinds, or instead of any where there are no kinds
-    null: bool = False
-    items: type | None = None  # what a list is of
+    choices: tuple = ()  # values that are allowed beside those of the kinds
+    null: bool = False  # whether null is allowed
+    items: type | None = None  # type of a list's items
     empty: bool = True  # whether text may be empty
-    neutral: Any = ...  # the value that every record had before there was this key; ... where all have the key
+    neutral: Any = ...  # the value that all earlier records had without saying so; ... where there is none
     meaning: str = ""
 
     def allows(self, value: Any) -> bool:
+        """Return whether a key may have this value."""
         if value is None:
             return self.null
         if value in self.choices and not isinstance(value, bool):
@@ -42,6 +43,7 @@ class Rule:
         return self._inside(value) if isinstance(value, int | float) else True
 
     def _inside(self, value: float) -> bool:
+        """Return whether a number is within the bounds."""
         return (
             _size_allowed(value, self)
             and (self.low is None or value >= self.low)
@@ -76,7 +78,7 @@ class Rule:
 
 
 def _size_allowed(value: float, rule: Rule) -> bool:
-    """Whether a number is finite and, where it is a whole number without an upper bound of its own, no slip."""
+    """Return whether a number is finite and, where its key has no upper bound of its own, not above LARGEST."""
     if isinstance(value, float):
         return math.isfinite(value)
     if float in rule.kinds:
@@ -85,7 +87,7 @@ def _size_allowed(value: float, rule: Rule) -> bool:
 
 
 def require(key: str, value: Any, rule: Rule) -> None:
-    """Raises UserError where a key's value is not what its rule allows."""
+    """Raise UserError where a key's rule does not allow its value."""
     if rule.allows(value):
         return
     guess = nearest(value, [str(c) for c in rule.choices]) if isinstance(value, str) else ""
@@ -98,7 +100,7 @@ def require(key: str, value: Any, rule: Rule) -> None:
 
 
 def _as_meant(value: Any, rule: Rule) -> Any:
-    """The number that was meant by 1e3, 5.0 or '5', where the rule allows it; else None."""
+    """Return the number that was meant by 1e3, 5.0 or '5', where the rule allows it; else None."""
     try:
         number = float(value) if isinstance(value, str | float) else math.nan
     except ValueError:
@@ -108,14 +110,14 @@ def _as_meant(value: Any, rule: Rule) -> Any:
 
 
 def _too_large(value: Any, rule: Rule) -> str:
-    """What is said of whole numbers that are larger than those of any key without a bound of its own."""
+    """Return a sentence for a whole number above LARGEST where the key has no upper bound of its own; else ""."""
     whole = [item for item in (value if isinstance(value, list) else [value]) if type(item) is int]
     large = int in (*rule.kinds, rule.items) and rule.high is None and any(abs(item) > LARGEST for item in whole)
     return f" Whole numbers go up to {LARGEST} here." if large else ""
 
 
 def field_rule(hint: Any, field: Field) -> Rule:
-    """Return the rule of a field that `hyper` declares. Text that has choices is one of them."""
+    """Return the rule of a field that `hyper` declares. hint: its type. A text field with choices allows only those."""
     said = field.metadata
     choices = tuple(said.get("choices") or ())
     kinds = tuple(kind for kind in kinds_of(hint) if not (choices and kind is str))
@@ -136,12 +138,12 @@ def kinds_of(hint: Any) -> tuple[type, ...]:
 
 
 def hyper(meaning: str, *, choices: tuple = (), neutral: Any = ..., **bounds: Any) -> Any:
-    """Declare a key: its meaning and what is allowed. Its value stands in conf/ alone.
+    """Declare a key: its meaning and the values that are allowed. Its default is in conf/, not here.
 
-    bounds: `low` and `high` are allowed, `above` and `below` are not; `empty=False` is of text, `items=str` of a list.
-    neutral: for a key that
-    is added where there are records, the value with which everything is computed as before: then a config with this
-    value has the identity of one without the key, for ever.
+    bounds: `low` and `high` are inclusive, `above` and `below` exclusive; `empty=False` forbids empty text, `items=str`
+    is the type of a list's items. neutral: a key that is added later declares the value with which everything is
+    computed as before. A config with this value then has the same identity as one without the key, so that earlier
+    records stay valid.
     """
     return field(metadata={"meaning": meaning, "choices": choices, "neutral": neutral, "bounds": bounds})
 
@@ -149,7 +151,7 @@ def hyper(meaning: str, *, choices: tuple = (), neutral: Any = ..., **bounds: An
 def hyperparameters(method: type) -> dict[str, Field]:
     """Return the dataclass field of each hyperparameter of a method, a plug-in or a study, by name.
 
-    The engine gives a method some fields itself, which it does not declare with `hyper`.
+    Fields that the engine sets, such as `task`, are not among them unless they are declared with `hyper`.
     """
     given = {"task", "opt", "epochs", "keys", "method", "plugins"}
     return {

@@ -1,8 +1,8 @@
 """The identity of a trial: a hash of everything that its numbers depend on.
 
-It hashes option names and values, as a command gives them (algorithm=fedala partition.alpha=0.1), never import paths
-of shipped code, so that a file that is moved and a class that is renamed orphan no record. A class of the user's own is
-known by its name and by the hash of its source.
+It hashes option names and values, as a command gives them (algorithm=fedala partition.alpha=0.1), and no import path of
+shipped code: records stay valid when a file is moved or a class renamed. A user's own class is identified by its name
+and the hash of its source.
 """
 
 import hashlib
@@ -16,11 +16,11 @@ from pflsweep.config import options
 from pflsweep.config.keys import PLUGS, under
 from pflsweep.util.resources import shipped
 
-# Raised when a change moves the numbers of all models ("engine") or of those of one family, which a model's module
-# names as FAMILY. A method's own `version` stands in its class. 1 is left out of identities, so that a new family
-# changes none.
+# Versions of the numerics. One is raised when a change alters the numbers of all models ("engine") or of one family of
+# models, which their module names as FAMILY. A method's `version` is in its class. Version 1 is left out of identities,
+# so that adding a family changes none.
 NUMERICS = {"engine": 1, "dense": 2, "convolutional": 1, "text": 1, "recurrent": 1}
-# Keys that say where and how a trial runs, but not what it computes
+# Keys that determine where and how a trial runs, but not what it computes: they are not part of its identity.
 RUNTIME = (
     "device",
     "train.chunk",
@@ -28,18 +28,18 @@ RUNTIME = (
     "train.workers",
     "data.root",
     "data.download",
-    "dataset.path",  # what lies there is known by its checksum
+    "dataset.path",  # the data's checksum is part of the identity instead
     "paths",
     "tracking",
     "checkpoint",
 )
-# The values that every record had before their keys were there: a config that has one is the same config as one
-# without the key. Methods, models, datasets and partitions declare those of their own keys.
+# The values that all records had before these keys were added. A config with such a value has the identity of one
+# without the key. Methods, models, datasets and partitions declare the neutral values of their own keys.
 NEUTRAL: dict[str, Any] = {
     **{group: {} for group in (*PLUGS, "study")},
     **options.neutral(),
 }
-# Keys that act on something only under this condition on the flat config, which may lack neutral values
+# Keys that have an effect only under a condition on the flat config, which may lack neutral values
 CONDITIONAL_KEYS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "data.shuffle": lambda config: config.get("data.targets") == "permuted",
     "data.new_epochs": lambda config: config.get("data.new"),
@@ -49,7 +49,7 @@ CONDITIONAL_KEYS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "train.first_round": lambda config: config.get("train.participation") != 1.0,
     "train.epochs": lambda config: config.get("train.steps") is None,
     "metrics.all_size": lambda config: config.get("metrics.all"),
-    # the rows in the file are known by their checksum; a partition of the user's own may mean something else by `path`
+    # The checksum of the rows in the file is part of the identity. A user's own partition may use `path` otherwise.
     "partition.path": lambda config: config.get("partition") != "from_file",
 }
 
@@ -62,13 +62,15 @@ def config_digest(
     resumable: bool,
     code: Sequence[str] = (),
 ) -> str:
-    """Return 16 hex digits of what a trial's numbers depend on, but for its data.
+    """Return a digest (16 hex digits) of everything that a trial's numbers depend on, except its data.
 
-    config: flat and portable (see `portable` and `without_neutral`). versions: of the method and of each plug-in, by
-    group. numerics: of the engine and the model, by family. extends: whether more rounds just continue a run, so that
-    train.rounds is left out and they find it. code: hashes of source that is not pflsweep's.
+    config: flat and portable (see `portable` and `without_neutral`). versions: those of the method and of each plug-in,
+    by group. numerics: those of the engine and the model, by family. resumable: whether more rounds continue a run;
+    train.rounds is then left out, so that a longer run finds the record of a shorter one. code: hashes of source that
+    is not pflsweep's.
 
-    eval_batch and eval_every are part of it: the one changes batch norm's recalibration, the other the rows.
+    eval_batch and eval_every are included: batch norm's calibration depends on the one, the rows of a record's table on
+    the other.
     """
     runtime = (*RUNTIME, "train.rounds") if resumable else RUNTIME
     relevant = {key: value for key, value in conditional(config).items() if not under(key, runtime)}
@@ -76,7 +78,7 @@ def config_digest(
 
 
 def raised(numerics: Mapping[str, int]) -> dict[str, int]:
-    """Return the numerics versions that tell trials apart: those above 1, which a record need not name."""
+    """Return the versions of numerics that are part of identities: those above 1."""
     return {family: version for family, version in numerics.items() if version != 1}
 
 
@@ -86,11 +88,12 @@ def identity(config_digest: str, data_checksum: str) -> str:
 
 
 def _digest(content: Any) -> str:
+    """Return a hash of JSON content, 16 hex digits."""
     return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def portable(values: Any, choices: Mapping[str, str]) -> dict[str, Any]:
-    """Return a config whose nodes say the option that built them, `_option_`, in the place of an import path.
+    """Return a config in which `_option_`, the name of an option, replaces each import path (`_target_`).
 
     choices: the chosen option of each group.
     """
@@ -98,6 +101,7 @@ def portable(values: Any, choices: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _portable(node: Any, option: str | None = None) -> Any:
+    """Return a node, and those inside it, with `_option_` in place of `_target_`. option: the one chosen for it."""
     if not isinstance(node, dict):
         return node
     named = {"_option_": option_of(node["_target_"], option)} if "_target_" in node else {}
@@ -105,10 +109,10 @@ def _portable(node: Any, option: str | None = None) -> Any:
 
 
 def option_of(target: str, option: str | None = None) -> str:
-    """Return the name by which identities know what a `_target_` names.
+    """Return the name that identities use for a `_target_`.
 
-    It is `option` where that is the shipped option of this target; else the first shipped one that has this target. A
-    class or function that no shipped option names, as a user's own, is known by its own name without its module.
+    It is `option` where that is a shipped option with this target, or else the first shipped option with this target.
+    For a class or function that no shipped option names, such as a user's own, it is its name without the module.
     """
     known = shipped_options().get(target, [])
     return option if option in known else known[0] if known else target.rpartition(".")[2]
@@ -116,7 +120,7 @@ def option_of(target: str, option: str | None = None) -> str:
 
 @cache
 def shipped_options() -> dict[str, list[str]]:
-    """Return the options of conf/ by the import path that they build, sorted by name."""
+    """Return the options of conf/ by their `_target_`, each list sorted by name."""
     found: dict[str, list[str]] = {}
     folder = shipped("conf")
     files = {file: file.relative_to(folder).with_suffix("") for file in folder.glob("*/**/*.yaml")}
@@ -127,22 +131,22 @@ def shipped_options() -> dict[str, list[str]]:
 
 
 def without_neutral(config: Mapping[str, Any], neutral: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a flat config without the keys that have their neutral value."""
+    """Return a flat config without keys that have their neutral value."""
     return {key: value for key, value in config.items() if key not in neutral or value != neutral[key]}
 
 
 def whole(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a flat config with the trainer's neutral values where they are left out, without what acts on nothing."""
+    """Return a flat config with the trainer's neutral values added, and without keys that have no effect."""
     return conditional({**NEUTRAL, **config})
 
 
 def conditional(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a flat config without the keys that act on nothing."""
+    """Return a flat config without the keys that have no effect in it."""
     return {key: value for key, value in config.items() if key not in CONDITIONAL_KEYS or CONDITIONAL_KEYS[key](config)}
 
 
 def method_name(chosen: Mapping[str, Any]) -> str:
-    """Return the method with what is plugged into it, by the options chosen of each group: fedavg+ala+gaussian."""
+    """Return the name of a method with its plug-ins, such as fedavg+ala+gaussian. chosen: the option of each group."""
     plugged = [(group, chosen.get(group) or "none") for group in PLUGS]
     names = [group if option == "on" else option for group, option in plugged if option not in ("none", "off")]
     return "+".join([str(chosen.get("algorithm") or chosen["method"]), *names])

@@ -1,14 +1,14 @@
-"""Configs as full keys, such as train.lr."""
+"""Configs as flat dicts of full keys, such as train.lr."""
 
 from typing import Any
 
-PLUGS = ("ala", "privacy", "attack")  # groups whose options are plugged into the method, in this order
+PLUGS = ("ala", "privacy", "attack")  # groups of plug-ins, in the order in which they are applied to the method
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested dicts as full key -> value, as a command gives them; an empty dict is a value.
+    """Return nested dicts as one dict, full key -> value. An empty dict is a value.
 
-    A node's `_option_` stands under the node's own key: {"model": "mlp", "model.hidden": [200]}.
+    A node's `_option_` becomes the value of the node's own key: {"model": "mlp", "model.hidden": [200]}.
     """
     found: dict[str, Any] = {}
     for key, value in values.items():
@@ -19,7 +19,7 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def put(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set a full key of nested dicts."""
+    """Set the value of a full key in nested dicts."""
     *path, last = key.split(".")
     for name in path:
         values = values[name]
@@ -27,17 +27,17 @@ def put(values: dict[str, Any], key: str, value: Any) -> None:
 
 
 def as_override(value: Any) -> str:
-    """A value as an override gives it: null, true, [1,2]."""
+    """Return a value as text in an override: null, true, [1,2]."""
     if isinstance(value, list):
         return f"[{','.join(map(as_override, value))}]"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def key_of(override: str) -> str:
-    """The key that an override sets: train.lr of +train.lr=0.1."""
+    """Return the key that an override sets: train.lr for +train.lr=0.1."""
     return override.lstrip("+~").partition("=")[0]
 
 
 def under(key: str, heads: tuple[str, ...]) -> bool:
-    """Whether a key is one of the heads or lies below one."""
+    """Return whether a key is one of the heads or below one: train.lr is below train."""
     return any(key == head or key.startswith(f"{head}.") for head in heads)

@@ -1,4 +1,4 @@
-"""What a config group's option names in `_target_`: a class or a function, with options of its own."""
+"""Nodes: options of config groups that build something, a class or a function that they name in `_target_`."""
 
 import importlib
 import traceback
@@ -11,16 +11,16 @@ from pflsweep.util.errors import UserError, nearest, one_line
 
 @dataclass(frozen=True)
 class Node:
-    """A chosen option that builds something. Its group is algorithm, model, dataset, partition, a plug-in or study."""
+    """A chosen option that builds something. Groups: algorithm, model, dataset, partition, study, plug-ins."""
 
     group: str
     option: str
-    path: str  # of what it builds, as my_package.my_function
-    options: dict[str, Any]  # what that is called with, without the keys that are the trainer's
+    path: str  # import path of what it builds, such as my_package.my_function
+    options: dict[str, Any]  # its arguments; the trainer's keys of the group are left out
 
     @classmethod
     def of(cls, group: str, option: str, values: Any) -> Self:
-        """Return an option of a group from its values. Raises UserError where `_target_` cannot name anything."""
+        """Return the node of a group's option. values: the group's. Raises UserError where `_target_` is no path."""
         path = values.get("_target_") if isinstance(values, dict) else None
         if not isinstance(path, str) or "." not in path:
             said = "is missing" if path is None else f"is {path!r}"
@@ -33,23 +33,24 @@ class Node:
 
     @property
     def module(self) -> str:
-        """The import path of the module that has what is built."""
+        """The import path of the module of what is built."""
         return self.path.rpartition(".")[0]
 
     def load(self) -> Any:
-        """Return the class or function, imported. Raises UserError where there is none."""
+        """Import and return the class or function. Raises UserError where there is none."""
         return imported(self.path, str(self))
 
     def loaded(self) -> list[Any]:
-        """Return what the node and nodes inside it name, imported. Raises UserError."""
+        """Import and return what the node and the nodes inside it name. Raises UserError where there is none."""
         return [imported(path, str(self)) for path in self.paths()]
 
     def paths(self) -> list[str]:
-        """Return the import paths of what the node names and of what nodes inside it name."""
+        """Return the import paths that the node and the nodes inside it name."""
         return [self.path, *_paths(self.options)]
 
 
 def _paths(values: Any) -> list[str]:
+    """Return the import paths that nodes inside some values name."""
     if not isinstance(values, dict):
         return []
     own = [str(values["_target_"])] if "_target_" in values else []
@@ -57,7 +58,7 @@ def _paths(values: Any) -> list[str]:
 
 
 def imported(path: str, what: str) -> Any:
-    """Return the object that a dotted path names. Raises UserError, which begins with `what`, where there is none."""
+    """Import and return the object of a dotted path. Raises UserError, beginning with `what`, where there is none."""
     module, _, name = path.rpartition(".")
     try:
         found = importlib.import_module(module)
@@ -74,7 +75,7 @@ def imported(path: str, what: str) -> Any:
 
 
 def _line_of(error: Exception) -> str:
-    """Return where a module failed: the innermost line that is in a file."""
+    """Return where a module failed, the innermost line that is in a file, as " (file, line n)"."""
     frames = traceback.extract_tb(error.__traceback__)
     frame = next(frame for frame in reversed(frames) if not frame.filename.startswith("<"))
     return "" if isinstance(error, SyntaxError) else f" ({frame.filename}, line {frame.lineno})"

@@ -1,6 +1,6 @@
-"""The keys of a trial and of a sweep, a class a group: what each means, which values it may have, its neutral value.
+"""The keys of a trial and of a sweep, a class for each group: meanings, allowed values and neutral values.
 
-Values stand in conf/. Keys of methods, plug-ins and studies are declared by their classes in the same way; those of
+Defaults are in conf/. Methods, plug-ins and studies declare their keys in their classes in the same way. The keys of
 models, datasets and partitions are the parameters of the functions that build them.
 """
 
@@ -11,16 +11,16 @@ from typing import Any, Self
 
 from pflsweep.config.fields import SEEDS, Rule, hyper, rules_of
 
-FLOAT32 = 1e38  # a weight has 32 bits
+FLOAT32 = 1e38  # factors of weights stay below it, since weights are float32 and would overflow
 
 
 @dataclass(frozen=True, kw_only=True)
 class Keys:
-    """The keys of one group, as a checked config has them."""
+    """Base class of the keys of one group. An instance has the values of a checked config."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Return the group's options. A key that is missing has its neutral value, as in an older record."""
+        """Return the keys of a group. A missing key, as in older records, gets its neutral value."""
         known = {field.name: field.metadata["neutral"] for field in fields(cls)}
         found = {name: values.get(name, neutral) for name, neutral in known.items()}
         return cls(**{name: value for name, value in found.items() if value is not ...})
@@ -28,15 +28,15 @@ class Keys:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial(Keys):
-    """The keys that stand in no group."""
+    """The keys that are in no group."""
 
-    seed: int = hyper("of everything that is drawn: partition, initial model, cohorts, batches", low=0, high=SEEDS)
+    seed: int = hyper("seed of all draws: partition, initial model, cohorts, batches", low=0, high=SEEDS)
     device: str = hyper("where it trains; auto: the GPU where there is one", choices=("auto", "cpu", "cuda"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data(Keys):
-    """Where the data lie and which rows of them are used."""
+    """Where the data are and which rows of them are used."""
 
     root: str | None = hyper("folder of the datasets; null: PFLSWEEP_DATA, else the user's cache", empty=False)
     download: bool = hyper("whether missing files may be fetched")
@@ -49,7 +49,7 @@ class Data(Keys):
     )
     shuffle: int = hyper("number of the permutation of data.targets=permuted", low=0, high=SEEDS, neutral=0)
     new: int = hyper("random clients that never train and fine-tune the global model at the end", low=0, neutral=0)
-    new_epochs: int = hyper("epochs in which they fine-tune it", low=0, high=100_000, neutral=20)
+    new_epochs: int = hyper("epochs in which new clients fine-tune the global model", low=0, high=100_000, neutral=20)
     prescribed: str | None = hyper(
         "hash of the partition, cohorts or batches that pflsweep.run is given; set by it alone", neutral=None
     )
@@ -57,10 +57,10 @@ class Data(Keys):
 
 @dataclass(frozen=True, kw_only=True)
 class Partition(Keys):
-    """The key that every partition has; its other keys are those of its function."""
+    """The key that every partition has. Its other keys are the parameters of its function."""
 
     seed: int | None = hyper(
-        "of the partition; null: the trial's seed, so that each seed has a federation of its own",
+        "seed of the partition; null: the trial's seed, so that each seed has a federation of its own",
         low=0,
         high=SEEDS,
         neutral=None,
@@ -76,10 +76,10 @@ class Paths(Keys):
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint(Keys):
-    """When a trial saves what it needs to continue, and what it leaves."""
+    """When a trial saves checkpoints, and what it keeps at the end."""
 
     every: float = hyper("seconds between checkpoints; 0: after each round", low=0)
-    keep: bool = hyper("whether the last one stays when the trial is done, so that more rounds can follow")
+    keep: bool = hyper("whether the last checkpoint is kept when the trial is done, so that more rounds can follow")
     models: bool = hyper("whether the global and the personal models are saved at the end")
 
 
@@ -87,7 +87,7 @@ class Checkpoint(Keys):
 class Tracking(Keys):
     """Where runs are logged beside their records."""
 
-    backend: str = hyper("what logs them", choices=("mlflow", "none"), neutral="mlflow")
+    backend: str = hyper("what logs runs", choices=("mlflow", "none"), neutral="mlflow")
     uri: str | None = hyper("an MLflow tracking URI; null: sqlite:///mlflow.db in the working directory", neutral=None)
     experiment: str = hyper("name of the MLflow experiment", neutral="pflsweep")
     every: float = hyper("seconds between two batches of metrics, at least", low=0, neutral=5.0)
@@ -106,13 +106,13 @@ class Train(Keys):
         "share of the clients in a round; their number is rounded down, at least 1", above=0, high=1
     )
     sampling: str = hyper(
-        "who they are: any alike, more likely with more samples, by Dirichlet chances, or always the first round's",
+        "how a round's clients are drawn: uniformly, by size, by Dirichlet probabilities, or as in the first round",
         choices=("uniform", "size", "dirichlet", "fixed"),
         neutral="uniform",
     )
     sampling_alpha: float = hyper("alpha of train.sampling=dirichlet", above=0, neutral=1.0)
     first_round: str = hyper(
-        "whom the first round trains: its cohort, or all clients", choices=("cohort", "all"), neutral="cohort"
+        "clients that the first round trains: its cohort, or all", choices=("cohort", "all"), neutral="cohort"
     )
     weights: str = hyper(
         "aggregation weights: shares of the cohort's samples, or all alike", choices=("share", "uniform")
@@ -147,7 +147,7 @@ class Train(Keys):
     eval_every: int = hyper("rounds between evaluations; the last round is always evaluated", low=1)
     eval_batch: int = hyper("samples in a batch where no gradient step depends on it", low=1)
     precision: str = hyper(
-        "of losses and gradients; weights are fp32. bf16: autocast; tf32: products on an NVIDIA GPU",
+        "precision of losses and gradients; weights are fp32. bf16: autocast; tf32: matrix products on an NVIDIA GPU",
         choices=("fp32", "tf32", "bf16"),
         neutral="fp32",
     )
@@ -173,8 +173,8 @@ class Train(Keys):
 class Metrics(Keys):
     """What is scored beside each client's personal model and the global one on the client's own rows.
 
-    The rows are those of FedPG's tables: L-acc on `own`, S-acc on `subset`, G-acc on `all`. Of an attacked federation
-    too they are all clients' rows, so that its numbers stand beside those without attack.
+    FedPG's tables call the accuracy on the rows `own` L-acc, on `subset` S-acc and on `all` G-acc. With an attack, too,
+    these are the rows of all clients, so that numbers can be compared with those without attack.
     """
 
     subset: float = hyper("S-acc: share of the other clients whose rows join a client's own; 0: none", low=0, high=1)
@@ -199,13 +199,13 @@ class Metrics(Keys):
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep(Keys):
-    """The keys of a whole sweep (`pflsweep -m`) that stand in no group."""
+    """The keys of a whole sweep (`pflsweep -m`) that are in no group."""
 
     sweep: str | None = hyper("a sweep file, such as pgfed/table1, or the path of one of your own")
     only: list = hyper("rows and columns of that file to run; []: all", items=str)  # noqa: RUF009 (no default)
     scale: str | int = hyper("how much of it: smoke, small, paper, one of your own, or so many rounds at most")
     reading: str = hyper(
-        "of a paper's table: as it is written, as its authors' code ran (code), or with one change of it", empty=False
+        "reading of a paper's table: paper, code (as its authors' code ran), or one change of the code", empty=False
     )
     plan: bool = hyper("whether to print the trials and what they cost, and run nothing")
     retry: bool = hyper("whether trials that failed before are trained again")
@@ -226,20 +226,21 @@ class Tune(Keys):
     scale: str | int | None = hyper("scale of the points; null: that of final trials", neutral=None)
     seeds: int = hyper("each point is trained under the first so many seeds, whose mean counts", low=1)
     prune: str = hyper("what stops a point that loses by its rounds' accuracy", choices=("none", "median", "halving"))
-    seed: int = hyper("of what is proposed, not of the trials", low=0, high=2**32 - 1)
+    seed: int = hyper("seed of the sampler, not of the trials", low=0, high=2**32 - 1)
     partial: bool = hyper("whether a winner is elected although points crashed or were killed", neutral=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workers(Keys):
-    """Who trains the trials of a sweep."""
+    """How many processes train the trials of a sweep, and how they are started."""
 
     count: int = hyper("trials at once, each in a process of its own", low=1)
     stack: int = hyper("trials that each worker trains as one cohort, for GPUs", low=1)
     backend: str = hyper("how workers are started", choices=("processes", "dask"))
     address: str | None = hyper("address of the Dask scheduler", empty=False)
     storage: str | None = hyper(
-        "where workers meet; null: <runs>/sweeps/optuna.db; for many machines postgresql://...", empty=False
+        "database of the queue of trials; null: <runs>/sweeps/optuna.db; for many machines postgresql://...",
+        empty=False,
     )
     heartbeat: int = hyper("seconds; a worker that is silent for five of them is taken for dead", low=1)
 
@@ -272,6 +273,7 @@ def sweep_rules() -> dict[str, Rule]:
 
 
 def _rules(groups: Mapping[str, type[Keys]]) -> dict[str, Rule]:
+    """Return the rule of each key of some groups, by full key."""
     return {
         f"{group}.{name}".lstrip("."): rule for group, keys in groups.items() for name, rule in rules_of(keys).items()
     }

@@ -1,4 +1,4 @@
-"""Overrides as text, before Hydra reads them: quotes that its grammar needs, its own keys, and what cannot be read."""
+"""Overrides as text, before Hydra parses them: quote what its grammar needs quoted, and reject what has no effect."""
 
 import re
 import shlex
@@ -9,9 +9,11 @@ from typing import Any
 from pflsweep.config.keys import key_of, under
 from pflsweep.util.errors import UserError
 
-OF_LAUNCHERS = ("hydra.launcher", "hydra.sweep", "hydra.job")  # what only the jobs of a launcher read
+OF_LAUNCHERS = ("hydra.launcher", "hydra.sweep", "hydra.job")  # keys that only the jobs of a launcher read
+# Keys of Hydra that have their usual effect.
 OF_HYDRA = ("hydra.searchpath", "hydra.verbose", "hydra.callbacks", "hydra.job_logging", "hydra.hydra_logging")
-INSTEAD = {  # keys of Hydra that would have no effect, and what is written instead
+# Keys of Hydra that would have no effect, and what to write instead.
+INSTEAD = {
     "hydra.run": "records are written below paths.runs: paths.runs=FOLDER",
     "hydra.sweep": "records are written below paths.runs: paths.runs=FOLDER",
     "hydra.output_subdir": "a record has its config in config.yaml, below paths.runs",
@@ -21,19 +23,17 @@ INSTEAD = {  # keys of Hydra that would have no effect, and what is written inst
     "hydra.mode": "a sweep is started by the flag -m",
 }
 QUOTES = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'")
-# text in quotes, or what stands between brackets, commas and quotes; an interpolation is a part of its text
+# A quoted text, or a run of text between brackets, commas and quotes. An interpolation is a part of such a run.
 PARTS = re.compile(QUOTES.pattern + r"|(?:\$\{[^{}]*\}|\\.|[^\[\]{}(),'\"=])+")
-UNQUOTED = re.compile(r"[\w/\-\\+.$%*@?|: \t]", re.ASCII)  # what Hydra's grammar has in text without quotes
-
-
-PLAIN = re.compile(r"[\w/\-+.$%*@?|: ~]*")  # text that is one value of an override as it stands
+UNQUOTED = re.compile(r"[\w/\-\\+.$%*@?|: \t]", re.ASCII)  # characters that Hydra's grammar allows without quotes
+PLAIN = re.compile(r"[\w/\-+.$%*@?|: ~]*")  # text that is one value of an override without quotes
 
 
 def words_of(given: str | Iterable[str] | None, keywords: Mapping[str, Any], several: bool = False) -> list[str]:
-    """Return the overrides of a call in Python: a text as a shell would divide it, or a list of them, then keywords.
+    """Return the overrides of a call in Python, from a text or a list of them and from keyword arguments.
 
-    A keyword's `__` is the dot of a key: train__lr=0.1 is train.lr=0.1. several: a list is then the values of a sweep,
-    otherwise it is a value itself. Raises UserError.
+    A text is split as by a shell. `__` in a keyword is the dot of a key: train__lr=0.1 is train.lr=0.1. several: a list
+    as a keyword's value is several values of a sweep, otherwise it is one value. Raises UserError.
     """
     if isinstance(given, str):
         try:
@@ -48,23 +48,24 @@ def words_of(given: str | Iterable[str] | None, keywords: Mapping[str, Any], sev
         key = name.replace("__", ".")
         values = _listed(value)
         text = _text(key, value) if values is None or not several else ",".join(_text(key, each) for each in values)
-        words.append(f"{'+' * (key == 'setting')}{key}={text}")  # a setting has no default that it would replace
+        # Hydra requires a + for `setting`, since the group has no default.
+        words.append(f"{'+' * (key == 'setting')}{key}={text}")
     return words
 
 
 def _listed(value: Any) -> list[Any] | None:
-    """Return the values of what is a list, also of numpy or pandas; None where it is one value."""
+    """Return the values of a list, tuple, range, array or series; None for anything else."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     return list(value) if isinstance(value, list | tuple | range) else None
 
 
 def _text(key: str, value: Any) -> str:
-    """Return one value as an override has it. Raises UserError where it has no such text."""
+    """Return one value as text in an override. Raises UserError where its type has no such text."""
     values = _listed(value)
     if values is not None:
         return f"[{','.join(_text(key, each) for each in values)}]"
-    if hasattr(value, "tolist"):  # a number of numpy's
+    if hasattr(value, "tolist"):  # a NumPy number
         value = value.tolist()
     if value is None or isinstance(value, bool | int | float):
         return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
@@ -75,7 +76,7 @@ def _text(key: str, value: Any) -> str:
 
 
 def check_hydra(overrides: list[str], several: bool) -> None:
-    """Raises UserError where a key of Hydra's would be accepted without any effect. several: a sweep, with -m."""
+    """Raise UserError where an override sets a key of Hydra that would have no effect. several: a sweep, with -m."""
     launched = several and any(re.match(r"\+*hydra/launcher=(?!basic$)", word) for word in overrides)
     for word in overrides:
         key = key_of(word).partition("@")[0].replace("/", ".")
@@ -86,15 +87,15 @@ def check_hydra(overrides: list[str], several: bool) -> None:
                 continue
             raise UserError(f"{word}: a launcher starts the workers of a sweep. Add -m, or leave it out.")
         if under(key, ("hydra.launcher",)):
-            raise UserError(f"{word} is of a launcher: name one with -m, such as hydra/launcher=joblib.")
+            raise UserError(f"{word} is an option of a launcher: name one with -m, such as hydra/launcher=joblib.")
         why = next((why for head, why in INSTEAD.items() if under(key, (head,))), "it has no effect here: leave it out")
         raise UserError(f"{word} is a key of Hydra that pflsweep does not use: {why}.")
 
 
 def quoted(word: str) -> str:
-    """An override with those parts of its value in quotes that Hydra's grammar would not read without, such as `路径`.
+    """Return an override with quotes around those parts of its value that Hydra's grammar needs quoted, such as `路径`.
 
-    Raises UserError where the grammar has no way to write it: in keys, and what is no text.
+    Raises UserError where quotes do not help: for such characters in keys, and for what is not UTF-8.
     """
     key, equals, value = word.partition("=")
     try:
@@ -112,7 +113,7 @@ def quoted(word: str) -> str:
 
 
 def _in_quotes(match: re.Match[str]) -> str:
-    """A part of a value, in quotes where it has to be; between braces it may be a key and its value."""
+    """Return a part of a value, quoted if necessary. Within braces a part may be a key and its value."""
     part, text = match[0], re.sub(r"\$\{[^{}]*\}", "", match[0])
     if part[0] in "'\"" or not UNQUOTED.sub("", text).strip():
         return part
@@ -125,12 +126,13 @@ def _in_quotes(match: re.Match[str]) -> str:
 
 
 def _quote(text: str) -> str:
+    """Return a text in quotes; one that ends with a backslash, which would escape the quote, as it is."""
     inner = re.sub(r"\\([()\[\]{}:=, \t])", r"\1", text.strip())  # quotes make these escapes needless
     return f"'{inner}'" if not inner.endswith("\\") else text
 
 
 def no_interval(override: str) -> str:
-    """What is said of interval(a,b), which names no values that could be trained one by one."""
+    """Return the message for interval(a,b), which names no values that could be trained one by one."""
     key = override.partition("=")[0]
     return (
         f"{override}: an interval has no values of its own. Name some, as in -m {key}=0.1,0.01 or {key}=range(1,5); or "
@@ -140,7 +142,7 @@ def no_interval(override: str) -> str:
 
 
 def unreadable(override: str, said: str) -> str:
-    """What is said of an override that Hydra's grammar does not have. said: what its parser says."""
+    """Return the message for an override that Hydra's grammar rejects. said: the message of its parser."""
     key, equals, value = override.partition("=")
     if not equals:
         why = "there is no '='"

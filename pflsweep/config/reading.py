@@ -1,8 +1,8 @@
-"""Readings of a paper's tables: as it is written, or as its authors' code ran.
+"""Readings of a paper's tables: as the paper is written, or as its authors' code ran.
 
-`sweeps/reading/<paper>.yaml` says what the code does otherwise, a change at a time, each with what the paper says,
-what the code does and where that was read. `reading=code` is all of them, `reading=NAME` one of them, which tells how
-much of a difference it makes.
+`sweeps/reading/<paper>.yaml` lists the differences between paper and code, each as a change: what the paper says, what
+the code does, and where that was read. `reading=code` applies all changes; `reading=NAME` applies one, which shows how
+much it matters.
 """
 
 from collections.abc import Iterable
@@ -17,12 +17,12 @@ from pflsweep.util.resources import own_and_shipped
 
 PAPER, CODE = "paper", "code"
 KEYS = ("code", "changes", "unknown", "not_modelled")
-NEEDED = ("paper", "code", "where")  # of a change, each a sentence
+NEEDED = ("paper", "code", "where")  # keys that every change must have, each a sentence
 
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that the authors' code does otherwise than their paper says. Overrides are text, as in a sweep file."""
+    """One difference of the authors' code from their paper. Overrides are text, as in a sweep file."""
 
     name: str
     paper: str  # what the paper says
@@ -32,15 +32,15 @@ class Change:
     settings: dict[str, str] = field(default_factory=dict)  # columns, as names or patterns -> overrides
     methods: dict[str, str] = field(default_factory=dict)  # rows, as names or patterns -> overrides
     cells: dict[str, dict[str, str]] = field(default_factory=dict)  # rows -> columns -> overrides of these cells alone
-    search: str | None = None  # overrides of the group `tune`; None: the table's own
-    tables: list[str] = field(default_factory=lambda: ["*"])  # that it is about, as names or patterns
+    search: str | None = None  # overrides of the group `tune`; None: those of the table
+    tables: list[str] = field(default_factory=lambda: ["*"])  # tables that it applies to, as names or patterns
     views: dict[str, str] = field(default_factory=dict)  # rows -> the view that they are scored by
     rounds: dict[str, str] = field(default_factory=dict)  # rows -> the round that is scored, last or best
     expected: dict[str, dict[str, str]] = field(default_factory=dict)  # rows -> metric -> up or down, as predicted
 
     @property
     def overrides(self) -> list[str]:
-        """Return what expresses the change, a text each: of all trials, columns, rows, cells, and of the search."""
+        """The overrides of the change, for display: of all trials, of columns, rows and cells, and of the search."""
         cells = ((f"{row} in {column}", text) for row, of in self.cells.items() for column, text in of.items())
         named = [*self.settings.items(), *self.methods.items(), *cells]
         search = [] if self.search is None else [f"search: {self.search or 'none'}"]
@@ -48,32 +48,32 @@ class Change:
 
 
 class Reading(NamedTuple):
-    """The differences between a paper and its authors' code, as its file lists them."""
+    """The differences between a paper and its authors' code, from its file in sweeps/reading."""
 
-    code: str  # whose code, of which version
+    code: str  # the code that was read, with its version
     changes: dict[str, Change]
     unknown: list[str]  # rows without public code, as names or patterns
-    not_modelled: list[str]  # what else differs, in sentences, with the effect that is expected
+    not_modelled: list[str]  # other differences, in sentences, with their expected effects
 
     def of(self, table: str) -> dict[str, Change]:
-        """Return the changes that are about a table, such as table1."""
+        """Return the changes that apply to a table, such as table1."""
         return {name: change for name, change in self.changes.items() if matches(table, change.tables)}
 
 
 class Asked(NamedTuple):
-    """One reading of one table: the changes that apply to it, and the rows that it cannot run."""
+    """A requested reading of one table: the changes that apply, and the rows that cannot be run."""
 
     changes: list[Change]
-    unknown: list[str]  # rows that have no public code, as names or patterns
+    unknown: list[str]  # rows without public code, as names or patterns
 
     @property
     def views(self) -> dict[str, str]:
-        """Return the view that rows are scored by, where it is not the table's."""
+        """The views that rows are scored by where these differ from the table's."""
         return {row: view for change in self.changes for row, view in change.views.items()}
 
     @property
     def rounds(self) -> dict[str, str]:
-        """Return the round that rows are scored after, where it is not the table's."""
+        """The rounds (last or best) that rows are scored after where these differ from the table's."""
         return {row: round for change in self.changes for row, round in change.rounds.items()}
 
     def has_code(self, row: str) -> bool:
@@ -88,14 +88,14 @@ def names() -> list[str]:
 
 
 def read(paper: str) -> Reading | None:
-    """Return what is known of a paper's code; None where nothing is. Raises UserError on a file that is wrong."""
+    """Return how a paper's code differs; None where it has not been read. Raises UserError where the file is wrong."""
     if paper not in names():
         return None
     file = next(f for s in own_and_shipped("sweeps") if (f := s / "reading" / f"{paper}.yaml").is_file())
     shown = f"sweeps/reading/{paper}.yaml"
-    try:  # without Hydra's reader, since reports do without Hydra
-        content = files.read_yaml(file)
-    except Exception as error:  # YAML has its own ways to say what is wrong
+    try:
+        content = files.read_yaml(file)  # not compose.read_option: reports do not import Hydra
+    except Exception as error:  # the parser raises errors of several kinds
         raise UserError(f"{shown} cannot be read as YAML: {one_line(error)}.") from error
     require_known(content, KEYS, shown)
     changes = content.get("changes")
@@ -107,7 +107,7 @@ def read(paper: str) -> Reading | None:
 
 
 def asked(sweep: str, reading: str) -> Asked:
-    """Return what a reading of a paper's table is, such as code of fedpg/table1.
+    """Return the changes of a reading. sweep: a paper's table, such as fedpg/table1. reading: such as code.
 
     Raises UserError where the paper has no such reading.
     """
@@ -133,12 +133,12 @@ def asked(sweep: str, reading: str) -> Asked:
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Return whether a name is one of some, or matches a pattern among them."""
+    """Return whether a name is among some names, or matches a pattern among them."""
     return any(fnmatchcase(name, like) for like in patterns)
 
 
 def _change(name: str, given: Any, where: str) -> Change:
-    """Raises UserError."""
+    """Return a change from its content in a file. where: its place, for messages. Raises UserError."""
     if not isinstance(given, dict):
         raise UserError(f"{where} is {given!r}: it has to be lines of `key: value`.")
     require_known(given, tuple(part.name for part in fields(Change) if part.name != "name"), where)
@@ -162,7 +162,7 @@ def _change(name: str, given: Any, where: str) -> Change:
 
 
 def _texts(found: Any, where: str) -> list[str]:
-    """Raises UserError where what a file has is no list of texts."""
+    """Return a list of texts. where: its place, for the message. Raises UserError where it is none."""
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
         raise UserError(f"{where} is {found!r}: it has to be a list of texts.")
     return found

@@ -1,4 +1,4 @@
-"""Which keys a config may have and what their values may be, checked before anything is built."""
+"""Check the keys and values of a config before anything is built."""
 
 import inspect
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ BUILT = ("model", "dataset", "partition")  # groups whose options are the parame
 
 
 def check(config: Config) -> None:
-    """Raises UserError on the first value that is unknown, missing, of a wrong type or out of range."""
+    """Raise UserError on the first key that is unknown, missing, of a wrong type or out of range."""
     given, allowed = flat(config.values), flat(config.reference)
     known = {**allowed, **options.rules()}
     for key in given:
@@ -32,7 +32,7 @@ def check(config: Config) -> None:
             require(key, given[key], rule)
         elif key in allowed:
             raise UserError(f"{key} is missing. Its default is {allowed[key]!r}.")
-        elif rule.neutral is ...:  # an option of the user's own
+        elif rule.neutral is ...:  # in a user's own option; shipped ones have all keys
             group, _, name = key.partition(".")
             option = config.choices.get(group)
             raise UserError(f"{key} is missing ({rule.meaning}): {group}={option} has no '{name}'. Add it to its file.")
@@ -47,7 +47,7 @@ def check(config: Config) -> None:
 
 
 def typed(config: Config) -> Config:
-    """Return a checked config with floats where keys are of floats: mu=1 and mu=1.0 are one trial."""
+    """Return a checked config with whole numbers converted to floats where keys are floats: mu=1 is mu=1.0."""
     given, values = flat(config.values), deepcopy(config.values)
     rules = [*_rules(config), *(pair for group in DESCRIBED for pair in _described_rules(config, group))]
     for key, rule in rules:
@@ -57,10 +57,10 @@ def typed(config: Config) -> Config:
 
 
 def neutral_values(config: Config) -> dict[str, Any]:
-    """Return the neutral value of each key of a config that has one.
+    """Return the neutral values of a config's keys, by full key; not all keys have one.
 
-    The trainer's keys and those of methods, plug-ins and studies declare it. Of the function that builds a model, a
-    dataset or a partition it is the parameter's default: a call that says the default is the call that does not.
+    The trainer's keys and those of methods, plug-ins and studies declare it. For a key of a model, a dataset or a
+    partition it is the default of the function's parameter, since passing the default is the same call.
     """
     found = dict(NEUTRAL)
     for group in DESCRIBED:
@@ -75,7 +75,7 @@ def neutral_values(config: Config) -> dict[str, Any]:
 
 
 def _rules(config: Config) -> Iterator[tuple[str, Rule]]:
-    """Yield the rules of the trainer's keys, and of what the functions of models, datasets and partitions take."""
+    """Yield the rules of the trainer's keys, and of the parameters of models, datasets and partitions."""
     yield from options.rules().items()
     for key, example in flat(config.reference).items():
         if key not in options.rules() and not under(key, DESCRIBED) and not key.endswith("._target_"):
@@ -83,14 +83,14 @@ def _rules(config: Config) -> Iterator[tuple[str, Rule]]:
 
 
 def _described_rules(config: Config, group: str) -> Iterator[tuple[str, Rule]]:
-    """Yield the rule of each key of a group that a class describes."""
+    """Yield the rules of the keys of a group whose options are described by a class."""
     if config.chooses(group):
         rules = rules_of(config.node(group).load())
         yield from ((f"{group}.{name}", rule) for name, rule in rules.items())
 
 
 def _rule_like(example: Any, key: str, config: Config) -> Rule:
-    """Return the rule of a key of which only its default is known: the default's type, or else the function's."""
+    """Return a rule for a key that has none: its value has the type of its default, or that of the parameter."""
     if example is None or example == {}:
         group, _, name = key.partition(".")
         node = config.reference[group] if name else {}
@@ -102,7 +102,7 @@ def _rule_like(example: Any, key: str, config: Config) -> Rule:
 
 
 def _check_described(node: Node) -> None:
-    """Check a method's, plug-in's or study's options against the fields of its class. Raises UserError."""
+    """Check the options of a method, plug-in or study against the fields of its class. Raises UserError."""
     cls = node.load()
     kind = {"algorithm": "method", "study": "study"}.get(node.group, "plug-in")
     if not (isinstance(cls, type) and getattr(cls, "kind", "") == kind and is_dataclass(cls)):
@@ -112,9 +112,10 @@ def _check_described(node: Node) -> None:
 
 
 def check_fields(cls: type, values: dict[str, Any], head: str, remedy: str) -> None:
-    """Check values against a class's fields. head: stands before names. remedy: what to do where one is missing.
+    """Check values against a class's fields.
 
-    Raises UserError.
+    head: prefix of the names in messages. remedy: what to do where one is missing. Raises UserError where a value is
+    unknown, missing or wrong.
     """
     fields, rules = hyperparameters(cls), rules_of(cls)
     for key in values:

@@ -1,1 +1,1 @@
-"""The conformance suite: what every method owes to those who run it, tried on tiny federations."""
+"""The conformance suite: properties that every method has to have, tested on tiny federations."""

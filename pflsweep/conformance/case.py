@@ -1,4 +1,4 @@
-"""A case: one method with its hyperparameters, and the simulations that properties run it in."""
+"""A case: one method with its hyperparameters, from which properties make simulations; and comparing simulations."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -24,22 +24,23 @@ SCHEDULE = Schedule(
 
 
 class Sizes(NamedTuple):
-    """What a formula for the floats on the wire may speak of."""
+    """The sizes that a formula for the communicated floats may use."""
 
-    P: int
+    P: int  # parameters of the model
     extractor: int
     head: int
-    M: int
-    N: int
+    M: int  # clients in a round
+    N: int  # clients
 
 
 @dataclass(frozen=True)
 class Case:
-    """make: (task, opt, epochs) -> method. plain: whether the method refuses momentum and weight decay.
+    """A method to test.
 
-    tolerance: relative, where only the order of sums differs. wire: floats up and down per client and round,
-    after warm-up; None: not known. plugins: what is plugged in beside its own. images: it is tried on the convolution
-    with batch norm and dropout, not on the MLP. The rest is as in Schedule and Task.
+    make: (task, opt, epochs) -> method. plain: whether the method refuses momentum and weight decay.
+    tolerance: relative, for runs that differ only in the order of sums. wire: floats that are sent up and down for a
+    client in a round, after warm-up; None: not known. plugins: plug-ins beside the method's own. images: whether the
+    model is the convolution with batch norm and dropout instead of the MLP. Other fields are as in Schedule and Task.
     """
 
     make: Callable[[Task, Sgd, int], Method]
@@ -52,7 +53,7 @@ class Case:
     precision: str = "fp32"
     compiled: int = 0
     images: bool = False
-    device: str = "cpu"  # where it is tried
+    device: str = "cpu"
 
     def simulation(
         self,
@@ -62,8 +63,12 @@ class Case:
         where: dict[str, Any] | None = None,
         **schedule: Any,
     ) -> Simulation:
-        """A fresh one. where: arguments of `world`; schedule: what differs from SCHEDULE."""
-        dtype = torch.float32 if self.precision == "bf16" else torch.float64  # autocast leaves doubles alone
+        """Return a new simulation.
+
+        optimiser: its class. watch: wraps the verbs. where: arguments of `fixture`. schedule: fields of SCHEDULE that
+        differ.
+        """
+        dtype = torch.float32 if self.precision == "bf16" else torch.float64  # autocast does not convert doubles
         federation, model = fixture(**{"dtype": dtype, "images": self.images, "device": self.device, **(where or {})})
         task = Task(model, self.precision, self.compiled)
         opt = optimiser(0.0, 0.0) if self.plain else optimiser(momentum=0.9, weight_decay=1e-3)
@@ -73,7 +78,7 @@ class Case:
 
 
 def advance(sim: Simulation, rounds: int) -> Simulation:
-    """The same simulation, some rounds later."""
+    """Run some rounds of a simulation, and return it."""
     steps = sim.run()
     for _ in range(rounds):
         next(steps)
@@ -81,26 +86,27 @@ def advance(sim: Simulation, rounds: int) -> Simulation:
 
 
 def sizes(sim: Simulation) -> Sizes:
+    """Return the sizes of a simulation's model and federation."""
     task = sim.task
     head = task.head.stop - task.head.start
     return Sizes(task.size, task.size - head, head, sim.cohort_size, sim.federation.clients)
 
 
 def packed(sim: Simulation) -> bytes:
-    """A simulation's state as a checkpoint has it."""
+    """Return a simulation's state, serialised as in a checkpoint."""
     file = io.BytesIO()
     torch.save(sim.state(), file)
     return file.getvalue()
 
 
 def unpacked(sim: Simulation, state: bytes) -> Simulation:
-    """A fresh simulation, brought to a state."""
+    """Load a serialised state into a simulation, and return it."""
     sim.load(torch.load(io.BytesIO(state), weights_only=True))
     return sim
 
 
 def known(sim: Simulation) -> dict[str, Tensor]:
-    """All that a simulation keeps, by name."""
+    """Return all states that a simulation keeps between rounds, by name."""
     ids = torch.arange(sim.federation.clients)
     everybody, optimisers = sim.clients.get(ids), () if sim.optimisers is None else sim.optimisers.get(ids)
     return {
@@ -113,14 +119,17 @@ def known(sim: Simulation) -> dict[str, Tensor]:
 
 
 def models(sim: Simulation) -> dict[str, Tensor]:
-    """All that is evaluated, by name."""
+    """Return all models that are evaluated, by name."""
     common = sim.global_model()
     found = {"personal models": torch.stack(list(sim.personal_models()))}
     return found if common is None else {**found, "global model": common.clone()}
 
 
 def assert_same(got: dict[str, Tensor], wanted: dict[str, Tensor], when: str, tolerance: float = 0.0) -> None:
-    """The same tensors by the same names: bitwise, or within a tolerance relative to the largest entry."""
+    """Raise AssertionError unless both have the same tensors by the same names.
+
+    when: where the tensors come from, for the message. tolerance: relative to the largest entry; 0: bitwise.
+    """
     assert got.keys() == wanted.keys(), f"{when}: {sorted(got)} instead of {sorted(wanted)}"
     for name, value in got.items():
         reason = difference(value, wanted[name], tolerance)
@@ -128,7 +137,7 @@ def assert_same(got: dict[str, Tensor], wanted: dict[str, Tensor], when: str, to
 
 
 def difference(a: Tensor, b: Tensor, tolerance: float = 0.0) -> str:
-    """Why two tensors are not the same; empty where they are."""
+    """Return how tensor a differs from b, for a message; "" where they are the same within a relative tolerance."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return f"is {a.dtype} {list(a.shape)} instead of {b.dtype} {list(b.shape)}"
     if torch.allclose(a, b, rtol=0, atol=0, equal_nan=True):

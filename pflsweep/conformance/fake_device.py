@@ -1,5 +1,6 @@
-"""A device that is not the CPU, on a machine that has no other: its tensors hold CPU tensors, and to compute with them
-and with others that are not there is an error, as on a GPU.
+"""A fake device, so that a machine without a GPU can test that all tensors are on one device.
+
+Its tensors hold CPU tensors. To compute with these and with CPU tensors together is an error, as on a GPU.
 """
 
 from collections.abc import Iterator
@@ -12,14 +13,15 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-NAME = "meta"  # a device that PyTorch knows everywhere; its own tensors have shapes alone
-# whose indices may lie on the CPU on a GPU too
+# A device that PyTorch knows on every machine and that nothing here uses: its real tensors have shapes, but no values.
+NAME = "meta"
+# Operations that accept indices on the CPU for tensors on a GPU.
 INDEXED = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
-MOVES = ("aten::copy_", "aten::_to_copy")
+MOVES = ("aten::copy_", "aten::_to_copy")  # operations between devices
 
 
 class There(Tensor):
-    """A tensor of the other device."""
+    """A tensor on the fake device. It holds a CPU tensor with its values."""
 
     __torch_function__: Any = torch._C._disabled_torch_function_impl
     held: Tensor
@@ -38,18 +40,18 @@ class There(Tensor):
 
 
 class _Makes(TorchDispatchMode):
-    """What makes tensors is told a device, and has no tensor that would say it."""
+    """Intercepts operations without tensor arguments, which make tensors on a device that they are told."""
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _run(op, args, kwargs or {})
 
 
 class _Asked(TorchFunctionMode):
-    """What PyTorch does not bring to an operation."""
+    """Intercepts functions that PyTorch does not dispatch as operations, such as data_ptr and torch.save's."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if function is Tensor.__reduce_ex__:  # torch.save; read again on the CPU
+        if function is Tensor.__reduce_ex__:  # called by torch.save; torch.load then makes a CPU tensor
             return args[0].cpu().__reduce_ex__(*args[1:])
         if function is Tensor.data_ptr:
             return (args[0].held if isinstance(args[0], There) else args[0]).data_ptr()
@@ -64,34 +66,40 @@ class _Asked(TorchFunctionMode):
 
 @contextmanager
 def another_device() -> Iterator[str]:
-    """Within it there is a device of the name that it gives."""
+    """Make the fake device available, and yield its name."""
     with _Asked(), _Makes():
         yield NAME
 
 
 def _run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """One operation of PyTorch's, on the tensors that are held."""
-    name, device = op._schema.name, kwargs.get("device")
+    """Run one operation of PyTorch on the CPU tensors that are held. Raises RuntimeError where it mixes devices."""
+    name = op._schema.name
+    device = None if kwargs.get("device") is None else torch.device(kwargs["device"])
     given = pytree.tree_leaves((args, kwargs))
     there = [value for value in given if isinstance(value, There)]
     if there and name not in MOVES:
-        _together(name, args, given)
-    if there and torch.Tag.inplace_view in op.tags:  # its own shape changes, and what it holds with it
+        _require_one_device(name, args, given)
+    # Such an operation changes the shape of its argument: of the wrapper, and of what it holds.
+    if there and torch.Tag.inplace_view in op.tags:
         _held(op, args, kwargs)
         with torch._C._DisableTorchDispatch():
             return op(*args, **kwargs)
-    result = _held(op, args, kwargs if device is None else {**kwargs, "device": _beneath(device)})
-    here = args[0].device.type != NAME if name == "aten::copy_" else _is_here(device, there)
-    if here:
+    to_fake = device is not None and device.type == NAME
+    result = _held(op, args, {**kwargs, "device": torch.device("cpu")} if to_fake else kwargs)
+    if name == "aten::copy_":
+        to_fake = args[0].device.type == NAME
+    elif device is None:
+        to_fake = bool(there)
+    if not to_fake:
         return result
-    same = {id(tensor.held): tensor for tensor in there}  # what was written to in place
+    same = {id(tensor.held): tensor for tensor in there}  # arguments that the operation has returned, written in place
     return pytree.tree_map_only(
         Tensor, lambda tensor: same[id(tensor)] if id(tensor) in same else There(tensor), result
     )
 
 
-def _together(name: str, args: Any, given: list[Any]) -> None:
-    """As on a GPU, numbers without a dimension may lie on the CPU."""
+def _require_one_device(name: str, args: Any, given: list[Any]) -> None:
+    """Raise RuntimeError where an argument is on the CPU. As on a GPU, tensors without dimensions may be."""
     indices = pytree.tree_leaves(args[1]) if name in INDEXED else []
     for value in given:
         on_cpu = isinstance(value, Tensor) and not isinstance(value, There) and value.dim() > 0
@@ -100,13 +108,6 @@ def _together(name: str, args: Any, given: list[Any]) -> None:
 
 
 def _held(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Run an operation with CPU tensors in place of those on the fake device."""
     args, kwargs = pytree.tree_map_only(There, lambda tensor: tensor.held, (args, kwargs))
     return op(*args, **kwargs)
-
-
-def _beneath(device: Any) -> torch.device:
-    return torch.device("cpu") if torch.device(device).type == NAME else torch.device(device)
-
-
-def _is_here(device: Any, there: list[There]) -> bool:
-    return not there if device is None else torch.device(device).type != NAME

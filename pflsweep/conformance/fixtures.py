@@ -1,4 +1,4 @@
-"""Tiny federations with every awkward client, and tiny models: what methods are tried on."""
+"""Tiny federations with difficult clients, and tiny models, on which methods are tested."""
 
 from typing import NamedTuple
 
@@ -13,14 +13,16 @@ from pflsweep.models.layers import BatchNorm2d, Dropout
 
 CLIENTS = 6
 CLASSES = 3
-_TRAIN = (11, 1, 7, 6, 10, 5)  # client 1 has a single sample
-_ONE_CLASS = 3
-_UNTESTED = 4
-_TEST = 4  # test samples of the other clients
-GARBAGE = 1e6  # what padding is filled with, where it is to be ignored visibly
+_TRAIN = (11, 1, 7, 6, 10, 5)  # training samples of each client; client 1 has a single one
+_ONE_CLASS = 3  # the client that has samples of one class only
+_UNTESTED = 4  # the client without test samples
+_TEST = 4  # test samples of each other client
+GARBAGE = 1e6  # value in padded rows, large enough that a method that does not ignore them fails
 
 
 class Fixture(NamedTuple):
+    """A federation, and a model for its data."""
+
     federation: Federation
     model: nn.Sequential
 
@@ -35,11 +37,11 @@ def fixture(
     device: str = "cpu",
     dtype: torch.dtype = torch.float64,
 ) -> Fixture:
-    """Six clients; data and first model are always the same, what training draws depends on `seed`.
+    """Return a federation of six clients and a model. Only what training draws depends on `seed`.
 
-    images: a convolution with batch norm and dropout; otherwise an MLP. order: the clients in another order,
-    with their keys. garbage: padded rows hold huge numbers. even: all clients alike in size and classes.
-    device: where the federation lies. dtype: of its data and of the model.
+    images: the model is a convolution with batch norm and dropout, otherwise an MLP. order: permutes the clients, with
+    their keys. garbage: padded rows hold huge numbers. even: all clients have the same number of samples and classes.
+    device: of the federation. dtype: of its data and the model.
     """
     sizes = (2 * CLASSES,) * CLIENTS if even else _TRAIN
     dataset = _dataset((1, 6, 6) if images else (5,), sum(sizes) + CLIENTS * _TEST)
@@ -62,7 +64,7 @@ def fixture(
 
 
 def _dataset(shape: tuple[int, ...], n: int) -> Dataset:
-    """Three overlapping clouds; the last row belongs to nobody and holds garbage."""
+    """Return a dataset of three overlapping clouds of n rows, and one more row of garbage that no client has."""
     draw = np.random.default_rng(0)
     y = np.arange(n + 1) % CLASSES
     centres = draw.normal(size=(CLASSES, *shape))
@@ -73,7 +75,10 @@ def _dataset(shape: tuple[int, ...], n: int) -> Dataset:
 
 
 def _rows(dataset: Dataset, sizes: tuple[int, ...], even: bool) -> Rows:
-    """Rows in turn, which mixes the classes; one client has a single class, and one has no test rows."""
+    """Return the clients' rows: consecutive ones, in which classes alternate.
+
+    Unless `even`, one client has a single class, and one has no test rows.
+    """
     free = list(range(dataset.train))
     train, test = [], []
     for i, size in enumerate(sizes):
@@ -86,7 +91,7 @@ def _rows(dataset: Dataset, sizes: tuple[int, ...], even: bool) -> Rows:
 
 
 def _perceptron() -> nn.Sequential:
-    """Smooth, so that rounding is not blown up by a kink."""
+    """Return a smooth MLP: at the kink of a ReLU rounding could become a large difference."""
     return model_of(
         fc1=nn.Sequential(nn.Linear(5, 6), nn.Tanh()),
         fc2=nn.Sequential(nn.Linear(6, 5), nn.Tanh()),
@@ -95,6 +100,7 @@ def _perceptron() -> nn.Sequential:
 
 
 def _convolution() -> nn.Sequential:
+    """Return a convolution with batch norm and dropout."""
     return model_of(
         conv1=nn.Sequential(nn.Conv2d(1, 4, 3), BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)),
         fc1=nn.Sequential(nn.Flatten(), nn.Linear(16, 6), nn.ReLU(), Dropout(0.3)),

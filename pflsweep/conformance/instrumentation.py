@@ -1,4 +1,4 @@
-"""Instruments: they see who writes into what he was given, and spoil what must not be read again."""
+"""Test instruments: detect in-place writes to arguments, and overwrite consumed state with NaN."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -15,12 +15,12 @@ from pflsweep.methods.protocol import Verbs
 from pflsweep.methods.task import Batch, Task
 from pflsweep.ops.vmap import leaves, vmapped
 
-_WORK = {"fit": 2, "step": 1}  # which argument the engine has donated
+_WORK = {"fit": 2, "step": 1}  # verb -> position of the work, which the optimiser may write into
 
 
 @dataclass(frozen=True)
 class Pure(Sgd):
-    """Writes into nothing: under it, not even the donated work may change."""
+    """An optimiser that writes into nothing. With it, not even the work may change."""
 
     def update(
         self, w: Tensor, state: Tensor, g: Tensor, lr: float | Tensor, part: slice = WHOLE
@@ -33,7 +33,7 @@ class Pure(Sgd):
 
 @dataclass(frozen=True)
 class Poisoning(Sgd):
-    """Leaves NaN where the old model and momentum stood: whoever reads them after the update shows it."""
+    """An optimiser that overwrites the old model and momentum with NaN: reading them after the update shows."""
 
     def update(
         self, w: Tensor, state: Tensor, g: Tensor, lr: float | Tensor, part: slice = WHOLE
@@ -53,7 +53,7 @@ class Poisoning(Sgd):
 
 
 def guarded(verbs: Verbs, *, donated: bool) -> Verbs:
-    """The same verbs, but each raises AssertionError where it has written into an argument.
+    """Return verbs that raise AssertionError where they have written into an argument.
 
     donated: whether `fit` may write into its work.
     """
@@ -63,7 +63,7 @@ def guarded(verbs: Verbs, *, donated: bool) -> Verbs:
 
 
 def guard(name: str, donated: bool, verb: Callable) -> Callable:
-    """One verb (or step) that raises AssertionError where it has written into an argument."""
+    """Return a verb, or a step, that raises AssertionError where it has written into an argument."""
     spared = _WORK.get(name) if donated else None
 
     def watched(*args: Any) -> Any:
@@ -79,20 +79,21 @@ def guard(name: str, donated: bool, verb: Callable) -> Callable:
 
 
 def _to_its_end(name: str, conversation: Any, before: list[Tensor], inputs: list[Any]) -> Any:
-    """An `aggregate` that asks back: watched until it has returned."""
+    """Run an `aggregate` that asks back, and check its arguments when it has returned."""
     result = yield from conversation
     _assert_untouched(name, before, inputs)
     return result
 
 
 def _assert_untouched(name: str, before: list[Tensor], inputs: list[Any]) -> None:
+    """Raise AssertionError where inputs differ from what they were. before: copies of their leaves."""
     for old, (where, leaf) in zip(before, _named(inputs), strict=True):
         reason = difference(leaf, old)
         assert not reason, f"{name} writes into what it was given: {where} {reason}"
 
 
 def _named(tree: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """The leaves of a tree in the order of `leaves`, each with the names of the fields that lead to it."""
+    """Yield the leaves of a tree in the order of `leaves`, each with the names of the fields that lead to it."""
     if isinstance(tree, Tensor):
         yield name, tree
     elif isinstance(tree, dict):
@@ -106,7 +107,7 @@ def _named(tree: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
 
 @contextmanager
 def steps_through(wrap: Callable[[Callable], Callable]) -> Iterator[None]:
-    """While inside, `stock.run` calls each step through `wrap`. A loop of a method's own is not seen."""
+    """Make `stock.run` call each step through `wrap`. A method that has a loop of its own is not affected."""
     original = stock.run
     stock.run = lambda step, given, work, batches: original(wrap(step), given, work, batches)
     try:
@@ -116,9 +117,9 @@ def steps_through(wrap: Callable[[Callable], Callable]) -> Iterator[None]:
 
 
 def poisoned(step: Callable) -> Callable:
-    """The same step for a chunk of one client; afterwards NaN stands where the old work was, if not the new.
+    """Return a step for a chunk of one client that afterwards overwrites the old work with NaN.
 
-    Larger chunks still need the old work: for clients that are out of batches.
+    Memory that the new work uses too is spared. Larger chunks need the old work, for clients that are out of batches.
     """
 
     def spoiling(given: Any, work: Any, batch: Any) -> Any:

@@ -1,6 +1,6 @@
-"""What every method owes to those who run it. A property is a function of a case that raises AssertionError.
+"""The properties that every method has to have. A property is a function that raises AssertionError for a case.
 
-The first line of its docstring is what `pflsweep check` prints.
+`pflsweep check` prints the first line of its docstring, which is a statement that is true of every method.
 """
 
 import inspect
@@ -27,11 +27,11 @@ from pflsweep.ops.vmap import tree_map
 
 Property = Callable[[Case], None]
 
-BEFORE = 2  # rounds until the state from which a property looks at one round
+BEFORE = 2  # rounds that are run before the round that a property examines
 MOST = 5 / CLIENTS  # a participation that leaves one client out and makes chunks of 2 uneven
-LONG = 30
-ROUNDING = 1e-8  # relative, after BEFORE rounds in double precision on two devices
-WARM_UP = 8  # by then everybody has been sampled
+LONG = 30  # rounds of `hard_clients_are_survived`
+ROUNDING = 1e-8  # relative difference between two devices after BEFORE rounds in double precision
+WARM_UP = 8  # rounds after which every client has been sampled
 
 
 def any_chunking(case: Case) -> None:
@@ -45,6 +45,7 @@ def any_chunking_with_noise(case: Case) -> None:
 
 
 def _assert_any_chunking(case: Case, where: dict[str, Any]) -> None:
+    """Compare a round in chunks of several sizes. where: arguments of `fixture`."""
     state = packed(advance(case.simulation(where=where, participation=MOST), BEFORE))
     rounds = {}
     for chunk in (1, 2, CLIENTS):
@@ -56,7 +57,7 @@ def _assert_any_chunking(case: Case, where: dict[str, Any]) -> None:
 
 
 def stacking_changes_nothing(case: Case) -> None:
-    """trials that are trained at once give the rounds of each by itself"""
+    """trials that are stacked (trained at once) give the same rounds as each one alone"""
     apart, stacked = ([_trial(case, number, chunk) for number in range(3)] for chunk in (1, 2))
     ended, stack = at_once([partial(_after_a_round, sim) for sim in stacked])
     for number, (got, sim) in enumerate(zip(ended, apart, strict=True)):
@@ -67,12 +68,13 @@ def stacking_changes_nothing(case: Case) -> None:
 
 
 def _trial(case: Case, number: int, chunk: int) -> Simulation:
-    """With a seed and a learning rate of its own, after some rounds."""
+    """Return a simulation after some rounds. number: it determines the seed and the learning rate."""
     how: dict[str, Any] = {"where": {"seed": number}, "lr": 0.1 - 0.02 * number, "participation": MOST}
     return unpacked(case.simulation(**how, chunk=chunk), packed(advance(case.simulation(**how), BEFORE)))
 
 
 def _after_a_round(sim: Simulation, seat: Seat | None = None) -> dict[str, Tensor]:
+    """Run a round, in a stack where a seat is given, and return what is known and evaluated after it."""
     if seat is not None:
         seat.take(sim)
     advance(sim, 1)
@@ -80,7 +82,7 @@ def _after_a_round(sim: Simulation, seat: Seat | None = None) -> dict[str, Tenso
 
 
 def padding_is_ignored(case: Case) -> None:
-    """what stands in padded rows changes nothing"""
+    """values in padded rows change nothing"""
     runs = []
     for garbage in (False, True):
         sim = advance(case.simulation(where={"garbage": garbage}, participation=MOST, chunk=CLIENTS), BEFORE)
@@ -92,7 +94,8 @@ def verbs_are_pure(case: Case) -> None:
     """no verb writes into what it is given"""
     plain = advance(case.simulation(participation=MOST), BEFORE)
     wanted = {**models(plain), **known(plain)}
-    for optimiser, donated in ((Sgd, True), (Pure, False)):  # only the optimiser may write into the work
+    # Sgd writes into the work, and nothing else may. With Pure, which does not, the work may not change either.
+    for optimiser, donated in ((Sgd, True), (Pure, False)):
         watch = partial(guarded, donated=donated)
         with steps_through(partial(guard, "step", donated)):
             sim = advance(case.simulation(watch=watch, optimiser=optimiser, participation=MOST), BEFORE)
@@ -101,7 +104,7 @@ def verbs_are_pure(case: Case) -> None:
 
 
 def old_work_is_dead(case: Case) -> None:
-    """nothing reads the work of before a step"""
+    """nothing reads the work that a step has replaced"""
     plain = advance(case.simulation(participation=MOST), BEFORE)
     with steps_through(poisoned):
         sim = advance(case.simulation(optimiser=Poisoning, participation=MOST), BEFORE)
@@ -110,7 +113,7 @@ def old_work_is_dead(case: Case) -> None:
 
 
 def absent_clients_stay(case: Case) -> None:
-    """the rows of clients that are not sampled stay bitwise as they are"""
+    """the states of clients that are not sampled stay bitwise the same"""
     sim = case.simulation()
     steps = sim.run()
     for _ in range(BEFORE + 2):
@@ -153,30 +156,31 @@ def labels_do_not_matter(case: Case) -> None:
 
 
 def another_device_changes_nothing(case: Case) -> None:
-    """on another device, as a GPU is one, all tensors lie there, and the numbers are the same"""
-
+    """on another device, such as a GPU, all tensors are on that device, and the numbers are the same"""
     with another_device() as device:
         there = _trained_on(case, device)
     assert_same(there, _trained_on(case, "cpu"), "on another device")
 
 
 def device_agrees_with_cpu(case: Case) -> None:
-    """on this device all tensors lie together, and the numbers are the CPU's but for rounding"""
+    """all tensors are on this device, and the numbers are the CPU's up to rounding"""
     there, here = _trained_on(case, case.device), _trained_on(case, "cpu")
     assert_same(there, here, f"on {case.device}", max(case.tolerance, ROUNDING))
 
 
 def _trained_on(case: Case, device: str) -> dict[str, Tensor]:
+    """Return states, models and losses after some rounds on a device, on the CPU."""
     sim = advance(case.simulation(where={"device": device}, participation=MOST, chunk=CLIENTS), BEFORE)
     losses = {f"{view} loss": torch.from_numpy(score.loss) for view, score in sim.evaluate().items()}
     return {name: tensor.cpu() for name, tensor in {**models(sim), **known(sim), **losses}.items()}
 
 
 def wire_is_exact(case: Case) -> None:
-    """the floats on the wire are those that were promised, or, unless aggregate asks back, the same in each round"""
+    """a round communicates as many floats as are declared, or where none are, as many as any other round"""
     sim = case.simulation()
+    # A method may ask back as often as the answers require, so that rounds differ.
     if case.wire is None and inspect.isgeneratorfunction(sim.verbs.aggregate):
-        return  # how often it asks back depends on the answers
+        return
     advance(sim, WARM_UP)
     sent = [r.traffic.floats_down + r.traffic.floats_up for r in islice(sim.run(), 2)]
     wanted = sent[0] if case.wire is None else case.wire(sizes(sim))
@@ -204,7 +208,7 @@ def state_is_complete(case: Case) -> None:
 
 
 def hard_clients_are_survived(case: Case) -> None:
-    """thirty rounds with awkward clients bring no NaN and a lower training loss"""
+    """thirty rounds with difficult clients give no NaN and a lower training loss"""
     for participation in (0.5, 1.0):
         sim = case.simulation(participation=participation)
         before = _losses(sim)
@@ -214,7 +218,7 @@ def hard_clients_are_survived(case: Case) -> None:
                 assert bool(value.isfinite().all()), f"{name}: NaN or infinite after {LONG} rounds"
             assert not bool(value.isnan().any()), f"{name}: NaN after {LONG} rounds"
         for view, loss in _losses(sim).items():
-            if view not in before:  # a global model that begins with the first uploads
+            if view not in before:  # FedFomo, for example, has a global model only after the first uploads
                 continue
             change = f"went from {before[view]:.3f} to {loss:.3f} at participation {participation}"
             assert loss < before[view], f"the {view} training loss {change}"
@@ -230,24 +234,25 @@ def numbers_follow_the_seed(case: Case) -> None:
 
 
 def _seeded(case: Case, seed: int) -> dict[str, Tensor]:
+    """Return states and models after some rounds with a seed."""
     sim = advance(case.simulation(where={"seed": seed}), BEFORE + 1)
     return {**models(sim), **known(sim)}
 
 
 def _losses(sim: Simulation) -> dict[str, float]:
-    """Mean training loss over the samples of all clients that count, by view."""
+    """Return by view the mean training loss over the samples of all clients that are evaluated."""
     scores = {view: (s.loss[s.n > 0], s.n[s.n > 0]) for view, s in sim.evaluate("train").items()}
     return {view: float(np.average(loss, weights=n)) for view, (loss, n) in scores.items()}
 
 
 def _generators() -> tuple[Any, ...]:
-    """The state of everybody's global generators."""
-    numpys = pickle.dumps(np.random.get_state(legacy=False))  # noqa: NPY002 (others may use it)
+    """Return the states of the global random generators of PyTorch, Python and NumPy."""
+    numpys = pickle.dumps(np.random.get_state(legacy=False))  # noqa: NPY002 (methods may use it)
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), numpys
 
 
 def _structure(tree: Any) -> Any:
-    """A tree's outline: types of its tuples and tensors, and what is no tensor itself."""
+    """Return the structure of a tree: the types of its tuples and tensors, and its other leaves themselves."""
     if isinstance(tree, Tensor):
         return str(tree.dtype)
     if isinstance(tree, tuple):
@@ -273,7 +278,7 @@ PROPERTIES: tuple[Property, ...] = (
     hard_clients_are_survived,
     numbers_follow_the_seed,
 )
-# on a device that is really there, which takes the place of the one that is made up
+# For a real device, which replaces the fake one.
 ON_A_DEVICE: tuple[Property, ...] = (
     device_agrees_with_cpu,
     *(each for each in PROPERTIES if each is not another_device_changes_nothing),

@@ -1,4 +1,4 @@
-"""What is kept of all clients between rounds: their rows, and the states of their optimisers."""
+"""State of all clients that is kept between rounds: their own states, and the states of their optimisers."""
 
 from typing import Any
 
@@ -9,15 +9,15 @@ from pflsweep.ops import memory
 from pflsweep.ops.vmap import leaves, tree_map
 from pflsweep.util.errors import UserError
 
-COPIED = 1 / 16  # of the machine's memory: what a checkpoint may copy of one state
-MOVED = 1 << 28  # bytes that it takes from another device at once
+COPIED = 1 / 16  # share of the machine's memory up to which a checkpoint copies a state
+MOVED = 1 << 28  # bytes that a checkpoint copies from another device at once
 
 
 class Clients:
-    """The state of all N clients, one row each: the store that `finish` writes to in place.
+    """The states of all N clients, one row each, overwritten in place with what `finish` returns.
 
-    A client that was never sampled has no row of its own, which takes no memory on a CPU; it is read as the common
-    initial state. Forks of this process write to the same rows.
+    A client that was never sampled is read as the common initial state. Its row is never touched and so takes no memory
+    on a CPU. The rows are shared with forks of this process.
     """
 
     def __init__(self, initial: Any, clients: int) -> None:
@@ -26,7 +26,7 @@ class Clients:
         self.seen = memory.zeros((clients,), torch.bool, torch.device("cpu"))
 
     def get(self, ids: Tensor) -> Any:
-        """The rows of some clients, copied: [C, ...] each."""
+        """Return a copy of the states of some clients: [C, ...] each."""
         seen = self.seen[ids]
 
         def read(rows: Tensor, initial: Tensor) -> Tensor:
@@ -34,26 +34,27 @@ class Clients:
                 return rows[ids.to(rows.device)]
             out, here = rows.new_empty((len(ids), *initial.shape)), seen.to(rows.device)
             out[~here] = initial
-            out[here] = rows[ids[seen].to(rows.device)]  # to read the others would take their memory
+            # Only rows that were written are read: reading the others would make the system allocate their pages.
+            out[here] = rows[ids[seen].to(rows.device)]
             return out
 
         return tree_map(read, self._rows, self._initial)
 
     def put(self, ids: Tensor, rows: Any) -> None:
-        """Write the rows of some clients."""
+        """Overwrite the states of some clients. rows: [C, ...] each."""
         tree_map(lambda store, new: store.index_copy_(0, ids.to(store.device), new), self._rows, rows)
         self.seen[ids] = True
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the rows of clients that have one, a list of blocks for each tensor of a row.
+        """Return what a checkpoint stores: the rows of clients that have one, as a list of blocks for each tensor.
 
-        To be written before the next round: what would take much memory is not copied.
+        It has to be written before the next round, since large states are views of the rows, not copies.
         """
         ids = self.seen.nonzero().flatten()
         return {"ids": ids, "rows": [_blocks(rows, ids) for rows in leaves(self._rows)] if len(ids) else []}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Block by block, which may lie in a file."""
+        """Restore what `state` returned. It is copied block by block, since the blocks may be mapped from a file."""
         ids = state["ids"]
         self.seen[:] = False
         for store, blocks in zip(leaves(self._rows) if len(ids) else [], state["rows"], strict=True):
@@ -63,8 +64,10 @@ class Clients:
 
 
 def _blocks(rows: Tensor, ids: Tensor) -> list[Tensor]:
-    """Some rows, in order, on the CPU: one copy, or where that would take a good part of its memory, views of those
-    that are neighbours, each with a storage of its own, since torch.save writes whole storages.
+    """Return some rows, in order, on the CPU, as a list of blocks.
+
+    It is one copy, or where that would take too much memory, views of runs of consecutive rows. Each view has a storage
+    of its own, since torch.save writes whole storages.
     """
     if rows.device.type != "cpu":
         return [rows[some.to(rows.device)].cpu() for some in ids.split(MOVED // max(rows[0].nbytes, 1) or 1)]
@@ -75,20 +78,24 @@ def _blocks(rows: Tensor, ids: Tensor) -> list[Tensor]:
 
 
 class OptimiserStates:
-    """The optimiser states of all N clients as their last turns left them: the fields `opt` and `..._opt` of their
-    work. A client without a turn has fresh ones, of zeros.
+    """The optimiser states of all N clients at the end of their last turns: the fields `opt` and `..._opt` of Work.
+
+    A client without a turn has fresh states, which are zeros.
     """
 
     def __init__(self, clients: int) -> None:
         self._clients = clients
-        self._store = self._sized([])  # as large as it has to be from the first work on
+        self._store = self._sized([])  # replaced at the first `resume`, which shows the shapes of the states
 
     def get(self, ids: Tensor) -> tuple[Tensor, ...]:
-        """The states of some clients, copied; none before the first round."""
+        """Return a copy of the states of some clients: [C, ...] each; an empty tuple before the first round."""
         return self._store.get(ids)
 
     def resume(self, ids: Tensor, work: Any) -> None:
-        """Write them into the work that `start` returned, which the engine owns. Raises UserError where none fits."""
+        """Copy the clients' states into the work that `start` returned, which the engine owns.
+
+        Raises UserError where the work has no field for them.
+        """
         fresh = optimiser_states(work)
         if not fresh:
             raise UserError(
@@ -102,24 +109,25 @@ class OptimiserStates:
             state.copy_(last)
 
     def keep(self, ids: Tensor, work: Any) -> None:
-        """Remember those of a work that has been trained."""
+        """Store the states of clients whose work has been trained."""
         self._store.put(ids, tuple(optimiser_states(work)))
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return what a checkpoint stores."""
         return self._store.state()
 
     def load(self, state: dict[str, Any], device: torch.device) -> None:
+        """Restore what `state` returned, on a device."""
         self._store = self._sized([blocks[0].to(device) for blocks in state["rows"]])
         self._store.load(state)
 
     def _sized(self, like: list[Tensor]) -> Clients:
-        """An empty store for states such as these of some clients, [C, ...] each."""
+        """Return an empty store for states of these shapes and types. like: those of some clients, [C, ...] each."""
         return Clients(tuple(state.new_zeros(state.shape[1:]) for state in like), self._clients)
 
 
 def optimiser_states(work: Any) -> list[Tensor]:
-    """What stands in fields named `opt` or ..._opt of a work, and of works inside it (ALA's), in their order."""
+    """Return the tensors in the fields `opt` and `..._opt` of a work and of works inside it (ALA's), in order."""
     found: list[Tensor] = []
     for name in getattr(work, "_fields", ()):
         part = getattr(work, name)

@@ -1,4 +1,4 @@
-"""One round of a cohort: a chunk of clients runs from send to finish before the next begins; aggregate sees all."""
+"""One round of a cohort. Clients run in chunks, each from `send` to `finish`; `aggregate` then sees all of them."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -15,24 +15,24 @@ from pflsweep.methods.protocol import Given, Spent, Turn, Verbs
 from pflsweep.ops import memory
 from pflsweep.ops.vmap import tree_map
 
-DataOf = Callable[[Tensor, int], ClientData]  # the data of some clients in a round
+DataOf = Callable[[Tensor, int], ClientData]  # (client ids, round) -> their data
 
 
 def select(tree: Any, where: Any) -> Any:
-    """Some clients of a tree at cohort level."""
+    """Return some clients of a tree whose tensors have the clients as their first axis."""
     return tree_map(lambda v: v[where], tree)
 
 
 def own(work: Any) -> Any:
-    """A copy that the optimiser may write into: `start` may have handed out views of anything."""
+    """Return a copy that the optimiser may write into: what `start` returns may be views of any state."""
     return tree_map(lambda v: v.clone(memory_format=torch.contiguous_format), work)
 
 
 class Gathered:
-    """The chunks' trees as one of the whole cohort, each copied into its place as it comes.
+    """Joins the trees of chunks into one of the whole cohort, copying each into its place as it arrives.
 
-    pool: of memory in which forks may `place` their trees too; for the first ones there is room where they are `like`
-    a tree.
+    pool: memory shared with forks, which can then `place` their trees themselves. like: a tree of the shapes that are
+    expected, for which memory is allocated before the first tree arrives.
     """
 
     def __init__(self, clients: int, pool: memory.Pool | None = None, like: Any = None) -> None:
@@ -41,6 +41,7 @@ class Gathered:
         self._empty = True
 
     def put(self, where: slice, piece: Any) -> None:
+        """Copy the tree of a chunk into its place. A chunk that is the whole cohort is taken without a copy."""
         if where.stop - where.start == self.clients:
             self.tree = piece
             return
@@ -50,20 +51,24 @@ class Gathered:
         self._empty = False
 
     def place(self, where: slice, piece: Any) -> bool:
-        """`put` in a fork, if there is room for it; the process of which it is one has to be told, by `placed`."""
+        """In a fork: copy the tree of a chunk into its place and return True, or return False where it does not fit.
+
+        The parent process cannot see this and has to call `placed`.
+        """
         fits = self._fits(piece)
         if fits:
             tree_map(lambda whole, v: whole[where].copy_(v), self.tree, piece)
         return fits
 
     def placed(self) -> None:
+        """Note that a fork has placed a tree."""
         self._empty = False
 
     def _fits(self, piece: Any) -> bool:
         return outline(self.tree) == outline(piece)
 
     def _room(self, piece: Any) -> Any:
-        """Room for the cohort's trees like this one."""
+        """Return an empty tree for the whole cohort, of the shapes and types of this chunk's."""
 
         def of(v: Tensor) -> Tensor:
             shape = (self.clients, *v.shape[1:])
@@ -73,7 +78,10 @@ class Gathered:
 
 
 def outline(tree: Any, leaf: Callable = lambda leaf: leaf) -> Any:
-    """What two trees have in common that differ in clients alone. leaf: what counts of what is no tensor."""
+    """Return a tree's structure without its clients: types, and shapes of tensors but for the first axis.
+
+    Trees of equal outlines can be joined. leaf: maps a leaf that is no tensor to what has to be equal.
+    """
     if isinstance(tree, Tensor):
         return tree.shape[1:], tree.dtype
     if isinstance(tree, tuple):
@@ -82,31 +90,35 @@ def outline(tree: Any, leaf: Callable = lambda leaf: leaf) -> Any:
 
 
 class Round(NamedTuple):
-    server: Any
+    """The result of a round."""
+
+    server: Any  # the new state of the server
     traffic: Traffic
     images: int  # samples trained on
-    spent: Spent  # [M] of private training
+    spent: Spent  # [M] private training of the cohort
     up: Any  # what the cohort sent
 
 
 class Answer(NamedTuple):
-    """What a chunk's clients leave behind beside their rows."""
+    """What a chunk's clients return to the cohort; their states are written by the chunk itself."""
 
-    wire: tuple[int, int, int, int]  # as Traffic, all clients together
-    up: Any  # a worker's: None where it has put it into its place
+    wire: tuple[int, int, int, int]  # as in Traffic, summed over the clients
+    up: Any  # what they send; None where a worker process has placed it in shared memory
     images: int = 0
     spent: Spent | None = None
 
 
 class Chunks:
-    """How many clients run at once: `size` of them, fewer once the device had no memory for so many."""
+    """The number of clients that run at once, `size`. It is halved when the device has no memory for so many."""
 
     def __init__(self, size: int) -> None:
         self.size = size
 
     def over(self, count: int, one: Callable[[slice], Any]) -> Iterator[tuple[slice, Any]]:
-        """What `one` makes of `count` clients, chunk by chunk. A chunk that does not fit into memory is cut in two, and
-        so are all after it: `one` has written nothing yet.
+        """Yield (chunk, one(chunk)) for the chunks of `count` clients.
+
+        A chunk that does not fit into memory is cut in two, and so are all after it. It can be repeated, since a chunk
+        writes nothing before its last step.
         """
         start = 0
         while start < count:
@@ -119,36 +131,37 @@ class Chunks:
                 self.size = (cut.stop - start + 1) // 2
                 continue
             yield cut, made
-            del made  # its memory is the next one's
+            del made  # frees its memory before the next chunk
             start = cut.stop
 
 
 class Cohort:
-    """The clients of one round and what they are asked to do, chunk by chunk."""
+    """The clients of one round. `train` runs their turns and `ask` their answers, chunk by chunk."""
 
     def __init__(
         self, verbs: Verbs, server: Any, clients: Clients, optimisers: OptimiserStates | None, turn: Turn,
         data_of: DataOf, labels: Tensor, chunks: Chunks, workers: Workers,
     ) -> None:  # fmt: skip
         self.verbs, self.server, self.clients, self.optimisers, self.turn = verbs, server, clients, optimisers, turn
-        self.ids = turn.ids.cpu()  # store and data are indexed there
+        self.ids = turn.ids.cpu()  # on the CPU, where the clients' states and data are indexed
         self.data_of, self.labels, self.chunks = data_of, labels.to(turn.share.device), chunks
         self.workers = workers
         self.images = 0
-        self._spent: dict[int, Spent] = {}  # by where a chunk begins
-        self._wire = [0, 0, 0, 0]  # as Traffic, all clients together
+        self._spent: dict[int, Spent] = {}  # by the first position of a chunk
+        self._wire = [0, 0, 0, 0]  # as in Traffic, summed over the clients
 
     @property
     def traffic(self) -> Traffic:
+        """What was sent and received so far, for one client on average."""
         return Traffic(*(count / len(self.ids) for count in self._wire))
 
     @property
     def spent(self) -> Spent:
-        """[M] What private training the clients have done."""
+        """The clients' private training, [M]."""
         return Spent(*(torch.cat(parts) for parts in zip(*(self._spent[k] for k in sorted(self._spent)), strict=True)))
 
     def train(self) -> Any:
-        """start, fit and finish of every client; what they send, as one tree. Writes their rows."""
+        """Run start, fit and finish of every client and write their states. Return what they send, as one tree."""
 
         def one(cut: slice) -> Answer:
             ids, given = self.ids[cut], self._given(cut)
@@ -166,7 +179,7 @@ class Cohort:
         return self._answers("train", one)
 
     def ask(self, question: Any) -> Any:
-        """Every client's reply."""
+        """Return every client's reply to a question, as one tree."""
 
         def one(cut: slice) -> Answer:
             asked, data = select(question, cut), self.data_of(self.ids[cut], self.turn.round)
@@ -181,7 +194,7 @@ class Cohort:
         return Given(down, rows, turn, self.labels[turn.ids])
 
     def _answers(self, kind: str, one: Callable[[slice], Answer]) -> Any:
-        """What all clients send, as one tree."""
+        """Return what all clients send, as one tree. kind: the name of this work for Workers.map."""
         return self._over_workers(kind, one) if self.workers.count > 1 else self._in_chunks(one)
 
     def _in_chunks(self, one: Callable[[slice], Answer]) -> Any:
@@ -192,7 +205,7 @@ class Cohort:
         return gathered.tree
 
     def _over_workers(self, kind: str, one: Callable[[slice], Answer]) -> Any:
-        """The same chunks in worker processes, whose answers lie in memory that they share with this one."""
+        """Run the chunks in worker processes, which put their answers into memory that they share with this one."""
         size = self.chunks.size
         cuts = [slice(k, min(k + size, len(self.ids))) for k in range(0, len(self.ids), size)]
         gathered = Gathered(len(self.ids), self.workers.pool, self.workers.seen.get(kind))
@@ -215,6 +228,7 @@ class Cohort:
 
 
 def _wire(down: Any, up: Any) -> tuple[int, int, int, int]:
+    """Return the sizes of two messages in the order of Traffic, summed over the clients."""
     (down_floats, down_others), (up_floats, up_others) = message_size(down), message_size(up)
     return down_floats, up_floats, down_others, up_others
 
@@ -223,8 +237,10 @@ def run_round(
     verbs: Verbs, server: Any, clients: Clients, optimisers: OptimiserStates | None, turn: Turn, data_of: DataOf,
     labels: Tensor, chunks: Chunks, workers: Workers,
 ) -> Round:  # fmt: skip
-    """One round. Writes the rows of the cohort's clients; returns the new server. optimisers: None begins each turn
-    with fresh ones.
+    """Run one round and write the states of the cohort's clients.
+
+    optimisers: the states of the clients' optimisers; None: each turn begins with fresh ones. labels: [N, K] class
+    counts.
     """
     cohort = Cohort(verbs, server, clients, optimisers, turn, data_of, labels, chunks, workers)
     up = cohort.train()
@@ -233,7 +249,7 @@ def run_round(
 
 
 def _converse(result: Any, ask: Callable) -> Any:
-    """Run an `aggregate` that asks back to its end; one that does not is its own result."""
+    """Return the new server state from the result of `aggregate`, putting its questions to the clients if it asks."""
     if not inspect.isgenerator(result):
         return result
     try:

@@ -1,20 +1,20 @@
-"""What crosses the wire, counted by the types of a message's fields."""
+"""Communication cost: the size of messages, counted by the types of their fields."""
 
 from functools import cache
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 
 class Traffic(NamedTuple):
-    """What crossed the wire in a round, for one client of the cohort on average."""
+    """What was sent in a round, for one client of the cohort on average. Down is from the server to the client."""
 
-    floats_down: float  # multiples of model parts
+    floats_down: float  # numbers in vectors of model parameters
     floats_up: float
     others_down: float  # scalars and ids
     others_up: float
 
 
 def message_size(message: Any) -> tuple[int, int]:
-    """(floats, scalars and ids) of a message, all its clients together, by the types of its fields.
+    """Return the numbers in a message, summed over its clients: (in vectors, in scalars and ids).
 
     Raises TypeError where a field is none of Vector, Scalars, Ids and Kept.
     """
@@ -31,7 +31,7 @@ def message_size(message: Any) -> tuple[int, int]:
 
 @cache
 def _kinds(message: Any) -> list[str]:
-    """What each field of a message is: vector, scalars or ids."""
+    """Return the type of each field of a message: vector, scalars, ids or kept."""
     if not hasattr(message, "_fields"):
         raise TypeError(f"a message is a NamedTuple of Vector, Scalars and Ids, not {message.__name__}")
     kinds = []

@@ -1,8 +1,8 @@
-"""Evaluation: an instrument. It reads models as vectors and changes nothing.
+"""Evaluation of clients' models. It reads models as vectors and changes nothing.
 
-A *view* is whose models are scored: personal, global, or trained (before aggregation). A *target* is on which rows:
-a client's own, a subset of the federation's, or all; and `validation`, the client's own rows that are held back for
-sweeps to select on, where there are some.
+A *view* says which models are scored: personal, global, or trained (after local training, before aggregation).
+A *target* says on which rows: `own` are the client's rows, `subset` those together with some other clients', `all`
+every client's, and `validation` the client's rows that are held back for sweeps to select on, where there are some.
 """
 
 import math
@@ -22,12 +22,13 @@ from pflsweep.methods.task import Task
 from pflsweep.models.layers import Stats, context
 from pflsweep.ops import random
 
-CALIBRATION_BATCHES = 4  # large batches of a client's training data from which batch norm's statistics come
-TOGETHER = 16  # models that share the same rows: converting them then costs next to nothing
+CALIBRATION_BATCHES = 4  # large batches of a client's training data from which batch norm's statistics are computed
+# Models that are scored on the same rows at once. The cost of converting rows to floats is divided among so many.
+TOGETHER = 16
 BLOCK = 1 << 23  # values that are converted at once: 32 MB
 
-Targets = dict[str, list[np.ndarray]]  # by name, the rows of the dataset on which each client's models are scored
-Logits = Callable[[Tensor, Tensor], Tensor]
+Targets = dict[str, list[np.ndarray]]  # target -> for each client the rows of the dataset that it is scored on
+Logits = Callable[[Tensor, Tensor], Tensor]  # (w [P], x [B, ...]) -> [B, K]
 
 
 # Personal and global models on each client's own test rows alone
@@ -35,16 +36,16 @@ OWN = Metrics.of({"subset": 0.0, "subset_size": "union", "all": False, "trained"
 
 
 class Scores(NamedTuple):
-    """One view of the federation: N clients' models, each on its client's rows of one target."""
+    """Scores of one view and target: N clients' models, each on its client's rows."""
 
-    n: np.ndarray  # [N] samples; 0: the client has none, or is malicious, and counts nowhere
-    correct: np.ndarray  # [N]
-    loss: np.ndarray  # [N] mean cross-entropy, nan without samples
-    f1: np.ndarray  # [N] macro F1 in [0, 1], nan without samples
+    n: np.ndarray  # [N] samples; 0 where the client has none or is left out of the evaluation
+    correct: np.ndarray  # [N] samples that are predicted correctly
+    loss: np.ndarray  # [N] mean cross-entropy; NaN without samples
+    f1: np.ndarray  # [N] macro F1 in [0, 1]; NaN without samples
 
     @property
     def accuracy(self) -> np.ndarray:
-        """[N] in [0, 1]; nan without samples."""
+        """Accuracy of each client: [N] in [0, 1]; NaN without samples."""
         return self.correct / np.where(self.n > 0, self.n, np.nan)
 
 
@@ -52,12 +53,12 @@ NOTHING = (0.0, 0.0, math.nan, math.nan)  # Scores of a client without samples
 
 
 def without(scores: Scores, clients: np.ndarray) -> Scores:
-    """The scores without some clients [N]."""
+    """Return the scores with some clients left out, as if they had no samples. clients: [N] bool."""
     return Scores(*(np.where(clients, gone, seen) for seen, gone in zip(scores, NOTHING, strict=True)))
 
 
 def merged(clients: int, parts: Iterable[tuple[np.ndarray, dict[str, Scores]]]) -> dict[str, Scores]:
-    """Scores of all clients [N], from pairs (some clients, their scores [C] by view)."""
+    """Return by view the scores of all clients [N]. parts: pairs (ids of some clients, their scores [C] by view)."""
     views: dict[str, Scores] = {}
     for ids, by_view in parts:
         for view, scores in by_view.items():
@@ -68,7 +69,7 @@ def merged(clients: int, parts: Iterable[tuple[np.ndarray, dict[str, Scores]]]) 
 
 
 def targets(federation: Federation, split: str, metrics: Metrics) -> Targets:
-    """The rows of a split to score on; each client's are sorted and hold none twice."""
+    """Return the rows of a split to score on, by target. Each client's are sorted, without duplicates."""
     own = federation.rows[split]
     found: Targets = {"own": [np.unique(rows) for rows in own]}
     if metrics.subset:
@@ -85,8 +86,10 @@ def targets(federation: Federation, split: str, metrics: Metrics) -> Targets:
 
 
 def _joined(federation: Federation, own: list[np.ndarray], client: int, metrics: Metrics) -> np.ndarray:
-    """A client's rows with those of ceil((N - 1) c) others (at c = 1/2 these are N // 2, as in the code of FedPG's
-    platform). A draw from keys, the same in every round and for all methods under one seed.
+    """Return a client's rows together with those of ceil((N - 1) c) other clients, where c is metrics.subset.
+
+    At c = 1/2 these are N // 2 clients, as in the code of FedPG's platform. They are drawn from keys: the same in every
+    round, and for all methods with one seed.
     """
     generator = random.generator(federation.data_seed, "subset", int(federation.keys[client]))
     by_key = federation.keys.argsort().numpy()
@@ -96,13 +99,13 @@ def _joined(federation: Federation, own: list[np.ndarray], client: int, metrics:
 
 
 def _drawn(federation: Federation, purpose: str, client: int, rows: np.ndarray, size: int) -> np.ndarray:
-    """Return `size` of some rows, sorted: a client's draw, the same in every round and for all methods."""
+    """Return `size` of some rows, sorted, drawn for a client: the same in every round and for all methods."""
     generator = random.generator(federation.data_seed, purpose, int(federation.keys[client]))
     return np.sort(generator.permutation(rows)[:size])
 
 
 def cover(found: Targets) -> list[np.ndarray]:
-    """For each client the rows, sorted, that have all its targets' rows: one pass over them serves every target."""
+    """Return for each client the union of all its targets' rows, sorted: one pass over it serves every target."""
     if "all" in found and "validation" not in found and all(rows is found["all"][0] for rows in found["all"]):
         return found["all"]
     return [np.unique(np.concatenate(rows)) for rows in zip(*found.values(), strict=True)]
@@ -118,9 +121,10 @@ def score(
     large: int,
     known: dict[str, Scores] | None = None,
 ) -> dict[str, Scores]:
-    """Scores by target of clients' models: pairs (client, w [P]), in the order of clients.
+    """Return by target the scores of clients' models.
 
-    known: scores that clients without a pair keep; where there are none, they have no samples.
+    models: pairs (client, w [P]), in the order of clients. found: the targets. large: batch size.
+    known: the scores of clients without a pair; None: they count as clients without samples.
     """
     if known is None:
         known = dict.fromkeys(found, Scores(*(np.full(federation.clients, value) for value in NOTHING)))
@@ -139,9 +143,9 @@ def score(
 
 
 def _tally(y: np.ndarray, seen: np.ndarray, loss: np.ndarray, classes: int) -> tuple[float, float, float, float]:
-    """(n, correct, loss, F1) of predictions `seen` of classes y. All [n].
+    """Return (n, correct, loss, F1) of predictions `seen` [n] of labels y [n] with cross-entropies `loss` [n].
 
-    Macro F1: the mean over classes of 2 TP / (2 TP + FP + FN). A class neither there nor predicted is left out.
+    Macro F1 is the mean over classes of 2 TP / (2 TP + FP + FN). A class neither present nor predicted is left out.
     """
     if not len(y):
         return NOTHING
@@ -151,18 +155,22 @@ def _tally(y: np.ndarray, seen: np.ndarray, loss: np.ndarray, classes: int) -> t
 
 
 class _Group(NamedTuple):
-    """Clients in a row whose models are scored on the very same rows."""
+    """Consecutive clients whose models are scored on the same rows."""
 
     rows: np.ndarray
     clients: list[tuple[int, int]]  # (client, key of its model)
-    models: dict[int, tuple[int, Tensor]]  # by key: (a client that has it, w); each is scored once
+    models: dict[int, tuple[int, Tensor]]  # key -> (a client that has the model, w); each is scored once
 
 
 def _groups(models: Iterable[tuple[int, Tensor]], rows: list[np.ndarray], apart: bool) -> Iterator[_Group]:
-    """Up to TOGETHER different models each. apart: clients with one and the same model score it differently."""
+    """Yield groups of up to TOGETHER different models.
+
+    apart: clients that share a model score it differently, since batch norm is calibrated on each client's data.
+    """
     group: _Group | None = None
     for client, w in models:
-        key = client if apart else w.data_ptr()  # of tensors that are alive at the same time
+        # The address identifies a model among those of a group, which are alive at the same time.
+        key = client if apart else w.data_ptr()
         full = group is not None and len(group.models) == TOGETHER and key not in group.models
         if group is not None and (full or rows[client] is not group.rows):
             yield group
@@ -178,10 +186,10 @@ def _groups(models: Iterable[tuple[int, Tensor]], rows: list[np.ndarray], apart:
 def _outputs(
     task: Task, logits: Logits, group: _Group, federation: Federation, large: int
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """(predicted class, cross-entropy) of each model on each row: by key, both [rows].
+    """Return by key of a model (predicted class, cross-entropy) on each of the group's rows, both [rows].
 
-    Rows are converted once for all models, in blocks of many batches, and a model takes a whole block while its weights
-    are in the cache.
+    Rows are converted once for all models, in blocks of many batches. A model takes a whole block while its weights are
+    in the processor's cache.
     """
     stats = {
         key: _calibrate(task, w, federation, client, large) if task.calibrated else None
@@ -202,8 +210,9 @@ def _outputs(
 
 
 def _calibrate(task: Task, w: Tensor, federation: Federation, client: int, large: int) -> Stats:
-    """Batch norm's statistics for one model on one client's training data, in batches that are drawn: datasets may be
-    sorted by class. Nothing of it is kept.
+    """Return batch norm's statistics of one model on one client's training data.
+
+    The batches are drawn, since datasets may be sorted by class. The statistics are computed anew in each evaluation.
     """
     stats: Stats = {}
     generator = random.generator(federation.seed, "calibration", int(federation.keys[client]))

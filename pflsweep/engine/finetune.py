@@ -1,4 +1,4 @@
-"""New clients, who took part in no round, fine-tune the model that the others have learnt together.
+"""Fine-tuning for new clients: clients that took part in no round fine-tune the global model.
 
 J. Luo, M. Mendieta, C. Chen and S. Wu, "PGFed: Personalize Each Client's Global Objective for Federated Learning",
 ICCV 2023, https://arxiv.org/abs/2212.01448, section 5.4.
@@ -18,7 +18,10 @@ from pflsweep.ops.vmap import only
 def fine_tune(
     task: Task, new: Federation, w: Tensor, opt: Sgd, *, epochs: int, batch: int, large: int, lr: float
 ) -> list[Scores]:
-    """Scores on the new clients' test rows of w [P] itself, and after each epoch that a client trains it alone."""
+    """Return the scores on the new clients' test rows of the model w [P], before and after each epoch.
+
+    Each client trains a copy of w on its own training rows. batch, large: batch sizes in training and in evaluation.
+    """
     w = w.to(new.device, new.dtype)
     models = [w.clone() for _ in range(new.clients)]
     states = [torch.zeros_like(w) if opt.momentum else w.new_zeros(0) for _ in models]

@@ -1,4 +1,4 @@
-"""A simulation: the rounds of one method in one federation, as an iterator that can be stopped and continued."""
+"""The simulation: the rounds of one method in one federation, as an iterator that can be stopped and continued."""
 
 import math
 from collections.abc import Iterator
@@ -24,75 +24,75 @@ from pflsweep.ops import random
 from pflsweep.ops.memory import keep_freed
 from pflsweep.ops.vmap import leaves, rebuilt
 
-BLOCKS = 4  # of clients for each worker that evaluates: so many that all end at about the same time
+BLOCKS = 4  # blocks of clients for each worker in an evaluation; several, so that all end at about the same time
 _UNSPENT = Spent(torch.tensor(0), torch.tensor(0.0, dtype=torch.float64), torch.tensor(0), torch.tensor(0))
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a federation trains, whatever the method."""
+    """The options of training that do not depend on the method."""
 
     rounds: int  # T
     participation: float  # share of the clients that is sampled in a round
     weights: str  # aggregation weights: "share" n_i / sum of the cohort's n, or "uniform"
-    epochs: int  # E; the method holds it too, here it serves the estimate of the time
-    batch: int
+    epochs: int  # E; the method has it too, here it serves to estimate times
+    batch: int  # samples in a batch of local training
     lr: float
     lr_decay: float  # lr of round t is lr * lr_decay ** (t - 1)
     eval_every: int  # rounds between evaluations; the last round is always evaluated
     eval_batch: int  # batch size where no gradient step depends on it
     chunk: int  # clients that run at once
-    optimiser_state: str = "fresh"  # with which a client's turn begins: "fresh", or "kept" from its last turn
-    workers: int = 1  # processes that train and evaluate clients at once
+    optimiser_state: str = "fresh"  # at the start of a client's turn: "fresh", or "kept" from its last turn
+    workers: int = 1  # processes that train and evaluate clients in parallel
     batching: Batching = DEFAULT  # how local epochs are cut into batches
-    sampling: str = "uniform"  # "fixed": the first round's cohort in all of them
-    first_round: str = "cohort"  # whom it trains: "cohort", or "all" clients
-    lr_of: str = "round"  # a client's lr: the "round"'s, or that of the round after its "last_turn"
+    sampling: str = "uniform"  # how cohorts are drawn, as train.sampling; "fixed": the first round's cohort in all
+    first_round: str = "cohort"  # clients that the first round trains: its "cohort", or "all"
+    lr_of: str = "round"  # a client's learning rate: the "round"'s, or that of the round after its "last_turn"
 
     def cohort(self, clients: int) -> int:
-        """M = floor(N * participation), at least one (PGFed: 25 clients at 25% are 6)."""
+        """Return M = floor(N * participation), at least 1 (PGFed: 25 clients at 25% are 6)."""
         return max(1, int(clients * self.participation + 1e-9))
 
     @property
     def own_rates(self) -> bool:
-        """Whether clients' learning rates differ in a round."""
+        """Whether the clients of a round may have different learning rates."""
         return self.lr_of == "last_turn" and self.lr_decay != 1 and self.participation < 1
 
     def batches(self, rows: int) -> int:
-        """Return how many batches a client with so many training rows takes in a turn of one pass a sample."""
+        """Return the number of batches in the turn of a client with so many training rows."""
         steps = self.batching.steps
         return self.epochs * math.ceil(rows / self.batch) if steps is None else steps
 
     def samples(self, rows: int) -> int:
-        """Return how many samples these batches hold, each of them full where a client has enough."""
+        """Return the number of samples in these batches."""
         steps = self.batching.steps
         return self.epochs * rows if steps is None else steps * min(rows, self.batch)
 
 
 class Privacy(NamedTuple):
-    """What private training has cost, as epsilon."""
+    """The privacy cost of training, as epsilon."""
 
-    composed: Tensor  # [K] over all rounds so far, of the clients that have trained
+    composed: Tensor  # [K] over all rounds so far, of the K clients that have trained
     round: Tensor  # [M] of this round alone, of its cohort
 
 
 class Result(NamedTuple):
-    """What one round leaves behind."""
+    """The results of one round."""
 
     round: int
-    ids: Tensor  # [M] the cohort
+    ids: Tensor  # [M] clients of the cohort
     lr: float
     images: int  # samples in the batches that were trained on
     seconds: float  # of training: send, start, fit, finish, aggregate
     eval_seconds: float
     traffic: Traffic
-    scores: dict[str, Scores]  # as of Simulation.evaluate; empty where the round is not evaluated
-    shown: dict[str, Tensor]  # the method's own scalars and matrices
-    privacy: Privacy | None  # where training is private
+    scores: dict[str, Scores]  # what Simulation.evaluate returns; empty where the round is not evaluated
+    shown: dict[str, Tensor]  # scalars and matrices that the method shows
+    privacy: Privacy | None  # None where training is not private
 
 
 class Simulation:
-    """One method in one federation. `run` yields a Result a round; `state` and `load` are what a checkpoint holds."""
+    """One method in one federation. `run` yields the Result of each round; checkpoints use `state` and `load`."""
 
     def __init__(
         self,
@@ -117,22 +117,22 @@ class Simulation:
         self.spent = Spent(*(part.expand(federation.clients).clone() for part in _UNSPENT))  # [N] all rounds so far
         self.workers = Workers(schedule.workers)
         self.chunks = Chunks(schedule.chunk)
-        self.trained: Tensor | None = None  # [N, P] of clients that had a turn, where `trained` is asked for
-        self.stale: Tensor | None = None  # [N, Q] personal models as the last turns left them, where these are scored
-        self.round = 0  # rounds done
+        self.trained: Tensor | None = None  # [N, P] models after local training, with metrics.trained
+        self.stale: Tensor | None = None  # [N, Q] personal models of the last turns, with metrics.personal=stale
+        self.round = 0  # rounds that are done
 
     @property
     def cohort_size(self) -> int:
-        """M"""
+        """M, the number of clients in a round."""
         return self.schedule.cohort(self.federation.clients)
 
     def run(self) -> Iterator[Result]:
-        """The rounds that are still to do."""
+        """Run the rounds that are still to do, and yield the result of each."""
         while self.round < self.schedule.rounds:
             yield self._next()
 
     def state(self) -> dict[str, Any]:
-        """Tensors and numbers only: what `load` needs to go on exactly here."""
+        """Return what `load` needs to continue exactly here: tensors and numbers only."""
         return {
             "round": self.round,
             "last": self.last.clone(),
@@ -145,20 +145,22 @@ class Simulation:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        device = self.federation.device  # it may be another than that which wrote the state
+        """Continue from what `state` returned, which may have been on another device."""
+        device = self.federation.device
         self.server = rebuilt(self.server, (leaf.to(device) for leaf in state["server"]))
         self.workers = Workers(self.schedule.workers)
         self.clients.load(state["clients"])
-        if self.optimisers is not None and "optimisers" in state:  # without momentum one of "fresh" serves as well
+        # Without momentum "kept" and "fresh" are one trial, so that its checkpoint may lack optimiser states.
+        if self.optimisers is not None and "optimisers" in state:
             self.optimisers.load(state["optimisers"], device)
         self.round, self.last = state["round"], state["last"].clone()
         spent = [part.clone() for part in state["spent"]]
-        self.spent = Spent(*spent, *self.spent[len(spent) :])  # older checkpoints count no turns, and need none
+        self.spent = Spent(*spent, *self.spent[len(spent) :])  # older checkpoints lack `turns`, and need none
         self.trained = state["trained"].to(device, copy=True) if "trained" in state else None
         self.stale = state["stale"].to(device, copy=True) if "stale" in state else None
 
     def personal_models(self, ids: Tensor | None = None) -> Iterator[Tensor]:
-        """The personalised models [P] of some clients, in order; of all where none are named."""
+        """Yield the personalised models [P] of some clients, in order. ids: None: of all clients."""
         everybody = torch.arange(self.federation.clients) if ids is None else ids
         if self.stale is not None:
             yield from self.stale[everybody.to(self.stale.device)]
@@ -167,7 +169,7 @@ class Simulation:
             yield from models
 
     def _personal(self, ids: Tensor, server: Any) -> Iterator[tuple[slice, Tensor]]:
-        """Yield some clients' personalised models [C, Q], with the shared parts of `server`, chunk by chunk."""
+        """Yield (chunk, personalised models [C, Q]) of some clients, with the shared parts of `server`."""
 
         def one(cut: slice) -> Tensor:
             some = ids[cut]
@@ -177,19 +179,20 @@ class Simulation:
         return self.chunks.over(len(ids), one)
 
     def global_model(self) -> Tensor | None:
-        """The global model [P], where the method has one."""
+        """Return the global model [P]; None where the method has none."""
         return self.verbs.global_model(self.server)
 
     def next_turn(self, ids: Tensor) -> tuple[Given, ClientData]:
-        """What some clients work with in the round to come, as if they were in its cohort."""
+        """Return the inputs and the data of some clients in the next round, as if they were its cohort."""
         turn = self._turn(ids, self.round + 1)
         labels = self.federation.labels.to(turn.ids.device)[turn.ids]
         given = Given(self.verbs.send(self.server, turn), self.clients.get(ids), turn, labels)
         return given, self._data(ids, self.round + 1, "train")
 
     def evaluate(self, split: str | None = None) -> dict[str, Scores]:
-        """All clients' scores, by view on the client's own rows and by view_target on others; malicious ones count
-        nowhere, nor others that `metrics` leaves out. split: None is the one that `metrics` names.
+        """Return all clients' scores: by view those on the client's own rows, and by view_target those on others.
+
+        Malicious clients and those that `metrics` leaves out have no samples in them. split: None: that of `metrics`.
         """
         split = split or self.metrics.rows
         found = targets(self.federation, split, self.metrics)
@@ -204,8 +207,10 @@ class Simulation:
         return {view: without(scores, left_out.numpy()) for view, scores in views.items()}
 
     def _blocks(self, found: Targets) -> tuple[list[Tensor], list[float]]:
-        """The clients as they are evaluated, in blocks of whole chunks, and how many rows each block is scored on: a
-        block without workers, else some for each. Where all clients have the same rows one: they share each batch.
+        """Return the clients in blocks of whole chunks, a job of evaluation each, and how many rows each is scored on.
+
+        There is one block without workers, and several for each worker otherwise. Where all clients are scored on the
+        same rows it is one for each worker, since the clients of a block share the work of preparing batches.
         """
         everybody, chunk = torch.arange(self.federation.clients), self.schedule.chunk
         shared = "all" in found and self.metrics.all_size == "union"
@@ -215,17 +220,19 @@ class Simulation:
         return blocks, [float(sum(1 + len(rows[i]) for rows in found.values() for i in block)) for block in blocks]
 
     def _scores(self, ids: Tensor, found: Targets) -> dict[str, Scores]:
-        """Some clients' scores, [C], by view and target as in `evaluate`."""
+        """Return the scores [C] of some clients, by view and target as in `evaluate`."""
         large, fed, who = self.schedule.eval_batch, self.federation, ids.tolist()
         common, plain = self.global_model(), getattr(self.verbs.logits, "__func__", None) is Method.logits
         views: dict[str, dict[str, Scores]] = {}
         if common is not None:
             views["global"] = score(self.task, self.task.logits, ((i, common) for i in who), fed, found, large)
-        known = views.get("global") if plain else None  # of clients whose model is the very same tensor
+        # A client whose personal model is the very tensor of the global model has the global model's scores.
+        known = views.get("global") if plain else None
         own = zip(who, self.personal_models(ids), strict=True)
         others = ((i, w) for i, w in own if known is None or common is None or w.data_ptr() != common.data_ptr())
         views["personal"] = score(self.task, self.verbs.logits, others, fed, found, large, known)
-        if self.trained is not None:  # a client without a turn has its personal model
+        # A client that has had no turn is scored with its personal model.
+        if self.trained is not None:
             local = ((i, self.trained[i]) for i in who if self.last[i] >= 0)
             views["trained"] = score(self.task, self.task.logits, local, fed, found, large, views["personal"])
         return {
@@ -235,6 +242,7 @@ class Simulation:
         }
 
     def _next(self) -> Result:
+        """Run the next round and evaluate it if it is due."""
         began = perf_counter()
         self.round += 1
         everybody = self.round == 1 and self.schedule.first_round == "all"
@@ -255,9 +263,9 @@ class Simulation:
             self._keep_personal(ids, received)
         if self.metrics.trained:
             self._keep(ids, getattr(done.up, "w", None))
-        done = done._replace(up=None)  # its memory is the next round's, or evaluation's
+        done = done._replace(up=None)  # frees its memory for the evaluation
         if self.federation.device.type == "cuda":
-            torch.cuda.synchronize()  # else the clock is read before the work is done
+            torch.cuda.synchronize()  # kernels run asynchronously: without it the time of training would be too short
         trained = perf_counter()
         due = self.round % self.schedule.eval_every == 0 or self.round == self.schedule.rounds
         scores = self.evaluate() if due else {}
@@ -267,7 +275,7 @@ class Simulation:
         )  # fmt: skip
 
     def _keep(self, ids: Tensor, w: Tensor | None) -> None:
-        """The local models of a cohort as they left training: `w` of what it sent, where a method sends whole ones."""
+        """Keep the models of a cohort after local training. w: what it sent; other shapes than [M, P] are not kept."""
         if w is None or w.shape != (len(ids), self.task.size):
             return
         if self.trained is None:
@@ -275,14 +283,14 @@ class Simulation:
         self.trained[ids.to(w.device)] = w
 
     def _keep_personal(self, ids: Tensor, server: Any) -> None:
-        """Keep some clients' personalised models as they are now, with the shared parts of `server`."""
+        """Keep the present personalised models of some clients, with the shared parts of `server`."""
         for cut, models in self._personal(ids, server):
             if self.stale is None:
                 self.stale = models.new_empty(self.federation.clients, models.shape[1])
             self.stale[ids[cut].to(self.stale.device)] = models
 
     def _spend(self, ids: Tensor, new: Spent) -> Privacy | None:
-        """Keep account of the cohort's private training."""
+        """Add the cohort's private training to its clients' accounts. Return its cost, or None without privacy."""
         if self.verbs.epsilon is None:
             return None
         self.spent.steps[ids] += new.steps
@@ -293,7 +301,7 @@ class Simulation:
         return Privacy(self.verbs.epsilon(Spent(*(part[trained] for part in self.spent))), self.verbs.epsilon(new))
 
     def _turn(self, ids: Tensor, round: int | None = None) -> Turn:
-        """round: None is the one that is under way, or done."""
+        """Return a round as some clients see it. round: None: the present one, under way or done."""
         round = self.round if round is None else round
         n = self.federation.sizes[ids]
         weight = n.double() if self.schedule.weights == "share" else torch.ones(len(ids), dtype=torch.float64)
@@ -312,16 +320,19 @@ class Simulation:
         )
 
     def _lr(self, round: int) -> float:
-        """The learning rate of a round."""
+        """Return the learning rate of a round."""
         return self.schedule.lr * self.schedule.lr_decay ** max(round - 1, 0)
 
     def _own_lrs(self, ids: Tensor) -> Any:
-        """[C] Each client's learning rate: that of the round after its last turn, which is this one where it was there
-        in the round before; the first round's before any.
+        """Return each client's learning rate [C] with train.lr_of=last_turn: that of the round after its last turn.
+
+        For a client that was in the previous round this is the present round's; before a client's first turn it is the
+        first round's.
         """
         return torch.tensor([self._lr(last + 1) for last in self.last[ids].tolist()], dtype=torch.float64)
 
     def _data(self, ids: Tensor, round: int, purpose: str) -> ClientData:
+        """Return the data of some clients in a round. purpose: separates the draws of training from others."""
         batch, large = self.schedule.batch, self.schedule.eval_batch
         return ClientData.of(
             self.federation, ids.tolist(), round,

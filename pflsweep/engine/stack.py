@@ -1,8 +1,9 @@
-"""Stacked trials: each runs as it always does, in a thread of its own, but they wait for one another where they come to
-`fit`, and one fit trains the clients of all.
+"""Stacked trials: several trials whose clients are trained by one call of `fit`.
 
-What differs among them is each client's own: its data by the seed, the learning rate in its turn, and a method's floats
-inside @per_client. A method that reads such a float elsewhere cannot be stacked; its trials are trained one by one.
+Each trial runs in a thread of its own. At `fit` the threads wait for one another, and one fit trains the clients of all
+trials. Values in which the trials differ become per-client values: the data (by seed), the learning rate in Turn, and
+floats among a method's hyperparameters, inside @per_client. A method that reads such a float elsewhere cannot be
+stacked; its trials are then trained one by one.
 """
 
 import threading
@@ -26,12 +27,12 @@ T = TypeVar("T")
 
 
 class NotStackable(Exception):  # noqa: N818 (no error)
-    """Some trials' clients cannot be trained at once."""
+    """Raised where the clients of several trials cannot be trained at once."""
 
 
 @dataclass
 class _Fit:
-    """One trial's call of `fit`, and what became of it."""
+    """One trial's call of `fit`, and its result: the trained work, or an error."""
 
     seat: int
     verbs: Verbs  # the trial's own
@@ -42,6 +43,7 @@ class _Fit:
     error: BaseException | None = None
 
     def by_itself(self) -> None:
+        """Train this trial's clients alone."""
         try:
             self.work = self.verbs.fit(self.given, self.data, self.work)
         except BaseException as error:
@@ -49,20 +51,20 @@ class _Fit:
 
 
 class Stack:
-    """The trials that train at once, `size` in the beginning.
+    """The trials that train at once. size: their number at the beginning.
 
-    refused: why some of their clients were not trained at once; "" as long as all were.
+    refused: why clients of different trials were not trained at once; "" as long as they were.
     """
 
     def __init__(self, trials: int) -> None:
         self.size = self._trials = trials
         self._asked: list[_Fit] = []
         self._changed = threading.Condition()
-        self._most = trials  # that fit into memory at once
+        self._most = trials  # trials whose clients fit into memory at once
         self.refused = ""
 
     def trained(self, fit: _Fit) -> Any:
-        """The work of a trial's clients after the fit of all, for which it waits. Raises what its own fit raises."""
+        """Wait for the fits of all trials, and return this trial's trained work. Raises what its own fit raises."""
         with self._changed:
             self._asked.append(fit)
             self._train_if_all_are_here()
@@ -73,22 +75,25 @@ class Stack:
         try:
             raise error
         finally:
-            del error  # else this frame and its traceback would keep each other, and the memory of what failed
+            # Without this the frame and its traceback would refer to each other and keep the memory of what failed.
+            del error
 
     def leave(self) -> None:
-        """One trial is over: the others wait for it no more."""
+        """Note that a trial is over, so that the others no longer wait for it."""
         with self._changed:
             self._trials -= 1
             self._train_if_all_are_here()
 
     def _train_if_all_are_here(self) -> None:
+        """Train the clients of all trials once each of them has called `fit`. The caller holds the lock."""
         if not self._asked or len(self._asked) < self._trials:
             return
-        asked, self._asked = sorted(self._asked, key=lambda fit: fit.seat), []  # not in the threads' order
+        # Sorted by trial: the order in which threads arrive must not change numbers.
+        asked, self._asked = sorted(self._asked, key=lambda fit: fit.seat), []
         try:
             for alike in _sorted(asked):
                 self._train(alike)
-        except BaseException as error:  # nobody goes on untrained
+        except BaseException as error:  # given to every trial, so that none continues with untrained work
             for fit in asked:
                 fit.error = fit.error or error
         finally:
@@ -97,7 +102,7 @@ class Stack:
             self._changed.notify_all()
 
     def _train(self, fits: list[_Fit]) -> None:
-        """At once, in halves where memory is too small for all, one by one where that cannot be."""
+        """Train fits at once; in halves where memory is too small, and one by one where they cannot be stacked."""
         if len(fits) > self._most:
             middle = (len(fits) + 1) // 2
             self._train(fits[:middle])
@@ -109,9 +114,10 @@ class Stack:
                 return
             except torch.OutOfMemoryError:
                 self._most = len(fits) // 2
-            except Exception as error:  # whose fault it was each trial's own fit will show
+            except Exception as error:  # if a trial itself is at fault, its own fit below raises the same
                 self.refused = f"{type(error).__name__}: {error}"
-        if self._most < len(fits):  # outside of `except`, which keeps the memory of what failed
+        # Outside of `except`, which would keep the memory of what failed.
+        if self._most < len(fits):
             self._train(fits)
             return
         for fit in fits:
@@ -125,8 +131,10 @@ class Seat(NamedTuple):
     number: int
 
     def take(self, simulation: Simulation) -> None:
-        """Its fits become common ones, but for private training, which counts what each client spends. It trains in
-        this process: forks are for one of a single thread.
+        """Make a simulation train in the stack.
+
+        Private training is not stacked, since it counts what each client spends. The simulation trains in this process,
+        without workers: a process of several threads must not fork.
         """
         verbs = simulation.verbs
         simulation.schedule, simulation.workers = replace(simulation.schedule, workers=1), Workers(1)
@@ -140,7 +148,7 @@ class Seat(NamedTuple):
 
 
 def _sorted(fits: list[_Fit]) -> list[list[_Fit]]:
-    """In groups whose trees are alike: trials may be in different rounds."""
+    """Return fits in groups whose trees can be joined: trials may be in different rounds."""
     groups: list[tuple[Any, list[_Fit]]] = []
     for fit in fits:
         like = _like(fit)
@@ -154,17 +162,18 @@ def _sorted(fits: list[_Fit]) -> list[list[_Fit]]:
 
 
 def _like(fit: _Fit) -> Any:
-    """What fits have in common whose trees can be joined: all but numbers with a point."""
+    """Return what has to be equal in fits whose trees are joined: everything but the values of floats."""
     return outline((fit.given, fit.work), lambda leaf: float if isinstance(leaf, float) else leaf)
 
 
 def _at_once(fits: list[_Fit]) -> None:
-    """One fit of all clients. Raises NotStackable, or what a method raises that cannot be stacked."""
+    """Train the clients of all fits at once. Raises NotStackable, or what a method raises that cannot be stacked."""
     counts = [len(fit.given.turn.ids) for fit in fits]
-    like = next(leaf for leaf in leaves(fits[0].work) if leaf.is_floating_point())  # weights, not what counts steps
+    # The first tensor of floats has the type and the device of weights; one of integers may count steps.
+    like = next(leaf for leaf in leaves(fits[0].work) if leaf.is_floating_point())
 
     def each_own(values: Sequence[float]) -> Tensor:
-        """[C] A trial's value for each of its clients."""
+        """Return [C]: for each client the value of its trial."""
         own = [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
         return torch.tensor(own, dtype=torch.float64).to(like)
 
@@ -183,6 +192,7 @@ def _at_once(fits: list[_Fit]) -> None:
 
 
 def _concatenated(trees: list[Any], each_own: Callable) -> Any:
+    """Return trees joined along the clients. each_own: makes a tensor [C] of floats that differ among the trees."""
     first = trees[0]
     if isinstance(first, Tensor):
         return torch.cat(trees)
@@ -195,7 +205,10 @@ def _concatenated(trees: list[Any], each_own: Callable) -> Any:
 
 
 def _several(owners: list[Any], each_own: Callable) -> Any:
-    """A method, or plug-in, whose floats are those of several. Raises NotStackable where they differ in more."""
+    """Return one method or plug-in for several, with tensors [C] in place of floats in which they differ.
+
+    Raises NotStackable where they differ in anything but floats.
+    """
     first, numbers = owners[0], {}
     for name in [*hyperparameters(type(first)), "opt", "epochs"]:
         values = [getattr(owner, name, None) for owner in owners]
@@ -208,14 +221,17 @@ def _several(owners: list[Any], each_own: Callable) -> Any:
 
 
 def _without_frames(error: BaseException) -> BaseException:
-    """The error with its traceback as a note: the frames would keep a trial's models until the last one has ended."""
+    """Return an error with its traceback as a note: its frames would keep a trial's models until all trials end."""
     error.add_note(traceback.format_exc())
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 
 
 def at_once(trials: Sequence[Callable[[Seat], T]]) -> tuple[list[T | BaseException], Stack]:
-    """Each trial in a thread of its own, given its seat: what each has returned or raised, and the stack it was in."""
+    """Run trials as one stack, each in a thread of its own, and return their results and the stack.
+
+    trials: functions that are called with their seat. A result is what the function has returned or raised.
+    """
     stack = Stack(len(trials))
     ended: list[Any] = [None] * len(trials)
     device = torch.cuda.current_device() if torch.cuda.is_available() else None
@@ -223,7 +239,7 @@ def at_once(trials: Sequence[Callable[[Seat], T]]) -> tuple[list[T | BaseExcepti
     def run(k: int) -> None:
         try:
             if device is not None:
-                torch.cuda.set_device(device)  # a thread has its own
+                torch.cuda.set_device(device)  # each thread has a current device of its own
             ended[k] = trials[k](Seat(stack, k))
         except BaseException as error:
             ended[k] = _without_frames(error)

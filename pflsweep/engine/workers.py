@@ -1,7 +1,8 @@
-"""Jobs in several processes of one thread each: this one, and workers, forks of it made for one map and ended with it.
+"""Parallel jobs in several processes of one thread each: this process, and worker processes forked from it.
 
-So a worker sees all that this process holds, as it is when the map begins, and nothing has to be sent to it. What it
-writes stays its own, but for its answer and for what it puts into memory that forks share (see memory.py).
+Workers are forked for one map and end with it. So a worker sees everything that this process holds when the map begins,
+and nothing has to be sent to it. What it writes is not seen here, except for its answers and for what it puts into
+memory that forks share (see ops/memory.py).
 """
 
 import ctypes
@@ -27,46 +28,49 @@ import torch
 from pflsweep.ops import memory
 from pflsweep.util.errors import UserError
 
-MARGIN = 2.0  # forks have to save so many times the seconds that they take
-_PR_SET_PDEATHSIG = 1  # of prctl.h
-_NUMBER = 4  # bytes
+MARGIN = 2.0  # workers have to save this many times the seconds that forking them takes
+_PR_SET_PDEATHSIG = 1  # constant of prctl.h: the signal that a process gets when its parent dies
+_NUMBER = 4  # bytes of a job's number in the pipe
 
 
 def available() -> int:
-    """This machine's cores, those that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def possible(device: torch.device) -> bool:
-    """Whether work on this device can go to forks. Where PyTorch sees a GPU its autograd has threads for it, and a fork
-    of such a process cannot compute gradients.
+    """Return whether work on this device can run in forks: on Linux, on a CPU, where PyTorch sees no GPU.
+
+    Where it sees one, its autograd has threads for it, and a fork of such a process cannot compute gradients.
     """
     return sys.platform == "linux" and device.type == "cpu" and not torch.cuda.is_available()
 
 
 class Workers:
-    """Up to `count` processes for each map, this one among them. It knows from the maps before what each kind of work
-    takes, and forking.
+    """Up to `count` processes for each map, this one included.
 
-    pool: of memory for their answers. seen: by kind, what a caller remembers of these.
+    It measures how long each kind of work and forking take, and forks only where that saves time.
+    pool: shared memory for answers. seen: by kind, what a caller remembers of the answers' shapes.
     """
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.pool = memory.Pool()
         self.seen: dict[str, Any] = {}
-        self._pace: dict[str, float] = {}  # by kind, seconds for a cost of 1 in one process
-        self._forking = 0.01  # seconds to make a worker: a guess until the first ones
-        self._done: list[int] = []  # pids of workers that the system may still be taking apart
+        self._pace: dict[str, float] = {}  # by kind, seconds that a cost of 1 takes in one process
+        self._forking = 0.01  # seconds to fork a worker: a guess until the first one is forked
+        self._done: list[int] = []  # pids of workers that have ended but may not be reaped yet
         weakref.finalize(self, _reap, self._done).atexit = False
 
     def map(self, kind: str, costs: list[float], do: Callable[[int], Any]) -> Iterator[tuple[int, Any]]:
-        """(k, do(k)) for every k, as they are done. What costs[k] measures is up to the kind of work.
+        """Yield (k, do(k)) for every k, as jobs are done.
 
-        The very first job of a kind is done here and shows what the others will take; where forking takes too much of
-        what it saves, they are done here too. An exception of do's is raised, with the worker's traceback as a note.
+        costs: the relative cost of each job, in any unit that the kind of work keeps. The very first job of a kind runs
+        in this process and shows what the others will take. Where forking would take too much of the time that it
+        saves, all run here. An exception in a worker is raised here, with the worker's traceback as a note.
         """
-        jobs = sorted(range(len(costs)), key=lambda k: -costs[k])  # the largest first: all are done at the same time
+        # The largest jobs first, so that all processes end at about the same time.
+        jobs = sorted(range(len(costs)), key=lambda k: -costs[k])
         if kind not in self._pace:
             began = perf_counter()
             yield jobs[0], do(jobs[0])
@@ -82,8 +86,9 @@ class Workers:
             self._pace[kind] = working * count / total
 
     def _forked(self, jobs: list[int], do: Callable[[int], Any], count: int) -> Iterator[tuple[int, Any]]:
-        """By `count` processes, of which this is one. Each of the others begins with a job of its own; then all take
-        what is left.
+        """Yield (k, do(k)) of jobs done by `count` processes, this one included.
+
+        Each worker begins with a job that is assigned to it. Then all take what is left from a shared queue.
         """
         _reap(self._done)
         left = _Queue(jobs[count - 1 :])
@@ -106,7 +111,7 @@ class Workers:
         finally:
             for pipe, pid in pids.items():
                 if pipe in busy:
-                    os.kill(pid, signal.SIGKILL)  # it holds nothing of worth
+                    os.kill(pid, signal.SIGKILL)  # its answers are no longer wanted, and it has nothing to save
                 pipe.close()
             self._done.extend(pids.values())
             if busy:
@@ -115,24 +120,25 @@ class Workers:
 
 
 def _reap(pids: list[int]) -> None:
-    """Wait until these workers are gone: to free its memory takes one longer than to make it."""
+    """Wait until these workers are gone. It is called late, since the system takes long to free a fork's memory."""
     while pids:
-        with suppress(ChildProcessError):  # somebody's fork of this process has their pids, too
+        # A fork of this process that the user's code made has a copy of the list, but not these children.
+        with suppress(ChildProcessError):
             os.waitpid(pids.pop(), 0)
 
 
 class _Queue:
-    """Jobs of which each is taken once, by whichever process asks first: their numbers are in a pipe that forks share,
-    and to read one is to have it.
-    """
+    """A queue of jobs that processes share. Job numbers are in a pipe, and a process takes one by reading it."""
 
     def __init__(self, jobs: list[int]) -> None:
-        turns = min(len(jobs), select.PIPE_BUF // _NUMBER)  # so many always fit: of more jobs, a turn is several
+        # So many numbers always fit into a pipe. With more jobs than that, a number stands for several.
+        turns = min(len(jobs), select.PIPE_BUF // _NUMBER)
         self._turns = [jobs[k::turns] for k in range(turns)]
         self._numbers, into = os.pipe()
         os.write(into, b"".join(k.to_bytes(_NUMBER, "little") for k in range(turns)))
         os.close(into)
-        os.set_blocking(self._numbers, False)  # all are there; a fork made elsewhere meanwhile may keep `into` open
+        # An empty pipe must not block: a fork made elsewhere meanwhile may keep `into` open.
+        os.set_blocking(self._numbers, False)
 
     def __iter__(self) -> Iterator[int]:
         with suppress(BlockingIOError):
@@ -144,8 +150,9 @@ class _Queue:
 
 
 def _arrived(busy: set[Connection], pids: dict[Connection, int], timeout: float | None) -> Iterator[tuple[int, Any]]:
-    """The answers that are there, at least one unless `timeout` seconds pass before. Workers that are done leave
-    `busy`.
+    """Yield the answers that have arrived. Wait `timeout` seconds for the first one; None: without limit.
+
+    Workers that are done are removed from `busy`.
     """
     while busy and (ready := wait(list(busy), timeout)):
         for pipe in [each for each in busy if each in ready]:
@@ -158,7 +165,10 @@ def _arrived(busy: set[Connection], pids: dict[Connection, int], timeout: float 
 
 
 def _received(pipe: Connection, pids: dict[Connection, int]) -> tuple[int, Any] | None:
-    """(k, answer) from a worker, or None where it is done. Raises what `do` has raised; UserError where it is dead."""
+    """Return (k, answer) from a worker, or None where it is done.
+
+    Raises what `do` has raised, and UserError where the worker has died.
+    """
     try:
         message = pickle.loads(pipe.recv_bytes())
     except (EOFError, OSError):
@@ -178,9 +188,9 @@ def _received(pipe: Connection, pids: dict[Connection, int]) -> tuple[int, Any] 
 
 
 def _fork(jobs: Iterable[int], do: Callable[[int], Any], pipes: list[Connection]) -> tuple[Connection, int]:
-    """A worker for jobs: (our end of its pipe, its pid). pipes: our ends of the others'."""
+    """Fork a worker for jobs, and return our end of its pipe and its pid. pipes: our ends of the other workers'."""
     ours, theirs = Pipe()
-    sys.stdout.flush()  # else it would be printed twice
+    sys.stdout.flush()  # a fork has a copy of what is buffered and would print it again
     sys.stderr.flush()
     libc, parent = ctypes.CDLL(None), os.getpid()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -200,14 +210,14 @@ def _work(
     jobs: Iterable[int], do: Callable[[int], Any], pipe: Connection, pipes: list[Connection], libc: ctypes.CDLL,
     parent: int,
 ) -> NoReturn:  # fmt: skip
-    """What a worker does until it is done or killed, or its parent is gone: in any case it ends at once."""
+    """Run jobs in a worker and send their answers. Ends the process: when all are done, or the parent is gone."""
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which brings the round to its end
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C: it ends the round first
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         for other in pipes:
             other.close()
-        gc.freeze()  # the parent's garbage is the parent's to finalise
+        gc.freeze()  # objects that came from the parent must not be finalised here
         torch.set_num_threads(1)
         for k in jobs:
             if os.getppid() != parent:
@@ -221,19 +231,19 @@ def _work(
 
 
 def _answer(do: Callable[[int], Any], k: int) -> bytes:
-    """Pickled: k, and the answer or the exception."""
+    """Return (k, answer, exception) of a job, pickled; one of the last two is None."""
     try:
         return pickle.dumps((k, do(k), None))
     except BaseException as error:
         return pickle.dumps((k, None, portable(error)))
     finally:
-        with suppress(Exception):  # what a method prints
+        with suppress(Exception):  # os._exit does not flush what a method has printed
             sys.stdout.flush()
             sys.stderr.flush()
 
 
 def portable(error: BaseException) -> BaseException:
-    """Return an exception that can be pickled, with its traceback as a note; one that cannot, as a RuntimeError."""
+    """Return an exception with its traceback as a note; one that cannot be pickled as a RuntimeError of its text."""
     said = f"In a worker process:\n{traceback.format_exc()}"
     try:
         error = pickle.loads(pickle.dumps(error))

@@ -1,7 +1,7 @@
-"""The gradient of a dense model, written out: the products that autograd takes, without its graph.
+"""The explicit gradient of a dense model: the same matrix products as autograd's, without its graph.
 
-A step of a small model is mostly overhead. This takes a third of the calls, and each parameter's gradient is computed
-into its place in the flat vector, so that nothing is joined afterwards.
+A step of a small model is mostly overhead. This code makes a third of the calls and computes each parameter's gradient
+in its place in the flat vector, so that gradients need not be joined afterwards.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ class Layer(NamedTuple):
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Entries of the weight, and of the bias."""
+        """Number of entries of the weight and of the bias."""
         return self.outputs * self.inputs, self.outputs if self.bias else 0
 
 
@@ -71,7 +71,7 @@ class DenseGradient:
         ]
 
     def logits(self, parameters: Parameters, x: Tensor) -> Tensor:
-        """x [B, ...] -> [B, K]"""
+        """Return the logits [B, K] on x [B, ...]."""
         return _forward(self.layers, parameters, x)[-1]
 
     def value_and_grad(
@@ -89,7 +89,7 @@ class DenseGradient:
         offset, size = chain[0].start, chain[-1].start + sum(chain[-1].sizes) - chain[0].start
         start, stop = (0, size) if part is None else (part.start - offset, part.stop - offset)
         lowest = max((k for k, own in enumerate(chain) if own.start - offset <= start), default=0)
-        grad = logp.new_empty(size)  # of what is not wanted, too, which stays empty
+        grad = logp.new_empty(size)  # of all parameters; what is outside the part is not filled
         grads = self.parameters(grad, first)
         for k, error in _errors(chain, parameters, seen, _less_one(logp.exp_(), y).div_(len(y)), lowest):
             weight, bias = grads[k]
@@ -101,7 +101,7 @@ class DenseGradient:
 
 
 def _forward(chain: Sequence[Layer], parameters: Parameters, x: Tensor) -> list[Tensor]:
-    """Return what each layer sees, and the logits [B, K]."""
+    """Return the input of each layer [B, inputs], and last the logits [B, K]."""
     seen = [x.flatten(1)]
     for own, (weight, bias) in zip(chain, parameters, strict=True):
         a = products.linear(seen[-1], weight, bias)
@@ -110,7 +110,10 @@ def _forward(chain: Sequence[Layer], parameters: Parameters, x: Tensor) -> list[
 
 
 def _less_one(p: Tensor, y: Tensor) -> Tensor:
-    """Return p [B, K] minus 1 at each label y [B], in place: of the softmax, B times the loss's gradient."""
+    """Return p [B, K] minus 1 at each label y [B], in place.
+
+    For p the softmax this is B times the gradient of the mean cross-entropy at the logits.
+    """
     return p.scatter_add_(1, y.unsqueeze(1), p.new_full((len(y), 1), -1))
 
 
@@ -119,7 +122,7 @@ def _errors(
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield each layer's number and the loss's gradient at its outputs [B, outputs], down to the layer `lowest`.
 
-    error: that of the logits.
+    error: the gradient at the logits [B, K].
     """
     for k in reversed(range(lowest, len(chain))):
         if chain[k].relu:
@@ -130,7 +133,7 @@ def _errors(
 
 
 def _modules(block: nn.Module) -> Iterator[nn.Module]:
-    """The layers of a block, in the order in which it applies them."""
+    """Yield the layers of a block in the order in which it applies them."""
     if type(block) is nn.Sequential:
         for module in block:
             yield from _modules(module)

@@ -1,4 +1,4 @@
-"""SGD on flat vectors: what `self.opt` is in every method."""
+"""SGD on flat vectors: `self.opt` of every method."""
 
 from dataclasses import dataclass
 
@@ -22,21 +22,22 @@ class Sgd:
     weight_decay: float
 
     def init(self, w: Tensor) -> Tensor:
-        """A fresh state for w [C, P]: zeros."""
+        """Return a fresh state for w [C, P]: zeros [C, P], or [C, 0] without momentum."""
         return w.new_zeros(w.shape if self.momentum else (w.shape[0], 0))
 
     def update(
         self, w: Tensor, state: Tensor, g: Tensor, lr: float | Tensor, part: slice = WHOLE
     ) -> tuple[Tensor, Tensor]:
-        """One step of w, or of a part of it alone, along gradient g (of the part): new (w, state).
+        """Return w and state after one step along the gradient g. part: the slice of w that g and state belong to.
 
-        Writes into w and state, which the engine owns, where it can. Momentum and weight decay spare the rest of w.
-        Starting from zero, momentum * 0 + g is g: the first step needs no case of its own.
+        Writes into w and state, which the engine owns, unless it runs under vmap. The rest of w gets neither momentum
+        nor weight decay. A fresh state is zero, so that the first step's momentum * 0 + g is g.
         """
         if not vmapped():
             self._step(w[part], state, g, lr)
             return w, state
-        here = w[part]  # a client out of batches must be able to keep its old values
+        # Not in place under vmap: a client of the chunk that is out of batches keeps its old values.
+        here = w[part]
         if self.weight_decay:
             g = g + self.weight_decay * here
         state = self.momentum * state + g if self.momentum else state
@@ -44,7 +45,10 @@ class Sgd:
         return here if part is WHOLE else torch.cat([w[: part.start], here, w[part.stop :]]), state
 
     def descend(self, task: Task, w: Tensor, state: Tensor, batch: Batch, lr: float | Tensor) -> tuple[Tensor, Tensor]:
-        """`update` along the gradient of the batch's mean loss, parameter by parameter where nothing needs a vector."""
+        """Return w and state after one step along the gradient of the batch's mean loss.
+
+        Where the gradient need not be one vector, w is updated parameter by parameter: that saves a pass over P.
+        """
         if task.is_joined(batch):
             return self.update(w, state, task.grad(w, batch), lr)
         pieces = task.views(w)
@@ -54,7 +58,7 @@ class Sgd:
         return w, state
 
     def _step(self, here: Tensor, state: Tensor, g: Tensor, lr: float | Tensor) -> None:
-        """In place; without momentum no state is touched."""
+        """Update `here` and, with momentum, `state` in place."""
         if self.weight_decay:
             g = g + self.weight_decay * here
         if self.momentum:

@@ -1,4 +1,4 @@
-"""What a method is: thirteen verbs over plain states.
+"""The protocol of a method: thirteen functions, its verbs, over plain states.
 
     init(w, setup) -> Server               init_client(w, setup) -> Client
     send(server, turn) -> Down             start(given, data) -> Work
@@ -10,11 +10,12 @@
     logits(w, x) -> [B, K]                 show(server) -> what to log and draw
 
 Server, Client, Down, Work, Up, Question and Reply are NamedTuples of tensors that the method defines. Only Down, Up,
-Question and Reply cross the wire, and what crosses is counted by the type of each field: Vector, Scalars or Ids; Kept
-does not cross.
-Verbs are pure. One exception: the engine owns what `start` returned, and the optimiser may write into it. Work has
-optimiser states (of self.opt.init) in fields named `opt` or ..._opt: with train.optimiser_state=kept the engine puts
-those of a client's last turn there.
+Question and Reply are sent between server and clients. The communication cost is counted by the type of each of their
+fields: Vector, Scalars or Ids; a field of type Kept is not sent and costs nothing.
+
+Verbs are pure, with one exception: the engine owns what `start` returned, and the optimiser may write into it.
+Optimiser states (what `self.opt.init` returns) are fields of Work named `opt` or ..._opt. With
+train.optimiser_state=kept the engine fills them with the states at the end of the client's last turn.
 """
 
 from collections.abc import Callable
@@ -23,48 +24,56 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from pflsweep.config.fields import hyper as hyper  # so that a method needs one import
+# Exported from here, so that a method needs one import.
+from pflsweep.config.fields import hyper as hyper
 from pflsweep.methods.optimizer import Sgd
 from pflsweep.methods.task import Task
 
-Vector = Annotated[Tensor, "vector"]  # [C, P], or a slice of P, or several of them: counted in floats on the wire
+# Types of a message's fields. Vector: model parameters [C, P], a slice of P, or several of them; counted in floats.
+Vector = Annotated[Tensor, "vector"]
 Scalars = Annotated[Tensor, "scalars"]  # a few numbers for each client
 Ids = Annotated[Tensor, "ids"]  # whole numbers, such as client ids or class counts
-Kept = Annotated[Tensor, "kept"]  # what the receiver has from earlier rounds: stored once, by the server, for all
+# Not sent: the receiver has it from earlier rounds. The simulation stores one copy, on the server, for all clients.
+Kept = Annotated[Tensor, "kept"]
 
 
 class Setup(NamedTuple):
-    """What everybody knows before training; it costs no communication."""
+    """What server and clients know before training. It is not counted as communication."""
 
     clients: int  # N
     cohort: int  # M, clients in a round
     rounds: int  # T
     classes: int  # K
     sizes: Tensor  # [N] training samples of each client
-    key: Tensor  # [] int64 of the run's seed, for ops.random: what a method draws of its own, such as layers
+    key: Tensor  # [] int64 made from the seed, for ops.random: for a method's own draws, such as initial layers
 
 
 class Turn(NamedTuple):
-    """A round, as its cohort (or one chunk of it) sees it, in the order of the clients' keys. In `personal` the ids are
-    clients to evaluate, no cohort: share means nothing there, and round is the last one done.
+    """A round for its cohort, or for one chunk of it, with clients in the order of their keys.
+
+    In `personal` the ids are the clients to evaluate, not a cohort: there `share` is meaningless and `round` is the
+    last round that is done.
     """
 
     ids: Tensor  # [C]
-    share: Tensor  # [C] aggregation weight, 1 in sum over the cohort
+    share: Tensor  # [C] aggregation weight; the weights of the cohort sum to 1
     n: Tensor  # [C] training samples
-    last: Tensor  # [C] round of the client's previous turn, -1 never
-    key: Tensor  # [C] int64, the client's key for random.fold and random.uniform: seed and client, not the round
-    round: int  # from 1
-    lr: float  # [C] where it is each client's own: with train.lr_of=last_turn, and among stacked trials
+    last: Tensor  # [C] round of the client's previous turn; -1 before its first
+    key: Tensor  # [C] int64 made from seed and client, not from the round: for random.fold and random.uniform
+    round: int  # counted from 1
+    lr: float  # learning rate; a tensor [C] where clients differ: with train.lr_of=last_turn and in stacked trials
     rounds: int  # T
-    round_lr: float  # the round's learning rate, whatever `lr` is
+    round_lr: float  # the round's learning rate, also where `lr` differs among clients
 
 
 class Given(NamedTuple):
-    """Constant for a client from `start` to `finish`. In `answer`, client is already what `finish` returned."""
+    """The inputs of a client's turn, constant from `start` to `finish`.
 
-    down: Any
-    client: Any
+    In `answer` the field `client` already is what `finish` returned.
+    """
+
+    down: Any  # the message from the server
+    client: Any  # the client's state
     turn: Turn
     labels: Tensor  # [C, K] class counts of the training data
 
@@ -75,81 +84,90 @@ class Empty(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A personalised federated learning method. Its hyperparameters are its fields; its verbs are on this page.
+    """Base class of personalised federated learning methods. Hyperparameters are fields; the module lists the verbs.
 
-    Verbs are written as methods or named stock parts (`send = stock.broadcast`); see algorithms/fedavg.py first.
+    A verb is defined as a method or taken from methods/stock.py (`send = stock.broadcast`). algorithms/fedavg.py is
+    the simplest example.
     """
 
     task: Task
     opt: Sgd
     epochs: int  # E, local epochs
 
-    kind: ClassVar[str] = "method"  # configs are checked by it, without importing this module
+    # config/schema.py checks the class of an option by `kind`, so that it need not import this module.
+    kind: ClassVar[str] = "method"
     paper: ClassVar[str]  # authors, title, venue, year
     version: ClassVar[int] = 1  # raised when the numbers change; part of a trial's identity
     resumable: ClassVar[bool] = True  # whether more rounds continue a finished run (nothing depends on T)
-    # whether ALA may go in front: training starts from what was sent, down.w; or where it does, (hyperparameter, value)
+    # Whether ALA can be combined with the method: training has to start from the model that was sent, down.w. A pair
+    # (hyperparameter, value): only with this value.
     supports_ala: ClassVar[bool | tuple[str, Any]] = False
-    # whether train.lr_of=last_turn goes with it: turn.lr is read inside @per_client alone, elsewhere turn.round_lr
+    # Whether train.lr_of=last_turn works: turn.lr is read inside @per_client only, and turn.round_lr elsewhere.
     own_lr: ClassVar[bool] = False
     unsampled_model: ClassVar[str]  # what a client that was never sampled is evaluated with
-    cost: ClassVar[str] = ""  # what a round takes beside FedAvg's: passes over data, reads and writes of P numbers
-    # "": only what gradient steps made leaves a client
+    cost: ClassVar[str] = ""  # cost of a round beyond FedAvg's: passes over data, reads and writes of P numbers
+    # Why DP-SGD's epsilon would be wrong; "" where a client sends nothing but the result of gradient steps.
     dp_incompatible_reason: ClassVar[str] = "what it sends has not been examined"
-    reconstruction: ClassVar[str] = ""  # what of it is not in its paper and was reconstructed here
+    reconstruction: ClassVar[str] = ""  # the parts that the paper leaves open and that were reconstructed here
 
     @classmethod
     def passes(cls, epochs: int, **values: Any) -> float:
-        """Gradients that a sample takes in training where FedAvg takes one, by the hyperparameters; a sweep's plan
-        counts with them. 1 is near enough where what comes on top is cheap.
+        """Return how many gradients a sample takes in training where FedAvg takes one.
+
+        values: the hyperparameters. A sweep's plan estimates its time by this number; cheap additions may be ignored.
         """
         return 1
 
     def logits(self, w: Tensor, x: Tensor) -> Tensor:
+        """Return the logits [B, K] of a personalised model w [P] on inputs x [B, ...]."""
         return self.task.logits(w, x)
 
     def show(self, server: Any) -> dict[str, Tensor]:
-        """Scalars [] to log every round and matrices [a, b] to draw, by name."""
+        """Return by name scalars [] to log every round and matrices [a, b] to draw."""
         return {}
 
     def plugins(self) -> tuple["Plugin", ...]:
-        """Plug-ins that are a part of the method itself (FedALA is FedAvg with ALA)."""
+        """Return the plug-ins that are part of the method itself (FedALA is FedAvg with ALA)."""
         return ()
 
 
 class Plugin:
-    """Something that composes with methods by replacing a few of their verbs: ALA, an attack, DP-SGD."""
+    """Base class of what can be combined with any method by replacing some of its verbs: ALA, an attack, DP-SGD.
 
-    kind: ClassVar[str] = "plug-in"  # as a method's
-    version: ClassVar[int] = 1  # raised when the numbers change; part of a trial's identity
-    resumable: ClassVar[bool] = True  # as a method's
-    dp_incompatible_reason: ClassVar[str] = "what it does has not been examined"  # as a method's
+    The class attributes mean what they mean in Method.
+    """
+
+    kind: ClassVar[str] = "plug-in"
+    version: ClassVar[int] = 1
+    resumable: ClassVar[bool] = True
+    dp_incompatible_reason: ClassVar[str] = "what it does has not been examined"
 
     def plug(self, verbs: "Verbs") -> "Verbs":
+        """Return the verbs with some of them replaced."""
         raise NotImplementedError
 
     def refusal(self, partner: type) -> str:
-        """Why this does not go with a method or another plug-in, of which it is given the class; "" where it does."""
+        """Return why this cannot be combined with a class of methods or plug-ins; "" where it can."""
         return ""
 
     def check(self, method: Method) -> None:
-        """Raises UserError where it does not go with a method's hyperparameters."""
+        """Raise UserError where this cannot be combined with the method's hyperparameters."""
 
 
 class Spent(NamedTuple):
-    """What private training each of some clients has done, for its epsilon."""
+    """The private training that each of some clients has done, from which its epsilon is computed."""
 
     steps: Tensor  # [C] int64 batches of which a noisy gradient was taken
-    rate: Tensor  # [C] float64 probability with which a sample was in such a batch; the largest
-    looks: Tensor  # [C] int64 noisy gradients of one batch; the most
+    rate: Tensor  # [C] float64 largest probability with which a sample was in such a batch
+    looks: Tensor  # [C] int64 largest number of noisy gradients that were taken of one batch
     turns: Tensor  # [C] int64 rounds with such batches
 
 
 class Verbs(NamedTuple):
     """A method's verbs as plain functions, so that a plug-in can replace a few of them.
 
-    Below them stands what only plug-ins have: which clients count nowhere in an evaluation, and what training costs
-    in privacy; then what they are the verbs of.
+    The fields below the verbs are set by plug-ins (which clients no evaluation counts, what training costs in
+    privacy) or name the method and the plug-ins that the verbs belong to.
     """
 
     init: Callable
@@ -171,7 +189,10 @@ class Verbs(NamedTuple):
 
     @classmethod
     def of(cls, method: Method, *plugins: "Plugin") -> "Verbs":
-        """The method's own verbs, changed by its own plug-ins first and then by these."""
+        """Return the verbs of a method, changed by its own plug-ins first and then by the given ones.
+
+        Raises UserError where a plug-in cannot be combined with the method's hyperparameters.
+        """
         names = [name for name in cls._fields if name not in cls._field_defaults]
         found: dict[str, Any] = {verb: getattr(method, verb, _absent(verb)) for verb in names}
         verbs = cls(**found, method=method, plugins=plugins)
@@ -182,6 +203,8 @@ class Verbs(NamedTuple):
 
 
 def _absent(verb: str) -> Callable:
+    """Return what stands in for a verb that a method does not define: a function that raises NotImplementedError."""
+
     def absent(*args: Any) -> Any:
         raise NotImplementedError(f"the method was asked to {verb}, but does not define it")
 

@@ -1,4 +1,4 @@
-"""Small quadratic programs on Gram matrices, in float64: minimum norm on a simplex, and projection on a cone."""
+"""Small quadratic programs on Gram matrices, in float64: minimum norm on a simplex, and projection onto a cone."""
 
 from collections.abc import Iterator
 
@@ -6,31 +6,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SLICE = 1 << 20  # parameters that are in float64 at a time
-BOUND = 1e-8  # a weight of ProxQP this near to its bound is taken to lie on it
-ROUNDING = 1e-14  # a slope this small beside the sum of its terms' sizes is zero up to rounding
+SLICE = 1 << 20  # parameters that are converted to float64 at a time
+BOUND = 1e-8  # a weight of ProxQP's that is this near to its bound is taken to lie on it
+ROUNDING = 1e-14  # a slope this small relative to the sum of its terms' sizes is zero up to rounding
 
 
 def gram(rows: Tensor) -> Tensor:
-    """Inner products [n, n] of rows [n, P], in float64."""
+    """Return the inner products [n, n] of rows [n, P], in float64."""
     return sum((part @ part.T for part in _doubles(rows)), rows.new_zeros((), dtype=torch.float64))
 
 
 def combined(weight: Tensor, rows: Tensor) -> Tensor:
-    """weight [..., n] float64 @ rows [n, P], summed in float64, as rows' type."""
+    """Return weight [..., n] float64 @ rows [n, P], summed in float64 and converted to the type of the rows."""
     return torch.cat([(weight @ part).to(rows.dtype) for part in _doubles(rows)], -1)
 
 
 def lengths(inner: Tensor) -> Tensor:
-    """|c_i| [n] from inner products [n, n]."""
+    """Return the lengths |c_i| [n] of vectors from their inner products [n, n]."""
     return inner.diagonal().clamp(min=0).sqrt()
 
 
 def min_norm(gram: Tensor, low: Tensor | float = 0.0, high: Tensor | float = 1.0) -> Tensor:
-    """The weights x [n] of the shortest sum_i x_i c_i: argmin x^T C^T C x with low <= x <= high and sum(x) = 1.
+    """Return the weights x [n] of the shortest sum_i x_i c_i: argmin x^T C^T C x with low <= x <= high, sum(x) = 1.
 
-    gram: C^T C [n, n]. The result is float64 on gram's device, nan where gram is not finite (a model has diverged).
-    Raises ValueError where no x is allowed.
+    gram: C^T C [n, n]. The result is float64 on gram's device, and NaN where gram is not finite (a model has diverged).
+    Raises ValueError where no x satisfies the constraints.
     """
     h = _array(gram)
     if not np.isfinite(h).all():
@@ -39,8 +39,8 @@ def min_norm(gram: Tensor, low: Tensor | float = 0.0, high: Tensor | float = 1.0
     if (lower > upper).any() or not lower.sum() - 1e-9 <= 1 <= upper.sum() + 1e-9:
         raise ValueError(f"no weights lie within their bounds {lower} and {upper}")
     h = h / (h.diagonal().mean() or 1.0)
-    # Columns of one size, so that a very short one is no rounding error beside the others. Powers of two are exact:
-    # columns that are of about one size already keep every bit.
+    # Scale the columns to about one length, so that a very short one is not lost in rounding. The factors are powers of
+    # two, which are exact: columns of about the same length keep every bit.
     scale = np.exp2(-np.round(np.log2(h.diagonal(), out=np.zeros(len(h)), where=h.diagonal() > 0) / 2))
     h = scale[:, None] * h * scale
     x = scale * _solved(h, np.zeros(len(h)), lower / scale, upper / scale, scale[None], np.ones(1))
@@ -48,13 +48,14 @@ def min_norm(gram: Tensor, low: Tensor | float = 0.0, high: Tensor | float = 1.0
 
 
 def nonnegative(gram: Tensor, inner: Tensor) -> Tensor:
-    """argmin_{x >= 0} |g + sum_i x_i c_i|^2 (non-negative least squares). gram: C^T C [n, n]; inner: C^T g [n].
+    """Return argmin_{x >= 0} |g + sum_i x_i c_i|^2 (non-negative least squares), float64 on gram's device.
 
-    The result is float64 on gram's device.
+    gram: C^T C [n, n]. inner: C^T g [n].
     """
     h, f = _array(gram), _array(inner)
     lengths = np.sqrt(h.diagonal())
-    unit = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)  # of columns and g of any size
+    # Columns and g are scaled to length 1, since the solver's tolerances are absolute.
+    unit = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
     f = unit * f
     size = np.abs(f).max(initial=0.0)
     if not size:
@@ -68,11 +69,12 @@ def _solved(
 ) -> np.ndarray:
     """Return argmin 1/2 x^T h x + f^T x within the bounds and with sums x = totals, exact up to rounding.
 
-    sums: [1, n] and positive, or None. ProxQP (Bambade, El-Kazdadi, Taylor, Carpentier, RSS 2022), which takes a
-    singular h, says which weights lie on their bounds; the active-set method finishes. From a start without ProxQP the
-    same weights take 20 to 50 times as long for n = 100.
+    sums: [1, n] and positive, or None. ProxQP (Bambade, El-Kazdadi, Taylor, Carpentier, RSS 2022), which accepts a
+    singular h, finds which weights lie on their bounds; the active-set method finishes from there. Without ProxQP's
+    start it takes 20 to 50 times as long for n = 100.
     """
-    from proxsuite import proxqp  # here: few methods need it
+    # Imported here, since few methods need it.
+    from proxsuite import proxqp
 
     result = proxqp.dense.solve(
         h, f, sums, totals, np.eye(len(h)), low, high, eps_abs=1e-12, eps_rel=0.0, max_iter=10_000
@@ -86,8 +88,8 @@ def _finished(
 ) -> np.ndarray:  # fmt: skip
     """Return the optimum by the primal active-set method (Nocedal and Wright, Algorithm 16.3) from a start near it.
 
-    The digits do not depend on the start: ProxQP's last ones hang on where its memory lies, and the same seed is to
-    give the same numbers.
+    The result does not depend on the start. This matters because the last digits of ProxQP's depend on the alignment of
+    its memory, and the same seed has to give the same numbers.
     """
     inside = np.minimum(x - low, high - x)
     free = inside > BOUND * np.minimum(high - low, 1)
@@ -103,14 +105,14 @@ def _finished(
             if not beyond.any():
                 y[free] = target
                 break
-            # As far as the first bound on the way, where that weight stays. One at a time: of several weights that
-            # are out of range some come back as soon as the first is held.
+            # Move to the first bound on the way and fix that weight there. Weights are fixed one at a time: of several
+            # that are out of range, some return into it as soon as the first is fixed.
             room = np.divide(edge - y[free], step, out=np.full(len(step), np.inf), where=beyond)
             first = room.argmin()
             y[free] += room[first] * step
             y[np.flatnonzero(free)[first]] = edge[first]
             free[np.flatnonzero(free)[first]] = False
-        # Each round ends lower than the one before, or rounding is all that is left to gain.
+        # The objective falls from round to round. Where it does not, only rounding is left to gain.
         value = y @ h @ y / 2 + f @ y
         if not value < least:
             return best
@@ -124,7 +126,7 @@ def _finished(
 def _missing(
     y: np.ndarray, low: np.ndarray, high: np.ndarray, sums: np.ndarray | None, totals: np.ndarray | None
 ) -> np.ndarray:
-    """Return which weights may move towards the sum, where they all lie on bounds and do not add up to it."""
+    """Return which weights [n] may move towards the sum where all lie on bounds and do not add up to it; else none."""
     if sums is None or totals is None:
         return np.zeros(len(y), dtype=bool)
     short = float((totals - sums @ y)[0])
@@ -140,7 +142,7 @@ def _stationary(
     a, rest = np.zeros((0, free.sum())), -f[free] - h[free][:, ~free] @ y[~free]
     size = 1.0
     if sums is not None and totals is not None:
-        size = sums[0, free].max()  # the row of the sum is then of one size with those of h
+        size = sums[0, free].max()  # scales the row of the sum to the size of those of h
         a, rest = sums[:, free] / size, np.concatenate([rest, (totals - sums[:, ~free] @ y[~free]) / size])
     kkt = np.block([[h[free][:, free], a.T], [a, np.zeros((len(a), len(a)))]])
     solution = np.linalg.lstsq(kkt, rest, rcond=None)[0]
@@ -154,7 +156,7 @@ def _released(
     """Return which weights to take off their bounds, because that lowers the objective most steeply; maybe none."""
     slope, terms = h @ y + f, np.abs(h) @ np.abs(y) + np.abs(f)
     if sums is not None and not free.any():
-        # no free weight tells the multiplier of the sum: one rises, and another falls by as much
+        # Without a free weight the multiplier of the sum is unknown: so one weight rises and another falls by as much.
         slope, terms = slope / sums[0], terms / sums[0]
         rise, fall = np.where(y < high, slope, np.inf).argmin(), np.where(y > low, slope, -np.inf).argmax()
         gain = slope[fall] - slope[rise] if y[rise] < high[rise] and y[fall] > low[fall] else 0.0
@@ -167,6 +169,7 @@ def _released(
 
 
 def _doubles(rows: Tensor) -> Iterator[Tensor]:
+    """Return the columns of rows [n, P] in float64, SLICE at a time: a copy of all would take too much memory."""
     return (part.double() for part in rows.split(SLICE, 1))
 
 

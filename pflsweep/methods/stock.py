@@ -1,6 +1,6 @@
-"""Stock verbs: what many methods do alike. A method names them (`send = stock.broadcast`).
+"""Stock verbs, states and messages, shared by many methods. A method takes a verb by name (`send = stock.broadcast`).
 
-Each is a verb of protocol.Method, so its first argument is the method. States named here serve many.
+Each verb is one of protocol.Method, so its first argument is the method.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,11 +31,15 @@ class Up(NamedTuple):
 
 
 class Own(NamedTuple):
-    w: Tensor  # [P] a client's own model
+    """The state of a client that keeps a model of its own."""
+
+    w: Tensor  # [P]
 
 
 class OwnHead(NamedTuple):
-    head: Tensor  # [H] a client's own head
+    """The state of a client that keeps a head of its own."""
+
+    head: Tensor  # [H]
 
 
 class Work(NamedTuple):
@@ -67,7 +71,7 @@ def own_head(self: Method, w: Tensor, setup: Setup) -> OwnHead:
 
 
 def top_layers(self: Any) -> slice:
-    """The slice of w with the top `layers` blocks. Raises UserError where the model has fewer."""
+    """Return the slice of w with the top `layers` blocks. Raises UserError where the model has fewer."""
     if self.layers > len(self.task.blocks):
         raise UserError(
             f"algorithm.layers is {self.layers}, but the model has {len(self.task.blocks)} blocks: use at most as many."
@@ -76,23 +80,27 @@ def top_layers(self: Any) -> slice:
 
 
 def last_bias(self: Any) -> slice:
-    """Return the slice of w with the bias of the last layer, the end of w. Raises UserError where that has none."""
+    """Return the slice at the end of w with the last layer's bias. Raises UserError where the layer has none."""
     if head_of(self.task.model).bias is None:
         raise UserError("The model's last layer has no bias, and this method makes it personal: use another model.")
     return slice(self.task.size - self.task.classes, self.task.size)
 
 
 def drawn_linear(key: Tensor, inputs: int, outputs: int) -> Tensor:
-    """A layer's weights [outputs, inputs] and biases as one vector, from nn.Linear's distribution, in float32."""
+    """Draw a linear layer from nn.Linear's distribution, as one float32 vector.
+
+    The vector has the weights [outputs, inputs], flattened, and then the biases [outputs].
+    """
     return (2 * random.uniform(key, (outputs * inputs + outputs,)) - 1) / inputs**0.5
 
 
 def to_all(w: Tensor, turn: Turn) -> Tensor:
-    """The same [P] for every client of the turn: [C, P] without a copy. What ALA has mixed, [C, P], stays as it is."""
+    """Return w [P] for every client of the turn: [C, P] without a copy. ALA's mix is [C, P] already and returned."""
     return w if w.dim() == 2 else w.expand(len(turn.ids), *w.shape)
 
 
 def broadcast(self: Method, server: Any, turn: Turn) -> Down:
+    """Send the same model to every client."""
     return Down(to_all(server.w, turn))
 
 
@@ -101,7 +109,7 @@ def send_nothing(self: Method, server: Any, turn: Turn) -> Empty:
 
 
 def average(self: Method, server: Server, up: Up, turn: Turn) -> Server:
-    """McMahan et al. 2017, Algorithm 1: w = sum_k (n_k / n) w_k."""
+    """Average the clients' models: w = sum_k (n_k / n) w_k (McMahan et al. 2017, Algorithm 1)."""
     return server._replace(w=turn.share @ up.w)
 
 
@@ -130,39 +138,50 @@ def start_from_own(self: Method, given: Given, data: Any) -> Work:
 
 @per_client
 def sgd_step(self: Method, given: Given, work: Any, batch: Batch) -> Any:
-    """w <- w - lr grad f_B(w)"""
+    """Take one SGD step: w <- w - lr grad f_B(w)."""
     w, opt = self.opt.descend(self.task, work.w, work.opt, batch, given.turn.lr)
     return work._replace(w=w, opt=opt)
 
 
 def pulled(g: Tensor, strength: float | Tensor, w: Tensor, anchor: Tensor) -> Tensor:
-    """g + strength (w - anchor), the gradient with that of strength / 2 |w - anchor|^2. Writes into g where it can."""
-    if isinstance(strength, Tensor):  # each trial's own
+    """Return g + strength (w - anchor): the gradient with the term strength / 2 |w - anchor|^2 in the objective.
+
+    Writes into g unless strength is a tensor.
+    """
+    # In stacked trials the strength is a tensor, since each trial may have another.
+    if isinstance(strength, Tensor):
         return g + strength * (w - anchor)
     return g.add_(w - anchor, alpha=strength) if strength else g
 
 
 @per_client
 def loss(self: Method, w: Tensor, batch: Batch) -> Tensor:
-    """f_B(w), for data.mean."""
+    """Return the batch's mean loss f_B(w), a scalar. For data.mean."""
     return self.task.loss(w, batch)
 
 
 @per_client
 def class_features(self: Method, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """What the head sees, summed by class [K, D], and class counts [K], each per sample of the batch: for data.mean."""
+    """Return the head's inputs summed by class [K, D] and the class counts [K], both divided by the batch's samples.
+
+    For data.mean.
+    """
     return by_class(self.task.below(w, batch, 1).x, batch, self.task.classes)
 
 
 def class_means(sums: Tensor, share: Tensor) -> Tensor:
-    """Means [..., K, D] of what `class_features` sums, the prototypes; 0 for a class without samples."""
+    """Return the prototypes [..., K, D]: the means of what `class_features` sums; 0 for a class without samples.
+
+    sums [..., K, D] and share [..., K]: what `class_features` returns.
+    """
     return sums / torch.where(share > 0, share, 1)[..., None]
 
 
 def average_prototypes(old: Tensor, known: Tensor, new: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Means [K, D] of clients' prototypes [C, K, D] by their counts [C, K]; a class that nobody has keeps its old one.
+    """Return the clients' prototypes averaged by their class counts [K, D], and which classes are known now [K].
 
-    Second, which classes are known now: [K].
+    old [K, D]: kept for a class of which no client has samples. known [K]: the classes known before. new [C, K, D]: the
+    clients' prototypes. counts [C, K]: their samples.
     """
     n = counts.sum(0)
     mean = class_means(torch.einsum("ik,ikd->kd", counts.to(new.dtype), new), n)
@@ -170,12 +189,15 @@ def average_prototypes(old: Tensor, known: Tensor, new: Tensor, counts: Tensor) 
 
 
 def apart_from(prototypes: Tensor, known: Tensor, z: Tensor, batch: Batch) -> Tensor:
-    """Mean over a batch and D of the squared distance of features z [B, D] to their classes' known prototypes."""
+    """Return the mean over a batch and over D of the squared distance of features z [B, D] to their class prototypes.
+
+    prototypes [K, D]. known [K]: a sample of a class that is not known counts as 0.
+    """
     return mean_over((z - prototypes[batch.y]).square().mean(1) * known[batch.y], batch)
 
 
 def run(step: Callable, given: Any, work: Any, batches: Iterable[Batch | tuple[Batch, ...]]) -> Any:
-    """`step` over all batches. A client out of batches stands still while others of its chunk go on."""
+    """Return the work after `step` over all batches. A client out of batches keeps its work while others go on."""
     own = alone(step, given)
     if own is None:
         return _over(partial(step, given), work, batches)
@@ -183,36 +205,37 @@ def run(step: Callable, given: Any, work: Any, batches: Iterable[Batch | tuple[B
 
 
 def _over(step: Callable, work: Any, batches: Iterable[Batch | tuple[Batch, ...]]) -> Any:
-    """work <- step(work, batch) over all batches, for a chunk or for one client."""
+    """Return the work after work <- step(work, batch) over all batches, for a chunk or for one client."""
     for batch in batches:
         new = step(work, batch)
-        live = (batch if isinstance(batch, Batch) else batch[0]).live  # a tuple's batches end together
+        # The batches of a tuple belong to the same clients, so that one says for all of them who has a batch.
+        live = (batch if isinstance(batch, Batch) else batch[0]).live
         work = new if live is None else tree_map(_where(live), new, work)
     return work
 
 
 def _where(live: Tensor) -> Callable:
-    """live [C], or [] of one client"""
+    """Return the function (new, old) -> new where `live` ([C], or [] for one client) is true, else old."""
     return lambda new, old: torch.where(live.view(*live.shape, *[1] * (new.dim() - live.dim())), new, old)
 
 
 def local_epochs(self: Any, given: Given, data: Any, work: Any) -> Any:
-    """E epochs of mini-batches."""
+    """Train for E epochs of mini-batches."""
     return run(self.step, given, work, data.train(self.epochs))
 
 
 def upload(self: Method, given: Given, data: Any, work: Any) -> tuple[Up, Any]:
-    """Send the trained model; the client's own state stays."""
+    """Send the trained model. The client's state does not change."""
     return Up(work.w), given.client
 
 
 def upload_and_keep(self: Method, given: Given, data: Any, work: Work) -> tuple[Up, Own]:
-    """Send the trained model, which is the client's own too."""
+    """Send the trained model and keep it as the client's own model."""
     return Up(work.w), Own(work.w)
 
 
 def keep_own(self: Method, given: Given, data: Any, work: Any) -> tuple[Empty, Own]:
-    """Send nothing; the trained model is the client's."""
+    """Send nothing, and keep the trained model as the client's own model."""
     return Empty(), Own(work.w)
 
 
@@ -224,7 +247,7 @@ def personal_is_global(self: Method, server: Any, client: Any, data: Any, turn: 
 
 
 def personal_is_own_once_sampled(self: Method, server: Any, client: Any, data: Any, turn: Turn) -> Tensor:
-    """The client's own model; before its first turn the newest global one."""
+    """Return [C, P]: each client's own model, or before its first turn the newest global model."""
     return torch.where(turn.last[:, None] < 0, to_all(server.w, turn), client.w)
 
 

@@ -1,7 +1,8 @@
-"""The task alone knows layers: a model is one flat vector `w [P]`, extractor first, head last, blocks contiguous.
+"""The task: a model's layers behind one flat vector `w [P]`, and its loss and gradients.
 
-A model is an nn.Sequential of named blocks, bottom to top; its last block, the head, is one nn.Linear. So a part of
-a model is a slice of `w`. Everything here is written for one client and runs lifted as well (see vmap.py).
+A model is an nn.Sequential of named blocks, bottom to top; its last block, the head, is one nn.Linear. In `w` the
+blocks follow one another, extractor first and head last, so that a part of a model is a slice. Methods see `w` alone,
+never layers. Everything here is written for one client and also runs under vmap for many (see ops/vmap.py).
 """
 
 from collections import OrderedDict
@@ -21,48 +22,49 @@ from pflsweep.ops import random
 from pflsweep.ops.compiled import Program
 from pflsweep.ops.vmap import vmapped, vmapping
 
-Loss = Callable[..., Tensor]  # (logits [B, K], batch) -> scalar mean
+Loss = Callable[..., Tensor]  # (logits [B, K], batch) -> mean over the batch, a scalar
 
 
 class Private(NamedTuple):
-    """What makes a batch's gradients private: how they are clipped and noised, and a tally of how many were taken."""
+    """How the gradients of a DP-SGD batch are clipped and noised, and a count of how many were taken."""
 
     size: Tensor  # [] the expected number of samples in the batch
-    key: Tensor  # [] int64 of the noise
-    clip: float  # C, the longest that one sample's gradient may be
-    noise: float  # sigma: the noise on their sum has the standard deviation sigma C
-    looks: list[None]  # an entry a gradient; shared by all clients of the chunk, who take equally many
+    key: Tensor  # [] int64 key of the noise
+    clip: float  # C: largest norm of one sample's gradient
+    noise: float  # sigma: the noise on the sum of gradients has the standard deviation sigma C
+    looks: list[None]  # one entry for each gradient; shared by the clients of a chunk, who take equally many
 
 
 class Batch(NamedTuple):
-    """One mini-batch of one client; at cohort level every tensor has the clients C in front."""
+    """One mini-batch of one client. For a chunk of clients every tensor has a first axis C."""
 
     x: Tensor  # [B, ...]
     y: Tensor  # [B]
     mask: Tensor | None  # [B] 1 for a sample, 0 for padding; None: nothing is padded
     live: Tensor | None  # [] whether this client has a batch at all; None: it has
-    key: Tensor | None  # [] int64: dropout and other noise of this step
-    private: Private | None = None  # of a step of DP-SGD, whose gradients (Task.grad) are clipped and noised
+    key: Tensor | None  # [] int64 key of dropout and other noise in this step
+    private: Private | None = None  # set in DP-SGD: Task.grad then clips and noises
 
 
 def mean_over(values: Tensor, batch: Batch) -> Tensor:
-    """Mean of per-sample values [B, ...] over the batch's samples; 0 where it has none."""
+    """Return the mean of per-sample values [B, ...] over the samples of a batch; 0 where it has none."""
     if batch.mask is None:
         return values.mean(0)
     mask = batch.mask.to(values.dtype)
-    values = torch.where(batch.mask.view(-1, *[1] * (values.dim() - 1)), values, 0)  # not times 0: it may be infinite
+    # A value of a padded row may be infinite, and infinity times 0 is NaN: so it is replaced, not multiplied by 0.
+    values = torch.where(batch.mask.view(-1, *[1] * (values.dim() - 1)), values, 0)
     return torch.tensordot(mask / mask.sum().clamp(min=1), values, dims=1)
 
 
 def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
-    """Mean cross-entropy: the loss of every paper here. Scalar."""
+    """Return the mean cross-entropy of logits [B, K], a scalar: the loss of every paper here."""
     if batch.mask is None:
         return F.cross_entropy(logits, batch.y)
     return mean_over(F.cross_entropy(logits, batch.y, reduction="none"), batch)
 
 
 def by_class(values: Tensor, batch: Batch, classes: int) -> tuple[Tensor, Tensor]:
-    """Values [B, D] summed by class [K, D], and the classes' counts [K], both divided by the batch's samples."""
+    """Return values [B, D] summed by class [K, D] and the class counts [K], both divided by the batch's samples."""
     here = (batch.y[:, None] == torch.arange(classes, device=batch.y.device)).to(values.dtype)
     if batch.mask is None:
         return here.T @ values / len(values), here.mean(0)
@@ -71,14 +73,17 @@ def by_class(values: Tensor, batch: Batch, classes: int) -> tuple[Tensor, Tensor
 
 
 class Task:
-    """A model's architecture and its loss.
+    """A model's architecture and its loss, as functions of a flat parameter vector w [P].
 
     precision: "fp32"; "tf32", which the trial sets for all products on a GPU; or "bf16", PyTorch's autocast in training
-    passes: parameters, gradients' sums, updates and evaluation stay fp32.
-    compiled: the size of batches on which gradients of the plain loss are compiled programs; 0: none are.
-    size: P. classes: K. width: D, features that the head sees. extractor, head: slices of w. blocks: one slice a block,
-    bottom to top. A task is one thread's: a forward pass puts its parameters into the one model.
-    dense: the gradient written out, where all layers are linear or ReLU; else None, and autograd computes it.
+    passes, where parameters, sums of gradients, updates and evaluation stay fp32.
+    compiled: the batch size for which gradients of the plain loss are compiled (torch.compile); 0: never.
+
+    Attributes: size is P, classes K, and width D, the number of features that the head sees. extractor and head are
+    slices of w; blocks has one slice for each block, bottom to top. dense is the explicit gradient of a model of linear
+    layers and ReLU; it is None for other models, whose gradients autograd computes.
+
+    A task is not thread-safe: a forward pass puts its parameters into the one model.
     """
 
     def __init__(self, model: nn.Sequential, precision: str = "fp32", compiled: int = 0) -> None:
@@ -101,41 +106,43 @@ class Task:
             for name in module._parameters
         }
         self._where = {name: where for entries in self._layout for name, where, _ in entries}
-        number_layers(model)  # a user's own nn.Sequential too: each dropout layer draws in a way of its own
+        # Dropout layers draw by their numbers. A user's own nn.Sequential may not have numbered them yet.
+        number_layers(model)
         self.size = start
         self.dense = DenseGradient.of(model)
-        self._last: tuple[Tensor, Callable, Any] | None = None  # w of the last gradient, and what was made of it
+        self._last: tuple[Tensor, Callable, Any] | None = None  # cache of _views: w, the function, and its result
         self.head = self.blocks[-1]
         self.extractor = slice(0, self.head.start)
         self.classes, self.width = head_of(model).out_features, head_of(model).in_features
         self.calibrated = any(getattr(module, "calibrated", False) for module in model.modules())
         blocks = list(model._modules.items())
         self._spans = {
-            (i, j): nn.Sequential(OrderedDict(blocks[i:j]))  # model[i:j] would call the class of one's own
+            # Not model[i:j]: slicing calls the constructor of the model's class, which may be the user's own.
+            (i, j): nn.Sequential(OrderedDict(blocks[i:j]))
             for i in range(len(blocks))
             for j in range(i + 1, len(blocks) + 1)
         }
 
     def top(self, blocks: int) -> slice:
-        """The slice of w that holds the top `blocks` blocks (FedALA's p). Empty for 0."""
+        """Return the slice of w with the top `blocks` blocks (FedALA's p). It is empty for 0."""
         return slice(self.blocks[-blocks].start, self.size) if blocks else slice(self.size, self.size)
 
     def vector(self, model: nn.Sequential) -> Tensor:
-        """A model's parameters as one vector [P]."""
+        """Return a model's parameters as one vector [P]."""
         named = dict(model.named_parameters())
         return torch.cat([named[name].detach().reshape(-1) for entries in self._layout for name, _, _ in entries])
 
     def state_dict(self, w: Tensor) -> dict[str, Tensor]:
-        """The opposite of `vector`: w [P] as a state_dict of the plain model."""
+        """Return w [P] as a state_dict of the plain model, copied: the inverse of `vector`."""
         return {name: piece.clone() for name, piece in self.views(w).items()}
 
     def views(self, w: Tensor) -> dict[str, Tensor]:
-        """The same without a copy."""
+        """Return w [P] as views by parameter name, without a copy."""
         return self._pieces(w, 0, None)
 
     @cached_property
     def norm(self) -> Tensor:
-        """[P] bool: which parameters are those of normalisation layers."""
+        """Which parameters belong to normalisation layers: [P] bool."""
         marked = torch.zeros(self.size, dtype=torch.bool)
         for at, module in self.model.named_modules():
             if isinstance(module, NORM_LAYERS):
@@ -146,42 +153,45 @@ class Task:
     # Forward passes
 
     def logits(self, w: Tensor, x: Tensor) -> Tensor:
-        """w [P], x [B, ...] -> [B, K]."""
+        """Return the logits [B, K] of model w [P] on x [B, ...], without dropout."""
         if self.dense is not None and not vmapped():
             return self.dense.logits(self._views(w, self.dense.parameters), x)
         return self._forward(self._pieces(w, 0, None), x, 0, None)
 
     def features(self, w: Tensor, x: Tensor) -> Tensor:
-        """What the head sees: w [P] (or the extractor alone), x [B, ...] -> [B, D]."""
+        """Return the features [B, D] that the head sees. w: [P], or the extractor alone. x: [B, ...]."""
         return self.lower(w, x, 1)
 
     def classify(self, head: Tensor, z: Tensor) -> Tensor:
-        """The head alone: its slice [H] of some w, features z [B, D] -> [B, K]."""
+        """Return the logits [B, K] of the head alone. head: its slice [H] of some w. z: features [B, D]."""
         return self.upper(head, z, 1)
 
     def lower(self, w: Tensor, x: Tensor, top: int) -> Tensor:
-        """Activations below the `top` topmost blocks: w [P] (or its part below them), x [B, ...] -> [B, ...]."""
+        """Return the activations [B, ...] below the `top` topmost blocks. w: [P], or its part below. x: [B, ...]."""
         last = len(self.blocks) - top
         return self._forward(self._pieces(w, 0, last), x, 0, last) if last else x
 
     def upper(self, part: Tensor, a: Tensor, top: int) -> Tensor:
-        """The `top` topmost blocks alone: their part of w, the activations a below them -> logits [B, K]."""
+        """Return the logits [B, K] of the `top` topmost blocks alone. part: theirs of w. a: activations below them."""
         first = len(self.blocks) - top
         return self._forward(self._pieces(part, first, None), a, first, None)
 
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
-        """Mean cross-entropy of a batch. Scalar."""
+        """Return the mean cross-entropy of a batch in a training pass, a scalar."""
         return cross_entropy(self._noisy(self._pieces(w, 0, None), batch), batch)
 
     def below(self, w: Tensor, batch: Batch, top: int) -> Batch:
-        """The batch as the `top` topmost blocks see it, without dropout: for training them alone, repeatedly."""
+        """Return the batch as the `top` topmost blocks see it, without dropout.
+
+        So these blocks can be trained alone while those below them run only once.
+        """
         with context(mask=batch.mask):
             return batch._replace(x=self.lower(w, batch.x, top), key=None)
 
     # Gradients
 
     def grad(self, w: Tensor, batch: Batch, loss: Loss = cross_entropy, part: slice | None = None) -> Tensor:
-        """Gradient of `loss` at w [P], or of its `part` alone. Pure."""
+        """Return the gradient of `loss` at w [P], or that of its `part` alone. Pure."""
         return self.value_and_grad(w, batch, loss, part)[1]
 
     def value_and_grad(
@@ -193,11 +203,13 @@ class Task:
         top: int | None = None,
         features: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """The loss, a scalar, and its gradient [P] (or [len(part)], a union of blocks). Pure.
+        """Return the loss, a scalar, and its gradient [P], or [len(part)]. Pure.
 
+        part: a slice of w that is made of whole parameters.
         top: w is the part of the `top` topmost blocks alone, and batch.x the activations below them.
-        features: the loss is a function of (logits [B, K], what the head sees [B, D], batch).
-        A private batch's gradient is clipped and noised (DP-SGD); its loss is not, and must not leave the client.
+        features: the loss is a function of (logits [B, K], features that the head sees [B, D], batch).
+        The gradient of a private batch is clipped and noised (DP-SGD). Its loss is not, and must not leave the client.
+        Raises ValueError where the part cuts through a parameter.
         """
         if batch.private is not None:
             return self._private(batch.private, w, batch, loss, part, top, features)
@@ -214,26 +226,33 @@ class Task:
         return self._joined(w, batch, loss, part, top, features)
 
     def grads(self, w: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """`grad` by parameter, as `views` has w. To join them is a pass over P more, unless `is_joined`."""
+        """Return the gradient by parameter name, as `views` returns w.
+
+        Unless `is_joined`, this saves `grad`'s pass over P that joins the gradients.
+        """
         if self.is_joined(batch):
             return self.views(self.grad(w, batch))
         return self._grads(w, batch, cross_entropy, None, None, False)[1]
 
     def is_joined(self, batch: Batch) -> bool:
-        """Whether `grad` is made as one vector, not of a gradient by parameter."""
+        """Return whether `grad` computes one vector directly, rather than joining gradients by parameter."""
         private, written_out = batch.private is not None, self.dense is not None and self._is_plain(batch)
         return vmapped() or private or written_out or self._compiles(batch)
 
     def trained_features(self, w: Tensor, batch: Batch) -> Tensor:
-        """What the head sees in a training pass, dropout included, for `value_and_grad_of`: w [P + Q] -> [B, D]."""
+        """Return the features [B, D] that the head sees in a training pass, with dropout. w: [P + Q].
+
+        For losses that are given to `value_and_grad_of`.
+        """
         with context(key=batch.key, mask=batch.mask), self._cast(batch.x):
             return self.lower(w, batch.x, 1).to(w.dtype)
 
     def value_and_grad_of(self, loss: Loss, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return loss(w, batch), a scalar, and its gradient in all of w [P + Q], whose last Q numbers are the method's.
+        """Return loss(w, batch), a scalar, and its gradient in all of w [P + Q].
 
-        So a method has layers of its own beside the model's. The loss is a training pass that it writes, of
-        `trained_features` and `classify`. Raises ValueError for a private batch, which this does not clip.
+        The last Q numbers of w are the method's: so it can have layers of its own beside the model's. The method writes
+        the loss as a training pass with `trained_features` and `classify`. Raises ValueError for a private batch, whose
+        gradient this does not clip.
         """
         if batch.private is not None:
             raise ValueError("value_and_grad_of does not clip: a method that uses it must say dp_incompatible_reason")
@@ -248,17 +267,20 @@ class Task:
     # Inside
 
     def _is_plain(self, batch: Batch) -> bool:
-        """Whether a batch is one client's, without padding, at full precision."""
+        """Return whether a batch is that of one client, without padding, at full precision."""
         return batch.mask is None and self.precision != "bf16" and not vmapped()
 
     def _compiles(self, batch: Batch) -> bool:
-        """Only batches of one size: those that are cut short would each need a program of their own."""
+        """Return whether the gradient on a batch is compiled: only for full batches, since each size is a program."""
         return self.compiled > 0 and batch.y.shape[0] == self.compiled
 
     def _gradient(
         self, how: tuple, w: Tensor, x: Tensor, y: Tensor, mask: Tensor | None, key: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """value_and_grad of the plain loss, of tensors alone."""
+        """Return value_and_grad of the plain loss. Its arguments are tensors, so that it can be compiled.
+
+        how: (start and stop of the part, or None; top).
+        """
         part, top = how
         batch = Batch(x, y, mask, None, key)
         return self._joined(w, batch, cross_entropy, None if part is None else slice(*part), top, False)
@@ -266,14 +288,14 @@ class Task:
     def _joined(
         self, w: Tensor, batch: Batch, loss: Loss, part: slice | None, top: int | None, features: bool
     ) -> tuple[Tensor, Tensor]:
-        """The loss and its gradient as one vector."""
+        """Return the loss and its gradient as one vector. Arguments as in value_and_grad."""
         result, grads = self._grads(w, batch, loss, part, top, features)
         return result, torch.cat([grad.reshape(-1) for grad in grads.values()]) if grads else w.new_zeros(0)
 
     def _grads(
         self, w: Tensor, batch: Batch, loss: Loss, part: slice | None, top: int | None, features: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss and its gradient by parameter."""
+        """Return the loss and its gradient by parameter name. Arguments as in value_and_grad."""
         first = 0 if top is None else len(self.blocks) - top
         whole = part is None and not first and not vmapped()
         pieces = self._views(w, self._leaves) if whole else self._pieces(w, first, None)
@@ -286,7 +308,8 @@ class Task:
             return loss(self._noisy(at, batch, first), batch)
 
         free = [pieces[name] for name in names]
-        if not free:  # such as what is below the head of a model that is all head
+        # The part may be empty: a model that is only a head has no extractor.
+        if not free:
             return value().detach(), {}
         if vmapped():
             grads, result = torch.func.grad_and_value(value, argnums=tuple(range(len(free))))(*free)
@@ -298,17 +321,20 @@ class Task:
         return result.detach(), dict(zip(names, grads, strict=True))
 
     def _leaves(self, w: Tensor) -> dict[str, Tensor]:
-        """The parameters as leaves of autograd's graphs."""
+        """Return the parameters by name, as leaves of autograd's graph."""
         return {name: piece.detach().requires_grad_() for name, piece in self.views(w).items()}
 
     def _views(self, w: Tensor, of: Callable[[Tensor], Any]) -> Any:
-        """Return what `of` makes of w. A local loop that writes into w gets the same in each step."""
+        """Return of(w), cached for the last w: a local loop that writes into w gets the same views in each step."""
         if self._last is None or self._last[0] is not w or self._last[1] != of:
             self._last = w, of, of(w)
         return self._last[2]
 
     def _private(self, how: Private, w: Tensor, batch: Batch, *options: Any) -> tuple[Tensor, Tensor]:
-        """Abadi et al. 2016, Algorithm 1: (sum of the samples' clipped gradients + N(0, sigma^2 C^2 I)) / size."""
+        """Return the mean loss and the private gradient (sum of clipped gradients + N(0, sigma^2 C^2 I)) / size.
+
+        Abadi et al. 2016, Algorithm 1. how: clip, noise and size. options: the last ones of `_joined`.
+        """
 
         def one(x: Tensor, y: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
             key = None if batch.key is None else random.fold(batch.key, number)
@@ -317,7 +343,7 @@ class Task:
 
         numbers = torch.arange(batch.y.shape[0], device=batch.y.device)
         losses, grads = torch.func.vmap(one)(batch.x, batch.y, numbers)
-        counts = grads.isfinite().all(1)  # a gradient that cannot be clipped has no say at all
+        counts = grads.isfinite().all(1)  # a gradient that is not finite cannot be clipped and is left out
         if batch.mask is not None:
             counts = counts & batch.mask
         grads = torch.where(counts[:, None], grads, 0)
@@ -330,7 +356,7 @@ class Task:
         return mean_over(losses, batch), total / how.size
 
     def _names(self, start: int, stop: int) -> list[str]:
-        """The parameters within w[start:stop]. Raises ValueError where it cuts one."""
+        """Return the names of the parameters within w[start:stop]. Raises ValueError where it cuts through one."""
         if (start, stop) in self._parts:
             return self._parts[start, stop]
         inside = [name for name, where in self._where.items() if start <= where.start and where.stop <= stop]
@@ -340,7 +366,7 @@ class Task:
         return inside
 
     def _pieces(self, part: Tensor, first: int, last: int | None) -> dict[str, Tensor]:
-        """Views of a flat part that begins with block `first`, by parameter name."""
+        """Return views by parameter name of a flat part that holds the blocks [first, last)."""
         offset = self.blocks[first].start
         return {
             name: part[where.start - offset : where.stop - offset].view(shape)
@@ -349,8 +375,10 @@ class Task:
         }
 
     def _forward(self, pieces: dict[str, Tensor], x: Tensor, first: int, last: int | None) -> Tensor:
-        """The blocks [first, last) with these parameters: torch.func.functional_call without its checks, which cost a
-        tenth of a small step."""
+        """Return the output of the blocks [first, last) with these parameters, by name, on x.
+
+        This is torch.func.functional_call without its checks, which take a tenth of a small model's step.
+        """
         homes = [self._homes[name] for name in pieces]
         before = [parameters[name] for parameters, name in homes]
         try:
@@ -362,12 +390,12 @@ class Task:
                 parameters[name] = piece
 
     def _noisy(self, pieces: dict[str, Tensor], batch: Batch, first: int = 0) -> Tensor:
-        """A training pass: dropout draws from the batch's key, batch norm reads the batch's mask."""
+        """Return the logits of a training pass: dropout draws from the batch's key, batch norm reads its mask."""
         with context(key=batch.key, mask=batch.mask), self._cast(batch.x):
             return self._forward(pieces, batch.x, first, None).to(_dtype(pieces))
 
     def _noisy_with_features(self, pieces: dict[str, Tensor], batch: Batch, first: int) -> tuple[Tensor, Tensor]:
-        """The same pass, (logits, what the head sees)."""
+        """Return the logits [B, K] of a training pass, and the features [B, D] that the head sees in it."""
         last = len(self.blocks) - 1
         head = {name for name, _, _ in self._layout[last]}
         with context(key=batch.key, mask=batch.mask), self._cast(batch.x):
@@ -377,7 +405,7 @@ class Task:
             return out.to(_dtype(pieces)), z.to(_dtype(pieces))
 
     def _cast(self, x: Tensor) -> AbstractContextManager[Any]:
-        """What a training pass computes in."""
+        """Return the context of a training pass: autocast to bfloat16 with precision "bf16"."""
         return torch.autocast(x.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
 
 

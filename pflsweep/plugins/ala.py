@@ -1,4 +1,4 @@
-"""ALA, a plug-in: a client starts from its own mix of the global model and its last local one."""
+"""ALA (adaptive local aggregation), a plug-in: a client starts from a learnt mix of the global and its local model."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,20 +12,25 @@ from pflsweep.methods.task import Batch, Task
 from pflsweep.ops.vmap import per_client, tree_map
 from pflsweep.util.errors import UserError
 
-# Converged when the last WINDOW epochs' losses spread less: as in the first release of the authors' code, whose README
-# calls .01 that "in our paper"; since June 2023 it is .1.
+# The weights have converged when the losses of the last WINDOW epochs have a standard deviation below SPREAD. Learning
+# ends after CAP epochs at the latest. WINDOW and SPREAD are those of the first release of the authors' code, whose
+# README calls .01 the value "in our paper"; since June 2023 the code has .1.
 WINDOW, SPREAD, CAP = 10, 0.01, 100
 
 
 class Client(NamedTuple):
-    inner: Any  # state of the method underneath
-    own: Tensor  # [D] Theta_i^{t-1}, its mixed part: trained in the client's last turn
+    """The state of a client. D is the size of the mixed part of the model."""
+
+    inner: Any  # the client's state in the method that ALA is combined with
+    own: Tensor  # [D] the mixed part of Theta_i^{t-1}, the model that was trained in the client's last turn
     weight: Tensor  # [D] W_i^p in [0, 1]
-    converged: Tensor  # [] whether the initial stage is over
-    mix: Tensor  # [P] where its last turn began: Theta-hat_i, with the parameters that are its own and never sent
+    converged: Tensor  # [] bool: whether the initial stage is over
+    mix: Tensor  # [P] Theta-hat_i, from which the last turn began, with the client's parameters that are never sent
 
 
 class Work(NamedTuple):
+    """The work of a turn: that of the method, and what Client keeps after it."""
+
     inner: Any
     weight: Tensor  # [C, D]
     converged: Tensor  # [C]
@@ -33,31 +38,35 @@ class Work(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """The two models between which the weights lie, in their mixed part, and what they do not change."""
+    """The two models that are mixed, in their mixed part, and the parameters above it."""
 
     own: Tensor  # [C, D] Theta_i^{t-1}
     gap: Tensor  # [C, D] Theta^{t-1} - Theta_i^{t-1}
-    above: Tensor  # [C, P - part.stop] the parameters on top that are never sent
+    above: Tensor  # [C, P - part.stop] parameters above the mixed part, which are never sent
     part: slice  # the mixed part of w
     top: int  # blocks from the mixed part up
 
     def mix(self, weight: Tensor) -> Tensor:
-        """Eq. 4: weight [..., D] -> the mixed part of Theta-hat."""
+        """Return the mixed part of Theta-hat for weights [..., D] (Eq. 4)."""
         return self.own + self.gap * weight
 
     def model(self, weight: Tensor) -> Tensor:
-        """Return the mixed part and what is above it, of one client: weight [D] -> w[part.start:]."""
+        """Return w[part.start:] of one client, the mixed part and what is above it, for weights [D]."""
         mix = self.mix(weight)
         return torch.cat([mix, self.above]) if len(self.above) else mix
 
 
 class Learned(NamedTuple):
+    """The weights while they learn."""
+
     weight: Tensor  # [C, D] W_i^p
-    loss: Tensor  # [C] of the last batch, before its step
+    loss: Tensor  # [C] loss of the last batch, before its step
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mixing:
+    """The hyperparameters of ALA, which FedALA shares."""
+
     layers: int = hyper("p: the top blocks that are mixed; those below are overwritten", low=0)
     share: float = hyper("s: share of the local data on which the weights learn", low=0, high=1)
     rate: float = hyper("eta: learning rate of the weights", low=0)
@@ -72,30 +81,32 @@ class Mixing:
 
     @property
     def resumable(self) -> bool:
-        """Whether more rounds continue a finished run: not where its first round depends on their number."""
+        """Whether more rounds continue a finished run. With `idle` not: ALA's first round depends on their number."""
         return not self.idle
 
     def idle_rounds(self, rounds: int) -> int:
-        """Of so many rounds, T."""
+        """Return in how many of T rounds, the first ones, ALA does not act."""
         return int(self.idle * rounds + 1e-9)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ala(Mixing, Plugin):  # type: ignore[override]
-    """Adaptive local aggregation, Algorithm 1 lines 6 to 14, in front of any method that sends a shared model.
+    """Adaptive local aggregation (FedALA, Algorithm 1, lines 6 to 14), combined with a method that sends a model.
 
-    Only `start` sees the mix: anchors and regularisers keep the model that was sent. Where a method is evaluated with
-    its shared model, or with one made from that, a client's last mix stands in its place (Per-FedAvg: one step from
-    the mix; FedRep: the mixed extractor with the head of that moment, both from before local training); a personal
-    model that a client keeps (Ditto, pFedMe, FedAMP, FedPHP, PartialFed) is evaluated as ever. What the paper leaves
-    open:
-    - the initial stage is a client's first turn after it owns a trained model (the box says round 2 for everybody);
+    Only `start` sees the mix: anchors and regularisers use the model that was sent. A method that is evaluated with its
+    shared model, or with one made from it, is evaluated with the client's last mix instead. (Per-FedAvg: one step from
+    the mix. FedRep: the mixed extractor with the head of that moment, both from before local training.) A personal
+    model that a client keeps (Ditto, pFedMe, FedAMP, FedPHP, PartialFed) is evaluated without change.
+
+    The paper leaves open, and here is chosen:
+    - the initial stage is a client's first turn after it has a trained model (the paper's box says round 2 for all);
     - it has converged as in the first release of the authors' code (WINDOW, SPREAD), at the latest after CAP epochs;
-    - the weights learn on the plain loss without dropout, on a sample drawn once a round and used to its last row;
-    - of a model that is sent in part (FedRep's extractor) the top blocks of that part are mixed;
-    - a method that sends each client a model of its own (FedAMP) has that one mixed, and has to start from it.
-    With layers = 0 the method's trajectory stays as it is, with rate = 0 to rounding. So it does in the rounds in which
-    ALA is idle (their figure 4); the initial stage then comes after them.
+    - the weights learn on the plain loss without dropout, on a sample that is drawn once a round and used completely;
+    - where only a part of the model is sent (FedRep's extractor), the top blocks of that part are mixed;
+    - where each client is sent a model of its own (FedAMP), that model is mixed, and training has to start from it.
+
+    With layers = 0 the method's trajectory is unchanged, with rate = 0 up to rounding. It is also unchanged in the
+    rounds in which ALA is idle (the paper's figure 4); the initial stage then follows them.
     """
 
     version = 4
@@ -151,7 +162,8 @@ class Ala(Mixing, Plugin):  # type: ignore[override]
                 return verbs.personal(server, client.inner, data, turn)
             mixed = (turn.last > self.idle_rounds(turn.rounds))[:, None]
             if len(server.w) < self.task.size:
-                # What the client never sends has been trained since the mix was made: the two do not belong together.
+                # The parameters that are never sent have been trained since the mix was made, and do not fit it. So
+                # the whole mix is evaluated, with those of its moment.
                 return torch.where(mixed, client.mix, verbs.personal(server, client.inner, data, turn))
             server = server._replace(w=torch.where(mixed, client.mix, stock.to_all(server.w, turn)))
             return verbs.personal(server, client.inner, data, turn)
@@ -161,11 +173,11 @@ class Ala(Mixing, Plugin):  # type: ignore[override]
         )
 
     def _active(self, turn: Turn) -> Tensor:
-        """[C] whether a client mixes in this round: one with a model of its own, in a round of ALA's."""
+        """Return which clients mix in this round [C]: those that have a trained model, once ALA is no longer idle."""
         return (turn.last >= 0) & (turn.round > self.idle_rounds(turn.rounds))
 
     def _mixed(self, sent: int) -> slice:
-        """The top `layers` blocks of the first `sent` parameters."""
+        """Return the slice with the top `layers` blocks of the first `sent` parameters. Raises UserError."""
         starts = [block.start for block in self.task.blocks if block.stop <= sent]
         if self.layers > len(starts):
             raise UserError(
@@ -175,7 +187,10 @@ class Ala(Mixing, Plugin):  # type: ignore[override]
         return slice(starts[-self.layers], sent) if self.layers else slice(sent, sent)
 
     def _adapt(self, given: Given, model: Tensor, data: Any) -> tuple[Tensor, Tensor]:
-        """Learned W_i [C, D] and Theta-hat of what was sent. model [C, P]: what was sent, the client's own on top."""
+        """Return the learnt weights W_i [C, D], and the mix Theta-hat of the parameters that were sent.
+
+        model: [C, P] the parameters that were sent, below those that the client never sends.
+        """
         client, sent = given.client, given.down.w
         part, active = self._mixed(sent.shape[1]), self._active(given.turn)
         weight, theta, mixture = client.weight, sent[:, part], self._mixture(client, model, part)
@@ -185,7 +200,10 @@ class Ala(Mixing, Plugin):  # type: ignore[override]
         return weight, torch.cat([sent[:, : part.start], mixed], 1)
 
     def _learn(self, client: Client, mixture: Mixture, sample: list[Batch], active: Tensor) -> Tensor:
-        """Lines 8 to 14: to convergence in a client's initial stage, for one epoch later. Returns W_i^p [C, D]."""
+        """Return the learnt W_i^p [C, D] (lines 8 to 14).
+
+        The weights learn until convergence in a client's initial stage, and for one epoch in later turns.
+        """
         learned, running, losses = Learned(client.weight, client.weight.new_zeros(len(active))), active, []
         for epoch in range(1, CAP + 1):
             weight, loss = stock.run(self._step, mixture, tree_map(torch.clone, learned), sample)
@@ -200,8 +218,10 @@ class Ala(Mixing, Plugin):  # type: ignore[override]
         return learned.weight
 
     def curve(self, given: Given, data: Any, epochs: int) -> list[float]:
-        """The loss of one client's Theta-hat on the rows on which its weights learn: before, and after each of so many
-        epochs, from where its next turn would start. It has to be sent a whole model.
+        """Return the loss of one client's Theta-hat before and after each of some epochs in which its weights learn.
+
+        It starts where the client's next turn would, and the loss is on the rows on which the weights learn. The method
+        has to send whole models.
         """
         client, model = given.client, given.down.w
         part = self._mixed(model.shape[1])
@@ -216,24 +236,29 @@ class Ala(Mixing, Plugin):  # type: ignore[override]
         return losses
 
     def _mixture(self, client: Client, model: Tensor, part: slice) -> Mixture:
+        """Return what the weights mix. model: [C, P], as in _adapt."""
         return Mixture(client.own, model[:, part] - client.own, model[:, part.stop :], part, self._top(part))
 
     def _top(self, part: slice) -> int:
-        """Return how many blocks there are from the mixed part up."""
+        """Return the number of blocks from the mixed part up."""
         return sum(block.start >= part.start for block in self.task.blocks)
 
     def _sample(self, model: Tensor, part: slice, data: Any) -> list[Batch]:
-        """What the weights learn on, as the mixed top sees it, since the blocks below run once."""
+        """Return the batches on which the weights learn, as the blocks from the mixed part up see them.
+
+        The blocks below are not mixed, so that they run only once.
+        """
         large, top = data.sample(self.share, "ala", self.draw == "block"), self._top(part)
         return [batch for rows in large for batch in data.cut(self._seen_by_top(model, rows, top))]
 
     @per_client
     def _seen_by_top(self, model: Tensor, batch: Batch, top: int) -> Batch:
+        """Return a batch as the `top` topmost blocks see it."""
         return self.task.below(model, batch, top)
 
     @per_client
     def _step(self, mixture: Mixture, learned: Learned, batch: Batch) -> Learned:
-        """Eq. 5, clipped: W <- clip(W - eta (Theta - Theta_i) * grad L(Theta-hat), 0, 1)."""
+        """Take a step of the weights: W <- clip(W - eta (Theta - Theta_i) * grad L(Theta-hat), 0, 1) (Eq. 5)."""
         weight = learned.weight
         loss, grad = self.task.value_and_grad(mixture.model(weight), batch, part=mixture.part, top=mixture.top)
         return Learned((weight - self.rate * mixture.gap * grad).clamp(0, 1), loss)

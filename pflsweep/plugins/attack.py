@@ -1,4 +1,4 @@
-"""Malicious clients: a fixed share of the federation uploads something else than what it has trained."""
+"""Attacks: a fixed share of the clients is malicious and uploads something else than what it has trained."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,27 +11,30 @@ from pflsweep.methods.protocol import Given, Method, Plugin, Vector, Verbs, hype
 from pflsweep.ops import random
 from pflsweep.util.errors import UserError
 
-FORGED = ("w", "delta", "g")  # fields of an upload that are forged: a model, or what leads from one to another
-CHOICE, NOISE = 0xA77AC, 0xA1  # what tells these draws from the others of a client's key
+FORGED = ("w", "delta", "g")  # fields of an upload that are forged: a model, or an update of one
+CHOICE, NOISE = 0xA77AC, 0xA1  # folded into a client's key, so that these draws differ from its others
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attack(Plugin):
-    """The attacks in section B of FedPG's supplement. The other fields of an upload, losses above all, stay honest.
+    """Base class of the attacks in section B of FedPG's supplement.
 
-    Malicious is the same share of the clients for all methods under one seed, chosen by the clients' keys. They count
-    nowhere in the evaluation: every view, and every number made from it, is over honest clients alone. What a malicious
-    client keeps for itself, it has trained honestly.
+    Models and updates in the upload of a malicious client are forged; its other fields, such as losses, stay honest,
+    and so does the model that it keeps. The malicious clients are chosen by their keys: for one seed they are the same
+    for all methods. No evaluation counts them: every view is over honest clients only.
     """
 
     dp_incompatible_reason = ""
 
     share: float = hyper("share of the clients that is malicious; rounded down, but at least one", above=0, below=1)
 
-    keys: Tensor  # [N] of all clients
+    keys: Tensor  # [N] keys of all clients
 
     def malicious(self) -> Tensor:
-        """[N] Wherever a client stands in the list, its key decides."""
+        """Return which clients are malicious, [N] bool. Keys decide, so that the order of clients does not matter.
+
+        Raises UserError where no client would be honest.
+        """
         count = max(1, int(len(self.keys) * self.share + 1e-9))
         if count == len(self.keys):
             raise UserError(f"attack.share is {self.share}: of {count} clients none would be honest. Use more clients.")
@@ -50,7 +53,7 @@ class Attack(Plugin):
     def refusal(self, partner: type) -> str:
         if not issubclass(partner, Method):
             return ""
-        verbs: Any = partner  # its verbs are no attributes of Method
+        verbs: Any = partner  # type checkers do not know the verbs, which Method does not declare
         for message in _messages(verbs.finish, 0):
             if reason := _unforgeable(message):
                 return reason
@@ -64,12 +67,20 @@ class Attack(Plugin):
         raise NotImplementedError
 
     def forged(self, value: Tensor, received: Tensor | None, keys: Tensor) -> Tensor:
-        """In place of value [C, P]. received [C, P]: where it is a model, the one that was sent. keys: [C] of draws."""
+        """Return what is uploaded in place of value [C, P].
+
+        received: [C, P] the model that the clients were sent; None where it is not needed, or the value is an update.
+        keys: [C] keys for draws.
+        """
         raise NotImplementedError
 
     def _forge(self, up: Any, given: Given, rows: Tensor) -> Any:
-        """An upload with the malicious rows of its vectors exchanged."""
-        if reason := _unforgeable(type(up)):  # of a method whose `finish` does not say what it returns
+        """Return an upload with some rows of its vectors forged. rows: positions of the malicious clients in it.
+
+        Raises UserError where an upload cannot be forged.
+        """
+        # `refusal` has checked this already, unless the annotation of `finish` does not say what it returns.
+        if reason := _unforgeable(type(up)):
             raise UserError(f"attack: the method's upload cannot be forged: {reason}.")
         new = {}
         for name in _vectors(type(up)):
@@ -82,17 +93,19 @@ class Attack(Plugin):
         return up._replace(**new)
 
     def _received(self, given: Given) -> Tensor:
-        """The model that was sent. [C, P]"""
-        if not hasattr(given.down, "w"):  # of a method whose `send` does not say what it returns
+        """Return the model that the clients were sent [C, P]. Raises UserError where they were sent none."""
+        # `refusal` has checked this already, unless the annotation of `send` does not say what it returns.
+        if not hasattr(given.down, "w"):
             raise UserError("attack: it forges from the model received, and what the method sends has no `w`.")
         return given.down.w
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gaussian(Attack):
-    """A1: a model, or a gradient, of Gaussian noise alone; `around`: around the model received.
+    """Attack A1: upload Gaussian noise as the model or the gradient; with `around`, the model received plus noise.
 
-    Their platform's code gives a forged gradient the length of the honest one, of which the supplement says nothing.
+    The code of FedPG's platform scales a forged gradient to the length of the honest one. The supplement does not
+    mention this, and it is not done here.
     """
 
     sigma: float = hyper("standard deviation of the noise", low=0)
@@ -109,7 +122,10 @@ class Gaussian(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class Scaled(Attack):
-    """A2: the honest update times a factor: w + factor (w_i - w), factor * g_i. With factor = 1 nobody attacks."""
+    """Attack A2: upload the honest update times a factor: w + factor (w_i - w), or factor * g_i.
+
+    With factor = 1 the upload is honest.
+    """
 
     factor: float = hyper("what the update is multiplied by")
 
@@ -122,7 +138,10 @@ class Scaled(Attack):
 
 
 def _messages(verb: Callable, *place: int) -> list[type]:
-    """The NamedTuples that a verb's annotation says it returns, at a place of the tuple; [] where it says nothing."""
+    """Return the messages that a verb may return by its annotation; [] where it has none.
+
+    place: indices into the annotation, where the verb returns a tuple.
+    """
     said = get_type_hints(verb).get("return")
     for k in place:
         said = get_args(said)[k] if len(get_args(said)) > k else None
@@ -130,17 +149,18 @@ def _messages(verb: Callable, *place: int) -> list[type]:
 
 
 def _vectors(message: type) -> list[str]:
-    """The fields of a message that hold a vector."""
+    """Return the fields of a message that hold a vector."""
     hints = get_type_hints(message, include_extras=True)
     return [name for name, hint in hints.items() if Vector in (hint, *get_args(hint))]
 
 
 def _all_send_w(method: type[Method]) -> bool:
+    """Return whether every message that a method's `send` may return has a field `w`."""
     return all("w" in message._fields for message in _messages(method.send))  # type: ignore[attr-defined]
 
 
 def _unforgeable(message: type) -> str:
-    """Why an upload cannot be forged; "" where it can."""
+    """Return why an upload cannot be forged; "" where it can."""
     names = _vectors(message)
     others = [f"`{name}`" for name in names if name not in FORGED]
     if others:

@@ -11,15 +11,17 @@ from pflsweep.plugins.privacy import DpSgd, orders, rdp
 
 @dataclass(frozen=True, kw_only=True)
 class FedFomoDpSgd(DpSgd):
-    """DP-SGD (Abadi et al., CCS 2016) whose epsilon is computed as in NVlabs/FedFomo fe04f66: federated/train.py, train
-    and eval, and client.py, train. Training is DpSgd's. Where epsilon differs:
-    - each round has an accountant of its own, so that nothing is composed over rounds, and it is read after an epoch
-      of the round (`read_after`: 0.2 is the first of five, 1 the whole round);
-    - an evaluation attaches it first, with the size of the evaluated set, so that the sampling rate is B over that
-      (50 of 667, where training draws from 2,667);
-    - an epoch has floor(n / B) steps, the last batch being dropped;
-    - Renyi DP is converted as in Mironov 2017: epsilon + log(1 / delta) / (order - 1), the smallest over the orders.
-    It is no guarantee: it states what the printed numbers are.
+    """DP-SGD (Abadi et al., CCS 2016) with epsilon computed as in NVlabs/FedFomo fe04f66.
+
+    Read from federated/train.py (train, eval) and client.py (train). Clients train as with DpSgd. Epsilon differs:
+    - Each round has a new accountant, so that nothing is composed over rounds. It is read after an epoch of the round
+      (`read_after`: 0.2 is the first of five epochs, 1 the whole round).
+    - The accountant is attached in an evaluation, with the size of the evaluated set. So the sampling rate is B over
+      that size (50 of 667, where training draws from 2,667).
+    - An epoch has floor(n / B) steps, since the last batch is dropped.
+    - Renyi DP is converted as in Mironov 2017: the smallest over the orders of rdp + log(1 / delta) / (order - 1).
+
+    Such an epsilon is no privacy guarantee. It reproduces how the printed numbers were computed.
     """
 
     evaluated: float = hyper("rows of an evaluated set as a share of those and the training rows", above=0, below=1)

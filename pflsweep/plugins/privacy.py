@@ -1,4 +1,4 @@
-"""DP-SGD: clients train on clipped and noised gradients of Poisson batches, and what that costs is accounted for."""
+"""DP-SGD: clients train on clipped and noised gradients of Poisson batches, and epsilon is accounted for."""
 
 import warnings
 from collections.abc import Callable
@@ -18,21 +18,25 @@ from pflsweep.util.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class DpSgd(Plugin):
-    """Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang: Deep Learning with Differential Privacy. CCS 2016.
-    https://arxiv.org/abs/1607.00133 (Algorithm 1), as FedFomo's Tables 3 and 5 use it
+    """DP-SGD in local training.
 
-    In local training a batch's gradient is (sum of its samples' gradients, each clipped to C, + N(0, sigma^2 C^2)) / B.
-    Batches are Poisson samples (data/poisson.py says how many); an empty one still takes a noisy step.
-    What a method does with gradients from there on is post-processing. sigma = 0 clips, and epsilon is infinite.
+    M. Abadi, A. Chu, I. Goodfellow, H. B. McMahan, I. Mironov, K. Talwar and L. Zhang, "Deep Learning with Differential
+    Privacy", CCS 2016, https://arxiv.org/abs/1607.00133, Algorithm 1, as FedFomo's Tables 3 and 5 use it.
 
-    Epsilon is for one sample of one client, towards all who see what this client sends. It is composed over all rounds
-    in which the client has trained, at its own sampling rate, with opacus' accountant: Renyi DP of the sampled Gaussian
-    mechanism at its default orders, converted as in Balle et al. 2020 (Theorem 21; Mironov's conversion gives a tenth
-    more); with `read_after` over so many of its rounds alone. It covers neither evaluation, which stays with the
-    client, nor the sizes n_i. Methods that send more than gradient steps are refused, but for FedFomo: its gains are
-    losses on its validation rows, which no noise covers, as in its paper. k gradients of one batch (APFL, pFedMe) have
-    a noise each and count as one step with sigma / sqrt(k): together they are a Gaussian mechanism of sensitivity
-    sqrt(k) C. The noise follows from the seed: this simulates private training, and releases nothing.
+    A batch's gradient is (sum of its samples' gradients, each clipped to C, + N(0, sigma^2 C^2)) / B. Batches are
+    Poisson samples (data/poisson.py says how many); an empty batch still takes a noisy step. Whatever a method does
+    with these gradients is post-processing. With sigma = 0 gradients are only clipped, and epsilon is infinite.
+
+    Epsilon protects one sample of one client against all who see what this client sends. It is composed over all rounds
+    in which the client has trained (with `read_after` over that many of them), at the client's sampling rate. opacus'
+    accountant computes it: Renyi DP of the sampled Gaussian mechanism at opacus' default orders, converted as in Balle
+    et al. 2020, Theorem 21 (Mironov's conversion gives a tenth more). k gradients of one batch (APFL, pFedMe) have
+    independent noise and count as one step with sigma / sqrt(k): together they are a Gaussian mechanism of sensitivity
+    sqrt(k) C.
+
+    Epsilon covers neither the evaluation, which stays with the client, nor the sizes n_i. Methods that send more than
+    gradient steps are refused, except FedFomo: its gains are losses on validation rows, to which no noise is added, as
+    in its paper. The noise follows from the seed: this simulates private training and is no way to release models.
     """
 
     dp_incompatible_reason = ""
@@ -71,22 +75,24 @@ class DpSgd(Plugin):
         return verbs._replace(**private, answer=answer, epsilon=self.epsilon)
 
     def epsilon(self, spent: Spent) -> Tensor:
-        """[C] float64"""
+        """Return the epsilon of each client's private training, [C] float64."""
         clients = zip(*(part.tolist() for part in spent), strict=True)
         return torch.tensor([self._of_one(*numbers) for numbers in clients], dtype=torch.float64)
 
     def _of_one(self, steps: int, rate: float, looks: int, turns: int) -> float:
+        """Return the epsilon of one client. The arguments are the fields of Spent."""
         if not steps:
             return 0.0
         if not self.sigma:
             return float("inf")
-        if self.read_after is not None:  # a client takes as many steps in each of its rounds
+        if self.read_after is not None:  # a client takes equally many steps in each of its rounds
             steps = max(1, round(steps / turns * min(turns, self.read_after)))
         return self.converted(steps, rate, self.sigma / looks**0.5)
 
     def converted(self, steps: int, rate: float, noise: float) -> float:
-        """Return the epsilon of some steps."""
-        with warnings.catch_warnings():  # where the best order is the first or last one, epsilon is an upper bound
+        """Return the epsilon of some steps. rate: sampling rate. noise: noise multiplier of a step."""
+        # opacus warns where the best order is its first or last one. Epsilon then is still an upper bound.
+        with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Optimal order is the")
             found, _ = _opacus().get_privacy_spent(orders=orders(), rdp=steps * rdp(rate, noise), delta=self.delta)
         return max(float(found), 0.0)
@@ -94,12 +100,12 @@ class DpSgd(Plugin):
 
 @cache
 def rdp(rate: float, noise: float) -> NDArray[np.float64]:
-    """Renyi DP of one step at each order."""
+    """Return the Renyi DP of one step at each order. rate: sampling rate. noise: noise multiplier."""
     return np.asarray(_opacus().compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=orders()))
 
 
 def orders() -> list[float]:
-    """The orders of Renyi DP: opacus' default ones."""
+    """Return the orders of Renyi DP: opacus' default ones."""
     from opacus.accountants import RDPAccountant
 
     return list(RDPAccountant.DEFAULT_ALPHAS)
@@ -107,7 +113,7 @@ def orders() -> list[float]:
 
 @cache
 def _opacus() -> Any:
-    """Its functions for Renyi DP; the library takes seconds to import. Raises UserError without it."""
+    """Return opacus' functions for Renyi DP. Imported when needed, which takes seconds. Raises UserError without it."""
     try:
         from opacus.accountants.analysis import rdp
     except ImportError as error:

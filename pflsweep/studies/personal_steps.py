@@ -1,4 +1,4 @@
-"""Personalising a global model by a few gradient steps, by an explicit and by an implicit objective.
+"""Study: personalise the global model by a few gradient steps, with an explicit and with an implicit objective.
 
 J. Luo, M. Mendieta, C. Chen and S. Wu, "PGFed: Personalize Each Client's Global Objective for Federated Learning",
 ICCV 2023, https://arxiv.org/abs/2212.01448, figure 2 and section 3.2.
@@ -29,14 +29,17 @@ Row = tuple[int, str, int, float, float, float]
 
 @dataclass(kw_only=True, eq=False)
 class PersonalSteps(Study):
-    """After the last round every client takes S gradient steps from the global model: implicit, on its own risk f_i,
-    and explicit, on Eq. 4: F_i = f_i + mu / (N - 1) sum_{j != i} f_j.
+    """Scores of personalised models after each of S gradient steps from the last round's global model.
 
-    The paper states S. What is ours: plain gradient steps, without momentum; mu and the learning rate; f_i of a step is
-    the risk of a batch, the same for both objectives; the f_j are those of `others` rows of each client j, drawn with
-    replacement and anew for each step, one draw for all i: the mean over all f_j costs N^2 passes over the data.
+    Every client i takes the steps twice: with the implicit objective, its own risk f_i, and with the explicit one of
+    Eq. 4, F_i = f_i + mu / (N - 1) sum_{j != i} f_j.
 
-    The table: client, objective, step 0 to S, and on the client's test rows n, correct and loss.
+    The paper states S. It leaves open, and here is chosen: gradient steps are plain, without momentum; mu; the learning
+    rate; f_i of a step is the risk of a batch, the same for both objectives. The f_j are the risks of `others` rows of
+    each client j, drawn with replacement for each step, the same for all i: the exact mean would cost N^2 passes over
+    the data.
+
+    Columns of the table: client, objective, step (0 to S), and n, correct and loss on the client's test rows.
     """
 
     steps: int = hyper("S: gradient steps of each client", low=1)
@@ -47,7 +50,8 @@ class PersonalSteps(Study):
 
     def check(self, simulation: Simulation) -> None:
         none = getattr(type(self.method), "global_model", None) is stock.no_global_model
-        if none:  # of FedFomo it comes with the first upload
+        # Asked of the class: FedFomo's global model exists only after the first upload.
+        if none:
             raise UserError("study=personal_steps starts from the global model, and this method has none.")
         if simulation.federation.clients < 2:
             raise UserError("study=personal_steps needs other clients: partition.clients is 1.")
@@ -61,7 +65,7 @@ class PersonalSteps(Study):
         return pd.DataFrame(rows, columns=["client", "objective", "step", "n", "correct", "loss"])
 
     def _rows(self, simulation: Simulation, client: int, pool: list[Tensor], found: Targets) -> Iterator[Row]:
-        """One client's rows of the table."""
+        """Yield one client's rows of the table. pool: what `_models` takes."""
         task, federation, large = simulation.task, simulation.federation, simulation.schedule.eval_batch
         for objective in ("explicit", "implicit"):
             for step, w in enumerate(self._models(simulation, client, pool if objective == "explicit" else None)):
@@ -70,7 +74,10 @@ class PersonalSteps(Study):
                 yield client, objective, step, n, correct, loss
 
     def _models(self, simulation: Simulation, client: int, pool: list[Tensor] | None) -> Iterator[Tensor]:
-        """The global model [P], and after each step. pool: by step the rows of all clients [N, others]."""
+        """Yield the client's model [P]: the global one, and that after each step.
+
+        pool: for each step the drawn rows of all clients [N, others]; None: the implicit objective.
+        """
         task, federation, w = simulation.task, simulation.federation, simulation.global_model()
         assert w is not None
         yield w
@@ -81,12 +88,13 @@ class PersonalSteps(Study):
             if pool is not None:
                 rows = torch.cat([pool[step][:client], pool[step][client + 1 :]]).flatten()
                 x, y = federation.gather(rows.to(federation.device))
-                g = g + self.mu * task.grad(w, Batch(x, y, None, None, None))  # as many of each: the mean over j
+                # Each client has as many rows in this batch, so that its mean loss is the mean of f_j over j.
+                g = g + self.mu * task.grad(w, Batch(x, y, None, None, None))
             w = w - self.lr * g
             yield w
 
     def _drawn(self, simulation: Simulation, step: int) -> Tensor:
-        """[N, others] training rows of each client for a step."""
+        """Draw training rows of each client for a step: [N, others]."""
         federation = simulation.federation
         drawn = [
             random.generator(federation.seed, "study/others", step, int(key)).choice(rows, self.others)

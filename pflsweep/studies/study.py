@@ -1,4 +1,4 @@
-"""What a study is: an instrument that looks at a running simulation, changes nothing of it, and leaves one table."""
+"""The base of studies. A study observes a running simulation, changes nothing in it, and returns one table."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,40 +14,41 @@ from pflsweep.util.errors import UserError
 
 @dataclass(kw_only=True, eq=False)
 class Study:
-    """Its options are its fields. `check`, `look` at every boundary of rounds, 0 to T, and `table` at the end get the
-    simulation, whose verbs are pure, so that any of it can be tried out; what a study remembers on the way goes through
-    `state` and `load`, as a checkpoint holds it.
+    """Base class of studies. Options are fields.
 
-    A study's moments are named as shares of the rounds or by the last one. So its trial does not go on to more rounds.
+    The simulation is given to `check`, then to `look` before the first round and after each, and to `table` at the end.
+    Its verbs are pure, so that a study may call them. What a study collects is saved in checkpoints by `state` and
+    restored by `load`.
     """
 
     method: Method
-    plugins: tuple[Plugin, ...]  # in front of the method, beside its own
+    plugins: tuple[Plugin, ...]  # those that are combined with the method, without the method's own
 
-    kind: ClassVar[str] = "study"  # as a method's
+    kind: ClassVar[str] = "study"  # as in Method
     version: ClassVar[int] = 1  # raised when the table's numbers change; part of a trial's identity
+    # Studies look at certain shares of the rounds, or at the last one: with more rounds these would be others.
     resumable: ClassVar[bool] = False
 
     def check(self, simulation: Simulation) -> None:
-        """Raises UserError where there would be nothing to see."""
+        """Raise UserError where the simulation has nothing to observe."""
 
     def look(self, simulation: Simulation) -> None:
-        """Called before the first round and after each."""
+        """Observe the simulation. It is called before the first round and after each."""
 
     def table(self, simulation: Simulation) -> pd.DataFrame:
-        """What has been seen. Called once, after the last round."""
+        """Return what has been observed. It is called once, after the last round."""
         raise NotImplementedError
 
     def state(self) -> dict[str, Any]:
-        """Tensors, numbers and text only."""
+        """Return what a checkpoint saves: tensors, numbers and text only."""
         return {}
 
     def load(self, state: dict[str, Any], simulation: Simulation) -> None:
-        """simulation: as it was when `state` was taken."""
+        """Restore what `state` returned. simulation: as it was at that moment."""
 
 
 def require_client(client: int, simulation: Simulation) -> None:
-    """Raises UserError where the federation has no such client."""
+    """Raise UserError where the federation has no such client."""
     if client >= simulation.federation.clients:
         raise UserError(
             f"study.client is {client}, but the clients are 0 to {simulation.federation.clients - 1}: name one of them."
@@ -55,22 +56,24 @@ def require_client(client: int, simulation: Simulation) -> None:
 
 
 def next_turn(simulation: Simulation, client: int) -> tuple[Tensor, Tensor]:
-    """A client's model [P] at the start and at the end of its local training in the round to come, as if it were in the
-    cohort. Nothing is kept of it. Raises UserError where the method does not train one whole model, `w` of its work,
-    and send it as `w`.
+    """Return a client's model [P] at the start and at the end of its local training in the next round.
+
+    It trains as if it were in the cohort, and the simulation does not change. Raises UserError unless the method trains
+    one whole model, the field `w` of its work, and sends it as `w`.
     """
     ids = simulation.last.new_tensor([client])
     given, data = simulation.next_turn(ids)
     work = own(simulation.verbs.start(given, data))
     if simulation.optimisers is not None:
         simulation.optimisers.resume(ids, work)
-    start = _whole(getattr(work, "inner", work), simulation).clone()  # training may write into it
+    # `inner` is the method's own work where ALA wraps it. A copy, since training may write into the work.
+    start = _whole(getattr(work, "inner", work), simulation).clone()
     up, _ = simulation.verbs.finish(given, data, simulation.verbs.fit(given, data, work))
     return start, _whole(up, simulation)
 
 
 def _whole(state: Any, simulation: Simulation) -> Tensor:
-    """The one client's model in a work or a message."""
+    """Return the model [P] of the one client in a work or a message. Raises UserError where it has none."""
     w = getattr(state, "w", None)
     if w is None or w.shape != (1, simulation.task.size):
         raise UserError(

@@ -1,4 +1,4 @@
-"""Where one client's model goes on its loss surface, with ALA and without: figure 4 of FedALA.
+"""Study: the path of one client's model on its loss surface, with ALA and without (figure 4 of FedALA).
 
 J. Zhang, Y. Hua, H. Wang, T. Song, Z. Xue, R. Ma and H. Guan, "FedALA: Adaptive Local Aggregation for Personalized
 Federated Learning", AAAI 2023, https://arxiv.org/abs/2212.01197. The picture follows H. Li, Z. Xu, G. Taylor,
@@ -25,17 +25,21 @@ SERIES, ENDS = ("with", "without"), ("start", "end")
 
 @dataclass(kw_only=True, eq=False)
 class Trajectory(Study):
-    """The trial is with ALA, idle at first; beside it the study trains the same federation on from ALA's first round
-    with ALA idle for ever, which for FedALA is FedAvg. Until then both are one. So one trial has both ways from a
-    common point under the same draws, and one plane: the two principal components of all models that are shown.
+    """The path of a client's model with ALA and without, in the plane of its two principal components.
 
-    A client's models at the start and the end of its local training of each round are all kept until the end, in the
-    checkpoint too: four models of P numbers a round. The surface is the mean loss on the client's training rows over a
-    grid in that plane, which reaches beyond the models on each side by a share `margin` of their extent.
+    The trial trains with ALA, which is idle in the first rounds. From ALA's first round on the study also trains a copy
+    of the simulation in which ALA stays idle; for FedALA that is FedAvg. Both paths begin at one point, have the same
+    draws, and lie over one plane: the two principal components of all models that are shown.
 
-    The table has three kinds of rows (`what`). axis: the share of the models' variance along C1 and C2. point: series
-    (with, without), round, at (start, end), whether ALA acts in this round, c1, c2 and the loss at the model itself,
-    off the plane. surface: c1, c2, loss.
+    The client's models at the start and at the end of local training in each round are kept until the end, and in
+    checkpoints: up to four models of P numbers a round. The surface is the mean loss on the client's training rows, on
+    a grid in the plane. The grid reaches beyond the models on each side by a share `margin` of their extent.
+
+    The table has three kinds of rows, by its column `what`:
+    - axis: c1 and c2 are the shares of the models' variance along the two axes.
+    - point: series (with, without), round, at (start, end), ala (whether it acts in this round), c1, c2, and the loss
+      of the model itself, which need not lie in the plane.
+    - surface: c1, c2, loss.
     """
 
     client: int = hyper("whose model", low=0)
@@ -44,8 +48,8 @@ class Trajectory(Study):
     margin: float = hyper("of the surface around the models", low=0)
 
     def __post_init__(self) -> None:
-        self.rounds: list[Tensor] = []  # a round that is shown: [1 or 2, 2, P], by series and by start and end
-        self.other: Simulation | None = None  # from ALA's first round on: the same without it
+        self.rounds: list[Tensor] = []  # for each round that is shown [1 or 2, 2, P]: by series, and by start and end
+        self.other: Simulation | None = None  # the copy in which ALA stays idle, from ALA's first round on
 
     def check(self, simulation: Simulation) -> None:
         require_client(self.client, simulation)
@@ -59,7 +63,7 @@ class Trajectory(Study):
                 f"study=trajectory shows the rounds {self._first(simulation)} to {simulation.schedule.rounds}: for a "
                 "plane it takes two. Use more train.rounds, or a smaller study.since."
             )
-        next_turn(simulation, self.client)  # rather refused now than after hours
+        next_turn(simulation, self.client)  # a method that it refuses is refused now, not after hours
 
     def look(self, simulation: Simulation) -> None:
         if simulation.round == simulation.schedule.rounds:
@@ -91,16 +95,16 @@ class Trajectory(Study):
             self.other.load(state["other"])
 
     def _first(self, simulation: Simulation) -> int:
-        """The first round that is shown."""
+        """Return the first round that is shown."""
         return max(1, int(self.since * simulation.schedule.rounds + 1e-9))
 
     def _idle(self, simulation: Simulation) -> int:
-        """ALA's rounds begin after so many."""
+        """Return the number of rounds, the first ones, in which ALA is idle."""
         mixing = next(part for part in (self.method, *self.plugins) if isinstance(part, Mixing))
         return mixing.idle_rounds(simulation.schedule.rounds)
 
     def _forked(self, simulation: Simulation) -> Simulation:
-        """The simulation as it stands, and ALA idle from here on."""
+        """Return a copy of the simulation in its present state, in which ALA is idle from here on."""
         method, *plugins = (
             replace(part, idle=1.0) if isinstance(part, Mixing) else part for part in (self.method, *self.plugins)
         )
@@ -112,6 +116,7 @@ class Trajectory(Study):
         return forked
 
     def _points(self, simulation: Simulation, plane: "Plane") -> pd.DataFrame:
+        """Return the rows `point` of the table."""
         rows, models = [], iter(plane.coordinates.tolist())
         first, idle = self._first(simulation), self._idle(simulation)
         for round, shown in enumerate(self.rounds, start=first):
@@ -125,8 +130,9 @@ class Trajectory(Study):
         return table.assign(what="point")
 
     def _surface(self, simulation: Simulation, plane: "Plane") -> pd.DataFrame:
+        """Return the rows `surface` of the table."""
         low, high = plane.coordinates.min(0).values, plane.coordinates.max(0).values
-        wide = (self.margin * (high - low)).clamp(min=1e-6)  # models that do not move have a surface too
+        wide = (self.margin * (high - low)).clamp(min=1e-6)  # not 0, so that models that do not move have a surface
         c1, c2 = (
             torch.linspace(float(a), float(b), self.grid).tolist() for a, b in zip(low - wide, high + wide, strict=True)
         )
@@ -139,7 +145,7 @@ class Trajectory(Study):
         return table.assign(what="surface")
 
     def _loss(self, simulation: Simulation, w: Tensor) -> float:
-        """Of a model [P], the mean over the client's training rows."""
+        """Return the mean loss of a model [P] over the client's training rows."""
         task, federation = simulation.task, simulation.federation
         pairs = [(self.client, w.to(federation.device))]
         found = targets(federation, "train", OWN)
@@ -148,21 +154,22 @@ class Trajectory(Study):
 
 
 class Plane(NamedTuple):
-    """Through the mean of some models, along the two directions in which they differ most."""
+    """The plane through the mean of n models, along the two directions in which they differ most."""
 
-    center: Tensor  # [P]
-    axes: Tensor  # [2, P] orthonormal
-    coordinates: Tensor  # [n, 2] of the models
-    shares: list[float]  # of the models' variance, along each axis
+    center: Tensor  # [P] mean of the models
+    axes: Tensor  # [2, P] orthonormal directions
+    coordinates: Tensor  # [n, 2] coordinates of the models
+    shares: list[float]  # share of the models' variance along each axis
 
     def at(self, c1: float, c2: float) -> Tensor:
-        """The model [P] at a point."""
+        """Return the model [P] at a point of the plane."""
         return self.center + c1 * self.axes[0] + c2 * self.axes[1]
 
 
 def principal_plane(models: Tensor) -> Plane:
-    """Of models [n, P], by their Gram matrix [n, n]. Each axis points to where its farthest model is; along one in
-    which no two models differ it is zero.
+    """Return the plane of the two principal components of models [n, P], from their Gram matrix [n, n].
+
+    Each axis points to the side of the model that is farthest along it. An axis along which no models differ is zero.
     """
     center = models.mean(0)
     apart = models - center

@@ -1,4 +1,4 @@
-"""How ALA's weights learn, in some of a trial's rounds: figure 3 of FedALA.
+"""Study: learning curves of ALA's weights in some of a trial's rounds (figure 3 of FedALA).
 
 J. Zhang, Y. Hua, H. Wang, T. Song, Z. Xue, R. Ma and H. Guan, "FedALA: Adaptive Local Aggregation for Personalized
 Federated Learning", AAAI 2023, https://arxiv.org/abs/2212.01197.
@@ -19,14 +19,14 @@ from pflsweep.util.errors import UserError
 
 @dataclass(kw_only=True, eq=False)
 class WeightLearning(Study):
-    """In a few rounds, one client's weights learn for some epochs from where its turn begins; what they have learnt
-    is forgotten, and the round goes on as ever.
+    """The loss while one client's ALA weights learn for some epochs, in a few rounds.
 
-    Which rounds the paper shows is not stated: here ALA's first, the last, and `curves` in all, evenly spread. Where
-    T is small there are fewer; a round before which the client has had no turn is left out. The loss is the mean over
-    the rows on which the weights learn, a share s of the local data.
+    The weights start where the client's turn in the round begins. What they learn here is discarded, and the round
+    continues unchanged. The paper does not state which rounds it shows. Here they are `curves` rounds, evenly spread,
+    from ALA's first to the last; fewer where T is small. A round before which the client has had no turn is left out.
+    The loss is the mean over the rows on which the weights learn, a share s of the local data.
 
-    The table: round, epoch 0 (before) to `weight_epochs`, loss.
+    Columns of the table: round, epoch (0, which is before learning, to `weight_epochs`), loss.
     """
 
     client: int = hyper("whose weights", low=0)
@@ -34,7 +34,7 @@ class WeightLearning(Study):
     weight_epochs: int = hyper("for which the weights learn", low=1)
 
     def __post_init__(self) -> None:
-        self.rows: list[list[float]] = []  # of the table
+        self.rows: list[list[float]] = []  # rows of the table: round, epoch, loss
 
     def check(self, simulation: Simulation) -> None:
         require_client(self.client, simulation)
@@ -67,13 +67,14 @@ class WeightLearning(Study):
         self.rows = [list(row) for row in state["rows"]]
 
     def _ala(self) -> Ala:
-        """Raises UserError on a method without."""
+        """Return the plug-in ALA of the method or beside it. Raises UserError where there is none."""
         for plugin in (*self.method.plugins(), *self.plugins):
             if isinstance(plugin, Ala):
                 return plugin
         raise UserError("study=weight_learning looks at ALA's weights: use it with algorithm=fedala, or with ala=on.")
 
     def _rounds(self, simulation: Simulation) -> set[int]:
+        """Return the rounds to look at, counted from 1. In round 1 no client has a model to mix."""
         total = simulation.schedule.rounds
         first = self._ala().idle_rounds(total) + 1
         return {int(t) for t in np.linspace(max(first, 2), total, self.curves).round() if t >= max(first, 2)}
