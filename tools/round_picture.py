@@ -9,6 +9,15 @@ from pathlib import Path
 PICTURE = Path(__file__).parents[1] / "docs" / "round.svg"
 WIDTH, HEIGHT = 1000, 560
 INK, FAINT, SERVER, CLIENT, STORE = "#1f2328", "#59636e", "#ddf4ff", "#dafbe1", "#fff8c5"
+DASHED = 'fill="none" stroke="#d1d9e0" stroke-dasharray="5 4"'
+SHAPES = (
+    "P parameters of a model · N clients · M of them in a round (the cohort) · "
+    "C at once (a chunk) · B samples in a batch"
+)
+WIRE = (
+    "Only Down and Up cross the wire, and are counted. personal returns w [C, P], which is scored on each client's own "
+    "test rows."
+)
 # A background of its own, since GitHub shows the picture on a white or on a black page.
 HEAD = f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"
   font-family="Helvetica, Arial, sans-serif" font-size="15" fill="{INK}">
@@ -18,16 +27,24 @@ HEAD = f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}
 <rect x="1" y="1" width="{WIDTH - 2}" height="{HEIGHT - 2}" rx="10" fill="#ffffff" stroke="#d1d9e0"/>"""
 
 
-def text(x: float, y: float, said: str, *, size: int = 15, fill: str = INK, anchor: str = "middle", bold: bool = False) -> str:
+def text(
+    x: float, y: float, said: str, *, size: int = 15, fill: str = INK, anchor: str = "middle", bold: bool = False
+) -> str:
     """Return a line of text at a point of its base line."""
     weight = ' font-weight="bold"' if bold else ""
-    return f'<text x="{x}" y="{y}" font-size="{size}" fill="{fill}" text-anchor="{anchor}"{weight}>{escape(said)}</text>'
+    return (
+        f'<text x="{x}" y="{y}" font-size="{size}" fill="{fill}" text-anchor="{anchor}"{weight}>{escape(said)}</text>'
+    )
 
 
 def lane(y: float, height: float, name: str, said: str) -> list[str]:
     """Return a row of the picture, whose place in the machine stands at its upper left."""
-    frame = f'<rect x="15" y="{y}" width="{WIDTH - 30}" height="{height}" rx="8" fill="none" stroke="#d1d9e0" stroke-dasharray="5 4"/>'
-    return [frame, text(27, y + 21, name, anchor="start", bold=True), text(27, y + 39, said, size=13, fill=FAINT, anchor="start")]
+    frame = f'<rect x="15" y="{y}" width="{WIDTH - 30}" height="{height}" rx="8" {DASHED}/>'
+    return [
+        frame,
+        text(27, y + 21, name, anchor="start", bold=True),
+        text(27, y + 39, said, size=13, fill=FAINT, anchor="start"),
+    ]
 
 
 def box(x: float, y: float, width: float, fill: str, name: str, *lines: str) -> list[str]:
@@ -54,7 +71,7 @@ def picture() -> str:
     parts = [
         HEAD,
         *lane(15, 140, "Server", "one state for all"),
-        *lane(180, 155, "A chunk of the cohort", "C clients at once; all M of a round, chunk after chunk"),
+        *lane(180, 155, "A chunk of the cohort", "C clients at once"),
         *lane(360, 130, "Store and data", "a row for each of the N clients"),
         *box(95, top, 120, SERVER, "server", "w [P]"),
         *box(aggregate, top, 190, SERVER, "aggregate", "share [M] @ up.w [M, P]"),
@@ -75,6 +92,12 @@ def picture() -> str:
         arrow((start, bottom - 33), (start, middle + 33)),
         arrow((fit, bottom - 33), (fit, middle + 33)),
         arrow((finish, middle + 33), (finish, bottom - 33)),
+        *box(915, middle, 110, CLIENT, "personal", "evaluation"),
+        arrow((915, top + 33), (915, middle - 33)),
+        arrow((780, bottom), (915, bottom), (915, middle + 33)),
+        text(923, 172, "w [P]", size=13, anchor="start"),
+        text(907, 352, "v [C, P]", size=13, anchor="end"),
+        text(405, 210, "chunk after chunk, until all M clients have had their turn", size=13, fill=FAINT),
         text(310, middle - 30, "Down", size=13, fill=FAINT),
         text(310, middle - 12, "w [C, P]", size=13),
         text(485, middle - 30, "Work", size=13, fill=FAINT),
@@ -84,8 +107,8 @@ def picture() -> str:
         text(finish + 10, 172, "Up of all chunks, w [M, P]", size=13, anchor="start"),
         text(start + 10, 352, "v [C, P]", size=13, anchor="start"),
         text(finish + 10, 352, "v [C, P]", size=13, anchor="start"),
-        text(WIDTH / 2, 517, "P parameters of a model · N clients · M of them in a round (the cohort) · C at once (a chunk) · B samples in a batch", size=14),
-        text(WIDTH / 2, 540, "Only Down and Up cross the wire, and are counted. Evaluation is apart: personal(server, rows) → w [C, P], scored on each client's own rows.", size=13, fill=FAINT),
+        text(WIDTH / 2, 517, SHAPES, size=14),
+        text(WIDTH / 2, 540, WIRE, size=13, fill=FAINT),
         "</svg>",
     ]  # fmt: skip
     return "\n".join(parts) + "\n"
