@@ -199,7 +199,7 @@ class Metrics(Keys):
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep(Keys):
-    """The keys of a whole sweep (`pflsweep -m`) that are in no group."""
+    """The keys of a whole sweep (`-m`) that are in no group."""
 
     sweep: str | None = hyper("a sweep file, such as pgfed/table1, or the path of one of your own")
     only: list = hyper("rows and columns of that file to run; []: all", items=str)  # noqa: RUF009 (no default)

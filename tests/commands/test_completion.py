@@ -44,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
         ("pflsweep check fedal", ["fedala"]),
         ("pflsweep --config-dir ", []),
         ("pflsweep --config-dir nowhere algorithm=pg", []),
-        ("pflsweep algorithm=nothing train.l", ["train.last_batch=", "train.lr=", "train.lr_decay="]),
+        ("pflsweep algorithm=nothing train.l", ["train.last_batch=", "train.lr=", "train.lr_decay=", "train.lr_of="]),
     ],
 )
 def test_what_is_offered(line: str, wanted: list[str]) -> None:

@@ -439,16 +439,16 @@ def test_a_commit_with_changes_is_dirty(tmp_path: Path, monkeypatch: pytest.Monk
 
     (tmp_path / "package").mkdir()
     monkeypatch.setattr(metadata, "__file__", str(tmp_path / "package" / "trial" / "metadata.py"))
-    monkeypatch.setattr(metadata, "_commit", metadata._commit.__wrapped__)  # it remembers
-    assert metadata._commit() is None
+    monkeypatch.setattr(metadata, "commit", metadata.commit.__wrapped__)  # it remembers
+    assert metadata.commit() is None
     name = ["-c", "user.name=n", "-c", "user.email=e"]
     for words in (["init", "-q"], [*name, "commit", "-q", "--allow-empty", "-m", "x"]):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
-    commit = metadata._commit()
+    commit = metadata.commit()
     assert commit is not None
     assert len(commit) == 40
     (tmp_path / "package" / "new.py").touch()
-    assert metadata._commit() == f"{commit}-dirty"
+    assert metadata.commit() == f"{commit}-dirty"
 
 
 def test_the_models_of_one_option_have_their_own_names() -> None:
