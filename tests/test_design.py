@@ -1,0 +1,115 @@
+"""docs/design.md and docs/glossary.md are true: the method that is shown runs, and names stand where pages say."""
+
+import ast
+import doctest
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pflsweep.methods import protocol
+from tools import round_picture
+
+ROOT = Path(__file__).parents[1]
+DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "adding_a_method.md").read_text(encoding="utf-8")
+PLACES = re.findall(r"^\| ([^|]+?) \|.*\| `([\w/]+\.py)` `([\w.]+)` \|$", GLOSSARY, flags=re.MULTILINE)
+# What a config and its parts are; a file is on a config's way where a function is given or returns one of these.
+FOLLOW = """
+import sys
+from pathlib import Path
+import pflsweep
+from pflsweep.commands import main
+from pflsweep.config.compose import Config
+from pflsweep.config.node import Node
+from pflsweep.config.options import Keys
+from pflsweep.engine.simulation import Simulation
+
+ROOT, KINDS, found, ended = Path(pflsweep.__file__).parent, (Config, Node, Keys), set(), []
+
+def follow(frame, event, value):
+    code = frame.f_code
+    if code is Simulation._next.__code__:
+        ended.append(True)
+        sys.setprofile(None)
+    elif str(ROOT) in code.co_filename and event in ("call", "return"):
+        count = code.co_argcount + code.co_kwonlyargcount
+        given = [frame.f_locals.get(name) for name in code.co_varnames[:count]] if event == "call" else [value]
+        if any(isinstance(each, KINDS) for each in given):
+            found.add(Path(code.co_filename).relative_to(ROOT).as_posix())
+
+sys.setprofile(follow)
+assert main.main(sys.argv[1:]) == 0 and ended
+print("files:", *sorted(found))
+"""
+
+
+def source() -> str:
+    """Return the code of the protocol's example, without prompts."""
+    return "".join(example.source for example in doctest.DocTestParser().get_examples(protocol.__doc__ or ""))
+
+
+def test_the_protocols_example_runs() -> None:
+    done = doctest.testmod(protocol)
+    assert done.attempted > 10
+    assert done.failed == 0
+
+
+def test_the_page_shows_the_example() -> None:
+    (shown,) = re.findall(r"^```python\n(.*?)^```", DESIGN, flags=re.MULTILINE | re.DOTALL)
+    # a page has blank lines between classes, where a docstring's prompts have none
+    assert list(filter(None, shown.splitlines())) == list(filter(None, source().splitlines()))
+
+
+def test_the_picture_is_current() -> None:
+    current = round_picture.PICTURE.read_text(encoding="utf-8") == round_picture.picture()
+    assert current, "`python -m tools.round_picture` draws the picture anew"
+
+
+@pytest.mark.parametrize(("word", "file", "name"), PLACES, ids=[word for word, _, _ in PLACES])
+def test_a_word_stands_where_the_glossary_says(word: str, file: str, name: str) -> None:
+    scope = ast.parse((ROOT / "pflsweep" / file).read_text(encoding="utf-8")).body
+    for part in name.split("."):
+        (found,) = [
+            node
+            for node in scope
+            if part in (getattr(node, "name", None), *map(ast.unparse, getattr(node, "targets", ())))
+        ]
+        scope = getattr(found, "body", [])
+
+
+def test_each_line_of_the_glossary_says_where() -> None:
+    lines = [line for line in GLOSSARY.splitlines() if line.startswith("| ") and not line.startswith("| word |")]
+    assert len(lines) == len(PLACES) > 40
+
+
+@pytest.mark.slow
+def test_a_config_passes_the_files_that_the_page_lists(tmp_path: Path) -> None:
+    way = DESIGN.partition("## From the command to the engine")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\| `([\w/]+\.py)` \|", way, flags=re.MULTILINE)
+    command = [sys.executable, "-c", FOLLOW, "algorithm=fedavg", "train.rounds=1", "tracking=none"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    # the command's own file makes the config and hands it on
+    passed = {"commands/main.py", *done.stdout.rpartition("files: ")[2].split()}
+    assert sorted(listed) == sorted(passed)
+    assert len(passed) <= 12
+
+
+@pytest.mark.slow
+def test_the_partition_of_the_guide_is_an_option(tmp_path: Path) -> None:
+    blocks = re.findall(
+        r"^```(?:python|yaml)\n(.*?)^```", GUIDE.partition("## A partition")[2], re.MULTILINE | re.DOTALL
+    )
+    folder = tmp_path / "my_conf" / "partition"
+    folder.mkdir(parents=True)
+    (tmp_path / "halving.py").write_text(blocks[0])
+    (folder / "halving.yaml").write_text(blocks[1])
+    program = "import sys; from pflsweep.commands.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, "--config-dir", "my_conf", "partition=halving", "train.rounds=1"]
+    done = subprocess.run([*command, "tracking=none"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "of 6 clients" in done.stderr
