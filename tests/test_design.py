@@ -15,7 +15,6 @@ from tools import round_picture
 ROOT = Path(__file__).parents[1]
 DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
-GUIDE = (ROOT / "docs" / "adding_a_method.md").read_text(encoding="utf-8")
 PLACES = re.findall(r"^\| ([^|]+?) \|.*\| `([\w/]+\.py)` `([\w.]+)` \|$", GLOSSARY, flags=re.MULTILINE)
 # What a config and its parts are; a file is on a config's way where a function is given or returns one of these.
 FOLLOW = """
@@ -97,19 +96,3 @@ def test_a_config_passes_the_files_that_the_page_lists(tmp_path: Path) -> None:
     passed = {"commands/main.py", *done.stdout.rpartition("files: ")[2].split()}
     assert sorted(listed) == sorted(passed)
     assert len(passed) <= 12
-
-
-@pytest.mark.slow
-def test_the_partition_of_the_guide_is_an_option(tmp_path: Path) -> None:
-    blocks = re.findall(
-        r"^```(?:python|yaml)\n(.*?)^```", GUIDE.partition("## A partition")[2], re.MULTILINE | re.DOTALL
-    )
-    folder = tmp_path / "my_conf" / "partition"
-    folder.mkdir(parents=True)
-    (tmp_path / "halving.py").write_text(blocks[0])
-    (folder / "halving.yaml").write_text(blocks[1])
-    program = "import sys; from pflsweep.commands.main import main; sys.exit(main())"
-    command = [sys.executable, "-c", program, "--config-dir", "my_conf", "partition=halving", "train.rounds=1"]
-    done = subprocess.run([*command, "tracking=none"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "of 6 clients" in done.stderr

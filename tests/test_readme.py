@@ -22,16 +22,20 @@ def blocks(text: str) -> list[str]:
     return re.findall(r"^```(?:python|yaml)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
-EXAMPLES = {"server_step": blocks(README), "slowmo": blocks(GUIDE)}  # a method's name -> method, option, space
+EXAMPLES = {"server_step": blocks(README), "slowmo": blocks(GUIDE)[:3]}  # a method's name -> method, option, space
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A user's folder with the files of both examples, but for the search spaces."""
+    """A user's folder with the files of all examples, but for the search spaces."""
     (tmp_path / "my_conf" / "algorithm").mkdir(parents=True)
     for name, (method, option, _) in EXAMPLES.items():
         (tmp_path / f"{name}.py").write_text(method)
         (tmp_path / "my_conf" / "algorithm" / f"{name}.yaml").write_text(option)
+    partition, option = blocks(GUIDE)[3:]
+    (tmp_path / "my_conf" / "partition").mkdir()
+    (tmp_path / "halving.py").write_text(partition)
+    (tmp_path / "my_conf" / "partition" / "halving.yaml").write_text(option)
     return tmp_path
 
 
@@ -88,6 +92,17 @@ def test_the_examples_are_tuned_over_their_own_spaces(folder: Path) -> None:
     assert re.search(r"slowmo +- +4 +5 ", done.stdout), "four points, and the winner's trial"
 
 
+@pytest.mark.slow
+def test_the_partition_of_the_guide_is_an_option(folder: Path) -> None:
+    given = ("--config-dir", "my_conf", "partition=halving", "partition.seed=0", "train.rounds=1", "tracking=none")
+    done = pflsweep(folder, *given)
+    assert done.returncode == 0, done.stderr
+    assert "of 6 clients" in done.stderr
+    refused = pflsweep(folder, *given, "partition.test_fraction=2.0")
+    assert refused.returncode == 2
+    assert "partition.test_fraction is 2.0" in refused.stderr
+
+
 def test_the_example_of_given_inputs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     pages = blocks((ROOT / "docs" / "commands.md").read_text())
@@ -115,7 +130,7 @@ def test_commands_name_what_exists(folder: Path, page: Path) -> None:
     groups = "algorithm|ala|attack|dataset|model|partition|setting|tracking|tune"
     chosen = re.findall(rf"(?<![\w.])({groups})=([\w/]+(?:,[\w/]+)*)", page.read_text())
     sweeps = re.findall(r"(?<![\w.])sweep=([\w/]+)", page.read_text())
-    assert chosen or sweeps or "pflsweep -m" not in page.read_text()
+    assert chosen or sweeps or "pflsweep -m " not in page.read_text()
     for group, options in chosen:
         for option in options.split(","):
             own = folder / "my_conf" / group / f"{option}.yaml"
