@@ -63,4 +63,4 @@ def test_the_papers_reports(site: Path, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     made = pflsweep(site, tmp_path, "report", "pgfed/table1")
     assert made.returncode == 0, made.stderr
-    assert "0 of 84 cells complete at scale paper" in made.stdout
+    assert "0 of 84 cells complete, scale paper" in made.stdout

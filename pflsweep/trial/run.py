@@ -166,9 +166,9 @@ def run_trial(
         if parts.study is not None:
             parts.study.check(simulation)
         # bad input has been refused by now, in a paragraph of its own
-        if told := destination(config.tracking):
-            mention(told)
         with claimed(folder):
+            if told := destination(config.tracking):
+                mention(told)
             record = _open(folder, meta, config, simulation)
             if _done(record, config):
                 _add_models(record, simulation, config)

@@ -222,7 +222,6 @@ VALUES = [
     ("algorithm=fedper algorithm.layers=9", ["algorithm.layers is 9", "3 blocks"]),
     ("algorithm._target_=os.path", ["os.path is no method"]),
     ("study=trajectory study.client=99", ["study.client is 99"]),
-    ("tracking.experiment=''", ["tracking.experiment is ''"]),
     ("train.lr=${train.lr}", ["train.lr cannot be resolved", "Recursive"]),
     ("train.lr=${train.momentum} train.momentum=${train.lr}", ["train.lr cannot be resolved", "Recursive"]),
     ("train.lr=${oc.env:NOT_SET}", ["train.lr cannot be resolved", "NOT_SET"]),
