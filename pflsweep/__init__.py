@@ -31,7 +31,7 @@ def run(
         run(algorithm="pgfed", train__rounds=5)
 
     Without MLflow, unless an override names `tracking`. What follows takes the place of what the trial would draw, and
-    a hash of it is part of the trial's identity (docs/notebooks.md):
+    a hash of it is part of the trial's identity (docs/commands.md):
 
     partition: the name of an option, or {"train": [...], "test": [...]}, with an array of row numbers of the dataset
     for each client, and "validation" too where it is not drawn by data.validation.

@@ -46,6 +46,12 @@ class Up(NamedTuple):
     ids: Ids  # [C, m]
 
 
+def require_models(models: int, clients: int) -> None:
+    """Raise UserError where more models are asked for than there are clients."""
+    if models > clients:
+        raise UserError(f"algorithm.models is {models}, but there are {clients} clients: it must be at most {clients}.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Fomo(Method):
     """What FedFomo and its model-average variant share: the server's table P, and whom a client's mix considers.
@@ -64,8 +70,7 @@ class Fomo(Method):
 
     def init(self, w: Tensor, setup: Setup) -> Server:
         n = setup.clients
-        if self.models > n:
-            raise UserError(f"algorithm.models is {self.models}, but there are {n} clients: it must be at most {n}.")
+        require_models(self.models, n)
         return Server(
             w.new_zeros(n, len(w)),
             torch.zeros(n, dtype=torch.bool, device=w.device),

@@ -28,7 +28,7 @@ def main(argv: list[str]) -> int:
     """Prints a line for each property; 0 where all hold, 1 where not. Raises UserError on bad input."""
     options = _parser().parse_args(argv)
     torch.set_num_threads(1)  # models this small only wait for each other's threads
-    cls, defaults = _named(options.method, options.config_dir)
+    cls, defaults = named(options.method, options.config_dir)
     values = {**defaults, **_overrides(options.overrides)}
     check_fields(cls, values, cls.__name__, "add key=VALUE, or name its folder of YAML files with --config-dir")
     case = case_of(cls, values)
@@ -71,7 +71,7 @@ def case_of(
 
 
 def verdict(property_: Property, case: Case) -> str:
-    """Why a case lacks a property; empty where it has it."""
+    """Return why a case lacks a property; "" where it has it."""
     try:
         property_(case)
     except AssertionError as error:
@@ -83,10 +83,15 @@ def verdict(property_: Property, case: Case) -> str:
     return ""
 
 
+def statement(property_: Property) -> str:
+    """Return what a property states, in a line."""
+    return (property_.__doc__ or property_.__name__).partition("\n")[0]
+
+
 def _report(property_: Property, case: Case, said: set[str]) -> bool:
     """Prints a property's line, with the reason where it failed, if that is a new one; whether it failed."""
     why = verdict(property_, case)
-    says = (property_.__doc__ or property_.__name__).partition("\n")[0]
+    says = statement(property_)
     reason = "for a reason that stands above" if why in said else why
     print(f"FAILED  {says}\n        {reason}" if why else f"ok      {says}", flush=True)
     said.add(why)
@@ -122,8 +127,8 @@ def _overrides(pairs: list[str]) -> dict[str, Any]:
     return values
 
 
-def _named(method: str, config_dir: Path | None) -> tuple[type[Method], dict[str, Any]]:
-    """The class, and the hyperparameters of the YAML file of this name or of the one that names this class, if any.
+def named(method: str, config_dir: Path | None) -> tuple[type[Method], dict[str, Any]]:
+    """Return the class, and the hyperparameters in the YAML file of this name or in the one that names this class.
 
     Raises UserError with the file or module and what is wrong with it.
     """

@@ -44,7 +44,7 @@ def _prepare(options: argparse.Namespace) -> int:
     config = _config(options, "prepare")
     put(config.values, "data.download", True)
     dataset = build_dataset(config)
-    tested, owners = len(dataset.y) - dataset.train, 0 if dataset.owner is None else len(set(dataset.owner.tolist()))
+    tested, owners = len(dataset.y) - dataset.train, dataset.owner_count
     rows = (
         f"{dataset.train:,} training and {tested:,} test rows" if tested else f"{dataset.train:,} rows without a split"
     )

@@ -10,9 +10,8 @@ from typing import NamedTuple
 import torch
 
 from pflsweep import __version__
-from pflsweep.commands.check import case_of, method_at, verdict
-from pflsweep.config.compose import option_files, read_option
-from pflsweep.config.node import Node
+from pflsweep.commands.check import case_of, named, statement, verdict
+from pflsweep.config.compose import option_files
 from pflsweep.conformance.case import Case
 from pflsweep.conformance.properties import ON_A_DEVICE, Property
 from pflsweep.report.markdown import inline, table
@@ -84,15 +83,13 @@ def _methods() -> list[str]:
 
 
 def _case(name: str, device: str) -> Case:
-    node = read_option(option_files("algorithm")[name])
-    values = {key: value for key, value in node.items() if key not in ("_target_", "defaults")}
-    return replace(case_of(method_at(Node.of("algorithm", name, node).path), values), device=device)
+    return replace(case_of(*named(name, None)), device=device)
 
 
 def _tried(cases: dict[str, Case], properties: tuple[Property, ...], end: float) -> Iterator[Tried]:
     """Try properties, each on all methods, until the time is over."""
     for property_ in properties:
-        says = (property_.__doc__ or property_.__name__).partition("\n")[0]
+        says = statement(property_)
         for name, case in cases.items():
             with arithmetic(case.precision):  # as a trial has it
                 why = None if time.monotonic() >= end else verdict(property_, case)

@@ -121,7 +121,7 @@ def _or_why(line: Callable[..., str], *args: Any) -> str:
 
 
 def _line_of_sweep(name: str) -> str:
-    """Its leading comment; then how large it is."""
+    """Return a sweep file's leading comment and how large the sweep is."""
     from pflsweep.sweep.spec import read_table, table_file
 
     table = read_table(name)
@@ -155,6 +155,6 @@ def _line(group: str, file: Path) -> str:
 
 
 def _comment(text: str) -> str:
-    """The first."""
+    """Return the first comment line of a YAML file."""
     comments = [line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")]
     return next((line.rstrip(",:") for line in comments if not line.startswith("@package")), "")

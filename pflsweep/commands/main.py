@@ -99,7 +99,7 @@ def _find_own() -> None:
 
 
 def _show_log() -> None:
-    """What our modules log, a line each, on stderr: among it the progress of an embedder's training."""
+    """Print on stderr what pflsweep's modules log, a line each, such as the progress of an embedder's training."""
     log = logging.getLogger("pflsweep")
     if not log.handlers:
         handler = logging.StreamHandler()

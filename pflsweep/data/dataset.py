@@ -35,6 +35,11 @@ class Dataset(NamedTuple):
         """The shape of one row, as a model sees it."""
         return tuple(self.x.shape[1:])
 
+    @property
+    def owner_count(self) -> int:
+        """The number of natural clients that have rows; 0 where the dataset has none."""
+        return 0 if self.owner is None else len(np.unique(self.owner))
+
     def part(self, limit: int, seed: int) -> "Dataset":
         """Return a dataset of at most `limit` rows, drawn from both splits in proportion, with another checksum."""
         if limit >= len(self.y):

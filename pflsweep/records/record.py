@@ -241,7 +241,7 @@ class Record:
 
     @property
     def study(self) -> pd.DataFrame:
-        """What the trial's study has seen, as its class says; empty without one."""
+        """The table that the trial's study has written; empty without a study."""
         return self._read("study.parquet", read_parquet, pd.DataFrame())
 
     @property

@@ -1,7 +1,6 @@
 """Trials as one DataFrame, a row a trial, and their figures: what notebooks work with."""
 
 import logging
-import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +43,7 @@ class Trials(pd.DataFrame):
 
     def _telling(self) -> list[str]:
         """Return the keys that tell these trials apart, but for what the method's name says."""
-        rows = [{str(k): v for k, v in row.items() if not _missing(v)} for row in self.to_dict("records")]
+        rows = [{str(k): v for k, v in row.items() if not pd.isna(v)} for row in self.to_dict("records")]
         roles = ["role"] if len(set(self.get("role", ()))) > 1 else []
         said = {*NAMES, *RESULTS, "algorithm", *PLUGS, "train.rounds"}
         return [*roles, *(key for key in naming.telling(rows) if key not in said)]
@@ -131,7 +130,3 @@ def _setting(table: pd.DataFrame) -> Setting:
 def _cell(value: Any) -> Any:
     """Return a config's value as a table can group by it."""
     return str(value) if isinstance(value, list | dict) else value
-
-
-def _missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))

@@ -120,9 +120,8 @@ def size_of(config: Config) -> Size:
     key = json.dumps([node.option, node.path, node.options, config.data.root, column])
     if key not in _sizes:
         dataset = build_dataset(config)
-        owners = 0 if dataset.owner is None else len(set(dataset.owner.tolist()))
         test, shape = len(dataset.y) - dataset.train, dataset.shape
-        _sizes[key] = Size(dataset.train, test, shape, dataset.classes, owners, dataset.checksum)
+        _sizes[key] = Size(dataset.train, test, shape, dataset.classes, dataset.owner_count, dataset.checksum)
     return _sizes[key]
 
 

@@ -44,7 +44,6 @@ from pflsweep.tracking.store import (
     point_to,
     reason,
     refusal,
-    required,
     sweep_run,
     unnamed,
     uri_of,
@@ -137,7 +136,7 @@ def _reach(options: Tracking) -> None:
 
 def _patiently(options: Tracking, call: Callable[[], T]) -> T:
     """A sweep's trials wait for a store that is away: its start has shown that it can be used."""
-    return retry_until_available(call) if os.environ.get(SWEEP) and required(options) else call()
+    return retry_until_available(call) if os.environ.get(SWEEP) and options.required else call()
 
 
 @contextmanager
@@ -148,7 +147,7 @@ def _tolerated(options: Tracking, then: str = "") -> Iterator[None]:
     try:
         yield
     except StorageUnavailable as error:
-        if required(options):
+        if options.required:
             raise
         if then and not os.environ.get(SWEEP):
             why, uri = reason(error.__cause__ or error), without_password(uri_of(options))
@@ -327,7 +326,7 @@ class MlflowRun:
         interrupted, which the same command goes on with.
         """
         error = self._tried(record, lambda: self._finish(record, status))
-        waits = os.environ.get(SWEEP) and status != "interrupted" and required(self.options)
+        waits = os.environ.get(SWEEP) and status != "interrupted" and self.options.required
         if error is not None and waits and isinstance(refusal(self.uri, error), StorageUnavailable):
             try:
                 _patiently(self.options, lambda: _reach(self.options))

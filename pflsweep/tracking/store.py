@@ -78,8 +78,7 @@ log = logging.getLogger(__name__)
 def opened(options: Tracking) -> "Iterator[tuple[MlflowClient, str]]":
     """Client and experiment id. One process at a time: two that create a store or a sweep collide."""
     name, file = experiment_of(options), sqlite_file(uri_of(options))
-    with _client(options) as client:
-        known = client.get_experiment_by_name(name)
+    with _client(options) as (client, known):
         if known is not None:
             _describe(client, known)
             yield client, known.experiment_id
@@ -100,8 +99,7 @@ def listing(options: Tracking) -> str:
     """Return where MLflow's pages list the runs of the experiment, an address without its server. Of a store that has
     no such experiment it is the one that has changed last.
     """
-    with _client(options) as client:
-        experiment = client.get_experiment_by_name(experiment_of(options))
+    with _client(options) as (client, experiment):
         if experiment is None:
             found = client.search_experiments(filter_string="name != 'Default'", order_by=["last_update_time DESC"])
             experiment = found[0] if found else None
@@ -112,10 +110,8 @@ def listing(options: Tracking) -> str:
 
 
 @contextmanager
-def _client(options: Tracking) -> "Iterator[MlflowClient]":
-    """The client of a store that is made where it is missing, and held meanwhile."""
-    for variable, value in SETTINGS.items():
-        os.environ.setdefault(variable, value)
+def _client(options: Tracking) -> "Iterator[tuple[MlflowClient, Experiment | None]]":
+    """Hold a store, which is made where it is missing. Yield its client, and the experiment where there is one."""
     uri = uri_of(options)
     file = sqlite_file(uri)
     if (uri.startswith("sqlite:") and file is None) or uri.rstrip("/") in ("http:", "https:"):
@@ -123,20 +119,28 @@ def _client(options: Tracking) -> "Iterator[MlflowClient]":
     with _alone(file) if file is not None else _alone_on_server(uri):
         if file is not None and check_file(file):
             _make(file)
-        from mlflow import MlflowClient
-
-        _quiet()
-        client = MlflowClient(tracking_uri=uri)
+        client = _mlflow(uri)
         if file is not None:
             with closing(sqlite3.connect(file)) as connection:  # readers and one writer at once, much shorter waits
                 connection.execute("pragma journal_mode=wal")
         try:
-            client.get_experiment_by_name(experiment_of(options))
+            known = client.get_experiment_by_name(experiment_of(options))
         except Exception as error:
             if uri.startswith("http") or not is_gone(error):
                 raise
             _make_tables(uri)  # MLflow does so only when a process meets a store for the first time
-        yield client
+            known = client.get_experiment_by_name(experiment_of(options))
+        yield client, known
+
+
+def _mlflow(uri: str) -> "MlflowClient":
+    """Return MLflow's client of a store, imported with our settings."""
+    for variable, value in SETTINGS.items():
+        os.environ.setdefault(variable, value)
+    from mlflow import MlflowClient
+
+    _quiet()
+    return MlflowClient(tracking_uri=uri)
 
 
 def _make(file: Path) -> None:
@@ -269,12 +273,7 @@ def check_store(options: Tracking) -> str:
                 return f"{shown}, which the first trial makes"
             check_file(file)
         elif uri.startswith("http"):
-            for name, value in SETTINGS.items():
-                os.environ.setdefault(name, value)
-            from mlflow import MlflowClient
-
-            _quiet()
-            MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
+            _mlflow(uri).search_experiments(max_results=1)
         elif uri.startswith("sqlite:"):
             raise _no_store(uri)
         else:
@@ -397,11 +396,6 @@ def reason(error: BaseException) -> str:
 def experiment_of(options: Tracking) -> str:
     """Return the name of the experiment. An environment variable that is set to nothing counts as not set."""
     return str(options.experiment or "pflsweep")
-
-
-def required(options: Tracking) -> bool:
-    """Return whether a store that does not answer is an error. Options of older ledgers do not say it."""
-    return bool(options.required)
 
 
 def destination(options: Tracking) -> str:

@@ -15,7 +15,7 @@ from hydra.utils import instantiate
 from pflsweep.config.compose import Config, compose, folders, option_files, read_option, unknown_key
 from pflsweep.config.identity import portable
 from pflsweep.config.keys import PLUGS, as_override, flat, put
-from pflsweep.config.node import Node, imported
+from pflsweep.config.node import Node
 from pflsweep.config.options import Train
 from pflsweep.config.schema import check
 from pflsweep.util.errors import UserError, one_line
@@ -302,8 +302,7 @@ def _maker(node: Node) -> Callable:
     Hydra would wrap what a call raises, also what is said for people. A node inside the node, such as the embedder of
     partition=latent, is a function with its options filled in as well.
     """
-    for path in node.paths():
-        imported(path, str(node))  # Hydra's own error names neither option nor remedy
+    node.loaded()  # for its errors: Hydra's own name neither option nor remedy
     return instantiate(_as_partial({"_target_": node.path, **node.options}), _convert_="all")
 
 

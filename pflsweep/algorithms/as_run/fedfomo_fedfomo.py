@@ -8,13 +8,12 @@ from sklearn.cluster import SpectralClustering
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pflsweep.algorithms.fedfomo import Client, Up, Work, normalised
+from pflsweep.algorithms.fedfomo import Client, Up, Work, normalised, require_models
 from pflsweep.methods import stock
 from pflsweep.methods.protocol import Given, Ids, Method, Setup, Turn, Vector, hyper
 from pflsweep.methods.task import Batch
 from pflsweep.ops import random
 from pflsweep.ops.vmap import per_client
-from pflsweep.util.errors import UserError
 
 SELF = 0.1  # what a client's entry of P for itself begins with
 LEAST = 1e-9  # a sum of weights below it is enlarged by it
@@ -67,8 +66,7 @@ class AsRunFomo(Method):
 
     def init(self, w: Tensor, setup: Setup) -> Server:
         n = setup.clients
-        if self.models > n:
-            raise UserError(f"algorithm.models is {self.models}, but there are {n} clients: it must be at most {n}.")
+        require_models(self.models, n)
         return Server(
             w.new_zeros(n, len(w)),
             torch.zeros(n, dtype=torch.int64, device=w.device),
