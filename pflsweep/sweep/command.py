@@ -1,30 +1,26 @@
 """The keys of a whole sweep: sweep, only, scale, reading, plan, retry, tune, workers; checked."""
 
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pflsweep.config.compose import unknown_key
 from pflsweep.config.fields import require
 from pflsweep.config.keys import flat
-from pflsweep.config.options import Tune, Workers, sweep_rules
+from pflsweep.config.options import Sweep, Tune, Workers, sweep_rules
 from pflsweep.util.errors import UserError
 
 
-class Command(NamedTuple):
-    """What is asked of a sweep."""
+@dataclass(frozen=True, kw_only=True)
+class Command(Sweep):
+    """All keys of a sweep, checked. A number of rounds is a scale's name here."""
 
-    sweep: str | None
-    only: list[str]
     scale: str
-    reading: str
-    plan: bool
-    retry: bool
     tune: Tune
     workers: Workers
 
 
 def checked(values: dict[str, Any]) -> Command:
-    """From the composed keys. Raises UserError."""
+    """Return the composed keys of a sweep as a Command. Raises UserError where a value is not allowed."""
     given, rules = flat(values), sweep_rules()
     for key in given:
         if key not in rules:
