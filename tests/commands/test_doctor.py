@@ -148,7 +148,7 @@ def test_the_page_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(heard) == 3
     of = len(kept)
     assert f"2 methods, {of} properties each: {2 * of} of {2 * of} that were tried hold, 0 failed." in text
-    assert "and the numbers are the CPU's but for rounding | 2 | 0 | 0 |" in text
+    assert "and the numbers are the CPU's up to rounding | 2 | 0 | 0 |" in text
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| tiny")]
     assert [row[1] for row in rows] == [
         "CPU, one core",
