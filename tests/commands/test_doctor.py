@@ -99,7 +99,7 @@ def test_a_library_that_is_too_old_or_missing_is_wrong(
     assert main(["doctor", "tracking=none"]) == 1
     said = lines(capsys.readouterr().out)
     assert [line.partition(",")[0] for line in said["WRONG"]] == ["optuna is 1.0", "tqdm is not installed"]
-    assert "pip install 'optuna>=4.9'" in said["WRONG"][0]
+    assert "pip install 'optuna<6,>=4.9'" in said["WRONG"][0]
     assert any("pip install 'pflsweep[privacy]'" in line for line in said["note"])
 
 
