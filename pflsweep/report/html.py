@@ -1,6 +1,7 @@
 """A report's markdown as one HTML file with its pictures inside: what a browser shows, and MLflow of a run's files."""
 
 import base64
+import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -11,7 +12,7 @@ from pflsweep.util.errors import UserError
 
 KINDS = {".png": "image/png", ".svg": "image/svg+xml"}
 # markup that pages have of their own; all else that looks like HTML is shown as it is written
-MARKS = ("<br>", "<sub>", "</sub>", "<u>", "</u>")
+MARKS = re.compile(r"(<br>|</?(?:sub|u|details|summary)>)")
 
 
 def page(text: str, folder: Path) -> str:
@@ -33,9 +34,9 @@ def page(text: str, folder: Path) -> str:
 
 
 def _marks(_reader: Any, tokens: Sequence[Any], at: int, *_: Any) -> str:
-    """Return a piece of HTML as it is where it is one of MARKS, and else escaped."""
-    content = tokens[at].content
-    return content if content in MARKS else escape(content)
+    """Return a piece of HTML with its MARKS as they are, and all between them escaped."""
+    parts = MARKS.split(tokens[at].content)
+    return "".join(part if number % 2 else escape(part) for number, part in enumerate(parts))
 
 
 def _inside(folder: Path, name: str) -> str:

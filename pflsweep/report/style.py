@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import count
@@ -115,6 +115,27 @@ def legend(made: "Figure", lines: Mapping[str, Any], **how: Any) -> "Legend":
 def wrapped(text: str, inches: float) -> str:
     """In lines that are no longer than that, as far as letters are of middle width."""
     return fill(text, max(16, int(PER_INCH * inches)), break_on_hyphens=False)
+
+
+def spread(heights: Sequence[float], gap: float) -> list[float]:
+    """Return heights that are at least `gap` apart, as near to the given ones as can be, in their order.
+
+    Names of points or lines are written there, so that none hides another.
+    """
+    groups: list[tuple[list[int], float]] = []  # numbers of touching names, and the middle of their heights
+    for at in sorted(range(len(heights)), key=lambda at: heights[at]):
+        groups.append(([at], heights[at]))
+        while len(groups) > 1:
+            (lower, below), (upper, above) = groups[-2:]
+            if above - below >= gap * (len(lower) + len(upper)) / 2:
+                break
+            joined = [*lower, *upper]
+            groups[-2:] = [(joined, sum(heights[each] for each in joined) / len(joined))]
+    found = list(heights)
+    for members, middle in groups:
+        for place, at in enumerate(members):
+            found[at] = middle + gap * (place - (len(members) - 1) / 2)
+    return found
 
 
 def tints() -> "Colormap":

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pflsweep.report import figures
+from pflsweep.report import figures, style
 
 BAND = "band: 95% CI over seeds"
 LONG = "Personal models, digits, dirichlet, mlp, validation=0.1, hidden=[200, 200], alpha=0.3, least=40, lr=0.05"
@@ -13,6 +13,19 @@ TUNED = [f"fedala (train.lr={lr}, share={share}, layers=1)" for lr in (0.1, 0.00
 def curve(label: str, mean: list[float], half: float = 0.0) -> figures.Curve:
     values = np.array(mean)
     return figures.Curve(label, np.arange(1.0, len(mean) + 1), values, values - half, values + half)
+
+
+@pytest.mark.parametrize(
+    ("heights", "apart"),
+    [
+        ([0.0, 5.0], [0.0, 5.0]),
+        ([3.0, 3.0], [2.5, 3.5]),
+        ([9.0, 1.0, 1.2], [9.0, 0.6, 1.6]),
+        ([0.0, 0.9, 1.8], [-0.1, 0.9, 1.9]),
+    ],
+)
+def test_names_that_touch_are_spread_around_where_they_belong(heights: list[float], apart: list[float]) -> None:
+    assert style.spread(heights, 1.0) == pytest.approx(apart)
 
 
 def test_every_name_of_many_lines_is_on_the_page() -> None:

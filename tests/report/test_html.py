@@ -45,3 +45,9 @@ def test_html_that_is_no_mark_of_a_page_is_shown_as_it_is_written(tmp_path: Path
     assert "<title>A &lt;script&gt;alert(1)&lt;/script&gt;</title>" in page
     assert "&lt;script&gt;alert(2)&lt;/script&gt;" in page
     assert "<u>c</u><br>d" in page
+
+
+def test_what_folds_away_is_kept_and_what_stands_in_its_head_is_escaped(tmp_path: Path) -> None:
+    page = html.page("# A\n\n<details>\n<summary>b <script> c</summary>\n\n**d**\n\n</details>\n", tmp_path)
+    assert "<details>\n<summary>b &lt;script&gt; c</summary>\n<p><strong>d</strong></p>\n</details>" in page
+    assert "<details onclick" not in html.page("# A\n\n<details onclick=alert(1)>\n\n</details>\n", tmp_path)

@@ -66,8 +66,7 @@ def _one(name: str, stores: Stores, out: Path, scale: str | None, tracker: Track
     }
     for file, content in contents.items():
         files.write_text(folder / file, content)
-    pictures = [(folder / picture).with_suffix(kind) for picture in drawn for kind in (".png", ".svg")]
-    kept = tracker.keep(name, [*(folder / file for file in contents), *pictures], ledgers)
+    kept = tracker.keep(name, [*(folder / file for file in contents), *drawn.files(folder)], ledgers)
     files.write_json(folder / export.STATE, export.state(of))
     stands = "; ".join(
         f"{_read(each)}{each.complete} of {each.fillable} cells complete" for each in of.readings.values()

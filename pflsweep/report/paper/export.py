@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pflsweep.report import template
-from pflsweep.report.paper import layout, page
+from pflsweep.report.paper import formats, layout
 from pflsweep.report.paper.agreement import NEAR
 from pflsweep.report.paper.comparison import Cell, Comparison
 from pflsweep.report.paper.reproduction import Reproduction, Verdict
@@ -87,7 +87,7 @@ def _groups(heads: list[str]) -> list[str]:
 def _latex(made: Cell | None) -> str:
     if made is None or not made.there:
         return "--" if made is None or made.absent == "missing" else made.absent
-    shown = page.value(made).replace(page.MINUS, "-").replace("∞", r"\infty").replace("±", r"\pm")
+    shown = formats.value(made).replace(formats.MINUS, "-").replace("∞", r"\infty").replace("±", r"\pm")
     bold = rf"\mathbf{{{shown}}}" if made.place == 1 else rf"\underline{{{shown}}}" if made.place == 2 else shown
     bold += r"^\dagger" * made.answer.partial
     return f"${bold}$" if made.complete else f"${bold}^{{{made.value.n}/{len(made.answer.seeds)}}}$"
@@ -114,8 +114,8 @@ def _standing(of: Comparison, verdict: Verdict) -> dict[str, Any]:
         "cells": of.fillable,
         "agree": verdict.agree,
         "compared": verdict.compared,
-        "difference": page.points(verdict.difference),
-        "tau": page.number(verdict.tau, 2),
+        "difference": formats.points(verdict.difference),
+        "tau": formats.number(verdict.tau, 2),
         "failed": sum(len(answer.failed) for answer in of.asked),
         "claims": verdict.claims,
     }

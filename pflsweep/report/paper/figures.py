@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterator
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from pflsweep.report import figures, style
 from pflsweep.report.compare import banded, by_round, newcomers_accuracy
 from pflsweep.report.figures import Curve
-from pflsweep.report.paper import leaderboard_figures, sensitivity, studies, weight_figures
+from pflsweep.report.paper import against_print, leaderboard_figures, sensitivity, studies, weight_figures
 from pflsweep.report.paper.comparison import Cell, Comparison, title
 from pflsweep.report.paper.layout import LEADERBOARD, Layout, require_known
 from pflsweep.report.paper.store import Trial
@@ -24,19 +23,40 @@ def check(of: Layout) -> None:
     require_known("figures", of.figures, list(FIGURES), of.name)
 
 
-def draw(readings: dict[str, Comparison], folder: Path) -> dict[str, str]:
-    """Saves the figures that a layout asks for, and those of its searches, as PNG and SVG; file name of each PNG ->
-    what it shows. Those of a second reading have its name. A leaderboard has too many methods for those of searches.
+class Drawn(NamedTuple):
+    """The saved figures of a page: file name of each PNG -> what it shows. Beside each lies an SVG of its name."""
+
+    top: dict[str, str]  # the one that stands under the verdict, if any
+    asked: dict[str, str]  # those that the layout asks for
+    searched: dict[str, str]  # accuracy by each searched hyperparameter
+
+    def files(self, folder: Path) -> list[Path]:
+        """Return the files in a folder."""
+        names = [name for figures in self for name in figures]
+        return [(folder / name).with_suffix(kind) for name in names for kind in (".png", ".svg")]
+
+
+def draw(readings: dict[str, Comparison], folder: Path) -> Drawn:
+    """Save the figures of a page as PNG and SVG. The files of a second reading end with its name.
+
+    On top of a table's page stands ours against print; on a leaderboard, which has too many methods for figures of
+    searches, its first figure.
     """
-    drawn: dict[str, str] = {}
-    for reading, of in readings.items():
-        end = f"-{reading}" if drawn else ""
-        said = f"reading {reading}: " if len(readings) > 1 else ""
-        asked = (picture for name in of.layout.figures for picture in FIGURES[name](of))
-        searched = () if of.layout.page == LEADERBOARD else sensitivity.pictures(of, _looks(of))
-        for picture in chain(asked, searched):
-            style.save(picture.figure, folder / f"{picture.stem}{end}")
-            drawn[f"{picture.stem}{end}.png"] = f"{said}{picture.shows}"
+    drawn = Drawn({}, {}, {})
+
+    def save(picture: Picture, into: dict[str, str], end: str = "", said: str = "") -> None:
+        style.save(picture.figure, folder / f"{picture.stem}{end}")
+        into[f"{picture.stem}{end}.png"] = f"{said}{picture.shows}"
+
+    leaderboard = next(iter(readings.values())).layout.page == LEADERBOARD
+    if not leaderboard and (picture := against_print.picture(readings)):
+        save(picture, drawn.top)
+    for number, (reading, of) in enumerate(readings.items()):
+        end, said = f"-{reading}" if number else "", f"reading {reading}: " if len(readings) > 1 else ""
+        for picture in (picture for name in of.layout.figures for picture in FIGURES[name](of)):
+            save(picture, drawn.top if leaderboard and not drawn.top else drawn.asked, end, said)
+        for picture in () if leaderboard else sensitivity.pictures(of, _looks(of)):
+            save(picture, drawn.searched, end, said)
     return drawn
 
 

@@ -7,8 +7,9 @@ from statistics import fmean
 from typing import Any
 
 from pflsweep.report import template
-from pflsweep.report.paper import deviations, missing, page
+from pflsweep.report.paper import deviations, formats, missing, page
 from pflsweep.report.paper.comparison import Cell, title
+from pflsweep.report.paper.figures import Drawn
 from pflsweep.report.paper.leaderboard import Leaderboard, images
 from pflsweep.report.paper.links import Links
 from pflsweep.report.paper.reproduction import Reproduction
@@ -18,7 +19,7 @@ MORE = 1.5  # times the images of the median method: so many have to be said bes
 NAMED = 12  # methods of a list in the verdict; the table has all
 
 
-def text(of: Reproduction, figures: dict[str, str], links: Links, discussion: str = "") -> str:
+def text(of: Reproduction, drawn: Drawn, links: Links, discussion: str = "") -> str:
     """Return the page as markdown that GitHub shows; the arguments are those of a table's page."""
     board, table = Leaderboard(of.first), of.first
     searched = [cell.answer for column in board.columns for cell in board.cells(column)]
@@ -32,6 +33,7 @@ def text(of: Reproduction, figures: dict[str, str], links: Links, discussion: st
         heads=[title(of.layout.columns[at]) for at in board.columns],
         rows=[_row(board, place, row) for place, row in enumerate(board.ordered, start=1)],
         columns=len(of.layout.columns),
+        seeds=sorted({seed for answer in searched for seed in answer.trials}),
         left_out=board.left_out,
         not_begun=board.not_begun,
         other_columns=board.other_columns,
@@ -40,7 +42,7 @@ def text(of: Reproduction, figures: dict[str, str], links: Links, discussion: st
         points=_listed((int(each.group["points"]), each.method) for each in searched),
         budget=[_budget(board, column) for column in board.columns],
         discussion=discussion.strip(),
-        figures=figures,
+        figures=drawn,
         missing=missing.lines(table),
         winners=page.winners(table),
         fixed=deviations.fixed(table),
@@ -60,19 +62,19 @@ def _verdict(board: Leaderboard) -> dict[str, Any]:
     level = [row for row in board.ordered if row not in worse and row not in board.best]
     return {
         "best": [board.label(row) for row in board.best],
-        "rank": page.number(board.mean_rank(board.best[0]), 1),
+        "rank": formats.number(board.mean_rank(board.best[0]), 1),
         "methods": len(board.rows),
         "columns": len(board.columns),
         "tested": statistic == statistic,
         "differ": ranking.differ,
-        "statistic": page.number(statistic, 1),
-        "p": "below 0.001" if p < 0.001 else page.number(p, 3),
+        "statistic": formats.number(statistic, 1),
+        "p": "below 0.001" if p < 0.001 else formats.number(p, 3),
         "more": [
-            f"{board.label(row)} {page.number(share, 1)}"
+            f"{board.label(row)} {formats.number(share, 1)}"
             for row in board.best
             if (share := board.images.get(row, 1)) >= MORE
         ],
-        "gap": page.number(ranking.critical_difference, 1),
+        "gap": formats.number(ranking.critical_difference, 1),
         "largest": len(board.rows) - 1,
         "level": _named(board, level),
         "worse": _named(board, worse),
@@ -82,7 +84,7 @@ def _verdict(board: Leaderboard) -> dict[str, Any]:
 def _named(board: Leaderboard, rows: list[int]) -> str:
     """The first of some methods, with their mean ranks, and how many more there are."""
     more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
-    return ", ".join(f"{board.label(row)} {page.number(board.mean_rank(row), 1)}" for row in rows[:NAMED]) + more
+    return ", ".join(f"{board.label(row)} {formats.number(board.mean_rank(row), 1)}" for row in rows[:NAMED]) + more
 
 
 def _row(board: Leaderboard, place: int, row: int) -> dict[str, Any]:
@@ -91,11 +93,16 @@ def _row(board: Leaderboard, place: int, row: int) -> dict[str, Any]:
     return {
         "place": place,
         "label": board.label(row),
-        "rank": page.number(board.mean_rank(row), 1),
-        "images": page.number(board.images.get(row, math.nan), 1),
-        "mean": page.number(fmean(cell.value.mean for cell in cells), 2),
+        "rank": formats.number(board.mean_rank(row), 1),
+        "images": formats.number(board.images.get(row, math.nan), 1),
+        "mean": formats.number(fmean(cell.value.mean for cell in cells), 2),
         "cells": [
-            {"shown": page.value(cell), "first": cell.place == 1, "partial": cell.answer.partial, "rank": f"{rank:g}"}
+            {
+                "shown": formats.value(cell),
+                "first": cell.place == 1,
+                "partial": cell.answer.partial,
+                "rank": f"{rank:g}",
+            }
             for cell, rank in zip(cells, (board.rank(row, column) for column in board.columns), strict=True)
         ],
     }

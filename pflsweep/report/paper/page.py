@@ -1,46 +1,49 @@
-"""The page of a reproduced table: what its template, paper.md, shows. The verdict comes first."""
+"""The page of a reproduced table: what its template, paper.md, shows. It begins with the verdict."""
 
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from statistics import fmean
 from typing import Any
 
 from pflsweep.config import reading
 from pflsweep.config.keys import as_override
 from pflsweep.report import tables, template
 from pflsweep.report.markdown import code, inline
-from pflsweep.report.paper import deviations, layout, missing, published, weights
+from pflsweep.report.paper import deviations, layout, missing, published, verdict, weights
 from pflsweep.report.paper.agreement import NEAR
 from pflsweep.report.paper.claims import Check, Ruling
 from pflsweep.report.paper.comparison import Cell, Comparison, title
 from pflsweep.report.paper.effects import Effect, Shift
+from pflsweep.report.paper.figures import Drawn
+from pflsweep.report.paper.formats import number, points, value
 from pflsweep.report.paper.links import Links
 from pflsweep.report.paper.metrics import Value
-from pflsweep.report.paper.reproduction import VERDICTS, Reproduction, Ruled, furthest
+from pflsweep.report.paper.published import Column
+from pflsweep.report.paper.reproduction import VERDICTS, Reproduction, Ruled
 from pflsweep.report.paper.store import Answer, Trial
 from pflsweep.util.errors import UserError, without_password
 
-MINUS = "\N{MINUS SIGN}"
-NAMED = 3  # cells that the verdict names
 LISTED = 8  # gaps of a change
 BASIS = {"stated": "", "reading": "our reading", "extended": "extended", "consistency": "consistency"}
 Cells = list[str]  # of a row
 
 
-def text(of: Reproduction, figures: dict[str, str], links: Links, discussion: str = "") -> str:
-    """Return the page as markdown that GitHub shows. figures: file name -> what it shows. links: where its runs can be
-    browsed. discussion: what a person has made of it, in markdown.
+def text(of: Reproduction, drawn: Drawn, links: Links, discussion: str = "") -> str:
+    """Return the page as markdown that GitHub shows.
+
+    drawn: its figures. links: where its runs can be browsed. discussion: what a person has made of it, in markdown.
     """
     made = [cell for each in of.readings.values() for cell in each.made.values()]
     printed = {re.sub(r"(\d+)", r" (\1)", line.std_over).replace("_", " ") for line in of.layout.printed} - {""}
+    why, discussion = verdict.split_why(discussion)
     return template.render(
         "paper.md",
         layout=of.layout,
-        scale=of.scale,
         along=of.layout.compare.removesuffix("s"),
-        verdicts=[_verdict(of, name) for name in of.readings],
-        explained=of.explained,
+        verdict=verdict.lines(of, why),
+        emds=[(name, emds) for name, table in of.readings.items() if (emds := _emds(of, table))],
         near=NEAR,
         **_table(of),
         over={cell.metric.over for cell in made} - {"nothing"},
@@ -49,8 +52,8 @@ def text(of: Reproduction, figures: dict[str, str], links: Links, discussion: st
         own_rows=of.first.own_rows,
         needs=any(_needs(cell) for cell in made),
         readings=[_sections(of, name, links) for name in of.readings],
-        discussion=discussion.strip(),
-        figures=figures,
+        discussion=discussion,
+        figures=drawn,
         known=reading.read(of.layout.paper),
         effects=[_effect(effect) for effect in of.effects],
         shifts=[_shift(of, effect, shift) for effect in of.effects for shift in effect.gaps[:LISTED]],
@@ -58,49 +61,61 @@ def text(of: Reproduction, figures: dict[str, str], links: Links, discussion: st
         order=_beside(_order(each) for each in of.readings.values()),
         claims=_beside(_claims(ruled) for ruled in of.ruled.values()),
         clear=any(_clear(ruling.checks) for ruled in of.ruled.values() for _, ruling in ruled),
-        notes=[published.notes()[number] for number in of.layout.notes],
+        notes=[published.notes()[note] for note in of.layout.notes],
     )
 
 
-def _verdict(of: Reproduction, name: str) -> dict[str, Any]:
-    """What the head of the page says of a reading."""
-    table, verdict = of.readings[name], of.verdicts[name]
-    seeds = sorted({seed for cell in table.made.values() for seed in cell.answer.seeds})
+def _emds(of: Reproduction, table: Comparison) -> list[str]:
+    """Return the EMD of our partitions, and the printed one, of each column whose head prints it."""
     printed = {head.setting: head.value for head in layout.heads(of.layout)}
-    return {
-        "name": name,
-        "agree": f"{verdict.agree} of {verdict.compared}",
-        "difference": points(verdict.difference),
-        "tau": number(verdict.tau, 2),
-        "claims": " / ".join(map(str, verdict.claims.values())),
-        "complete": f"{table.complete} of {table.fillable}",
-        "seeds": ", ".join(map(str, seeds)) or tables.NONE,
-        "furthest": [_furthest(of, cell) for cell in furthest(table)[:NAMED]],
-        "emds": [f"{head.setting} {head.value:.2f} ({printed[head.setting]:.2f})" for head in table.heads()],
-    }
-
-
-def _furthest(of: Reproduction, cell: Cell) -> str:
-    return f"{_place(of, cell)} {value(cell)} ({cell.line.shown})"
-
-
-def _place(of: Reproduction, cell: Cell) -> str:
-    column = of.layout.column_of(cell.line)
-    assert column is not None, "cells stand in columns"
-    return f"{of.layout.rows[cell.line.row]}, {title(column)}"
+    return [f"{head.setting} {head.value:.2f} ({printed[head.setting]:.2f})" for head in table.heads()]
 
 
 def _table(of: Reproduction) -> dict[str, Any]:
-    """The paper's layout: the columns that say something under some reading, all of them where none does."""
+    """Return the columns and rows that say something under some reading, the best rows first, and apart from them the
+    rows and columns that do not. Without any such column the rows that say nothing have all columns.
+    """
     every = range(len(of.layout.columns))
-    there = {at for each in of.readings.values() for (_, at), cell in each.made.items() if _says(cell)}
-    shown = [at for at in every if at in there or not there]
-    rows = sorted(of.layout.rows.items())
+    there = {place for each in of.readings.values() for place, cell in each.made.items() if _says(cell)}
+    at_all, rows = {at for _, at in there}, {row for row, _ in there}
+    shown = [at for at in every if at in at_all or not there]
+    labels = of.layout.rows
+    order = sorted(rows, key=_mean_rank(of)) if of.layout.compare == "columns" else sorted(rows)
+
+    def filled(rows: Iterable[int]) -> list[tuple[str, list[dict[str, Any] | None]]]:
+        return [(labels[row], [_cell(of, (row, at)) for at in shown]) for row in rows]
+
     return {
         "columns": [of.layout.columns[at] for at in shown],
-        "empty": [title(of.layout.columns[at]) for at in every if at not in shown],
-        "rows": [(label, [_cell(of, (row, at)) for at in shown]) for row, label in rows],
+        "empty": _empty(of.layout.columns, shown),
+        "rows": filled(order),
+        "empty_rows": filled(row for row in sorted(labels) if row not in rows),
     }
+
+
+def _empty(columns: Sequence[Column], shown: Sequence[int]) -> list[str]:
+    """Return the heads of the columns that are not shown; where none of a group is, the group's alone."""
+    filled = {columns[at].group for at in shown} | {""}
+    absent = [column for at, column in enumerate(columns) if at not in shown]
+    return list(dict.fromkeys(title(column) if column.group in filled else column.group for column in absent))
+
+
+def _mean_rank(of: Reproduction) -> Callable[[int], tuple[float, int]]:
+    """Return the sort key of a row: its mean rank over readings and columns, then its number. Numbers that look the
+    same share a rank; a row without a number comes last.
+    """
+    columns: dict[tuple[str, int], dict[int, float]] = defaultdict(dict)
+    for name, table in of.readings.items():
+        for (row, at), cell in table.made.items():
+            if cell.there and cell.metric.best != "none":
+                shown = round(cell.value.mean, cell.metric.decimals)
+                columns[name, at][row] = shown if cell.metric.best == "low" else -shown
+    ranks: dict[int, list[float]] = defaultdict(list)
+    for numbers in columns.values():
+        for row, own in numbers.items():
+            better, equal = (sum(test(each) for each in numbers.values()) for test in (own.__gt__, own.__eq__))
+            ranks[row].append(better + (equal + 1) / 2)
+    return lambda row: (fmean(ranks[row]) if ranks[row] else math.inf, row)
 
 
 def _says(made: Cell) -> bool:
@@ -155,23 +170,6 @@ def _needs(made: Cell) -> str:
     return f"needs {rows}"
 
 
-def value(made: Cell) -> str:
-    """Our mean, with its std where there is one."""
-    mean, std, decimals = made.value.mean, made.value.std, made.metric.decimals
-    return number(mean, decimals) + ("" if std is None else f" ± {number(std, decimals)}")
-
-
-def number(x: float, decimals: int, sign: str = "") -> str:
-    if math.isnan(x):
-        return tables.NONE
-    rounded = round(x, decimals) + 0.0  # no minus zero
-    return f"{rounded:{sign}.{decimals}f}".replace("inf", "∞").replace("-", MINUS)
-
-
-def points(x: float) -> str:
-    return tables.NONE if math.isnan(x) else f"{number(x, 1)} points"
-
-
 def _sections(of: Reproduction, name: str, links: Links) -> dict[str, Any]:
     """What the page says of one reading below its table; lists of lines are markdown."""
     table = of.readings[name]
@@ -206,7 +204,8 @@ def _shift(of: Reproduction, effect: Effect, shift: Shift) -> Cells:
     decimals = shift.base.metric.decimals
     numbers = [number(each, decimals) for each in (shift.before, shift.after)]
     closes = f"{number(100 * shift.closes, 0)}%" + (", explained" if shift.explains else "")
-    return [effect.change.name, _place(of, shift.base), *numbers, shift.base.line.shown, closes, shift.predicted]
+    place = f"{of.layout.rows[shift.base.line.row]}, {verdict.place_of(of.first, shift.base)}"
+    return [effect.change.name, place, *numbers, shift.base.line.shown, closes, shift.predicted]
 
 
 def _beside(by_reading: Iterable[dict[Any, Cells]]) -> list[tuple[Any, Cells]]:
@@ -217,11 +216,11 @@ def _beside(by_reading: Iterable[dict[Any, Cells]]) -> list[tuple[Any, Cells]]:
 
 
 def _slowest(of: Comparison) -> Iterator[str]:
-    """Over which row of a column the others' numbers are, where that is its slowest: in ours often another than in
-    print's.
+    """Yield over which row of a column the others' numbers are, where that is its slowest row. In ours it is often
+    another row than in print.
     """
-    for number, column in enumerate(of.layout.columns):
-        places = [place for place in sorted(of.made) if place[1] == number and place[0] not in of.own_rows]
+    for at, column in enumerate(of.layout.columns):
+        places = [place for place in sorted(of.made) if place[1] == at and place[0] not in of.own_rows]
         there = [made for made in map(of.made.__getitem__, places) if made.there and made.metric.relative == "slowest"]
         arrived = [(made.line.label, made.value.mean) for made in there if made.value.mean]
         printed = [(made.line.label, made.line.value) for made in there if made.line.value is not None]
@@ -290,8 +289,8 @@ def _correlations(of: Comparison) -> Iterator[str]:
 def _by_samples(of: Comparison) -> dict[str, Any]:
     """The columns that change where each test sample counts the same."""
     found: dict[int, dict[int, tuple[Cell, Value]]] = defaultdict(dict)  # by column and row
-    for column, made, value in of.by_samples():
-        found[column][made.line.row] = made, value
+    for column, made, by_samples in of.by_samples():
+        found[column][made.line.row] = made, by_samples
     shown = {column: rows for column, rows in found.items() if any(_changes(*row) for row in rows.values())}
     rows = sorted({row for rows in shown.values() for row in rows})
     return (

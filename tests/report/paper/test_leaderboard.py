@@ -100,10 +100,10 @@ def test_the_page_names_who_is_best_and_who_is_worse(tmp_path: Path, monkeypatch
     text = PAGE.read_text()
     assert text.index("**Ditto** has the best mean rank") < text.index("## All methods")
     # q(4) = 2.569; 2.569 * sqrt(4 * 5 / (6 * 6)) = 1.9
-    assert "(χ² = 18.0, p below 0.001); two of them do where\ntheir mean ranks are 1.9 apart" in text
+    assert "(χ² = 18.0, p below 0.001); two of them do where their mean ranks are 1.9 apart" in text
     assert "Not told apart from the best, with their mean ranks: FedProx 2.0." in text
     assert "**Worse than the best**: FedAvg 3.0, Local 4.0." in text
-    assert "6 of 9 columns" in text
+    assert "- **Scale:** **small**, 6 of 9 columns" in text
     rows = [line.split(" | ")[:4] for line in text.splitlines() if re.match(r"\| \d", line)]
     assert rows[0] == ["| 1", "Ditto", "1.0", "65.00"]
     assert [row[1] for row in rows] == ["Ditto", "FedProx", "FedAvg", "Local"]

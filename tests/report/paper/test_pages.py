@@ -18,7 +18,10 @@ import pandas as pd
 import pytest
 
 from pflsweep.commands.report import main
-from pflsweep.report.paper import export, layout
+from pflsweep.records.ledger import ledgers
+from pflsweep.report.paper import against_print, export, layout
+from pflsweep.report.paper.comparison import Comparison
+from pflsweep.report.paper.store import Store
 from pflsweep.util.errors import UserError
 from tests.report.paper.fixtures import Sweep, create, place, train
 
@@ -60,13 +63,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_what_a_person_has_read_in_it_stays_on_the_page(tmp_path: Path) -> None:
     folder = report(tmp_path)
-    (folder / "DISCUSSION.md").write_text("PGFed leads by **one** client.\n")
+    (folder / "DISCUSSION.md").write_text("Why: it has *two* rounds.\nPGFed leads by **one** client.\n")
     with chdir(tmp_path):
         main(["pgfed/table1", "--out", "out"])
-    assert "\n## Discussion\n\nPGFed leads by **one** client.\n" in (folder / "README.md").read_text()
-    assert (
-        "<h2>Discussion</h2>\n<p>PGFed leads by <strong>one</strong> client.</p>" in (folder / "page.html").read_text()
-    )
+    discussion = "<summary>Discussion</summary>\n\nPGFed leads by **one** client.\n\n</details>\n"
+    assert discussion in (folder / "README.md").read_text()
+    shown = "<summary>Discussion</summary>\n<p>PGFed leads by <strong>one</strong> client.</p>\n</details>"
+    assert shown in (folder / "page.html").read_text()
+    assert "\n- **Why:** it has *two* rounds.\n" in (folder / "README.md").read_text()
     assert (folder / "DISCUSSION.md").exists()
 
 
@@ -157,7 +161,7 @@ def test_rows_differ_in_no_key_that_is_younger_than_a_ledger_or_searched_or_said
 
 def test_accuracies_stand_once_more_with_each_test_sample_counting_the_same(tmp_path: Path) -> None:
     """Of the best round, as the table is; FedALA's tables count samples themselves."""
-    heading = "## With each test sample counting the same"
+    heading = "<summary>With each test sample counting the same</summary>"
     for name, setting in (("pgfed/table1", C25), ("fedala/table2", "cifar10/dir0.1")):
         (tmp_path / name).mkdir(parents=True)
         with chdir(tmp_path / name):
@@ -171,7 +175,7 @@ def test_accuracies_stand_once_more_with_each_test_sample_counting_the_same(tmp_
                 rounds.to_parquet(record.folder / "rounds.parquet")
             assert main([name, "--out", "out"]) == 0
             text = Path(f"out/{name}/README.md").read_text()
-        shown = text.partition(heading)[2].partition("\n## ")[0] if name == "pgfed/table1" else text
+        shown = text.partition(heading)[2].partition("</details>")[0] if name == "pgfed/table1" else text
         (row, *_) = (line for line in shown.splitlines() if line.startswith("| FedAvg"))
         assert "90.00 ± 14.14" in row
         assert (heading in text) == (name == "pgfed/table1")
@@ -200,6 +204,47 @@ def test_a_claim_stands_in_our_words_with_how_it_was_read(made: Path) -> None:
 def test_latex_tells_of_seeds_that_are_not_there(made: Path) -> None:
     row = next(line for line in (made / "table.tex").read_text().splitlines() if line.startswith("PGFed "))
     assert "$75.00^{1/2}$" in row
+
+
+def test_a_page_begins_with_five_lines_then_the_picture_then_the_best_row(made: Path) -> None:
+    lines = [line for line in (made / "README.md").read_text().splitlines() if line]
+    heads = ["Agrees with print", "Does not agree", "Why", "Order and claims", "Scale"]
+    assert [line.split(":**")[0] for line in lines[1:6]] == [f"- **{head}" for head in heads]
+    assert lines[1] == "- **Agrees with print:** **1 of 6** numbers (all of PGFedMo (ours))."
+    assert (
+        "; the furthest, print in brackets: FedAvg, CIFAR10, 25 clients 25.00 ± 7.07 (65.07 ± 0.25); Local, "
+        in lines[2]
+    )
+    assert "not known yet; the settings differ from the paper's in" in lines[3]
+    assert lines[6].endswith("(agreement.png)")
+    rows = [line.split(" | ")[0] for line in lines if line.startswith(("| PGFed", "| FedRoD"))]
+    assert rows[:3] == ["| PGFedMo (ours)", "| PGFed (ours)", "| FedRoD [4]"]
+
+
+def test_columns_and_rows_without_a_number_are_a_line_each(made: Path) -> None:
+    text = (made / "README.md").read_text()
+    assert "\nColumns without a number of ours: CIFAR10, 100 clients; CIFAR100\n" in text
+    line = next(line for line in text.splitlines() if line.startswith("Rows without a number of ours: "))
+    assert "FedRep" in line
+    assert "PGFed" not in line
+    shown, _, behind = text.partition("<summary>Rows without a number of ours</summary>")
+    assert "| FedRep [5] | missing<br>" not in shown
+    assert "| FedRep [5] | missing<br>" in behind.partition("</details>")[0], "print's numbers can be looked up"
+
+
+def test_a_point_of_the_picture_is_ours_against_print(made: Path) -> None:
+    """PGFedMo: 81.20 in print, 80 here."""
+    with chdir(made.parents[2]):
+        of = Comparison(layout.read("pgfed/table1"), Store(Path("runs"), "small", ledgers(Path("runs"))))
+        picture = against_print.picture({"paper": of})
+    assert picture is not None
+    (axes,) = picture.figure.axes
+    drawn = {dots.get_gid(): dots.get_offsets().tolist() for dots in axes.collections if dots.get_gid()}
+    assert drawn["against print paper agrees"] == [[81.2, pytest.approx(80.0)]]
+    assert len(drawn["against print paper apart"]) == 5
+    low, high = axes.get_ylim()
+    assert axes.get_xlim() == (low, high)
+    assert 0 <= low < high <= 100
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -281,7 +326,9 @@ def test_all_of_them_and_the_index(
         assert (tmp_path / "reports" / name / "README.md").exists()
     assert "| small | 5 of 84 | 1 of 6 | " in index
     assert "pgfed/table1/README.md: 5 of 84 cells complete, scale small" in capsys.readouterr().out
-    assert {path.stem for path in (tmp_path / "reports/pgfed/table3").glob("*.svg")} == {"gains-clients25", "matrix"}
+    assert {path.stem for path in (tmp_path / "reports/pgfed/table3").glob("*.svg")} == {
+        *("agreement", "gains-clients25", "matrix")
+    }
     assert "dot: a client and seed;" in (tmp_path / "reports/pgfed/table3/gains-clients25.svg").read_text()
 
 
@@ -294,9 +341,9 @@ def test_the_newest_scale_unless_another_is_asked_for(tmp_path: Path, monkeypatc
     sweep.write("newer", at=2e9)
     page = tmp_path / "reports/pgfed/table1/README.md"
     main(["pgfed/table1"])
-    assert "at scale **smoke**" in page.read_text()
+    assert "**Scale:** **smoke**; reading paper, 0 of 84" in page.read_text()
     main(["pgfed/table1", "--scale", "small"])
-    assert "at scale **small**" in page.read_text()
+    assert "**Scale:** **small**; reading paper, 5 of 84" in page.read_text()
     with pytest.raises(UserError, match=r"--scale smal: .*Did you mean 'small'"):
         main(["pgfed/table1", "--scale", "smal"])
 
@@ -318,7 +365,7 @@ def test_a_page_of_trials_that_are_not_here_stays(
     assert page.read_text() == before
     assert "(pgfed/table1/README.md) | paper | small | 5 of 84" in (tmp_path / "reports/index.md").read_text()
     main(["pgfed/table1", "--out", "own"])
-    assert "| 1 of 84 | 0, 1 |" in (tmp_path / "own/pgfed/table1/README.md").read_text()
+    assert "1 of 84 cells complete, seeds 0, 1." in (tmp_path / "own/pgfed/table1/README.md").read_text()
     own.add(C25, "local", {0: [1, 1, 1, 1], 1: [2, 2, 2, 2]}, model__width=2)
     main(["pgfed/table1", "--out", "own"])  # its trials are all here still
 
@@ -373,10 +420,10 @@ def test_a_number_that_a_method_does_not_have_is_not_waited_for(
     sweep.write()
     main(["fedpg/table3"])
     text = (tmp_path / "reports/fedpg/table3/README.md").read_text()
-    assert "| 117 of 117 | 0 |" in text
+    assert "117 of 117 cells complete, seeds 0." in text
     assert "none<br><sub>0.792</sub>" in text
     assert "**none**: all runs behind the cell are finished" in text
-    assert "## Missing and failed" not in text
+    assert "Missing and failed" not in text
     claim = next(line for line in text.splitlines() if "fedpg-t3-4" in line)
     cells = "fmnist A1 gm_acc, fmnist A2 gm_acc, fmnist clean gm_acc"
     assert claim.endswith(f"| holds | holds | 9 of 9 comparisons; without fedrep ({cells}): none |")
@@ -424,7 +471,7 @@ def test_a_row_of_ones_own_has_our_number_alone(tmp_path: Path, monkeypatch: pyt
     main(["pgfed/table1"])
     text = (tmp_path / "reports/pgfed/table1/README.md").read_text()
     assert "| mine | **90.00 ± 0.00** | 90.00 (1 of 2 seeds) |\n" in text
-    assert "| 5 of 84 | 0, 1 |" in text
+    assert "5 of 84 cells complete, seeds 0, 1." in text
     assert "Rows with our numbers alone are not the paper's" in text
     assert "lost" not in text
     with open(tmp_path / "reports/pgfed/table1/table.csv", newline="") as file:

@@ -60,14 +60,14 @@ def test_a_page_has_both_readings_beside_each_other(add: Add) -> None:
         "paper: <u>0.800 ± 0.000</u> <sub>\N{MINUS SIGN}0.189 **≠**</sub><br>"
         "code: 1.000 ± 0.000 <sub>+0.011</sub><br><sub>0.989 ± 0.018</sub>"
     )
-    verdicts = [line for line in text.splitlines() if line.startswith(("| **paper**", "| **code**"))]
     of = made()
-    assert [line.split(" | ")[1] for line in verdicts] == ["**1 of 7**", "**1 of 5**"]
+    agree = "- **Agrees with print:** reading **paper**: **1 of 7** numbers; reading **code**: **1 of 5** numbers."
+    assert agree in text
     assert of.verdicts["paper"].compared == 7  # L and G of three rows, GM of Ditto alone
     differences = [abs(c.difference or 0.0) for c in of.readings["code"].papers if c.difference is not None]
     assert of.verdicts["code"].difference == pytest.approx(100 * sum(differences) / 5)
-    assert text.index("| **code**") < text.index("| Local") < text.index("## What explains the difference")
-    assert "### Reading code\n" in text.partition("## Made by")[2]
+    assert text.index(agree) < text.index("| Local") < text.index("<summary>What explains the difference")
+    assert "### Reading code\n" in text.partition("<summary>Made by")[2]
     assert "| FedPG | paper: missing<br>code: no code<br>" in text
     assert {"curves.png", "curves-code.png"} <= {file.name for file in Path("out/fedpg/table1").iterdir()}
     with open("out/fedpg/table1/table.csv", newline="") as file:
@@ -146,7 +146,7 @@ def test_a_change_is_compared_at_its_own_scale_over_common_seeds(add: Add) -> No
     assert (own.before, own.after, own.seeds) == (pytest.approx(0.4), pytest.approx(0.6), 1)
     assert math.isnan(effect(of, "epochs").size)
     assert of.explained == 0, "no gap of this scale was tried"
-    assert "at scale **small**" in page()
+    assert "**Scale:** **small**;" in page()
 
 
 def test_cells_that_a_change_does_not_reach_are_no_effect_of_it(add: Add) -> None:

@@ -1,0 +1,124 @@
+"""The first picture of a table's page: our numbers against the printed ones, a point a cell, a colour a reading."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pflsweep.report import style
+from pflsweep.report.paper.agreement import NEAR, POINTS
+from pflsweep.report.paper.comparison import Cell, Comparison, title
+from pflsweep.report.paper.formats import short
+from pflsweep.report.paper.published import Column
+from pflsweep.report.style import Picture
+
+NAMED = 6  # points with a name: of each row the one that is furthest from print
+ACCURACY = "accuracy (%)"
+Box = tuple[float, float, float, float]
+SHOWS = "Ours against print, a point a cell; on the line both are the same, a filled point agrees"
+
+
+class Point(NamedTuple):
+    """A cell whose number of ours and of print are both finite; accuracies are in percent."""
+
+    cell: Cell
+    column: Column
+    printed: float
+    ours: float
+
+
+def points(of: Comparison) -> dict[str, list[Point]]:
+    """Return the cells that can be drawn, by the unit of their axes."""
+    found: dict[str, list[Point]] = {}
+    for cell in of.papers:
+        printed, ours, unit = cell.line.value, cell.value.mean, cell.line.unit
+        column = of.layout.column_of(cell.line)
+        if column is None or printed is None or not (math.isfinite(printed) and math.isfinite(ours)):
+            continue
+        factor, name = (1 / POINTS[unit], ACCURACY) if unit in POINTS else (1.0, f"{cell.line.metric} ({unit})")
+        found.setdefault(name, []).append(Point(cell, column, factor * printed, factor * ours))
+    return found
+
+
+def picture(readings: Mapping[str, Comparison]) -> Picture | None:
+    """Return the picture, a panel a unit; None where nothing can be compared."""
+    by_unit: dict[str, dict[str, list[Point]]] = {}
+    for reading, of in readings.items():
+        for unit, drawn in points(of).items():
+            by_unit.setdefault(unit, {})[reading] = drawn
+    if not by_unit:
+        return None
+    with style.panels(len(by_unit), (4.6, 4.2)) as (made, all_axes):
+        for axes, (unit, found) in zip(all_axes, by_unit.items(), strict=True):
+            _panel(axes, unit, found, next(iter(readings.values())))
+    return Picture("agreement", SHOWS, made)
+
+
+def _panel(axes: Any, unit: str, readings: dict[str, list[Point]], of: Comparison) -> None:
+    every = [point for found in readings.values() for point in found]
+    numbers = [number for point in every for number in (point.printed, point.ours)]
+    low, high = _limits(numbers, unit)
+    axes.plot([low, high], [low, high], color="#777777", linewidth=1, zorder=1)
+    if unit == ACCURACY:
+        near = f"within {NEAR} points"
+        axes.fill_between([low, high], [low - NEAR, high - NEAR], [low + NEAR, high + NEAR],
+                          color="#e3e3e3", linewidth=0, zorder=0, label=near)  # fmt: skip
+    for colour, (reading, found) in zip(style.PALETTE, readings.items(), strict=False):
+        agree, apart = ([point for point in found if bool(point.cell.agrees) is wanted] for wanted in (True, False))
+        for name, fill, drawn in (("agrees", colour, agree), ("apart", "white", apart)):
+            look = {"s": 30, "color": fill, "edgecolor": colour, "linewidth": 1.3, "zorder": 3, "clip_on": False}
+            at = ([point.printed for point in drawn], [point.ours for point in drawn])
+            axes.scatter(*at, **look, gid=f"against print {reading} {name}")
+        axes.scatter([], [], s=30, color=colour, label=f"{reading}: {len(agree)} of {len(found)} agree (filled)")
+    axes.set(xlabel=f"printed {unit}", ylabel=f"our {unit}", xlim=(low, high), ylim=(low, high))
+    axes.set_aspect("equal", adjustable="box")
+    axes.legend(loc="upper left", bbox_to_anchor=(0, 1.16), fontsize=8.5, borderaxespad=0, handletextpad=0.4)
+    _name(axes, every, of, high - low)
+
+
+def _limits(numbers: list[float], unit: str) -> tuple[float, float]:
+    """Return both axes' ends: all numbers with a margin, for accuracies inside 0 and 100."""
+    margin = 0.06 * (max(numbers) - min(numbers)) or 1.0
+    low, high = min(numbers) - margin, max(numbers) + margin
+    return (max(low, 0.0), min(high, 100.0)) if unit == ACCURACY else (low, high)
+
+
+def _name(axes: Any, every: list[Point], of: Comparison, span: float) -> None:
+    """Write beside the furthest points what they are, each row once, without overlaps."""
+    furthest: dict[int, Point] = {}
+    for point in sorted(every, key=lambda point: -abs(point.ours - point.printed)):
+        if not point.cell.agrees:
+            furthest.setdefault(point.cell.line.row, point)
+    named = list(furthest.values())[:NAMED]
+    columns, groups = {point.column for point in every}, {point.column.group for point in every}
+    taken = [_box(point.printed, point.ours, 0.02 * span, 0.03 * span) for point in every]
+    for point in named:
+        head = title(point.column) if len(groups) > 1 else point.column.header
+        told = head if len(columns) > 1 else ""
+        text = ", ".join(filter(None, [short(of.layout.rows[point.cell.line.row]), told]))
+        x, y, align = _place(point, 0.0175 * span * len(text), 0.036 * span, taken)
+        axes.text(x, y, text, fontsize=8, ha=align, va="center", color="#444444", zorder=4)
+
+
+def _place(point: Point, width: float, height: float, taken: list[Box]) -> tuple[float, float, str]:
+    """Return where a name of this size hides the fewest points and names, and add its box to the taken ones. Beside a
+    point it stands rather than above or below, and rather away from the line, on which the points that agree lie.
+    """
+    x, y, out = point.printed, point.ours, 0.6 * height
+    sides = [(x + out, y, "left", x + out + width / 2), (x - out, y, "right", x - out - width / 2)]
+    if point.ours > point.printed:
+        sides.reverse()
+    sides += [(x, y + 1.1 * height, "center", x), (x, y - 1.1 * height, "center", x)]
+    boxes = [_box(middle, at, width, height) for _, at, _, middle in sides]
+    hidden = [sum(_meet(box, other) for other in taken) for box in boxes]
+    best = hidden.index(min(hidden))
+    taken.append(boxes[best])
+    return sides[best][:3]
+
+
+def _box(x: float, y: float, width: float, height: float) -> Box:
+    """Return the box around a middle: left, right, bottom, top."""
+    return x - width / 2, x + width / 2, y - height / 2, y + height / 2
+
+
+def _meet(one: Box, other: Box) -> bool:
+    return one[0] < other[1] and other[0] < one[1] and one[2] < other[3] and other[2] < one[3]

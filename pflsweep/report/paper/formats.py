@@ -1,0 +1,34 @@
+"""Numbers as pages, tables and pictures show them."""
+
+import math
+import re
+
+from pflsweep.report import tables
+from pflsweep.report.paper.comparison import Cell
+
+MINUS = "\N{MINUS SIGN}"
+CITATION = re.compile(r"\s*(?:\([^()]*(?:19|20)\d\d[^()]*\)|\[\d+\])$")  # (Li et al., 2020) or [26]
+
+
+def value(made: Cell) -> str:
+    """Return our mean of a cell, with its std where there is one."""
+    mean, std, decimals = made.value.mean, made.value.std, made.metric.decimals
+    return number(mean, decimals) + ("" if std is None else f" ± {number(std, decimals)}")
+
+
+def number(x: float, decimals: int, sign: str = "") -> str:
+    """Return a number with so many decimals and a true minus sign. sign: "+" marks positive ones."""
+    if math.isnan(x):
+        return tables.NONE
+    rounded = round(x, decimals) + 0.0  # no minus zero
+    return f"{rounded:{sign}.{decimals}f}".replace("inf", "∞").replace("-", MINUS)
+
+
+def points(x: float) -> str:
+    """Return a difference of accuracies in points."""
+    return tables.NONE if math.isnan(x) else f"{number(x, 1)} points"
+
+
+def short(label: str) -> str:
+    """Return a row's label without the citation at its end, for pictures and lists."""
+    return CITATION.sub("", label)

@@ -1,0 +1,117 @@
+"""The five lines on top of a table's page: what agrees with print, what does not, why, the order, and the scale."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+
+from pflsweep.report import tables
+from pflsweep.report.markdown import inline
+from pflsweep.report.paper import deviations
+from pflsweep.report.paper.comparison import Cell, Comparison, title
+from pflsweep.report.paper.formats import number, points, short, value
+from pflsweep.report.paper.reproduction import Reproduction, furthest
+
+WHY = "Why: "  # how the line of DISCUSSION.md begins that stands in the verdict
+NAMED = 3  # cells, or rows, that a line names
+WORDS = ("hold", "hold in part", "do not hold", "are open")  # of claims, in the order of a verdict's counts
+
+
+def split_why(discussion: str) -> tuple[str, str]:
+    """Return a discussion's line that begins with WHY, without that word, and all its other text."""
+    lines = discussion.strip().splitlines()
+    found = [line for line in lines if line.startswith(WHY)]
+    rest = "\n".join(line for line in lines if line not in found[:1])
+    return found[0].removeprefix(WHY).strip() if found else "", rest.strip()
+
+
+def lines(of: Reproduction, why: str = "") -> list[str]:
+    """Return the verdict as markdown, a line each. why: what a person has found out about the difference to print."""
+    found = {
+        "Agrees with print": _each(of, _agrees) if of.layout.in_print else "no numbers are printed of this table",
+        "Does not agree": _each(of, _differs) if of.layout.in_print else "",
+        "Why": _why(of, why),
+        "Order and claims": _each(of, _order),
+        "Scale": f"**{inline(of.scale)}**; {_each(of, _scale)}",
+    }
+    return [f"**{head}:** {text}." for head, text in found.items() if text]
+
+
+def _each(of: Reproduction, say: Callable[[Reproduction, str], str]) -> str:
+    """Return what is said of each reading; its name stands before it where there are several."""
+    said = {name: say(of, name) for name in of.readings}
+    if len(said) == 1:
+        return next(iter(said.values()))
+    return "; ".join(f"reading **{name}**: {text}" for name, text in said.items() if text)
+
+
+def _agrees(of: Reproduction, name: str) -> str:
+    verdict = of.verdicts[name]
+    if not verdict.compared:
+        return "nothing can be compared yet"
+    rows: dict[str, list[bool]] = defaultdict(list)
+    for made in of.readings[name].papers:
+        if made.agrees is not None:
+            rows[_row(of, made)].append(made.agrees)
+    whole = [row for row, agree in rows.items() if all(agree)]
+    more = f" and {len(whole) - 2 * NAMED} more" if len(whole) > 2 * NAMED else ""
+    said = f" (all of {', '.join(whole[: 2 * NAMED])}{more})" if whole else ""
+    return f"**{verdict.agree} of {verdict.compared}** numbers{said}"
+
+
+def _differs(of: Reproduction, name: str) -> str:
+    table, verdict = of.readings[name], of.verdicts[name]
+    apart = verdict.compared - verdict.agree
+    if not apart:
+        return ""
+    named = [f"{_place(of, cell)} {value(cell)} ({cell.line.shown})" for cell in furthest(table)[:NAMED]]
+    mean = (
+        "" if math.isnan(verdict.difference) else f"; all accuracies differ by {points(verdict.difference)} on average"
+    )
+    said = f"; the furthest, print in brackets: {'; '.join(named)}" if named else ""
+    return f"{apart} of {verdict.compared}{'' if math.isnan(verdict.difference) else mean}{said}"
+
+
+def _why(of: Reproduction, why: str) -> str:
+    """Return a person's words, else what single changes of the code explain, else how many settings differ."""
+    gaps = {shift.base.line.key: effect for effect in of.effects for shift in effect.gaps if shift.explains}
+    changes = ", ".join(dict.fromkeys(effect.change.name for effect in gaps.values()))
+    explained = (
+        f"one change alone to what the authors' code does explains {of.explained} "
+        f"gap{'s' if of.explained > 1 else ''} of reading paper ({changes})"
+    )
+    parts = [why.removesuffix("."), explained if of.explained else ""]
+    if not any(parts) and any(verdict.compared > verdict.agree for verdict in of.verdicts.values()):
+        differing = len({line for table in of.readings.values() for line in deviations.lines(table)})
+        parts = [f"not known yet; the settings differ from the paper's in {differing} points, which stand below"]
+    return "; ".join(filter(None, parts))
+
+
+def _order(of: Reproduction, name: str) -> str:
+    verdict = of.verdicts[name]
+    tau = "" if math.isnan(verdict.tau) else f"Kendall's tau {number(verdict.tau, 2)} (1: print's order of methods); "
+    counts = [f"{n} {word}" for n, word in zip(verdict.claims.values(), WORDS, strict=True) if n]
+    claims = f"of the paper's claims {', '.join(counts)}" if counts else "no claim of the paper is about it"
+    return tau + claims
+
+
+def _scale(of: Reproduction, name: str) -> str:
+    table = of.readings[name]
+    seeds = sorted({seed for cell in table.made.values() for seed in cell.answer.seeds})
+    reading = f"reading {name}, " if len(of.readings) == 1 else ""
+    shown = ", ".join(map(str, seeds)) or tables.NONE
+    return f"{reading}{table.complete} of {table.fillable} cells complete, seeds {shown}"
+
+
+def _row(of: Reproduction, cell: Cell) -> str:
+    return inline(short(of.layout.rows[cell.line.row]))
+
+
+def _place(of: Reproduction, cell: Cell) -> str:
+    return f"{_row(of, cell)}, {inline(place_of(of.first, cell))}"
+
+
+def place_of(of: Comparison, cell: Cell) -> str:
+    """Return the head of a cell's column."""
+    column = of.layout.column_of(cell.line)
+    assert column is not None, "cells stand in columns"
+    return title(column)
