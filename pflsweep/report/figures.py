@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pflsweep.report import style
+from pflsweep.report import lines, style
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,40 +30,62 @@ class Curve(NamedTuple):
 
 
 def accuracy(curves: Iterable[Curve], title: str = "", band: str = "", by: str = "round") -> "Figure":
-    """Accuracy by round (or epoch), the best ending on top of the legend. `band` says what the shaded band is."""
-    looked = list(zip(curves, style.looks(), strict=False))
-    looked.sort(key=lambda pair: -pair[0].mean[-1])
-    heading = f"mean, last {by}" + (f"\n({band})" if band else "")
+    """Draw accuracy by round (or epoch), the name and last number of each curve at its end.
+
+    band: what the shaded bands are, which are drawn where they can be seen. Up to seven curves have colours of their
+    own, in the order in which they are given; of more, MOST are drawn and the best is not grey.
+    """
+    found = list(curves)
+    ranked = sorted(found, key=lambda curve: -curve.mean[-1])
+    few = len(found) <= len(style.PALETTE)
+    looks = lines.distinct([each.label for each in found]) if few else lines.looks([each.label for each in ranked])
+    drawn = [curve for curve in ranked if curve.label in looks]
+    heading = [f"{len(drawn)} of {len(found)} curves, the best"] if len(drawn) < len(found) else []
     with style.figure(WIDTH, 3.9) as (made, axes):
-        lines: dict[str, Any] = {}
-        for curve, look in looked:
-            few = {"marker": look["marker"], "markersize": 4} if len(curve.rounds) <= 25 else {"marker": ""}
-            label = style.wrapped(f"{curve.label}  {100 * curve.mean[-1]:.1f}%", LONGEST)
-            line = {**look, **few, "label": label}
-            (lines[line["label"]],) = axes.plot(curve.rounds, 100 * curve.mean, gid=f"curve {curve.label}", **line)
-            if np.any(curve.high > curve.low):
+        axes.set_ylim(_limits(drawn))
+        bands = False
+        for curve in reversed(drawn):
+            look = looks[curve.label]
+            marker = {"marker": "o", "markersize": 3} if len(curve.rounds) <= 25 else {}
+            axes.plot(curve.rounds, 100 * curve.mean, gid=f"curve {curve.label}", **{**look, **marker})
+            if np.any(curve.high > curve.low) and look["color"] != lines.GREY:
                 low, high = (np.clip(100 * edge, 0, 100) for edge in (curve.low, curve.high))
-                axes.fill_between(curve.rounds, low, high, color=look["color"], alpha=0.15, linewidth=0)
-        axes.set(xlabel=by, ylabel="mean accuracy over clients (%)", ylim=_limits([curve for curve, _ in looked]))
-        names = [*heading.split("\n"), *(part for label in lines for part in label.split("\n"))]
-        axes.set_title(style.wrapped(title, WIDTH - 1.2 - max(map(len, names)) / style.PER_INCH))  # beside the names
+                bands |= lines.band(axes, curve.rounds, low, high, look["color"])
+        axes.set(xlabel=by, ylabel="mean accuracy over clients (%)")
+        heading += [band] if bands and band else []
+        axes.set_title("\n".join([*filter(None, [style.wrapped(title, WIDTH - LONGEST - 0.6)]), *heading]))
         axes.xaxis.set_major_locator(whole())
         axes.margins(x=0.02)
-        legend = style.legend(made, lines, title=heading, alignment="left")
-        legend.get_title().set_fontsize(9)
+        ends = [
+            lines.End(
+                style.wrapped(f"{curve.label}  {100 * curve.mean[-1]:.1f}%", LONGEST),
+                curve.rounds[-1],
+                100 * curve.mean[-1],
+                looks[curve.label]["color"],
+            )
+            for curve in drawn
+        ]
+        _grow(made, ends)
+        lines.name_ends(made, axes, ends)
     return made
 
 
+def _grow(made: "Figure", ends: Sequence[lines.End]) -> None:
+    """Make a figure high enough for all names at its right."""
+    rows = sum(end.name.count("\n") + 1 for end in ends)
+    made.set_figheight(max(made.get_figheight(), 1.2 + lines.PITCH * rows))
+
+
 def _limits(curves: Sequence[Curve]) -> tuple[float, float]:
-    """Of an axis in percent: all means, and of the bands what reaches no farther beyond them than they reach. Those of
-    two seeds would leave no room for the curves.
+    """Return the ends of an axis in percent, inside 0 and 100: all means, and of the bands what reaches no farther
+    beyond them than they reach. The bands of two seeds would leave no room for the curves.
     """
     means, lows, highs = (np.concatenate(edge) for edge in zip(*((c.mean, c.low, c.high) for c in curves), strict=True))
     reach = max(float(np.ptp(means)), 0.02)
     low = max(float(lows.min()), float(means.min()) - reach, 0.0)
     high = min(float(highs.max()), float(means.max()) + reach, 1.0)
     margin = 0.05 * (high - low) or 0.02
-    return 100 * (low - margin), 100 * (high + margin)
+    return 100 * max(low - margin, 0.0), 100 * min(high + margin, 1.0)
 
 
 def gains(by_method: Mapping[str, Sequence[Array]], baseline: str, order: Sequence[str], title: str = "") -> "Figure":
@@ -129,16 +151,28 @@ def labels(partition: "pd.DataFrame", title: str = "") -> "Figure":
     return made
 
 
-def heatmap(matrix: Array, name: str) -> "Figure":
-    """A matrix with a row a client (what it takes) and a column a client (from whom)."""
+def heatmap(matrix: Array, name: str, title: str = "", unit: str = "no unit") -> "Figure":
+    """Draw a matrix with a row a client (what it takes) and a column a client (from whom).
+
+    name: of the matrix, which its colours are entries of. Where these have both signs, white is zero.
+    """
+    from matplotlib.colors import TwoSlopeNorm
+
     matrix = np.atleast_2d(np.asarray(matrix, dtype=np.float64))
+    low, high = float(np.nanmin(matrix, initial=0.0)), float(np.nanmax(matrix, initial=0.0))
+    signs: dict[str, Any] = {"cmap": style.MAP, "vmin": min(0.0, low)}
+    if low < 0 < high:
+        signs = {"cmap": style.SIGNED, "norm": TwoSlopeNorm(0.0, low, high)}
     with style.figure(5.6, 4.7) as (made, axes):
         axes.grid(False)
-        low = min(0.0, float(np.nanmin(matrix, initial=0.0)))
-        image = axes.imshow(matrix, cmap=style.MAP, interpolation="nearest", aspect="auto", vmin=low)
-        made.colorbar(image, ax=axes, label=f"entry of {name}", shrink=0.9)
+        image = axes.imshow(matrix, interpolation="nearest", aspect="auto", **signs)
+        bar = made.colorbar(image, ax=axes, label=f"entry of {name} ({unit})", shrink=0.9)
+        if "norm" in signs:  # whose own ticks may leave one side without any
+            ends = [low, low / 2, 0.0, high / 2, high]
+            bar.set_ticks(ends, labels=[f"{end:.3g}".replace("-", "\N{MINUS SIGN}") for end in ends])
         square = matrix.shape[0] == matrix.shape[1]
-        axes.set(title=name, ylabel="client", xlabel="from client" if square else "column")
+        head = style.wrapped(title or f"Matrix {name} of the clients", 4.2)
+        axes.set(title=head, ylabel="client", xlabel="from client" if square else "column")
         axes.xaxis.set_major_locator(whole())
         axes.yaxis.set_major_locator(whole())
         axes.spines[:].set_visible(False)

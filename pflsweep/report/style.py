@@ -27,6 +27,7 @@ DASHES = (
 MARKERS = "osD^vP*"
 PER_INCH = 13  # letters of a title; of smaller text a few more
 MAP = "cividis"  # dark to bright without red against green
+SIGNED = "PuOr_r"  # of numbers of both signs, white in the middle
 
 _RC: Any = {
     "figure.dpi": 100,
@@ -94,11 +95,16 @@ def figure(width: float = 6.4, height: float = 4.0, **subplots: Any) -> Iterator
 
 
 @contextmanager
-def panels(n: int, size: tuple[float, float], in_a_row: int = 3, **subplots: Any) -> Iterator[tuple["Figure", Any]]:
-    """A figure of so many panels of that size in rows of about one length, with room for a legend; and their axes."""
+def panels(
+    n: int, size: tuple[float, float], in_a_row: int = 3, legend: float = 2.0, **subplots: Any
+) -> Iterator[tuple["Figure", Any]]:
+    """Yield a figure of so many panels of that size, in rows of about one length, and their axes.
+
+    legend: inches at the right of all panels.
+    """
     rows = math.ceil(n / in_a_row)
     columns = math.ceil(n / rows)
-    width, height = size[0] * columns + 2.0, size[1] * rows
+    width, height = size[0] * columns + legend, size[1] * rows
     with figure(width, height, nrows=rows, ncols=columns, squeeze=False, **subplots) as (made, grid):
         for axes in grid.flat[n:]:
             axes.set_visible(False)

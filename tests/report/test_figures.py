@@ -1,9 +1,14 @@
 """Figures are whole and can be read: nothing that is drawn falls off the page, or hides something else."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation, Text
+from matplotlib.transforms import Bbox
 
-from pflsweep.report import figures, style
+from pflsweep.report import figures, lines, style
 
 BAND = "band: 95% CI over seeds"
 LONG = "Personal models, digits, dirichlet, mlp, validation=0.1, hidden=[200, 200], alpha=0.3, least=40, lr=0.05"
@@ -28,41 +33,72 @@ def test_names_that_touch_are_spread_around_where_they_belong(heights: list[floa
     assert style.spread(heights, 1.0) == pytest.approx(apart)
 
 
-def test_every_name_of_many_lines_is_on_the_page() -> None:
-    few, many = (
-        [figures.Curve(f"method {k}", np.arange(3.0), *[np.full(3, k / 30)] * 3) for k in range(count)]
-        for count in (4, 25)
-    )
-    heights = []
-    for curves in (few, many):
-        made = figures.accuracy(curves)
-        made.draw_without_rendering()
-        names = made.legends[0].get_window_extent()
-        assert names.y0 >= 0
-        assert names.y1 <= made.bbox.y1
-        heights.append(made.get_figheight())
-    assert heights[0] == 3.9
-    assert heights[1] > 5
-
-
-@pytest.mark.parametrize("names", [["local", "fedavg"], TUNED])
-def test_a_long_title_hides_no_name_and_names_leave_room_for_the_curves(names: list[str]) -> None:
-    made = figures.accuracy([curve(name, [0.1, 0.5]) for name in names], LONG, BAND)
+def names(made: Figure) -> list[Annotation]:
+    """Return the names of the lines at their ends, drawn."""
     made.draw_without_rendering()
-    (axes,), legend = made.axes, made.legends[0].get_window_extent()
+    (axes,) = made.axes
+    return [text for text in axes.texts if isinstance(text, Annotation)]
+
+
+def letters(name: Annotation) -> Bbox:
+    """Return the box of a name without the stroke that leads to its line."""
+    return Text.get_window_extent(name)
+
+
+def test_every_line_has_its_name_beside_it_on_the_page_and_more_than_twelve_are_not_drawn() -> None:
+    few, many = ([curve(f"method {k}", [0.0, k / 30]) for k in range(count)] for count in (4, 25))
+    made = figures.accuracy(few)
+    assert [name.get_text() for name in names(made)] == [f"method {k}  {100 * k / 30:.1f}%" for k in (3, 2, 1, 0)]
+    made = figures.accuracy(many)
+    boxes = sorted(map(letters, names(made)), key=lambda box: box.y0)
+    assert len(boxes) == len(made.axes[0].lines) == lines.MOST
+    assert all(box.y0 >= 0 and box.y1 <= made.bbox.y1 and box.x1 <= made.bbox.x1 for box in boxes)
+    assert all(upper.y0 > lower.y0 + 8 for lower, upper in pairwise(boxes)), "no name hides another"
+    assert "12 of 25 curves" in made.axes[0]._left_title.get_text()
+    best = next(line for line in made.axes[0].lines if line.get_gid() == "curve method 24")
+    assert best.get_color() == style.PALETTE[1]
+    assert {line.get_color() for line in made.axes[0].lines if line is not best} == {lines.GREY}
+
+
+def test_the_papers_method_and_the_best_other_one_stand_out_and_references_are_drawn() -> None:
+    order = ["ditto", *(f"m{k}" for k in range(20)), "fedavg", "pgfed", "local"]
+    looks = lines.looks(order, own=["pgfed"])
+    assert len(looks) == lines.MOST
+    assert {"ditto", "pgfed", "fedavg", "local", "m0"} <= looks.keys()
+    assert looks["pgfed"]["color"] == style.PALETTE[0]
+    assert looks["ditto"]["color"] == style.PALETTE[1]
+    assert looks["fedavg"]["color"] == looks["m0"]["color"] == lines.GREY
+    assert looks["fedavg"]["linestyle"] != looks["m0"]["linestyle"] != looks["local"]["linestyle"]
+
+
+def test_a_band_is_drawn_where_it_can_be_seen() -> None:
+    wide, narrow = curve("wide", [0.1, 0.5], half=0.02), curve("narrow", [0.2, 0.6], half=0.001)
+    made = figures.accuracy([wide, narrow], band=BAND)
+    assert len(made.axes[0].collections) == 1
+    assert BAND in made.axes[0]._left_title.get_text()
+    made = figures.accuracy([narrow], band=BAND)
+    assert BAND not in made.axes[0]._left_title.get_text()
+
+
+@pytest.mark.parametrize("labels", [["local", "fedavg"], TUNED])
+def test_a_long_title_hides_no_name_and_names_leave_room_for_the_curves(labels: list[str]) -> None:
+    made = figures.accuracy([curve(label, [0.1, 0.5], half=0.1) for label in labels], LONG, BAND)
+    beside = names(made)
+    (axes,) = made.axes
     title = axes._left_title
-    assert title.get_text().replace("\n", " ") == LONG
-    assert title.get_window_extent().x1 <= legend.x0
+    assert title.get_text().replace("\n", " ") == f"{LONG} {BAND}"
+    assert title.get_window_extent().x1 <= made.bbox.x1
     assert title.get_window_extent().y1 <= made.bbox.y1
-    assert legend.x1 <= made.bbox.x1
+    for name in beside:
+        assert axes.bbox.x1 < letters(name).x0
+        assert letters(name).x1 <= made.bbox.x1
+        assert letters(name).y1 < title.get_window_extent().y0
     assert axes.bbox.width > 0.4 * made.bbox.width
 
 
-def test_the_axis_is_of_the_means_however_wide_the_band_of_two_seeds() -> None:
+def test_the_axis_is_of_the_means_inside_0_and_100_however_wide_the_band_of_two_seeds() -> None:
     made = figures.accuracy([curve("fedavg", [0.3, 0.5], half=1.6), curve("pgfed", [0.4, 0.7], half=0.02)], band=BAND)
-    low, high = made.axes[0].get_ylim()
-    assert -6 < low < 0, "all that an accuracy may be, and a margin"
-    assert 100 < high < 106
+    assert made.axes[0].get_ylim() == (0, 100)
     for band in made.axes[0].collections:
         edges = band.get_paths()[0].vertices[:, 1]
         assert 0 <= edges.min() <= edges.max() <= 100
@@ -72,6 +108,16 @@ def test_the_axis_is_of_the_means_however_wide_the_band_of_two_seeds() -> None:
     assert made.axes[0].get_ylim() == pytest.approx((77 - 0.2, 81 + 0.2)), "a narrow band is whole"
 
 
+def test_a_heat_map_of_both_signs_is_white_at_zero_and_has_a_title_and_a_unit() -> None:
+    made = figures.heatmap(np.array([[-20.0, 0.0], [1.0, 4.0]]), "P", "Weights of FedFomo")
+    tiles, bar = made.axes
+    assert tiles.get_title("left") == "Weights of FedFomo"
+    assert bar.get_ylabel() == "entry of P (no unit)"
+    red, green, blue, _ = tiles.images[0].cmap(tiles.images[0].norm(0.0))
+    assert min(red, green, blue) > 0.95
+    assert list(bar.get_yticks()) == [-20, -10, 0, 2, 4]
+
+
 @pytest.mark.parametrize(("seeds", "dot"), [(1, "dot: a client;"), (2, "dot: a client and seed;")])
 def test_a_dot_of_gains_says_what_it_is(seeds: int, dot: str) -> None:
     made = figures.gains({"pgfed": [np.array([0.1, 0.2])] * seeds}, "fedavg", ["fedavg", "pgfed"])
@@ -79,9 +125,9 @@ def test_a_dot_of_gains_says_what_it_is(seeds: int, dot: str) -> None:
     assert sum(len(dots.get_offsets()) for dots in made.axes[0].collections) == 2 * seeds
 
 
-@pytest.mark.parametrize("names", [["local", "fedavg"], TUNED])
-def test_gains_have_all_words_on_the_page(names: list[str]) -> None:
-    made = figures.gains({name: [np.linspace(-0.1, 0.1, 9)] for name in names[1:]}, names[0], names, LONG)
+@pytest.mark.parametrize("labels", [["local", "fedavg"], TUNED])
+def test_gains_have_all_words_on_the_page(labels: list[str]) -> None:
+    made = figures.gains({label: [np.linspace(-0.1, 0.1, 9)] for label in labels[1:]}, labels[0], labels, LONG)
     made.draw_without_rendering()
     (axes,) = made.axes
     for words in (axes._left_title, axes.xaxis.label, *axes.get_yticklabels()):

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pflsweep.report import figures, style
+from pflsweep.report import figures, lines, style
 from pflsweep.report.compare import banded, by_round, newcomers_accuracy
 from pflsweep.report.figures import Curve
+from pflsweep.report.lines import End
 from pflsweep.report.paper import against_print, leaderboard_figures, sensitivity, studies, weight_figures
 from pflsweep.report.paper.comparison import Cell, Comparison, title
+from pflsweep.report.paper.formats import short
 from pflsweep.report.paper.layout import LEADERBOARD, Layout, require_known
 from pflsweep.report.paper.store import Trial
 from pflsweep.report.style import Picture
@@ -55,7 +57,7 @@ def draw(readings: dict[str, Comparison], folder: Path) -> Drawn:
         end, said = f"-{reading}" if number else "", f"reading {reading}: " if len(readings) > 1 else ""
         for picture in (picture for name in of.layout.figures for picture in FIGURES[name](of)):
             save(picture, drawn.top if leaderboard and not drawn.top else drawn.asked, end, said)
-        for picture in () if leaderboard else sensitivity.pictures(of, _looks(of)):
+        for picture in () if leaderboard else sensitivity.pictures(of, _own(of)):
             save(picture, drawn.searched, end, said)
     return drawn
 
@@ -69,43 +71,61 @@ def _grouped(of: Comparison, key: Callable[[Cell], Any]) -> dict[Any, list[Cell]
     return {group: list(methods.values()) for group, methods in found.items()}
 
 
-def _looks(of: Comparison) -> dict[str, dict[str, Any]]:
-    """A method has one look in all panels."""
-    methods = dict.fromkeys(line.method for line in of.layout.printed)
-    return dict(zip(methods, style.looks(), strict=False))
-
-
 def _labels(of: Comparison) -> dict[str, str]:
-    """How methods are called."""
-    return {line.method: line.label for line in reversed(of.layout.printed)}
+    """Return how methods are called in pictures."""
+    found: dict[str, str] = {}
+    for line in of.layout.printed:
+        found.setdefault(line.method, short(line.label))
+    return found
+
+
+def _own(of: Comparison) -> list[str]:
+    """Return the paper's methods: its own one and those whose names begin alike, such as fedfomo_n10 and fedfomo_n5."""
+    own = of.layout.own.partition("_")[0]
+    return [method for method in of.layout.labels if own and method.startswith(own)]
 
 
 def curves(of: Comparison) -> Iterator[Picture]:
-    """Mean accuracy by round, a panel a setting and a kind of accuracy; the band is one std over seeds."""
-    panels, looks = _grouped(of, _panel), _looks(of)
+    """Draw mean accuracy by round, a panel a setting and a kind of accuracy; a band is one std over seeds."""
+    panels, labels = _grouped(of, _panel), _labels(of)
     if not panels:
         return
-    with style.panels(len(panels), (4.4, 3.9) if len(panels) == 1 else (3.2, 2.9)) as (made, all_axes):
-        labels: dict[str, Any] = {}
+    bands, cut = False, 0
+    with style.panels(len(panels), (5.4, 3.9) if len(panels) == 1 else (4.3, 3.0), legend=0) as (made, all_axes):
+        ends: list[list[End]] = []
         for axes, ((setting, *kind), methods) in zip(all_axes, panels.items(), strict=True):
+            found: dict[str, Curve] = {}
             for each in methods:
                 trials, column = list(each.answer.trials.values()), _scored(of, each)
-                if not all(column in trial.rounds for trial in trials):  # no such model
-                    continue
-                curve = _by_round(trials, column, each.line.label)
-                rounds, mean, low, high = curve.rounds, 100 * curve.mean, 100 * curve.low, 100 * curve.high
-                own = each.line.method == of.layout.own
-                look = {**looks[each.line.method], "marker": "", "linewidth": 2.2 if own else 1.3}
-                (line,) = axes.plot(rounds, mean, gid=" ".join(["curve", setting, *kind, each.line.method]), **look)
-                labels.setdefault(each.line.label, line)
-                if np.any(high > low):
-                    axes.fill_between(rounds, low, high, color=look["color"], alpha=0.12, linewidth=0)
+                if all(column in trial.rounds for trial in trials):  # else the method has no such model
+                    found[each.line.method] = _by_round(trials, column, labels[each.line.method])
+            order = sorted(found, key=lambda method: -found[method].mean[-1])
+            looks = lines.looks(order, _own(of))
+            cut = max(cut, len(found) - len(looks))
+            for method, look in looks.items():
+                rounds, mean = found[method].rounds, 100 * found[method].mean
+                axes.plot(rounds, mean, gid=" ".join(["curve", setting, *kind, method]), **look)
             over = "" if kind == ["global", "all"] else " over clients"
             axes.set(title=_head(of, methods[0]), xlabel="round", ylabel=f"mean accuracy{over} (%)")
             axes.margins(x=0.02)
+            axes.xaxis.set_major_locator(figures.whole(6))
             _skip_start(axes)
-        style.legend(made, labels)
-    yield Picture("curves", "mean accuracy by round; band: one std over seeds", made)
+            lines.percent(axes)
+            for method, look in looks.items():
+                curve = found[method]
+                if look["color"] != lines.GREY and np.any(curve.high > curve.low):
+                    bands |= lines.band(axes, curve.rounds, 100 * curve.low, 100 * curve.high, look["color"])
+            ends.append(
+                [
+                    End(labels[m], found[m].rounds[-1], 100 * found[m].mean[-1], look["color"])
+                    for m, look in looks.items()
+                ]
+            )
+        for axes, names in zip(all_axes, ends, strict=True):
+            lines.name_ends(made, axes, names)
+    said = ["mean accuracy by round", lines.KEY, *(["band: one std over seeds"] if bands else [])]
+    said += [f"up to {lines.MOST} methods a panel, the best"] if cut else []
+    yield Picture("curves", "; ".join(said), made)
 
 
 def _panel(made: Cell) -> tuple[str, ...]:
@@ -168,14 +188,15 @@ def newcomers(of: Comparison) -> Iterator[Picture]:
 
 
 def privacy(of: Comparison) -> Iterator[Picture]:
-    """Accuracy against epsilon; what trains without noise is a dashed line."""
+    """Draw accuracy against epsilon, a line a method; what trains without noise is a dashed line."""
     spent = {place: made for place, made in of.made.items() if made.line.metric == "epsilon" and made.there}
     datasets = list(dict.fromkeys(made.line.dataset for made in spent.values()))
     if not datasets:
         return
-    looks, labels = _looks(of), _labels(of)
-    with style.figure(4.2 * len(datasets) + 1, 3.4, ncols=len(datasets), squeeze=False) as (made, grid):
-        for axes, dataset in zip(grid[0], datasets, strict=True):
+    labels = _labels(of)
+    with style.panels(len(datasets), (4.6, 3.4), legend=0) as (made, all_axes):
+        ends: list[list[End]] = []
+        for axes, dataset in zip(all_axes, datasets, strict=True):
             points: dict[str, list[tuple[float, float]]] = {}
             for (row, _), each in spent.items():
                 pair = [m for (r, _), m in of.made.items() if r == row and m.line.metric == "acc" and m.there]
@@ -183,22 +204,27 @@ def privacy(of: Comparison) -> Iterator[Picture]:
                 own = [m for m in own if m.line.setting == each.line.setting]
                 for accuracy in own:
                     points.setdefault(each.line.method, []).append((each.value.mean, accuracy.value.mean))
-            for method, pairs in points.items():
-                look = looks[method]
-                finite = sorted(pair for pair in pairs if math.isfinite(pair[0]))
+            order = sorted(points, key=lambda method: -max(accuracy for _, accuracy in points[method]))
+            ends.append([])
+            for method, look in lines.looks(order, _own(of)).items():
+                finite = sorted(pair for pair in points[method] if math.isfinite(pair[0]))
                 epsilons, accuracies = ([pair[k] for pair in finite] for k in (0, 1))
-                axes.plot(epsilons, accuracies, label=labels[method], gid=f"privacy {dataset} {method}", **look)
-                for flat in (pair[1] for pair in pairs if math.isinf(pair[0])):
+                axes.plot(epsilons, accuracies, marker="o", markersize=4, gid=f"privacy {dataset} {method}", **look)
+                for flat in (pair[1] for pair in points[method] if math.isinf(pair[0])):
                     axes.axhline(flat, color=look["color"], linestyle="--", linewidth=1)
+                if finite:
+                    ends[-1].append(End(labels[method], *finite[-1], look["color"]))
             axes.set(title=dataset, xlabel="epsilon", ylabel="mean accuracy over clients (%)")
-            axes.legend()
-    yield Picture("privacy", "accuracy against epsilon; dashed: without noise", made)
+            lines.percent(axes)
+        for axes, names in zip(all_axes, ends, strict=True):
+            lines.name_ends(made, axes, names)
+    yield Picture("privacy", f"accuracy against epsilon; dashed: without noise; {lines.KEY}", made)
 
 
 def gains(of: Comparison) -> Iterator[Picture]:
     """Each client's gain over the baseline, a figure a column."""
     labels = _labels(of)
-    order = [labels[method] for method in _looks(of)]
+    order = list(labels.values())
     for number, column in enumerate(of.layout.columns):
         baseline = of.layout.metrics[column.metric].options["baseline"]
         there = [made for (_, c), made in sorted(of.made.items()) if c == number and made.there]

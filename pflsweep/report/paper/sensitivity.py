@@ -1,10 +1,12 @@
-"""How much a method's accuracy hangs on each hyperparameter that was searched, a figure a setting."""
+"""Figures of accuracy against each hyperparameter that was searched, one a setting."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pflsweep.report import style
+from pflsweep.report import figures, lines, style
+from pflsweep.report.lines import End
 from pflsweep.report.paper.comparison import Comparison
+from pflsweep.report.paper.formats import short
 from pflsweep.report.paper.store import Answer
 from pflsweep.report.style import Picture
 
@@ -23,9 +25,9 @@ class Slice(NamedTuple):
     points: list[tuple[Any, float]]  # its value, and the accuracy in percent
 
 
-def pictures(of: Comparison, looks: dict[str, dict[str, Any]]) -> Iterator[Picture]:
-    """looks: how each method is drawn in all of a page's figures."""
-    labels = {line.method: line.label for line in of.layout.printed}
+def pictures(of: Comparison, own: Collection[str] = ()) -> Iterator[Picture]:
+    """Yield a figure a setting. own: the paper's methods."""
+    labels = {line.method: short(line.label) for line in reversed(of.layout.printed)}
     settings: dict[str, list[Answer]] = {}
     for answer in of.asked:
         if answer.method in labels and len(answer.tried) >= FEWEST:
@@ -35,13 +37,13 @@ def pictures(of: Comparison, looks: dict[str, dict[str, Any]]) -> Iterator[Pictu
         for found in (each for answer in answers for each in slices(answer)):
             panels.setdefault(found.key, []).append(found)
         if panels:
-            drawn = _figure(setting, panels, looks, labels, answers[0].split)
+            drawn = _figure(setting, panels, labels, own, answers[0].split)
             shows = f"accuracy by each searched hyperparameter, {setting}; line: the best of the points with a value"
-            yield Picture(f"sensitivity-{setting.replace('/', '-')}", shows, drawn)
+            yield Picture(f"sensitivity-{setting.replace('/', '-')}", f"{shows}; {lines.KEY}", drawn)
 
 
 def slices(answer: Answer) -> Iterator[Slice]:
-    """Along each hyperparameter of which several values were tried."""
+    """Yield a search's slice along each hyperparameter of which several values were tried."""
     for key in dict.fromkeys(key for point, _ in answer.tried for key in point):
         points = [(_plain(point[key]), 100 * value) for point, value in answer.tried if key in point]
         if len({value for value, _ in points}) > 1:
@@ -49,33 +51,41 @@ def slices(answer: Answer) -> Iterator[Slice]:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers as they are; all else has a place on an axis by its name."""
+    """Return a number as it is, and all else as its name, which has a place on an axis of names."""
     numeric = isinstance(value, int | float) and not isinstance(value, bool)
     return value if numeric else str(value)
 
 
 def _figure(
-    setting: str, panels: dict[str, list[Slice]], looks: dict[str, dict[str, Any]], labels: dict[str, str], split: str
+    setting: str, panels: dict[str, list[Slice]], labels: dict[str, str], own: Collection[str], split: str
 ) -> "Figure":
-    with style.panels(len(panels), (3.2, 2.9), sharey=True) as (made, all_axes):
-        lines: dict[str, Any] = {}
+    with style.panels(len(panels), (4.2, 3.0), legend=0, sharey=True) as (made, all_axes):
+        ends: list[list[End]] = []
         for axes, (key, found) in zip(all_axes, panels.items(), strict=True):
-            for each in found:
-                look = looks[each.method]
-                lines.setdefault(labels[each.method], _draw(axes, each, look, f"{setting} {key} {each.method}"))
+            by_method = {each.method: each for each in found}
+            order = sorted(by_method, key=lambda method: -max(value for _, value in by_method[method].points))
+            looks = lines.looks(order, own)
+            ends.append([
+                _draw(axes, by_method[method], look, labels[method], f"{setting} {key} {method}")
+                for method, look in looks.items()
+            ])  # fmt: skip
             axes.set(xlabel=key)
             values = [value for each in found for value, _ in each.points]
             if all(isinstance(value, int | float) and value > 0 for value in values) and max(values) > 5 * min(values):
                 axes.set_xscale("log")
+            elif all(isinstance(value, int) for value in values):
+                axes.xaxis.set_major_locator(figures.whole(6))
             if axes.get_subplotspec().is_first_col():
                 axes.set_ylabel(f"accuracy on {split} data (%)")
+            lines.percent(axes)
         made.suptitle(setting, x=0.01, ha="left", fontsize=10.5)
-        style.legend(made, lines)
+        for axes, names in zip(all_axes, ends, strict=True):
+            lines.name_ends(made, axes, names)
     return made
 
 
-def _draw(axes: "Axes", of: Slice, look: dict[str, Any], name: str) -> Any:
-    """Every point as a dot, the best at each value as a line."""
+def _draw(axes: "Axes", of: Slice, look: dict[str, Any], label: str, name: str) -> End:
+    """Draw every point as a dot and the best at each value as a line; return the line's end."""
     best: dict[Any, float] = {}
     for value, accuracy in of.points:
         best[value] = max(accuracy, best.get(value, accuracy))
@@ -83,5 +93,5 @@ def _draw(axes: "Axes", of: Slice, look: dict[str, Any], name: str) -> Any:
     at = sorted(best) if numeric else list(best)
     values, accuracies = zip(*of.points, strict=True)
     axes.scatter(values, accuracies, s=9, color=look["color"], alpha=0.35, linewidth=0, gid=f"points {name}")
-    (line,) = axes.plot(at, [best[value] for value in at], gid=f"sensitivity {name}", **{**look, "markersize": 4})
-    return line
+    axes.plot(at, [best[value] for value in at], marker="o", markersize=3, gid=f"sensitivity {name}", **look)
+    return End(label, at[-1], best[at[-1]], look["color"])

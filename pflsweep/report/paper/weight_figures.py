@@ -31,8 +31,10 @@ def matrix(of: Comparison) -> Iterator[Picture]:
         limit = float(np.nanmax(np.abs(moved))) or 1.0
         image = tiles.imshow(moved, cmap="PuOr", vmin=-limit, vmax=limit, interpolation="nearest")
         tiles.grid(False)
-        tiles.set(title="change of A", xlabel="from client j", ylabel="client i")
-        made.colorbar(image, ax=tiles, shrink=0.85)
+        tiles.set(title="Change of A over the rounds", xlabel="from client j", ylabel="client i")
+        made.colorbar(image, ax=tiles, shrink=0.85, label="change of an entry of A (no unit)")
+        for axis in (tiles.xaxis, tiles.yaxis):
+            axis.set_major_locator(figures.whole(6))
         for axes, axis, client, what in ((taken, 0, "j", "column"), (given, 1, "i", "row")):
             mean = np.nanmean(moved, axis=axis)
             _regression(axes, sizes, mean, f"training samples of client {client}", f"{what} mean of the change")
@@ -53,7 +55,8 @@ def last(of: Comparison) -> Iterator[Picture]:
     """What FedFomo's clients have come to take from each other, in the first setting."""
     for trial in list(_trials(of, "P", of.layout.own).values())[:1]:
         shows = f"client-to-client weights P of FedFomo, {trial.meta['name']}"
-        yield Picture("weights", shows, figures.heatmap(trial.matrices["P"], "P"))
+        head = f"Weights P of FedFomo, {trial.meta['name']}, round {trial.last}"
+        yield Picture("weights", shows, figures.heatmap(trial.matrices["P"], "P", head))
 
 
 def maps(of: Comparison) -> Iterator[Picture]:
@@ -75,7 +78,8 @@ def maps(of: Comparison) -> Iterator[Picture]:
             for axes in row[len(frames) :]:
                 axes.set_visible(False)
             row[0].set_ylabel(f"{setting}\nclient", fontsize=8)
-            made.colorbar(image, ax=list(row), shrink=0.85)
+            made.colorbar(image, ax=list(row), shrink=0.85, label="weight (no unit)")
+        made.suptitle("Weights P of the other clients, by round", x=0.01, ha="left", fontsize=10.5)
     yield Picture("weight-maps", "weights P that clients (rows) give to the others (columns), by round", made)
 
 
