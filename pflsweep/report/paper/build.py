@@ -6,7 +6,7 @@ from pathlib import Path
 from pflsweep.config.reading import PAPER
 from pflsweep.records import archive, ledger
 from pflsweep.report import html
-from pflsweep.report.paper import export, figures, layout, leaderboard_page, page
+from pflsweep.report.paper import export, figures, index, layout, leaderboard_page, page
 from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.links import Tracker, Untracked
 from pflsweep.report.paper.reproduction import Stores, reproduction
@@ -40,7 +40,7 @@ def build(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracke
             except UserError as error:
                 errors[name] = error
         broken = {name: str(error) for name, error in errors.items() if not isinstance(error, PageNotRebuilt)}
-        said.append(f"{export.write_index(_made(out), broken)}: how far each report is")
+        said.append(f"{index.write(_made(out), broken)}: how far each report is")
     except OSError as error:
         raise page.unwritable(out, error) from error
     if errors:
@@ -67,7 +67,7 @@ def _one(name: str, stores: Stores, out: Path, scale: str | None, tracker: Track
     for file, content in contents.items():
         files.write_text(folder / file, content)
     kept = tracker.keep(name, [*(folder / file for file in contents), *drawn.files(folder)], ledgers)
-    files.write_json(folder / export.STATE, export.state(of))
+    files.write_json(folder / index.STATE, index.state(of))
     stands = "; ".join(
         f"{_read(each)}{each.complete} of {each.fillable} cells complete" for each in of.readings.values()
     )
@@ -82,7 +82,7 @@ class PageNotRebuilt(UserError):  # noqa: N818 (no error of what is there)
 
 def _check_kept(folder: Path, store: Store) -> None:
     """Raises Kept where the page that is there was made of trials that are not here: it could not be made anew."""
-    lost = [identity for identity in export.trials_of(folder) if not store.holds(identity)]
+    lost = [identity for identity in index.trials_of(folder) if not store.holds(identity)]
     if lost:
         raise PageNotRebuilt(
             f"The page in {folder} stays as it is: {len(lost)} trials of it are not in '{store.runs}'. --out DIR makes "

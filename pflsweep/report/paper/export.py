@@ -1,23 +1,15 @@
-"""A reproduced table as CSV and LaTeX, and the index of all reports in a folder."""
+"""A reproduced table as CSV and LaTeX."""
 
 import csv
 import io
-import json
 from itertools import groupby
-from pathlib import Path
-from typing import Any
 
-from pflsweep.report import template
-from pflsweep.report.paper import formats, layout
-from pflsweep.report.paper.agreement import NEAR
+from pflsweep.report.paper import formats
 from pflsweep.report.paper.comparison import Cell, Comparison
-from pflsweep.report.paper.reproduction import Reproduction, Verdict
-from pflsweep.util import files
 
 PRINTED = ["paper", "table", "row_order", "method", "method_label", "dataset", "model", "setting", "metric"]
 NUMBERS = ["value", "std", "unit", "best", "std_over"]
 OURS = ["reading", "printed", "printed_std", "difference", "agrees", "seeds", "seeds_asked", "partial_search"]
-STATE = "report.json"
 SPECIAL = {**{letter: rf"\{letter}" for letter in "&%#_${}"}, "~": r"\textasciitilde{}"}
 
 
@@ -96,47 +88,3 @@ def _latex(made: Cell | None) -> str:
 def escaped(text: str) -> str:
     """Text that LaTeX prints as it is."""
     return "".join(SPECIAL.get(letter, letter) for letter in text)
-
-
-def state(of: Reproduction) -> dict[str, Any]:
-    """What the index says of a report, and which trials it is made of."""
-    return {
-        "title": of.layout.title,
-        "scale": of.scale,
-        "readings": {reading: _standing(each, of.verdicts[reading]) for reading, each in of.readings.items()},
-        "trials": sorted(trial.identity for trial in of.trials),
-    }
-
-
-def _standing(of: Comparison, verdict: Verdict) -> dict[str, Any]:
-    return {
-        "complete": of.complete,
-        "cells": of.fillable,
-        "agree": verdict.agree,
-        "compared": verdict.compared,
-        "difference": formats.points(verdict.difference),
-        "tau": formats.number(verdict.tau, 2),
-        "failed": sum(len(answer.failed) for answer in of.asked),
-        "claims": verdict.claims,
-    }
-
-
-def trials_of(folder: Path) -> list[str]:
-    """The trials that a report in this folder was made of; none where there is none."""
-    return list(_state(folder).get("trials", []))
-
-
-def _state(folder: Path) -> dict[str, Any]:
-    file = folder / STATE
-    return json.loads(file.read_text()) if file.exists() else {}
-
-
-def write_index(out: Path, errors: dict[str, str]) -> Path:
-    """index.md, from the states that reports have left in their folders; those of an older version are to make anew."""
-    states = {name: _state(out / name) for name in layout.names() if name not in errors}
-    made = {name: state for name, state in states.items() if "readings" in state}
-    unmade = [name for name in states if name not in made]
-    path = out / "index.md"
-    text = template.render("index.md", near=NEAR, made=list(made.items()), errors=errors, unmade=unmade)
-    files.write_text(path, text)
-    return path

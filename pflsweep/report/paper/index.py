@@ -1,0 +1,109 @@
+"""The index of all reports in a folder, made from what each has left in its report.json: a picture and a table."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pflsweep.report import style, template
+from pflsweep.report.paper import formats, layout
+from pflsweep.report.paper.agreement import NEAR
+from pflsweep.report.paper.comparison import Comparison
+from pflsweep.report.paper.reproduction import Reproduction, Verdict
+from pflsweep.util import files
+
+STATE = "report.json"
+PICTURE = "index"  # the stem of its files
+BAR = 0.42  # inches of a table and reading
+PARTS = {  # of the cells of a table, and their colours
+    "agrees with print": style.PALETTE[0],
+    "does not agree": style.PALETTE[1],
+    "not in print": "#8c8c8c",
+    "no number yet": "#ececec",
+}
+
+
+def state(of: Reproduction) -> dict[str, Any]:
+    """Return what the index says of a report, and which trials it is made of."""
+    return {
+        "title": of.layout.title,
+        "scale": of.scale,
+        "readings": {reading: _standing(each, of.verdicts[reading]) for reading, each in of.readings.items()},
+        "trials": sorted(trial.identity for trial in of.trials),
+    }
+
+
+def _standing(of: Comparison, verdict: Verdict) -> dict[str, Any]:
+    """Return how far a table is under one reading."""
+    return {
+        "complete": of.complete,
+        "cells": of.fillable,
+        "agree": verdict.agree,
+        "compared": verdict.compared,
+        "difference": formats.points(verdict.difference),
+        "tau": formats.number(verdict.tau, 2),
+        "failed": sum(len(answer.failed) for answer in of.asked),
+        "claims": verdict.claims,
+    }
+
+
+def trials_of(folder: Path) -> list[str]:
+    """Return the trials that a report in this folder was made of; none where there is no report."""
+    return list(_state(folder).get("trials", []))
+
+
+def _state(folder: Path) -> dict[str, Any]:
+    file = folder / STATE
+    return json.loads(file.read_text()) if file.exists() else {}
+
+
+def states(out: Path) -> dict[str, dict[str, Any]]:
+    """Return the states of the reports in a folder, by name. Those of an older version have no readings: they are left
+    out, and have to be made anew.
+    """
+    found = {name: _state(out / name) for name in layout.names()}
+    return {name: each for name, each in found.items() if "readings" in each}
+
+
+def write(out: Path, errors: dict[str, str]) -> Path:
+    """Write index.md and its picture, and return the page's path. errors: why reports could not be made, by name."""
+    made = {name: each for name, each in states(out).items() if name not in errors}
+    if made:
+        style.save(picture(made), out / PICTURE)
+    unmade = [name for name in layout.names() if name not in made and name not in errors]
+    path, shown = out / "index.md", PICTURE + ".png" if made else ""
+    text = template.render("index.md", near=NEAR, made=made, picture=shown, errors=errors, unmade=unmade)
+    files.write_text(path, text)
+    return path
+
+
+def picture(made: dict[str, dict[str, Any]]) -> Any:
+    """Draw a bar for each table and reading: which shares of its cells agree with print, do not, and have no number."""
+    rows = [(name, reading, each) for name, of in made.items() for reading, each in of["readings"].items()]
+    with style.figure(7.2, 1.3 + BAR * len(rows)) as (drawn, axes):
+        for place, (_, _, each) in enumerate(rows):
+            left = 0.0
+            for (part, colour), share in zip(PARTS.items(), shares(each), strict=True):
+                axes.barh(place, share, left=left, height=0.7, color=colour, label=part if not place else None)
+                left += share
+            said = f"{each['agree']} of {each['compared']} agree" if each["compared"] else "nothing to compare"
+            axes.annotate(
+                f"{said}; {each['complete']} of {each['cells']} complete", (1.01, place), fontsize=8, va="center",
+                xycoords=("axes fraction", "data"), annotation_clip=False,
+            )  # fmt: skip
+        names = [f"{name}\nreading {reading}, scale {made[name]['scale']}" for name, reading, _ in rows]
+        axes.set_yticks(range(len(rows)), names, fontsize=8.5)
+        axes.set(xlabel="cells of the table (%)", xlim=(0, 100), ylim=(len(rows) - 0.4, -0.6))
+        axes.grid(False, axis="y")
+        handles, labels = axes.get_legend_handles_labels()
+        drawn.legend(handles, labels, loc="outside upper center", ncols=len(PARTS), fontsize=8.5, handlelength=1.2)
+    return drawn
+
+
+def shares(each: dict[str, Any]) -> list[float]:
+    """Return the share of a table's cells for each of PARTS, in percent. A cell that has some of its seeds can be
+    compared and is not complete.
+    """
+    agree, compared, cells = each["agree"], each["compared"], max(each["cells"], 1)
+    unprinted = max(each["complete"] - compared, 0)
+    numbers = (agree, compared - agree, unprinted, each["cells"] - compared - unprinted)
+    return [100 * number / cells for number in numbers]
