@@ -1,8 +1,8 @@
 """What a round of each method costs: `python -m benchmarks.methods [OPTION ...]` measures all, or some, and writes
-reports/methods.md.
+reports/methods.md and a page a method below reports/methods.
 
 Methods and FedAvg take turns in one process; a number is the median of the pairwise ratios. reports/methods.csv keeps
-what was measured, so that the page can be written again without measuring (`--page`).
+what was measured, so that the pages can be written again without measuring (`--page`).
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pflsweep.config.compose import conf_dir, read_option
 from pflsweep.engine.simulation import Simulation
 from pflsweep.methods.optimizer import Sgd
 from pflsweep.methods.protocol import Verbs
-from tools import methods_page
+from pflsweep.report import methods
 
 REPORTS = Path(__file__).parents[1] / "reports"
 CLIENTS, SAMPLES, EPOCHS, BATCH, WARM_UP = 6, 100, 2, 10, 3
@@ -49,18 +49,22 @@ def main() -> None:
     parser.add_argument("options", nargs="*", help="methods to measure, such as fedavg; none: all")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--page", action="store_true", help="write the page from what was measured before")
+    parser.add_argument("--page", action="store_true", help="write the pages from what was measured before")
     asked = parser.parse_args()
     if not asked.page:
         measure(asked.options, asked.repeat, asked.device)
-    (REPORTS / "methods.md").write_text(written())
+    for file in (REPORTS / methods.FOLDER).glob("*.md"):
+        file.unlink()
+    for file, text in written().items():
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
 
 
 def measure(names: list[str], repeat: int, device: str) -> None:
     """Measure some methods, all where none is named; what was measured of others is kept."""
     torch.set_num_threads(1)
     where = f"one thread of {os.cpu_count()} cores" if device == "cpu" else torch.cuda.get_device_name()
-    when, file = f"{date.today()}, {where}, torch {torch.__version__}, median of {repeat}", REPORTS / "methods.csv"
+    when, file = f"{date.today()}, {where}, torch {torch.__version__}, median of {repeat}", REPORTS / methods.COSTS
     known = pd.read_csv(file, index_col="option").T.to_dict() if names else {}
     for name in names or sorted(file.stem for file in (conf_dir() / "algorithm").glob("*.yaml")):
         known[name] = {key: round(value, 4) for key, value in measured(name, repeat, device).items()} | {"when": when}
@@ -69,16 +73,18 @@ def measure(names: list[str], repeat: int, device: str) -> None:
     pd.DataFrame(known).T.sort_index().to_csv(file, index_label="option")
 
 
-def written() -> str:
-    """The page, from what was measured last."""
-    costs = pd.read_csv(REPORTS / "methods.csv", index_col="option")
+def written() -> dict[Path, str]:
+    """Return the table and the pages of methods, from what was measured last, by file."""
+    costs = methods.costs(REPORTS)
     when = "; ".join(costs["when"].unique())
     setting = (
-        f" (CNN on CIFAR-10's shapes, {CLIENTS} clients of {SAMPLES} images, all in every round, {EPOCHS} epochs, "
+        f"(CNN on CIFAR-10's shapes, {CLIENTS} clients of {SAMPLES} images, all in every round, {EPOCHS} epochs, "
         f"batch {BATCH}, each method's own defaults; {when}; on a machine that did other work too, "
         "two such runs differed by up to a fifth)"
     )
-    return methods_page.page(costs, setting)
+    every = methods.options()
+    pages = {REPORTS / methods.FOLDER / f"{name}.md": text for name, text in methods.pages(every, costs).items()}
+    return {REPORTS / methods.TABLE: methods.table(every, costs, setting), **pages}
 
 
 if __name__ == "__main__":

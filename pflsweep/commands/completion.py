@@ -106,7 +106,7 @@ def _offered(given: list[str], word: str, own: str | None) -> Iterable[str]:
 
         return [*KNOWN, "--config-dir"]
     if command == "report":
-        return [] if {"runs", "all"} & {*given} else ["runs", "all", *_files("reports/layouts")]
+        return [] if {"runs", "all", "site"} & {*given} else ["runs", "all", "site", *_files("reports/layouts")]
     if command == "check":
         return option_files("algorithm", own)
     if command == "completion":

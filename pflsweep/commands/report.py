@@ -1,5 +1,5 @@
 """`pflsweep report runs [RUN...]` compares chosen runs; `pflsweep report pgfed/table1` makes a paper's table anew, and
-`pflsweep report all` each of them.
+`pflsweep report all` each of them; `pflsweep report site` makes a static site of what is there.
 """
 
 import argparse
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pflsweep.util.errors import Parser, UserError
 
+PAGES = ("runs", "site")  # those that are no paper's table
 RUNS = "where records are (runs): a folder, or an archive of `record export`"
 
 
@@ -15,8 +16,15 @@ def main(argv: list[str]) -> int:
     """Make a report and return the exit code. Raises UserError on bad input."""
     from pflsweep.report.paper import layout
 
-    options = _parser(["runs", "all", *layout.names()]).parse_args(argv or ["--help"])
-    return _runs(options) if options.page == "runs" else _papers(options)
+    options = _parser([*PAGES, "all", *layout.names()]).parse_args(argv or ["--help"])
+    return {"runs": _runs, "site": _site}.get(options.page, _papers)(options)
+
+
+def _site(options: argparse.Namespace) -> int:
+    from pflsweep.report import site
+
+    print(f"{site.write(options.reports, options.out)}: a static site; open it in a browser")
+    return 0
 
 
 def _papers(options: argparse.Namespace) -> int:
@@ -70,12 +78,18 @@ def _check_target(percent: float) -> None:
 def _parser(pages: list[str]) -> argparse.ArgumentParser:
     parser = Parser(prog="pflsweep report", description="Reports made from records.")
     words = parser.add_subparsers(required=True, dest="page", metavar="PAGE", help=f"one of: {', '.join(pages)}")
-    for page in pages[1:]:
+    for page in pages[len(PAGES) :]:
         what = "each of the papers' tables" if page == "all" else f"the paper's table {page}"
         table = words.add_parser(page, description=f"Make {what} anew from a sweep's runs, beside what was printed.")
         table.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help=RUNS)
         table.add_argument("--out", type=Path, default=Path("reports"), metavar="DIR", help="where to write (reports)")
         table.add_argument("--scale", metavar="NAME", help="of which sweeps (that of the newest)")
+    about = "Make a static site of the reports in a folder: index, tables, leaderboard, methods. It needs no server."
+    site = words.add_parser("site", help="a static site of all reports", description=about)
+    site.add_argument(
+        "--reports", type=Path, default=Path("reports"), metavar="DIR", help="where reports are (reports)"
+    )
+    site.add_argument("--out", type=Path, default=Path("site"), metavar="DIR", help="where to write (site)")
     runs = words.add_parser("runs", help="compare chosen runs", description="Compare runs: tables and figures.")
     runs.add_argument(
         "run", nargs="*", metavar="RUN",

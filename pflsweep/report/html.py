@@ -1,8 +1,8 @@
-"""A report's markdown as one HTML file with its pictures inside: what a browser shows, and MLflow of a run's files."""
+"""A report's markdown as one HTML file with its pictures inside, for a browser, a site, and MLflow."""
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,12 @@ KINDS = {".png": "image/png", ".svg": "image/svg+xml"}
 MARKS = re.compile(r"(<br>|</?(?:sub|u|details|summary)>)")
 
 
-def page(text: str, folder: Path) -> str:
-    """Return markdown as a page. folder: where the pictures are that the text names."""
+def page(text: str, folder: Path, nav: Mapping[str, str] | None = None) -> str:
+    """Return markdown as a page. folder: where the pictures are that the text names.
+
+    nav: of a page of a site, the addresses of its main pages by name. Links to other pages' markdown then lead to their
+    HTML, and a click on a head sorts a table.
+    """
     from markdown_it import MarkdownIt
 
     reader = MarkdownIt("commonmark", {"html": True}).enable("table")
@@ -28,9 +32,18 @@ def page(text: str, folder: Path) -> str:
         for child in part.children or []:
             if child.type == "image":
                 child.attrSet("src", _inside(folder, str(child.attrGet("src"))))
+            if child.type == "link_open" and nav is not None:
+                child.attrSet("href", address(str(child.attrGet("href"))))
     body = reader.renderer.render(parts, reader.options, {})
     linked = any(child.type == "link_open" for part in parts for child in part.children or [])
-    return template.render("page.html", title=title, body=body, linked=linked)
+    return template.render("page.html", title=title, body=body, linked=linked and nav is None, nav=nav or {})
+
+
+def address(link: str) -> str:
+    """Return a link of a report as a site has it: that to a page's markdown leads to its HTML."""
+    if "://" in link or not link.endswith(".md"):
+        return link
+    return f"{link.removesuffix('README.md')}index.html" if link.endswith("README.md") else f"{link[:-3]}.html"
 
 
 def _marks(_reader: Any, tokens: Sequence[Any], at: int, *_: Any) -> str:

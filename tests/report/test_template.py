@@ -9,8 +9,8 @@ STATE = {"complete": 1, "cells": 2, "agree": 1, "compared": 1, "difference": "-"
 
 
 def index(title: str, **errors: str) -> str:
-    made = [("a/b", {"title": title, "scale": "small", "readings": {"paper": STATE}})]
-    return template.render("index.md", near=2, made=made, errors=errors, unmade=[])
+    made = {"a/b": {"title": title, "scale": "small", "readings": {"paper": STATE}}}
+    return template.render("index.md", near=2, made=made, picture="", errors=errors, unmade=[])
 
 
 def test_text_is_escaped_as_markdown() -> None:
@@ -21,9 +21,11 @@ def test_text_is_escaped_as_markdown() -> None:
 
 
 def test_html_is_escaped_as_html() -> None:
-    assert "<title>a &lt;b&gt; *c*</title>" in template.render("page.html", title="a <b> *c*", body="", linked=False)
+    text = template.render("page.html", title="a <b> *c*", body="", linked=False, nav={"a": '"><b>'})
+    assert "<title>a &lt;b&gt; *c*</title>" in text
+    assert '<a href="&#34;&gt;&lt;b&gt;">a</a>' in text
 
 
 def test_a_word_that_a_template_lacks_is_an_error() -> None:
     with pytest.raises(jinja2.UndefinedError, match="'linked' is undefined"):
-        template.render("page.html", title="a", body="")
+        template.render("page.html", title="a", body="", nav={})

@@ -158,7 +158,9 @@ def read(name: str) -> Layout:
     """Raises UserError on a layout that is not there or says what cannot be."""
     file = next((f for root in own_and_shipped("reports/layouts") if (f := root / f"{name}.yaml").is_file()), None)
     if file is None:
-        raise UserError(f"No report '{name}'.{nearest(name, names())} There are: runs, all, {', '.join(names())}.")
+        raise UserError(
+            f"No report '{name}'.{nearest(name, names())} There are: runs, site, all, {', '.join(names())}."
+        )
     content = _content(file)
     metrics = {key: _metric(key, spec, file) for key, spec in content.pop("metrics").items()}
     stem, own, beside = (content.pop(key) for key in ("printed", "own_table", "beside"))

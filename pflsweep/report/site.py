@@ -1,0 +1,76 @@
+"""`pflsweep report site`: reports as a static site, of the same markdown: index, tables, leaderboard, methods.
+
+Each page holds its pictures and its script, so that the site needs neither a server nor a network.
+"""
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from pflsweep.report import html, methods
+from pflsweep.report.markdown import inline, table
+from pflsweep.report.paper import index, layout
+from pflsweep.util import files
+from pflsweep.util.errors import UserError
+
+HEADS = ("table", "reading", "where", "metric", "ours", "in print")
+
+
+def write(reports: Path, out: Path) -> Path:
+    """Write a site of the reports in a folder, and return its first page. Raises UserError where there are none, or
+    where it cannot be written.
+    """
+    states = index.states(reports)
+    if not states or not (reports / "index.md").exists():
+        raise UserError(
+            f"There are no reports in '{reports}'. Make one first (`pflsweep report pgfed/table1`), or name another "
+            "folder: --reports DIR."
+        )
+    boards = [name for name in states if layout.read(name).page == layout.LEADERBOARD]
+    main = {"Tables": "index.html", **({"Leaderboard": f"{boards[0]}/index.html"} if boards else {})}
+    main["Methods"] = html.address(methods.TABLE)
+    try:
+        for file, text, folder in _texts(reports, states):
+            up = "../" * file.count("/")
+            nav = {name: f"{up}{address}" for name, address in main.items()}
+            place = out / html.address(file)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            files.write_text(place, html.page(text, folder, nav))
+    except OSError as error:
+        raise UserError(f"--out {out} cannot be written to ({error.strerror}). Name another folder.") from error
+    return out / "index.html"
+
+
+def _texts(reports: Path, names: Iterable[str]) -> Iterator[tuple[str, str, Path]]:
+    """Yield each page of a site: where its markdown lies in the reports, the markdown, and where its pictures are."""
+    yield "index.md", (reports / "index.md").read_text(), reports
+    for name in names:
+        yield f"{name}/README.md", (reports / name / "README.md").read_text(), reports / name
+    every, costs = methods.options(), methods.costs(reports)
+    setting = "; ".join(map(str, dict.fromkeys(costs["when"])))
+    yield methods.TABLE, methods.table(every, costs, f"({setting})" if setting else ""), reports
+    for page, text in methods.pages(every, costs, _results(reports, names, every)).items():
+        yield f"{methods.FOLDER}/{page}.md", text, reports
+
+
+def _results(reports: Path, names: Iterable[str], every: list[methods.Option]) -> dict[str, str]:
+    """Return a table of all our numbers of a method, by its page. A row such as fedfomo_n5 is one of fedfomo's."""
+    pages = {option.name: option.page for option in every}
+    rows: dict[str, list[list[str]]] = defaultdict(list)
+    for name in names:
+        with open(reports / name / "table.csv", newline="") as file:
+            for line in csv.DictReader(file):
+                page = pages.get(_option(line["method"], pages))
+                if page is not None and line["value"]:
+                    link = f"[{inline(name)}](../{name}/README.md)"
+                    ours = f"{float(line['value']):.4g}" + (f" ± {float(line['std']):.2g}" if line["std"] else "")
+                    printed = line["printed"] + (f" ± {line['printed_std']}" if line["printed_std"] else "")
+                    told = (line["reading"], f"{line['dataset']}/{line['setting']}", line["metric"], ours, printed)
+                    rows[page].append([link, *map(inline, told)])
+    return {page: table(HEADS, found) for page, found in rows.items()}
+
+
+def _option(method: str, names: Iterable[str]) -> str:
+    """Return the option that a row's method is of: the longest name with which it begins; "" without any."""
+    return max((name for name in names if f"{method}_".startswith(f"{name}_")), key=len, default="")

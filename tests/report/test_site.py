@@ -1,0 +1,101 @@
+"""A static site of reports: every page of it, every link in it, and tables that a click sorts."""
+
+import re
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+
+from pflsweep.commands.report import main
+from pflsweep.report import html
+from pflsweep.util.errors import UserError
+from tests.browser import browser
+from tests.report.paper.fixtures import Sweep
+
+LEADERBOARD = "benchmark/index.html"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A site of a leaderboard and of a paper's table."""
+    folder = tmp_path_factory.mktemp("site")
+    with chdir(folder):
+        board = Sweep(Path("runs"), "benchmark", seeds=(0,))
+        for place in [f"{data}/{part}" for data in ("digits", "fmnist") for part in ("dir0.1", "dir0.3", "pat2")]:
+            for correct, method in enumerate(("local", "fedavg", "fedprox", "ditto"), start=3):
+                board.add(place, method, {0: [correct, correct + 1]})
+        board.write()
+        table = Sweep(Path("runs"), "fedfomo/table1", seeds=(0,))
+        table.add("mnist/clients15", "fedfomo_n5", {0: [9, 9, 9, 8]})
+        table.write("b" * 16)
+        for name in ("benchmark", "fedfomo/table1"):
+            assert main([name]) == 0
+        assert main(["site"]) == 0
+    return folder / "site"
+
+
+def test_every_link_leads_to_a_page_and_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert {"index.html", "methods.html", LEADERBOARD, "fedfomo/table1/index.html", "methods/ditto.html"} <= {
+        page.relative_to(site).as_posix() for page in pages
+    }
+    assert {file.suffix for file in site.rglob("*") if file.is_file()} == {".html"}
+    for page in pages:
+        text = page.read_text()
+        links = re.findall(r'href="([^"]*)"', text)
+        assert len(links) >= 3, "the main pages"
+        lost = [link for link in links if not (page.parent / link).resolve().is_file() and "://" not in link]
+        assert not lost, page
+        assert all(source.startswith("data:image/") for source in re.findall(r'src="([^"]*)"', text)), page
+        assert "<link" not in text
+
+
+def test_a_methods_page_has_its_numbers_and_links_to_their_tables(site: Path) -> None:
+    page = (site / "methods/fedfomo.html").read_text()
+    (row,) = (row for row in re.findall(r"<tr>.*?</tr>", page, re.DOTALL) if "../fedfomo/table1/index.html" in row)
+    cells = [re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<td.*?</td>", row)]
+    assert cells == ["fedfomo/table1", "paper", "mnist/clients15", "acc", "87.5", "99.62 ± 2.91"]
+    assert "benchmark/index.html" in (site / "methods/ditto.html").read_text()
+    assert "Its numbers" not in (site / "methods/apple.html").read_text()
+
+
+def test_a_click_on_a_head_sorts_the_leaderboard(site: Path, tmp_path: Path) -> None:
+    column = "[...document.querySelectorAll('tbody')[0].rows].map(row => row.cells[{}].innerText)"
+    with browser(tmp_path / "profile") as page:
+        page.open((site / LEADERBOARD).as_uri(), "document.readyState === 'complete'")
+        head = "[...document.querySelectorAll('thead th')].find(head => head.innerText.startsWith('{}')).click()"
+        assert page.ask(column.format(1)) == ["Ditto", "FedProx", "FedAvg", "Local"]
+        page.ask(head.format("mean accuracy"))
+        assert page.ask(column.format(1)) == ["Local", "FedAvg", "FedProx", "Ditto"]
+        page.ask(head.format("mean accuracy"))
+        assert page.ask(column.format(1)) == ["Ditto", "FedProx", "FedAvg", "Local"]
+        page.ask(head.format("method"))
+        assert page.ask(column.format(1)) == ["Ditto", "FedAvg", "FedProx", "Local"]
+
+
+def test_a_site_of_no_reports_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"There are no reports in 'reports'\. Make one first \(`pflsweep report pgfed"):
+        main(["site"])
+    with pytest.raises(UserError, match=r"There are no reports in 'here'"):
+        main(["site", "--reports", "here"])
+
+
+def test_a_site_that_cannot_be_written_says_so(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(site.parent)
+    Path("taken").write_text("a file")
+    with pytest.raises(UserError, match=r"--out taken cannot be written to"):
+        main(["site", "--out", "taken"])
+
+
+@pytest.mark.parametrize(
+    ("link", "address"),
+    [
+        ("fedpg/table1/README.md", "fedpg/table1/index.html"),
+        ("../methods.md", "../methods.html"),
+        ("http://127.0.0.1:5000/README.md", "http://127.0.0.1:5000/README.md"),
+        ("curves.png", "curves.png"),
+    ],
+)
+def test_an_address_in_a_site(link: str, address: str) -> None:
+    assert html.address(link) == address
