@@ -1,4 +1,4 @@
-"""What each client of a partition holds, from a record's partition table."""
+"""A table of what each client of a partition holds, from a record's partition table."""
 
 import pandas as pd
 

@@ -35,7 +35,7 @@ class HasRounds(Protocol):
 
 
 class HasNewcomers(Protocol):
-    """The same, of clients that took part in no round."""
+    """A record, or what a report has kept of one, with the clients that took part in no round."""
 
     @property
     def newcomers(self) -> pd.DataFrame: ...
@@ -58,7 +58,7 @@ class Summary(NamedTuple):
 
 
 def summary(record: Record) -> Summary:
-    """Needs one evaluated round at least."""
+    """Return a run in a line. It needs one evaluated round at least."""
     rounds = record.rounds
     evaluated = rounds[rounds["personal_accuracy"].notna()]
     last = evaluated.iloc[-1]
@@ -96,25 +96,27 @@ def at_last(record: HasRounds, name: str) -> float:
 
 
 def by_round(record: HasRounds, column: str = "personal_accuracy") -> pd.Series:
-    """A column of the rounds that have it, by round."""
+    """Return a column of the rounds that have it, by round."""
     return record.rounds[["round", column]].dropna().set_index("round")[column]
 
 
 def rounds_to(record: HasRounds, goal: float) -> float:
-    """The first evaluated round whose mean personalised accuracy is at least `goal`; NaN where none is."""
+    """Return the first evaluated round whose mean personalised accuracy is at least `goal`; NaN where none is."""
     rounds = record.rounds
     return float(rounds.loc[rounds["personal_accuracy"] >= goal, "round"].min())
 
 
 def client_accuracy(clients: pd.DataFrame, view: str = "personal", target: str = "own") -> pd.Series:
-    """By client, from the rows of one round; clients without test data are left out."""
+    """Return accuracy by client, from the rows of one round; clients without test data are left out."""
     where = clients.get("target", "own") == target  # older records have own rows alone
     shown = clients[(clients["view"] == view) & where & (clients["n"] > 0)]
     return (shown["correct"] / shown["n"]).set_axis(shown["client"]).sort_index()
 
 
 def newcomers_accuracy(record: HasNewcomers) -> pd.Series:
-    """By epoch of fine-tuning, the mean over the clients that took part in no round; empty where there are none."""
+    """Return the mean accuracy of clients that took part in no round, by epoch of fine-tuning; empty without such
+    clients.
+    """
     table = record.newcomers
     if table.empty:
         return pd.Series(dtype=float)
@@ -123,8 +125,8 @@ def newcomers_accuracy(record: HasNewcomers) -> pd.Series:
 
 
 def banded(label: str, seeds: list[pd.Series], edges: Callable[[Array], tuple[float, float]] | None = None) -> Curve:
-    """A series for each seed as one curve: the mean of what all of them have. edges: of the numbers at one place, where
-    the band ends; without it, and of one seed, there is none.
+    """Return one curve of a series for each seed: the mean of what all of them have. edges: of the numbers at one
+    place, where the band ends; without it, and of one seed, there is none.
     """
     wide = pd.concat(seeds, axis=1, join="inner").sort_index()
     values, at = wide.to_numpy(dtype=float), wide.index.to_numpy(dtype=float)
@@ -169,15 +171,19 @@ class Row:
         return interval([accuracy.to_numpy() for accuracy in self.accuracies.values()])
 
     def mean(self, name: str) -> float:
-        """A field of Summary, averaged over the seeds."""
+        """Return a field of Summary, averaged over the seeds."""
         return float(np.mean([getattr(each, name) for each in self.summaries]))
 
     def curve(self) -> Curve:
-        """Mean over seeds of the rounds that all of them evaluated; the band is their interval (see `over_seeds`)."""
+        """Return the mean over seeds of the rounds that all of them evaluated; the band is their interval (see
+        `over_seeds`).
+        """
         return banded(self.label, [by_round(record) for record in self.records], _interval)
 
     def newcomers(self) -> Curve | None:
-        """The same of the clients that took part in no round, by epoch of fine-tuning; None where there are none."""
+        """Return the mean over seeds of the clients that took part in no round, by epoch of fine-tuning; None where
+        there are none.
+        """
         curves = [curve for record in self.records if len(curve := newcomers_accuracy(record))]
         return banded(self.label, curves, _interval) if curves else None
 
@@ -200,11 +206,11 @@ class Setting:
 
     @property
     def newcomers(self) -> list[Curve]:
-        """Of each row that has new clients."""
+        """The curve of each row that has new clients."""
         return [curve for row in self.rows if (curve := row.newcomers()) is not None]
 
     def baseline(self, method: str | None) -> Row | None:
-        """The row called so (by its label, else by its method); without a name the first row."""
+        """Return the row called so (by its label, else by its method); without a name the first row."""
         if method is None:
             return self.rows[0] if self.rows else None
         named = [row for row in self.rows if row.label == method]
@@ -229,7 +235,7 @@ def settings(records: Iterable[Record], searched: Collection[str] = (), partial:
 
 
 def check_baseline(found: list[Setting], method: str | None) -> None:
-    """Raises UserError where no setting knows the baseline."""
+    """Raise UserError where no setting knows the baseline."""
     if method is None or any(setting.baseline(method) for setting in found):
         return
     known = sorted({row.label for setting in found for row in setting.rows})
@@ -247,12 +253,12 @@ def setting_of(record: Record, searched: Collection[str] = ()) -> dict[str, Any]
 
 
 def method_of(record: Record) -> str:
-    """The method's name, with what is plugged into it."""
+    """Return the method's name, with what is plugged into it."""
     return method_name(record.meta)
 
 
 def _rows(records: list[Record], searched: Collection[str], partial: Collection[str]) -> list[Row]:
-    """A row for each method and its hyperparameters, where at least one run has finished."""
+    """Return a row for each method and its hyperparameters, where at least one run has finished."""
     groups: dict[str, list[Record]] = {}
     for record in records:
         groups.setdefault(json.dumps([method_of(record), _hyper(record, searched)], sort_keys=True), []).append(record)
@@ -271,8 +277,8 @@ def _rows(records: list[Record], searched: Collection[str], partial: Collection[
 
 
 def _by_seed(done: list[Record]) -> list[Record]:
-    """One a seed, in their order. A trial with a study has the numbers of the same trial without, as has one with other
-    metrics: it stands for a seed that has no other.
+    """Return one record a seed, in the order of seeds. A trial with a study has the numbers of the same trial without,
+    as has one with other metrics: it stands for a seed that has no other.
     """
     found: dict[int, Record] = {}
     for record in sorted(done, key=lambda r: (r.meta["seed"], _study(r))):
@@ -285,7 +291,7 @@ def _study(record: Record) -> bool:
 
 
 def _label(record: Record, siblings: list[Record], searched: Collection[str]) -> str:
-    """The method, with the hyperparameters in which its rows differ."""
+    """Return the method, with the hyperparameters in which its rows differ."""
     mine, others = _hyper(record, searched), [_hyper(each, searched) for each in siblings]
     apart = [key for key in mine if any(other.get(key) != mine[key] for other in others)]
     sources = list(dict.fromkeys(str(other.get("code")) for other in others))
@@ -299,8 +305,8 @@ def _label(record: Record, siblings: list[Record], searched: Collection[str]) ->
 
 
 def _hyper(record: Record, searched: Collection[str]) -> dict[str, Any]:
-    """What makes a row: the method's hyperparameters, its plug-ins', what was searched beside them, the versions of
-    their code or the code; and what is scored beside the accuracy, so that a row's runs all have it.
+    """Return the keys that make a row: the method's hyperparameters, its plug-ins', what was searched beside them, the
+    versions of their code or the code; and what is scored beside the accuracy, so that a row's runs all have it.
     """
     own = {k: v for k, v in record.values.items() if under(k, ("algorithm", *PLUGS))}
     own |= _tuned(record, searched)
@@ -312,20 +318,20 @@ def _hyper(record: Record, searched: Collection[str]) -> dict[str, Any]:
 
 
 def _tuned(record: Record, searched: Collection[str]) -> dict[str, Any]:
-    """The values of what was searched, but for the method's and its plug-ins' own."""
+    """Return the values of what was searched, but for the method's and its plug-ins' own."""
     values = {**NEUTRAL, **record.values}
     return {k: v for k, v in values.items() if k in searched and not under(k, ("algorithm", *PLUGS))}
 
 
 def asked(record: Record) -> dict[str, Any]:
-    """The keys of metrics.* that ask for something."""
+    """Return the keys of metrics.* that ask for something."""
     metrics = record.config.get("metrics") or {}
     acts = {k: v for k, v in metrics.items() if v and (k != "subset_size" or metrics["subset"])}
     return {f"metrics.{key}": value for key, value in acts.items()}
 
 
 def record_curves(record: Record) -> list[Curve]:
-    """One run's accuracies by round, whatever was evaluated."""
+    """Return one run's accuracies by round, whatever was evaluated."""
     curves = []
     for name in evaluated([record]):
         found = by_round(record, f"{name}_accuracy")
@@ -341,7 +347,9 @@ def evaluated(records: Iterable[Record]) -> list[str]:
 
 
 def spoken(name: str) -> str:
-    """personal, but `personal S-acc` on a subset of the clients' test data and `personal G-acc` on all of it."""
+    """Return the words for a column of accuracies: personal, but `personal S-acc` on a subset of the clients' test data
+    and `personal G-acc` on all of it.
+    """
     view, _, target = name.partition("_")
     words = {"": "", "subset": " S-acc", "all": " G-acc", "validation": " on validation data"}
     return view + words[target]

@@ -1,4 +1,4 @@
-"""What a command prints when its trials have ended: their table, and where to look next."""
+"""The last lines of a command whose trials have ended: their table, and where to look next."""
 
 import shlex
 from collections.abc import Collection, Sequence

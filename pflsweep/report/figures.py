@@ -123,7 +123,7 @@ def gains(by_method: Mapping[str, Sequence[Array]], baseline: str, order: Sequen
 
 
 def labels(partition: "pd.DataFrame", title: str = "") -> "Figure":
-    """Clients by classes: the darker a tile, the more training samples; white is none. Above, their sum."""
+    """Draw clients by classes: the darker a tile, the more training samples; white is none. Above, their sum."""
     from matplotlib.colors import PowerNorm
 
     counts = partition.pivot_table("train", "client", "class", aggfunc="sum", fill_value=0).to_numpy()
@@ -180,7 +180,7 @@ def heatmap(matrix: Array, name: str, title: str = "", unit: str = "no unit") ->
 
 
 def _strip(axes: "Axes", points: Array, row: int, colour: str, name: str) -> None:
-    """Dots with a fixed jitter; below them the quartiles as a bar and the mean as a diamond."""
+    """Draw dots with a fixed jitter; below them the quartiles as a bar and the mean as a diamond."""
     jitter = np.random.default_rng(0).uniform(-0.16, 0.16, len(points)) - 0.12
     axes.scatter(points, row + jitter, s=13, color=colour, alpha=0.5, linewidth=0, gid=f"gains {name}")
     low, high = np.quantile(points, [0.25, 0.75])
@@ -189,7 +189,7 @@ def _strip(axes: "Axes", points: Array, row: int, colour: str, name: str) -> Non
 
 
 def whole(most: int = 11) -> "MaxNLocator":
-    """Ticks at whole numbers. most: so many steps between them."""
+    """Return a locator of ticks at whole numbers. most: so many steps between them."""
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(integer=True, nbins=most)

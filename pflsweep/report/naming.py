@@ -1,4 +1,4 @@
-"""What settings are called: by dataset, partition, model, and those of their keys that tell them apart."""
+"""Names of settings: by dataset, partition, model, and those of their keys that tell them apart."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -16,7 +16,10 @@ ORIGIN = ("commit", "version", "python", "torch", "platform", "processor", "devi
 
 
 def write(chosen: Chosen, out: Path, baseline: str | None, goal: float | None = None) -> Path:
-    """Writes runs.md, the same as runs.html, and figures into `out`. goal: an accuracy whose first round is told."""
+    """Write runs.md, the same as runs.html, and figures into `out`; return the path of runs.md.
+
+    goal: an accuracy whose first round is told.
+    """
     made = settings(chosen.records, chosen.searches.keys, chosen.searches.partial)
     found = [setting for setting in made if setting.rows]
     check_baseline(found, baseline)
@@ -63,13 +66,13 @@ def _section(
 
 
 def _reconstructions(rows: list[Row]) -> list[str]:
-    """What of the rows' methods is not in their papers."""
+    """Return what of the rows' methods is not in their papers."""
     own = {row.label: row.records[0].meta.get("reconstruction") for row in rows}
     return [f"{inline(label)}: {inline(what)}" for label, what in own.items() if what]
 
 
 def draw(setting: Setting, base: Row | None, out: Path, suffix: str = "") -> dict[str, str]:
-    """Saves the figures of a setting as PNG and SVG; file stem -> what it shows."""
+    """Save the figures of a setting as PNG and SVG; return what each shows, by the stem of its files."""
     band = band_of(setting.rows)
     curves = figures.accuracy([row.curve() for row in setting.rows], f"Personal models, {setting.name}", band)
     style.save(curves, out / f"accuracy{suffix}")
@@ -116,7 +119,7 @@ def _searches(chosen: Chosen) -> list[str]:
 
 
 def _hyperparameters(rows: list[Row], won: Mapping[str, str]) -> list[str]:
-    """What makes each row, and how it was chosen. won: by identity."""
+    """Return what makes each row, and how it was chosen. won: how a search chose, by identity."""
     text = []
     for row in rows:
         config = row.records[0].config
@@ -128,7 +131,7 @@ def _hyperparameters(rows: list[Row], won: Mapping[str, str]) -> list[str]:
 
 
 def _studies(rows: list[Row]) -> list[str]:
-    """Where their tables lie."""
+    """Return where the tables of studies lie."""
     return [
         f"{inline(record.meta['study'])} of {inline(record.meta['name'])}: "
         + code((record.place / "study.parquet").as_posix())
@@ -138,7 +141,7 @@ def _studies(rows: list[Row]) -> list[str]:
 
 
 def _origin(rows: list[Row]) -> list[str]:
-    """Commit, versions and machine: once where all runs share them, else by run."""
+    """Return commit, versions and machine, once where all runs share them, else by run."""
     lines = []
     for key in ORIGIN:
         values: dict[str, list[str]] = {}
@@ -154,14 +157,14 @@ def _origin(rows: list[Row]) -> list[str]:
 
 
 def _origin_of(record: Record, key: str) -> str:
-    """Of each session that trained it, where they differ."""
+    """Return a fact about each session that trained a run, where they differ."""
     sessions = [record.meta, *record.meta.get("sessions", [])]
     values = [session.get(key, session.get("environment", {}).get(key)) for session in sessions]
     return ", then ".join(dict.fromkeys("unknown" if value is None else str(value) for value in values))
 
 
 def _left_out(chosen: Chosen) -> list[str]:
-    """The runs in no table: named with the reason, so that nothing disappears."""
+    """Return the runs in no table: named with the reason, so that nothing disappears."""
     return [*map(_unfinished, chosen.left), *map(inline, (*chosen.damaged, *chosen.copies))]
 
 
@@ -173,7 +176,7 @@ def _unfinished(record: Record) -> str:
 
 
 def _listing(values: dict[str, Any]) -> list[str]:
-    """The flat config, a line a group."""
+    """Return the flat config, a line a group."""
     groups: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         groups.setdefault(key.rpartition(".")[0] or "other", {})[key] = value

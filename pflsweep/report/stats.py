@@ -26,7 +26,7 @@ class Interval(NamedTuple):
 
 
 def over_clients(values: ArrayLike, seed: int = 0) -> Interval:
-    """Percentile bootstrap of the mean over clients: how much it hangs on which clients there are."""
+    """Return the percentile bootstrap of the mean over clients: how much it hangs on which clients there are."""
     x = _finite(values)
     picks = np.random.default_rng(seed).integers(len(x), size=(RESAMPLES, len(x)))
     means = x[picks].mean(axis=1)

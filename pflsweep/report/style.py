@@ -85,7 +85,7 @@ def _figure_class() -> type["Figure"]:
 
 @contextmanager
 def figure(width: float = 6.4, height: float = 4.0, **subplots: Any) -> Iterator[tuple["Figure", Any]]:
-    """A new figure and its axes in our style, without pyplot (nothing global, no window, no backend)."""
+    """Yield a new figure and its axes in our style, without pyplot (nothing global, no window, no backend)."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     with _in_style():
@@ -112,14 +112,14 @@ def panels(
 
 
 def legend(made: "Figure", lines: Mapping[str, Any], **how: Any) -> "Legend":
-    """The lines' names at the right of all panels; the figure grows where there are too many for its height."""
+    """Write the lines' names at the right of all panels; the figure grows where there are too many for its height."""
     breaks = "".join([*lines, how.get("title", "")]).count("\n")
     made.set_figheight(max(made.get_figheight(), 0.5 + 0.21 * (len(lines) + breaks)))
     return made.legend(list(lines.values()), list(lines), loc="outside right upper", **{"handlelength": 3, **how})
 
 
 def wrapped(text: str, inches: float) -> str:
-    """In lines that are no longer than that, as far as letters are of middle width."""
+    """Return text in lines that are no longer than that, as far as letters are of middle width."""
     return fill(text, max(16, int(PER_INCH * inches)), break_on_hyphens=False)
 
 
@@ -145,7 +145,7 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
 
 
 def tints() -> "Colormap":
-    """White paper's own sequential map: from a blue that is visible beside white to a dark one."""
+    """Return white paper's own sequential map: from a blue that is visible beside white to a dark one."""
     import matplotlib
     from matplotlib.colors import ListedColormap
 
@@ -164,7 +164,9 @@ def save(made: "Figure", stem: Path, kinds: tuple[str, ...] = ("png", "svg")) ->
 
 
 def looks() -> Iterator[dict[str, Any]]:
-    """Colour, dash and marker of the first series, ...: of 28, two of one colour differ in both others."""
+    """Yield colour, dash and marker of the first series, the second, ...: of 28, two of one colour differ in both
+    others.
+    """
     for i in count():
         lap, k = divmod(i, len(PALETTE))
         dash, marker = DASHES[(k + lap) % len(DASHES)], MARKERS[(k + 3 * lap) % len(MARKERS)]

@@ -15,7 +15,7 @@ NONE = "-"
 
 
 def accuracy(setting: Setting, baseline: Row | None) -> pd.DataFrame:
-    """Percent; a row a method."""
+    """Return accuracies in percent; a row a method."""
     against = f"minus {baseline.label}" if baseline else "minus baseline"
     intervals, gains = _spans(setting.rows), [_gain(row, baseline) for row in setting.rows]
     kinds = dict.fromkeys(got.kind for got in gains if isinstance(got, Interval))
@@ -38,7 +38,7 @@ def accuracy(setting: Setting, baseline: Row | None) -> pd.DataFrame:
 
 
 def others(setting: Setting, baseline: Row | None, goal: float | None = None) -> pd.DataFrame:
-    """What there is beside `accuracy`, of the last round; a row a method. goal: an accuracy that is to be reached."""
+    """Return all other metrics of the last round; a row a method. goal: an accuracy that is to be reached."""
     heads = dict.fromkeys(head for row in setting.rows for head in _scored(row))
     lines = []
     for row in setting.rows:
@@ -61,7 +61,7 @@ def others(setting: Setting, baseline: Row | None, goal: float | None = None) ->
 
 
 def _scored(row: Row) -> dict[str, str]:
-    """What a row's runs score beside `accuracy`: heading -> name. S-acc with whose data, as rows may differ in it."""
+    """Return the further scores of a row's runs: heading -> name. S-acc with whose data, as rows may differ in it."""
     metrics = asked(row.records[0])
     share = ", ".join(str(metrics[key]) for key in ("metrics.subset", "metrics.subset_size") if key in metrics)
     names = [n for n in evaluated(row.records) if n not in ("personal", "global")]
@@ -69,7 +69,9 @@ def _scored(row: Row) -> dict[str, str]:
 
 
 def newcomers(setting: Setting) -> pd.DataFrame:
-    """Clients that took part in no round: percent before and after fine-tuning; a row a method that was tried."""
+    """Return accuracies of clients that took part in no round, in percent, before and after fine-tuning; a row a method
+    that was tried.
+    """
     return pd.DataFrame(
         {
             "method": curve.label,
@@ -82,7 +84,7 @@ def newcomers(setting: Setting) -> pd.DataFrame:
 
 
 def cost(setting: Setting) -> pd.DataFrame:
-    """What the runs of a setting took; a row a method, means over its seeds."""
+    """Return what the runs of a setting took; a row a method, means over its seeds."""
     private = any("epsilon" in record.rounds for row in setting.rows for record in row.records)
     return pd.DataFrame([
         {
@@ -133,7 +135,7 @@ def as_markdown(table: pd.DataFrame) -> str:
 
 
 def _seeds(row: Row) -> str:
-    """How many seeds the numbers rest on, and out of how many where some are missing."""
+    """Return how many seeds the numbers rest on, and out of how many where some are missing."""
     done, lost = len(row.records), len(row.missing)
     return f"{done} of {done + lost}" if lost else str(done)
 
@@ -174,7 +176,7 @@ def _points(value: float) -> str:
 
 
 def _client_gain(row: Row, baseline: Row) -> str:
-    """Mean over clients of what they gain, and the std over them; both are means over seeds."""
+    """Return the mean over clients of what they gain, and the std over them; both are means over seeds."""
     pairs = [] if row is baseline else row.gains(baseline)
     if not pairs:
         return NONE
@@ -183,14 +185,14 @@ def _client_gain(row: Row, baseline: Row) -> str:
 
 
 def _reached(rounds: list[float]) -> str:
-    """The mean over the seeds that got there, and how many of them did not."""
+    """Return the mean over the seeds that got there, and how many of them did not."""
     there = [value for value in rounds if not math.isnan(value)]
     lost = f" ({len(rounds) - len(there)} of {len(rounds)} seeds never)" if len(there) < len(rounds) else ""
     return f"{sum(there) / len(there):g}{lost}" if there else "never"
 
 
 def _last(row: Row, column: str) -> float:
-    """A column of the rounds in the last one, averaged over the seeds."""
+    """Return a column of the rounds in the last one, averaged over the seeds."""
     return sum(at_last(record, column) for record in row.records) / len(row.records)
 
 
@@ -211,7 +213,7 @@ def _percent(value: float) -> str:
 
 
 def _std(values: list[float]) -> float:
-    """Sample standard deviation, NaN for one value."""
+    """Return the sample standard deviation, NaN for one value."""
     return float(pd.Series(values).std(ddof=1))
 
 

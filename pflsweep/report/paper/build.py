@@ -81,7 +81,9 @@ class PageNotRebuilt(UserError):  # noqa: N818 (no error of what is there)
 
 
 def _check_kept(folder: Path, store: Store) -> None:
-    """Raises Kept where the page that is there was made of trials that are not here: it could not be made anew."""
+    """Raise PageNotRebuilt where the page that is there was made of trials that are not here: it could not be made
+    anew.
+    """
     lost = [identity for identity in index.trials_of(folder) if not store.holds(identity)]
     if lost:
         raise PageNotRebuilt(
@@ -101,7 +103,7 @@ def _read(of: Comparison) -> str:
 
 
 def _check_known(scale: str | None, there: set[str], runs: Path) -> None:
-    """Raises UserError where a scale is asked for that no sweep has."""
+    """Raise UserError where a scale is asked for that no sweep has."""
     known = sorted(there)
     if scale is not None and scale not in known:
         raise UserError(

@@ -1,4 +1,4 @@
-"""What the papers say in words, judged on a table's cells: the small language on top of reports/paper/claims.yaml."""
+"""The papers' claims in words, judged on a table's cells: the small language on top of reports/paper/claims.yaml."""
 
 import re
 from collections import defaultdict
@@ -53,7 +53,7 @@ class Term(NamedTuple):
 
 
 class Check(NamedTuple):
-    """One comparison."""
+    """One comparison that a claim rests on."""
 
     holds: bool
     said: str
@@ -70,7 +70,9 @@ class Ruling(NamedTuple):
 
 
 def judge(claim: dict[str, Any], cells: list[Statistic], needed: set[tuple[str, ...]] | None = None) -> Ruling:
-    """A claim on the cells of its paper. needed: keys without which it cannot be told, as `looks_at` names them."""
+    """Judge a claim on the cells of its paper. needed: keys without which it cannot be told, as `needed_cells` returns
+    them.
+    """
     court = _Court(claim, cells)
     ((form, body),) = claim["expr"].items()
     body = body or {}
@@ -81,7 +83,7 @@ def judge(claim: dict[str, Any], cells: list[Statistic], needed: set[tuple[str, 
 
 
 def needed_cells(claim: dict[str, Any], printed: list[Statistic]) -> set[tuple[str, ...]]:
-    """The keys of all printed cells that a claim is about."""
+    """Return the keys of all printed cells that a claim is about."""
     court = _Court(claim, printed)
     ((form, body),) = claim["expr"].items()
     list(court.checks(form, body or {}))
@@ -138,7 +140,7 @@ class _Court:
         return found
 
     def _terms(self, op: dict[str, Any]) -> list[Term]:
-        """What an operand stands for."""
+        """Return the terms that an operand stands for."""
         terms = []
         for cell in self._selected(op):
             value = _stat(cell, op.get("stat", "value"))
@@ -152,7 +154,7 @@ class _Court:
         return [term._replace(value=abs(term.value)) for term in terms] if op.get("abs") else terms
 
     def _less(self, terms: list[Term], op: dict[str, Any]) -> Iterator[Term]:
-        """The terms minus the same cells with some keys replaced."""
+        """Yield the terms minus the same cells with some keys replaced."""
         other = op["minus"]
         dropped = ("minus", "abs", "take", *(["except"] if "method" in other else []))
         free = _named(other)
@@ -244,7 +246,7 @@ class _Court:
 
 
 def _inside(numbers: list[tuple[float, str, Term]], body: dict[str, Any]) -> Iterator[Check]:
-    """Each number in the range, or one that stands for all."""
+    """Yield a check of each number, or of one that stands for all, against the range."""
     low, high = body["is"]
 
     def within(number: float) -> bool:
@@ -264,14 +266,14 @@ def _inside(numbers: list[tuple[float, str, Term]], body: dict[str, Any]) -> Ite
 
 
 def _compared(margin: float, a: Term, b: Term, body: dict[str, Any], column: tuple[str, ...]) -> Check:
-    """Whether a beats b by more than it has to, and by more than their noise besides."""
+    """Return the check whether a beats b by more than it has to, and by more than the noise of both besides."""
     low, noise = body.get("margin", 0), _noise(a, b)
     clear = None if noise is None else margin > low + noise + EPS
     return Check(_above(margin, low, body), _versus(a, b), column, clear)
 
 
 def _noise(a: Term, b: Term) -> float | None:
-    """Of a difference of two numbers."""
+    """Return the noise of a difference of two numbers; None where one's is not known."""
     return None if a.noise is None or b.noise is None else hypot(a.noise, b.noise)
 
 
@@ -301,7 +303,7 @@ def _taken(column: list[Term], take: str) -> Term:
 
 
 def _meeting(left: list[Term], right: list[Term], free: set[str]) -> Iterator[tuple[Term, Term]]:
-    """Pairs that agree in every key that is not free."""
+    """Yield the pairs that agree in every key that is not free."""
     fixed = [key for key in KEYS if key not in free]
     by_fixed = defaultdict(list)
     for term in right:

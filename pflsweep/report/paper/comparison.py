@@ -38,7 +38,7 @@ class Cell(NamedTuple):
 
     @property
     def lacking(self) -> list[Answer]:
-        """What has to be trained for it: its own seeds, then the same ones of what it is measured against."""
+        """The answers to train for it: of its own seeds, then of the same ones of what it is measured against."""
         if self.answer.without_code:
             return []
         if not self.answer.complete:
@@ -54,12 +54,12 @@ class Cell(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """Whether it rests on all seeds that were asked for, its own and those of what it is measured against."""
+        """True where it rests on all seeds that were asked for, its own and those of what it is measured against."""
         return self.there and not self.lacking
 
     @property
     def none(self) -> bool:
-        """Whether everything is trained and there is no such number: the method has none."""
+        """True where everything is trained and there is no such number: the method has none."""
         return not self.there and not self.lacking
 
     @property
@@ -71,7 +71,7 @@ class Cell(NamedTuple):
 
     @property
     def agrees(self) -> bool | None:
-        """Whether it agrees with print, as agreement.py says; None where one of them is not there."""
+        """True where it agrees with print, as agreement.py says; None where one of them is not there."""
         if self.difference is None:
             return None
         return abs(self.difference) <= tolerance(self.line, self.metric.decimals, self.noise, self.value.n)
@@ -113,7 +113,7 @@ class Comparison:
 
     @cached_property
     def made(self) -> dict[tuple[int, int], Cell]:
-        """By row and by the number of the column."""
+        """The cells by row and by the number of the column."""
         found = {}
         for line in self.layout.printed:
             column = self.layout.column_of(line)
@@ -125,13 +125,13 @@ class Comparison:
         return self._ranked(found)
 
     def by_column(self) -> Iterator[tuple[int, Cell]]:
-        """Each with the number of its column, in the order of columns and rows."""
+        """Yield each cell with the number of its column, in the order of columns and rows."""
         for (_, column), made in sorted(self.made.items(), key=lambda each: each[0][::-1]):
             yield column, made
 
     @cached_property
     def own_rows(self) -> set[int]:
-        """Rows of a printed table that print has not."""
+        """The rows of a printed table that are not in print: a user's own methods."""
         printed = {line.row for line in self.layout.printed if line.text}
         return set(self.layout.rows) - printed if self.layout.in_print else set()
 
@@ -147,27 +147,29 @@ class Comparison:
 
     @property
     def fillable(self) -> int:
-        """How many of them can."""
+        """How many of the paper's cells can be filled."""
         return sum(not made.none for made in self.papers)
 
     @property
     def asked(self) -> list[Answer]:
-        """What there is for each cell of its sweeps, also of those that gains are measured against."""
+        """The answers for each cell of its sweeps, also of those that gains are measured against."""
         _ = self.made
         return list(self.answers.values())
 
     @property
     def trials(self) -> list[Trial]:
-        """All that are behind it."""
+        """All trials that are behind the cells."""
         found = {trial.identity: trial for answer in self.asked for trial in answer.trials.values()}
         return list(found.values())
 
     def trials_of(self, setting: str) -> list[Trial]:
-        """Of all methods in a setting."""
+        """Return the trials of all methods in a setting."""
         return [trial for answer in self.asked if answer.setting == setting for trial in answer.trials.values()]
 
     def first_trials(self, has: Callable[[Trial], bool], method: str = "") -> dict[str, Trial]:
-        """The first trial (of a method) that has it, by the sweep's setting, in the order of columns and rows."""
+        """Return the first trial (of a method) for which `has` is true, by the sweep's setting, in the order of columns
+        and rows.
+        """
         found: dict[str, Trial] = {}
         for _, made in self.by_column():
             for trial in made.answer.trials.values() if method in ("", made.answer.method) else ():
@@ -182,14 +184,14 @@ class Comparison:
         return self.answers[setting, method]
 
     def seeds(self, setting: str) -> list[int]:
-        """The seeds asked for of a setting."""
+        """Return the seeds asked for of a setting."""
         return sorted({seed for (of, _), answer in self.answers.items() if of == setting for seed in answer.seeds})
 
     def _answer_of(self, line: Printed) -> Answer:
         return self.answer(self.layout.setting_of(line), line.method)
 
     def _against(self, line: Printed) -> list[Answer]:
-        """The answers of other rows that a number is measured against."""
+        """Return the answers of other rows that a number is measured against."""
         metric = self.layout.metrics[line.metric]
         if metric.relative == "slowest":
             methods = [row.method for row in self._rivals(line)]
@@ -199,12 +201,12 @@ class Comparison:
         return [self.answer(self.layout.setting_of(line), each) for each in methods if each not in ("", line.method)]
 
     def _rivals(self, line: Printed) -> list[Printed]:
-        """The paper's rows of which the slowest is looked for."""
+        """Return the paper's rows of which the slowest is looked for."""
         same = [each for each in self.layout.printed if (each.setting, each.metric) == (line.setting, line.metric)]
         return [each for each in same if each.row not in self.own_rows]
 
     def value(self, line: Printed) -> Value:
-        """What stands where a number is printed."""
+        """Return our number for a printed one, in its unit."""
         metric = self.layout.metrics[line.metric]
         own = self._plain(metric, line, line.method)
         factor = _factor(metric, line)
@@ -216,13 +218,13 @@ class Comparison:
         return Value(factor * own.mean, None if own.std is None else factor * own.std, own.n)
 
     def noise(self, line: Printed) -> float | None:
-        """The std over seeds of what stands where a number is printed, whatever its own is over; None where it is
-        measured against another row.
+        """Return the std over seeds of our number for a printed one, whatever the shown std is over; None where the
+        number is measured against another row.
         """
         return metrics.over_seeds(list(self.by_seed(line).values())).std
 
     def by_seed(self, line: Printed) -> dict[int, float]:
-        """What stands where a number is printed, of each seed alone; empty where it is measured against another row."""
+        """Return our number for a printed one, of each seed alone; empty where it is measured against another row."""
         metric = self.layout.metrics[line.metric]
         if metric.relative or metric.minus:
             return {}
@@ -230,7 +232,9 @@ class Comparison:
         return {seed: _factor(metric, line) * value for seed, value in values.items()}
 
     def _relative(self, own: Value, metric: Metric, line: Printed) -> Value:
-        """To another row; or of the column's slowest to this one, where every row has its number."""
+        """Return a number relative to another row's, or that of the column's slowest row relative to it, where every
+        row has its number.
+        """
         factor = metric.times * (100 if line.unit == "percent" else 1)
         if metric.relative != "slowest":
             return Value(factor * own.mean / self._plain(metric, line, metric.relative).mean, None, own.n)
@@ -240,7 +244,7 @@ class Comparison:
         return Value(factor * slowest / own.mean, None, own.n)
 
     def _plain(self, metric: Metric, line: Printed, method: str) -> Value:
-        """A quantity over seeds or clients, before it is related to others."""
+        """Return a quantity over seeds or clients, before it is related to others."""
         if metric.over == "clients" and metric.quantity not in metrics.NUMBERS:
             answer = self.answer(self.layout.setting_of(line), method)
             return metrics.over_clients(list(self._by_client(metric, line, answer).values()))
@@ -248,7 +252,7 @@ class Comparison:
         return value if metric.over == "seeds" else value._replace(std=None)
 
     def _by_seed(self, metric: Metric, line: Printed, method: str) -> dict[int, float]:
-        """A quantity of each seed."""
+        """Return a quantity of each seed."""
         answer = self.answer(self.layout.setting_of(line), method)
         if metric.quantity in metrics.NUMBERS:
             of, own = metrics.NUMBERS[metric.quantity], {**metric.options, "row": method}
@@ -260,7 +264,7 @@ class Comparison:
         return {seed: float(values.agg(take)) for seed, values in self._by_client(metric, line, answer).items()}
 
     def by_client(self, made: Cell) -> list[pd.Series]:
-        """What a cell is a mean of, a series a seed."""
+        """Return the clients' numbers of which a cell is the mean, a series a seed."""
         return list(self._by_client(made.metric, made.line, made.answer).values())
 
     def _options(self, metric: Metric, method: str) -> dict[str, Any]:
@@ -269,7 +273,7 @@ class Comparison:
         return {**metric.options, **({"round": rounds[method]} if method in rounds else {})}
 
     def _by_client(self, metric: Metric, line: Printed, answer: Answer) -> dict[int, pd.Series]:
-        """Accuracies or gains by client, for each seed that has them."""
+        """Return accuracies or gains by client, for each seed that has them."""
         options = self._options(metric, answer.method)
         if options.get("group") == "setting":
             options["group"] = line.setting.partition("=")[2]
@@ -289,7 +293,7 @@ class Comparison:
         return {seed: (v - accuracy(base.trials[seed], base.method)).dropna() for seed, v in both.items()}
 
     def _ranked(self, found: dict[tuple[int, int], Cell]) -> dict[tuple[int, int], Cell]:
-        """The best and the second of each column, or of each row; equal as shown is equal."""
+        """Return the best and the second of each column, or of each row; equal as shown is equal."""
         ranked = dict(found)
         for places in self._lines(found):
             if found[places[0]].metric.best != "none":
@@ -304,13 +308,13 @@ class Comparison:
         return ranked
 
     def _lines(self, found: dict[tuple[int, int], Cell]) -> list[list[tuple[int, int]]]:
-        """The places that are compared with each other."""
+        """Return the places that are compared with each other."""
         along = 1 if self.layout.compare == "columns" else 0
         places = sorted(found, key=lambda place: place[along])
         return [list(group) for _, group in groupby(places, key=lambda place: place[along])]
 
     def taus(self) -> Iterator[Tau]:
-        """Of each column or row with at least three numbers to compare."""
+        """Yield Kendall's tau of each column or row with at least three numbers to compare."""
         for places in self._lines(self.made):
             fillable = [m for p in places if (m := self.made[p]).line.value is not None and not m.none]
             pairs = [(m.value.mean, m.line.value) for m in fillable if m.there and m.line.value is not None]
@@ -323,7 +327,9 @@ class Comparison:
         return title(self.layout.columns[column]) if self.layout.compare == "columns" else self.layout.rows[row]
 
     def cells(self) -> list[Statistic]:
-        """Our numbers of the paper's rows as claims see them, with the EMDs that FedFomo prints in heads of columns."""
+        """Return our numbers of the paper's rows as claims see them, with the EMDs that FedFomo prints in heads of
+        columns.
+        """
         cells = [
             layout.cell_of(self.layout, made.line, made.value.mean, made.value.std, noise=made.noise)
             for made in self.papers
@@ -332,7 +338,7 @@ class Comparison:
         return cells + self.heads()
 
     def heads(self) -> list[Statistic]:
-        """The EMD of our partitions where a column's head prints one, over the trials of its setting."""
+        """Return the EMD of our partitions where a column's head prints one, over the trials of its setting."""
         found = []
         for head in layout.heads(self.layout):
             trials = self.trials_of(f"{head.dataset}/{head.setting}")
@@ -342,7 +348,7 @@ class Comparison:
         return found
 
     def by_samples(self) -> Iterator[tuple[int, Cell, Value]]:
-        """Accuracies on own test data where each sample counts the same, with the number of the column."""
+        """Yield accuracies on own test data where each sample counts the same, with the number of the column."""
         for column, made in self.by_column():
             options = self._options(made.metric, made.answer.method)
             elsewhere = (
@@ -360,7 +366,7 @@ class Comparison:
                 )
 
     def paired(self) -> Iterator[Paired]:
-        """The paper's method against each other one, where accuracies are the clients' own."""
+        """Yield the paper's method against each other one, where accuracies are the clients' own."""
         for column, made in self.by_column():
             own = self.answer(made.answer.setting, self.layout.own)
             clients = made.metric.of_clients and not made.metric.minus and not made.line.setting.endswith("=mean")
@@ -373,12 +379,12 @@ class Comparison:
 
 
 def _factor(metric: Metric, line: Printed) -> float:
-    """From a quantity to the printed unit."""
+    """Return the factor from a quantity to the printed unit."""
     return metric.times * (100 if line.unit == "percent" and metric.quantity in metrics.SHARES else 1)
 
 
 def _wilcoxon(differences: pd.Series) -> float:
-    """Of the clients of one seed: under another one a client has another share of the data."""
+    """Return Wilcoxon's p over the clients of one seed: under another seed a client has another share of the data."""
     from scipy.stats import wilcoxon
 
     apart = differences[differences != 0]
@@ -386,13 +392,13 @@ def _wilcoxon(differences: pd.Series) -> float:
 
 
 def title(column: Column) -> str:
-    """A column's header with the one above it."""
+    """Return a column's header with the one above it."""
     return ", ".join(filter(None, [column.group, column.header]))
 
 
 def rulings(of: Comparison, others: list[Comparison]) -> Iterator[tuple[dict[str, Any], Ruling]]:
-    """The claims about a table, judged on our numbers; some look at `others`, the paper's further tables. What no run
-    could fill holds none of them back; one of which then nothing is left is "untold".
+    """Yield the claims about a table, judged on our numbers; some look at `others`, the paper's further tables. What no
+    run could fill holds none of them back; one of which then nothing is left is "untold".
     """
     cells = [cell for each in (of, *others) for cell in each.cells()]
     none = {(each.layout.table, *made.line.key) for each in (of, *others) for made in each.made.values() if made.none}
@@ -406,14 +412,16 @@ def rulings(of: Comparison, others: list[Comparison]) -> Iterator[tuple[dict[str
 
 
 def _placeholders(of: Comparison) -> list[Statistic]:
-    """Cells of a table that is not in print. Only their keys matter; that the numbers differ spares a division by 0."""
+    """Return cells of a table that is not in print. Only their keys matter; that the numbers differ spares a division
+    by 0.
+    """
     if of.layout.in_print:
         return []
     return [layout.cell_of(of.layout, made.line, 1.0 + k, None) for k, made in enumerate(of.made.values())]
 
 
 def others_needed(of: Layout) -> list[str]:
-    """The paper's other tables that claims about this one look at."""
+    """Return the paper's other tables that claims about this one look at."""
     printed = layout.printed_cells(of.paper)
     seen = {key[0] for claim in published.claims(of.paper, of.table) for key in claims.needed_cells(claim, printed)}
     same = [name for name in layout.names() if name.partition("/")[0] == of.paper and name != of.name]

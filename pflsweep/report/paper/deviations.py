@@ -34,7 +34,7 @@ PARTITIONS = {  # how a stated partition names its number, and the key that hold
 
 
 def lines(of: Comparison) -> list[str]:
-    """What differs, what the paper leaves open, and what of a method was reconstructed."""
+    """Return what differs, what the paper leaves open, and what of a method was reconstructed."""
     return [*_stated(of), *_uneven(of), *_rounded(of), *_reconstructed(of)]
 
 
@@ -62,20 +62,22 @@ def _stated(of: Comparison) -> list[str]:
 
 
 def _said(of: layout.Layout) -> dict[tuple[str, str, str], dict[str, str]]:
-    """What the paper says of training for a table; for a page of which it says nothing, where its trials are from."""
+    """Return what the paper says of training for a table; for a page of which it says nothing, what it says of the
+    table that its trials are from.
+    """
     known = layout.names()
     tables = [of.table, *(layout.read(name).table for name in of.sweeps if name in known)]
     return next((said for table in tables if (said := published.stated(of.paper, table))), {})
 
 
 def _of(line: published.Printed, where: tuple[str, str, str]) -> bool:
-    """Whether it is said of this line's dataset, model and setting; lines of our own name no model."""
+    """Return whether something is said of this line's dataset, model and setting; lines of our own name no model."""
     dataset, model, setting = where
     return (line.dataset, line.setting) == (dataset, setting) and line.model in ("", model)
 
 
 def _uneven(of: Comparison) -> list[str]:
-    """What of training is not the same for all rows of a column, among those for which it was not searched."""
+    """Return the keys of training that differ between the rows of a column, among those that were not searched."""
     found = []
     for setting in _settings(of):
         rows: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
@@ -90,7 +92,7 @@ def _uneven(of: Comparison) -> list[str]:
 
 
 def fixed(of: Comparison) -> list[str]:
-    """The hyperparameters of each method that no search chose, with the settings where those are not all alike."""
+    """Return the hyperparameters of each method that no search chose, with the settings where they differ."""
     methods: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for answer in of.asked:
         if answer.group:
@@ -105,7 +107,7 @@ def fixed(of: Comparison) -> list[str]:
 
 
 def _own(group: dict[str, Any]) -> str:
-    """What of a method, and of what is plugged into it, is not searched. An attack is its setting's."""
+    """Return the hyperparameters of a method and its plug-ins that were not searched. An attack is its setting's."""
     own = {
         key.removeprefix("algorithm."): value
         for key, value in group["config"].items()
@@ -115,7 +117,7 @@ def _own(group: dict[str, Any]) -> str:
 
 
 def _rounded(of: Comparison) -> list[str]:
-    """Precision and compiling, with the columns that have them, and the rows where not all of those do."""
+    """Return precision and compiling, with the columns that have them, and the rows where not all of a column do."""
     places: dict[str, list[str]] = defaultdict(list)
     begun = {setting: configs for setting in _settings(of) if (configs := _configs(of, setting))}
     for setting, configs in begun.items():
@@ -136,17 +138,17 @@ def _settings(of: Comparison) -> list[str]:
 
 
 def _groups(of: Comparison, setting: str) -> dict[str, dict[str, Any]]:
-    """What is said of each method in a setting, by the ledger that tells most of it."""
+    """Return the ledger's group of each method in a setting, of the ledger that tells most of it."""
     return {answer.method: answer.group for answer in of.asked if answer.setting == setting and answer.group}
 
 
 def _configs(of: Comparison, setting: str) -> dict[str, dict[str, Any]]:
-    """Of each method in a setting, with what its search chose."""
+    """Return the config of each method in a setting, with what its search chose."""
     return {method: {**group["config"], **(group["winner"] or {})} for method, group in _groups(of, setting).items()}
 
 
 def _data(line: published.Printed, theirs: dict[str, str], configs: list[dict[str, Any]]) -> list[str]:
-    """Dataset, its size, model and partition."""
+    """Return how dataset, its size, model and partition differ from what is stated."""
     found = []
     for what, printed, key in (("dataset", line.dataset, "dataset.name"), ("model", line.model, "model")):
         ours = {str(config[key]) for config in configs if key in config}
@@ -165,7 +167,7 @@ def _data(line: published.Printed, theirs: dict[str, str], configs: list[dict[st
 
 
 def _classes(of: Comparison, theirs: dict[str, str], line: published.Printed) -> list[str]:
-    """Where clients were dealt fewer classes than is stated: one may be dealt twice."""
+    """Return that clients have fewer classes than is stated, where they do: a class may be dealt to a client twice."""
     stated, trials = _named(CLASSES, theirs["partition"]), of.trials_of(of.layout.setting_of(line))
     least = min((trial.meta.get("statistics", {}).get("classes_min", math.inf) for trial in trials), default=math.inf)
     if stated is None or least >= stated:
@@ -183,7 +185,7 @@ def _places(where: list[str], of: int) -> str:
 
 
 def _number(text: str) -> float | None:
-    """The number with which a text begins."""
+    """Return the number with which a text begins."""
     try:
         return float(text.split()[0])
     except (ValueError, IndexError):
@@ -191,7 +193,7 @@ def _number(text: str) -> float | None:
 
 
 def _named(like: str, partition: str) -> float | None:
-    """The number that a stated partition names."""
+    """Return the number that a stated partition names."""
     found = re.search(like, partition)
     return None if found is None else _number(next(filter(None, found.groups())))
 
@@ -201,7 +203,7 @@ def _plain(name: str) -> str:
 
 
 def _reconstructed(of: Comparison) -> list[str]:
-    """What of the methods' code is not in their papers."""
+    """Return what of the methods' code is not in their papers."""
     found = {
         (answer.method, str(trial.meta["reconstruction"])): None
         for answer in of.asked

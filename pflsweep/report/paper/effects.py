@@ -1,6 +1,7 @@
-"""What each difference between a paper and its authors' code does, by sweeps that change it alone (`reading=NAME`).
+"""The effect of each difference between a paper and its authors' code, from sweeps that change it alone.
 
-Such a sweep is compared with one of the paper's reading at the same scale, by cell, over the seeds that both have.
+Such a sweep (`reading=NAME`) is compared with one of the paper's reading at the same scale, by cell, over the seeds
+that both have.
 """
 
 import math
@@ -45,13 +46,13 @@ class Shift(NamedTuple):
 
     @property
     def explains(self) -> bool:
-        """Whether at least half of the gap is closed, and in the direction that was predicted, where one was."""
+        """True where at least half of the gap is closed, and in the direction that was predicted, where one was."""
         against = {"up": self.points < 0, "down": self.points > 0}.get(self.predicted, False)
         return CLOSES[0] <= self.closes <= CLOSES[1] and not against
 
 
 class Effect(NamedTuple):
-    """What a change does to the cells in which it was tried alone."""
+    """The effect of a change on the cells in which it was tried alone."""
 
     change: Change
     scale: str  # of the sweeps that were compared; "" where there are none

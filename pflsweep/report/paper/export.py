@@ -14,8 +14,8 @@ SPECIAL = {**{letter: rf"\{letter}" for letter in "&%#_${}"}, "~": r"\textasciit
 
 
 def as_csv(readings: dict[str, Comparison]) -> str:
-    """The columns of the printed files, with the reading, print and more in further ones; a line a cell and reading. A
-    missing cell has an empty value.
+    """Return a table in the columns of the printed files, with the reading, print and more in further ones; a line a
+    cell and reading. A missing cell has an empty value.
     """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -49,7 +49,7 @@ def _number(value: float | None) -> str:
 
 
 def as_latex(of: Comparison) -> str:
-    """A tabular in the style of booktabs (\\usepackage{booktabs}): the best bold, the second underlined."""
+    """Return a tabular in the style of booktabs (\\usepackage{booktabs}): the best bold, the second underlined."""
     columns = of.layout.columns
     about = (
         f"% {of.layout.name}, reading {of.store.reading}, scale {of.store.scale}; "
@@ -66,7 +66,7 @@ def as_latex(of: Comparison) -> str:
 
 
 def _groups(heads: list[str]) -> list[str]:
-    """The headers above the columns, and a rule under each."""
+    """Return the headers above the columns, and a rule under each."""
     cells, rules, at = [""], [], 2
     for head, group in groupby(heads):
         width = len(list(group))
@@ -86,5 +86,5 @@ def _latex(made: Cell | None) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text that LaTeX prints as it is."""
+    """Return text that LaTeX prints as it is."""
     return "".join(SPECIAL.get(letter, letter) for letter in text)

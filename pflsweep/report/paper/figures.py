@@ -21,7 +21,7 @@ from pflsweep.report.style import Picture
 
 
 def check(of: Layout) -> None:
-    """Raises UserError where a layout asks for a figure that there is not."""
+    """Raise UserError where a layout asks for a figure that there is not."""
     require_known("figures", of.figures, list(FIGURES), of.name)
 
 
@@ -63,7 +63,7 @@ def draw(readings: dict[str, Comparison], folder: Path) -> Drawn:
 
 
 def _grouped(of: Comparison, key: Callable[[Cell], Any]) -> dict[Any, list[Cell]]:
-    """The numbers with trials by `key`, each method once, in the order of columns and rows."""
+    """Return the cells with trials by `key`, each method once, in the order of columns and rows."""
     found: dict[Any, dict[str, Cell]] = {}
     for _, made in of.by_column():
         if made.answer.trials:
@@ -129,14 +129,14 @@ def curves(of: Comparison) -> Iterator[Picture]:
 
 
 def _panel(made: Cell) -> tuple[str, ...]:
-    """The setting, and what accuracy is of where it is not that of personal models on own data."""
+    """Return the setting of a cell, and the kind of its accuracy where that is not of personal models on own data."""
     options = made.metric.options if made.metric.quantity == "accuracy" else {}
     said = (options.get("view", "personal"), options.get("target", "own"))
     return made.answer.setting, *(() if said == ("personal", "own") else said)
 
 
 def _head(of: Comparison, made: Cell) -> str:
-    """A panel's title: its setting, and the column where others of the setting are of other accuracies."""
+    """Return a panel's title: its setting, and the column where others of the setting are of other accuracies."""
     setting, column = made.answer.setting, of.layout.column_of(made.line)
     several = {each.line.metric for each in of.made.values() if each.answer.setting == setting}
     if column is None or len(several) == 1 or made.metric.quantity != "accuracy":
@@ -155,7 +155,7 @@ def _skip_start(axes: Any) -> None:
 
 
 def _scored(of: Comparison, made: Cell) -> str:
-    """The column of the rounds that a cell's metric is of."""
+    """Return the column of the rounds that a cell's metric is of."""
     if made.metric.quantity != "accuracy":
         return "personal_accuracy"
     view = of.layout.view(made.metric, made.line.method)
@@ -164,7 +164,7 @@ def _scored(of: Comparison, made: Cell) -> str:
 
 
 def _by_round(trials: list[Trial], column: str, label: str) -> Curve:
-    """The rounds that all evaluated; the band is one std over seeds."""
+    """Return a curve over the rounds that all trials evaluated; the band is one std over seeds."""
     return banded(label, [by_round(trial, column) for trial in trials], _one_std)
 
 
@@ -174,7 +174,7 @@ def _one_std(values: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def newcomers(of: Comparison) -> Iterator[Picture]:
-    """Accuracy of clients that took part in no round, by epoch of their fine-tuning, a figure a setting."""
+    """Draw accuracy of clients that took part in no round, by epoch of their fine-tuning, a figure a setting."""
     for setting, methods in _grouped(of, lambda made: made.answer.setting).items():
         made = []
         for each in methods:
@@ -222,7 +222,7 @@ def privacy(of: Comparison) -> Iterator[Picture]:
 
 
 def gains(of: Comparison) -> Iterator[Picture]:
-    """Each client's gain over the baseline, a figure a column."""
+    """Draw each client's gain over the baseline, a figure a column."""
     labels = _labels(of)
     order = list(labels.values())
     for number, column in enumerate(of.layout.columns):
@@ -236,7 +236,7 @@ def gains(of: Comparison) -> Iterator[Picture]:
 
 
 def by_row(of: Comparison) -> Iterator[Picture]:
-    """The last round's numbers against what rows are called, a line a setting; the bar is one std."""
+    """Draw the last round's numbers against what rows are called, a line a setting; the bar is one std."""
     settings: dict[str, list[Cell]] = {}
     for _, each in sorted(of.made.items()):
         if each.there:

@@ -40,7 +40,7 @@ class Metric(NamedTuple):
 
     @property
     def of_clients(self) -> bool:
-        """Whether it is an accuracy of which each client has its own: one model on everybody's data has one for all."""
+        """True for an accuracy of which each client has its own: one model on everybody's data has one for all."""
         shared = self.options.get("view") == "global" and self.options.get("target") == "all"
         return self.quantity == "accuracy" and not shared
 
@@ -65,7 +65,7 @@ class Layout(NamedTuple):
 
     @property
     def in_print(self) -> bool:
-        """Whether there are numbers to stand beside."""
+        """True where numbers of the table are printed."""
         return any(line.text for line in self.printed)
 
     @property
@@ -74,7 +74,7 @@ class Layout(NamedTuple):
 
     @property
     def rows(self) -> dict[int, str]:
-        """Number -> label, with what tells its setting from those of other rows."""
+        """The label of each row by its number, with what tells its setting from those of other rows."""
         labels: dict[int, str] = {}
         for line in self.printed:
             column = self.column_of(line)
@@ -85,11 +85,11 @@ class Layout(NamedTuple):
 
     @property
     def labels(self) -> dict[str, str]:
-        """Method -> how its rows begin."""
+        """The label with which a method's rows begin, by method."""
         return {line.method: line.label for line in self.printed}
 
     def column_of(self, line: Printed) -> Column | None:
-        """Where a printed number stands; None for one that has no column of its own."""
+        """Return the column in which a printed number stands; None for one that has no column of its own."""
         known = {column.metric for column in self.columns}
         for column in self.columns:
             same = (column.dataset, column.model, column.variant) == (line.dataset, line.model, line.variant)
@@ -99,11 +99,11 @@ class Layout(NamedTuple):
         return None
 
     def view(self, metric: Metric, method: str) -> str:
-        """Whose models of a method a metric is of."""
+        """Return whose models of a method a metric is of."""
         return str(metric.options.get("view") or self.views.get(method, "personal"))
 
     def setting_of(self, line: Printed) -> str:
-        """The sweep's setting whose trials make a number."""
+        """Return the sweep's setting whose trials make a number."""
         metric = self.metrics.get(line.metric)
         if metric is not None and metric.setting:
             return metric.setting
@@ -113,8 +113,8 @@ class Layout(NamedTuple):
 
 
 def with_own(of: Layout, cells: list[tuple[str, str]]) -> Layout:
-    """With a row at the end for each method that a sweep of one's own adds to a printed table or a leaderboard, in the
-    columns whose settings it is in. cells: setting and method of all that the table's sweeps have.
+    """Return a layout with a row at the end for each method that a sweep of one's own adds to a printed table or a
+    leaderboard, in the columns whose settings it is in. cells: setting and method of all that the table's sweeps have.
     """
     if not of.in_print and of.page != LEADERBOARD:
         return of
@@ -128,7 +128,9 @@ def with_own(of: Layout, cells: list[tuple[str, str]]) -> Layout:
 
 
 def _likes(of: Layout) -> list[Printed]:
-    """A printed line of each column that any row may have: no plug-in's, and none that stands for several settings."""
+    """Return a printed line of each column that any row may have: no plug-in's, and none that stands for several
+    settings.
+    """
     found: dict[Column, Printed] = {}
     for line in of.printed:
         column = of.column_of(line)
@@ -138,13 +140,13 @@ def _likes(of: Layout) -> list[Printed]:
 
 
 def _unsaid(like: Printed, row: int, method: str) -> Printed:
-    """A line of which nothing is printed."""
+    """Return a line of which nothing is printed."""
     own = like._replace(row=row, label=method, method=method, best=False)
     return own._replace(text="", value=None, std=None, std_text="", std_over="")
 
 
 def names() -> list[str]:
-    """The tables that have a layout, in the order of a reader."""
+    """Return the tables that have a layout, in the order of a reader."""
     found = {
         file.relative_to(root).with_suffix("").as_posix(): None
         for root in own_and_shipped("reports/layouts")
@@ -155,7 +157,7 @@ def names() -> list[str]:
 
 @cache
 def read(name: str) -> Layout:
-    """Raises UserError on a layout that is not there or says what cannot be."""
+    """Return a report's layout. Raise UserError where it is not there or says what cannot be."""
     file = next((f for root in own_and_shipped("reports/layouts") if (f := root / f"{name}.yaml").is_file()), None)
     if file is None:
         raise UserError(
@@ -180,7 +182,7 @@ def read(name: str) -> Layout:
 
 
 def _unprinted(own: Any, metrics: dict[str, Metric], file: Path) -> tuple[str, list[Column], list[Printed]]:
-    """Name, columns and cells of a table of which nothing is printed."""
+    """Return name, columns and cells of a table of which nothing is printed."""
     keys = ("name", "rows", "columns")
     whole = isinstance(own, dict) and set(own) == set(keys) and all(own.values())
     if not whole or not all(isinstance(own[key], dict) for key in ("rows", "columns")):
@@ -262,7 +264,7 @@ def _metric(name: str, spec: Any, file: Path) -> Metric:
 
 
 def require_known(key: str, words: list[str], allowed: list[str], where: Path | str) -> None:
-    """Raises UserError where one of a layout's words is none that is allowed. where: the layout."""
+    """Raise UserError where one of a layout's words is none that is allowed. where: the layout."""
     for word in words:
         if word not in allowed:
             raise UserError(
@@ -273,13 +275,13 @@ def require_known(key: str, words: list[str], allowed: list[str], where: Path | 
 def cell_of(
     layout: Layout, line: Printed, value: float, std: float | None, best: bool = False, noise: float | None = None
 ) -> Statistic:
-    """A number, printed or ours, as claims see it. noise: its std over seeds."""
+    """Return a number, printed or ours, as claims see it. noise: its std over seeds."""
     key = dict(zip(KEYS, (layout.table, *line.key), strict=True))
     return Statistic(paper=layout.paper, **key, value=value, std=std, best=best, noise=noise)
 
 
 def printed_cells(paper: str) -> list[Statistic]:
-    """All that a paper's tables print, with what FedFomo prints in the heads of columns: their EMD."""
+    """Return all that a paper's tables print, with what FedFomo prints in the heads of columns: their EMD."""
     cells = []
     for name in names():
         if name.partition("/")[0] == paper:
@@ -292,7 +294,7 @@ def printed_cells(paper: str) -> list[Statistic]:
 
 
 def heads(layout: Layout) -> list[Statistic]:
-    """The EMDs that FedFomo prints in the heads of columns."""
+    """Return the EMDs that FedFomo prints in the heads of columns."""
     found = []
     for column in layout.columns:
         emd = re.fullmatch(r"\d+ \(([\d.]+)\)", column.header)

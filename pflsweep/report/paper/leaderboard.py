@@ -36,7 +36,7 @@ class Leaderboard:
 
     @cached_property
     def ranking(self) -> Ranking:
-        """Of the ranked rows, in the order of `rows`."""
+        """The ranking of the ranked rows, in the order of `rows`."""
         scores = [[self.of.made[row, column].value.mean for row in self.rows] for column in self.columns]
         # means of the same numbers in another order differ in their last bit, and are a tie
         return Ranking(np.round(scores, 6))
@@ -82,11 +82,11 @@ class Leaderboard:
 
     @property
     def worse(self) -> list[int]:
-        """Those that are significantly worse."""
+        """The ranked rows that are significantly worse than the best."""
         return [self.rows[at] for at in self.ranking.worse]
 
     def cells(self, column: int) -> list[Cell]:
-        """Of the ranked rows."""
+        """Return a column's cells of the ranked rows."""
         return [self.of.made[row, column] for row in self.rows]
 
     @cached_property
@@ -102,8 +102,8 @@ class Leaderboard:
         return {row: fmean(each) for row, each in shares.items() if not math.isnan(sum(each))}
 
     def by_budget(self, row: int) -> list[float]:
-        """Accuracy in [0, 1] after 1, 2, ... points of the search, averaged over the ranked columns; empty where not
-        every search has told the test accuracy of its points.
+        """Return accuracy in [0, 1] after 1, 2, ... points of the search, averaged over the ranked columns; empty where
+        not every search has told the test accuracy of its points.
         """
         curves = [_expected(self.of.made[row, column].answer) for column in self.columns]
         return [fmean(each) for each in zip(*curves, strict=False)] if all(curves) else []
@@ -115,7 +115,9 @@ def images(trial: Trial) -> float:
 
 
 def _expected(answer: Answer) -> list[float]:
-    """Of the search behind a cell, which names its points without result too."""
+    """Return the expected accuracy by points of the search behind a cell; its ledger counts the points without result
+    too.
+    """
     tested = answer.tested
     return expected_best(tested, int(answer.group["points"])) if tested else []
 

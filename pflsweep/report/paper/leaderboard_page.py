@@ -56,7 +56,7 @@ def _cell(board: Leaderboard, row: int, column: int) -> Cell:
 
 
 def _verdict(board: Leaderboard) -> dict[str, Any]:
-    """What the head of the page says: who is best, and who cannot be told apart from it."""
+    """Return what the head of the page says: who is best, and who cannot be told apart from it."""
     ranking, worse = board.ranking, board.worse
     statistic, p = ranking.friedman
     level = [row for row in board.ordered if row not in worse and row not in board.best]
@@ -82,13 +82,13 @@ def _verdict(board: Leaderboard) -> dict[str, Any]:
 
 
 def _named(board: Leaderboard, rows: list[int]) -> str:
-    """The first of some methods, with their mean ranks, and how many more there are."""
+    """Return the first of some methods, with their mean ranks, and how many more there are."""
     more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
     return ", ".join(f"{board.label(row)} {formats.number(board.mean_rank(row), 1)}" for row in rows[:NAMED]) + more
 
 
 def _row(board: Leaderboard, place: int, row: int) -> dict[str, Any]:
-    """A line of the table."""
+    """Return a line of the table."""
     cells = [_cell(board, row, column) for column in board.columns]
     return {
         "place": place,
@@ -109,7 +109,7 @@ def _row(board: Leaderboard, place: int, row: int) -> dict[str, Any]:
 
 
 def _budget(board: Leaderboard, column: int) -> list[str]:
-    """What the ranked methods had in a column: rounds, seeds, and the images that a final trial trained on."""
+    """Return what the ranked methods had in a column: rounds, seeds, and the images that a final trial trained on."""
     answers = [cell.answer for cell in board.cells(column)]
     trials = {answer.method: next(iter(answer.trials.values())) for answer in answers}
     numbers = {method: images(trial) for method, trial in trials.items()}
@@ -122,7 +122,7 @@ def _budget(board: Leaderboard, column: int) -> list[str]:
 
 
 def _span(numbers: dict[str, float]) -> str:
-    """The least and the most, each with a method that has so many."""
+    """Return the least and the most, each with a method that has so many."""
     if math.isnan(sum(numbers.values())):
         return "not recorded"
     least, most = min(numbers, key=lambda method: numbers[method]), max(numbers, key=lambda method: numbers[method])

@@ -16,7 +16,7 @@ class Links(NamedTuple):
 
 class Tracker(Protocol):
     def links(self, ledgers: list[Ledger], trials: list[Trial]) -> Links:
-        """Of some sweeps and trials."""
+        """Return the addresses of some sweeps and trials."""
 
     def keep(self, name: str, files: list[Path], ledgers: list[Ledger]) -> bool:
         """Keep a report's files, in place of those from before, with the runs of its sweeps. False: there are none."""

@@ -25,8 +25,8 @@ class Value(NamedTuple):
 
 
 def accuracy(trial: Trial, options: dict[str, Any], view: str) -> Values:
-    """By client, in the last evaluated round (round: best). view: whose models. `target`: on whose test data.
-    `group`: of one group of clients alone; `group: mean`: a number a group.
+    """Return accuracy by client, in the last evaluated round (round: best). view: whose models. `target`: on whose test
+    data.
     """
     clients = trial.clients_best if options.get("round") == "best" else trial.clients
     target, group = options.get("target", "own"), options.get("group")
@@ -38,7 +38,9 @@ def accuracy(trial: Trial, options: dict[str, Any], view: str) -> Values:
 
 
 def accuracy_by_samples(trial: Trial, options: dict[str, Any], view: str) -> float:
-    """Of all clients' own test samples together, where `accuracy` counts clients. `round: best` is that by this."""
+    """Return accuracy over all clients' own test samples together, where `accuracy` counts clients. `round: best` is
+    the best round by this.
+    """
     scored = column(trial.rounds, f"{view}_accuracy_weighted").dropna()
     if scored.empty:
         return math.nan
@@ -46,34 +48,34 @@ def accuracy_by_samples(trial: Trial, options: dict[str, Any], view: str) -> flo
 
 
 def _plain(name: str) -> str:
-    """A group's name as settings write it: realworld of Real World."""
+    """Return a group's name as settings write it: realworld of Real World."""
     return "".join(letter for letter in str(name).lower() if letter.isalnum())
 
 
 def newcomers(trial: Trial, options: dict[str, Any]) -> float:
-    """Mean over the clients that took part in no round, after the last epoch of their fine-tuning."""
+    """Return the mean over the clients that took part in no round, after the last epoch of their fine-tuning."""
     curve = newcomers_accuracy(trial)
     return float(curve.iloc[-1]) if len(curve) else math.nan
 
 
 def mean_accuracy(trial: Trial, options: dict[str, Any]) -> float:
-    """Over the evaluated rounds of the `first` so many."""
+    """Return the mean accuracy over the evaluated rounds of the `first` so many."""
     return float(trial.rounds.loc[trial.rounds["round"] <= options["first"], "personal_accuracy"].mean())
 
 
 def rounds_to_goal(trial: Trial, options: dict[str, Any]) -> float:
-    """The first evaluated round whose mean accuracy is at least `goal`; infinite where none is."""
+    """Return the first evaluated round whose mean accuracy is at least `goal`; infinite where none is."""
     first = rounds_to(trial, options["goal"])
     return math.inf if math.isnan(first) else first
 
 
 def images_per_second(trial: Trial, options: dict[str, Any]) -> float:
-    """Of training."""
+    """Return the images of training a second."""
     return compare.images_per_second(trial)
 
 
 def minutes(trial: Trial, options: dict[str, Any]) -> float:
-    """Training time up to the first round whose accuracy is `within` so much of the best round's."""
+    """Return training time up to the first round whose accuracy is `within` so much of the best round's, in minutes."""
     scored = trial.rounds["personal_accuracy"]
     settled = trial.rounds.index[scored >= scored.max() - options["within"]][0]
     return float(trial.rounds.loc[:settled, "seconds"].sum() / 60)
@@ -84,7 +86,7 @@ def minutes_per_round(trial: Trial, options: dict[str, Any]) -> float:
 
 
 def round_std(trial: Trial, options: dict[str, Any]) -> float:
-    """How unsteady training is: std of the change of mean accuracy from one evaluated round to the next."""
+    """Return how unsteady training is: the std of the change of mean accuracy from one evaluated round to the next."""
     target = options.get("target", "own")
     column = "personal_accuracy" if target == "own" else f"personal_{target}_accuracy"
     changes = trial.rounds[column].dropna().diff() if column in trial.rounds else pd.Series(dtype=float)
@@ -92,12 +94,12 @@ def round_std(trial: Trial, options: dict[str, Any]) -> float:
 
 
 def floats(trial: Trial, options: dict[str, Any]) -> float:
-    """Sent and received by a client in a round."""
+    """Return the numbers sent and received by a client in a round."""
     return float((column(trial.rounds, "floats_down") + column(trial.rounds, "floats_up")).mean())
 
 
 def epsilon(trial: Trial, options: dict[str, Any]) -> float:
-    """What DP-SGD has cost by the end."""
+    """Return the epsilon that DP-SGD has spent by the end."""
     if trial.config.get("privacy.sigma") == 0:
         return math.inf
     return at_last(trial, "epsilon")
@@ -142,14 +144,14 @@ QUANTITIES = ("accuracy", "gain", *NUMBERS)
 
 
 def over_seeds(numbers: list[float]) -> Value:
-    """Mean and sample standard deviation; the std is None for one seed, or where a number is infinite."""
+    """Return the mean and sample standard deviation; the std is None for one seed, or where a number is infinite."""
     mean = fmean(numbers) if numbers else math.nan
     std = stdev(numbers) if len(numbers) > 1 and math.isfinite(mean) else None
     return Value(mean, std, len(numbers))
 
 
 def over_clients(values: list[Values]) -> Value:
-    """Mean over clients, and std over them (of all clients, so with n); each averaged over the seeds."""
+    """Return the mean over clients, and std over them (of all clients, so with n); each averaged over the seeds."""
     if not values or any(each.empty for each in values):
         return Value(math.nan, None, len(values))
     return Value(

@@ -1,4 +1,4 @@
-"""What a table is still without, by the command that fills it, and what has failed."""
+"""Lines about the cells that a table lacks, by the command that fills them, and about what has failed."""
 
 import re
 import shlex
@@ -18,7 +18,7 @@ A command trains what `{own}` lacks. {command} brings there what these numbers a
 
 
 def lines(of: Comparison) -> list[str]:
-    """What is missing, by the command that fills it, and each failed trial."""
+    """Return what is missing, by the command that fills it, and each failed trial."""
     by_command: dict[str, dict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
     why: dict[str, None] = {}
     commands = _commands(of)
@@ -45,13 +45,13 @@ def _rows(of: Comparison, column: str, methods: list[str]) -> str:
 
 
 def command_of(of: Comparison) -> str:
-    """What trains a table at this scale."""
+    """Return the command that trains a table at this scale."""
     reading = "" if of.store.reading == PAPER else f" reading={of.store.reading}"
     return f"pflsweep -m sweep={of.layout.sweeps[0]} scale={of.store.scale}{reading}"
 
 
 def _trainable(answer: Answer) -> bool:
-    """Whether a command has something to train, without `retry=true`."""
+    """Return whether a command has something to train, without `retry=true`."""
     return bool(answer.open) or not answer.seeds
 
 
@@ -77,7 +77,7 @@ def _commands(of: Comparison) -> dict[tuple[str, str], str]:
 
 
 def _for(command: str, sweep: str, only: list[str]) -> str:
-    """A command for a sweep's rows and columns of these names; for all where there is none."""
+    """Return a command for a sweep's rows and columns of these names; for all of them where there are no names."""
     words = [word for word in shlex.split(command) if not word.startswith("only=")]
     at = next(number for number, word in enumerate(words) if word.startswith("sweep="))
     names = [name if re.fullmatch(r"[\w./*-]+", name) else f'"{name}"' for name in only]  # as Hydra asks for it
@@ -86,7 +86,7 @@ def _for(command: str, sweep: str, only: list[str]) -> str:
 
 
 def _reasons(answer: Answer) -> Iterator[str]:
-    """Why seeds are without a number, where that is more than that nobody has trained them."""
+    """Yield why seeds are without a number, where there is more to say than that nobody has trained them."""
     what = f"{answer.method} {answer.setting}"
     points = f": {inline(answer.failed_points[0])}" if answer.failed_points else ""
     yield from (f"{what} seed {seed} failed: {inline(reason)}" for seed, reason in answer.failed.items())

@@ -119,12 +119,12 @@ def _mean_rank(of: Reproduction) -> Callable[[int], tuple[float, int]]:
 
 
 def _says(made: Cell) -> bool:
-    """Whether a cell has a number, or more to say than that nobody has trained it."""
+    """Return whether a cell has a number, or more to say than that nobody has trained it."""
     return made.there or made.absent in ("none", "failed") or bool(_needs(made))
 
 
 def _cell(of: Reproduction, place: tuple[int, int]) -> dict[str, Any] | None:
-    """A place of the table: what is printed, and ours under each reading, once where no reading has a number."""
+    """Return a place of the table: what is printed, and ours under each reading, once where no reading has a number."""
     made = {name: each.made[place] for name, each in of.readings.items() if place in each.made}
     if not made:
         return None
@@ -138,7 +138,7 @@ def _cell(of: Reproduction, place: tuple[int, int]) -> dict[str, Any] | None:
 
 
 def _ours(made: Cell, name: str = "") -> dict[str, Any]:
-    """Our number as the template shows it, or why there is none."""
+    """Return our number as the template shows it, or why there is none."""
     if not made.there:
         shown = _needs(made) or made.absent if made.absent == "missing" else made.absent
         return {
@@ -163,7 +163,7 @@ def _ours(made: Cell, name: str = "") -> dict[str, Any]:
 
 
 def _needs(made: Cell) -> str:
-    """Of which rows its number waits for seeds, where its own are all there."""
+    """Return the rows that a number waits for, where its own seeds are all there; "" where it waits for none."""
     if not made.lacking or not made.answer.complete:
         return ""
     rows = "all rows" if made.metric.relative == "slowest" else ", ".join(each.method for each in made.lacking)
@@ -171,7 +171,7 @@ def _needs(made: Cell) -> str:
 
 
 def _sections(of: Reproduction, name: str, links: Links) -> dict[str, Any]:
-    """What the page says of one reading below its table; lists of lines are markdown."""
+    """Return what the page says of one reading below its table; lists of lines are markdown."""
     table = of.readings[name]
     return {
         "name": name,
@@ -188,7 +188,7 @@ def _sections(of: Reproduction, name: str, links: Links) -> dict[str, Any]:
 
 
 def _effect(effect: Effect) -> dict[str, Any]:
-    """A change that a reading makes, with what it moves."""
+    """Return a change that a reading makes, with how far it moves cells."""
     seeds = max((shift.seeds for shift in effect.shifts), default=0)
     over = f"{len(effect.shifts)} cells, {'one seed' if seeds == 1 else f'{seeds} seeds'}, scale {effect.scale}"
     gaps = sum(shift.explains for shift in effect.gaps)
@@ -200,7 +200,7 @@ def _effect(effect: Effect) -> dict[str, Any]:
 
 
 def _shift(of: Reproduction, effect: Effect, shift: Shift) -> Cells:
-    """A gap of the paper's reading, without and with one change."""
+    """Return a gap of the paper's reading, without and with one change."""
     decimals = shift.base.metric.decimals
     numbers = [number(each, decimals) for each in (shift.before, shift.after)]
     closes = f"{number(100 * shift.closes, 0)}%" + (", explained" if shift.explains else "")
@@ -209,7 +209,7 @@ def _shift(of: Reproduction, effect: Effect, shift: Shift) -> Cells:
 
 
 def _beside(by_reading: Iterable[dict[Any, Cells]]) -> list[tuple[Any, Cells]]:
-    """The rows of several tables, by their key, beside each other; a row that one lacks is left empty there."""
+    """Return the rows of several tables, by their key, beside each other; a row that one lacks is left empty there."""
     found = list(by_reading)
     keys = dict.fromkeys(key for rows in found for key in rows)
     return [(key, [cell for rows in found for cell in rows.get(key, ["", ""])]) for key in keys]
@@ -230,7 +230,7 @@ def _slowest(of: Comparison) -> Iterator[str]:
 
 
 def _lowest(numbers: list[tuple[str, float]]) -> str:
-    """The labels of the least of them."""
+    """Return the labels of the least of them."""
     return ", ".join(label for label, number in numbers if number == min(each for _, each in numbers))
 
 
@@ -239,7 +239,7 @@ def _order(of: Comparison) -> dict[str, Cells]:
 
 
 def _claims(ruled: Ruled) -> dict[tuple[str, str], Cells]:
-    """By claim, with how it stands in print: our verdict, and what it rests on."""
+    """Return each claim with how it stands in print: our verdict, and what it rests on."""
     found = {}
     for claim, ruling in ruled:
         n, checks = sum(check.holds for check in ruling.checks), ruling.checks
@@ -254,7 +254,7 @@ def _claims(ruled: Ruled) -> dict[tuple[str, str], Cells]:
 
 
 def _clear(checks: list[Check]) -> str:
-    """How many comparisons are no matter of seeds."""
+    """Return how many comparisons hold by more than the noise of both sides, as text."""
     known = [check.clear for check in checks if check.clear is not None]
     of = f" of {len(known)}" if len(known) < len(checks) else ""
     return f", {sum(known)}{of} clear of std" if known else ""
@@ -267,7 +267,7 @@ def _broken(checks: list[Check]) -> str:
 
 
 def _without(ruling: Ruling) -> str:
-    """The cells that a claim was judged without, by method."""
+    """Return the cells that a claim was judged without, by method."""
     by_method: dict[str, dict[str, None]] = defaultdict(dict)
     for _, dataset, _, setting, metric, method in ruling.without:
         by_method[method][" ".join([dataset, setting, metric])] = None
@@ -276,7 +276,7 @@ def _without(ruling: Ruling) -> str:
 
 
 def _correlations(of: Comparison) -> Iterator[str]:
-    """How sure each trial's correlation is."""
+    """Yield how sure each trial's correlation is."""
     for made in of.made.values():
         if made.metric.quantity in weights.AXES:
             axis = weights.AXES[made.metric.quantity]
@@ -287,7 +287,7 @@ def _correlations(of: Comparison) -> Iterator[str]:
 
 
 def _by_samples(of: Comparison) -> dict[str, Any]:
-    """The columns that change where each test sample counts the same."""
+    """Return the columns that change where each test sample counts the same."""
     found: dict[int, dict[int, tuple[Cell, Value]]] = defaultdict(dict)  # by column and row
     for column, made, by_samples in of.by_samples():
         found[column][made.line.row] = made, by_samples
@@ -315,7 +315,7 @@ def _by_sample(rows: dict[int, tuple[Cell, Value]], row: int) -> dict[str, Any] 
 
 
 def _paired(of: Comparison) -> dict[str, Any]:
-    """The paper's method against each other one."""
+    """Return the paired tests of the paper's method against each other one."""
     by_row: dict[str, dict[int, str]] = defaultdict(dict)
     for pair in of.paired() if of.layout.own else ():
         gain = pair.gain
@@ -357,7 +357,7 @@ def winners(of: Comparison) -> list[str]:
 
 
 def _chosen(answer: Answer, key: str, value: Any) -> str:
-    """A hyperparameter of the winner, with all its values for which the search has an accuracy."""
+    """Return a hyperparameter of the winner, with all its values for which the search has an accuracy."""
     tried = {as_override(point[key]): point[key] for point, _ in answer.tried if key in point}
     ordered = sorted(tried, key=lambda text: (str(type(tried[text])), tried[text]))
     of = f" (of {', '.join(map(inline, ordered))})" if len(tried) > 1 else ""
@@ -365,19 +365,19 @@ def _chosen(answer: Answer, key: str, value: Any) -> str:
 
 
 def _at_scale(answer: Answer) -> str:
-    """At which scale a search has chosen, where it is another than that of the final trials."""
+    """Return at which scale a search has chosen, where it is another than that of the final trials."""
     return f" at scale {inline(answer.searched_at)}" if answer.searched_at else ""
 
 
 def _other_view(of: Comparison, answer: Answer) -> str:
-    """By whose accuracy a search has chosen, where the table shows the accuracy of other models."""
+    """Return by whose accuracy a search has chosen, where the table shows the accuracy of other models."""
     view = of.layout.views.get(answer.method, "personal")
     other = answer.view not in ("", view)  # older ledgers do not say it
     return f" by {code(f'tune.view={answer.view}')}, where the table shows the view {view}" if other else ""
 
 
 def origin(of: Comparison, links: Links) -> list[str]:
-    """Commands, code and machines, the MLflow store, and the records."""
+    """Return commands, code and machines, the MLflow store, and the records, as lines of markdown."""
     trials = of.trials
     commands = dict.fromkeys(command for answer in of.asked for command in answer.commands)
     lines = [code(command) for command in commands]
@@ -411,7 +411,7 @@ def _named(trial: Trial, links: Links) -> str:
 
 
 def store_of(config: dict[str, Any]) -> str:
-    """Where a trial's MLflow run is; its name there is the record's. Without a database's password."""
+    """Return where a trial's MLflow run is, without a database's password; its name there is the record's."""
     if config.get("tracking.backend") == "none":
         return "not tracked"
     uri = without_password(config.get("tracking.uri") or "sqlite:///mlflow.db")

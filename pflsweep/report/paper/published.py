@@ -1,4 +1,4 @@
-"""What the papers print, as data: numbers, columns, claims, settings and oddities, of reports/paper."""
+"""The printed numbers of the papers, as data: numbers, columns, claims, settings and oddities, of reports/paper."""
 
 import ast
 import csv
@@ -38,7 +38,7 @@ class Printed(NamedTuple):
 
     @property
     def variant(self) -> bool:
-        """Whether its method has a plug-in that the same row has not in other columns."""
+        """True where its method has a plug-in that the same row has not in other columns."""
         return self.method.endswith("_ala")
 
     @property
@@ -48,12 +48,12 @@ class Printed(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """As printed."""
+        """The number as printed, with its std."""
         return (self.text.replace("inf", "∞") or "lost") + (f" ± {self.std_text}" if self.std_text else "")
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Without the table."""
+        """The keys of the cell, without the table."""
         return (self.dataset, self.model, self.setting, self.metric, self.method)
 
 
@@ -68,29 +68,29 @@ class Column(NamedTuple):
 
 
 def lines(stem: str) -> list[Printed]:
-    """The numbers of a printed table's file, in its order. Raises UserError without it."""
+    """Return the numbers of a printed table's file, in its order. Raise UserError without it."""
     return [_printed(line) for line in _csv(f"{stem}.csv")]
 
 
 def columns(stem: str) -> list[Column]:
-    """Of the same table."""
+    """Return the columns of a printed table."""
     paper, number = stem.split("_")
     return [_column(c) for c in _csv("columns.csv") if f"{c['paper']}_{number}" == f"{paper}_{_table(c['table'])}"]
 
 
 def claims(paper: str, table: str) -> list[dict[str, Any]]:
-    """Those that are about a table."""
+    """Return the claims about a table."""
     everything = _yaml("claims.yaml")["claims"]
     return [c for c in everything if c["paper"] == paper and table in [str(each) for each in c["table"]]]
 
 
 def notes() -> dict[int, str]:
-    """What is odd in print, by number."""
+    """Return what is odd in print, by number."""
     return dict(_yaml("notes.yaml")["notes"])
 
 
 def stated(paper: str, table: str) -> dict[tuple[str, str, str], dict[str, str]]:
-    """By dataset, model and setting, what the paper says of training; "ns" where it does not."""
+    """Return what the paper says of training, by dataset, model and setting; "ns" where it says nothing."""
     lines = [line for line in _csv("settings.csv") if (line["paper"], line["table"]) == (paper, table)]
     return {(line["dataset"], line["model"], line["setting"]): line for line in lines}
 
@@ -130,7 +130,7 @@ def _value(text: str) -> float:
 
 
 def _formula(node: ast.expr) -> float:
-    """A printed formula of SYMBOLS, such as (1+M)*Sigma."""
+    """Return the value of a printed formula of SYMBOLS, such as (1+M)*Sigma."""
     if isinstance(node, ast.BinOp):
         return OPERATORS[type(node.op)](_formula(node.left), _formula(node.right))
     if isinstance(node, ast.Name):

@@ -80,7 +80,7 @@ class Reproduction:
 
     @property
     def trials(self) -> list[Trial]:
-        """Those behind its numbers; those of single changes too."""
+        """The trials behind its numbers, those of single changes too."""
         moved = [trial for effect in self.effects for trial in effect.trials]
         found = [trial for of in self.readings.values() for trial in of.trials]
         return list({trial.identity: trial for trial in (*found, *moved)}.values())
@@ -117,7 +117,7 @@ def _ruled(of: Comparison) -> Ruled:
 
 
 def _sound(of: Comparison) -> bool:
-    """Whether a table can be made; where not, its own report says why."""
+    """Return whether a table can be made; where not, its own report says why."""
     try:
         return bool(of.made)
     except UserError:

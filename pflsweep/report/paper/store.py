@@ -1,4 +1,4 @@
-"""What sweeps have left: their ledgers, and the records of the trials that these name, read as of a round."""
+"""The results of sweeps: their ledgers, and the records of the trials that these name, read as of a round."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -39,12 +39,12 @@ class Trial:
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """Of the last evaluated round."""
+        """The clients' rows of the last evaluated round."""
         return self.record.clients_in(self.last)
 
     @cached_property
     def clients_best(self) -> pd.DataFrame:
-        """Of the best one."""
+        """The clients' rows of the best round."""
         return self.record.clients_in(self.best)
 
     @cached_property
@@ -57,7 +57,7 @@ class Trial:
 
     @cached_property
     def study(self) -> pd.DataFrame:
-        """What its study has seen, as the class in pflsweep/studies says; empty without one."""
+        """The table that its study has left, as the class in pflsweep/studies says; empty without one."""
         return self.record.study
 
     @property
@@ -83,7 +83,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Answer:
-    """What there is for one method in one setting."""
+    """The trials and the search of one method in one setting."""
 
     setting: str
     method: str
@@ -146,7 +146,7 @@ class Store:
         return [ledger for ledger in self.ledgers if ledger.sweep in sweeps]
 
     def answer(self, sweeps: list[str], setting: str, method: str) -> Answer:
-        """Raises UserError where the trials of one cell do not belong together."""
+        """Return what a sweep tells of a cell. Raise UserError where the trials of one cell do not belong together."""
         told = [(ledger, g) for ledger in self.of(sweeps) if (g := ledger.groups.get((setting, method))) is not None]
         told.sort(key=lambda each: settled(each[1]))  # the last one tells most, then it is the newest
         trials: dict[int, Trial] = {}
@@ -181,7 +181,7 @@ class Store:
         )  # fmt: skip
 
     def _trial(self, identity: str, rounds: int) -> Trial | str:
-        """A trial, or why it cannot be read."""
+        """Return a trial, or why it cannot be read."""
         if (identity, rounds) not in self._trials:
             self._trials[identity, rounds] = _read(self._folder(identity), rounds)
         return self._trials[identity, rounds]
@@ -199,12 +199,12 @@ class Store:
 
 
 def settled(group: dict[str, Any]) -> int:
-    """How many trials a group of a ledger tells of."""
+    """Return how many trials a group of a ledger tells of."""
     return len(group["trials"]) + len(group["failed"]) + int(group["points_settled"])
 
 
 def _commands(told: Iterable[Ledger]) -> list[str]:
-    """As few of the ledgers' commands as train every seed; of equals the first."""
+    """Return as few of the ledgers' commands as train every seed; of equals the first."""
     needed = list(told)
     for ledger in reversed(needed.copy()):
         others = {seed for other in needed if other is not ledger for seed in other.seeds}
@@ -231,7 +231,7 @@ def _read(folder: Folder, rounds: int) -> Trial | str:
 
 
 def _check_asked(trial: Trial, group: dict[str, Any], ledger: Ledger) -> None:
-    """Raises UserError on a record that is not of the config that its ledger names."""
+    """Raise UserError on a record that is not of the config that its ledger names."""
     asked = whole({**group["config"], **(group["winner"] or {})})
     for key, value in asked.items():
         if not under(key, BEYOND) and trial.config.get(key, value) != value:
@@ -242,7 +242,7 @@ def _check_asked(trial: Trial, group: dict[str, Any], ledger: Ledger) -> None:
 
 
 def _check_alike(trials: list[Trial], told: list[tuple[Ledger, dict[str, Any]]]) -> None:
-    """Raises UserError where seeds differ in more than the seed."""
+    """Raise UserError where seeds differ in more than the seed."""
     for other in trials[1:]:
         first, second = _what(trials[0]), _what(other)
         apart = [key for key in first if first[key] != second.get(key)]

@@ -10,7 +10,9 @@ from pflsweep.report.paper.store import Trial
 
 
 def by_step(trial: Trial) -> pd.DataFrame:
-    """Accuracy in [0, 1] on own test rows by (objective, client), a column a step; without clients that have none."""
+    """Return accuracy in [0, 1] on own test rows by (objective, client), a column a step; clients without test rows are
+    left out.
+    """
     steps = trial.study
     steps = steps[steps["n"] > 0]
     return steps.assign(accuracy=steps["correct"] / steps["n"]).pivot(
@@ -19,18 +21,20 @@ def by_step(trial: Trial) -> pd.DataFrame:
 
 
 def gain_by_client(trial: Trial, objective: str) -> pd.Series:
-    """What all steps with one objective have gained each client."""
+    """Return what all steps with one objective have gained each client."""
     steps = by_step(trial).loc[objective]
     return steps[steps.columns.max()] - steps[0]
 
 
 def step_gain(trial: Trial, options: dict[str, Any]) -> float:
-    """Mean over clients; the row is the objective."""
+    """Return the gain of a step, mean over clients; the row is the objective."""
     return math.nan if trial.study.empty else float(gain_by_client(trial, options["row"]).mean())
 
 
 def loss_fall(trial: Trial, options: dict[str, Any]) -> float:
-    """By weight learning: `when` is first, the first round that was looked at, or later, the mean over the others."""
+    """Return by how much weight learning lowers the loss: `when` is first, the first round that was looked at, or
+    later, the mean over the others.
+    """
     curves = trial.study
     if curves.empty:
         return math.nan

@@ -14,12 +14,12 @@ from pflsweep.report.style import Picture
 
 
 def _trials(of: Comparison) -> dict[str, Trial]:
-    """The first trial with a study by the sweep's setting."""
+    """Return the first trial with a study by the sweep's setting."""
     return of.first_trials(lambda trial: not trial.study.empty)
 
 
 def personal_steps(of: Comparison) -> Iterator[Picture]:
-    """Accuracy by step, and how the gains of all steps spread over clients."""
+    """Draw accuracy by step, and how the gains of all steps spread over clients."""
     for setting, trial in _trials(of).items():
         mean = 100 * studied.by_step(trial).groupby("objective").mean()
         gains = {objective: 100 * studied.gain_by_client(trial, objective) for objective in mean.index}
@@ -43,7 +43,9 @@ def personal_steps(of: Comparison) -> Iterator[Picture]:
 
 
 def _density(values: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray] | None:
-    """A Gaussian kernel estimate (Scott's bandwidth), in clients per bin of this width; None where all are alike."""
+    """Return a Gaussian kernel estimate (Scott's bandwidth), in clients per bin of this width; None where all are
+    alike.
+    """
     from scipy.stats import gaussian_kde
 
     if len(values) < 2 or np.ptp(values) == 0:
@@ -54,7 +56,7 @@ def _density(values: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray] 
 
 
 def weight_learning(of: Comparison) -> Iterator[Picture]:
-    """Loss by epoch of weight learning, a curve a round, a panel a setting."""
+    """Draw loss by epoch of weight learning, a curve a round, a panel a setting."""
     trials = _trials(of)
     if not trials:
         return
@@ -74,7 +76,7 @@ ENDS = {"start": ("o", style.PALETTE[1]), "end": ("s", style.PALETTE[2])}  # mar
 
 
 def trajectory(of: Comparison) -> Iterator[Picture]:
-    """One client's models on the plane of their principal components, over its training loss there."""
+    """Draw one client's models on the plane of their principal components, over its training loss there."""
     for setting, trial in _trials(of).items():
         parts = dict(iter(trial.study.groupby("what")))
         points = parts["point"].sort_values(["round", "at"], ascending=[True, False], kind="stable")
@@ -98,7 +100,7 @@ def trajectory(of: Comparison) -> Iterator[Picture]:
 
 
 def _surface(axes: Any, surface: pd.DataFrame) -> Any:
-    """The loss as filled contours; the highest hundredth, which may be far above the rest, is one colour."""
+    """Draw the loss as filled contours; the highest hundredth, which may be far above the rest, is one colour."""
     wide = surface.pivot(index="c2", columns="c1", values="loss")
     low, high = np.nanmin(wide), np.nanpercentile(wide, 99)
     levels = np.linspace(low, high, 25) if high > low else 25
@@ -106,7 +108,7 @@ def _surface(axes: Any, surface: pd.DataFrame) -> Any:
 
 
 def _path(axes: Any, points: pd.DataFrame, color: str, label: str, series: str) -> None:
-    """Arrows from point to point; circles where local training starts and squares where it ends."""
+    """Draw arrows from point to point; circles where local training starts and squares where it ends."""
     at = points[["c1", "c2"]].to_numpy(dtype=float)
     if not len(at):
         return

@@ -73,8 +73,8 @@ def _differs(of: Reproduction, name: str) -> str:
 
 def _why(of: Reproduction, why: str) -> str:
     """Return a person's words, else what single changes of the code explain, else how many settings differ."""
-    gaps = {shift.base.line.key: effect for effect in of.effects for shift in effect.gaps if shift.explains}
-    changes = ", ".join(dict.fromkeys(effect.change.name for effect in gaps.values()))
+    at = [effect for effect in of.effects if effect.scale == of.scale]
+    changes = ", ".join(effect.change.name for effect in at if any(shift.explains for shift in effect.gaps))
     explained = (
         f"one change alone to what the authors' code does explains {of.explained} "
         f"gap{'s' if of.explained > 1 else ''} of reading paper ({changes})"

@@ -17,12 +17,12 @@ FRAMES = 5  # rounds that a row of heat maps shows
 
 
 def _trials(of: Comparison, name: str, method: str = "") -> dict[str, Trial]:
-    """The first trial (of a method) that has left a matrix, by the sweep's setting."""
+    """Return the first trial (of a method) that has left a matrix, by the sweep's setting."""
     return of.first_trials(lambda trial: name in trial.matrices, method)
 
 
 def matrix(of: Comparison) -> Iterator[Picture]:
-    """How PGFed's A has changed in its first setting, and how that goes with the clients' training samples."""
+    """Draw how PGFed's A has changed in its first setting, and how that goes with the clients' training samples."""
     trial = next(iter(_trials(of, "A", "pgfed").values()), None)
     moved = None if trial is None else weights.change(trial)
     if trial is None or moved is None or len(sizes := weights.sizes(trial)) != len(moved):
@@ -52,7 +52,7 @@ def _regression(axes: Any, x: Array, y: Array, xlabel: str, ylabel: str) -> None
 
 
 def last(of: Comparison) -> Iterator[Picture]:
-    """What FedFomo's clients have come to take from each other, in the first setting."""
+    """Draw what FedFomo's clients have come to take from each other, in the first setting."""
     for trial in list(_trials(of, "P", of.layout.own).values())[:1]:
         shows = f"client-to-client weights P of FedFomo, {trial.meta['name']}"
         head = f"Weights P of FedFomo, {trial.meta['name']}, round {trial.last}"
@@ -60,7 +60,7 @@ def last(of: Comparison) -> Iterator[Picture]:
 
 
 def maps(of: Comparison) -> Iterator[Picture]:
-    """P over the rounds as heat maps, a row a setting; where rounds were not kept, the last one."""
+    """Draw P over the rounds as heat maps, a row a setting; where rounds were not kept, the last one."""
     found = {setting: _frames(trial) for setting, trial in _trials(of, "P").items()}
     if not found:
         return
@@ -84,7 +84,7 @@ def maps(of: Comparison) -> Iterator[Picture]:
 
 
 def _frames(trial: Trial) -> list[tuple[int, Array]]:
-    """Rounds spread evenly over those that were kept, with P without its diagonal."""
+    """Return rounds spread evenly over those that were kept, with P without its diagonal."""
     rounds, stack = over_rounds(trial.matrices, "P")
     if not len(rounds):
         return [(int(trial.rounds["round"].iloc[-1]), weights.others(trial.matrices["P"]))]
@@ -93,7 +93,7 @@ def _frames(trial: Trial) -> list[tuple[int, Array]]:
 
 
 def by_round(of: Comparison) -> Iterator[Picture]:
-    """The weight that each client gives to each other one by round: a panel a client, a colour a distribution."""
+    """Draw the weight that each client gives to each other one by round: a panel a client, a colour a distribution."""
     from matplotlib.lines import Line2D
 
     for setting, trial in _trials(of, "P").items():
@@ -118,7 +118,7 @@ def by_round(of: Comparison) -> Iterator[Picture]:
 
 
 def _look(group: int) -> dict[str, Any]:
-    """Colour and dash of a distribution."""
+    """Return colour and dash of a distribution."""
     lap, k = divmod(group, len(style.PALETTE))
     return {"color": style.PALETTE[k], "linestyle": style.DASHES[lap % len(style.DASHES)], "linewidth": 1.1}
 

@@ -1,4 +1,4 @@
-"""What methods' matrices of clients by clients say: FedFomo's P, whose row a client mixes by, and PGFed's A."""
+"""Numbers from methods' matrices of clients by clients: FedFomo's P, whose row a client mixes by, and PGFed's A."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,12 +12,12 @@ Array = NDArray[np.float64]
 
 
 def others(matrix: Array) -> Array:
-    """Without the diagonal, which is NaN: what clients have of themselves is another matter."""
+    """Return a matrix with NaN on its diagonal: what clients have of themselves is another matter."""
     return np.where(np.eye(len(matrix), dtype=bool), np.nan, np.asarray(matrix, dtype=np.float64))
 
 
 def groups(trial: Trial) -> NDArray | None:
-    """[N] the distribution of each client's training data as a number; None where the partition has none."""
+    """Return [N] the distribution of each client's training data as a number; None where the partition has none."""
     if "group" not in trial.partition:
         return None
     return trial.partition.groupby("client")["group"].first().astype("category").cat.codes.to_numpy()
@@ -47,32 +47,32 @@ def change(trial: Trial) -> Array | None:
 
 
 def sizes(trial: Trial) -> Array:
-    """[N] training samples."""
+    """Return [N] training samples."""
     return trial.partition.groupby("client")["train"].sum().to_numpy(dtype=float)
 
 
 def within(trial: Trial, options: dict[str, Any]) -> float:
-    """Mean weight that P gives to others of the client's own distribution."""
+    """Return the mean weight that P gives to others of the client's own distribution."""
     return _mean(trial, groups(trial), same=True)
 
 
 def across(trial: Trial, options: dict[str, Any]) -> float:
-    """Mean weight to those of other distributions."""
+    """Return the mean weight that P gives to others of other distributions."""
     return _mean(trial, groups(trial), same=False)
 
 
 def to_target(trial: Trial, options: dict[str, Any]) -> float:
-    """Mean weight to others of the distribution that the client is tested on."""
+    """Return the mean weight to others of the distribution that the client is tested on."""
     return _mean(trial, targets(trial), same=True)
 
 
 def to_rest(trial: Trial, options: dict[str, Any]) -> float:
-    """Mean weight to all others."""
+    """Return the mean weight that P gives to all but those of the distribution that the client is tested on."""
     return _mean(trial, targets(trial), same=False)
 
 
 def _mean(trial: Trial, wanted: NDArray | None, same: bool) -> float:
-    """Of P's entries [i, j], j other than i, where j's distribution is (not) the one that i wants."""
+    """Return the mean of P's entries [i, j], j other than i, where j's distribution is (not) the one that i wants."""
     p, own = trial.matrices.get("P"), groups(trial)
     if p is None or own is None or wanted is None or len(p) != len(own):
         return np.nan
@@ -91,7 +91,7 @@ def row_r(trial: Trial, options: dict[str, Any]) -> float:
 
 
 def pearson(trial: Trial, axis: int) -> tuple[float, float]:
-    """r of the clients' training samples and the mean over an axis of the change of A, and its p."""
+    """Return Pearson's r of the clients' training samples and the mean over an axis of the change of A, and its p."""
     from scipy.stats import pearsonr
 
     moved = change(trial)
@@ -105,7 +105,7 @@ def pearson(trial: Trial, axis: int) -> tuple[float, float]:
 
 
 def share_up(trial: Trial, options: dict[str, Any]) -> float:
-    """The share of alpha_ij, j other than i, that end above their start."""
+    """Return the share of alpha_ij, j other than i, that end above their start."""
     moved = change(trial)
     return np.nan if moved is None else float(np.mean(moved[~np.isnan(moved)] > 1e-6))
 

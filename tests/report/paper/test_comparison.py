@@ -14,6 +14,7 @@ from pflsweep.records.ledger import ledgers
 from pflsweep.report.paper import layout, metrics, page, published
 from pflsweep.report.paper.claims import Statistic
 from pflsweep.report.paper.comparison import Cell, Comparison, others_needed, rulings
+from pflsweep.report.paper.figures import Drawn
 from pflsweep.report.paper.links import Links
 from pflsweep.report.paper.metrics import Value
 from pflsweep.report.paper.published import Printed
@@ -29,7 +30,7 @@ def reproduced(runs: Path, name: str) -> Comparison:
 
 
 def shown(runs: Path, name: str) -> str:
-    return page.text(reproduction(name, Stores(runs, ledgers(runs)), "small"), {}, Links())
+    return page.text(reproduction(name, Stores(runs, ledgers(runs)), "small"), Drawn({}, {}, {}), Links())
 
 
 def made(of: Comparison, method: str, metric: str, setting: str = "clients25", dataset: str = "cifar10") -> Cell:

@@ -26,7 +26,7 @@ def commands(folder: Path, name: str, runs: str = "runs") -> dict[str, list[str]
     with chdir(folder):
         main([name, "--runs", runs, "--out", "out"])
     text = (folder / "out" / name / "README.md").read_text()
-    section = text.partition("## Missing and failed\n")[2].partition("\n## ")[0]
+    section = text.partition("<summary>Missing and failed</summary>\n")[2].partition("</details>")[0]
     return {
         part.partition("` fills:\n")[0]: re.findall(r"^  - (.*)$", part, re.MULTILINE)
         for part in re.split(r"^- `", section, flags=re.MULTILINE)[1:]

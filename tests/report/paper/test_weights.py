@@ -110,7 +110,7 @@ def test_a_correlation_has_its_p_by_seed(tmp_path: Path, monkeypatch: pytest.Mon
     np.savez(record.folder / "matrices.npz", A=0.5 + 0.001 * np.tile([20, 40, 20, 30], (4, 1)))
     sweep.write()
     text = page("pgfed/figure3")
-    assert "## Correlations by seed\n\nPearson's r over clients" in text
+    assert "<summary>Correlations by seed</summary>\n\nPearson's r over clients" in text
     assert "\n- column_r, pgfed cifar10/clients25: seed 0 r = 0.90, p 0.095\n" in text
 
 
