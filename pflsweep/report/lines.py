@@ -1,6 +1,6 @@
 """Lines of a figure: which of many are drawn, how they look, and their names where they end."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,6 @@ REFERENCES = ("local", "fedavg")  # methods that every paper compares with: draw
 DASHED: dict[str, Any] = {"local": (0, (1.2, 1.2)), "fedavg": (0, (5, 1.5))}
 NAME = 8  # points of a name's letters
 PITCH = 0.135  # inches from one name to the next below it
-KEY = "blue: the paper's method, orange: the best other one"
 SEEN = 0.01  # of an axis: a band that is narrower than that hides behind its line
 
 
@@ -49,6 +48,13 @@ def looks(order: Sequence[str], own: Collection[str] = ()) -> dict[str, dict[str
             look |= {"color": style.PALETTE[1], "linewidth": 1.9, "linestyle": "-", "zorder": 3}
         found[key] = look
     return found
+
+
+def key(drawn: Iterable[Collection[str]], own: Collection[str]) -> str:
+    """Return what the colours mean. drawn: the lines of each panel."""
+    if any(each in own for panel in drawn for each in panel):
+        return "blue: the paper's method, orange: the best other one"
+    return "orange: the best method"
 
 
 def _dash(number: int) -> Any:

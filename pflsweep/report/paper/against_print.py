@@ -90,28 +90,32 @@ def _name(axes: Any, every: list[Point], of: Comparison, span: float) -> None:
             furthest.setdefault(point.cell.line.row, point)
     named = list(furthest.values())[:NAMED]
     columns, groups = {point.column for point in every}, {point.column.group for point in every}
-    taken = [_box(point.printed, point.ours, 0.02 * span, 0.03 * span) for point in every]
+    dots = [_box(point.printed, point.ours, 0.02 * span, 0.03 * span) for point in every]
+    names: list[Box] = []
     for point in named:
         head = title(point.column) if len(groups) > 1 else point.column.header
         told = head if len(columns) > 1 else ""
         text = ", ".join(filter(None, [short(of.layout.rows[point.cell.line.row]), told]))
-        x, y, align = _place(point, 0.0175 * span * len(text), 0.036 * span, taken)
+        x, y, align = _place(point, 0.0175 * span * len(text), 0.036 * span, dots, names)
         axes.text(x, y, text, fontsize=8, ha=align, va="center", color="#444444", zorder=4)
 
 
-def _place(point: Point, width: float, height: float, taken: list[Box]) -> tuple[float, float, str]:
-    """Return where a name of this size hides the fewest points and names, and add its box to the taken ones. Beside a
-    point it stands rather than above or below, and rather away from the line, on which the points that agree lie.
+def _place(point: Point, width: float, height: float, dots: list[Box], names: list[Box]) -> tuple[float, float, str]:
+    """Return where a name of this size hides no other name and the fewest points, and add its box to the names.
+
+    It stands beside its point rather than higher or lower, and rather away from the line, on which the points that
+    agree lie.
     """
     x, y, out = point.printed, point.ours, 0.6 * height
     sides = [(x + out, y, "left", x + out + width / 2), (x - out, y, "right", x - out - width / 2)]
     if point.ours > point.printed:
         sides.reverse()
-    sides += [(x, y + 1.1 * height, "center", x), (x, y - 1.1 * height, "center", x)]
+    steps = [(at, y + step * height, align, middle) for step in (0.8, -0.8) for at, _, align, middle in sides]
+    sides += [*steps, (x, y + 1.1 * height, "center", x), (x, y - 1.1 * height, "center", x)]
     boxes = [_box(middle, at, width, height) for _, at, _, middle in sides]
-    hidden = [sum(_meet(box, other) for other in taken) for box in boxes]
+    hidden = [(sum(_meet(box, name) for name in names), sum(_meet(box, dot) for dot in dots)) for box in boxes]
     best = hidden.index(min(hidden))
-    taken.append(boxes[best])
+    names.append(boxes[best])
     return sides[best][:3]
 
 

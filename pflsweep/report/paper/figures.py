@@ -90,7 +90,7 @@ def curves(of: Comparison) -> Iterator[Picture]:
     panels, labels = _grouped(of, _panel), _labels(of)
     if not panels:
         return
-    bands, cut = False, 0
+    bands, cut, own, drawn = False, 0, _own(of), []
     with style.panels(len(panels), (5.4, 3.9) if len(panels) == 1 else (4.3, 3.0), legend=0) as (made, all_axes):
         ends: list[list[End]] = []
         for axes, ((setting, *kind), methods) in zip(all_axes, panels.items(), strict=True):
@@ -100,7 +100,8 @@ def curves(of: Comparison) -> Iterator[Picture]:
                 if all(column in trial.rounds for trial in trials):  # else the method has no such model
                     found[each.line.method] = _by_round(trials, column, labels[each.line.method])
             order = sorted(found, key=lambda method: -found[method].mean[-1])
-            looks = lines.looks(order, _own(of))
+            looks = lines.looks(order, own)
+            drawn.append(looks)
             cut = max(cut, len(found) - len(looks))
             for method, look in looks.items():
                 rounds, mean = found[method].rounds, 100 * found[method].mean
@@ -123,7 +124,7 @@ def curves(of: Comparison) -> Iterator[Picture]:
             )
         for axes, names in zip(all_axes, ends, strict=True):
             lines.name_ends(made, axes, names)
-    said = ["mean accuracy by round", lines.KEY, *(["band: one std over seeds"] if bands else [])]
+    said = ["mean accuracy by round", lines.key(drawn, own), *(["band: one std over seeds"] if bands else [])]
     said += [f"up to {lines.MOST} methods a panel, the best"] if cut else []
     yield Picture("curves", "; ".join(said), made)
 
@@ -194,6 +195,7 @@ def privacy(of: Comparison) -> Iterator[Picture]:
     if not datasets:
         return
     labels = _labels(of)
+    shown: list[dict[str, dict[str, Any]]] = []
     with style.panels(len(datasets), (4.6, 3.4), legend=0) as (made, all_axes):
         ends: list[list[End]] = []
         for axes, dataset in zip(all_axes, datasets, strict=True):
@@ -206,7 +208,8 @@ def privacy(of: Comparison) -> Iterator[Picture]:
                     points.setdefault(each.line.method, []).append((each.value.mean, accuracy.value.mean))
             order = sorted(points, key=lambda method: -max(accuracy for _, accuracy in points[method]))
             ends.append([])
-            for method, look in lines.looks(order, _own(of)).items():
+            shown.append(looks := lines.looks(order, _own(of)))
+            for method, look in looks.items():
                 finite = sorted(pair for pair in points[method] if math.isfinite(pair[0]))
                 epsilons, accuracies = ([pair[k] for pair in finite] for k in (0, 1))
                 axes.plot(epsilons, accuracies, marker="o", markersize=4, gid=f"privacy {dataset} {method}", **look)
@@ -218,7 +221,7 @@ def privacy(of: Comparison) -> Iterator[Picture]:
             lines.percent(axes)
         for axes, names in zip(all_axes, ends, strict=True):
             lines.name_ends(made, axes, names)
-    yield Picture("privacy", f"accuracy against epsilon; dashed: without noise; {lines.KEY}", made)
+    yield Picture("privacy", f"accuracy against epsilon; dashed: without noise; {lines.key(shown, _own(of))}", made)
 
 
 def gains(of: Comparison) -> Iterator[Picture]:

@@ -38,8 +38,9 @@ def pictures(of: Comparison, own: Collection[str] = ()) -> Iterator[Picture]:
             panels.setdefault(found.key, []).append(found)
         if panels:
             drawn = _figure(setting, panels, labels, own, answers[0].split)
+            methods = [[each.method for each in found] for found in panels.values()]
             shows = f"accuracy by each searched hyperparameter, {setting}; line: the best of the points with a value"
-            yield Picture(f"sensitivity-{setting.replace('/', '-')}", f"{shows}; {lines.KEY}", drawn)
+            yield Picture(f"sensitivity-{setting.replace('/', '-')}", f"{shows}; {lines.key(methods, own)}", drawn)
 
 
 def slices(answer: Answer) -> Iterator[Slice]:

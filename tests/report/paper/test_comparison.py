@@ -368,7 +368,7 @@ def test_a_reading_of_the_code_has_its_own_trials_views_and_rows_without_code(tm
     assert (rows["fedpg"].absent, rows["fedpg"].none, rows["fedpg"].lacking) == ("no code", True, [])
     assert rows["fedavg"].absent == "missing"
     text = shown(sweep.runs, "fedpg/table1")
-    assert "| **paper** | **" in text
-    assert "| **code** | **" in text
+    assert "reading **paper**: " in text
+    assert "; reading **code**: " in text
     assert "**no code**: the code of this row is not public" in text
     assert "| one_step | not measured |  | FedProx and pFedMe train for all local epochs |" in text
