@@ -7,8 +7,8 @@ from pflsweep.records.content import CARRIED
 from pflsweep.util.archive import Archive, ArchivePath, Folder
 
 SUFFIX = ".zip"
-# the files of an archive: those of records, and ledgers
-KNOWN = re.compile(rf"[0-9a-f]{{16}}/({'|'.join(map(re.escape, CARRIED))})|sweeps/[0-9a-f]{{16}}\.json")
+# the files of an archive: those of records, and ledgers, whose names end in their reading where it is not the paper's
+KNOWN = re.compile(rf"[0-9a-f]{{16}}/({'|'.join(map(re.escape, CARRIED))})|sweeps/[0-9a-f]{{16}}(-[a-z]+)?\.json")
 
 
 def is_archive(path: Path) -> bool:

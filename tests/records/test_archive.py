@@ -218,6 +218,14 @@ def test_a_sweep_is_exported_with_the_trials_of_its_search(sweep: Sweep, capsys:
     assert not Path("none.zip").exists()
 
 
+def test_a_ledger_of_another_reading_is_exported_and_imported(sweep: Sweep) -> None:
+    sweep.write("1" * 16 + "-code", reading="code")
+    assert ends("export", "--out", "x.zip") == 0
+    assert [ledger.reading for ledger in ledgers(*choose(Path("x.zip"), []).places)] == ["paper", "code"]
+    assert ends("import", "x.zip", "--runs", "imported") == 0
+    assert contents(Path("imported")) == members(Path("x.zip"))
+
+
 def test_what_an_archive_has_stays_when_more_is_exported(packed: Path, capsys: pytest.CaptureFixture) -> None:
     before = members(packed)
     new = records.finished(Path("new"), "fedprox", [1, 2, 3, 4])
