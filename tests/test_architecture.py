@@ -117,6 +117,20 @@ def test_optuna_is_used_by_its_public_names(name: str) -> None:
     assert private_of_optuna(SOURCES[name]) == []
 
 
+def private_of_hydra(source: str) -> list[str]:
+    """Return the private modules and attributes of Hydra, OmegaConf, argparse and joblib that a text uses."""
+    attributes = {node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)}
+    libraries = ("hydra.", "omegaconf.", "argparse.", "joblib.")
+    used = {name for name in imported(source) if name.startswith(libraries) and "._" in name}
+    of_argparse = {"_actions", "_option_string_actions", "_SubParsersAction"}
+    return sorted(used | (attributes & of_argparse) | {name for name in imported(source) if "joblib.externals" in name})
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "config.hydra_private"])
+def test_private_names_of_hydra_are_in_one_file(name: str) -> None:
+    assert private_of_hydra(SOURCES[name]) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("modules", "absent"),
@@ -142,6 +156,12 @@ def test_these_tests_can_fail() -> None:
         "_CachedStorage",
         "_trial_id",
     ]
+    assert private_of_hydra("from hydra._internal.utils import a\nx._actions\nimport joblib.externals.loky") == [
+        "_actions",
+        "hydra._internal.utils.a",
+        "joblib.externals.loky",
+    ]
+    assert private_of_hydra(SOURCES["config.hydra_private"])
     assert packages("from pflsweep.engine.cohort import select") - METHODS_NEED == {"engine"}
     assert "mlflow" in libraries("def f():\n    import mlflow.entities as e")
     with pytest.raises(ValueError, match="not in tuple"):

@@ -162,20 +162,19 @@ def _hydra(argv: list[str]) -> int:
 
 def _divided(argv: list[str]) -> tuple[list[str], list[str]]:
     """Overrides, and flags with their values: argparse wants all overrides in one row, but `-m` may stand between."""
-    from hydra._internal.utils import get_args_parser
+    from pflsweep.config.hydra_private import flags
 
-    actions = get_args_parser()._option_string_actions.items()
-    takes = [flag for flag, action in actions if action.nargs in (None, "?")]  # a word after it
+    takes = [flag for flag, action in flags().items() if action.nargs in (None, "?")]  # a word after it
     before = ["", *argv[:-1]]
     taken = [flag[:1] == "-" and any(each.startswith(flag) for each in takes) for flag in before]
-    flags = [word[:1] == "-" or value for word, value in zip(argv, taken, strict=True)]
-    pairs = list(zip(argv, flags, strict=True))
+    of_flags = [word[:1] == "-" or value for word, value in zip(argv, taken, strict=True)]
+    pairs = list(zip(argv, of_flags, strict=True))
     return [word for word, flag in pairs if not flag], [word for word, flag in pairs if flag]
 
 
 def _check_flags(argv: list[str]) -> None:
     """Raises UserError on what is no flag of Hydra's; argparse would print all it knows."""
-    from hydra._internal.utils import get_args_parser
+    from pflsweep.config.hydra_private import flags, get_args_parser
 
     parser = get_args_parser()
     parser.exit_on_error = False
@@ -184,7 +183,7 @@ def _check_flags(argv: list[str]) -> None:
     except ArgumentError as error:
         raise UserError(f"{error}. See `pflsweep --help`.") from error
     if unknown:
-        flag, known = unknown[0].partition("=")[0], list(parser._option_string_actions)
+        flag, known = unknown[0].partition("=")[0], list(flags())
         raise UserError(f"Unknown flag '{flag}'.{nearest(flag, known)} See `pflsweep --help`.")
     if options.config_name or options.config_path:
         raise UserError(

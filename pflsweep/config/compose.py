@@ -6,24 +6,24 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from traceback import extract_tb
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import yaml
+from hydra import version
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf._utils import get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 
 from pflsweep.config import options
+from pflsweep.config.hydra_private import ConfigLoaderImpl, ConfigSearchPathImpl, get_yaml_loader
 from pflsweep.config.identity import portable
 from pflsweep.config.keys import PLUGS, flat, key_of
 from pflsweep.config.node import Node
 from pflsweep.config.overrides import check_hydra, no_interval, quoted, unreadable
 from pflsweep.util.errors import UserError, nearest, one_line
 from pflsweep.util.resources import shipped
-
-if TYPE_CHECKING:
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
 GROUPS = ("algorithm", *PLUGS, "model", "dataset", "partition", "train", "metrics", "study", "tracking")
 # Beginnings of the messages of Hydra's ValueErrors that the user's overrides or flags cause
@@ -232,23 +232,16 @@ def _sources(config_dir: str | Path | None) -> list[str]:
 
 
 def _compose(overrides: list[str], sources: list[str]) -> DictConfig:
-    from hydra.types import RunMode
-
     return _loader(sources).load_configuration("config", overrides=list(overrides), run_mode=RunMode.RUN)
 
 
-def loader_of(config_dir: str | Path | None) -> "ConfigLoaderImpl":
+def loader_of(config_dir: str | Path | None) -> ConfigLoaderImpl:
     """Return Hydra's config loader for pflsweep's groups and the user's."""
     return _loader(_sources(config_dir))
 
 
-def _loader(sources: list[str]) -> "ConfigLoaderImpl":
+def _loader(sources: list[str]) -> ConfigLoaderImpl:
     """Return Hydra's config loader. Unlike its compose API it has no global state, so a notebook can use Hydra too."""
-    from hydra import version
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
-    from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
-    from hydra.core.plugins import Plugins
-
     Plugins.instance()  # registers the kinds of sources
     version.setbase("1.3")
     path = ConfigSearchPathImpl()

@@ -4,8 +4,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
 
 from pflsweep.config.compose import Config, command_of, config_of, hydra_errors, is_of_sweep
 from pflsweep.sweep.overrides import shown
@@ -23,8 +26,15 @@ def _finishing() -> None:
     print("All trials are over, and the tables are being written; Ctrl-C again stops at once.", file=sys.stderr)
 
 
-class TrialSweeper(BasicSweeper):
+class TrialSweeper(Sweeper):
     """All trials are checked before one is trained, and one that fails does not end the others."""
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Keep what Hydra hands over, and make the launcher that the config names."""
+        self.hydra_context, self.config = hydra_context, config
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
 
     def sweep(self, arguments: list[str]) -> None:
         """Exits with 1 where a trial failed, with 2 where all failed of bad input. Raises as `train`."""

@@ -2,6 +2,7 @@
 
 from hydra.plugins.launcher import Launcher
 
+from pflsweep.config.hydra_private import is_basic
 from pflsweep.sweep.launch import dask, hydra_launcher, processes
 from pflsweep.sweep.plan import Plan
 from pflsweep.sweep.queue import Queue
@@ -13,7 +14,7 @@ def run(queue: Queue, launcher: Launcher) -> None:
     cannot be started.
     """
     plan = queue.plan
-    if not _is_basic(launcher):
+    if not is_basic(launcher):
         hydra_launcher.run(plan, launcher)
     elif plan.workers.backend == "dask":
         dask.run(queue)
@@ -33,11 +34,4 @@ def check(plan: Plan, launcher: Launcher) -> None:
 
 def is_here(plan: Plan, launcher: Launcher) -> bool:
     """Return whether the workers of a plan are started on this machine."""
-    return _is_basic(launcher) and plan.workers.backend == "processes"
-
-
-def _is_basic(launcher: Launcher) -> bool:
-    """Return whether Hydra's default launcher is chosen: workers are started by pflsweep itself."""
-    from hydra._internal.core_plugins.basic_launcher import BasicLauncher
-
-    return isinstance(launcher, BasicLauncher)
+    return is_basic(launcher) and plan.workers.backend == "processes"
