@@ -196,7 +196,7 @@ BAD = [  # more of the file, or a whole one; words of the message
     ("search: tune=grid\nspace: {all: {train.lr: {grid: [0.1, -1], log: false}}}", ["train.lr is -1", "fedavg digits"]),
     (
         "search: tune=random tune.points=2\nspace: {all: {train.lr: {range: [-1, 1], log: false}}}",
-        ["train.lr is -1", "fedavg digits"],
+        ["train.lr is -", "fedavg digits"],
     ),
     ("methods: {on: algorithm=fedavg}", ["mine.yaml: methods has the name True", "quote it"]),
     ("settings: {null: train.lr=1}", ["mine.yaml: settings has the name None", "quote it"]),
