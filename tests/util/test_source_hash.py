@@ -88,7 +88,7 @@ def test_a_digest_is_of_what_a_trial_imports(edit: Edit, edited: tuple[str, str,
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
-        ("methods/stock.py", '"""McMahan et al. 2017, Algorithm 1: w', '"""Of McMahan et al. 2017: w'),
+        ("methods/stock.py", '"""Average the clients', '"""Mean of the clients'),
         ("methods/stock.py", "# Client\n", "# What a client does\n"),
         ("methods/stock.py", "(self: Method, server: Any, turn: Turn) -> Down:", "(self, server, turn: object):"),
         ("methods/stock.py", "import torch\n", "import string\n\nimport torch\n"),
