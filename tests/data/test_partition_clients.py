@@ -1,4 +1,4 @@
-"""Options for the clients of any partition: others' targets, clients that are held out, probabilities of participation."""
+"""Options for the clients of any partition: others' targets, clients that are held out, unequal participation."""
 
 import numpy as np
 import pytest

@@ -35,7 +35,7 @@ def test_a_record_has_the_numbers() -> None:
 
 
 def test_one_federation_serves_all_seeds() -> None:
-    """partition.seed determines the rows and what is held back of them; models and cohorts depend on the trial's seed."""
+    """partition.seed determines the rows and those that are held back; the trial's seed models and cohorts."""
     first, second, other = (
         run(f"seed={seed}", f"partition.seed={drawn}", "data.validation=0.2").record
         for seed, drawn in ((1, 7), (2, 7), (1, 8))

@@ -1,4 +1,4 @@
-"""Momentum that clients keep from turn to turn, by hand. tests/conformance/test_methods.py tests it for every method."""
+"""Momentum that clients keep from turn to turn, by hand. tests/conformance/test_methods.py tests all methods."""
 
 import pytest
 import torch

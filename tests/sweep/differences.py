@@ -79,7 +79,7 @@ class Comparison:
 
 
 def compare(expected: Sweep, found: Sweep, report: Callable[[Path], str]) -> Comparison:
-    """Compare a disturbed sweep with an undisturbed one. report: function that runs `pflsweep report runs` in a folder."""
+    """Compare a disturbed sweep with an undisturbed one. report: runs `pflsweep report runs` in a folder."""
     comparison = Comparison()
     _compare_records(comparison, expected.folders, found.folders)
     for folder in found.folders:

@@ -160,7 +160,7 @@ def tail(text: str) -> str:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[None]:
-    """Mount a small file system in `folder`; its content is kept at the end. Raises OSError where that is not possible."""
+    """Mount a small file system in `folder`; its content is kept at the end. Raises OSError where that fails."""
     folder.mkdir(parents=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "pflsweep-chaos", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -225,7 +225,7 @@ def test_speeds_are_of_a_core_and_a_worker_has_its_share_of_them(monkeypatch: py
 
 @pytest.mark.slow
 def test_a_record_tells_what_cores_its_trial_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cores that a trial could use count, not those that it used: a small model takes one thread of each process."""
+    """The cores that a trial could use count: a small model takes one thread of each process alone."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda of: set(range(8)), raising=False)
     torch.set_num_threads(5)
     try:

@@ -280,7 +280,7 @@ def test_final_trials_stay_where_a_retried_point_loses(partial: Plan) -> None:
 
 @pytest.mark.slow
 def test_a_point_that_is_retried_elsewhere_may_win_here(partial: Plan) -> None:
-    """A machine that has seen the search's end trains no final trial of its old winner; one under way is trained again."""
+    """A machine that saw the search's end trains no final trial of its old winner; one under way is repeated."""
     plan, here = partial, opened(partial)
     crash_last(here)
     here.refresh()
@@ -421,7 +421,7 @@ def _suspend(queue: Queue, claim: Lease) -> None:
 
 
 def test_what_is_seen_in_optuna_dashboard(plan: Plan) -> None:
-    """Studies and values have names for readers of optuna-dashboard, and each trial, final ones too, says what it is."""
+    """Studies and values have names for readers of optuna-dashboard, and each trial says what it is."""
     groups = [plan.groups[0]._replace(setting="cifar10"), plan.groups[0]._replace(setting="mnist", method="mine")]
     queue = opened(plan._replace(groups=groups))
     studies = {study.study_name: study for study in optuna_studies(queue)}

@@ -34,12 +34,8 @@ ROWS = {
     **{f"validation{share}": "fedfomo" for share in ("0.01", "0.05", "0.1", "0.2", "0.4", "0.6", "0.8", "0.9")},
 }
 SEARCH = {"pgfed": ["tune=grid", "tune.split=validation"], "fedpg": ["tune=grid", "tune.split=test"]}
-FIVE_RUNS = (
-    "fedfomo/figure4",
-    "fedfomo/figure5",
-    "fedfomo/figure10",
-    # Figures with five runs, in a paper that has three elsewhere
-)
+# Figures with five runs, in a paper that has three elsewhere
+FIVE_RUNS = ("fedfomo/figure4", "fedfomo/figure5", "fedfomo/figure10")
 SPEED = "cifar10/clients50/batch128"  # of pgfed/table7
 # Studies of one trial, without a search
 STUDIED = ("pgfed/figure2", "fedala/figure3", "fedala/figure4")
