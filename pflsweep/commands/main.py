@@ -166,7 +166,7 @@ def _hydra(argv: list[str]) -> int:
 
 
 def _divided(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Overrides, and flags with their values: argparse wants all overrides in one row, but `-m` may stand between."""
+    """Divide arguments into overrides and flags with their values, since argparse wants all overrides in one row."""
     from pflsweep.config.hydra_private import flags
 
     takes = [flag for flag, action in flags().items() if action.nargs in (None, "?")]  # a word after it
@@ -178,7 +178,7 @@ def _divided(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _check_flags(argv: list[str]) -> None:
-    """Raises UserError on what is no flag of Hydra's; argparse would print all it knows."""
+    """Raise UserError where a word is no flag of Hydra's. Argparse itself would print all flags that it knows."""
     from pflsweep.config.hydra_private import flags, get_args_parser
 
     parser = get_args_parser()

@@ -37,7 +37,8 @@ LONGEST = 400  # characters of a group's name in a study's name, which PostgreSQ
 DEATHS = 3  # a slot fails after so many deaths of its workers in a row without a further round
 FINAL_JOB = Job(0, True, 0)  # stands for all final trials, since they share one study
 POINT = "point"  # attribute of a final trial: its point as JSON
-RETRIED = "retried"  # attribute of the final trials' study: a new value tells other commands to read settled searches
+# Attribute of the final trials' study: a new value makes other commands read settled searches again
+RETRIED = "retried"
 OPEN = (TrialState.WAITING, TrialState.RUNNING)
 SETTLED = ("done", "pruned", "diverged", "failed")  # all but "failed" are results, by which a point wins or loses
 

@@ -339,7 +339,7 @@ def _construct(node: Node, shared: dict[str, Any]) -> Any:
 
 
 def _check_partners(config: Config, chosen: dict[str, Any]) -> None:
-    """Raises UserError where a plug-in does not go with the method or with another plug-in."""
+    """Raise UserError where a plug-in does not go with the method or with another plug-in."""
     for group, plugin in chosen.items():
         if group == "algorithm":
             continue
@@ -424,11 +424,11 @@ def _check_end(train: Train, samples: float) -> None:
 
 
 def _workers(train: Train, device: Any, cohort: int, size: int) -> int:
-    """How many processes may train a cohort: this one's share of the machine, which a sweep has set as its threads.
+    """Return how many processes train a cohort: by default as many as this process has threads.
 
-    Never more than there are clients. Where a cohort has fewer than half as many clients, threads do more. Raises
-    UserError on workers of several threads, which a fork cannot have, beside compiled gradients, and on more than the
-    machine's cores and memory are good for.
+    They are never more than the cohort has clients. With fewer than half as many clients as cores, threads are faster.
+    Raises UserError on several workers with compiled gradients or with several threads each, which a fork cannot have,
+    and on more workers than the machine's cores and memory can hold.
     """
     import torch
 

@@ -31,7 +31,7 @@ TESTED = [[0, 1, 2], [3, 4], [5, 6, 7, 8]]  # test rows of three clients
 
 
 def tiny(seed: int = 0) -> tuple[Task, Federation]:
-    """A task whose inputs are one-hot classes, and whose models are matrices [3, 3] of logits for each class."""
+    """Return a task whose inputs are one-hot classes, and whose models are matrices [3, 3] of logits for each class."""
     y = torch.tensor(Y)
     x, none = nn.functional.one_hot(y).float(), torch.zeros(1)
     dataset = Dataset("tiny", x, y, len(Y), 3, 1.0, none, none + 1, "tiny")

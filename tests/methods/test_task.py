@@ -190,7 +190,7 @@ def test_sums_by_class_leave_out_the_padding() -> None:
 
 
 def scaled(task: Task) -> Any:
-    """A loss with one number more than the model's parameters, by which features are multiplied."""
+    """Return a loss with one number more than the model's parameters, by which features are multiplied."""
 
     def loss(w: Tensor, batch: Batch) -> Tensor:
         z = task.trained_features(w, batch)

@@ -150,7 +150,7 @@ def _finished(folder: Path) -> dict[str, Path]:
 
 
 def _compare_records(comparison: Comparison, expected: list[Path], found: list[Path]) -> None:
-    """Every trial has a finished record in one of the folders, and each record has the rounds of the undisturbed one.
+    """Check that every trial has a finished record in one of the folders, with the rounds of the undisturbed one.
 
     A record may be unfinished only where another folder has the finished one: that trial was taken over by a command
     that cannot see the first one's files.

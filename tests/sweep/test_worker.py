@@ -304,7 +304,7 @@ def test_a_worker_that_lost_its_lease_stops_after_its_round_and_tracks_nothing_m
     watched = worker._Watch.__call__
 
     def suspended(watch: Any, record: Any) -> None:
-        """In the third round, suspend this worker for a minute, and let another one take its trial over."""
+        """Suspend this worker for a minute in the third round, and let another one take its trial over."""
         if record.done == 3:
             age_heartbeats(watch.queue)
             other.revive()
