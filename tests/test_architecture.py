@@ -1,4 +1,4 @@
-"""Each package imports only from those above it in one list, and the heavy libraries stay where they belong."""
+"""Each package imports only from packages above it in one list, and heavy libraries are imported only where allowed."""
 
 import ast
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 import pflsweep
 
 ROOT = Path(pflsweep.__file__).parent
-# docs/design.md says what each of them is
+# docs/design.md describes each of them
 PACKAGES = (
     "util",
     "config",
@@ -24,7 +24,8 @@ PACKAGES = (
     "studies",
     "conformance",
     "records",
-    "report",  # needs records alone, so that tracking can log the same pictures
+    # It needs records alone, so that tracking can log the same pictures
+    "report",
     "tracking",
     "trial",
     "sweep",
@@ -35,7 +36,8 @@ ONLY_IN = {"mlflow": "tracking", "optuna": "sweep"}
 NEVER_IN = {
     "util": ("torch", "hydra", "omegaconf"),
     "config": ("torch",),
-    "models": ("torchvision",),  # ops/torchvision_compat.py has it, late, so that a model of our own does not load it
+    # Imported late, in ops/torchvision_compat.py, so that a model of our own does not load it
+    "models": ("torchvision",),
     "report": ("torch",),
     "conformance": ("mlflow", "optuna", "pytest"),
 }
@@ -55,7 +57,7 @@ NAMES = [name for name in SOURCES if name and SOURCES[name].strip()]
 
 
 def imported(source: str) -> set[str]:
-    """Return the full names of all that a text imports, wherever it does: `from a import b` gives a.b."""
+    """Return the full names of all that a text imports, anywhere in it: `from a import b` gives a.b."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -67,7 +69,7 @@ def imported(source: str) -> set[str]:
 
 
 def packages(source: str) -> set[str]:
-    """Return the packages of pflsweep that a text imports from. __version__ is everybody's."""
+    """Return the packages of pflsweep that a text imports from. __version__ may be imported everywhere."""
     names = imported(source) - {"pflsweep.__version__"}
     return {name.split(".")[1] for name in names if name.startswith("pflsweep.")}
 
@@ -105,7 +107,7 @@ def test_libraries_stay_where_they_belong(name: str) -> None:
 
 
 def private_of_optuna(source: str) -> list[str]:
-    """Return the attributes and imports with a leading underscore of what comes from Optuna, by the names it has."""
+    """Return the attributes and imports from Optuna with a leading underscore, by their names."""
     names = {"_trial_id", "_study_id", "_storage", "_CachedStorage", "_cached_frozen_trial", "_fixed_params"}
     used = {node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)}
     parts = {part for name in imported(source) if name.startswith("optuna.") for part in name.split(".")}

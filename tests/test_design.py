@@ -1,4 +1,4 @@
-"""docs/design.md and docs/glossary.md are true: the method that is shown runs, and names stand where pages say."""
+"""docs/design.md and docs/glossary.md are true: the method in the example runs, and names exist where pages say."""
 
 import ast
 import doctest
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 PLACES = re.findall(r"^\| ([^|]+?) \|.*\| `([\w/]+\.py)` `([\w.]+)` \|$", GLOSSARY, flags=re.MULTILINE)
-# What a config and its parts are; a file is on a config's way where a function is given or returns one of these.
+# Types of a config and its parts. A file is on a config's way where a function takes or returns one of them.
 FOLLOW = """
 import sys
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_the_protocols_example_runs() -> None:
 
 def test_the_page_shows_the_example() -> None:
     (shown,) = re.findall(r"^```python\n(.*?)^```", DESIGN, flags=re.MULTILINE | re.DOTALL)
-    # a page has blank lines between classes, where a docstring's prompts have none
+    # A page has blank lines between classes, a docstring's prompts have none
     assert list(filter(None, shown.splitlines())) == list(filter(None, source().splitlines()))
 
 
@@ -92,7 +92,7 @@ def test_a_config_passes_the_files_that_the_page_lists(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FOLLOW, "algorithm=fedavg", "train.rounds=1", "tracking=none"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    # the command's own file makes the config and hands it on
+    # The command's own file composes the config and passes it on
     passed = {"commands/main.py", *done.stdout.rpartition("files: ")[2].split()}
     assert sorted(listed) == sorted(passed)
     assert len(passed) <= 12

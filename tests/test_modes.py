@@ -1,4 +1,4 @@
-"""The conformance table in other ways of computing gradients: in bf16, and compiled.
+"""The conformance properties in other modes of computing gradients: in bf16, and compiled.
 
 Chunks, stacks and workers are modes too; their properties are in test_methods.py and tests/engine/test_workers.py.
 """
@@ -27,16 +27,18 @@ from tests.conformance.test_methods import TABLE, TRIED, case
 
 pytestmark = pytest.mark.slow
 
-# sums are taken in another order there
+# Sums have another order there
 ROUNDED = (any_chunking, any_chunking_with_noise, stacking_changes_nothing, labels_do_not_matter)
 ON_CPU = [property_ for property_ in PROPERTIES if property_ is not another_device_changes_nothing]
 EXACT = [property_ for property_ in ON_CPU if property_ not in ROUNDED]
-OWN_LOSS = (  # they have no gradients of the plain loss
+# Methods without gradients of the plain loss
+OWN_LOSS = (
     *("fedphp", "fedphp kd", "fml", "fedproto", "fedproto prototypes", "fedcp", "gpfl", "moon", "fedntd", "fedlc"),
     "as_run/pfllib_fedphp",
 )
-TRACED: dict[Any, Any] = {}  # programs of all tests
-# ALA and DP-SGD have gradients of their own, the same whatever they stand before
+# Traced programs, shared by all tests
+TRACED: dict[Any, Any] = {}
+# ALA and DP-SGD have gradients of their own, which are the same with every method
 PLUGGED = [name for name in TRIED if TABLE[name].ala or TABLE[name].plugs]
 NAMES = [name for name in TRIED if name not in PLUGGED or name in ("fedavg ala", "fedavg private")]
 PUBLIC = [name for name in NAMES if DpSgd not in TABLE[name].plugs]
@@ -50,7 +52,7 @@ def test_property_in_bf16(name: str, property_: Property) -> None:
 
 @pytest.fixture
 def once_traced(traced: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Equal ones serve all tests."""
+    """Let equal programs serve all tests."""
     monkeypatch.setattr(compiled, "_compiled", TRACED)
 
 

@@ -1,4 +1,4 @@
-"""The examples of README and docs/adding_a_method.md, run as they are printed; and the links between the pages."""
+"""The examples in README and docs/adding_a_method.md run as printed, and links between the pages resolve."""
 
 import re
 import subprocess
@@ -27,7 +27,7 @@ EXAMPLES = {"server_step": blocks(README), "slowmo": blocks(GUIDE)[:3]}  # a met
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A user's folder with the files of all examples, but for the search spaces."""
+    """Return a user's folder with the files of all examples except the search spaces."""
     (tmp_path / "my_conf" / "algorithm").mkdir(parents=True)
     for name, (method, option, _) in EXAMPLES.items():
         (tmp_path / f"{name}.py").write_text(method)
@@ -164,7 +164,7 @@ def test_readme_is_short_and_leads_to_every_page_of_docs() -> None:
 
 
 def test_the_table_that_is_shown_is_the_committed_one() -> None:
-    """The table in docs/reports.md has the values, ours and printed, of reports/fedpg/table1."""
+    """The table in docs/reports.md has the values, ours and printed ones, of reports/fedpg/table1."""
     table = pd.read_csv(ROOT / "reports" / "fedpg" / "table1" / "table.csv")
     table = table[table["dataset"] == "fmnist"].set_index(["method_label", "metric"])
     page = (ROOT / "docs" / "reports.md").read_text()

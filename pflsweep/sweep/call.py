@@ -1,4 +1,4 @@
-"""A sweep as a call in Python, through the same sweeper as `pflsweep -m`."""
+"""Run a sweep from Python, by the same sweeper as `pflsweep -m`."""
 
 import io
 from contextlib import redirect_stdout

@@ -1,4 +1,4 @@
-"""Tab: what is offered, and a real bash in which it is installed and pressed."""
+"""Completion: the candidates, and Tab in a real bash in which it is installed."""
 
 import os
 import pty
@@ -112,7 +112,7 @@ def test_in_a_real_bash(tmp_path: Path) -> None:
 
 
 def typed(keys: str, wanted: str, environment: dict[str, str], seconds: float = 60) -> str:
-    """Return what an interactive bash shows after these keys, as soon as it is what is wanted."""
+    """Return what an interactive bash shows after these keys, as soon as that is what is expected."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.execvpe("bash", ["bash", "-i"], environment)

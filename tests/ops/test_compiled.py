@@ -1,4 +1,4 @@
-"""Compiled gradients: those of the eager ones, made once for all tasks that compute the same."""
+"""Compiled gradients equal those of eager code, and are compiled once for all tasks that compute the same."""
 
 import shutil
 from typing import Any
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="PyTorch com
 
 @pytest.fixture(autouse=True)
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What has been given to the compiler; nothing is left of what tests before have compiled."""
+    """Record what is given to the compiler; programs of earlier tests are dropped."""
     graphs, compiler = [], torch.compile
 
     def counted(graph: Any, **options: Any) -> Any:
@@ -34,12 +34,12 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def task_of(size: int = SIZE) -> Task:
-    """A convolution with batch norm and dropout."""
+    """Return a task with convolution, batch norm and dropout."""
     return Task(fixture(images=True).model, compiled=size)
 
 
 def cohort(padded: bool = True) -> Batch:
-    """A batch of each client, of which all but the first lack rows."""
+    """Return a batch of each client, of which all but the first lack rows."""
     draw = torch.Generator().manual_seed(3)
     x = torch.randn(CLIENTS, SIZE, 1, 6, 6, generator=draw, dtype=torch.float64)
     y = torch.arange(CLIENTS * SIZE).view(CLIENTS, SIZE) % CLASSES
@@ -54,7 +54,7 @@ def models_of(task: Task) -> Tensor:
 
 
 class Asks:
-    """What a method does with a task, lifted."""
+    """Gradients that a method may ask a task for, lifted to several clients."""
 
     def __init__(self, task: Task, **how: Any) -> None:
         self.task, self.how = task, how
@@ -69,7 +69,7 @@ class Asks:
 
 
 def only(clients: slice, batch: Batch) -> Batch:
-    """Of some clients."""
+    """Select some clients."""
     return tree_map(lambda v: v[clients], batch)
 
 
@@ -128,7 +128,7 @@ def test_tasks_that_compute_the_same_share_a_program(made: list[Any]) -> None:
 
 
 class Shifted(nn.Module):
-    """It holds a tensor that is no parameter."""
+    """A module with a tensor that is no parameter."""
 
     def __init__(self, shift: float) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ def test_draws_are_the_same_to_the_last_bit(size: int) -> None:
 
 @library.custom_op("pflsweep_tests::room", mutates_args=())
 def room(x: Tensor, clients: int) -> Tensor:
-    """x, where there is memory for so many clients."""
+    """Return x where the memory is enough for that many clients, else raise."""
     if x.shape[0] > clients:
         raise torch.OutOfMemoryError("no room for so many")
     return x.clone()
@@ -178,7 +178,7 @@ class Large(nn.Module):
 
 
 def test_a_chunk_that_does_not_fit_is_cut_in_two() -> None:
-    """Where memory runs out in a program the error is that of eager code, when it is made and later."""
+    """Where a compiled program runs out of memory, at its first run or later, the error is that of eager code."""
     model = model_of(fc=nn.Sequential(nn.Flatten(), Large()), head=nn.Linear(36, CLASSES)).double()
     asks, batch = Asks(Task(model, compiled=SIZE)), cohort()
     w = asks.task.vector(model).expand(CLIENTS, -1)

@@ -1,4 +1,4 @@
-"""The ledger: what a report needs of a sweep, as it stands at any moment."""
+"""The ledger: what a report needs of a sweep, at any moment."""
 
 import json
 from copy import deepcopy

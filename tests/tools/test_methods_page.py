@@ -1,4 +1,4 @@
-"""reports/methods.md says what the methods' files and conf/ say today, and what was measured."""
+"""reports/methods.md agrees with the methods' files, conf/ and the measurements."""
 
 import pandas as pd
 

@@ -1,4 +1,4 @@
-"""Start workers: in this process, in others of this machine, on a Dask cluster, or as jobs of Hydra's launcher."""
+"""Start workers: in this process, in others on this machine, on a Dask cluster, or as jobs of a Hydra launcher."""
 
 from hydra.plugins.launcher import Launcher
 
@@ -10,8 +10,9 @@ from pflsweep.sweep.worker import work
 
 
 def run(queue: Queue, launcher: Launcher) -> None:
-    """Train with all workers until the plan is settled. Raises KeyboardInterrupt, DiskFull, UserError where workers
-    cannot be started.
+    """Train with all workers until the plan is settled.
+
+    Raises KeyboardInterrupt, DiskFull, and UserError where workers cannot be started.
     """
     plan = queue.plan
     if not is_basic(launcher):
@@ -25,8 +26,8 @@ def run(queue: Queue, launcher: Launcher) -> None:
 
 
 def check(plan: Plan, launcher: Launcher) -> None:
-    """Raise UserError if the plan's workers would be more than this machine can hold. Jobs of a launcher and workers of
-    a Dask cluster are elsewhere.
+    """Raise UserError if the plan's workers are more than this machine can hold. Workers on a Dask cluster and jobs of
+    a launcher run elsewhere and are not checked.
     """
     if is_here(plan, launcher):
         processes.check_count(plan.workers.count)

@@ -1,4 +1,4 @@
-"""What a page says is missing: the commands that fill it, read as the sweeper reads them."""
+"""What a page says is missing: the commands that train it, parsed by the sweeper."""
 
 import re
 import shlex
@@ -22,7 +22,7 @@ Cells = set[tuple[str, str]]
 
 
 def commands(folder: Path, name: str, runs: str = "runs") -> dict[str, list[str]]:
-    """Of the page's section: each command, and the lines below it."""
+    """Return each command of the page's section, and the lines below it."""
     with chdir(folder):
         main([name, "--runs", runs, "--out", "out"])
     text = (folder / "out" / name / "README.md").read_text()
@@ -34,14 +34,14 @@ def commands(folder: Path, name: str, runs: str = "runs") -> dict[str, list[str]
 
 
 def trained_by(command: str) -> Cells:
-    """Setting and method of all that it trains."""
+    """Return setting and method of all that a command trains."""
     words = dict(word.split("=", 1) for word in shlex.split(command)[2:])
     only = OverridesParser.create().parse_override(f"only={words['only']}").value() if "only" in words else []
     return set(chosen(read_table(words["sweep"], words["scale"]), list(map(str, only))).cells)
 
 
 def asked(name: str) -> Cells:
-    """Of its own rows and of those that they are measured against."""
+    """Return the cells of a page's own rows and of those that they are measured against."""
     of = Comparison(layout.read(name), Store(Path("nowhere"), "small", []))
     return {(answer.setting, answer.method) for answer in of.asked}
 
