@@ -6,11 +6,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from pflsweep.methods import protocol
-from tools import round_picture
+from tools import round_picture, sweep_picture
 
 ROOT = Path(__file__).parents[1]
 DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
@@ -63,9 +64,11 @@ def test_the_page_shows_the_example() -> None:
     assert list(filter(None, shown.splitlines())) == list(filter(None, source().splitlines()))
 
 
-def test_the_picture_is_current() -> None:
-    current = round_picture.PICTURE.read_text(encoding="utf-8") == round_picture.picture()
-    assert current, "`python -m tools.round_picture` draws the picture anew"
+@pytest.mark.parametrize("tool", [round_picture, sweep_picture], ids=["round", "sweep"])
+def test_the_pictures_are_current(tool: ModuleType) -> None:
+    assert f"]({tool.PICTURE.name})" in DESIGN
+    current = tool.PICTURE.read_text(encoding="utf-8") == tool.picture()
+    assert current, f"`python -m {tool.__name__}` draws the picture anew"
 
 
 @pytest.mark.parametrize(("word", "file", "name"), PLACES, ids=[word for word, _, _ in PLACES])
