@@ -177,3 +177,12 @@ def test_the_picture_is_that_of_the_committed_table() -> None:
     cells = table_picture.cells()
     said = f"{cells['agrees'].astype(bool).sum()} of {len(cells)} cells agree with print"
     assert said in " ".join(README.split())
+
+
+def test_every_method_stands_once_on_the_page_by_idea() -> None:
+    page = (ROOT / "docs" / "methods.md").read_text()
+    table = page.partition("\n| idea |")[2].partition("\n\n")[0].replace("(`algorithm=`)", "")
+    shipped = sorted(path.stem for path in (ROOT / "conf" / "algorithm").glob("*.yaml"))
+    assert sorted(re.findall(r"`(\w+)`", table)) == shipped
+    for name in ("methods", "config", "differences"):
+        assert f"{len(shipped)} " in (ROOT / "docs" / f"{name}.md").read_text(), name
