@@ -1,4 +1,4 @@
-"""README's example, run as it is printed, single examples of docs/, and the links between the pages."""
+"""README's example and single examples in docs/ run as printed, and links between the pages resolve."""
 
 import re
 import subprocess
@@ -30,7 +30,7 @@ METHOD, OPTION, SPACE = blocks(README)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A user's folder with the example's files, but for its search space."""
+    """Return a user's folder with the example's files except its search space."""
     (tmp_path / "my_conf" / "algorithm").mkdir(parents=True)
     (tmp_path / "server_step.py").write_text(METHOD)
     (tmp_path / "my_conf" / "algorithm" / "server_step.yaml").write_text(OPTION)

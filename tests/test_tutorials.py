@@ -1,4 +1,4 @@
-"""The tutorials of docs/, run as a reader would: files are written, commands run in order, output compared."""
+"""Each tutorial in docs/ runs as a reader would run it: write its files, run its commands, compare its output."""
 
 import os
 import re
@@ -36,7 +36,7 @@ def words(line: str) -> str:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> dict[str, str]:
-    """The environment of a reader: `python` and `pflsweep` are those of this test."""
+    """Return a reader's environment, in which `python` and `pflsweep` are those of this test."""
     (tmp_path / "bin").mkdir()
     start = "import sys; from pflsweep.commands.main import main; sys.exit(main())"
     for name, given in (("python", ""), ("pflsweep", f'-c "{start}"')):
@@ -69,7 +69,7 @@ def test_a_tutorial_runs_as_it_is_written(page: str, tmp_path: Path, shell: dict
 
 
 def test_every_command_of_a_tutorial_is_run() -> None:
-    """Commands of the tutorials stand in fenced blocks, since indented ones are not run."""
+    """Each command of a tutorial is in a fenced block, since indented ones are not run."""
     assert shutil.which("bash")
     for page in TUTORIALS:
         text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")

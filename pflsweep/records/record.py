@@ -50,8 +50,7 @@ def kept(config: dict[str, Any]) -> dict[str, Any]:
 
 
 class Record:
-    """One folder `<runs>/<identity>`. In memory the tables may be ahead of the disk until `write`. In an archive it is
-    read alone.
+    """A trial's record: the folder `<runs>/<identity>`, or one in an archive, which is read-only.
 
     In memory the tables may be ahead of the disk until `write`. The large ones, clients and matrices, are read when
     they are asked for, up to the round that was the last when the record was opened.
