@@ -24,6 +24,7 @@ from pflsweep.trial.process import cores, process_wide
 from pflsweep.util import files as util_files
 from pflsweep.util import processor
 from pflsweep.util.errors import UserError
+from pflsweep.util.timing import shortest
 
 
 class Size(NamedTuple):
@@ -262,10 +263,5 @@ def _step_speed(config: Config, device: str) -> float:
     y = torch.randint(size.classes, (batch,), generator=generator)
     one = Batch(x.to(device), y.to(device), mask=None, live=None, key=torch.tensor(0, device=device))
     clock = thread_time if device == "cpu" else perf_counter  # whatever else the cores do now
-    took: list[float] = []
     with process_wide(changed(config, {"train.threads": 1})):
-        while len(took) < 3 or sum(took) < 0.2:  # seconds; the first are cold
-            began = clock()
-            task.grad(w, one).sum().item()
-            took.append(clock() - began)
-    return batch / min(took)
+        return batch / shortest(lambda: task.grad(w, one).sum().item(), clock, least=0.2)

@@ -116,7 +116,9 @@ def _client(options: Tracking) -> "Iterator[tuple[MlflowClient, Experiment | Non
     file = sqlite_file(uri)
     if (uri.startswith("sqlite:") and file is None) or uri.rstrip("/") in ("http:", "https:"):
         raise _no_store(uri)  # sqlite:// is a database in memory, which ends with the process
-    with _alone(file) if file is not None else _alone_on_server(uri):
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    with files.locked(file.parent) if file is not None else _alone_on_server(uri):
         if file is not None and check_file(file):
             _make(file)
         client = _mlflow(uri)
@@ -200,22 +202,8 @@ def _folder(experiment: str) -> str:
 
 
 @contextmanager
-def _alone(file: Path) -> Iterator[None]:
-    """Holds the store's folder while a store is made or opened."""
-    import fcntl
-
-    file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(file.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)  # and with it the lock
-
-
-@contextmanager
 def _alone_on_server(uri: str) -> Iterator[None]:
-    """The same where machines share a PostgreSQL, which lets go of the lock when a machine dies."""
+    """Hold a lock of the PostgreSQL that machines share, which releases it when a machine dies."""
     if not uri.startswith("postgresql"):
         yield
         return

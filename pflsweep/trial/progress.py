@@ -15,6 +15,7 @@ from pflsweep.engine.evaluate import cover, targets
 from pflsweep.engine.simulation import Simulation
 from pflsweep.methods.task import Task
 from pflsweep.ops.vmap import tree_map
+from pflsweep.util.timing import shortest
 
 QUIET = 10.0  # seconds between two lines in a log
 
@@ -130,14 +131,14 @@ def _seconds_a_step(simulation: Simulation) -> float:
     client = int(federation.sizes.argmax())
     data = ClientData.of(federation, [client], 0, batch=simulation.schedule.batch, large=1, purpose="warm-up")
     w = torch.zeros(1, task.size, device=federation.device, dtype=federation.dtype)
-    took, threads = [], torch.get_num_threads()
+    threads = torch.get_num_threads()
+
+    def step() -> None:
+        batch = tree_map(lambda v: v[0], next(iter(data.train(1))))
+        w.sub_(task.grad(w[0], batch), alpha=0.1).sum().item()
+
     torch.set_num_threads(1 if simulation.schedule.workers > 1 else threads)  # workers have one each
     try:
-        for _ in range(3):  # the first is cold
-            began = perf_counter()
-            batch = tree_map(lambda v: v[0], next(iter(data.train(1))))
-            w.sub_(task.grad(w[0], batch), alpha=0.1).sum().item()
-            took.append(perf_counter() - began)
+        return shortest(step)
     finally:
         torch.set_num_threads(threads)
-    return min(took)

@@ -269,7 +269,7 @@ def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path: Path, monkeypatch: 
 
     def late(lock: Any, how: int) -> None:
         if not removed:  # who held it before takes file and folder away
-            removed.append(lock.name)
+            removed.append(lock)
             shutil.rmtree(tmp_path / "x")
         flock(lock, how)
 
