@@ -4,7 +4,6 @@ import os
 import subprocess
 import zlib
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -39,14 +38,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a working directory of the test's own: what a command leaves, it leaves there."""
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is given to the compiler runs operation by operation, as it was traced: to make it fast takes seconds."""
-    import torch
-
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
 
 
 @pytest.fixture

@@ -178,8 +178,8 @@ def _at_once(fits: list[_Fit]) -> None:
         return torch.tensor(own, dtype=torch.float64).to(like)
 
     tasks = [fit.verbs.method.task for fit in fits if fit.verbs.method is not None]
-    if len({(task.precision, task.compiled) for task in tasks}) > 1:
-        raise NotStackable("the trials' gradients are computed in different ways")
+    if len({task.precision for task in tasks}) > 1:
+        raise NotStackable("the trials' gradients are computed in different precisions")
     method = _several([fit.verbs.method for fit in fits], each_own)
     plugins = [_several(list(those), each_own) for those in zip(*(fit.verbs.plugins for fit in fits), strict=True)]
     given, work = (_concatenated([getattr(fit, name) for fit in fits], each_own) for name in ("given", "work"))

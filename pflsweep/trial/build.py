@@ -58,7 +58,7 @@ def build(config: Config, prescribed: "Prescribed | None" = None) -> Parts:
     federation, new = build_federation(config, prescribed)
     _check_text(config, federation.dataset.vocabulary)
     model = build_model(config, federation.dataset.shape, federation.classes)
-    task = Task(model, _precision(config), _compiled(config))
+    task = Task(model, _precision(config))
     shared = {
         "task": task,
         "opt": Sgd(train.momentum, train.weight_decay),
@@ -404,8 +404,8 @@ def _workers(train: Train, device: Any, cohort: int, size: int) -> int:
     """How many processes may train a cohort: this one's share of the machine, which a sweep has set as its threads.
 
     Never more than there are clients. Where a cohort has fewer than half as many clients, threads do more. Raises
-    UserError on workers of several threads, which a fork cannot have, beside compiled gradients, and on more than the
-    machine's cores and memory are good for.
+    UserError on workers of several threads, which a fork cannot have, and on more than the machine's cores and memory
+    are good for.
     """
     import torch
 
@@ -415,13 +415,6 @@ def _workers(train: Train, device: Any, cohort: int, size: int) -> int:
     if workers is not None:
         _check_workers(workers, device, cohort, size)
     if not possible(device):
-        return 1
-    if train.compile:
-        if workers not in (None, 1):
-            raise UserError(
-                f"train.workers is {workers} with train.compile=true, but worker processes end with each round, and "
-                "with them the programs that they have compiled: use train.workers=1, or train.compile=false."
-            )
         return 1
     if workers is None:
         cores = torch.get_num_threads()
@@ -474,18 +467,6 @@ def _tell_emulated() -> None:
     can: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()  # not in PyTorch 2.10
     if not can.get("avx512_bf16", True) and not can.get("amx_bf16"):  # ARM's names are others
         log.warning("train.precision=bf16: this processor has no AVX512-BF16 or AMX; here fp32 is the faster one")
-
-
-def _compiled(config: Config) -> int:
-    """The size of the batches whose gradients are compiled; 0 for none. Raises UserError where none would be."""
-    if not config.train.compile:
-        return 0
-    if config.chooses("privacy"):
-        raise UserError(
-            f"train.compile does not go with {config.node('privacy')}: it compiles gradients of whole "
-            "batches, and private training takes one of each sample. Use train.compile=false."
-        )
-    return int(config.train.batch)
 
 
 def device_of(config: Config) -> str:

@@ -13,7 +13,6 @@ from pflsweep.config.fields import hyperparameters
 from pflsweep.data.loader import ClientData
 from pflsweep.engine.evaluate import cover, targets
 from pflsweep.engine.simulation import Simulation
-from pflsweep.methods.task import Task
 from pflsweep.ops.vmap import tree_map
 from pflsweep.util.timing import shortest
 
@@ -100,8 +99,6 @@ def announce(name: str, simulation: Simulation) -> None:
     left = schedule.rounds - simulation.round
     if not left or _quiet:
         return
-    if simulation.task.compiled:
-        say(f"{name}: the gradients of full batches are compiled first, which takes up to minutes")
     share = simulation.cohort_size / federation.clients
     batches = sum(map(schedule.batches, federation.sizes.tolist()))
     rows = sum(map(len, cover(targets(federation, "test", simulation.metrics))))
@@ -127,7 +124,7 @@ def _passes(simulation: Simulation) -> float:
 def _seconds_a_step(simulation: Simulation) -> float:
     """A timed gradient step on a batch of its own draws: nothing of it is kept or counted."""
     federation = simulation.federation
-    task = Task(simulation.task.model, simulation.task.precision)  # what is compiled may be another step than this
+    task = simulation.task
     client = int(federation.sizes.argmax())
     data = ClientData.of(federation, [client], 0, batch=simulation.schedule.batch, large=1, purpose="warm-up")
     w = torch.zeros(1, task.size, device=federation.device, dtype=federation.dtype)

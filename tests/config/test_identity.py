@@ -71,7 +71,6 @@ def test_identity_leaves_out_what_changes_no_number(override: str) -> None:
         "metrics.all=true",
         "metrics.trained=true",
         "train.precision=bf16",
-        "train.compile=true",
         "model._target_=pflsweep.models.lenet5.build",
     ],
 )
@@ -227,7 +226,6 @@ def test_neutral_values_are_for_ever() -> None:
         "data.shuffle": 0,
         "data.targets": "own",
         "dataset.augment": "none",
-        "train.compile": False,
         "train.steps": None,
         "train.shuffle": "epoch",
         "train.last_batch": "keep",
