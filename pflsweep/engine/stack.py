@@ -4,6 +4,8 @@ Each trial runs in a thread of its own. At `fit` the threads wait for one anothe
 trials. Values in which the trials differ become per-client values: the data (by seed), the learning rate in Turn, and
 floats among a method's hyperparameters, inside @per_client. A method that reads such a float elsewhere cannot be
 stacked; its trials are then trained one by one.
+
+Made for GPUs, where it is unmeasured. On a CPU it loses: 0.6 to 0.8 of the speed of the same trials one by one.
 """
 
 import threading
