@@ -37,10 +37,10 @@ def mean_std(values: Sequence[float]) -> tuple[float, float]:
     return mean, stdev(values) if len(values) > 1 and math.isfinite(mean) else math.nan
 
 
-def over_clients(values: ArrayLike, seed: int = 0) -> Interval:
+def over_clients(values: ArrayLike) -> Interval:
     """Percentile bootstrap of the mean over clients: how much it hangs on which clients there are."""
     x = _finite(values)
-    picks = np.random.default_rng(seed).integers(len(x), size=(RESAMPLES, len(x)))
+    picks = np.random.default_rng(0).integers(len(x), size=(RESAMPLES, len(x)))
     means = x[picks].mean(axis=1)
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(float(x.mean()), float(low), float(high), f"{LEVEL:.0%} CI over clients")

@@ -36,6 +36,7 @@ class Table(NamedTuple):
     file: str  # for messages
     only: dict[str, list[str]]  # row -> its columns, where it is restricted to some
     own: dict[tuple[str, str], list[str]]  # column and row -> overrides of that cell alone, over its row's
+    without_code: tuple[str, ...] = ()  # rows that a reading leaves out, since their code is not public
 
     @property
     def cells(self) -> list[tuple[str, str]]:

@@ -38,9 +38,7 @@ class PfedplatFedRep(Method):
 
     head_epochs: int = hyper("epochs on the bias, before the epochs on all else", low=0)
 
-    @classmethod
-    def passes(cls, epochs: int, **values: Any) -> float:
-        return 1 + float(values["head_epochs"]) / (3 * epochs)  # a bias's gradient is little more than a forward pass
+    passes = classmethod(stock.passes_with_head)
 
     init = stock.global_server
     init_client = stock.own_model
