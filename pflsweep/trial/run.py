@@ -155,11 +155,11 @@ def run_trial(
         parts = build(config, prescribed)
     share = cores(config, beside)  # before a small model sets threads to one
     with nullcontext() if seat is not None else process_wide(config, _fastest(parts)):
+        w0 = parts.task.vector(parts.model)
+        simulation = engine.Simulation(parts.verbs, parts.task, parts.federation, parts.schedule, w0, parts.metrics)
         meta = describe(config, parts)
         meta["environment"]["cores"] = share
         folder = Path(config.paths.runs).absolute() / meta["identity"]
-        w0 = parts.task.vector(parts.model)
-        simulation = engine.Simulation(parts.verbs, parts.task, parts.federation, parts.schedule, w0, parts.metrics)
         if seat is not None:
             seat.take(simulation)
             meta["environment"]["stacked"] = seat.stack.size  # its seconds are also those of others

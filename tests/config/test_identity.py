@@ -4,7 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -271,7 +271,7 @@ def test_committed_records_are_found_by_what_they_hold() -> None:
         if options not in references:
             references[options] = compose(list(options))
         config = references[options]
-        again = typed(config._replace(values=_merged(config.values, values)))
+        again = typed(replace(config, values=_merged(config.values, values)))
         versions = {"algorithm": meta["method_version"], **meta["plugin_versions"]}
         found = {
             identity.identity(
