@@ -4,7 +4,6 @@ import os
 import subprocess
 import zlib
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -43,14 +42,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run each test in its own working directory, so that a command leaves its files there."""
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the compiler: traced programs run operation by operation, since compiling them takes seconds."""
-    import torch
-
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
 
 
 @pytest.fixture

@@ -17,10 +17,13 @@ ROOT = Path(__file__).parents[1]
 DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 PLACES = re.findall(r"^\| ([^|]+?) \|.*\| `([\w/]+\.py)` `([\w.]+)` \|$", GLOSSARY, flags=re.MULTILINE)
-# Types of a config and its parts. A file is on a config's way where a function takes or returns one of them.
+# What a config and its parts are; a file is on a config's way where a function is given or returns one of these, until
+# the first round. Functions are counted until the simulation is made: those that are given the config, as Hydra
+# composed it or checked, or a group of it.
 FOLLOW = """
 import sys
 from pathlib import Path
+from omegaconf import DictConfig
 import pflsweep
 from pflsweep.commands import main
 from pflsweep.config.compose import Config
@@ -29,6 +32,7 @@ from pflsweep.config.options import Keys
 from pflsweep.engine.simulation import Simulation
 
 ROOT, KINDS, found, ended = Path(pflsweep.__file__).parent, (Config, Node, Keys), set(), []
+functions, made = set(), []
 
 def follow(frame, event, value):
     code = frame.f_code
@@ -40,9 +44,15 @@ def follow(frame, event, value):
         given = [frame.f_locals.get(name) for name in code.co_varnames[:count]] if event == "call" else [value]
         if any(isinstance(each, KINDS) for each in given):
             found.add(Path(code.co_filename).relative_to(ROOT).as_posix())
+        if event == "call" and not made and any(isinstance(each, (DictConfig, Config, Keys)) for each in given):
+            functions.add((code.co_filename, code.co_qualname))
+            if code is Simulation.__init__.__code__:
+                made.append(True)
 
 sys.setprofile(follow)
 assert main.main(sys.argv[1:]) == 0 and ended
+assert made
+print("functions:", len(functions))
 print("files:", *sorted(found))
 """
 
@@ -99,3 +109,4 @@ def test_a_config_passes_the_files_that_the_page_lists(tmp_path: Path) -> None:
     passed = {"commands/main.py", *done.stdout.rpartition("files: ")[2].split()}
     assert sorted(listed) == sorted(passed)
     assert len(passed) <= 12
+    assert int(re.search(r"^functions: (\d+)$", done.stdout, flags=re.MULTILINE)[1]) <= 30  # type: ignore[index]

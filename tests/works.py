@@ -1,5 +1,6 @@
 """Check whether a method works: on real digits, over seeds, it beats the same code with its mechanism switched off."""
 
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -79,7 +80,7 @@ def _accuracy(chosen: tuple[tuple[str, str], ...], view: str) -> float:
 
 def _simulation(chosen: tuple[tuple[str, str], ...]) -> Simulation:
     config, seed = _composed(tuple(pair for pair in chosen if pair[0] != "seed")), int(dict(chosen).get("seed", 0))
-    parts = build(config._replace(values={**config.values, "seed": seed}))
+    parts = build(replace(config, values={**config.values, "seed": seed}))
     return Simulation(parts.verbs, parts.task, parts.federation, parts.schedule, parts.task.vector(parts.model))
 
 

@@ -11,6 +11,7 @@ from pflsweep.config.fields import field_rule, hyperparameters
 from pflsweep.config.keys import as_override
 from pflsweep.config.node import Node
 from pflsweep.methods.protocol import Method
+from pflsweep.report.markdown import table
 
 INTRO = """# Methods
 
@@ -34,19 +35,18 @@ def page(costs: pd.DataFrame | None = None, setting: str = "") -> str:
     """The page as markdown. costs: columns wire and time, indexed by option; setting: how they were measured."""
     found = [_option(name, file) for name, file in option_files("algorithm").items()]
     classes = list(dict.fromkeys(option.cls for option in found))
+    rows = [
+        [f"[{option.name}](#{_anchor(option.cls)})", option.about, option.cls.paper, *_cost(costs, option.name)]
+        for option in found
+    ]
     lines = [
         f"{INTRO}{setting}. Variants as authors' code computes them (`as_run/`) were not measured.",
         "",
-        "| option | what it is | paper | wire | time |",
-        "|-|-|-|-:|-:|",
+        table(["option", "what it is", "paper", "wire", "time"], rows, ":--"),
     ]
-    for option in found:
-        wire, time = _cost(costs, option.name)
-        title = f"[{option.name}](#{_anchor(option.cls)})"
-        lines.append(f"| {title} | {option.about} | {option.cls.paper} | {wire} | {time} |")
     for cls in sorted(classes, key=lambda cls: cls.__name__.lower()):
-        lines += ["", *_section(cls, [option for option in found if option.cls is cls])]
-    return "\n".join(lines) + "\n"
+        lines += _section(cls, [option for option in found if option.cls is cls])
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def _option(name: str, file: Path) -> Option:
@@ -78,20 +78,18 @@ def _section(cls: type[Method], options: list[Option]) -> list[str]:
         "ALA in front (`ala=on`)": "yes" if cls.supports_ala else "",
         "DP-SGD (`privacy=dp_sgd`)": f"refused: {cls.dp_incompatible_reason}" if cls.dp_incompatible_reason else "yes",
     }
-    lines += [f"- {name}: {text}" for name, text in facts.items() if text]
-    fields = hyperparameters(cls)
-    if fields:
-        names = " | ".join(option.name for option in options)
-        lines += ["", f"| hyperparameter | meaning | allowed | {names} |", "|-|-|-|" + "-|" * len(options)]
-        lines += [_row(cls, name, options) for name in fields]
+    lines += [*(f"- {name}: {text}" for name, text in facts.items() if text), ""]
+    if rows := [_row(cls, name, options) for name in hyperparameters(cls)]:
+        heads = ["hyperparameter", "meaning", "allowed", *(option.name for option in options)]
+        lines.append(table(heads, rows, ":--"))
     return lines
 
 
-def _row(cls: type[Method], name: str, options: list[Option]) -> str:
+def _row(cls: type[Method], name: str, options: list[Option]) -> list[str]:
     field = hyperparameters(cls)[name]
     rule = field_rule(get_type_hints(cls)[name], field)
     shown = [_value(option.values.get(name), option.remarks.get(name, "")) for option in options]
-    return f"| {name} | {field.metadata.get('meaning', '')} | {rule} | {' | '.join(shown)} |"
+    return [name, field.metadata.get("meaning", ""), str(rule), *shown]
 
 
 def _value(value: Any, remark: str) -> str:

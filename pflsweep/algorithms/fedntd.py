@@ -44,10 +44,9 @@ class FedNTD(Method):
     @per_client
     def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
         """SGD on L_CE(q, y) + beta L_NTD(q~_l, q~_g)."""
-        received = given.down.w
 
         def loss(logits: Tensor, batch: Batch) -> Tensor:
-            teacher = self.task.classify(received[self.task.head], self.task.below(received, batch, 1).x)
+            teacher = stock.taught(self.task, given.down.w, batch)
             taught = not_true_divergence(logits, teacher, batch.y, self.tau)
             return cross_entropy(logits, batch) + self.beta * mean_over(taught, batch)
 

@@ -75,10 +75,7 @@ class FedPAC(Method):
     class_features = stock.class_features
     global_model = stock.no_global_model
 
-    @classmethod
-    def passes(cls, epochs: int, **values: Any) -> float:
-        # A head's gradient is little more than a forward pass
-        return 1 + float(values["head_epochs"]) / (3 * epochs)
+    passes = classmethod(stock.passes_with_head)
 
     def init(self, w: Tensor, setup: Setup) -> Server:
         known = torch.zeros(setup.classes, dtype=torch.bool, device=w.device)

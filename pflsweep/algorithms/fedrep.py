@@ -44,10 +44,7 @@ class FedRep(Method):
 
     head_epochs: int = hyper("epochs on the head (tau), before the epochs on the extractor", low=0)
 
-    @classmethod
-    def passes(cls, epochs: int, **values: Any) -> float:
-        # A head's gradient is little more than a forward pass
-        return 1 + float(values["head_epochs"]) / (3 * epochs)
+    passes = classmethod(stock.passes_with_head)
 
     init_client = stock.own_head
     send = stock.broadcast

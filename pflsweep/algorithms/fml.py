@@ -49,10 +49,7 @@ class FML(Method):
     aggregate = stock.average
     personal = stock.personal_is_own_once_sampled
     global_model = stock.shared_model
-
-    @classmethod
-    def passes(cls, epochs: int, **values: Any) -> float:
-        return 2
+    passes = classmethod(stock.two_passes)
 
     def start(self, given: Given, data: Any) -> Work:
         w, v = given.down.w, given.client.w
@@ -70,8 +67,7 @@ class FML(Method):
 
     def taught(self, weight: float | Tensor, teacher: Tensor, batch: Batch) -> Loss:
         """Return the loss weight * CE + (1 - weight) * KL(p_teacher || p) of one client's batch."""
-        z = self.task.below(teacher, batch, 1).x
-        log_p = self.task.classify(teacher[self.task.head], z).log_softmax(1)
+        log_p = stock.taught(self.task, teacher, batch).log_softmax(1)
 
         def loss(logits: Tensor, batch: Batch) -> Tensor:
             divergence = (log_p.exp() * (log_p - logits.log_softmax(1))).sum(1)

@@ -3,10 +3,11 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from traceback import extract_tb
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, Generic, TypeVar
 
 import yaml
 from hydra import version
@@ -36,13 +37,34 @@ HYDRA_SAYS = (
 COMMAND = ("sweep", "only", "scale", "reading", "plan", "retry", "workers", "tune")
 
 
-class Config(NamedTuple):
-    """One resolved config of a trial, and what it is checked against (schema.py). Its properties are typed options."""
+K = TypeVar("K", bound=options.Keys)
+
+
+class _Group(Generic[K]):
+    """An attribute of a Config: the keys of one group as an object, made of the values at each access."""
+
+    def __init__(self, name: str, keys: type[K]) -> None:
+        self.name, self.keys = name, keys
+
+    def __get__(self, config: "Config", owner: type) -> K:
+        return self.keys.of(config.values[self.name])
+
+
+@dataclass(frozen=True)
+class Config:
+    """One resolved config of a trial, and what it is checked against (schema.py)."""
 
     values: dict[str, Any]
     choices: dict[str, str]  # config group -> chosen option
     reference: dict[str, Any]  # the same options without the user's values; its keys and their types are allowed
     links: dict[str, Any]  # full key -> its value before it was resolved, such as ${train.lr}
+
+    data = _Group("data", options.Data)
+    train = _Group("train", options.Train)
+    metrics = _Group("metrics", options.Metrics)
+    checkpoint = _Group("checkpoint", options.Checkpoint)
+    tracking = _Group("tracking", options.Tracking)
+    paths = _Group("paths", options.Paths)
 
     @property
     def seed(self) -> int:
@@ -55,40 +77,10 @@ class Config(NamedTuple):
         return options.Trial.of(self.values).device
 
     @property
-    def data(self) -> options.Data:
-        """The keys under data."""
-        return options.Data.of(self.values["data"])
-
-    @property
     def data_seed(self) -> int:
         """The seed of the partition: partition.seed, or the trial's where that is null."""
         own = options.Partition.of(self.values["partition"]).seed
         return self.seed if own is None else own
-
-    @property
-    def train(self) -> options.Train:
-        """The keys under train."""
-        return options.Train.of(self.values["train"])
-
-    @property
-    def metrics(self) -> options.Metrics:
-        """The keys under metrics."""
-        return options.Metrics.of(self.values["metrics"])
-
-    @property
-    def checkpoint(self) -> options.Checkpoint:
-        """The keys under checkpoint."""
-        return options.Checkpoint.of(self.values["checkpoint"])
-
-    @property
-    def tracking(self) -> options.Tracking:
-        """The keys under tracking."""
-        return options.Tracking.of(self.values["tracking"])
-
-    @property
-    def paths(self) -> options.Paths:
-        """The keys under paths."""
-        return options.Paths.of(self.values["paths"])
 
     def chooses(self, group: str) -> bool:
         """Return whether an option other than `none` is chosen in a group: ala, privacy, attack or study."""

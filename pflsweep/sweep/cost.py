@@ -24,6 +24,7 @@ from pflsweep.trial.process import cores, process_wide
 from pflsweep.util import files as util_files
 from pflsweep.util import processor
 from pflsweep.util.errors import UserError
+from pflsweep.util.timing import shortest
 
 
 class Size(NamedTuple):
@@ -275,11 +276,5 @@ def _step_speed(config: Config, device: str) -> float:
     one = Batch(x.to(device), y.to(device), mask=None, live=None, key=torch.tensor(0, device=device))
     # CPU time of the thread does not depend on what else the cores do
     clock = thread_time if device == "cpu" else perf_counter
-    took: list[float] = []
     with process_wide(changed(config, {"train.threads": 1})):
-        # At least 3 steps and 0.2 seconds, since the first steps are cold
-        while len(took) < 3 or sum(took) < 0.2:
-            began = clock()
-            task.grad(w, one).sum().item()
-            took.append(clock() - began)
-    return batch / min(took)
+        return batch / shortest(lambda: task.grad(w, one).sum().item(), clock, least=0.2)

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -193,7 +193,7 @@ def changed(config: Config, values: Point) -> Config:
         put(copy, key, value)
     if links:
         copy = OmegaConf.to_container(OmegaConf.create(copy), resolve=True)  # type: ignore[assignment]
-    return config._replace(values=copy, links=links)
+    return replace(config, values=copy, links=links)
 
 
 def plan_id(groups: Sequence[Group], seeds: list[int], tune: Tune, code: Sequence[Any]) -> str:
@@ -230,7 +230,7 @@ def relevant(config: Config) -> dict[str, Any]:
 def write(plan: Plan, path: Path) -> None:
     """Write a plan as JSON, for workers in other processes. Raises OSError."""
     groups = [
-        {**g._asdict(), "config": g.config._asdict(), "search": g.search and g.search._asdict(), "space": dict(g.space)}
+        {**g._asdict(), "config": vars(g.config), "search": g.search and vars(g.search), "space": dict(g.space)}
         for g in plan.groups
     ]
     whole = {**plan._asdict(), "groups": groups, "tune": asdict(plan.tune), "workers": asdict(plan.workers)}

@@ -6,7 +6,7 @@ since composing takes a tenth of a second.
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -18,7 +18,6 @@ from pflsweep.config.fields import require
 from pflsweep.config.identity import method_name, raised
 from pflsweep.config.keys import PLUGS, key_of
 from pflsweep.config.options import rules
-from pflsweep.config.reading import asked
 from pflsweep.config.schema import check
 from pflsweep.methods import stock
 from pflsweep.sweep import cost
@@ -61,8 +60,7 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
         groups = list(_of_command(words, compose, command, scales))
         table = None
     else:
-        whole, read = read_table(command.sweep, command.scale, command.reading), asked(command.sweep, command.reading)
-        table = chosen(whole, command.only, [row for row in command.only if not read.has_code(row)])
+        table = chosen(read_table(command.sweep, command.scale, command.reading), command.only)
         tried = table if asked_scale is None else read_table(command.sweep, str(asked_scale), command.reading)
         groups = list(_of_table(table, tried, words, compose, parser, command, scales))
     own = groups[0].config.seed
@@ -277,14 +275,11 @@ def _space(config: Config, changes: list[Any], where: str) -> Space:
     return space
 
 
-def chosen(table: Table, only: list[str], unknown: Collection[str] = ()) -> Table:
-    """Return a table's rows and columns that match the patterns `only`. Raises UserError where a pattern matches none.
-
-    unknown: rows that a reading lacks, since their code is not public.
-    """
+def chosen(table: Table, only: list[str]) -> Table:
+    """Return a table's rows and columns that match `only`. Raises UserError where a pattern matches none."""
     parts: dict[str, dict[str, list[str]]] = {}
     for pattern in only:
-        if pattern in unknown:
+        if pattern in table.without_code:
             raise UserError(f"only: '{pattern}' has no public code: this reading of {table.file} cannot run it.")
         matches = {
             part: {name: words for name, words in getattr(table, part).items() if fnmatchcase(name, pattern)}

@@ -20,7 +20,8 @@ def read_table(name: str, scale: str, reading: str) -> Table:
     known = {row: words for row, words in table.methods.items() if of.has_code(row)}
     if not known:
         raise UserError(f"reading={reading}: there is no public code of any row of {table.file}.")
-    return table._replace(methods=known, only={row: where for row, where in table.only.items() if row in known})
+    only = {row: where for row, where in table.only.items() if row in known}
+    return table._replace(methods=known, only=only, without_code=tuple(table.methods.keys() - known.keys()))
 
 
 def _changed(table: Table, change: Change) -> Table:

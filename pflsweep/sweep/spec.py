@@ -33,6 +33,7 @@ class Table(NamedTuple):
     file: its name for messages.
     only: the columns of each row that is restricted to some.
     own: by column and row, overrides of that cell alone, laid over its row's.
+    without_code: rows that a reading leaves out, since their code is not public.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Table(NamedTuple):
     file: str
     only: dict[str, list[str]]
     own: dict[tuple[str, str], list[str]]
+    without_code: tuple[str, ...] = ()
 
     @property
     def cells(self) -> list[tuple[str, str]]:

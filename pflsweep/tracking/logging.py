@@ -15,6 +15,7 @@ from pflsweep.config.keys import PLUGS, flat
 from pflsweep.records.record import VIEWS, Record
 from pflsweep.tracking.datasets import dataset_input
 from pflsweep.tracking.store import NOTE, SOURCE, adopt, last_step, named, show_picture
+from pflsweep.util.timing import rate
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -122,7 +123,7 @@ def metrics_of(row: dict[Any, Any], stamp: int) -> "list[Metric]":
 
     values = {
         MARK: row["seconds"],
-        "train/images_per_second": row["images"] / max(row["seconds"], 1e-9),
+        "train/images_per_second": rate(row["images"], row["seconds"]),
         "train/lr": row["lr"],
         "wire/floats_down": row["floats_down"],
         "wire/floats_up": row["floats_up"],

@@ -130,7 +130,9 @@ def _client(options: Tracking) -> "Iterator[tuple[MlflowClient, Experiment | Non
     if (uri.startswith("sqlite:") and file is None) or uri.rstrip("/") in ("http:", "https:"):
         # sqlite:// is a database in memory, which ends with the process
         raise _no_store(uri)
-    with _alone(file) if file is not None else _alone_on_server(uri):
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    with files.locked(file.parent) if file is not None else _alone_on_server(uri):
         if file is not None and check_file(file):
             _make(file)
         client = _mlflow(uri)
@@ -216,21 +218,6 @@ def _folder(experiment: str) -> str:
         digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
         name = name.encode()[: FILE_NAME - len(digest) - 1].decode(errors="ignore") + f"-{digest}"
     return name if name.strip(".") else name.replace(".", "%2E")
-
-
-@contextmanager
-def _alone(file: Path) -> Iterator[None]:
-    """Hold a lock on a store's folder while the store is created or opened."""
-    import fcntl
-
-    file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(file.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        # This also releases the lock
-        os.close(descriptor)
 
 
 @contextmanager

@@ -60,9 +60,10 @@ def build(config: Config, prescribed: "Prescribed | None" = None) -> Parts:
 
     train = config.train
     federation, new = build_federation(config, prescribed)
-    _check_text(config, federation.dataset.vocabulary)
+    _check_text(config.node("dataset"), config.node("model"), federation.dataset.vocabulary)
     model = build_model(config, federation.dataset.shape, federation.classes)
-    task = Task(model, _precision(config), _compiled(config))
+    _check_precision(train.precision, federation.device.type)
+    task = Task(model, train.precision)
     shared = {
         "task": task,
         "opt": Sgd(train.momentum, train.weight_decay),
@@ -72,9 +73,10 @@ def build(config: Config, prescribed: "Prescribed | None" = None) -> Parts:
     }
     method = _construct(config.node("algorithm"), shared)
     plugins = {group: _construct(config.node(group), shared) for group in PLUGS if config.chooses(group)}
-    _check_partners(config, {"algorithm": method, **plugins})
+    _check_partners(config.choices, {"algorithm": method, **plugins})
     _check_private_batches(config, prescribed)
-    _check_own_lr(config, method)
+    if train.lr_of != "round" and not method.own_lr:
+        raise UserError(_no_own_lr(train.lr_of, config.node("algorithm")))
     verbs = Verbs.of(method, *plugins.values())
     schedule = _schedule(train, federation, task.size)
     if prescribed is not None:
@@ -166,11 +168,10 @@ def _owner_column(config: Config) -> dict[str, Any]:
     return {"owner_column": column}
 
 
-def _check_text(config: Config, tokens: int | None) -> None:
+def _check_text(dataset: Node, model: Node, tokens: int | None) -> None:
     """Raise UserError unless texts meet a model of word vectors, with one for each token. tokens: their number; None
     where the dataset is no text.
     """
-    dataset, model = config.node("dataset"), config.node("model")
     words = model.options.get("vocabulary")
     if words is None and tokens is not None:
         raise UserError(f"{dataset} is text and {model} has no word vectors. Use model=fasttext, or char_lstm.")
@@ -338,16 +339,17 @@ def _construct(node: Node, shared: dict[str, Any]) -> Any:
     return _maker(node)(**{name: value for name, value in shared.items() if name in fields})
 
 
-def _check_partners(config: Config, chosen: dict[str, Any]) -> None:
-    """Raise UserError where a plug-in does not go with the method or with another plug-in."""
+def _check_partners(options: dict[str, str], chosen: dict[str, Any]) -> None:
+    """Raise UserError where a plug-in does not go with the method or with another plug-in. options: by group."""
     for group, plugin in chosen.items():
         if group == "algorithm":
             continue
         for other, partner in chosen.items():
             reason = plugin.refusal(type(partner)) if other != group else ""
             if reason:
-                good = f" It goes with {', '.join(_partners(plugin))}." if other == "algorithm" else ""
-                pair = f"{group}={config.choices[group]} does not go with {other}={config.choices[other]}"
+                partners = [name for name, cls in _methods().items() if not plugin.refusal(cls)]
+                good = f" It goes with {', '.join(partners)}." if other == "algorithm" else ""
+                pair = f"{group}={options[group]} does not go with {other}={options[other]}"
                 raise UserError(f"{pair}: {reason}.{good}")
 
 
@@ -368,22 +370,19 @@ def _check_private_batches(config: Config, prescribed: "Prescribed | None") -> N
         )
 
 
-def _check_own_lr(config: Config, method: Any) -> None:
-    """Raise UserError where clients are to have their own learning rates in a method that reads one for all."""
-    if config.train.lr_of == "round" or method.own_lr:
-        return
-    nodes = {name: read_option(file) for name, file in option_files("algorithm").items()}
-    known = [name for name, node in nodes.items() if Node.of("algorithm", name, node).load().own_lr]
-    raise UserError(
-        f"train.lr_of is '{config.train.lr_of}', but {config.node('algorithm')} takes one learning rate for all "
-        f"clients of a round. It goes with {', '.join(known)}; with others use train.lr_of=round."
+def _no_own_lr(lr_of: str, algorithm: Node) -> str:
+    """Return the message for clients with learning rates of their own in a method that reads one for all."""
+    known = [name for name, cls in _methods().items() if cls.own_lr]
+    return (
+        f"train.lr_of is '{lr_of}', but {algorithm} takes one learning rate for all clients of a round. It goes with "
+        f"{', '.join(known)}; with others use train.lr_of=round."
     )
 
 
-def _partners(plugin: Any) -> list[str]:
-    """Return the names of the algorithms in conf/ that a plug-in goes with."""
-    nodes = {name: read_option(file) for name, file in option_files("algorithm").items()}
-    return [name for name, node in nodes.items() if not plugin.refusal(Node.of("algorithm", name, node).load())]
+def _methods() -> dict[str, Any]:
+    """Return the class of each algorithm in conf/, by option."""
+    files = option_files("algorithm")
+    return {name: Node.of("algorithm", name, read_option(file)).load() for name, file in files.items()}
 
 
 def _schedule(train: Train, federation: Any, size: int) -> Any:
@@ -427,8 +426,8 @@ def _workers(train: Train, device: Any, cohort: int, size: int) -> int:
     """Return how many processes train a cohort: by default as many as this process has threads.
 
     They are never more than the cohort has clients. With fewer than half as many clients as cores, threads are faster.
-    Raises UserError on several workers with compiled gradients or with several threads each, which a fork cannot have,
-    and on more workers than the machine's cores and memory can hold.
+    Raises UserError on several workers with several threads each, which a fork cannot have, and on more workers than
+    the machine's cores and memory can hold.
     """
     import torch
 
@@ -438,13 +437,6 @@ def _workers(train: Train, device: Any, cohort: int, size: int) -> int:
     if workers is not None:
         _check_workers(workers, device, cohort, size)
     if not possible(device):
-        return 1
-    if train.compile:
-        if workers not in (None, 1):
-            raise UserError(
-                f"train.workers is {workers} with train.compile=true, but worker processes end with each round, and "
-                "with them the programs that they have compiled: use train.workers=1, or train.compile=false."
-            )
         return 1
     if workers is None:
         cores = torch.get_num_threads()
@@ -482,14 +474,12 @@ def _check_workers(workers: int, device: Any, cohort: int, size: int) -> None:
         )
 
 
-def _precision(config: Config) -> str:
-    """Return the precision in which gradients are computed. Raises UserError where the device does not support it."""
-    name = config.train.precision
-    if name == "tf32" and device_of(config) == "cpu":
+def _check_precision(name: str, device: str) -> None:
+    """Raise UserError where a device cannot compute gradients in this precision."""
+    if name == "tf32" and device == "cpu":
         raise UserError("train.precision is 'tf32', which is of NVIDIA GPUs. On a CPU use fp32 or bf16.")
-    if name == "bf16" and device_of(config) == "cpu":
+    if name == "bf16" and device == "cpu":
         _tell_emulated()
-    return str(name)
 
 
 # Cached to warn once a process, since a sweep builds many trials
@@ -502,18 +492,6 @@ def _tell_emulated() -> None:
     can: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     if not can.get("avx512_bf16", True) and not can.get("amx_bf16"):
         log.warning("train.precision=bf16: this processor has no AVX512-BF16 or AMX; here fp32 is the faster one")
-
-
-def _compiled(config: Config) -> int:
-    """The size of the batches whose gradients are compiled; 0 for none. Raises UserError where none would be."""
-    if not config.train.compile:
-        return 0
-    if config.chooses("privacy"):
-        raise UserError(
-            f"train.compile does not go with {config.node('privacy')}: it compiles gradients of whole "
-            "batches, and private training takes one of each sample. Use train.compile=false."
-        )
-    return int(config.train.batch)
 
 
 def device_of(config: Config) -> str:

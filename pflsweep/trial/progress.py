@@ -13,8 +13,8 @@ from pflsweep.config.fields import hyperparameters
 from pflsweep.data.loader import ClientData
 from pflsweep.engine.evaluate import cover, targets
 from pflsweep.engine.simulation import Simulation
-from pflsweep.methods.task import Task
 from pflsweep.ops.vmap import tree_map
+from pflsweep.util.timing import shortest
 
 QUIET = 10.0  # seconds between two lines in a log
 
@@ -100,8 +100,6 @@ def announce(name: str, simulation: Simulation) -> None:
     left = schedule.rounds - simulation.round
     if not left or _quiet:
         return
-    if simulation.task.compiled:
-        say(f"{name}: the gradients of full batches are compiled first, which takes up to minutes")
     share = simulation.cohort_size / federation.clients
     batches = sum(map(schedule.batches, federation.sizes.tolist()))
     rows = sum(map(len, cover(targets(federation, "test", simulation.metrics))))
@@ -127,21 +125,19 @@ def _passes(simulation: Simulation) -> float:
 def _seconds_a_step(simulation: Simulation) -> float:
     """Time a gradient step in seconds. Its batch is drawn for this purpose, so the trial's draws stay as they are."""
     federation = simulation.federation
-    # A task of its own, which is not compiled
-    task = Task(simulation.task.model, simulation.task.precision)
+    task = simulation.task
     client = int(federation.sizes.argmax())
     data = ClientData.of(federation, [client], 0, batch=simulation.schedule.batch, large=1, purpose="warm-up")
     w = torch.zeros(1, task.size, device=federation.device, dtype=federation.dtype)
-    took, threads = [], torch.get_num_threads()
+    threads = torch.get_num_threads()
+
+    def step() -> None:
+        batch = tree_map(lambda v: v[0], next(iter(data.train(1))))
+        w.sub_(task.grad(w[0], batch), alpha=0.1).sum().item()
+
     # Worker processes have one thread each
     torch.set_num_threads(1 if simulation.schedule.workers > 1 else threads)
     try:
-        # The first step is cold, so the fastest of three counts
-        for _ in range(3):
-            began = perf_counter()
-            batch = tree_map(lambda v: v[0], next(iter(data.train(1))))
-            w.sub_(task.grad(w[0], batch), alpha=0.1).sum().item()
-            took.append(perf_counter() - began)
+        return shortest(step)
     finally:
         torch.set_num_threads(threads)
-    return min(took)

@@ -161,11 +161,11 @@ def run_trial(
     # Computed before `process_wide` sets threads to one for a small model
     share = cores(config, beside)
     with nullcontext() if seat is not None else process_wide(config, _fastest(parts)):
+        w0 = parts.task.vector(parts.model)
+        simulation = engine.Simulation(parts.verbs, parts.task, parts.federation, parts.schedule, w0, parts.metrics)
         meta = describe(config, parts)
         meta["environment"]["cores"] = share
         folder = Path(config.paths.runs).absolute() / meta["identity"]
-        w0 = parts.task.vector(parts.model)
-        simulation = engine.Simulation(parts.verbs, parts.task, parts.federation, parts.schedule, w0, parts.metrics)
         if seat is not None:
             seat.take(simulation)
             # Marked, since a stacked trial's seconds are also those of others

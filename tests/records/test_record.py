@@ -271,7 +271,7 @@ def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path: Path, monkeypatch: 
     def late(lock: Any, how: int) -> None:
         # The holder removes the file and the folder
         if not removed:
-            removed.append(lock.name)
+            removed.append(lock)
             shutil.rmtree(tmp_path / "x")
         flock(lock, how)
 

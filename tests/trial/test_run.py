@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,13 +13,14 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+import yaml
 
 import pflsweep
 from pflsweep.commands import list as commands_list
 from pflsweep.config.compose import compose
 from pflsweep.engine.simulation import Simulation
 from pflsweep.methods.task import Task
-from pflsweep.records.record import Record
+from pflsweep.records.record import Record, digest_of_config
 from pflsweep.trial import progress
 from pflsweep.trial.build import _tell_emulated, build
 from pflsweep.trial.run import Diverged, Result, Stopped, run_trial
@@ -576,19 +576,22 @@ def test_bf16_that_the_processor_has_not_is_warned_of_once(
     assert caplog.text.count("here fp32 is the faster one") == told
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("c++") is None, reason="PyTorch compiles with a C++ compiler")
-def test_a_compiled_trial_is_another_trial_with_the_numbers_of_the_eager_one() -> None:
-    rounds = "train.rounds=3"
-    eager, compiled = run(rounds), run(rounds, "train.compile=true")
-    assert compiled.record.folder != eager.record.folder
-    apart = (compiled.rounds["personal_loss"] - eager.rounds["personal_loss"]).abs()
-    assert apart.max() < 1e-4
-    assert_same(run(rounds, "train.compile=true", "train.workers=auto", "paths.runs=other"), compiled)
-    with pytest.raises(UserError, match=r"train\.workers is 2 with train\.compile=true, but worker processes end"):
-        run("train.compile=true", "train.workers=2", "train.threads=auto")
-    with pytest.raises(UserError, match=r"train\.compile does not go with privacy=dp_sgd"):
-        run("train.compile=true", "privacy=dp_sgd")
+def test_a_record_with_a_key_that_is_gone_is_still_the_trials() -> None:
+    """train.compile=false, its neutral value, was in the config of each record until the key was removed."""
+    folder = run("train.rounds=2").record.folder
+    values, config = Record(folder).values, Record(folder).config
+    meta, status = (json.loads((folder / name).read_text()) for name in ("meta.json", "status.json"))
+    config["train"]["compile"] = False
+    meta["neutral"] = sorted([*meta["neutral"], "train.compile"])
+    status["config"] = [digest_of_config(config)]
+    (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    (folder / "meta.json").write_text(json.dumps(meta))
+    (folder / "status.json").write_text(json.dumps(status))
+    Record(folder).verify()
+    assert Record(folder).values == values
+    continued = run("train.rounds=3")
+    assert continued.record.folder == folder
+    assert_same(continued, run("train.rounds=3", "paths.runs=other"))
 
 
 def test_a_gpu_neither_rounds_nor_adds_in_any_order_as_it_does_by_default() -> None:

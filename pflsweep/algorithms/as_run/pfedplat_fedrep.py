@@ -38,10 +38,7 @@ class PfedplatFedRep(Method):
 
     head_epochs: int = hyper("epochs on the bias, before the epochs on all other parameters", low=0)
 
-    @classmethod
-    def passes(cls, epochs: int, **values: Any) -> float:
-        # A bias's gradient is little more than a forward pass
-        return 1 + float(values["head_epochs"]) / (3 * epochs)
+    passes = classmethod(stock.passes_with_head)
 
     init = stock.global_server
     init_client = stock.own_model

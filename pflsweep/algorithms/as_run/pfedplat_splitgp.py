@@ -56,10 +56,7 @@ class PfedplatSplitGP(Method):
     fit = stock.local_epochs
     personal = stock.personal_is_own
     global_model = stock.shared_model
-
-    @classmethod
-    def passes(cls, epochs: int, **values: Any) -> float:
-        return 2
+    passes = classmethod(stock.two_passes)
 
     def init(self, w: Tensor, setup: Setup) -> Server:
         return Server(w, w.repeat(setup.clients, 1))

@@ -76,11 +76,11 @@ def test_rows_that_are_missing_are_trained_like_those_beside_them(tmp_path: Path
 def test_what_a_command_has_begun_it_ends(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path / "runs")
     sweep.add(C25, "local", {0: ALL[0]})
-    begun = f"pflsweep -m sweep=pgfed/table1 'only=[{C25}]' scale=small train.compile=true"
+    begun = f"pflsweep -m sweep=pgfed/table1 'only=[{C25}]' scale=small train.precision=bf16"
     sweep.write(command=begun)
     found = commands(tmp_path, "pgfed/table1")
     assert found[begun] == ["CIFAR10, 25 clients: local"]
-    (rest,) = (command for command in found if "compile=true" in command and command != begun)
+    (rest,) = (command for command in found if "precision=bf16" in command and command != begun)
     assert trained_by(rest) == {cell for cell in asked("pgfed/table1") if cell[0] == C25 and cell[1] != "local"}
 
 

@@ -87,11 +87,11 @@ def test_a_page_is_made_of_records_that_lack_columns(tmp_path: Path) -> None:
 def test_gradients_of_less_than_fp32_are_said(tmp_path: Path) -> None:
     with chdir(tmp_path):
         sweep = Sweep(Path("runs"))
-        sweep.add(C25, "pgfed", {0: [6, 7, 8, 9]}, train__precision="bf16", train__compile=True)
+        sweep.add(C25, "pgfed", {0: [6, 7, 8, 9]}, train__precision="bf16")
         sweep.write()
         main(["pgfed/table1", "--out", "out"])
         text = Path("out/pgfed/table1/README.md").read_text()
-        assert "\n- gradients in bf16 (`train.precision`)\n- compiled gradients (`train.compile`)\n" in text
+        assert "\n- gradients in bf16 (`train.precision`)\n" in text
 
 
 def test_a_precision_of_some_columns_and_rows_is_said_of_those(tmp_path: Path) -> None:
