@@ -80,12 +80,11 @@ def engine(
     workers: int = 1,
     build: Build = cnn.build,
     precision: str = "fp32",
-    compiled: int = 0,
 ) -> Simulation:
     """A model with the verbs of some method, ready to run round after round."""
     torch.manual_seed(0)
     model = build(federation.dataset.shape, CLASSES)
-    task = Task(model, precision, compiled)
+    task = Task(model, precision)
     schedule = Schedule(
         10**9, participation, "share", epochs, batch, LR, 1.0, eval_every, 256, chunk, workers=workers
     )  # fmt: skip

@@ -5,7 +5,7 @@ A: FedALA's setting, 20 clients, Dirichlet 0.1, all take part, batch 10, 1 epoch
 Dirichlet 0.3, batch 128, 5 epochs. C: ResNet-18 on 64x64x3, 20 clients, batch 10, a few steps. Images are random and
 few; the method is FedAvg.
 stack: trials of A that train as one cohort beside the same one by one. On a GPU a cohort trains in one chunk, in three
-precisions, compiled and not, and nothing goes to worker processes.
+precisions, and nothing goes to worker processes.
 The engine stands beside (1) the plain eager sequential loop with one and with two threads, and (2) the same with a
 DataLoader per client and an evaluation of all clients in each round, as public libraries have it. All take the same
 cohorts in turn; ratios are medians over the rounds, and above 1 where the engine is faster.
@@ -85,15 +85,13 @@ class Loaders(PlainLoop):
 def engines(setting: Setting, fed: Federation) -> dict[str, Simulation]:
     """The engine in its modes. The one that is compared with others comes second."""
     if fed.device.type == "cuda":
-        kinds = [(kind, size) for kind in ("fp32", "tf32", "bf16") for size in (0, setting.batch)]
         whole = {
-            f"engine, {kind}{', compiled' if size else ''}":
-            fedavg(setting, fed, precision=kind, compiled=size, chunk=setting.clients) for kind, size in kinds
-        }  # fmt: skip
+            f"engine, {kind}": fedavg(setting, fed, precision=kind, chunk=setting.clients)
+            for kind in ("fp32", "tf32", "bf16")
+        }
         return {"engine, chunks of 1": fedavg(setting, fed), **whole}
     ours = {f"engine, {n} workers": fedavg(setting, fed, workers=n) for n in sorted({1, CORES})}
-    compiled = {"engine, 1 workers, compiled": fedavg(setting, fed, compiled=setting.batch)}
-    return {**ours, "engine, bf16": fedavg(setting, fed, workers=CORES, precision="bf16"), **compiled}
+    return {**ours, "engine, bf16": fedavg(setting, fed, workers=CORES, precision="bf16")}
 
 
 def compare(setting: Setting, repeat: int, device: str) -> None:

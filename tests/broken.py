@@ -1,4 +1,4 @@
-"""Methods with one defect each: what the conformance suite exists to catch."""
+"""Methods with one defect each, which the conformance suite has to find."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ class WritesIntoDown(FedAvg):
 
 
 class TrainsWhatItWasSent(FedAvg):
-    """Its fit forgets the work that the engine has copied for it."""
+    """Method whose `fit` ignores the work that the engine has copied, and trains the sent model."""
 
     def fit(self, given: Given, data: Any, work: stock.Work) -> stock.Work:
         return stock.run(self.step, given, work._replace(w=given.down.w), data.train(self.epochs))
@@ -38,7 +38,7 @@ class WritesIntoWork(FedAvg):
 
 
 class ReadsOldWork(FedAvg):
-    """Right under vmap, and wrong where the update was made in place."""
+    """Method that reads the state from before an in-place update: right under vmap, wrong otherwise."""
 
     @per_client
     def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
@@ -64,14 +64,16 @@ class IgnoresTheMask(FedAvg):
 
 
 class LooksAtItsNeighbours(FedAvg):
-    """Mixes the clients of a chunk, which no method can know."""
+    """Method that mixes the clients of a chunk, although chunks are an arbitrary choice of the engine."""
 
     def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[stock.Up, Any]:
         return stock.Up(work.w + 0.1 * work.w.mean(0)), given.client
 
 
 class ReadsTheRateForAll(FedAvg):
-    """Outside @per_client, where it is one number only as long as all clients are of one trial."""
+    """Method that reads the learning rate outside @per_client, where it is one number only if all clients are of one
+    trial.
+    """
 
     def fit(self, given: Given, data: Any, work: stock.Work) -> stock.Work:
         work = stock.run(self.step, given, work, data.train(self.epochs))
@@ -91,7 +93,7 @@ class SeedsTheGlobalGenerator(FedAvg):
 
 
 class KnowsClientZero(FedAvg):
-    """Looks at a client's place in the list rather than at its key."""
+    """Method that depends on a client's position in the list rather than on its key."""
 
     def aggregate(self, server: stock.Server, up: stock.Up, turn: Turn) -> stock.Server:
         share = turn.share * (1 + (turn.ids == 0))
@@ -99,7 +101,7 @@ class KnowsClientZero(FedAvg):
 
 
 class KeepsAMemoryOfItsOwn(FedAvg):
-    """Server momentum that stands in the method instead of in the state."""
+    """Method that keeps server momentum in itself instead of in the server state."""
 
     def aggregate(self, server: stock.Server, up: stock.Up, turn: Turn) -> stock.Server:
         move = turn.share @ up.w - server.w + 0.5 * self.__dict__.get("move", 0)
@@ -113,7 +115,7 @@ class Counting(NamedTuple):
 
 
 class CountsInANumber(FedAvg):
-    """A checkpoint keeps tensors; a number in the state is lost."""
+    """Method with a plain number in its state, which a checkpoint loses, since it keeps tensors."""
 
     def init(self, w: Tensor, setup: Setup) -> Counting:  # type: ignore[override]
         return Counting(w, 0)
@@ -123,7 +125,7 @@ class CountsInANumber(FedAvg):
 
 
 class OverwritesTheServer(FedAvg):
-    """Its server and the clients' initial state are one tensor, in which it aggregates."""
+    """Method whose server and initial client states share one tensor, which it overwrites in aggregation."""
 
     init_client = stock.own_model  # type: ignore[assignment]
 
@@ -162,7 +164,7 @@ class Ascends(FedAvg):
 
 
 class DividesByZero(FedAvg):
-    """By n - 1, where one client has a single sample."""
+    """Method that divides by n - 1, which is 0 for a client with a single sample."""
 
     def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[stock.Up, Any]:
         spread = (given.turn.n / (given.turn.n - 1)).clamp(max=1)
@@ -175,7 +177,7 @@ class NeedsAValue(FedAvg):
 
 
 class MakesItOnTheCpu(FedAvg):
-    """Works on a machine without a GPU."""
+    """Method that creates a tensor on the CPU, which fails only on a machine with a GPU."""
 
     def aggregate(self, server: stock.Server, up: stock.Up, turn: Turn) -> stock.Server:
         kept = torch.ones(len(turn.ids), dtype=turn.share.dtype)

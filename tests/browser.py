@@ -1,4 +1,4 @@
-"""A headless Chromium, spoken to by its DevTools protocol over pipes: no driver, no further library.
+"""Drive a headless Chromium by its DevTools protocol over pipes, without a driver or another library.
 
 https://chromedevtools.github.io/devtools-protocol/
 """
@@ -24,7 +24,7 @@ FLAGS = (
 
 
 def program() -> str:
-    """Chromium, or a skip; with PFLSWEEP_REQUIRE_BROWSER=1 a failure."""
+    """Return Chromium's path. Skip the test without one; with PFLSWEEP_REQUIRE_BROWSER=1 fail."""
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if found is None and os.environ.get("PFLSWEEP_REQUIRE_BROWSER"):
         pytest.fail("Chromium is not installed: apt-get install chromium")
@@ -35,7 +35,7 @@ def program() -> str:
 
 @contextmanager
 def browser(profile: Path) -> "Iterator[Page]":
-    """A page of a new browser. profile: a folder that is not there yet."""
+    """Yield a page of a new browser. profile: a folder that does not exist yet."""
     (to_child, to_us), (from_us, from_child) = os.pipe(), os.pipe()
 
     def wired() -> None:  # Chromium reads commands from 3 and answers on 4
@@ -64,7 +64,7 @@ def browser(profile: Path) -> "Iterator[Page]":
 
 
 class Page:
-    """One tab."""
+    """One tab of the browser."""
 
     def __init__(self, write: Any, read: Any) -> None:
         self._write, self._read, self._sent, self._session = write, read, 0, None
@@ -72,11 +72,12 @@ class Page:
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
 
     def open(self, address: str, until: str) -> None:
-        """Go somewhere, and wait until a JavaScript expression holds; a page that hangs is loaded again, as a person
-        would. Fails with what it shows instead.
+        """Go to an address, and wait until a JavaScript expression holds. A page that hangs is loaded again. Fails with
+        what the page shows instead.
         """
         for last in (False, False, True):
-            self._call("Page.navigate", url="about:blank")  # else only the part after # would change
+            # Otherwise, where only the part after # changes, the page would not be loaded
+            self._call("Page.navigate", url="about:blank")
             self._call("Page.navigate", url=address)
             if self._is_so(until) or last:
                 break
@@ -88,19 +89,19 @@ class Page:
             raise AssertionError(f"never so: {until}; the page shows:\n{str(shown)[:2000]}")
 
     def _is_so(self, until: str, seconds: float = 15.0) -> bool:
-        """Whether an expression comes to hold."""
+        """Return whether an expression holds within the time."""
         end = time.monotonic() + seconds
         while not (so := self.ask(until)) and time.monotonic() < end:
             time.sleep(0.1)
         return bool(so)
 
     def ask(self, expression: str) -> Any:
-        """The value of a JavaScript expression; None where it has none yet."""
+        """Return the value of a JavaScript expression; None while it has none."""
         found = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         return found["result"].get("value")
 
     def ask_frame(self, expression: str) -> Any:
-        """The value of an expression in the page's sandboxed frame, which is a target of its own."""
+        """Return the value of an expression in the page's sandboxed frame, which is a target of its own."""
         session, self._session = self._session, None
         targets = self._call("Target.getTargets")["targetInfos"]
         (frame,) = (target["targetId"] for target in targets if target["type"] == "iframe")
@@ -109,11 +110,11 @@ class Page:
         return value
 
     def picture(self, file: Path) -> None:
-        """What the window shows, as PNG."""
+        """Return a PNG of the window."""
         file.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"]))
 
     def close(self) -> None:
-        """The whole browser, which then leaves its folder alone."""
+        """Close the whole browser, which then leaves its folder alone."""
         self._session = None
         self._call("Browser.close")
 
@@ -129,7 +130,7 @@ class Page:
                 return dict(told["result"])
 
     def _next(self) -> dict[str, Any]:
-        """The next message, events among them."""
+        """Return the next message, which may be an event."""
         text = bytearray()
         while (byte := self._read.read(1)) != b"\0":
             assert byte, "the browser has ended"

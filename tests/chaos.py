@@ -35,7 +35,8 @@ from tests.sweep.differences import Comparison, Sweep, compare
 from tests.sweep.disturbed import Command, no_small_disk, send, session, small_disk, tail
 from tests.sweep.postgres import Postgres, binaries
 
-METHODS = {  # what is searched for each, beside the learning rate; None: nothing is searched
+# The key that is searched for each method beside the learning rate; None: no search
+METHODS = {
     "scaffold": {"algorithm.global_lr": None},
     "pgfed": {"algorithm.mu": None},
     "apple": {"algorithm.dr_lr": None, "algorithm.mu": None},
@@ -45,25 +46,25 @@ METHODS = {  # what is searched for each, beside the learning rate; None: nothin
 }
 TRIAL = "dataset=digits partition.clients=6 model.hidden=[16] train.rounds=40 train.epochs=1"
 WORDS = ["-m", "sweep=chaos.yaml", "checkpoint.every=0.2", "workers.heartbeat=1", "tracking.every=0.5"]
-LEASE = 5.0  # seconds after which a silent worker is taken for dead: five heartbeats
-SHOWN = 20  # differences of a campaign
-EVENTS = 14  # of a campaign at most, so that the sweep comes further between them
+LEASE = 5.0  # seconds after which a silent worker's lease expires: five heartbeats
+SHOWN = 20  # differences of a campaign that are printed at most
+EVENTS = 14  # events of a campaign at most, so that the sweep makes progress between them
 
-# What has to hold, in seconds on a machine on which an undisturbed sweep takes IDLE; on a slower one times this ratio
+# Limits in seconds on a machine on which an undisturbed sweep takes IDLE; on a slower one they grow in proportion
 IDLE = 60.0
 ENDING = 20.0  # until a command has ended after SIGTERM or SIGINT: a round, a checkpoint, MLflow
-FULL = 12.0  # until it has ended after its disk was full
-ORPHANED = 4.0  # for which its workers may outlive it: two heartbeats, and a moment
+FULL = 12.0  # until a command has ended after its disk was full
+ORPHANED = 4.0  # for which workers may outlive their command: two heartbeats and a moment
 TAKEOVER = 60.0  # how long a stopped command waits for the other machine to take its trial over
 CAMPAIGN = 600.0  # for a whole sweep with its events
 
 
 class Setup(NamedTuple):
-    """One way in which the sweep is run."""
+    """One configuration in which the sweep is run."""
 
     workers: int
     postgres: bool = False
-    machines: int = 1  # commands at once, each in a folder of its own
+    machines: int = 1  # commands at once, each in its own folder
 
 
 SETUPS = {
@@ -76,7 +77,7 @@ SETUPS = {
 
 
 class Abandoned(Exception):  # noqa: N818 (the campaign's end)
-    """A campaign comes to no end, so that nothing can be compared."""
+    """A campaign does not come to an end, so that nothing can be compared."""
 
 
 class Campaign:
@@ -89,11 +90,13 @@ class Campaign:
         self.left, self.struck = events, Counter[str]()
         self.differences: list[str] = []
         self.server: Postgres | None = None
-        self.deaths: list[set[tuple[str, int]]] = []  # what was under way when a worker was killed
+        self.deaths: list[set[tuple[str, int]]] = []  # for each worker that was killed, the trials that were running
         self.begun = time.monotonic()
 
     def run(self) -> Comparison | None:
-        """Return the comparison with the undisturbed sweep, None where the sweep comes to no end."""
+        """Run the campaign. Return the comparison with the undisturbed sweep; None where the sweep does not come to an
+        end.
+        """
         with ExitStack() as stack:
             words, tracking = self._prepare(stack)
             folders = [self.folder / f"machine{k}" for k in range(self.setup.machines)]
@@ -117,7 +120,7 @@ class Campaign:
         return comparison
 
     def _prepare(self, stack: ExitStack) -> tuple[list[str], str]:
-        """Start a server where one is needed; return the words of the command and MLflow's store."""
+        """Start a server where one is needed. Return the words of the command and the URI of MLflow's store."""
         words = [*WORDS, f"workers.count={self.setup.workers}"]
         if not self.setup.postgres:
             return words, ""
@@ -128,7 +131,7 @@ class Campaign:
         return [*words, f"workers.storage={optuna}", f"tracking.uri={mlflow}"], mlflow
 
     def _disturb(self) -> None:
-        """Let events happen, and give each command again that they have ended, until all end with exit code 0."""
+        """Let events happen, and give each command again that has ended, until all end with exit code 0."""
         self._plan_next()
         while any(command.code != 0 for command in self.commands):
             for command in self.commands:
@@ -137,7 +140,8 @@ class Campaign:
                     command.begin()
             running = [command for command in self.commands if command.code is None]
             if self.left and running and time.monotonic() >= self.next and (self.early or running[0].training):
-                if not self.early:  # the time counts from when it trains
+                # The time counts from the beginning of training
+                if not self.early:
                     self.early, self.next = True, time.monotonic() + self.pause
                 elif self._strike(self.draw.choice(running)):
                     self.left -= 1
@@ -152,13 +156,15 @@ class Campaign:
         self._look_for_orphans()
 
     def _plan_next(self) -> None:
-        """Draw when the next event happens: a quarter while the command may still start, the others while it trains."""
+        """Draw the time of the next event: a quarter of them while the command may still be starting, the others while
+        it trains.
+        """
         self.early = self.draw.random() < 0.25
         self.pause = self.draw.uniform(0, 0.15) * self.chaos.duration
         self.next = time.monotonic() + (self.pause if self.early else 0)
 
     def _strike(self, command: Command) -> bool:
-        """Draw an event and let it happen. False where it cannot happen now."""
+        """Draw an event and let it happen. Return False where it cannot happen now."""
         kinds = ["kill -9", "SIGTERM", "SIGINT", "SIGSTOP"] * 2
         kinds += ["restart"] * 2 if self.server else ["full disk"] * 2 if self.chaos.fills else []
         kind = self.draw.choice(kinds)
@@ -185,9 +191,10 @@ class Campaign:
         code = {"kill -9": -signal.SIGKILL, "SIGTERM": 143, "SIGINT": 130}[kind]
         if target != "worker":
             command.allowed.add(code)
-        elif kind != "kill -9":  # a worker that is killed is replaced; when all were ended by signals, the command ends
+        # A worker that is killed is replaced; when all were ended by other signals, the command ends
+        elif kind != "kill -9":
             command.allowed |= {130, 143}
-        # before the first line and after the last one Python itself ends, and the program cannot say how
+        # Before the first line and after the last one a signal ends Python itself, which the program cannot handle
         if not started or command.printed:
             command.allowed.add(-number)
         send(pids, number)
@@ -195,8 +202,8 @@ class Campaign:
             self._differs(f"{kind} of {target}: no end within {limit:.0f} s; stderr: {command.abort()}")
 
     def _may_die(self, command: Command) -> bool:
-        """Whether a worker may be killed: never three times at one trial without a round in between, since that is a
-        trial which fails.
+        """Return whether a worker may be killed: never three times at one trial without a round in between, since such
+        a trial fails.
         """
         now = set(command.progress.items())
         if not now or (len(self.deaths) > 1 and now & self.deaths[-2]):
@@ -205,7 +212,9 @@ class Campaign:
         return True
 
     def _stop(self, command: Command, pids: list[int]) -> None:
-        """Let processes sleep for longer than their lease, with two machines often until the other has their trial."""
+        """Suspend processes for longer than their lease; with two machines often until the other has taken their trial
+        over.
+        """
         begun = time.monotonic()
         others = [other for other in self.commands if other is not command and other.code is None]
         under_way = set(command.progress).difference(*(other.progress for other in others))
@@ -213,7 +222,7 @@ class Campaign:
         pause = LEASE + self.draw.uniform(1, 4)
         send(pids, signal.SIGSTOP)
         time.sleep(pause)
-        # a trial is taken over when nothing else is left to claim
+        # A trial is taken over only when nothing else is left to claim
         while long and any(other.code is None and not under_way & set(other.progress) for other in others):
             if time.monotonic() > begun + TAKEOVER * self.chaos.slow:
                 break
@@ -227,14 +236,15 @@ class Campaign:
         assert self.server is not None
         for command in self.commands:
             self.log(f"restart of the server: {self._where(command)}")
-            if not command.training:  # whether it can be used is found out at the start
+            # At the start the command checks whether the disk can be used
+            if not command.training:
                 command.allowed.add(2)
         with self.server.away():
             time.sleep(self.draw.uniform(0, 6))
         return True
 
     def _fill(self, command: Command) -> bool:
-        """Fill the disk of a command that trains, look how it ends, and make room again."""
+        """Fill the disk of a command that trains, check how the command ends, and make room again."""
         if not command.training:
             return False
         self.log(f"full disk: {self._where(command)}")
@@ -257,11 +267,12 @@ class Campaign:
         return True
 
     def _ended(self, command: Command) -> None:
-        """Look at how a command has ended."""
+        """Check how a command has ended."""
         command.close()
         code = command.code
         if code not in command.allowed and not command.aborted:
-            command.strange += code not in (-signal.SIGTERM, -signal.SIGINT)  # wrong, and yet by an event
+            # An unexpected exit code, although an event caused it
+            command.strange += code not in (-signal.SIGTERM, -signal.SIGINT)
             self._differs(f"the command ended with exit code {code}; stderr ends with {tail(command.said)}")
         elif "Traceback" in command.said and not command.aborted and not {-signal.SIGINT, -signal.SIGTERM} & {code}:
             self._differs(f"a traceback, with exit code {code}: {tail(command.said)}")
@@ -269,7 +280,7 @@ class Campaign:
             raise Abandoned("the command has ended three times for no reason")
 
     def _look_for_orphans(self) -> None:
-        """Workers have to end soon after their command."""
+        """Check that workers end soon after their command."""
         for command in self.commands:
             for leader, ended in list(command.earlier):
                 if time.monotonic() > ended + ORPHANED * self.chaos.slow:
@@ -292,7 +303,7 @@ class Campaign:
 
 
 def new_command(folder: Path, words: Sequence[str], chaos: "Chaos") -> Command:
-    """The sweep's command in a new folder."""
+    """Return the sweep's command in a new folder."""
     folder.mkdir(parents=True)
     space = {name: axes for name, axes in METHODS.items() if name in chaos.methods}
     content = {
@@ -307,7 +318,7 @@ def new_command(folder: Path, words: Sequence[str], chaos: "Chaos") -> Command:
 
 
 class Chaos:
-    """Campaigns, two at once, until so many events have happened."""
+    """Campaigns, two at once, until a number of events has happened."""
 
     def __init__(self, folder: Path, kills: int, seed: int, setups: Sequence[str], methods: Sequence[str]) -> None:
         self.folder, self.kills, self.seed, self.setups, self.methods = folder, kills, seed, setups, methods
@@ -331,7 +342,8 @@ class Chaos:
         with ThreadPoolExecutor(2) as pool:
             working = [pool.submit(self._work) for _ in range(2)]
             try:
-                wait(working)  # not Thread.join, which takes a thread for ended when it is interrupted
+                # Thread.join would count a thread as ended when it is interrupted
+                wait(working)
             except KeyboardInterrupt:
                 print("Ending the campaigns; what they have shown follows.", flush=True)
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -353,7 +365,7 @@ class Chaos:
         print(f"An undisturbed sweep takes {self.duration:.0f} s.", flush=True)
 
     def report(self, folder: Path) -> str:
-        """Return the page that `pflsweep report runs` writes on the records in folder/runs."""
+        """Return the page that `pflsweep report runs` writes for the records in folder/runs."""
         with tempfile.TemporaryDirectory() as out:
             self.quiet.run(folder, "report", "runs", "--out", out, "--baseline", self.methods[0])
             return (Path(out) / "runs.md").read_text()
@@ -404,8 +416,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", choices=SETUPS, help="one configuration alone")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="a new folder for what the sweeps leave")
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # processes, server and mounts are removed, as by Ctrl-C
-    # a shell lets what runs in its background ignore SIGINT, and so would the commands that are begun here
+    # SIGTERM cleans up processes, server and mounts like Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Background jobs of a shell ignore SIGINT, and the commands that are started here would inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with ExitStack() as stack:
         folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -1,10 +1,9 @@
-"""For all tests."""
+"""Settings and fixtures of all tests."""
 
 import os
 import subprocess
 import zlib
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,8 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-ALWAYS = ("tests/test_chaos.py", "tests/test_browser.py")  # whatever share is run
+# Tests that are run whatever the share is
+ALWAYS = ("tests/test_chaos.py", "tests/test_browser.py")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,12 +22,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the share of the tests that falls to this commit, so that CI is short and every test runs within a few."""
+    """Keep the share of the tests that is due for this commit, so that CI is short and every test runs within a few
+    commits.
+    """
     share = config.getoption("--share")
     if share == 1:
         return
     asked = subprocess.run(["git", "rev-parse", "HEAD"], cwd=config.rootpath, capture_output=True, text=True)
-    turn = int(asked.stdout.strip() or "0", 16) % share  # a copy without history has the first share
+    # A copy without git history runs the first share
+    turn = int(asked.stdout.strip() or "0", 16) % share
     kept = [
         item for item in items if item.nodeid.startswith(ALWAYS) or zlib.crc32(item.nodeid.encode()) % share == turn
     ]
@@ -37,21 +40,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a working directory of the test's own: what a command leaves, it leaves there."""
+    """Run each test in its own working directory, so that a command leaves its files there."""
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is given to the compiler runs operation by operation, as it was traced: to make it fast takes seconds."""
-    import torch
-
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-
-
-@pytest.fixture
 def real_data() -> Callable[[str], Path]:
-    """Asks for real data: the data folder that holds `folder`, or a skip; with PFLSWEEP_REQUIRE_DATA=1 a failure."""
+    """Return the data folder that holds `folder`. Skip the test without it; with PFLSWEEP_REQUIRE_DATA=1 fail."""
 
     def ask(folder: str) -> Path:
         root = os.environ.get("PFLSWEEP_DATA")

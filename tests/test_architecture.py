@@ -1,4 +1,4 @@
-"""Each package imports only from those above it in one list, and the heavy libraries stay where they belong."""
+"""Each package imports only from packages above it in one list, and heavy libraries are imported only where allowed."""
 
 import ast
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 import pflsweep
 
 ROOT = Path(pflsweep.__file__).parent
-# docs/design.md says what each of them is
+# docs/design.md describes each of them
 PACKAGES = (
     "util",
     "config",
@@ -24,7 +24,8 @@ PACKAGES = (
     "studies",
     "conformance",
     "records",
-    "report",  # needs records alone, so that tracking can log the same pictures
+    # It needs records alone, so that tracking can log the same pictures
+    "report",
     "tracking",
     "trial",
     "sweep",
@@ -35,7 +36,8 @@ ONLY_IN = {"mlflow": "tracking", "optuna": "sweep"}
 NEVER_IN = {
     "util": ("torch", "hydra", "omegaconf"),
     "config": ("torch",),
-    "models": ("torchvision",),  # ops/torchvision_compat.py has it, late, so that a model of our own does not load it
+    # Imported late, in ops/torchvision_compat.py, so that a model of our own does not load it
+    "models": ("torchvision",),
     "report": ("torch",),
     "conformance": ("mlflow", "optuna", "pytest"),
 }
@@ -55,7 +57,7 @@ NAMES = [name for name in SOURCES if name and SOURCES[name].strip()]
 
 
 def imported(source: str) -> set[str]:
-    """Return the full names of all that a text imports, wherever it does: `from a import b` gives a.b."""
+    """Return the full names of all that a text imports, anywhere in it: `from a import b` gives a.b."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -67,7 +69,7 @@ def imported(source: str) -> set[str]:
 
 
 def packages(source: str) -> set[str]:
-    """Return the packages of pflsweep that a text imports from. __version__ is everybody's."""
+    """Return the packages of pflsweep that a text imports from. __version__ may be imported everywhere."""
     names = imported(source) - {"pflsweep.__version__"}
     return {name.split(".")[1] for name in names if name.startswith("pflsweep.")}
 
@@ -105,7 +107,7 @@ def test_libraries_stay_where_they_belong(name: str) -> None:
 
 
 def private_of_optuna(source: str) -> list[str]:
-    """Return the attributes and imports with a leading underscore of what comes from Optuna, by the names it has."""
+    """Return the attributes and imports from Optuna with a leading underscore, by their names."""
     names = {"_trial_id", "_study_id", "_storage", "_CachedStorage", "_cached_frozen_trial", "_fixed_params"}
     used = {node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)}
     parts = {part for name in imported(source) if name.startswith("optuna.") for part in name.split(".")}
@@ -115,6 +117,20 @@ def private_of_optuna(source: str) -> list[str]:
 @pytest.mark.parametrize("name", [name for name in NAMES if "optuna" in libraries(SOURCES[name])])
 def test_optuna_is_used_by_its_public_names(name: str) -> None:
     assert private_of_optuna(SOURCES[name]) == []
+
+
+def private_of_hydra(source: str) -> list[str]:
+    """Return the private modules and attributes of Hydra, OmegaConf, argparse and joblib that a text uses."""
+    attributes = {node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)}
+    libraries = ("hydra.", "omegaconf.", "argparse.", "joblib.")
+    used = {name for name in imported(source) if name.startswith(libraries) and "._" in name}
+    of_argparse = {"_actions", "_option_string_actions", "_SubParsersAction"}
+    return sorted(used | (attributes & of_argparse) | {name for name in imported(source) if "joblib.externals" in name})
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "config.hydra_private"])
+def test_private_names_of_hydra_are_in_one_file(name: str) -> None:
+    assert private_of_hydra(SOURCES[name]) == []
 
 
 @pytest.mark.slow
@@ -142,6 +158,12 @@ def test_these_tests_can_fail() -> None:
         "_CachedStorage",
         "_trial_id",
     ]
+    assert private_of_hydra("from hydra._internal.utils import a\nx._actions\nimport joblib.externals.loky") == [
+        "_actions",
+        "hydra._internal.utils.a",
+        "joblib.externals.loky",
+    ]
+    assert private_of_hydra(SOURCES["config.hydra_private"])
     assert packages("from pflsweep.engine.cohort import select") - METHODS_NEED == {"engine"}
     assert "mlflow" in libraries("def f():\n    import mlflow.entities as e")
     with pytest.raises(ValueError, match="not in tuple"):

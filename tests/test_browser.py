@@ -47,7 +47,7 @@ class Seen(NamedTuple):
     listed: str  # the address that `pflsweep ui` has printed
 
     def link(self, pattern: str) -> str:
-        """An address that the report's page has, on the server that is there."""
+        """Return an address in the report's page, moved to the server that is running."""
         text = (self.folder / "reports/own/table/README.md").read_text()
         found = re.search(rf"\[`?{pattern}`?\]\((http://127\.0\.0\.1:5000)(/#/\S+)\)", text)
         assert found, text
@@ -56,10 +56,11 @@ class Seen(NamedTuple):
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory, empty: Path) -> Iterator[Seen]:  # noqa: F811
-    """A sweep with a search, run and reported as a user would; a browser, and `pflsweep ui`."""
+    """Run and report a sweep with a search as a user would, and open a browser on `pflsweep ui`."""
     program()
     folder = tmp_path_factory.mktemp("seen")
-    shutil.copy(empty, folder / "mlflow.db")  # to make one takes seconds
+    # Creating a store takes seconds
+    shutil.copy(empty, folder / "mlflow.db")
     for name, content in (("sweeps/own/table.yaml", SWEEP), ("reports/layouts/own/table.yaml", LAYOUT)):
         (folder / name).parent.mkdir(parents=True)
         (folder / name).write_text(content)
@@ -68,7 +69,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory, empty: Path) -> Iterator[Seen
         for name in ("PFLSWEEP_SWEEP", "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
             here.delenv(name, raising=False)
         for words in (["-m", "sweep=own/table"], ["report", "own/table"]):
-            assert main(words) == 0  # in this process: another one would take seconds to import what is here already
+            # In this process, since another one would take seconds for its imports
+            assert main(words) == 0
         with _ui(folder) as (server, listed), browser(folder / "profile") as page:
             _reach(server)
             yield Seen(folder, page, server, listed)
@@ -76,7 +78,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory, empty: Path) -> Iterator[Seen
 
 @contextmanager
 def _ui(folder: Path) -> Iterator[tuple[str, str]]:
-    """The address of a server that may not be up yet, and the one that it prints."""
+    """Return the address of a server that may not be up yet, and the one that it prints."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     code = "import sys; from pflsweep.commands.main import main; sys.exit(main())"
@@ -173,7 +175,7 @@ def test_the_sweeps_run_has_its_pictures(seen: Seen) -> None:
 
 
 def test_a_trials_run_has_its_curves(seen: Seen) -> None:
-    """Of four rounds: a chart of FedAvg's first metrics, those of its global model, has as many points."""
+    """For four rounds, the chart of each metric has four points."""
     (ledger,) = (seen.folder / "runs/sweeps").glob("*.json")
     group = next(group for group in json.loads(ledger.read_text())["groups"] if group["method"] == "fedavg")
     address, _, end = seen.link(group["trials"]["0"]).partition("?")

@@ -1,4 +1,4 @@
-"""The chaos test with few events on a small sweep, and that it sees differences."""
+"""The chaos test with few events on a small sweep, and that it detects differences."""
 
 from pathlib import Path
 

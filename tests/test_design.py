@@ -1,4 +1,4 @@
-"""docs/design.md and docs/glossary.md are true: the method that is shown runs, and names stand where pages say."""
+"""docs/design.md and docs/glossary.md are true: the method in the example runs, and names exist where pages say."""
 
 import ast
 import doctest
@@ -6,20 +6,24 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from pflsweep.methods import protocol
-from tools import round_picture
+from tools import round_picture, sweep_picture
 
 ROOT = Path(__file__).parents[1]
 DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 PLACES = re.findall(r"^\| ([^|]+?) \|.*\| `([\w/]+\.py)` `([\w.]+)` \|$", GLOSSARY, flags=re.MULTILINE)
-# What a config and its parts are; a file is on a config's way where a function is given or returns one of these.
+# What a config and its parts are; a file is on a config's way where a function is given or returns one of these, until
+# the first round. Functions are counted until the simulation is made: those that are given the config, as Hydra
+# composed it or checked, or a group of it.
 FOLLOW = """
 import sys
 from pathlib import Path
+from omegaconf import DictConfig
 import pflsweep
 from pflsweep.commands import main
 from pflsweep.config.compose import Config
@@ -28,6 +32,7 @@ from pflsweep.config.options import Keys
 from pflsweep.engine.simulation import Simulation
 
 ROOT, KINDS, found, ended = Path(pflsweep.__file__).parent, (Config, Node, Keys), set(), []
+functions, made = set(), []
 
 def follow(frame, event, value):
     code = frame.f_code
@@ -39,9 +44,15 @@ def follow(frame, event, value):
         given = [frame.f_locals.get(name) for name in code.co_varnames[:count]] if event == "call" else [value]
         if any(isinstance(each, KINDS) for each in given):
             found.add(Path(code.co_filename).relative_to(ROOT).as_posix())
+        if event == "call" and not made and any(isinstance(each, (DictConfig, Config, Keys)) for each in given):
+            functions.add((code.co_filename, code.co_qualname))
+            if code is Simulation.__init__.__code__:
+                made.append(True)
 
 sys.setprofile(follow)
 assert main.main(sys.argv[1:]) == 0 and ended
+assert made
+print("functions:", len(functions))
 print("files:", *sorted(found))
 """
 
@@ -59,13 +70,15 @@ def test_the_protocols_example_runs() -> None:
 
 def test_the_page_shows_the_example() -> None:
     (shown,) = re.findall(r"^```python\n(.*?)^```", DESIGN, flags=re.MULTILINE | re.DOTALL)
-    # a page has blank lines between classes, where a docstring's prompts have none
+    # A page has blank lines between classes, a docstring's prompts have none
     assert list(filter(None, shown.splitlines())) == list(filter(None, source().splitlines()))
 
 
-def test_the_picture_is_current() -> None:
-    current = round_picture.PICTURE.read_text(encoding="utf-8") == round_picture.picture()
-    assert current, "`python -m tools.round_picture` draws the picture anew"
+@pytest.mark.parametrize("tool", [round_picture, sweep_picture], ids=["round", "sweep"])
+def test_the_pictures_are_current(tool: ModuleType) -> None:
+    assert f"]({tool.PICTURE.name})" in DESIGN
+    current = tool.PICTURE.read_text(encoding="utf-8") == tool.picture()
+    assert current, f"`python -m {tool.__name__}` draws the picture anew"
 
 
 @pytest.mark.parametrize(("word", "file", "name"), PLACES, ids=[word for word, _, _ in PLACES])
@@ -92,7 +105,8 @@ def test_a_config_passes_the_files_that_the_page_lists(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FOLLOW, "algorithm=fedavg", "train.rounds=1", "tracking=none"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    # the command's own file makes the config and hands it on
+    # The command's own file composes the config and passes it on
     passed = {"commands/main.py", *done.stdout.rpartition("files: ")[2].split()}
     assert sorted(listed) == sorted(passed)
     assert len(passed) <= 12
+    assert int(re.search(r"^functions: (\d+)$", done.stdout, flags=re.MULTILINE)[1]) <= 30  # type: ignore[index]

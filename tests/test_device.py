@@ -1,4 +1,4 @@
-"""What a GPU is given, on a device that every machine has: all tensors lie together, and the numbers are the CPU's."""
+"""What reaches a GPU, tested by a device that every machine has: all tensors are on it, and numbers equal the CPU's."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -46,8 +46,10 @@ def test_tensors_of_two_devices_do_not_meet(device: str) -> None:
         there.index_select(0, torch.tensor([1]))
     with pytest.raises((TypeError, RuntimeError), match="numpy"):
         there.numpy()
-    assert (there + torch.tensor(1.0)).tolist() == [2, 2]  # a number may
-    assert there[torch.tensor([1])].tolist() == [1]  # and so may an index
+    # A number may be combined with tensors of any device
+    assert (there + torch.tensor(1.0)).tolist() == [2, 2]
+    # And so may an index
+    assert there[torch.tensor([1])].tolist() == [1]
     assert (there.cpu() + here).tolist() == [2, 2]
 
 
@@ -69,7 +71,8 @@ def test_stacked_trials_train_there_as_on_the_cpu(name: str) -> None:
         return case(name).simulation(chunk=CLIENTS, **how)
 
     def stacked(sim: Simulation, seat: Seat) -> dict[str, torch.Tensor]:
-        with another_device():  # a thread has its own
+        # Each thread has its own device
+        with another_device():
             seat.take(sim)
             return on_cpu(models(advance(sim, 2)))
 
@@ -103,14 +106,14 @@ IMAGES = {
 
 
 def here(words: str, runs: str = "here", stop: bool = False) -> Result:
-    """stop: by Ctrl-C in the second round."""
+    """Run a trial on the CPU. stop: by Ctrl-C in the second round."""
     ear = Ear(2 if stop else 0, lambda: signal.raise_signal(signal.SIGINT))
     return run_trial(compose([*words.split(), f"paths.runs={runs}"]), lambda config, record: ear)
 
 
 @pytest.fixture
 def there(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """The same on the other device."""
+    """Run the same trial on the other device."""
 
     def run(words: str, runs: str = "there", stop: bool = False) -> Result:
         with monkeypatch.context() as patched, another_device() as device:
@@ -129,7 +132,7 @@ def test_a_trial_there_is_that_on_the_cpu(name: str, there: Callable[..., Result
 
 @pytest.mark.parametrize("name", IMAGES)
 def test_a_trial_on_images_is_nearly(name: str, there: Callable[..., Result], real_data: Callable) -> None:
-    """A CPU has a convolution of its own."""
+    """Numbers are nearly equal, since a CPU has its own algorithms for convolution."""
     real_data("MNIST")
     columns = ["global_loss", "personal_loss", "images"]
     ours, cpu = (run(IMAGES[name]).rounds[columns] for run in (there, here))
@@ -139,7 +142,7 @@ def test_a_trial_on_images_is_nearly(name: str, there: Callable[..., Result], re
 @pytest.mark.parametrize("name", ["a plug-in", "kept states", "models", "trajectory"])
 @pytest.mark.parametrize("first", ["there", "here"])
 def test_a_trial_goes_on_elsewhere(name: str, first: str, there: Callable[..., Result]) -> None:
-    """A checkpoint of a machine with a GPU is continued on one without, and the other way round."""
+    """A trial is continued on a machine without a GPU from the checkpoint of one with a GPU, and the reverse."""
     words = TRIALS[name].replace("train.rounds=2", "train.rounds=4") + " checkpoint.every=0"
     before, after = (there, here) if first == "there" else (here, there)
     with pytest.raises(Stopped, match="after round 2 of 4"):

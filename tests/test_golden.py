@@ -46,7 +46,8 @@ def options(*groups: str) -> dict[str, Path]:
 
 MODELS = list(options("model"))
 DATASETS = ["dataset=digits", "dataset=synthetic"]
-NEEDING = ("partition=domain", "partition=latent", "partition=from_file")  # files, or training
+# Options that need files or training
+NEEDING = ("partition=domain", "partition=latent", "partition=from_file")
 PARTITIONS = [option for option in options("partition") if option not in NEEDING]
 
 
@@ -57,12 +58,12 @@ def classes(name: str) -> list[type]:
 
 
 def version(name: str) -> str:
-    """The method's, and those of its plug-ins: 1, or 1+2."""
+    """Return the version of a method and of its plug-ins, such as 1 or 1+2."""
     return "+".join(str(cls.version) for cls in classes(name))  # type: ignore[attr-defined]
 
 
 def trajectory(name: str) -> list[float]:
-    """A few numbers that everything of four rounds goes into: of the personal models, and of the global one."""
+    """Return a few numbers that depend on everything in four rounds: of the personal models and the global one."""
     sim = advance(case(name).simulation(), 4)
     personal = torch.stack(list(sim.personal_models()))
     common = sim.global_model()
@@ -75,7 +76,7 @@ def trajectory(name: str) -> list[float]:
 
 
 def given() -> dict[str, str]:
-    """Return hashes of what trajectories do not go through: a gradient of each model, rows of datasets, partitions."""
+    """Return hashes of what trajectories do not cover: a gradient of each model, rows of datasets, partitions."""
     found = {}
     for option in (*MODELS, "model=cnn_norm model.norm=batch"):
         words = {"model=fasttext": 1000, "model=char_lstm": 80}.get(option, 0)
@@ -103,7 +104,7 @@ def hashed(*content: Any) -> str:
 
 
 def present() -> dict[str, str]:
-    """Return the digests of the code that the command computes something with: of the engine, and of each option."""
+    """Return the digests of the code with which the command computes: of the engine, and of each option."""
     tried = {cls for name in ROWS for cls in classes(name)}
     files = options("algorithm", *PLUGS, "model", "dataset", "partition")
     paths = {option: path for option, file in files.items() if (path := read_option(file).get("_target_"))}
@@ -113,7 +114,7 @@ def present() -> dict[str, str]:
 
 
 def unrecorded(digests: dict[str, str], equivalent: dict[str, list[list[str]]]) -> list[str]:
-    """Return the components whose digest is in no class."""
+    """Return the components whose digest is in no class of equivalent digests."""
     known = {name: {digest for same in classes for digest in same} for name, classes in equivalent.items()}
     return [name for name, digest in digests.items() if digest not in known.get(name, ())]
 
@@ -174,7 +175,8 @@ def test_the_present_code_is_recorded() -> None:
 
 
 def main() -> int:
-    torch.set_num_threads(1)  # sums of several threads are other bits
+    # With several threads sums have other bits
+    torch.set_num_threads(1)
     kind = f"{processor.name()}, {torch.backends.cpu.get_cpu_capability()}"
     machine = f"{kind}, torch {torch.__version__}, numpy {np.__version__}"
     files = (FILE, BITS, ROOT / EQUIVALENT)

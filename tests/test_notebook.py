@@ -1,4 +1,4 @@
-"""pflsweep in Python: what a notebook calls, and the notebook in examples/."""
+"""pflsweep in Python: the functions that a notebook calls, and the notebook in examples/."""
 
 import io
 import json
@@ -148,7 +148,7 @@ def test_where_nothing_was_trained_there_is_nothing_to_load() -> None:
 
 @pytest.mark.slow
 def test_the_example_runs_and_shows_what_is_committed() -> None:
-    """Each cell shows the same kinds of things, and the same methods and settings, as in the committed file."""
+    """Each cell shows the same kinds of output, methods and settings as in the committed file."""
     committed = json.loads(EXAMPLE.read_text())
     made = executed(committed)
     for ours, theirs in zip(made["cells"], committed["cells"], strict=True):
@@ -169,6 +169,6 @@ def kinds(cell: dict[str, Any]) -> list[list[str]]:
 
 
 def words(cell: dict[str, Any]) -> set[str]:
-    """Return what is no number, and no path, in a cell's text."""
+    """Return the words in a cell's text that are no numbers or paths."""
     texts = ["".join(out.get("data", {}).get("text/plain", out.get("text", ""))) for out in cell.get("outputs", [])]
     return {word for text in texts for word in text.split() if word.isidentifier()}

@@ -1,4 +1,4 @@
-"""The examples of README and docs/adding_a_method.md, run as they are printed; and the links between the pages."""
+"""README's example and single examples in docs/ run as printed, and links between the pages resolve."""
 
 import re
 import subprocess
@@ -11,9 +11,12 @@ import pandas as pd
 import pytest
 import yaml
 
+from tests.test_tutorials import TUTORIALS
+from tests.test_tutorials import blocks as tutorial_blocks
+from tools import table_picture
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-GUIDE = (ROOT / "docs" / "adding_a_method.md").read_text()
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 
 
@@ -22,20 +25,15 @@ def blocks(text: str) -> list[str]:
     return re.findall(r"^```(?:python|yaml)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
-EXAMPLES = {"server_step": blocks(README), "slowmo": blocks(GUIDE)[:3]}  # a method's name -> method, option, space
+METHOD, OPTION, SPACE = blocks(README)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A user's folder with the files of all examples, but for the search spaces."""
+    """Return a user's folder with the example's files except its search space."""
     (tmp_path / "my_conf" / "algorithm").mkdir(parents=True)
-    for name, (method, option, _) in EXAMPLES.items():
-        (tmp_path / f"{name}.py").write_text(method)
-        (tmp_path / "my_conf" / "algorithm" / f"{name}.yaml").write_text(option)
-    partition, option = blocks(GUIDE)[3:]
-    (tmp_path / "my_conf" / "partition").mkdir()
-    (tmp_path / "halving.py").write_text(partition)
-    (tmp_path / "my_conf" / "partition" / "halving.yaml").write_text(option)
+    (tmp_path / "server_step.py").write_text(METHOD)
+    (tmp_path / "my_conf" / "algorithm" / "server_step.yaml").write_text(OPTION)
     return tmp_path
 
 
@@ -50,23 +48,21 @@ def pflsweep(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_the_examples_are_options_like_all_others(folder: Path) -> None:
-    algorithms = ["fedavg", *EXAMPLES]
-    chosen = f"algorithm={','.join(algorithms)}"
+def test_the_example_is_an_option_like_all_others(folder: Path) -> None:
+    chosen = "algorithm=fedavg,server_step"
     done = pflsweep(folder, "--config-dir", "my_conf", "-m", chosen, "train.rounds=3", "tracking=none")
     assert done.returncode == 0, done.stderr
     table = [line.split() for line in done.stdout.splitlines()]
-    rows = {line[0]: line for line in table if line and line[0] in algorithms}
-    assert set(rows) == set(algorithms)
+    rows = {line[0]: line for line in table if line and line[0] in ("fedavg", "server_step")}
+    assert len(rows) == 2
     assert {line[-1] for line in rows.values()} == {"110,420"}, "floats sent"
-    assert len({line[2] for line in rows.values()}) == 3, "each server rule changes the accuracy"
+    assert len({line[2] for line in rows.values()}) == 2, "the server's rule changes the accuracy"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("page", "name"), [(README, "server_step"), (GUIDE, "slowmo")], ids=["README", "docs"])
-def test_the_examples_pass_the_conformance_suite(folder: Path, page: str, name: str) -> None:
-    (command,) = re.findall(rf"^    pflsweep (check {name}\..*)$", page, flags=re.MULTILINE)
-    option = yaml.safe_load(EXAMPLES[name][1])
+def test_the_example_passes_the_conformance_suite(folder: Path) -> None:
+    (command,) = re.findall(r"^    pflsweep (check server_step\..*)$", README, flags=re.MULTILINE)
+    option = yaml.safe_load(OPTION)
     assert command.split() == ["check", option.pop("_target_"), *(f"{key}={value}" for key, value in option.items())]
     done = pflsweep(folder, *command.split())
     assert done.returncode == 0, done.stdout + done.stderr
@@ -74,33 +70,18 @@ def test_the_examples_pass_the_conformance_suite(folder: Path, page: str, name: 
 
 
 @pytest.mark.slow
-def test_the_examples_are_tuned_over_their_own_spaces(folder: Path) -> None:
-    chosen = f"algorithm={','.join(EXAMPLES)}"
-    command = ("--config-dir", "my_conf", "-m", chosen, "tune=grid", "plan=true", "tracking=none")
+def test_the_example_is_tuned_over_its_own_space(folder: Path) -> None:
+    command = ("--config-dir", "my_conf", "-m", "algorithm=server_step", "tune=grid", "plan=true", "tracking=none")
     refused = pflsweep(folder, *command)
     assert refused.returncode == 2
     assert "there is no search space for 'server_step'" in refused.stderr
     assert "sweeps/space/server_step.yaml" in refused.stderr
     (folder / "sweeps/space").mkdir(parents=True)
-    for name, page in (("server_step", README), ("slowmo", GUIDE)):
-        file = f"sweeps/space/{name}.yaml"
-        assert f"`{file}`" in page
-        (folder / file).write_text(EXAMPLES[name][2])
+    assert "`sweeps/space/server_step.yaml`" in README
+    (folder / "sweeps/space/server_step.yaml").write_text(SPACE)
     done = pflsweep(folder, *command)
     assert done.returncode == 0, done.stderr
     assert re.search(r"server_step +- +2 +3 ", done.stdout), "two points, and the winner's trial"
-    assert re.search(r"slowmo +- +4 +5 ", done.stdout), "four points, and the winner's trial"
-
-
-@pytest.mark.slow
-def test_the_partition_of_the_guide_is_an_option(folder: Path) -> None:
-    given = ("--config-dir", "my_conf", "partition=halving", "partition.seed=0", "train.rounds=1", "tracking=none")
-    done = pflsweep(folder, *given)
-    assert done.returncode == 0, done.stderr
-    assert "of 6 clients" in done.stderr
-    refused = pflsweep(folder, *given, "partition.test_fraction=2.0")
-    assert refused.returncode == 2
-    assert "partition.test_fraction is 2.0" in refused.stderr
 
 
 def test_the_example_of_given_inputs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,24 +106,33 @@ def test_the_example_of_a_searchs_scale_is_planned(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_name_what_exists(folder: Path, page: Path) -> None:
+def test_commands_name_what_exists(page: Path) -> None:
     """Every option and sweep that a page's commands choose exists."""
     groups = "algorithm|ala|attack|dataset|model|partition|setting|tracking|tune"
     chosen = re.findall(rf"(?<![\w.])({groups})=([\w/]+(?:,[\w/]+)*)", page.read_text())
     sweeps = re.findall(r"(?<![\w.])sweep=([\w/]+)", page.read_text())
     assert chosen or sweeps or "pflsweep -m " not in page.read_text()
+    own = {block.title for tutorial in TUTORIALS for block in tutorial_blocks(tutorial)}  # files that a reader writes
+    own.add("my_conf/algorithm/server_step.yaml")
     for group, options in chosen:
         for option in options.split(","):
-            own = folder / "my_conf" / group / f"{option}.yaml"
-            assert (ROOT / "conf" / group / f"{option}.yaml").exists() or own.exists(), f"{group}={option}"
+            shipped = (ROOT / "conf" / group / f"{option}.yaml").exists()
+            assert shipped or f"my_conf/{group}/{option}.yaml" in own, f"{group}={option}"
     for sweep in sweeps:
-        assert (ROOT / "sweeps" / f"{sweep}.yaml").exists(), sweep
+        assert (ROOT / "sweeps" / f"{sweep}.yaml").exists() or f"sweeps/{sweep}.yaml" in own, sweep
 
 
 def anchors(page: Path) -> set[str]:
     """Return the anchors that GitHub gives to a page's headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_site_has_every_page_of_docs() -> None:
+    """A page that is not in the navigation of mkdocs.yml is found by nobody."""
+    nav = (ROOT / "mkdocs.yml").read_text()
+    for page in PAGES:
+        assert f": {page.relative_to(ROOT).as_posix()}\n" in nav, page.name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -156,15 +146,13 @@ def test_relative_links_resolve(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
-def test_readme_is_short_and_leads_to_every_page_of_docs() -> None:
+def test_readme_is_short() -> None:
     assert len(README.split()) <= 900
-    for page in (ROOT / "docs").glob("*.md"):
-        assert f"(docs/{page.name})" in README, page.name
     assert not re.findall(r"^[A-Z_]{4,}$", README, flags=re.MULTILINE), "a placeholder"
 
 
 def test_the_table_that_is_shown_is_the_committed_one() -> None:
-    """The table in docs/reports.md has the values, ours and printed, of reports/fedpg/table1."""
+    """The table in docs/reports.md has the values, ours and printed ones, of reports/fedpg/table1."""
     table = pd.read_csv(ROOT / "reports" / "fedpg" / "table1" / "table.csv")
     table = table[table["dataset"] == "fmnist"].set_index(["method_label", "metric"])
     page = (ROOT / "docs" / "reports.md").read_text()
@@ -181,3 +169,20 @@ def test_the_table_that_is_shown_is_the_committed_one() -> None:
             assert float(printed) == made["printed"], (name, metric)
             value = np.nan if ours == "none" else float(ours)
             assert value == pytest.approx(made["value"], abs=6e-4, nan_ok=True), (name, metric)
+
+
+def test_the_picture_is_that_of_the_committed_table() -> None:
+    current = table_picture.PICTURE.read_text(encoding="utf-8") == table_picture.picture()
+    assert current, "`python -m tools.table_picture` draws the picture anew"
+    cells = table_picture.cells()
+    said = f"{cells['agrees'].astype(bool).sum()} of {len(cells)} cells agree with print"
+    assert said in " ".join(README.split())
+
+
+def test_every_method_stands_once_on_the_page_by_idea() -> None:
+    page = (ROOT / "docs" / "methods.md").read_text()
+    table = page.partition("\n| idea |")[2].partition("\n\n")[0].replace("(`algorithm=`)", "")
+    shipped = sorted(path.stem for path in (ROOT / "conf" / "algorithm").glob("*.yaml"))
+    assert sorted(re.findall(r"`(\w+)`", table)) == shipped
+    for name in ("methods", "config", "differences"):
+        assert f"{len(shipped)} " in (ROOT / "docs" / f"{name}.md").read_text(), name

@@ -1,4 +1,4 @@
-"""The main job on real MNIST: what a user would see, small enough for CI."""
+"""The main use on real MNIST, small enough for CI."""
 
 import pytest
 
@@ -20,7 +20,7 @@ SMALL = [
 
 @pytest.mark.real
 def test_personalisation_pays_on_mnist_of_two_classes_a_client(real_data, tmp_path, monkeypatch):
-    """FedALA's pathological setting, cut down: two classes a client are easy alone and hard for one model."""
+    """FedALA's pathological setting, reduced: two classes are easy for a client alone and hard for one common model."""
     real_data("MNIST")
     monkeypatch.chdir(tmp_path)
     last = {m: pflsweep.run([f"algorithm={m}", *SMALL]).personal_accuracy.last for m in ("local", "fedavg")}

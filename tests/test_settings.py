@@ -1,4 +1,4 @@
-"""`+setting=` puts a trial where a paper's table was made: every row of settings.csv is a few overrides away."""
+"""`+setting=` gives the setting of a paper's table: every row of settings.csv is a few overrides away from it."""
 
 from functools import cache
 from pathlib import Path
@@ -17,7 +17,7 @@ MODELS = {("fedpg", "cnn"): "cnn_pg"}
 
 
 def overrides(row: Any) -> list[str]:
-    """What is written on the command line for a row of the CSV file."""
+    """Return the command-line overrides for a row of the CSV file."""
     dataset = DATASETS.get(row.dataset, row.dataset)
     made: dict[str, Any] = {"+setting": row.paper, "dataset": dataset}
     if row.dataset == "tinyimagenet":
@@ -40,7 +40,8 @@ def _pgfed(row: Any, made: dict[str, Any]) -> None:
         made["+setting"] = "pgfed_office"
         return
     made["partition.clients"] = row.clients
-    if row.table == "7":  # of speed, the only one with batches of 128
+    # Table 7, on speed, is the only one with batches of 128
+    if row.table == "7":
         made["train.batch"] = row.batch_size.split()[0]
     if row.table == "5":
         made["+setting"] = "pgfed_organ"
@@ -100,7 +101,7 @@ def checked(chosen: tuple[str, ...]) -> Config:
 
 
 def number(printed: str) -> float | None:
-    """The number with which a text begins; None where there is none."""
+    """Return the number with which a text begins; None where there is none."""
     try:
         return float(printed.split()[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""The wheel: conf/, sweeps/ and Hydra's plug-in travel with it, and it works in any folder."""
+"""The wheel contains conf/, sweeps/ and Hydra's plug-in, and works in any folder."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the wheel holds."""
+    """Return a folder with the content of the wheel."""
     out = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""Each method's line in the conformance table: its mechanism pays, or the test fails."""
+"""Each method's line in the conformance table: its mechanism improves accuracy, or the test fails."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def test_works(name: str, works: Works) -> None:
 
 
 def test_the_same_code_twice_is_no_better() -> None:
-    """Switched off, a mechanism fails its test."""
+    """A mechanism that is switched off on both sides fails its test."""
     assert not holds(Works("nothing", off="", where="train.rounds=1 partition.clients=5").margins("fedavg"))
     assert not holds(np.array([0.02, -0.01, 0.0]))
     assert holds(np.array([0.02, 0.01, 0.03]))

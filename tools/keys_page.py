@@ -3,7 +3,6 @@
 python -m tools.keys_page
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from pflsweep.config.compose import compose, sweep_defaults
 from pflsweep.config.fields import Rule
 from pflsweep.config.keys import as_override
 from pflsweep.config.options import GROUPS, OF_A_SWEEP, Keys, rules, sweep_rules
+from pflsweep.report.markdown import table
 
 PAGE = Path(__file__).parents[1] / "docs" / "keys.md"
 INTRO = """# Keys
@@ -24,20 +24,23 @@ by `python -m tools.keys_page`; `pflsweep list keys` prints the same.
 
 def page() -> str:
     """Return the page as markdown: a table a group."""
-    lines = [INTRO.rstrip(), *_tables(GROUPS, rules(), compose([]).flat)]
-    lines += ["", "# Keys of a sweep", "", "With `-m` alone; trials do not know them."]
-    return "\n".join([*lines, *_tables(OF_A_SWEEP, sweep_rules(), sweep_defaults())]) + "\n"
+    of_a_sweep = "# Keys of a sweep\n\nWith `-m` alone; trials do not know them.\n"
+    of_trials = _sections(GROUPS, rules(), compose([]).flat)
+    return "\n".join([INTRO, *of_trials, of_a_sweep, *_sections(OF_A_SWEEP, sweep_rules(), sweep_defaults())])
 
 
-def _tables(groups: dict[str, type[Keys]], rules: dict[str, Rule], defaults: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines of a table for each group."""
+def _sections(groups: dict[str, type[Keys]], rules: dict[str, Rule], defaults: dict[str, Any]) -> list[str]:
+    """Return a heading and a table for each group."""
+    sections = []
     for group, keys in groups.items():
-        head = f"`{group}`" if group else "Without a group"
-        yield from ("", f"## {head}", "", (keys.__doc__ or "").partition("\n")[0], "")
-        yield from ("| key | default | meaning | allowed |", "|-|-|-|-|")
-        for key, rule in rules.items():
-            if key.rpartition(".")[0] == group:
-                yield f"| `{key}` | {as_override(defaults[key])} | {rule.meaning} | {rule} |"
+        rows = [
+            [f"`{key}`", as_override(defaults[key]), rule.meaning, str(rule)]
+            for key, rule in rules.items()
+            if key.rpartition(".")[0] == group
+        ]
+        head, about = f"`{group}`" if group else "Without a group", (keys.__doc__ or "").partition("\n")[0]
+        sections.append(f"## {head}\n\n{about}\n\n{table(['key', 'default', 'meaning', 'allowed'], rows, ':--')}")
+    return sections
 
 
 if __name__ == "__main__":

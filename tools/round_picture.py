@@ -18,13 +18,16 @@ WIRE = (
     "Only Down and Up cross the wire, and are counted. personal returns w [C, P], which is scored on each client's own "
     "test rows."
 )
-# A background of its own, since GitHub shows the picture on a white or on a black page.
-HEAD = f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"
+
+
+def head(height: int, title: str) -> str:
+    """Return the first lines of a picture. It has a background, since GitHub shows it on a white or on a black page."""
+    return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img"
   font-family="Helvetica, Arial, sans-serif" font-size="15" fill="{INK}">
-<title>One round: send, start, fit, finish, aggregate</title>
+<title>{escape(title)}</title>
 <defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="8" markerHeight="8" orient="auto">
 <path d="M0 0 10 5 0 10z" fill="{INK}"/></marker></defs>
-<rect x="1" y="1" width="{WIDTH - 2}" height="{HEIGHT - 2}" rx="10" fill="#ffffff" stroke="#d1d9e0"/>"""
+<rect x="1" y="1" width="{WIDTH - 2}" height="{height - 2}" rx="10" fill="#ffffff" stroke="#d1d9e0"/>"""
 
 
 def text(
@@ -69,7 +72,7 @@ def picture() -> str:
     top, middle, bottom = 105, 285, 445
     send, start, fit, finish, aggregate = 215, 405, 565, 725, 725
     parts = [
-        HEAD,
+        head(HEIGHT, "One round: send, start, fit, finish, aggregate"),
         *lane(15, 140, "Server", "one state for all"),
         *lane(180, 155, "A chunk of the cohort", "C clients at once"),
         *lane(360, 130, "Store and data", "a row for each of the N clients"),

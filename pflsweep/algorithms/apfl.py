@@ -1,4 +1,4 @@
-"""APFL: a client is served by a mixture of the global model and one that it trains inside that mixture."""
+"""APFL: a client predicts with a mixture of the global model and a private one, which is trained inside the mixture."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -31,23 +31,23 @@ class APFL(Method):
     """Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning. arXiv 2020.
     https://arxiv.org/abs/2003.13461 (Algorithm 1)
 
-    The global model is FedAvg's. alpha = 0 leaves it to serve everybody, alpha = 1 makes the private models Local's.
-    Where the paper is silent or we differ:
+    The global model is FedAvg's. With alpha = 0 all clients predict with it, with alpha = 1 the private models are
+    Local's. Where the paper is silent or we differ:
     - models are averaged with the run's weights (the paper: a plain mean);
     - both gradients are taken before either model moves, and the run's momentum and weight decay act on w and on v
       each (the authors' code takes v's gradient after w's step, and mixes logits instead of models);
-    - an adaptive alpha takes its one step of a round on the round's first batch, as in the authors' code, which
-      also adds 0.02 alpha to its gradient; here that is left out;
+    - an adaptive alpha takes one step a round, on the first batch, as in the authors' code; 0.02 alpha, which the code
+      adds to the gradient of alpha, is left out here;
     - v_i starts from the common initial model.
     """
 
     paper = "Deng et al., arXiv 2020"
     own_lr = True
     unsampled_model = "the newest global model mixed with the common initial model"
-    cost = "a step takes a second gradient, at the mixture, and makes that (3P); P + 1 a client are kept"
+    cost = "a step computes the mixture (3P) and a second gradient at it; a client keeps P + 1 numbers"
     dp_incompatible_reason = ""
 
-    alpha: float = hyper("weight of the private model in the mixture; adaptive: what it starts from", low=0, high=1)
+    alpha: float = hyper("weight of the private model in the mixture; adaptive: its initial value", low=0, high=1)
     adaptive: bool = hyper("whether each client learns its alpha, by one step a round")
 
     init = stock.global_server
@@ -55,10 +55,7 @@ class APFL(Method):
     fit = stock.local_epochs
     aggregate = stock.average
     global_model = stock.shared_model
-
-    @classmethod
-    def passes(cls, epochs: int, **values: Any) -> float:
-        return 2
+    passes = classmethod(stock.two_passes)
 
     def init_client(self, w: Tensor, setup: Setup) -> Client:
         return Client(w, w.new_tensor(self.alpha))
@@ -70,10 +67,11 @@ class APFL(Method):
 
     @per_client
     def step(self, given: Given, work: Work, batch: Batch) -> Work:
-        """w <- w - eta grad f(w) and v <- v - eta grad_v f(v-bar), where grad_v is alpha grad."""
+        """w <- w - eta grad f(w) and v <- v - eta alpha grad f(v-bar)"""
         lr, alpha = given.turn.lr, work.alpha
         g, g_mix = self.task.grad(work.w, batch), self.task.grad(mixture(alpha, work.v, work.w), batch)
-        if self.adaptive:  # alpha <- alpha - eta <v - w, grad f(v-bar)>, in [0, 1]
+        if self.adaptive:
+            # alpha <- alpha - eta <v - w, grad f(v-bar)>, in [0, 1]
             learnt = (alpha - lr * (work.v - work.w) @ g_mix).clamp(0, 1)
             alpha = torch.where(work.first, learnt, alpha)
         return Work(
@@ -91,6 +89,6 @@ class APFL(Method):
 
 
 def mixture(alpha: Tensor, v: Tensor, w: Tensor) -> Tensor:
-    """v-bar = alpha v + (1 - alpha) w, of one client or of all."""
+    """Return v-bar = alpha v + (1 - alpha) w, for one client or several."""
     alpha = alpha[..., None]
     return alpha * v + (1 - alpha) * w

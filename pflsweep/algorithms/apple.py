@@ -1,4 +1,4 @@
-"""APPLE: a client's model is its own weighted sum of everybody's core models, and the weights learn in every step."""
+"""APPLE: a client's model is a weighted sum of all clients' core models; it learns its weights in every step."""
 
 import math
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from pflsweep.util.errors import UserError
 
 
 class Server(NamedTuple):
-    cores: Tensor  # [V, P] every version of a core model that somebody holds; the first is the common initial model
-    held: Tensor  # [N, N] the version of w_j that client i holds, a row of cores; the diagonal: the newest ones
+    cores: Tensor  # [V, P] all versions of core models that a client holds; the first is the common initial model
+    held: Tensor  # [N, N] row of `cores` with the version of w_j that client i holds; diagonal: the newest versions
     p: Tensor  # [N, N] row i is DR vector p_i
     prior: Tensor  # [N, N] row i is p_i's initial value p_0
     keys: Tensor  # [N] draw keys of the clients that have uploaded
@@ -26,10 +26,10 @@ class Server(NamedTuple):
 
 class Down(NamedTuple):
     fresh: Vector  # [C, M, P] core models downloaded now
-    ids: Ids  # [C, M] whose they are
+    ids: Ids  # [C, M] their clients
     own: Kept  # [C, P] the client's own core model w_i
     stale: Kept  # [C, N-1-M, P] the others, as downloaded in earlier rounds
-    rest: Kept  # [C, N-1-M] whose they are
+    rest: Kept  # [C, N-1-M] their clients
     p: Kept  # [C, N] p_i, of the client itself, `rest` and `ids`, in this order
     prior: Kept  # [C, N] p_0 in this order
     pull: Scalars  # [C] lambda(r) mu
@@ -53,19 +53,20 @@ class Apple(Method):
 
     A client is evaluated with W_i = sum_j p_ij w_j of the core models that it held in its last turn. The server stores
     each version of a core model once. What the paper leaves open, or the authors' code does otherwise:
-    - all core models start as the common initial model, which everybody has: a core nobody trained yet is that one;
+    - all core models start as the common initial model, which all clients have;
     - p_i takes plain gradient steps at a rate that does not decay (code: momentum, and the decay of w's rate);
     - the regulariser has the factor 1/2 of the paper (code: without) and the cosine schedule (code: exponential);
-    - with M < N - 1 never downloaded cores come first, then a draw without repetition with chances proportional to
-      base^|p_ij|, base = max(threshold, preference r M / N), as the code has it but for its record of what was
-      downloaded, which it never writes; cores that nobody has trained come last, and are as the initial one;
+    - with M < N - 1, cores that the client never downloaded come first, then a draw without repetition with chances
+      proportional to base^|p_ij|, base = max(threshold, preference r M / N), as in the code (whose record of downloads
+      is never written); cores that were never trained come last;
     - prior = "own" (p_0 = e_i) is ours: with dr_lr = 0 it is Local.
     """
 
     paper = "Luo and Wu, IJCAI 2022"
     unsampled_model = "the common initial model"
-    cost = "a step reads N - 1 core models twice (2 (N - 1) P); a client holds N; the server every version in use"
-    dp_incompatible_reason = ""  # p_i moves along inner products of the same gradients with models known to the server
+    cost = "a step reads N - 1 core models twice (2 (N - 1) P); a client keeps N, the server all versions in use"
+    # p_i moves along inner products of private gradients with models that the server knows
+    dp_incompatible_reason = ""
 
     models: int = hyper("M: core models downloaded a round, at most those of all others", low=1)
     dr_lr: float = hyper("learning rate of the DR vector (eta_2)", low=0)
@@ -82,7 +83,7 @@ class Apple(Method):
 
     @property
     def resumable(self) -> bool:  # type: ignore[override]
-        """Only where L is not the number of rounds."""
+        """Return whether the trial can be continued by more rounds: not where L is the number of rounds."""
         return self.length is not None
 
     def init(self, w: Tensor, setup: Setup) -> Server:
@@ -98,11 +99,15 @@ class Apple(Method):
         return Server(w[None].clone(), nobody.repeat(n, 1), prior, prior, nobody, length)
 
     def _refuse_what_does_not_fit(self, w: Tensor, setup: Setup) -> None:
-        """At worst every client holds another version of each core, or the versions of all rounds are held."""
+        """Raise UserError where the versions of core models may exceed the device's memory.
+
+        In the worst case every client holds another version of each core, or the versions of all rounds are held.
+        """
         n, m = setup.clients, setup.cohort
-        all_alike = m == n and self.models >= n - 1  # everybody holds the same cores, those of the round before
+        # With all clients in each round and all cores downloaded, everybody holds the cores of the round before
+        all_alike = m == n and self.models >= n - 1
         versions = 2 * n + 1 if all_alike else min(n * n, m * setup.rounds) + 1
-        # twice: the old and the new round's; uploads; personal models; cores of one client at least
+        # Versions twice, of the old and the new round; uploads; personal models; at least one client's cores
         need = (2 * versions + m + n + n) * w.numel() * w.element_size()
         have = memory.total(w.device)
         if need > have:
@@ -120,7 +125,7 @@ class Apple(Method):
         has = torch.zeros_like(server.held[turn.ids]).scatter(1, torch.cat([own, ids], 1), 1)
         rest = has.argsort(stable=True, dim=1)[:, : has.shape[1] - 1 - ids.shape[1]]
         order = torch.cat([own, rest, ids], 1)
-        r = turn.round - 1  # from 0, of the federation
+        r = turn.round - 1  # the paper counts the federation's rounds from 0
         schedule = torch.where(r < server.length, (torch.cos(torch.pi * r / server.length) + 1) / 2, 0)  # lambda(r)
         return Down(
             fresh=server.cores[newest[ids]],
@@ -134,7 +139,7 @@ class Apple(Method):
         )
 
     def downloads(self, server: Server, turn: Turn) -> Tensor:
-        """Whose core models each client downloads: ids [C, M]."""
+        """Return ids [C, M] of the clients whose core models each client downloads."""
         n = len(server.held)
         m = min(self.models, n - 1)
         held, newest = server.held[turn.ids], server.held.diagonal()
@@ -142,10 +147,10 @@ class Apple(Method):
         u = torch.func.vmap(lambda key: random.uniform(key, ()))(chance.flatten()).view(chance.shape)
         base = max(self.threshold, self.preference * (turn.round - 1) * m / n)
         weight = server.p[turn.ids].abs().double() * math.log(base)
-        # the largest of log(weight) + Gumbel noise are a draw without repetition
+        # The largest values of log(weight) + Gumbel noise are a draw without repetition
         score = torch.where(held > 0, weight, 0) - (-u.double().log()).log()
         group = torch.where(newest > 0, torch.where(held > 0, 1, 2), 0)  # 2: never downloaded; 0: never trained
-        group = group.scatter(1, turn.ids[:, None], -1)  # its own does not travel
+        group = group.scatter(1, turn.ids[:, None], -1)  # -1: its own, which is not sent
         order = score.argsort(1, descending=True)
         order = order.gather(1, group.gather(1, order).sort(dim=1, descending=True, stable=True).indices)
         return order[:, :m]
@@ -156,7 +161,7 @@ class Apple(Method):
 
     @per_client
     def step(self, given: Given, work: Work, batch: Batch) -> Work:
-        """Both gradients are taken at the same W_i; the others' core models stay as they are."""
+        """Update w_i and p_i along gradients at the same W_i. The others' core models stay as they are."""
         down, p = given.down, work.p
         g = self.task.grad(self.mixed(down, work.w, p), batch)
         slope = torch.cat([(g @ work.w)[None], down.stale @ g, down.fresh @ g]) + down.pull * (p - down.prior)
@@ -164,7 +169,7 @@ class Apple(Method):
         return Work(w, opt, p - self.dr_lr * slope)
 
     def mixed(self, down: Down, w: Tensor, p: Tensor) -> Tensor:
-        """W_i = sum_j p_ij w_j of one client."""
+        """Return W_i = sum_j p_ij w_j of one client, [P]."""
         split = 1 + down.stale.shape[0]
         return p[0] * w + p[1:split] @ down.stale + p[split:] @ down.fresh
 
@@ -177,7 +182,7 @@ class Apple(Method):
         return self.mixed(given.down, work.w, work.p)
 
     def aggregate(self, server: Server, up: Up, turn: Turn) -> Server:
-        """The cohort's core models are the newest; a version that nobody holds any more is forgotten."""
+        """Store the cohort's core models as the newest versions, and drop versions that no client holds any more."""
         fresh, versions = self.downloads(server, turn), len(server.cores)
         held, p, keys = server.held.clone(), server.p.clone(), server.keys.clone()
         held[turn.ids[:, None], fresh] = server.held.diagonal()[fresh]

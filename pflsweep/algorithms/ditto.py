@@ -1,4 +1,4 @@
-"""Ditto: beside FedAvg's model each client trains one of its own, held near the model it received."""
+"""Ditto: beside FedAvg's model each client trains a personal model, which is held near the received one."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -25,18 +25,19 @@ class Ditto(Method):
 
     The global model is FedAvg's. With lam = 0 and the same epochs the personalised ones are Local's. Where the paper
     is silent or we differ:
-    - v_k, which the paper starts anywhere, starts from the common initial model;
-    - the paper's s steps on v_k are epochs over the batches that train the global model's copy, after it (the
-      authors' code alternates batch by batch; neither model sees the other's steps, so the order is no matter);
+    - v_k starts from the common initial model (the paper: anywhere);
+    - the paper's s steps on v_k are epochs over the batches that train the copy of the global model, after it (the
+      authors' code alternates batch by batch; neither model sees the other's steps, so the order does not matter);
     - models are averaged with the run's weights (the authors' code: a plain mean);
-    - with ALA in front, the copy of the global model starts from the mix; v_k and what it is held near do not mix.
+    - with ALA in front, the copy of the global model starts from the mix; v_k, and the model that it is held near, do
+      not.
     """
 
     paper = "Li et al., ICML 2021"
     supports_ala = True
     own_lr = True
     unsampled_model = "the newest global model"
-    cost = "its own epochs come on top, whose steps read the model received once more (P); P a client is kept"
+    cost = "additional own epochs, whose steps read the received model once more (P); a client keeps P"
     dp_incompatible_reason = ""
 
     lam: float = hyper("strength of the pull towards the global model (lambda)", low=0)
@@ -65,7 +66,7 @@ class Ditto(Method):
 
     @per_client
     def own_step(self, given: Given, work: Work, batch: Batch) -> Work:
-        """SGD on h_k(v; w^t) = F_k(v) + lambda/2 |v - w^t|^2"""
+        """SGD on h_k(v; w^t) = F_k(v) + lambda/2 |v - w^t|^2."""
         g = stock.pulled(self.task.grad(work.v, batch), self.lam, work.v, given.down.w)
         v, v_opt = self.opt.update(work.v, work.v_opt, g, given.turn.lr)
         return work._replace(v=v, v_opt=v_opt)

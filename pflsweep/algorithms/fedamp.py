@@ -1,4 +1,4 @@
-"""FedAMP: each client is sent a mix of all clients' models of its own, in which the models like its own weigh more."""
+"""FedAMP: each client receives its own mix of all clients' models, in which models similar to its own weigh more."""
 
 import logging
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from pflsweep.methods.task import Batch
 from pflsweep.ops.vmap import per_client
 
 log = logging.getLogger(__name__)
-_warned: WeakSet[Method] = WeakSet()  # methods, one a trial, that have said that their pull is cut
+_warned: WeakSet[Method] = WeakSet()  # methods, one a trial, that have warned that their pull is cut
 
 
 class Server(NamedTuple):
-    models: Tensor  # [N, P] w_j, what each client uploaded last; the common initial model before that
+    models: Tensor  # [N, P] w_j, each client's latest upload; the common initial model before that
     known: Tensor  # [N] whether it has uploaded yet
     xi: Tensor  # [N, N] row i holds the weights of the models in u_i
     alpha: Tensor  # [] alpha_k
@@ -36,15 +36,15 @@ class FedAMP(Method):
 
     lam = 0 is Local. sigma has to fit the squared distances between models: far below them every u_i is w_i. What
     the paper leaves open, and where public code differs:
-    - a client that is absent has a say with its last upload, one that never took part has none (the paper: all take
-      part in every round);
-    - so that no model has a negative weight in its own mix, alpha_k is the largest step up to `alpha` at which every
-      xi_ii >= 0. It is one for all clients, and the proximal term reads it too;
-    - clients minimise with E epochs of SGD, whose pull lam / alpha_k is at most 1 / lr, beyond which steps would
-      diverge (alpha_k is small where many models are close). At that bound each step begins at u_i, so that a round
-      is worth one step: lam has to stay well below alpha_k / lr. The first round in which it does not is logged;
-    - they start from their own models, as in public code; start_from = "sent" starts them from u_i. With one step a
-      round lam then has no effect;
+    - an absent client counts with its last upload, one that never took part does not (the paper: all take part in
+      every round);
+    - alpha_k is the largest step up to `alpha` at which all xi_ii >= 0, so that no model has a negative weight in its
+      own mix. It is the same for all clients, also in the proximal term;
+    - clients minimise with E epochs of SGD. The pull lam / alpha_k is cut to 1 / lr, beyond which steps would diverge
+      (alpha_k is small where many models are close). At that bound each step begins at u_i, so that a round is worth
+      one step: lam has to stay well below alpha_k / lr. The first round in which it does not is logged;
+    - clients start from their own models, as in public code; start_from = "sent" starts them from u_i. With one step a
+      round, lam then has no effect;
     - FedPG's authors give every xi_ij the sum over j; PFLlib's proximal term has no gradient.
     """
 
@@ -52,11 +52,11 @@ class FedAMP(Method):
     supports_ala = ("start_from", "sent")
     own_lr = True
     unsampled_model = "the common initial model"
-    cost = "a step reads u_i once more (P); the server keeps N P, compares all N models and mixes N of them a client"
+    cost = "a step reads u_i once more (P); the server keeps N models, compares all and mixes all for each client"
     dp_incompatible_reason = ""
 
     alpha: float = hyper("the server's step down the distances between models (alpha_k), at most", above=0)
-    sigma: float = hyper("squared distance at which models cease to be alike", above=0)
+    sigma: float = hyper("squared distance at which models cease to be similar", above=0)
     lam: float = hyper("strength of the attraction between models (lambda)", low=0)
     start_from: str = hyper("where local training starts: the client's own model, or u_i", choices=("own", "sent"))
 
@@ -76,7 +76,7 @@ class FedAMP(Method):
         )
 
     def send(self, server: Server, turn: Turn) -> Down:
-        """u_i = sum_j xi_ij w_j"""
+        """Send u_i = sum_j xi_ij w_j."""
         return Down(server.xi[turn.ids] @ server.models, stock.to_all(server.alpha, turn))
 
     def start(self, given: Given, data: Any) -> stock.Work:
@@ -85,14 +85,15 @@ class FedAMP(Method):
 
     @per_client
     def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
-        """SGD on F_i(w) + lambda / (2 alpha_k) |w - u_i|^2"""
-        alpha = given.down.alpha.clamp(min=torch.finfo(work.w.dtype).tiny)  # it may be 0, and lambda too
+        """SGD on F_i(w) + lambda / (2 alpha_k) |w - u_i|^2."""
+        # Both alpha_k and lambda may be 0
+        alpha = given.down.alpha.clamp(min=torch.finfo(work.w.dtype).tiny)
         pull = (self.lam / alpha).clamp(max=1 / given.turn.lr)
         g = stock.pulled(self.task.grad(work.w, batch), pull, work.w, given.down.w)
         return stock.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))
 
     def aggregate(self, server: Server, up: stock.Up, turn: Turn) -> Server:
-        """xi_ij = alpha_k A'(|w_i - w_j|^2) for j != i, and xi_ii = 1 - sum_j xi_ij"""
+        """Compute xi_ij = alpha_k A'(|w_i - w_j|^2) for j != i, and xi_ii = 1 - sum_{j != i} xi_ij."""
         self.warn_of_a_cut(float(server.alpha), turn)
         models, known = server.models.clone(), server.known.clone()
         models[turn.ids], known[turn.ids] = up.w, True
@@ -103,7 +104,7 @@ class FedAMP(Method):
         return Server(models, known, alpha * pull + (1 - alpha * total).diag(), alpha)
 
     def warn_of_a_cut(self, alpha: float, turn: Turn) -> None:
-        """Log, once a trial, that `step` has cut the pull lam / alpha_k of this round to 1 / lr."""
+        """Warn, once a trial, that `step` has cut the pull lam / alpha_k of this round to 1 / lr."""
         if self.lam * turn.round_lr > alpha and self not in _warned:
             _warned.add(self)
             log.warning(
@@ -118,7 +119,7 @@ class FedAMP(Method):
 
 
 def squared_distances(models: Tensor) -> Tensor:
-    """[N, P] -> [N, N], by products of the models' differences from their mean: of N^2 P numbers none is kept."""
+    """Return the squared distances [N, N] of models [N, P], by inner products and without N^2 P numbers in memory."""
     apart = models - models.mean(0)
     products = apart @ apart.T
     squares = products.diagonal()

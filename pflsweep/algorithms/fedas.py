@@ -1,4 +1,4 @@
-"""FedAS: what is received first learns the client's old features, and clients weigh by their Fisher information."""
+"""FedAS: received extractors first learn the client's old features; clients weigh by their Fisher information."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,8 +15,8 @@ from pflsweep.ops.vmap import per_client
 class Work(NamedTuple):
     w: Tensor  # [C, P] extractor and head
     opt: Tensor  # [C, P] or [C, 0]
-    prototypes: Tensor  # [C, K, D] mean features of the client's previous model
-    known: Tensor  # [C, K] of which classes
+    prototypes: Tensor  # [C, K, D] each class's mean features under the client's previous model
+    known: Tensor  # [C, K] whether the class has a prototype
     fisher: Tensor  # [C] the trace so far
 
 
@@ -30,20 +30,20 @@ class FedAS(Method):
     """Yang, Huang, Ye: FedAS: Bridging Inconsistency in Personalized Federated Learning. CVPR 2024.
     https://openaccess.thecvf.com/content/CVPR2024/html/Yang_FedAS_Bridging_Inconsistency_in_Personalized_Federated_Learning_CVPR_2024_paper.html
 
-    Parameter alignment: the received extractor learns to give the mean features that the client's previous model gives
-    to each class. Client synchronisation: extractors are averaged by the trace of their clients' Fisher information, so
-    that under-trained stragglers weigh little. Written from the authors' code (xiyuanyang45/FedAS); the paper's text
-    was not at hand. What is decided here, or differs:
-    - the trace is the sum over mini-batches of |grad f_B|^2, as in the code; the definition takes each sample apart;
-    - a batch is aligned sample by sample, each class weighing the same, as in the code (FL-bench: by its class means);
+    Parameter alignment: the received extractor learns the mean features that the client's previous model gives to each
+    class. Client synchronisation: extractors are averaged with weights proportional to the trace of their clients'
+    Fisher information, so that under-trained stragglers weigh little. Written from the authors' code
+    (xiyuanyang45/FedAS); the paper's text was not at hand. What is decided here, or differs:
+    - the trace is the sum over mini-batches of |grad f_B|^2, as in the code; by definition it is over single samples;
+    - a batch is aligned sample by sample, all classes weighing the same, as in the code (FL-bench: by its class means);
     - a client's first turn aligns nothing, since there is no previous model (the code: the random initial one);
-    - a turn whose traces are all 0 takes the run's weights;
+    - where all traces of a round are 0 the run's weights are used;
     - clients are evaluated with the model of their own last turn, extractor included, as in the code.
     """
 
     paper = "Yang et al., CVPR 2024"
     unsampled_model = "the newest extractor with the common initial head"
-    cost = "a forward pass for the prototypes, epochs of alignment and a pass for the Fisher trace; P a client is kept"
+    cost = "a forward pass for the prototypes, epochs of alignment and a pass for the Fisher trace; a client keeps P"
     dp_incompatible_reason = "it sends the trace of its Fisher information, of gradients that are not private"
 
     align_epochs: int = hyper("epochs that align the received extractor", low=0)
@@ -76,7 +76,7 @@ class FedAS(Method):
 
     @per_client
     def align_step(self, given: Given, work: Work, batch: Batch) -> Work:
-        """SGD of the extractor on the sum over classes of their samples' mean squared distance to the prototype"""
+        """SGD of the extractor on the sum over classes of their samples' mean squared distance to the prototype."""
 
         def apart(logits: Tensor, z: Tensor, batch: Batch) -> Tensor:
             squares = (z - work.prototypes[batch.y]).square().mean(1, keepdim=True)
@@ -89,7 +89,7 @@ class FedAS(Method):
 
     @per_client
     def fisher_step(self, given: Given, work: Work, batch: Batch) -> Work:
-        """tr F, without dropout, of one more batch."""
+        """Add one batch to tr F, with a gradient without dropout."""
         g = self.task.grad(work.w, batch._replace(key=None))
         return work._replace(fisher=work.fisher + g @ g)
 

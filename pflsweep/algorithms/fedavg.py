@@ -16,7 +16,7 @@ class FedAvg(Method):
     supports_ala = True
     own_lr = True
     unsampled_model = "the global model"
-    cost = "the yardstick"
+    cost = "none: the reference"
     dp_incompatible_reason = ""
 
     init = stock.global_server

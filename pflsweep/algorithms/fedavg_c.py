@@ -1,4 +1,4 @@
-"""FedAvg-C and FedProx-C: each client first fine-tunes the model it received and trains on from there."""
+"""FedAvg-C and FedProx-C: each client first fine-tunes the received model, and local training starts from there."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,6 +18,8 @@ class Work(NamedTuple):
 
 
 class Tuning(NamedTuple):
+    """What fine-tuning needs beside the data."""
+
     anchor: Tensor  # [C, P] theta, as received
     lr: float
 
@@ -28,13 +30,13 @@ class FedAvgC(Method):
     Federated Learning. AAAI 2023. https://arxiv.org/abs/2212.01197 (section 4: they "locally fine-tune the global
     model for local initialization at each iteration")
 
-    theta-hat_i, the received model fine-tuned on the client's data, is what a client is evaluated with and where its
-    local training starts. mu > 0 is FedProx-C (Li et al., MLSys 2020), whose anchor stays the received model.
-    finetune_epochs = 0 has the trajectory of FedAvg (FedProx). What the paper leaves open:
-    - 15 epochs of fine-tuning: what its running times suggest; their learning rate is the run's;
-    - fine-tuning and training have an optimiser (the former's is always fresh) and an order of batches each;
+    theta-hat_i is the received model after fine-tuning on the client's data. Local training starts from it, and the
+    client is evaluated with it. mu > 0 is FedProx-C (Li et al., MLSys 2020), whose anchor stays the received model.
+    With finetune_epochs = 0 the trajectory is that of FedAvg (FedProx). What the paper leaves open:
+    - 15 epochs of fine-tuning are what its running times suggest; their learning rate is the run's;
+    - fine-tuning and training have separate optimisers (the former's is always fresh) and orders of batches;
     - a client is evaluated with theta-hat_i of its last turn, one aggregation behind, or with the newest theta,
-      fine-tuned anew at every evaluation.
+      fine-tuned again at every evaluation.
     """
 
     paper = "Zhang et al., AAAI 2023"
@@ -63,7 +65,7 @@ class FedAvgC(Method):
         return 1 + values["finetune_epochs"] / epochs
 
     def init_client(self, w: Tensor, setup: Setup) -> stock.Own:
-        """theta-hat_i of the last turn; nothing where it is not evaluated."""
+        """Keep theta-hat_i of the last turn; nothing where it is not evaluated."""
         return stock.Own(w if self.evaluated == "stale" else w.new_zeros(0))
 
     def start(self, given: Given, data: Any) -> Work:
@@ -71,9 +73,10 @@ class FedAvgC(Method):
         return Work(tuned, self.opt.init(tuned), tuned)
 
     def fine_tuned(self, w: Tensor, turn: Turn, data: Any) -> Tensor:
-        """theta-hat_i [C, P] of a received theta."""
+        """Fine-tune a received theta: return theta-hat_i [C, P]."""
         lr = turn.lr if self.finetune_lr is None else self.finetune_lr
-        begin = stock.Work(w.clone(), self.opt.init(w))  # a copy: the optimiser writes into it
+        # A copy, since the optimiser writes into it
+        begin = stock.Work(w.clone(), self.opt.init(w))
         return stock.run(self.tune, Tuning(w, lr), begin, data.train(self.finetune_epochs, "finetune")).w
 
     @per_client
@@ -88,7 +91,7 @@ class FedAvgC(Method):
         return Work(w, opt, work.tuned)
 
     def gradient(self, w: Tensor, anchor: Tensor, batch: Batch, mu: float) -> Tensor:
-        """Of f_B(w) + mu/2 |w - theta|^2."""
+        """Return the gradient of f_B(w) + mu/2 |w - theta|^2."""
         return stock.pulled(self.task.grad(w, batch), mu, w, anchor)
 
     def finish(self, given: Given, data: Any, work: Work) -> tuple[stock.Up, stock.Own]:

@@ -1,4 +1,4 @@
-"""FedAvg + data: every client trains on a small public set too, the same for all and even over the classes."""
+"""FedAvg + data: every client also trains on a small public set, which is balanced over the classes."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,14 +19,14 @@ class FedAvgData(Method):
     """Zhao, Li, Lai, Suda, Civin, Chandra: Federated Learning with Non-IID Data. arXiv 2018.
     https://arxiv.org/abs/1806.00582 (its data-sharing strategy)
 
-    G, the public set, is drawn once from all clients' training data, the same number of each class; a client trains on
-    D_i and all of G. What is in G is private no more. That every client
-    downloads G once is not counted on the wire. share = 0 is FedAvg. Where we differ:
+    The public set G is drawn once from all clients' training data, with the same number of samples of each class. A
+    client trains on D_i and all of G. Samples in G are no longer private. Every client downloads G once, which the
+    traffic does not count. share = 0 is FedAvg. Where we differ:
     - the paper warms the global model up on G and gives each client a random part of G; here neither;
     - G is taken out of the clients' own data (the paper: a separate set), as FedFomo's comparison, which shares 5% and
       says no more, suggests;
-    - a client's aggregation weight counts its private data alone: share_i |D_i \\ G| / n_i, made to sum to 1. With
-      uniform weights a client that gave a larger part of its data so has a smaller one.
+    - a client's aggregation weight counts its private data alone: share_i |D_i \\ G| / n_i, normalised to the sum 1. So
+      with uniform weights a client that gave a larger part of its data weighs less.
     """
 
     paper = "Zhao et al., arXiv 2018"
@@ -56,5 +56,6 @@ class FedAvgData(Method):
     def aggregate(self, server: stock.Server, up: Up, turn: Turn) -> stock.Server:
         weight = turn.share * up.private / turn.n
         total = weight.sum()
-        weight = torch.where(total > 0, weight / total, turn.share)  # nobody has private data: as in FedAvg
+        # Where no client has private data the weights are FedAvg's
+        weight = torch.where(total > 0, weight / total, turn.share)
         return server._replace(w=weight @ up.w)

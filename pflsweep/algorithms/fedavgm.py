@@ -22,8 +22,8 @@ class FedAvgM(Method):
 
     beta = 0 with global_lr = 1 is FedAvg. Where we or public code differ:
     - the server's rate `global_lr` is that of Reddi et al. 2021 (Algorithm 1 with SGD and momentum as its ServerOpt);
-      Hsu et al. have 1;
-    - FL-bench takes Nesterov's momentum; the paper writes the plain one.
+      Hsu et al. use 1;
+    - the momentum is the plain one, as in the paper (FL-bench: Nesterov's).
     """
 
     paper = "Hsu et al., arXiv 2019"
@@ -48,6 +48,6 @@ class FedAvgM(Method):
         return Server(w, torch.zeros_like(w))
 
     def aggregate(self, server: Server, up: stock.Up, turn: Turn) -> Server:
-        """v <- beta v + Delta w; w <- w - v, where Delta w = sum_k (n_k / n) (w - w_k)"""
+        """v <- beta v + Delta w; w <- w - global_lr v, where Delta w = sum_k (n_k / n) (w - w_k)."""
         v = self.beta * server.v + (server.w - turn.share @ up.w)
         return Server(server.w - self.global_lr * v, v)

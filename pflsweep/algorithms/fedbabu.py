@@ -1,4 +1,4 @@
-"""FedBABU: only the extractor is learnt together, under a fixed head; clients then fine-tune the whole."""
+"""FedBABU: clients learn a common extractor under a fixed head, and fine-tune the whole model for evaluation."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -22,16 +22,16 @@ class FedBABU(Method):
     """Oh, Kim, Yun: FedBABU: Toward Enhanced Representation for Federated Image Classification. ICLR 2022.
     https://arxiv.org/abs/2106.06042 (Algorithm 1)
 
-    Clients know h^0 from the common seed, so it never travels. Where we differ:
+    Clients know h^0 from the common seed, so it is never sent. Where we differ:
     - extractors are averaged with the run's weights (the authors' code: a plain mean);
     - clients fine-tune at every evaluation (the paper: after the last round), from the newest extractor, with
-      the run's momentum and weight decay; nothing of it is kept.
+      the run's momentum and weight decay; the result is not kept.
     """
 
     paper = "Oh et al., ICLR 2022"
     unsampled_model = "the newest global model, fine-tuned on its own data as every client's"
     cost = "steps have no gradient of the head; each evaluation of a client fine-tunes the whole model"
-    dp_incompatible_reason = ""  # fine-tuning is evaluation, of which nothing is sent
+    dp_incompatible_reason = ""  # fine-tuning belongs to evaluation and is not sent
 
     finetune_epochs: int = hyper("epochs in which a client fine-tunes the whole model before evaluation", low=0)
     finetune_lr: float = hyper("learning rate of the fine-tuning", low=0)
@@ -50,7 +50,7 @@ class FedBABU(Method):
 
     @per_client
     def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
-        """ClientBodyUpdate: the head's learning rate is 0."""
+        """ClientBodyUpdate: SGD of the extractor; the head's learning rate is 0."""
         g = self.task.grad(work.w, batch, part=self.task.extractor)
         return stock.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr, self.task.extractor))
 
@@ -61,7 +61,7 @@ class FedBABU(Method):
         return torch.cat([server.w, server.head])
 
     def personal(self, server: Server, client: stock.OwnHead, data: Any, turn: Turn) -> Tensor:
-        """Section 5: fine-tune the whole model, head included, on the client's training data."""
+        """Fine-tune the whole model, head included, on the client's training data (section 5)."""
         w = torch.cat([stock.to_all(server.w, turn), client.head], 1)
         batches = data.train(self.finetune_epochs, "finetune")
         return stock.run(self.tune, turn, stock.Work(w, self.opt.init(w)), batches).w

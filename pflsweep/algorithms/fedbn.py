@@ -1,4 +1,4 @@
-"""FedBN: all layers are everybody's but the normalisation layers, which stay with their client."""
+"""FedBN: clients share all layers except normalisation layers, which each client keeps."""
 
 import logging
 from dataclasses import dataclass
@@ -13,9 +13,10 @@ from pflsweep.methods.protocol import Given, Method, Setup, Turn
 log = logging.getLogger(__name__)
 
 
-@cache  # once a process: a sweep builds many trials
+# Cached to warn once a process, since a sweep builds many trials
+@cache
 def _tell_fedavg() -> None:
-    """Say that a trial's model has no normalisation layer at all."""
+    """Warn that the model has no normalisation layer."""
     log.warning("the model has no normalisation layer, so that FedBN is FedAvg here: use one with model.norm")
 
 
@@ -29,10 +30,10 @@ class FedBN(Method):
     ICLR 2021. https://arxiv.org/abs/2102.07623 (Algorithm 1)
 
     Without normalisation layers it is FedAvg. Where we differ:
-    - group and layer norm stay local too, where a model has these; the paper has batch norm alone;
-    - statistics are every client's own for all methods here: models keep none (docs/design.md), so what FedBN adds is
+    - group and layer norm stay local too; the paper has batch norm alone;
+    - here every method uses each client's own statistics, since models keep none (docs/design.md); what FedBN adds is
       that scale and shift stay local;
-    - the own layers start from the common initial model, and an absent client is evaluated with the newest others;
+    - the own layers start from the common initial model, and an absent client is evaluated with the newest shared ones;
     - there is no global model: the normalisation layers never leave their clients.
     """
 
@@ -62,7 +63,7 @@ class FedBN(Method):
         return stock.Work(w, self.opt.init(w))
 
     def joined(self, shared: Tensor, norm: Tensor) -> Tensor:
-        """Return whole models [C, P] of the shared parameters [C, P - D] and the clients' own [C, D]."""
+        """Return whole models [C, P] from shared parameters [C, P - D] and the clients' own [C, D]."""
         own = self.task.norm.to(norm.device)
         w = norm.new_empty(len(norm), self.task.size)
         w[:, own], w[:, ~own] = norm, shared

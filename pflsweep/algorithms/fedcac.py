@@ -1,4 +1,4 @@
-"""FedCAC: parameters that matter to a client are averaged with few others, whose critical ones lie where its own do."""
+"""FedCAC: a client's critical parameters are averaged only with clients to whom the same ones are critical."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,23 +21,24 @@ class FedCAC(Method):
     """Wu, Liu, Niu, Zhu, Tang: Bold but Cautious: Unlocking the Potential of Personalized Federated Learning through
     Cautiously Aggressive Collaboration. ICCV 2023. https://arxiv.org/abs/2309.11103
 
-    tau = 0 is FedAvg. The server knows what it sent, so it finds the masks itself: they do not travel, and a client
-    downloads its model as merged. Written from the authors' code (kxzxvbk/Fling); the paper's text was not at hand.
+    tau = 0 is FedAvg. The server knows what it sent, so it computes the masks itself: they are not sent, and a client
+    downloads its merged model. Written from the authors' code (kxzxvbk/Fling); the paper's text was not at hand.
     What is decided here, or differs:
-    - the critical parameters are the floor(tau n) most sensitive ones of each tensor, as in the code, with
-      those as sensitive as the last among them, and none that did not move;
-    - overlaps are compared within the cohort; the absent keep masks and customized models (the code: all take part);
-    - after `beta` rounds nobody shares critical parameters, also where all overlaps are equal;
-    - w_g is averaged with the run's weights, customized models plainly.
+    - the critical parameters are the floor(tau n) most sensitive ones of each tensor, as in the code, with ties of the
+      last one, and without parameters that did not move;
+    - overlaps are compared within the cohort; absent clients keep masks and customized models (the code: all take
+      part);
+    - after `beta` rounds no client shares critical parameters, also where all overlaps are equal;
+    - w_g is averaged with the run's weights, customized models by plain means.
     """
 
     paper = "Wu et al., ICCV 2023"
     unsampled_model = "the newest global model"
-    cost = "the server: two vectors a client (2 N P), the sort of each upload, and M^2 P comparisons"
-    dp_incompatible_reason = ""  # masks come from what the server has anyway
+    cost = "the server keeps two vectors a client (2 N P), sorts each upload and makes M^2 P comparisons"
+    dp_incompatible_reason = ""  # masks follow from what the server has anyway
 
     tau: float = hyper("share of the parameters of each tensor that are critical", low=0, high=1)
-    beta: float = hyper("rounds until nobody shares critical parameters any more", low=0)
+    beta: float = hyper("rounds after which no client shares critical parameters", low=0)
 
     init_client = stock.stateless_client
     start = stock.start_from_down
@@ -51,7 +52,7 @@ class FedCAC(Method):
         return Server(w, w.repeat(setup.clients, 1), critical)
 
     def merged(self, server: Server, turn: Turn) -> Tensor:
-        """w_i = M_i custom_i + (1 - M_i) w_g, [C, P]"""
+        """Return w_i = M_i custom_i + (1 - M_i) w_g, [C, P]."""
         return torch.where(server.critical[turn.ids], server.custom[turn.ids], server.w)
 
     def send(self, server: Server, turn: Turn) -> stock.Down:
@@ -67,7 +68,7 @@ class FedCAC(Method):
         return Server(turn.share @ up.w, custom, masks)
 
     def most_sensitive(self, sensitivity: Tensor) -> Tensor:
-        """M_i of one client: [P] -> [P] bool, the tau largest of each tensor."""
+        """Return M_i [P] bool from one client's sensitivity [P]: the share tau of largest values in each tensor."""
         found = []
         for part in self.task.views(sensitivity).values():
             count = int(self.tau * part.numel() + 1e-9)
@@ -76,16 +77,16 @@ class FedCAC(Method):
         return torch.cat(found)
 
     def partners(self, overlap: Tensor, round: int) -> Tensor:
-        """C_i: with whom client i collaborates, itself always; overlap [M, M] -> [M, M] bool.
+        """Return C_i, the clients that client i collaborates with, as [M, M] bool, from the overlaps [M, M].
 
-        Those whose overlap reaches the threshold O_avg + t / beta (O_max - O_avg).
+        These are the client itself and those whose overlap reaches O_avg + t / beta (O_max - O_avg).
         """
         alone = torch.eye(len(overlap), dtype=torch.bool, device=overlap.device)
         if len(overlap) == 1 or round > self.beta:
             return alone
         others = overlap[~alone]
         average, largest = others.mean(), others.max()
-        # so that rounding hides none with O_max in round beta
+        # Written as a difference, so that in round beta rounding loses none with O_max
         return alone | (overlap - average >= round / self.beta * (largest - average))
 
     def personal(self, server: Server, client: Any, data: Any, turn: Turn) -> Tensor:
@@ -96,7 +97,7 @@ class FedCAC(Method):
 
 
 def overlaps(critical: Tensor) -> Tensor:
-    """O_ij = 1 - |M_i - M_j|_1 / (2 |M_i|_1) of masks [M, P]; 0 where client i has no critical parameters. [M, M]"""
+    """Return O_ij = 1 - |M_i - M_j|_1 / (2 |M_i|_1) [M, M] of masks [M, P]; 0 where M_i is empty."""
     sizes = critical.sum(1).double()
     apart = torch.stack([(critical ^ each).sum(1) for each in critical])
     return torch.where(sizes[:, None] > 0, 1 - apart / (2 * sizes[:, None].clamp(min=1)), 0)

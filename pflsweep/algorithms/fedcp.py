@@ -13,7 +13,7 @@ from pflsweep.methods.protocol import Given, Method, Setup, Turn, hyper
 from pflsweep.methods.task import Batch, cross_entropy
 from pflsweep.ops.vmap import per_client
 
-# of MMD's kernels exp(-d^2 / width); in the authors' code exp(-d^2 / (2 a)) with a = 10, 15, 20, 50
+# Of MMD's kernels exp(-d^2 / width); the authors' code has exp(-d^2 / (2 a)) with a = 10, 15, 20, 50
 WIDTHS = (20, 30, 40, 100)
 
 
@@ -22,19 +22,19 @@ class FedCP(Method):
     """Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedCP: Separating Feature Information for Personalized Federated Learning
     via Conditional Policy. KDD 2023. https://arxiv.org/abs/2307.01217
 
-    The policy network (CPN) is a linear layer of the features times the client's context, with layer norm and ReLU; its
-    2 D outputs are what decides between the heads for each of the D features. A vector w [P + Q] is a model and the
-    CPN's Q parameters; what is shared has the global head in the model's place. Written from the
-    authors' code (TsingZ0/FedCP); the paper's text was not at hand. What is decided here, or differs:
-    - the policy is a softmax (the code: Gumbel-softmax, whose noise is drawn in evaluation too);
-    - the context is the own head's weights, summed over classes, from the first turn on (the code: random there);
-    - the received extractor, from which MMD measures, works without dropout;
+    The policy network (CPN) is a linear layer with layer norm and ReLU, on the features times the client's context. Its
+    2 D outputs decide between the heads for each of the D features. A vector w [P + Q] is a model and the CPN's Q
+    parameters; in the shared vector the model has the global head. Written from the authors' code (TsingZ0/FedCP); the
+    paper's text was not at hand. What is decided here, or differs:
+    - the policy is a softmax (the code: Gumbel-softmax, with noise in evaluation too);
+    - the context is the sum over classes of the own head's weights, also in the first turn (the code: random there);
+    - the received extractor, to whose features MMD compares, has no dropout;
     - momentum and weight decay are the run's (the code: none).
     """
 
     paper = "Zhang et al., KDD 2023"
     unsampled_model = "the newest shared parts with the common initial head"
-    cost = "a step takes a forward pass of the received extractor, MMD of the batch, and the CPN (2 D^2 parameters)"
+    cost = "a step adds a forward pass of the received extractor, MMD of the batch, and the CPN (2 D^2 parameters)"
     dp_incompatible_reason = "MMD's gradient is no sum over samples"
 
     lam: float = hyper("weight of MMD between the trained and the received extractor's features (lambda)", low=0)
@@ -46,7 +46,7 @@ class FedCP(Method):
     global_model = stock.no_global_model
 
     def init(self, w: Tensor, setup: Setup) -> stock.Server:
-        """The model, whose head is the global one, and the CPN."""
+        """Return the model, whose head is the global one, and the CPN."""
         width = self.task.width
         linear = stock.drawn_linear(setup.key, width, 2 * width).to(w)
         return stock.Server(torch.cat([w, linear, w.new_ones(2 * width), w.new_zeros(2 * width)]))
@@ -71,7 +71,7 @@ class FedCP(Method):
         return stock.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))
 
     def split(self, cpn: Tensor, context_head: Tensor, own: Tensor, common: Tensor, z: Tensor) -> Tensor:
-        """Features z [B, D] -> logits [B, K] of both heads, each of its part of the features."""
+        """Return logits [B, K] of features z [B, D]: the sum of both heads', each on its part of the features."""
         width, classes = self.task.width, self.task.classes
         context = F.normalize(context_head[: classes * width].view(classes, width).sum(0), dim=0)  # v / |v|
         weight, rest = cpn[: 2 * width * width].view(2 * width, width), cpn[2 * width * width :].view(3, 2 * width)

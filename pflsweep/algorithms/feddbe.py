@@ -1,4 +1,4 @@
-"""FedDBE: each client learns an offset of its own to the features, and all hold the features' mean to one value."""
+"""FedDBE: each client learns an offset to the features, and the mean of the features is held near a common value."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -42,21 +42,21 @@ class FedDBE(Method):
     """Zhang, Hua, Cao, Wang, Song, Xue, Ma, Guan: Eliminating Domain Bias for Federated Learning in Representation
     Space. NeurIPS 2023. https://arxiv.org/abs/2311.14975 (FedAvg + DBE)
 
-    Round 1 is FedAvg, and finds the consensus. Where we or the authors' code differ:
-    - the consensus is the mean over the first round's cohort, whose models are kept; the paper has an initialisation of
-      all clients before round 1, whose models the code throws away;
+    Round 1 is FedAvg, and determines the consensus. Where we or the authors' code differ:
+    - the consensus is the mean over the first round's cohort, whose models are kept; the paper trains all clients
+      before round 1, and the code drops their models;
     - MR is the mean squared error of the two means (code: half of it);
-    - the moving mean starts from 0 in each turn, as in the code, and what it keeps of a batch is without dropout;
+    - the moving mean starts from 0 in each turn, as in the code, and stores features without dropout;
     - the run's momentum and weight decay act on the PRBM too (code: plain SGD).
     """
 
     paper = "Zhang et al., NeurIPS 2023"
     unsampled_model = "the newest global model"
-    cost = "a step takes a forward pass more, for the moving mean; D numbers go down, and are kept by a client"
+    cost = "a step adds a forward pass for the moving mean; D numbers are sent to a client, which keeps D"
     dp_incompatible_reason = "clients send the mean of their features"
 
     kappa: float = hyper("weight of the mean regularisation", low=0)
-    mu: float = hyper("momentum of the features' moving mean: what the newest batch weighs", above=0, high=1)
+    mu: float = hyper("weight of the newest batch in the features' moving mean", above=0, high=1)
 
     fit = stock.local_epochs
     global_model = stock.shared_model
@@ -78,7 +78,7 @@ class FedDBE(Method):
     def step(self, given: Given, work: Work, batch: Batch) -> Work:
         """SGD on CE(head(z + z-bar_i^p)) + kappa MSE(z-bar_i^g, z-bar^g); in round 1 on CE(head(z)) alone.
 
-        z-bar_i^g <- (1 - mu) z-bar_i^g + mu mean_B(z), whose gradient is that of the newest batch.
+        z-bar_i^g <- (1 - mu) z-bar_i^g + mu mean_B(z), with gradients through the newest batch alone.
         """
         w, bias = work.w[: self.task.size], work.w[self.task.size :]
 
@@ -103,13 +103,13 @@ class FedDBE(Method):
         return Up(w, work.mean if given.turn.round == 1 else None), Client(bias)
 
     def aggregate(self, server: Server, up: Up, turn: Turn) -> Server:
-        """theta <- sum_i p_i theta_i; in round 1 z-bar^g <- sum_i p_i z-bar_i^g"""
+        """theta <- sum_i p_i theta_i; in round 1 also z-bar^g <- sum_i p_i z-bar_i^g."""
         return Server(turn.share @ up.w, server.consensus if up.mean is None else turn.share @ up.mean)
 
     def personal(self, server: Server, client: Client, data: Any, turn: Turn) -> Tensor:
         return torch.cat([stock.to_all(server.w, turn), client.bias], 1)
 
     def logits(self, w: Tensor, x: Tensor) -> Tensor:
-        """head(z + z-bar_i^p) of a personal model [P + D]."""
+        """Return head(z + z-bar_i^p) of a personal model [P + D]."""
         w, bias = w[: self.task.size], w[self.task.size :]
         return self.task.classify(w[self.task.head], self.task.features(w, x) + bias)

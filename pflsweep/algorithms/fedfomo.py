@@ -13,19 +13,19 @@ from pflsweep.ops import random
 from pflsweep.ops.vmap import per_client
 from pflsweep.util.errors import UserError
 
-SAME = 1e-5  # models closer than this, relative to their norm, are one: the weight would be noise over noise
+SAME = 1e-5  # models closer than this, relative to their norm, count as the same: their weight would be mere rounding
 
 
 class Server(NamedTuple):
     models: Tensor  # [N, P] each client's latest upload
     known: Tensor  # [N] whether it has uploaded yet
-    keys: Tensor  # [N] draw keys of the clients that have
+    keys: Tensor  # [N] draw keys of the clients that have uploaded
     p: Tensor  # [N, N] P, how much each client has gained from each other
 
 
 class Down(NamedTuple):
     models: Vector  # [C, m, P] the other clients' models
-    ids: Ids  # [C, m] whose they are; -1: nobody's
+    ids: Ids  # [C, m] their clients; -1: no model
 
 
 class Client(NamedTuple):
@@ -54,16 +54,16 @@ def require_models(models: int, clients: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Fomo(Method):
-    """What FedFomo and its model-average variant share: the server's table P, and whom a client's mix considers.
+    """Base class of FedFomo and its model-average variant: the server's table P, and the choice of models to mix.
 
-    Abstract: what is sent and how it is mixed (`send`, `start`) is theirs.
+    Abstract: subclasses define what is sent and how it is mixed (`send`, `start`).
     """
 
-    own_travels: ClassVar[bool] = False  # whether a client's own model is sent to it, where it is chosen as others are
+    own_travels: ClassVar[bool] = False  # whether a client's own model may be chosen and is then sent to it
 
     models: int = hyper("M: models mixed a round, the client's own among them", low=1)
-    epsilon: float = hyper("share of the downloads that explores", low=0, high=1)
-    decay: float = hyper("what epsilon loses each round", low=0, high=1)
+    epsilon: float = hyper("probability that a download is a random model", low=0, high=1)
+    decay: float = hyper("decrease of epsilon each round", low=0, high=1)
     validation: float = hyper("share of the training data that rates models and is not trained on", above=0, below=1)
 
     step = stock.sgd_step
@@ -82,7 +82,7 @@ class Fomo(Method):
         return Client(w, w)
 
     def choose(self, server: Server, turn: Turn) -> Tensor:
-        """The best others by P, each replaced with probability epsilon by a random one (section 3): ids [C, m]."""
+        """Return ids [C, m] of the best others by P; each is replaced by a random one with probability epsilon."""
         count = min(self.models - (not self.own_travels), int(server.known.sum()))
         if not count:
             return turn.ids.new_zeros(len(turn.ids), 0)
@@ -90,7 +90,7 @@ class Fomo(Method):
         rank = server.p[turn.ids].masked_fill(~server.known, -torch.inf)
         if not self.own_travels:
             rank.scatter_(1, turn.ids[:, None], -torch.inf)
-        chance = random.fold(round_key[:, None], server.keys)  # [C, N] a random order of its own for each client
+        chance = random.fold(round_key[:, None], server.keys)  # [C, N] an independent random order for each client
         by_chance = chance.argsort(1)
         order = by_chance.gather(1, rank.gather(1, by_chance).sort(dim=1, descending=True, stable=True).indices)
         ids = self._explore(order, rank, chance, round_key, count, turn.round)
@@ -99,16 +99,18 @@ class Fomo(Method):
     def _explore(
         self, order: Tensor, rank: Tensor, chance: Tensor, round_key: Tensor, count: int, round: int
     ) -> Tensor:
-        """Replace places of order[:, :count] by random available clients that have none: [C, count]."""
+        """Replace entries of order[:, :count] by random available clients that are not among them: [C, count]."""
         epsilon = max(0.0, self.epsilon - self.decay * (round - 1))
         chosen, rest = order[:, :count], order[:, count:]
         if not epsilon or not rest.shape[1]:
             return chosen
         luck = random.fold(chance.gather(1, rest), 1)
-        luck = luck.masked_fill(rank.gather(1, rest) == -torch.inf, torch.iinfo(torch.int64).max)  # nobody's last
+        # Clients that are not available come last
+        luck = luck.masked_fill(rank.gather(1, rest) == -torch.inf, torch.iinfo(torch.int64).max)
         rest = rest.gather(1, luck.argsort(1))
         flips = torch.stack([random.uniform(random.fold(key, 2), (count,)) for key in round_key]) < epsilon
-        place = (flips.cumsum(1) - 1).clamp(min=0)  # the k-th replacement takes the k-th of the rest
+        # The k-th replacement takes the k-th of the rest
+        place = (flips.cumsum(1) - 1).clamp(min=0)
         possible = flips & (place < rest.shape[1])
         other = rest.gather(1, place.clamp(max=rest.shape[1] - 1))
         possible &= rank.gather(1, other) > -torch.inf
@@ -131,13 +133,14 @@ class Fomo(Method):
         gained = torch.where((everyone >= 0) & up.gains.isfinite(), up.gains, 0)
         p = server.p.index_put((turn.ids[:, None], everyone.clamp(min=0)), gained, accumulate=True)
         models, known, keys = server.models.clone(), server.known.clone(), server.keys.clone()
-        sound = up.w.isfinite().all(1)  # a diverged model stays at home
+        # A model that diverged is not stored
+        sound = up.w.isfinite().all(1)
         ids = turn.ids[sound]
         models[ids], known[ids], keys[ids] = up.w[sound], True, turn.key[sound]
         return Server(models, known, keys, p)
 
     def global_model(self, server: Server) -> Tensor | None:
-        """The plain mean of the latest models, as FedPG's tables have one; nobody's row is zero."""
+        """Return the plain mean of all latest models, as in FedPG's tables; None before the first upload."""
         return server.models.sum(0) / server.known.sum() if server.known.any() else None
 
     def personal(self, server: Server, client: Client, data: Any, turn: Turn) -> Tensor:
@@ -153,27 +156,27 @@ class FedFomo(Fomo):
     ICLR 2021. https://arxiv.org/abs/2012.08565
 
     A client is evaluated with its mix theta-hat, before local training. What the paper leaves open:
-    - `models` counts the client's own model, which always has a place and does not travel;
-    - before anybody has uploaded everyone trains alone, and a later first-timer mixes from the initial model;
-    - ties in P, and the epsilon-greedy replacements (one draw a place, without repetition), are keyed draws;
-    - epsilon falls by `decay` a round, from round 1 on, to no less than 0;
+    - `models` counts the client's own model, which is always mixed and is not sent;
+    - before the first upload every client trains alone, and a client's first mix starts from the initial model;
+    - ties in P, and the epsilon-greedy replacements (one draw a download, without repetition), are keyed draws;
+    - epsilon falls by `decay` a round, from round 1 on, to 0 at least;
     - a model within SAME of the client's own, or whose loss is not finite, has weight 0.
-    Until all have uploaded, a client may be sent an empty place (id -1), which counts on the wire as if it were full.
-    Under privacy=dp_sgd epsilon covers the training rows alone, as in the paper: gains, which are sent, and the mix
-    that they make come from losses on the validation rows, without noise.
+    Until all have uploaded, a client may be sent an empty download (id -1), which the traffic counts like a full one.
+    Under privacy=dp_sgd the guarantee covers the training rows alone, as in the paper: the gains, which are sent, and
+    the mix come from losses on the validation rows, without noise.
     """
 
     paper = "Zhang et al., ICLR 2021"
     unsampled_model = "the common initial model"
     cost = "M + 1 forward passes over the validation share; reads M models (M P); the server keeps N"
-    dp_incompatible_reason = ""  # but for the gains, see above
+    dp_incompatible_reason = ""  # apart from the gains, see above
 
     def send(self, server: Server, turn: Turn) -> Down:
         ids = self.choose(server, turn)
         return Down(server.models[ids.clamp(min=0)], ids)
 
     def start(self, given: Given, data: Any) -> Work:
-        """Eq. 3 and the update below it: theta-hat = theta + sum_n w*_n (theta_n - theta), w* = max(w, 0) / its sum."""
+        """Start from theta-hat = theta + sum_n w*_n (theta_n - theta), w* = max(w, 0) / its sum (eq. 3 and below)."""
         down, client = given.down, given.client
         _, validation = data.holdout(self.validation)
         models = torch.cat([client.trained[:, None], down.models], 1)
@@ -183,14 +186,15 @@ class FedFomo(Fomo):
         valid = torch.nn.functional.pad(down.ids >= 0, (1, 0), value=True)
         valid &= distance > SAME * client.before.norm(dim=1, keepdim=True)
         valid &= losses[:, 1:].isfinite() & losses[:, :1].isfinite()
-        apart = torch.where(valid[:, :, None], apart, 0)  # a diverged model has no say at all
+        # A model that diverged must not enter the sum, not even with weight 0
+        apart = torch.where(valid[:, :, None], apart, 0)
         gains = torch.where(valid, (losses[:, :1] - losses[:, 1:]) / torch.where(valid, distance, 1), 0)
         mix = client.before + (normalised(gains)[:, None] @ apart)[:, 0]
         return Work(mix, self.opt.init(mix), mix, gains)
 
 
 def normalised(gains: Tensor) -> Tensor:
-    """w* = max(w, 0) / its sum, of raw weights [C, n]; 0 where none is positive."""
+    """Return w* = max(w, 0) / its sum, of raw weights [C, n]; 0 where none is positive."""
     weight = gains.clamp(min=0)
     total = weight.sum(1, keepdim=True)
     return weight / torch.where(total > 0, total, 1)

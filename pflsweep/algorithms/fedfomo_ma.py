@@ -1,4 +1,4 @@
-"""FedFomo with model averages: each client weights the others by what the average of all loses without them."""
+"""FedFomo with model averages: each client weights the others by how the average of all models worsens without them."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,9 +10,9 @@ from pflsweep.methods.protocol import Given, Ids, Scalars, Turn, Vector
 
 
 class Down(NamedTuple):
-    mean: Vector  # [C, P] the average of all K uploaded models; [C, 0] before anybody has uploaded
-    without: Vector  # [C, m, P] the averages of all but one of them
-    ids: Ids  # [C, m] but whose; -1: nobody's
+    mean: Vector  # [C, P] the average of all K uploaded models; [C, 0] before the first upload
+    without: Vector  # [C, m, P] averages of all but one of them
+    ids: Ids  # [C, m] the client that is left out; -1: none
     uploads: Scalars  # [C] K
 
 
@@ -21,31 +21,32 @@ class FedFomoMA(Fomo):
     """Zhang, Sapra, Fidler, Yeung, Alvarez: Personalized Federated Learning with First Order Model Optimization.
     ICLR 2021. https://arxiv.org/abs/2012.08565 (section A.4, "Ours (MA)")
 
-    A client receives leave-one-out averages in place of single models, and starts from the average of all. Otherwise
-    as FedFomo (see its list), but that no distance divides the weights. What the paper leaves open (it gives the
-    weights of eq. 14 alone):
-    - the mix is mean + sum_n w*_n (theta_n - mean), with theta_n as the two averages imply it;
-    - whose averages are considered is chosen as FedFomo chooses models, by P; the client's own, which it can work out,
-      is always among them;
-    - the averages are over the latest models of all clients that have uploaded; while only one has, no average without
-      it exists, and everybody starts from that one.
+    A client receives leave-one-out averages in place of single models, and starts from the average of all. Weights are
+    not divided by distances; all else is as in FedFomo (see its list). What the paper leaves open (it gives the weights
+    of eq. 14 alone):
+    - the mix is mean + sum_n w*_n (theta_n - mean), where theta_n follows from the two averages;
+    - the clients to leave out are chosen by P, as FedFomo chooses models; the client itself is always one of them, and
+      computes that average itself;
+    - averages are over the latest models of all clients that have uploaded; while only one has, there is no average
+      without it, and all clients start from its model.
     """
 
     paper = "Zhang et al., ICLR 2021"
     unsampled_model = "the common initial model"
     cost = "M + 1 forward passes over the validation share; reads M averages (M P); the server keeps N models"
-    dp_incompatible_reason = ""  # but for the gains, as FedFomo
+    dp_incompatible_reason = ""  # apart from the gains, as FedFomo
     reconstruction = "how the weights of eq. 14 move the average"
 
     def send(self, server: Server, turn: Turn) -> Down:
         ids, count = self.choose(server, turn), server.known.sum()
-        mean = server.models.new_zeros(0) if not count else server.models.sum(0) / count  # nobody's row is zero
+        # Rows of clients that have not uploaded are zero
+        mean = server.models.new_zeros(0) if not count else server.models.sum(0) / count
         without = (server.models.sum(0) - server.models[ids.clamp(min=0)]) / (count - 1).clamp(min=1)
         everybody = len(turn.ids)
         return Down(mean.expand(everybody, *mean.shape), without, ids, count.to(server.models.dtype).expand(everybody))
 
     def start(self, given: Given, data: Any) -> Work:
-        """Eq. 14: w_n is the loss of the average without theta_n, less that of the average of all."""
+        """Start from the mix. w_n is the loss of the average without theta_n minus that of the average (eq. 14)."""
         down, client = given.down, given.client
         if not down.mean.shape[1]:
             alone = client.before

@@ -14,8 +14,8 @@ from pflsweep.methods.qp import gram
 
 class Server(NamedTuple):
     w: Tensor  # [P] theta, the global model
-    ids: Tensor  # [tau, M] the cohorts of the last tau rounds, oldest first; -1: there was none
-    deltas: Tensor  # [tau, M, P] and their updates
+    ids: Tensor  # [tau, M] the cohorts of the last tau rounds, oldest first; -1: no such round yet
+    deltas: Tensor  # [tau, M, P] their updates
 
 
 class Work(NamedTuple):
@@ -34,26 +34,26 @@ class FedFV(Method):
     """Wang, Fan, Qi, Wen, Wang, Yu: Federated Learning with Fair Averaging. IJCAI 2021.
     https://arxiv.org/abs/2104.14937 (Algorithms 1 to 3)
 
-    With the conflicts among a cohort's updates Delta_i = theta - theta_i, then with those of clients that were last
-    seen in the tau rounds before. Without conflicts it is FedAvg with uniform weights. What the paper leaves open, or
-    where public code differs:
-    - of M clients the M - ceil((M - 1)(1 - alpha)) with the highest loss keep their update, none for alpha = 0 (as in
-      FedLF's code); clients of equal loss stand in the order of their keys;
-    - an external conflict of round t - k is looked for in k = tau, ..., 1; public code has k = tau - 1, ..., 0, which
-      begins with this round's own updates (`external=code`);
-    - f_i is the mean loss over all local data without dropout;
+    Internal conflicts are those among a cohort's updates Delta_i = theta - theta_i; external ones are with updates of
+    clients that were last seen in the tau rounds before. Without conflicts it is FedAvg with uniform weights. What the
+    paper leaves open, or where public code differs:
+    - of M clients, the M - ceil((M - 1)(1 - alpha)) with the highest loss keep their update; none for alpha = 0 (as in
+      FedLF's code); clients of equal loss are ordered by their keys;
+    - external conflicts are looked for in the rounds t - k, k = tau, ..., 1; public code has k = tau - 1, ..., 0, which
+      includes this round's own updates (`external=code`);
+    - f_i is the mean loss over all local data, without dropout;
     - the personalised model is the client's own trained one (the paper has none).
     """
 
     paper = "Wang et al., IJCAI 2021"
     unsampled_model = "the newest global model"
     cost = (
-        "a forward pass over the local data; the server: the inner products of M updates in float64 (M^2 P), the "
-        "updates of tau rounds kept (tau M P)"
+        "a forward pass over the local data; the server computes inner products of M updates in float64 (M^2 P) and "
+        "keeps the updates of tau rounds (tau M P)"
     )
     dp_incompatible_reason = "it sends the loss of the received model"
 
-    alpha: float = hyper("share of the clients, those of highest loss, whose update stays as it is", low=0, high=1)
+    alpha: float = hyper("share of the clients, those of highest loss, whose updates are kept", low=0, high=1)
     tau: int = hyper("rounds for which updates are remembered; 0: no external conflicts", low=0)
     external: str = hyper("rounds t - tau to t - 1, or t - tau + 1 to t (public code)", choices=("paper", "code"))
 
@@ -77,7 +77,7 @@ class FedFV(Method):
         return Up(work.w, work.loss), stock.Own(work.w)
 
     def aggregate(self, server: Server, up: Up, turn: Turn) -> Server:
-        """Algorithm 1: both kinds of conflicts are mitigated, then the step has the length of the mean update."""
+        """Mitigate both kinds of conflicts, and scale the step to the length of the mean update (Algorithm 1)."""
         now = server.w - up.w
         ids, deltas = torch.cat([server.ids, turn.ids[None]]), torch.cat([server.deltas, now[None]])
         g = self.without_internal(now, up.loss, turn.key)
@@ -88,9 +88,10 @@ class FedFV(Method):
         return Server(server.w - g, ids[1:], deltas[1:])
 
     def without_internal(self, deltas: Tensor, loss: Tensor, key: Tensor) -> Tensor:
-        """Algorithm 2: each update is projected off those it conflicts with, in ascending order of loss; their mean.
+        """Project each update off those it conflicts with, in ascending order of loss; return the mean (Algorithm 2).
 
-        Row i of c holds the i-th update in terms of the original ones, so all is done on inner products.
+        Row i of c has the coefficients of the i-th update in terms of the original ones, so that inner products are all
+        that is needed.
         """
         m = len(deltas)
         order = key.argsort()
@@ -108,9 +109,10 @@ class FedFV(Method):
         return c.mean(0).to(deltas.dtype) @ deltas
 
     def without_external(self, g: Tensor, ids: Tensor, deltas: Tensor) -> Tensor:
-        """Algorithm 3: g is projected off the sum of a round's updates that it conflicts with, oldest round first.
+        """Project g off the sum of a round's updates that it conflicts with, oldest round first (Algorithm 3).
 
-        ids [tau + 1, M], deltas [tau + 1, M, P]: with this round's as the last. A client counts where it was last seen.
+        ids [tau + 1, M], deltas [tau + 1, M, P]: of the last rounds, this one last. A client counts in the round in
+        which it was last seen.
         """
         first = 0 if self.external == "paper" else 1
         for k in range(first, first + self.tau):

@@ -1,4 +1,4 @@
-"""FedLC: a client's rare classes get a margin in its loss, so that its frequent ones do not push them out."""
+"""FedLC: a client's rare classes get a margin in its loss, so that frequent ones do not dominate."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from pflsweep.methods.protocol import Given, Method, hyper
 from pflsweep.methods.task import Batch, cross_entropy
 from pflsweep.ops.vmap import per_client
 
-MISSING = 1e-8  # samples of a class that a client lacks: its margin is 100 tau, as in FL-bench
+MISSING = 1e-8  # count of a class without samples, whose margin is then 100 tau, as in FL-bench
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,11 +17,11 @@ class FedLC(Method):
     """Zhang, Li, Li, Xu, Wu, Ding, Wu: Federated Learning with Label Distribution Skew via Logits Calibration.
     ICML 2022. https://arxiv.org/abs/2209.00189
 
-    tau = 0 is FedAvg; a class that a client lacks has all but left its softmax at tau = 1. Where we differ:
+    tau = 0 is FedAvg; at tau = 1 a class that a client lacks has almost no weight in its softmax. Where we differ:
     - the paper calls its loss a calibrated softmax cross-entropy, but prints a denominator without the true class. That
-      loss has no lower bound, and FL-bench reports that training with it collapses; here, as there, the sum is over all
-      classes;
-    - n_c counts all training data of a client; a class of which it has none counts as 1e-8 samples.
+      loss has no lower bound, and FL-bench reports that training with it collapses. Here, as in FL-bench, the sum is
+      over all classes;
+    - n_c counts all training data of a client; a class that it lacks counts as 1e-8 samples.
     """
 
     paper = "Zhang et al., ICML 2022"
@@ -44,7 +44,7 @@ class FedLC(Method):
 
     @per_client
     def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
-        """SGD on -log e^{f_y - m_y} / sum_c e^{f_c - m_c}, where m_c = tau n_c^{-1/4}"""
+        """SGD on -log e^{f_y - m_y} / sum_c e^{f_c - m_c}, where m_c = tau n_c^{-1/4}."""
         margin = self.tau * given.labels.to(work.w.dtype).clamp(min=MISSING) ** -0.25
 
         def calibrated(logits: Tensor, batch: Batch) -> Tensor:

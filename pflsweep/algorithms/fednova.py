@@ -1,4 +1,4 @@
-"""FedNova: FedAvg whose server averages normalised updates, so that clients with more steps have no more say."""
+"""FedNova: FedAvg whose server averages normalised updates, so that clients with more steps do not weigh more."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ class Work(NamedTuple):
     w: Tensor  # [C, P] x_i
     opt: Tensor  # [C, P] or [C, 0]
     norm: Tensor  # [C] ||a_i||_1 of the steps so far
-    speed: Tensor  # [C] what the last step added to it
+    speed: Tensor  # [C] what the last step added to `norm`
 
 
 class Up(NamedTuple):
@@ -28,19 +28,19 @@ class FedNova(Method):
     """Wang, Liu, Liang, Joshi, Poor: Tackling the Objective Inconsistency Problem in Heterogeneous Federated
     Optimization. NeurIPS 2020. https://arxiv.org/abs/2007.07481 (section 5)
 
-    A client's update is -eta G_i a_i: its gradients G_i, weighted by a_i. Where clients take equally many steps it is
-    FedAvg (mu > 0: FedProx). Where we or the authors' code differ:
+    A client's update is -eta G_i a_i: its gradients G_i, weighted by a_i. Where all clients take the same number of
+    steps it is FedAvg (mu > 0: FedProx). Where we or the authors' code differ:
     - tau_eff is sum_i p_i ||a_i||_1, which without momentum and mu is the paper's sum_i p_i tau_i (code: the same, but
       sum_i p_i tau_i if mu > 0);
-    - ||a_i||_1 is summed step by step by the optimiser's own recursion, so it is exact for momentum, mu, and both
-      together, while eta mu is at most 1; a regulariser is no part of the gradients G_i, weight decay is;
+    - ||a_i||_1 is accumulated by the optimiser's own recursion, so it is exact for momentum, mu and both together, as
+      long as eta mu is at most 1; weight decay is part of the gradients G_i, the proximal term is not;
     - p_i are the run's weights among the clients of the cohort;
     - the code's server momentum is not in the paper's algorithm, and not here.
     """
 
     paper = "Wang et al., NeurIPS 2020"
     unsampled_model = "the global model"
-    cost = "one number more goes up"
+    cost = "a client sends one number more"
     dp_incompatible_reason = ""  # ||a_i||_1 follows from the number of steps
 
     mu: float = hyper("strength of the proximal term", low=0)
@@ -58,7 +58,7 @@ class FedNova(Method):
 
     @per_client
     def step(self, given: Given, work: Work, batch: Batch) -> Work:
-        """SGD on f_B(w) + mu/2 |w - x|^2. ||a_i||_1 is how far the same steps go along gradients of 1, by eta."""
+        """SGD on f_B(w) + mu/2 |w - x|^2. ||a_i||_1 is the length, over eta, of the same steps with gradients of 1."""
         lr = given.turn.lr
         g = stock.pulled(self.task.grad(work.w, batch), self.mu, work.w, given.down.w)
         speed = self.opt.momentum * work.speed + 1 - lr * self.mu * work.norm
@@ -68,6 +68,6 @@ class FedNova(Method):
         return Up(work.w, work.norm), given.client
 
     def aggregate(self, server: stock.Server, up: Up, turn: Turn) -> stock.Server:
-        """x <- x - tau_eff sum_i p_i eta d_i, where d_i = G_i a_i / ||a_i||_1 and so eta d_i = (x - x_i) / ||a_i||_1"""
+        """x <- x - tau_eff sum_i p_i eta d_i, where eta d_i = eta G_i a_i / ||a_i||_1 = (x - x_i) / ||a_i||_1."""
         tau_eff = turn.share @ up.norm
         return stock.Server(server.w - tau_eff * ((turn.share / up.norm) @ (server.w - up.w)))

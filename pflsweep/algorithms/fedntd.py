@@ -1,4 +1,4 @@
-"""FedNTD: clients keep what the received model says of the classes that a sample is not."""
+"""FedNTD: clients preserve the received model's predictions for the classes other than a sample's true one."""
 
 from dataclasses import dataclass
 
@@ -16,16 +16,16 @@ class FedNTD(Method):
     """Lee, Jeong, Shin, Bae, Yun: Preservation of the Global Knowledge by Not-True Distillation in Federated Learning.
     NeurIPS 2022. https://arxiv.org/abs/2106.03097 (section 4)
 
-    beta = 0 is FedAvg, and so are two classes, of which one is the true one. Where we or the authors' code differ:
-    - the code multiplies the distillation by tau^2, which the paper's loss does not; at the paper's tau = 1 they agree;
-    - the received model teaches without dropout;
+    beta = 0 is FedAvg, and so is any beta with two classes. Where we or the authors' code differ:
+    - the code multiplies the distillation by tau^2, the paper does not; at the paper's tau = 1 they agree;
+    - the received model, which is the teacher, has no dropout;
     - models are averaged with the run's weights.
     """
 
     paper = "Lee et al., NeurIPS 2022"
     supports_ala = True
     unsampled_model = "the global model"
-    cost = "a step takes a forward pass of the received model more and reads it (P)"
+    cost = "a step adds a forward pass of the received model, which it reads (P)"
     dp_incompatible_reason = ""
 
     beta: float = hyper("weight of the distillation", low=0)
@@ -43,11 +43,10 @@ class FedNTD(Method):
 
     @per_client
     def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
-        """SGD on L_CE(q, y) + beta L_NTD(q~_l, q~_g)"""
-        received = given.down.w
+        """SGD on L_CE(q, y) + beta L_NTD(q~_l, q~_g)."""
 
         def loss(logits: Tensor, batch: Batch) -> Tensor:
-            teacher = self.task.classify(received[self.task.head], self.task.below(received, batch, 1).x)
+            teacher = stock.taught(self.task, given.down.w, batch)
             taught = not_true_divergence(logits, teacher, batch.y, self.tau)
             return cross_entropy(logits, batch) + self.beta * mean_over(taught, batch)
 
@@ -62,5 +61,5 @@ def not_true_divergence(logits: Tensor, teacher: Tensor, y: Tensor, tau: float) 
     """
     true = torch.zeros_like(logits, dtype=torch.bool).scatter(1, y[:, None], True)
     ours, theirs = ((z / tau).masked_fill(true, -torch.inf).log_softmax(1) for z in (logits, teacher))
-    # the true class has probability 0 in both: 0 instead of the logarithms' difference of infinities
+    # The true class has probability 0 in both, and a difference of infinities would be NaN
     return (theirs.exp() * (theirs.masked_fill(true, 0) - ours.masked_fill(true, 0))).sum(1)

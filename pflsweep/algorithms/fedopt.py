@@ -1,6 +1,6 @@
-"""FedOpt: FedAvg whose server takes the clients' mean update for a gradient, and an adaptive optimiser's step along it.
+"""FedOpt: FedAvg whose server treats the clients' mean update as a gradient and takes an adaptive optimiser's step.
 
-FedAdagrad, FedAdam and FedYogi differ in one line, how the second moment grows.
+FedAdagrad, FedAdam and FedYogi differ in one line, the update of the second moment.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from pflsweep.methods.protocol import Method, Setup, Turn, hyper
 class Server(NamedTuple):
     w: Tensor  # [P] x, the global model
     m: Tensor  # [P] the mean update
-    v: Tensor  # [P] the second moment, each coordinate's own
+    v: Tensor  # [P] the second moment of each coordinate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +24,10 @@ class FedOpt(Method):
     """Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan: Adaptive Federated Optimization. ICLR 2021.
     https://arxiv.org/abs/2003.00295 (Algorithm 2)
 
-    There is no correction of the moments' bias, as in the paper. Where we or public code differ:
+    The moments have no bias correction, as in the paper. Where we or public code differ:
     - updates are averaged with the run's weights (Algorithm 2: a plain mean; their experiments: by samples);
-    - v starts as tau^2, the least that Algorithm 2 allows (FL-bench: as 0);
-    - beta_1 = 0 in FedAdagrad is the paper's choice, and stands in its YAML file.
+    - v starts at tau^2, the least that Algorithm 2 allows (FL-bench: at 0);
+    - beta_1 = 0 in FedAdagrad is the paper's choice, set in its YAML file.
     """
 
     paper = "Reddi et al., ICLR 2021"
@@ -36,7 +36,7 @@ class FedOpt(Method):
     cost = "the server keeps two moments (2P)"
     dp_incompatible_reason = ""
 
-    rule: str = hyper("how the second moment grows", choices=("adagrad", "adam", "yogi"))
+    rule: str = hyper("update of the second moment", choices=("adagrad", "adam", "yogi"))
     global_lr: float = hyper("the server's rate (eta)", low=0)
     beta_1: float = hyper("decay of the mean update", low=0, below=1)
     beta_2: float = hyper("decay of the second moment; Adagrad has none", low=0, below=1)
@@ -55,14 +55,14 @@ class FedOpt(Method):
         return Server(w, torch.zeros_like(w), torch.full_like(w, self.tau**2))
 
     def aggregate(self, server: Server, up: stock.Up, turn: Turn) -> Server:
-        """m <- beta_1 m + (1 - beta_1) Delta; x <- x + eta m / (sqrt(v) + tau)"""
+        """m <- beta_1 m + (1 - beta_1) Delta; x <- x + eta m / (sqrt(v) + tau)."""
         delta = turn.share @ up.w - server.w
         m = self.beta_1 * server.m + (1 - self.beta_1) * delta
         v = self.second_moment(server.v, delta.square())
         return Server(server.w + self.global_lr * m / (v.sqrt() + self.tau), m, v)
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
-        """Return v_t of v_{t-1} and Delta_t^2, all [P]: the three lines of Algorithm 2."""
+        """Return v_t from v_{t-1} and Delta_t^2, all [P], by one of the three lines of Algorithm 2."""
         if self.rule == "adagrad":
             return v + square
         if self.rule == "adam":

@@ -1,4 +1,4 @@
-"""FedPAC: features are held near those of all, and heads combined where that lowers a client's expected loss."""
+"""FedPAC: features are held near global centroids; heads are combined where that lowers a client's expected loss."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,8 +16,8 @@ from pflsweep.ops.vmap import per_client
 class Server(NamedTuple):
     w: Tensor  # [F] theta, the shared extractor
     heads: Tensor  # [N, H] phi_i, combined for each client
-    prototypes: Tensor  # [K, D] c_k, the global centroids; 0 for a class that nobody has sent yet
-    known: Tensor  # [K] whether somebody has
+    prototypes: Tensor  # [K, D] c_k, the global centroids; 0 for a class that no client has sent yet
+    known: Tensor  # [K] whether a client has sent the class
 
 
 class Down(NamedTuple):
@@ -51,19 +51,19 @@ class FedPAC(Method):
 
     Written from the authors' code (JianXu95/FedPAC); the paper's text was not at hand. What is decided here, or
     differs:
-    - the head learns first, for `head_epochs` epochs, then the extractor; both have an optimiser of their own;
-    - the weights alpha_i are the exact optimum (the code: what cvxpy finds for a matrix without its small eigenvalues,
-      and weights of at most 0.001 set to 0);
-    - heads are combined within the cohort, and the absent keep theirs (at full participation: the same);
-    - a class without a global centroid is not aligned (the code: to the client's own from before the turn);
+    - the head learns first, for `head_epochs` epochs, then the extractor; each has its own optimiser;
+    - the weights alpha_i are the exact optimum (the code: cvxpy's result for a matrix without its small eigenvalues,
+      with weights of at most 0.001 set to 0);
+    - heads are combined within the cohort, and absent clients keep theirs (the same at full participation);
+    - a class without a global centroid is not aligned (the code: to the client's own centroid before the turn);
     - extractors are averaged with the run's weights (the code: by samples).
     """
 
     paper = "Xu et al., ICLR 2023"
     unsampled_model = "the newest extractor with the common initial head"
     cost = (
-        "an epoch on the head and two forward passes over the data, for statistics and centroids; the server: N heads, "
-        "and M quadratic programs of M weights"
+        "an epoch on the head and two forward passes over the data, for statistics and centroids; the server keeps N "
+        "heads and solves M quadratic programs of M weights"
     )
     dp_incompatible_reason = "it sends feature statistics and label counts"
 
@@ -75,9 +75,7 @@ class FedPAC(Method):
     class_features = stock.class_features
     global_model = stock.no_global_model
 
-    @classmethod
-    def passes(cls, epochs: int, **values: Any) -> float:
-        return 1 + float(values["head_epochs"]) / (3 * epochs)  # a head's gradient is little more than a forward pass
+    passes = classmethod(stock.passes_with_head)
 
     def init(self, w: Tensor, setup: Setup) -> Server:
         known = torch.zeros(setup.classes, dtype=torch.bool, device=w.device)
@@ -89,7 +87,7 @@ class FedPAC(Method):
         return Down(w, server.heads[turn.ids], prototypes, known)
 
     def start(self, given: Given, data: Any) -> Work:
-        """V_i = 1 / n_i (E |f(x)|^2 - sum_k |h_ik|^2), the trace in the variance of a head's estimate."""
+        """Compute h_i and V_i = 1 / n_i (E |f(x)|^2 - sum_k |h_ik|^2), the trace in the variance of the head."""
         w = torch.cat([given.down.w, given.down.head], 1)
         h, squares = data.mean(self.statistics, w)
         variance = (squares - h.square().sum((1, 2))) / given.turn.n
@@ -113,7 +111,7 @@ class FedPAC(Method):
 
     @per_client
     def body_step(self, given: Given, work: Work, batch: Batch) -> Work:
-        """SGD of the extractor on F_i + lambda R_i, R_i = 1 / n sum_l 1 / d |f(x_l) - c_{y_l}|^2"""
+        """SGD of the extractor on F_i + lambda R_i, R_i = 1 / n sum_l 1 / d |f(x_l) - c_{y_l}|^2."""
 
         def loss(logits: Tensor, z: Tensor, batch: Batch) -> Tensor:
             alignment = stock.apart_from(given.down.prototypes, given.down.known, z, batch)
@@ -140,10 +138,10 @@ class FedPAC(Method):
 
 
 def collaboration(h: Tensor, variance: Tensor) -> Tensor:
-    """Return the weights alpha [M, M] of all heads in each client's own, from h [M, K, D] and V [M].
+    """Return the weights alpha [M, M] of all heads in each client's combined head, from h [M, K, D] and V [M].
 
-    Row i minimises sum_j alpha_ij^2 V_j + |sum_j alpha_ij (h_i - h_j)|^2 over the simplex: the variance of the combined
-    head, and its bias.
+    Row i minimises sum_j alpha_ij^2 V_j + |sum_j alpha_ij (h_i - h_j)|^2 over the simplex: variance plus squared bias
+    of the combined head.
     """
     rows = h.flatten(1)
     return torch.stack([min_norm(gram(row - rows) + variance.double().diag()) for row in rows])

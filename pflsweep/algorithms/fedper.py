@@ -1,4 +1,4 @@
-"""FedPer: the base layers are everybody's, the layers on top are the client's own; both learn together."""
+"""FedPer: clients share the base layers and keep their own top layers; both are trained together."""
 
 import logging
 from dataclasses import dataclass
@@ -14,9 +14,10 @@ from pflsweep.methods.protocol import Given, Method, Setup, Turn, hyper
 log = logging.getLogger(__name__)
 
 
-@cache  # once a process: a sweep builds many trials
+# Cached to warn once a process, since a sweep builds many trials
+@cache
 def _tell_fedavg() -> None:
-    """Say that a trial has no personalization layers at all."""
+    """Warn that a trial has no personalization layers."""
     log.warning("algorithm.layers=0: no layer stays with its client, so that FedPer is FedAvg here")
 
 
@@ -51,12 +52,12 @@ class FedPer(Method):
 
     @property
     def own(self) -> slice:
-        """The personalization layers W_P in w."""
+        """Return the slice of the personalization layers W_P in w."""
         return stock.top_layers(self)
 
     @property
     def base(self) -> slice:
-        """The base layers W_B in w."""
+        """Return the slice of the base layers W_B in w."""
         return slice(0, self.own.start)
 
     def init(self, w: Tensor, setup: Setup) -> stock.Server:
@@ -66,7 +67,7 @@ class FedPer(Method):
         return stock.OwnHead(w[self.own])
 
     def start(self, given: Given, data: Any) -> stock.Work:
-        """(W_B, W_Pj), which one SGD trains as a whole."""
+        """Join (W_B, W_Pj), which one SGD trains as a whole."""
         w = torch.cat([given.down.w, given.client.head], 1)
         return stock.Work(w, self.opt.init(w))
 

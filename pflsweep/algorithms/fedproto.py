@@ -1,4 +1,4 @@
-"""FedProto: clients share no parameters, only the mean features of each class, and hold their own ones near them."""
+"""FedProto: clients share no parameters but the mean features of each class, and hold their own features near them."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,8 +13,8 @@ from pflsweep.ops.vmap import per_client
 
 
 class Server(NamedTuple):
-    prototypes: Tensor  # [K, D] C-bar^(j); 0 for a class that nobody has sent yet
-    known: Tensor  # [K] whether somebody has
+    prototypes: Tensor  # [K, D] C-bar^(j); 0 for a class that no client has sent yet
+    known: Tensor  # [K] whether a client has sent the class
 
 
 class Down(NamedTuple):
@@ -32,22 +32,23 @@ class FedProto(Method):
     """Tan, Long, Liu, Zhou, Lu, Jiang, Zhang: FedProto: Federated Prototype Learning across Heterogeneous Clients.
     AAAI 2022. https://arxiv.org/abs/2105.00243 (Algorithm 1)
 
-    lam = 0 trains as Local. Here all models have one architecture; different ones are beyond one vector a client.
-    What the paper leaves open, or where the authors' code differs:
-    - regulariser = "prototypes" is eq. 8 of a batch's own class means, with the L2 distance; "samples" is what the code
-      and other libraries compute, the mean squared distance of each sample's features to its class. The paper leaves
-      the distance open, and its lambda was chosen with the code's: in eq. 8's scale 1 is far too strong on digits;
+    lam = 0 trains like Local. Here all models have the same architecture, since a client's model is one vector of
+    common length. What the paper leaves open, or where the authors' code differs:
+    - regulariser = "prototypes" is eq. 8 with a batch's own class means and the L2 distance; "samples" is the mean
+      squared distance of each sample's features to its class's prototype, as the code and other libraries compute it.
+      The paper leaves the distance open, and its lambda was chosen with the code's: on the scale of eq. 8, 1 is far too
+      strong on digits;
     - a global prototype is the mean over the class's samples, the minimiser in eq. 5; eq. 6 divides by the number of
       clients once more, which would shrink it, and the code takes a plain mean over clients;
-    - prototypes are of the trained model (the code: of the models that the last epoch went through);
-    - with clients sampled, a class that the cohort lacks keeps its prototype;
+    - prototypes are of the trained model (the code: of the changing models during the last epoch);
+    - with partial participation, a class that the cohort lacks keeps its prototype;
     - a class without a prototype is never predicted; before there is any, the head predicts. inference = "head", the
       code's other test, evaluates the client's whole model.
     """
 
     paper = "Tan et al., AAAI 2022"
     unsampled_model = "the common initial model"
-    cost = "one more forward pass over the data, for the prototypes; P a client is kept"
+    cost = "one more forward pass over the data, for the prototypes; a client keeps P"
     dp_incompatible_reason = "it sends mean features and label counts"
 
     lam: float = hyper("weight of the distance between local and global prototypes (lambda)", low=0)
@@ -78,30 +79,30 @@ class FedProto(Method):
                 return cross_entropy(logits, batch) + self.lam * stock.apart_from(prototypes, known, z, batch)
             sums, share = by_class(z, batch, self.task.classes)
             squares = (stock.class_means(sums, share) - prototypes).square().sum(1)
-            lengths = squares.clamp(min=torch.finfo(z.dtype).tiny).sqrt()  # its slope at 0 is taken to be 0
+            lengths = squares.clamp(min=torch.finfo(z.dtype).tiny).sqrt()  # clamped, so that the gradient at 0 is 0
             return cross_entropy(logits, batch) + self.lam * (lengths * (known & (share > 0))).sum()  # eq. 8
 
         _, g = self.task.value_and_grad(work.w, batch, loss, features=True)
         return stock.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))
 
     def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[Up, stock.Own]:
-        """C_i^(j) = 1 / |D_ij| sum over D_ij of f(phi_i; x) (eq. 3)"""
+        """Upload C_i^(j) = 1 / |D_ij| sum over D_ij of f(phi_i; x) (eq. 3)."""
         sums, share = data.mean(self.class_features, work.w)
         return Up(stock.class_means(sums, share), given.labels), stock.Own(work.w)
 
     def aggregate(self, server: Server, up: Up, turn: Turn) -> Server:
-        """C-bar^(j) = sum_i |D_ij| / N_j C_i^(j) (eq. 6)"""
+        """C-bar^(j) = sum_i |D_ij| / N_j C_i^(j) (eq. 6)."""
         return Server(*stock.average_prototypes(server.prototypes, server.known, up.prototypes, up.counts))
 
     def personal(self, server: Server, client: stock.Own, data: Any, turn: Turn) -> Tensor:
-        """The client's model and, for `logits`, the prototypes and which are known: [C, P + K D + K]."""
+        """Return the client's model and, for `logits`, the prototypes and which are known: [C, P + K D + K]."""
         if self.inference == "head":
             return client.w
         shared = torch.cat([server.prototypes.flatten(), server.known.to(client.w.dtype)])
         return torch.cat([client.w, stock.to_all(shared, turn)], 1)
 
     def logits(self, w: Tensor, x: Tensor) -> Tensor:
-        """w of `personal`, x [B, ...] -> [B, K]: minus the distances, of which the least decides (eq. 4)."""
+        """Return minus the distances to the prototypes [B, K], of which the least decides (eq. 4). w: of `personal`."""
         size, classes = self.task.size, self.task.classes
         if len(w) == size:
             return self.task.logits(w, x)

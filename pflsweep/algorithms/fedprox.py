@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose clients are held near the model they received."""
+"""FedProx: FedAvg whose clients are held near the received model by a proximal term."""
 
 from dataclasses import dataclass
 
@@ -38,6 +38,6 @@ class FedProx(Method):
 
     @per_client
     def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
-        """SGD on h(w) = f_B(w) + mu/2 |w - w^t|^2 (their eq. 2)."""
+        """SGD on h(w) = f_B(w) + mu/2 |w - w^t|^2 (eq. 2)."""
         g = stock.pulled(self.task.grad(work.w, batch), self.mu, work.w, given.down.w)
         return stock.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))

@@ -1,4 +1,4 @@
-"""FedRep: one extractor for all, a head for each client, trained one after the other."""
+"""FedRep: a common extractor and a head for each client, which are trained one after the other."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -27,9 +27,9 @@ class FedRep(Method):
     - the paper's tau head updates are `head_epochs` epochs, its one update of the extractor is E epochs;
     - extractors are averaged with the run's weights (the paper: a plain mean; the code: by samples);
     - the code fits all heads once more after the last round; here a client keeps the head of its last turn;
-    - both phases have an optimiser of their own; weight decay and momentum act on the trained part alone;
-    - there is no global model: heads never leave their clients. FedPG's tables print one of averaged heads, whose
-      upload the wire would have to count.
+    - each phase has its own optimiser; weight decay and momentum act on the trained part alone;
+    - there is no global model: heads never leave their clients. FedPG's tables print one with averaged heads, whose
+      upload the traffic would have to count.
     """
 
     paper = "Collins et al., ICML 2021"
@@ -37,16 +37,14 @@ class FedRep(Method):
     own_lr = True
     unsampled_model = "the newest extractor with the common initial head"
     cost = (
-        "one more epoch (`head_epochs`), whose gradients are the head's alone; later ones stop below it; the head "
-        "is kept"
+        "one more epoch (`head_epochs`), with gradients of the head alone; later epochs have none of it; a client "
+        "keeps its head"
     )
     dp_incompatible_reason = ""
 
     head_epochs: int = hyper("epochs on the head (tau), before the epochs on the extractor", low=0)
 
-    @classmethod
-    def passes(cls, epochs: int, **values: Any) -> float:
-        return 1 + float(values["head_epochs"]) / (3 * epochs)  # a head's gradient is little more than a forward pass
+    passes = classmethod(stock.passes_with_head)
 
     init_client = stock.own_head
     send = stock.broadcast

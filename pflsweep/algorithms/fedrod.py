@@ -1,4 +1,4 @@
-"""FedRoD: a generic head that all share and a private one that adds what is special to the client."""
+"""FedRoD: a generic head that all clients share, and a private head for each client that is added to it."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -25,16 +25,16 @@ class FedRoD(Method):
     ICLR 2022. https://arxiv.org/abs/2107.00778 (Algorithm 1 with linear private heads)
 
     Both heads are linear, so a client's model, with the logits h(z) + h_i^p(z), is a plain model whose head
-    is h + h_i^p. The variant whose private heads come from a hypernetwork is not here. Where we differ:
+    is h + h_i^p. The variant with private heads from a hypernetwork is not included. Where we differ:
     - pi_i counts all training data of a client (public code: a pass that drops the last batch), and a class
-      that it lacks has the smallest positive prior instead of 0;
+      that the client lacks has the smallest positive prior instead of 0;
     - both heads learn from the same batch, the private one from z and h(z) before the generic step;
     - models are averaged with the run's weights.
     """
 
     paper = "Chen and Chao, ICLR 2022"
     unsampled_model = "the newest generic model plus the initial private head"
-    cost = "a step takes a second forward pass, for the private head, which is kept"
+    cost = "a step adds a second forward pass for the private head; a client keeps that head"
     dp_incompatible_reason = "label counts enter its loss"
 
     init_personal: str = hyper("a private head starts as a copy of the generic one, or zero", choices=("copy", "zero"))
@@ -69,12 +69,12 @@ class FedRoD(Method):
         )
 
     def log_prior(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
-        """log pi_i of class counts [K]; finite for a missing class too, of which padded samples may be."""
+        """Return log pi_i from class counts [K]. It is finite for missing classes too, since padding may have them."""
         counts = labels.to(dtype)
         return (counts / counts.sum(-1, keepdim=True)).clamp(min=torch.finfo(dtype).tiny).log()
 
     def combined(self, w: Tensor, head: Tensor) -> Tensor:
-        """The model [..., P] with the head h + h^p."""
+        """Return the model [..., P] with the head h + h^p."""
         return torch.cat([w[..., self.task.extractor], w[..., self.task.head] + head], -1)
 
     def finish(self, given: Given, data: Any, work: Work) -> tuple[stock.Up, stock.OwnHead]:

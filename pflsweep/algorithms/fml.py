@@ -1,4 +1,4 @@
-"""FML: each client's own model and its copy of the global one teach each other."""
+"""FML: each client's own model and its copy of the global model learn from each other's predictions."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -23,21 +23,21 @@ class FML(Method):
     """Shen, Zhang, Jia, Zhang, Huang, Zhou, Kuang, Wu, Wu: Federated Mutual Learning. arXiv 2020.
     https://arxiv.org/abs/2006.16765
 
-    alpha = beta = 1 trains Local and FedAvg side by side. Here both models have one architecture; that clients may
-    choose their own is beyond one vector a client. The paper's text was not at hand: this is its published loss, and
-    what public code (PFLlib) does. What is decided here, or differs from that code:
-    - the teacher is a constant of its pupil's gradient, as in deep mutual learning (Zhang et al. 2018); PFLlib's
+    alpha = beta = 1 trains Local and FedAvg side by side. Here both models have the same architecture, since a client's
+    model is one vector of common length. The paper's text was not at hand: this is its published loss, and what public
+    code (PFLlib) does. What is decided here, or differs from that code:
+    - the teacher is constant in its student's gradient, as in deep mutual learning (Zhang et al. 2018); PFLlib's
       gradients flow through both predictions, so each model also learns to be easy to imitate;
-    - both learn from predictions of before the batch's step, and the teacher's are made without dropout;
-    - the divergence is summed over classes (PFLlib takes the mean over them, a K-th of it);
-    - gradients are not clipped (PFLlib: their norm, at 10);
+    - both learn from predictions before the batch's step, and teachers have no dropout;
+    - the divergence is summed over classes (PFLlib: the mean over them, 1 / K of it);
+    - gradients are not clipped (PFLlib: at a norm of 10);
     - memes are averaged with the run's weights.
     """
 
     paper = "Shen et al., arXiv 2020"
     unsampled_model = "the newest global model"
-    cost = "a second model is trained on each batch, and each takes a forward pass more; P a client is kept"
-    dp_incompatible_reason = "teachers see whole batches, and what private training makes of that was not examined"
+    cost = "a second model is trained on each batch, and each needs one more forward pass; a client keeps P"
+    dp_incompatible_reason = "teachers see whole batches, whose effect on the guarantee was not examined"
 
     alpha: float = hyper("weight of the labels in the personalised model's loss; the meme has the rest", low=0, high=1)
     beta: float = hyper("weight of the labels in the meme's loss; the personalised model has the rest", low=0, high=1)
@@ -49,10 +49,7 @@ class FML(Method):
     aggregate = stock.average
     personal = stock.personal_is_own_once_sampled
     global_model = stock.shared_model
-
-    @classmethod
-    def passes(cls, epochs: int, **values: Any) -> float:
-        return 2
+    passes = classmethod(stock.two_passes)
 
     def start(self, given: Given, data: Any) -> Work:
         w, v = given.down.w, given.client.w
@@ -70,8 +67,7 @@ class FML(Method):
 
     def taught(self, weight: float | Tensor, teacher: Tensor, batch: Batch) -> Loss:
         """Return the loss weight * CE + (1 - weight) * KL(p_teacher || p) of one client's batch."""
-        z = self.task.below(teacher, batch, 1).x
-        log_p = self.task.classify(teacher[self.task.head], z).log_softmax(1)
+        log_p = stock.taught(self.task, teacher, batch).log_softmax(1)
 
         def loss(logits: Tensor, batch: Batch) -> Tensor:
             divergence = (log_p.exp() * (log_p - logits.log_softmax(1))).sum(1)

@@ -1,4 +1,4 @@
-"""GPFL: a conditional valve makes global features, near shared category embeddings, and personal ones."""
+"""GPFL: a conditional valve computes global features, held near shared category embeddings, and personal features."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ class Down(NamedTuple):
 
 class Client(NamedTuple):
     head: Tensor  # [H]
-    share: Tensor  # [K] alpha_i, of the classes in its data; alike before its first turn
+    share: Tensor  # [K] alpha_i, the class shares of its data; equal before its first turn
 
 
 class Up(NamedTuple):
@@ -42,10 +42,11 @@ class GPFL(Method):
     A vector w [P + Q] is a model, the category embeddings [K, D], and the valve's two layers (gamma, beta: linear,
     ReLU, layer norm). Written from the authors' code (TsingZ0/GPFL); the paper's text was not at hand. What is decided
     here, or differs:
-    - the conditional inputs are means of the embeddings as received: of all classes for global features, by the
-      client's class shares for personal ones (the code: as the client had trained them last, and zeros at first);
+    - the conditional inputs are means of the received embeddings: over all classes for global features, weighted by the
+      client's class shares for personal ones (the code: of the embeddings that the client trained last, zeros at
+      first);
     - the magnitude-level loss is the mean over samples of |f_G - C_y| (the code: one norm of the whole batch's matrix);
-    - mu is a weight decay of embeddings and valve, as in the code, beside the run's.
+    - mu is a weight decay of embeddings and valve, as in the code, in addition to the run's.
     """
 
     paper = "Zhang et al., ICCV 2023"
@@ -78,7 +79,7 @@ class GPFL(Method):
 
     @per_client
     def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
-        """SGD on L_P + L_alg + lambda L_mlg + mu / 2 |C, CoV|^2"""
+        """SGD on L_P + L_alg + lambda L_mlg + mu / 2 |C, CoV|^2."""
         size, received = self.task.size, self.embeddings(given.down.guide)
         shared, personal = received.mean(0), shares(given.labels, work.w.dtype) @ received  # g and p_i
 
@@ -95,12 +96,12 @@ class GPFL(Method):
         return stock.Work(*self.opt.update(work.w, work.opt, g, given.turn.lr))
 
     def embeddings(self, guide: Tensor) -> Tensor:
-        """C [K, D]"""
+        """Return the category embeddings C [K, D]."""
         classes, width = self.task.classes, self.task.width
         return guide[: classes * width].view(classes, width)
 
     def valve(self, guide: Tensor, z: Tensor, condition: Tensor) -> Tensor:
-        """CoV: features z [B, D] -> ReLU((gamma + 1) z + beta) [B, D], with gamma and beta of the condition [D]."""
+        """Apply CoV to features z: ReLU((gamma + 1) z + beta) [B, D], with gamma and beta from the condition [D]."""
         width = self.task.width
         parts = []
         for layer in guide[self.task.classes * width :].view(2, -1):
@@ -119,7 +120,7 @@ class GPFL(Method):
         return Server(turn.share @ up.w, turn.share @ up.guide)
 
     def personal(self, server: Server, client: Client, data: Any, turn: Turn) -> Tensor:
-        """The newest shared parts with the own head and, for `logits`, the client's condition p_i: [C, P + Q + D]."""
+        """Return the newest shared parts with the own head and, for `logits`, the condition p_i: [C, P + Q + D]."""
         condition = client.share @ self.embeddings(server.guide)
         parts = stock.to_all(server.w, turn), client.head, stock.to_all(server.guide, turn), condition
         return torch.cat(parts, 1)
@@ -131,5 +132,5 @@ class GPFL(Method):
 
 
 def shares(labels: Tensor, dtype: torch.dtype) -> Tensor:
-    """Class counts [..., K] as shares."""
+    """Return class counts [..., K] as shares."""
     return labels.to(dtype) / labels.sum(-1, keepdim=True)

@@ -21,7 +21,7 @@ class Server(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """A personal model [Q], taken apart. Its datastore has room for the largest client's samples."""
+    """The parts of a personal model [Q]. Its datastore has room for the largest client's samples."""
 
     w: Tensor  # [..., P] h_S
     weight: Tensor  # [...] lambda_m
@@ -34,22 +34,22 @@ class KnnPer(Method):
     """Marfoq, Neglia, Vidal, Kameni: Personalized Federated Learning through Local Memorization. ICML 2022.
     https://arxiv.org/abs/2111.09360 (Algorithm 1)
 
-    Training is FedAvg; all else happens where a client is evaluated, with the newest global model, and nothing of it is
-    kept. weight = 0 is the global model. Where we or the authors' code differ:
+    Training is FedAvg. All else happens at a client's evaluation with the newest global model, and is not kept.
+    weight = 0 is the global model. Where we or the authors' code differ:
     - the distance is Euclidean, as in the paper (code: its square over D);
-    - weight = null lets each client choose its lambda_m by accuracy on `validation` of its training data, which then is
-      neither trained on nor remembered (the code reports all weights on the test data); of equally good ones it takes
-      the least;
+    - weight = null lets each client choose its lambda_m by accuracy on a share `validation` of its training data, which
+      is then neither trained on nor stored (the code reports all weights on the test data); of equally good weights it
+      takes the smallest;
     - features are those that the head sees, without dropout and augmentation; with batch norm, those of the datastore
-      come from statistics of large batches.
+      use statistics of large batches.
     """
 
     paper = "Marfoq et al., ICML 2022"
     unsampled_model = "the newest global model with its own datastore, as every client"
-    cost = "nothing in training; an evaluation of a client makes its datastore (n D) and searches it for each sample"
+    cost = "nothing in training; an evaluation of a client builds its datastore (n D) and searches it for each sample"
     dp_incompatible_reason = ""  # the datastore never leaves its client
 
-    k: int = hyper("nearest samples that have a say", low=1)
+    k: int = hyper("nearest samples that are used", low=1)
     weight: float | None = hyper("lambda, weight of the neighbours; null: each client chooses its own", low=0, high=1)
     validation: float = hyper("share of the training data on which a client chooses its weight", above=0, below=1)
 
@@ -68,14 +68,14 @@ class KnnPer(Method):
         return stock.run(self.step, given, work, self.remembered(data).train(self.epochs))
 
     def remembered(self, data: Any) -> Any:
-        """The data that a client trains on and stores."""
+        """Return the data that a client trains on and stores."""
         return data if self.weight is not None else data.holdout(self.validation)[0]
 
     def personal(self, server: Server, client: Empty, data: Any, turn: Turn) -> Tensor:
         w = stock.to_all(server.w, turn)
         stored = [self.stored(turn, w, batch) for batch in self.remembered(data).rows()]
         keys, labels = (torch.cat(parts, 1) for parts in zip(*stored, strict=True))
-        # padded rows lie between the batches of a larger client: the stored ones first, as many as anybody can have
+        # Padded rows may lie between samples. Move samples to the front, and keep as many as the largest client has
         order = (labels < 0).int().argsort(dim=1, stable=True)[:, : server.largest]
         keys, labels = keys.gather(1, order[..., None].expand(-1, -1, keys.shape[2])), labels.gather(1, order)
         room = server.largest - labels.shape[1]
@@ -90,7 +90,7 @@ class KnnPer(Method):
 
     @per_client
     def stored(self, turn: Turn, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The pairs (phi(x), y) of a batch: [B, D] and [B], 0 and -1 for padding."""
+        """Return the pairs (phi(x), y) of a batch: [B, D] and [B], 0 and -1 for padding."""
         z, y = self.task.below(w, batch, 1).x, batch.y.to(w.dtype)
         if batch.mask is None:
             return z, y
@@ -98,7 +98,7 @@ class KnnPer(Method):
 
     @per_client
     def right(self, model: Tensor, batch: Batch) -> Tensor:
-        """[WEIGHTS + 1] the share of a batch's samples that a personal model gets right with each weight."""
+        """Return the accuracy of a personal model on a batch with each weight, [WEIGHTS + 1]."""
         memory = self.memory(model)
         z = self.task.below(memory.w, batch, 1).x
         weights = torch.arange(WEIGHTS + 1, dtype=z.dtype, device=z.device) / WEIGHTS
@@ -113,21 +113,22 @@ class KnnPer(Method):
         return Memory(w, weight.squeeze(0), keys.view(n, width), labels)
 
     def interpolated(self, memory: Memory, z: Tensor) -> Tensor:
-        """Their eq. 7, h_m(x) = lambda_m h_m^(k)(x) + (1 - lambda_m) h_S(x): probabilities [B, K] of features [B, D].
+        """Return probabilities [B, K] of features [B, D]: lambda_m h_m^(k)(x) + (1 - lambda_m) h_S(x) (eq. 7).
 
-        Their eq. 6, [h_m^(k)(x)]_c ~ sum over the k nearest (x', y') with y' = c of e^{-d(phi(x), phi(x'))}.
+        [h_m^(k)(x)]_c ~ sum over the k nearest (x', y') with y' = c of e^{-d(phi(x), phi(x'))} (eq. 6).
         """
-        # not by way of a matrix product, whose rounding would move a sample away from itself
+        # Not by a matrix product, by whose rounding a sample would have a distance from itself
         apart = torch.cdist(z, memory.keys, compute_mode="donot_use_mm_for_euclid_dist")
         near = apart.masked_fill(memory.labels < 0, torch.inf)  # [B, n]
         distance, index = near.topk(min(self.k, near.shape[1]), largest=False)
-        labels = memory.labels[index].clamp(min=0).long()  # of room without a sample: it has no weight
+        # Empty places of the datastore have no weight, so any label will do
+        labels = memory.labels[index].clamp(min=0).long()
         votes = z.new_zeros(len(z), self.task.classes).scatter_add(1, labels, (-distance).softmax(1))
         common = self.task.classify(memory.w[self.task.head], z).softmax(1)
         return memory.weight * votes + (1 - memory.weight) * common
 
     def logits(self, w: Tensor, x: Tensor) -> Tensor:
-        """The logarithms of a personal model's probabilities."""
+        """Return the logarithms of a personal model's probabilities."""
         memory = self.memory(w)
         p = self.interpolated(memory, self.task.features(memory.w, x))
         return p.clamp(min=torch.finfo(p.dtype).tiny).log()

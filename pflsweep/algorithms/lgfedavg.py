@@ -1,4 +1,4 @@
-"""LG-FedAvg: each client learns its own representation under a head that all share: FedPer upside down."""
+"""LG-FedAvg: each client keeps its own lower layers, and all share the layers on top: the opposite of FedPer."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,9 +21,9 @@ class LGFedAvg(Method):
     https://arxiv.org/abs/2001.01523
 
     layers = 0 is Local, all layers is FedAvg. Both parts learn together on the supervised loss; the paper's other ways
-    to learn a local representation (unsupervised, fair) are not here. Where we differ from the paper or its code:
-    - everything starts from the common initial model (the code: from a trained FedAvg model, which pays for its rounds
-      in communication too);
+    to learn a local representation (unsupervised, fair) are not included. Where we differ from the paper or its code:
+    - all layers start from the common initial model (the code: from a trained FedAvg model, whose rounds cost
+      communication too);
     - the shared layers are averaged with the run's weights (the code: a plain mean);
     - a client is evaluated with its newest model (the code keeps for each client the one best on its test data);
     - there is no ensemble of all clients' models for a new client.
@@ -47,12 +47,12 @@ class LGFedAvg(Method):
 
     @property
     def shared(self) -> slice:
-        """The global layers in w."""
+        """Return the slice of the shared layers in w."""
         return stock.top_layers(self)
 
     @property
     def body(self) -> slice:
-        """The local layers in w."""
+        """Return the slice of the local layers in w."""
         return slice(0, self.shared.start)
 
     def init(self, w: Tensor, setup: Setup) -> stock.Server:

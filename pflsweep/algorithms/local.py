@@ -10,13 +10,13 @@ from pflsweep.methods.protocol import Method
 class Local(Method):
     """No federation: the baseline that a personalised method has to beat.
 
-    A client trains in the rounds in which it is sampled, as in the federated methods beside it.
+    A client trains only in rounds in which it is sampled, as with all other methods.
     """
 
     paper = "baseline"
     own_lr = True
     unsampled_model = "the common initial model"
-    cost = "nothing beside local training; P a client are kept"
+    cost = "nothing beside local training; a client keeps P"
     dp_incompatible_reason = ""
 
     init = stock.stateless_server

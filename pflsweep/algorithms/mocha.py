@@ -1,4 +1,4 @@
-"""MOCHA as FedFomo compares with it: every client trains its own model, and a matrix Omega relates all of them."""
+"""MOCHA in the form that FedFomo compares with: clients train their own models, which a matrix Omega relates."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from pflsweep.methods.protocol import Given, Method, Scalars, Setup, Turn, Vecto
 from pflsweep.methods.task import Batch
 from pflsweep.ops.vmap import per_client
 
-ROWS = 4000  # the authors' code adds up the trace over blocks of so many rows of W, whole ones alone
+ROWS = 4000  # public code sums the trace over blocks of this many rows of W, without a last incomplete block
 
 
 class Server(NamedTuple):
@@ -20,7 +20,7 @@ class Server(NamedTuple):
 
 
 class Down(NamedTuple):
-    others: Vector  # [C, d] sum_{k != i} Omega_ik w_k: what the other columns are to client i
+    others: Vector  # [C, d] sum_{k != i} Omega_ik w_k, the other columns' part
     self_weight: Scalars  # [C] Omega_ii
 
 
@@ -34,14 +34,14 @@ class Mocha(Method):
     In the form that FedFomo (Zhang et al., ICLR 2021) compares with: mini-batch SGD on neural networks.
 
     Client i minimises f_i + reg 10^-f (|W|_F^2 + tr(W Omega W^T)), f = floor(log10 d) + 2, over its own column of W
-    [d, N]; the others' columns stay as they came. Omega is fixed. Where the forms differ:
+    [d, N]; the other columns stay constant in a turn. Omega is fixed. Where the forms differ:
     - omega = "paper": the matrix (I - 11^T / N)^2 = I - 11^T / N, so that the trace is sum_k |w_k - mean w|^2;
     - omega = "code": the code that FedFomo used (LG-FedAvg's) has a matrix of ones in place of I and squares each
-      entry, which pulls the sum of all columns to 0, and it leaves out the last d mod 4000 rows of the trace;
-    - W holds the regularised layers alone, in that code the last ones; the others are trained locally;
-    - W has a column for every client, its latest model, the initial one where it was never sampled (that code at
-      partial participation: those of the first clients of the list, whoever is sampled);
-    - reg is ours; reg = 0 is Local. Other columns enter the gradient by one sum of them, which is what is sent.
+      entry, which pulls the sum of all columns to 0; it leaves out the last d mod 4000 rows of the trace;
+    - W has the regularised layers alone, in that code the last ones; the others are trained locally;
+    - W has a column for every client: its latest model, or the initial one where it was never sampled (that code at
+      partial participation: those of the first clients in the list, whichever are sampled);
+    - reg is ours; reg = 0 is Local. The other columns enter the gradient as one sum, so only that is sent.
     """
 
     paper = "Smith et al., NIPS 2017, as compared with by Zhang et al., ICLR 2021"
@@ -49,7 +49,7 @@ class Mocha(Method):
     cost = "a step reads the regulariser's part of the gradient once more (d <= P); the server keeps N d numbers"
     dp_incompatible_reason = ""
 
-    reg: float = hyper("factor of the regulariser, beside 10^-f", low=0)
+    reg: float = hyper("factor of the regulariser, in addition to 10^-f", low=0)
     omega: str = hyper(
         "how clients are related: by the centring matrix, or as in public code", choices=("paper", "code")
     )
@@ -63,14 +63,14 @@ class Mocha(Method):
 
     @property
     def part(self) -> slice:
-        """The d regularised parameters."""
+        """Return the slice of the d regularised parameters."""
         return slice(0, self.task.size) if self.layers is None else stock.top_layers(self)
 
     def init(self, w: Tensor, setup: Setup) -> Server:
         return Server(w[self.part].repeat(setup.clients, 1))
 
     def relations(self, columns: Tensor) -> Tensor:
-        """Omega [N, N]."""
+        """Return Omega [N, N]."""
         n = len(columns)
         if self.omega == "code":
             return columns.new_full((n, n), (1 - 1 / n) ** 2)

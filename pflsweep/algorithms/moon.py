@@ -1,4 +1,4 @@
-"""MOON: a client's features are drawn to those of the model it received, away from those it learnt in its last turn."""
+"""MOON: a client's features are drawn to those of the received model, and away from those of its previous model."""
 
 from dataclasses import dataclass
 
@@ -18,17 +18,17 @@ class Moon(Method):
     https://arxiv.org/abs/2103.16257 (Algorithm 1)
 
     mu = 0 is FedAvg, and so is a turn whose previous model is the received one, as in round 1. Where we differ:
-    - R_w(x) are the features that the model's head sees; the paper puts a projection head of two layers below it, which
-      is a matter of the model here;
-    - w_i^{t-1} is the model of a client's last turn; before its first one it is the common initial model (the authors'
-      code: a random one for each client; FL-bench: the received one);
+    - R_w(x) are the features that the model's head sees; the paper puts a projection head of two layers below the head,
+      which here would be part of the model;
+    - w_i^{t-1} is the model of the client's last turn; before its first turn it is the common initial model (the
+      authors' code: a random one for each client; FL-bench: the received one);
     - neither of the two fixed models has dropout.
     """
 
     paper = "Li et al., CVPR 2021"
     supports_ala = True
     unsampled_model = "the global model"
-    cost = "a step takes two more forward passes and reads both models (2P); P a client are kept"
+    cost = "a step adds two forward passes and reads both models (2P); a client keeps P"
     dp_incompatible_reason = ""
 
     mu: float = hyper("weight of the model-contrastive loss", low=0)
@@ -46,7 +46,7 @@ class Moon(Method):
 
     @per_client
     def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
-        """SGD on l_sup + mu l_con (their eq. 4)."""
+        """SGD on l_sup + mu l_con (eq. 4)."""
 
         def loss(logits: Tensor, z: Tensor, batch: Batch) -> Tensor:
             received, previous = (self.task.below(w, batch, 1).x for w in (given.down.w, given.client.w))
@@ -58,7 +58,7 @@ class Moon(Method):
 
 
 def contrastive(z: Tensor, received: Tensor, previous: Tensor, tau: float) -> Tensor:
-    """Return l_con [B] (their eq. 3) of features [B, D]: -log e^{s/tau} / (e^{s/tau} + e^{s'/tau}).
+    """Return l_con [B] (eq. 3) of features [B, D]: -log e^{s/tau} / (e^{s/tau} + e^{s'/tau}).
 
     s is the cosine similarity to the received model's features, s' that to the previous one's.
     """

@@ -12,7 +12,7 @@ from pflsweep.methods.task import Batch
 from pflsweep.ops import random
 from pflsweep.ops.vmap import per_client
 
-GUMBEL = 0x6B  # what a batch's key is folded with for the strategy's noise, apart from dropout's layers
+GUMBEL = 0x6B  # folded into a batch's key for the strategy's noise, which keeps it apart from dropout's
 
 
 class Client(NamedTuple):
@@ -22,7 +22,7 @@ class Client(NamedTuple):
 
 
 class Work(NamedTuple):
-    w: Tensor  # [P] theta', the copy of the global model, as far as its layers have been trained
+    w: Tensor  # [P] theta', the copy of the global model, of which some layers have been trained
     own: Tensor  # [P] w_i
     opt: Tensor  # [P] or [0] of the model in use, W_i
     strategy: Tensor  # [L, 2]
@@ -33,22 +33,24 @@ class PartialFed(Method):
     """Sun, Huo, Yang, Bai: PartialFed: Cross-Domain Personalized Federated Learning via Partial Initialization.
     NeurIPS 2021. https://openreview.net/forum?id=lgDP84byd5 (PartialFed-Adaptive)
 
-    A layer is a block of the model. As long as all choose "global" it is FedAvg, with "own" everywhere it is Local,
-    both on every second batch. How we fill in what we had no code or text for:
+    A layer is a block of the model. While all layers choose "global" it is FedAvg, with "own" everywhere it is Local,
+    both on every second batch. What we decided, without code or text to follow:
     - the strategy and the weights learn from disjoint samples: a step takes two consecutive batches of one shuffle,
       the two halves of a mini-batch of twice the run's size, so an epoch has half of FedAvg's steps;
     - the strategy's step is plain SGD on a straight-through Gumbel-softmax sample, whose temperature falls
-      geometrically from the first round to the last; the step of the weights uses the likelier option, a tie "global";
-    - trained layers return to where they came from, theta' or w_i, and both last through the round;
-    - after it, W_i is the client's w_i: what it uploads, what it is evaluated with, its own layers of the next turn;
-    - the momentum of a layer goes on where the layer changes its source within a round.
+      geometrically from the first round to the last; the step of the weights uses the likelier option, and "global" in
+      a tie;
+    - trained layers are written back to where they came from, theta' or w_i, and both are kept during the turn;
+    - after the turn, W_i becomes the client's w_i: it is uploaded and evaluated, and has the own layers of the next
+      turn;
+    - the momentum of a layer is kept where the layer changes its source within a turn.
     """
 
     paper = "Sun et al., NeurIPS 2021"
     resumable = False  # the temperature falls until the last round
     supports_ala = True
     unsampled_model = "the newest global model"
-    cost = "a step takes two gradients, of a batch each, and reads two models (2 P); P a client is kept"
+    cost = "a step computes two gradients, of one batch each, and reads two models (2 P); a client keeps P"
     dp_incompatible_reason = "the strategy learns in steps of its own, and decides which layers are trained and sent"
     reconstruction = "its adaptive strategy: the paper's idea in our equations (halves, temperature, what is kept)"
 
@@ -74,7 +76,7 @@ class PartialFed(Method):
 
     @per_client
     def step(self, given: Given, work: Work, halves: tuple[Batch, Batch]) -> Work:
-        """Half A moves the strategy, half B the layers that it chooses."""
+        """Update the strategy on the first half, and the layers that it chooses on the second half."""
         strategy = work.strategy
         if self.strategy_lr:
             slope = self.slope(strategy, work.w, work.own, halves[0], self.tau(given.turn.round, given.client.rounds))
@@ -85,8 +87,9 @@ class PartialFed(Method):
         return Work(torch.where(shared, w, work.w), torch.where(shared, work.own, w), opt, strategy)
 
     def slope(self, strategy: Tensor, w: Tensor, own: Tensor, batch: Batch, tau: float) -> Tensor:
-        """Gradient in a_i [L, 2] of f(W_i), W_il = z_l theta'_l + (1 - z_l) w_il: z is the sampled choice, 0 or 1, and
-        its derivative that of softmax((a + Gumbel noise) / tau).
+        """Return the gradient of f(W_i) in a_i [L, 2], where W_il = z_l theta'_l + (1 - z_l) w_il.
+
+        z is the sampled choice, 0 or 1; its derivative is taken to be that of softmax((a + Gumbel noise) / tau).
         """
         assert batch.key is not None, "training batches have keys"
         uniform = random.uniform(random.fold(batch.key, GUMBEL), strategy.shape).clamp(min=2.0**-25).to(strategy.dtype)
@@ -99,10 +102,11 @@ class PartialFed(Method):
         return torch.stack([down, -down], 1)
 
     def tau(self, round: int, rounds: int) -> float:
+        """Return the temperature in a round."""
         return self.first_tau * (self.last_tau / self.first_tau) ** ((round - 1) / max(rounds - 1, 1))
 
     def spread(self, layers: Tensor) -> Tensor:
-        """A value of each layer [..., L] for each of its parameters [..., P]."""
+        """Repeat the value of each layer [..., L] for each of its parameters [..., P]."""
         sizes = [block.stop - block.start for block in self.task.blocks]
         return torch.cat([layers[..., k : k + 1].expand(*layers.shape[:-1], n) for k, n in enumerate(sizes)], -1)
 
@@ -112,5 +116,5 @@ class PartialFed(Method):
 
 
 def prefers_global(logits: Tensor) -> Tensor:
-    """[..., L, 2] -> [..., L]"""
+    """Return whether each layer prefers the global option, [..., L] bool, from logits [..., L, 2]."""
     return logits[..., 0] >= logits[..., 1]

@@ -1,4 +1,4 @@
-"""Per-FedAvg: MAML over clients: a shared model that one gradient step makes personal."""
+"""Per-FedAvg: MAML over clients, which learns a shared model that one gradient step personalises."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +35,7 @@ class PerFedAvg(Method):
 
     form: str = hyper("first order, or Hessian-free (its product by differences)", choices=("fo", "hf"))
     alpha: float = hyper("learning rate of the inner step", low=0)
-    delta: float = hyper("how far along g the Hessian's product looks (hf)", above=0)
+    delta: float = hyper("step along g of the difference that gives the Hessian's product (hf)", above=0)
     eval_lr: float | None = hyper("learning rate of the step before evaluation; null: alpha", low=0)
 
     init = stock.global_server
@@ -61,7 +61,7 @@ class PerFedAvg(Method):
         return stock.Work(*self.opt.update(w, work.opt, g, given.turn.lr))
 
     def personal(self, server: stock.Server, client: Any, data: Any, turn: Turn) -> Tensor:
-        """One step from the global model on one batch of the client's training data (eq. 3)."""
+        """Take one step from the global model on one batch of the client's training data (eq. 3)."""
         return self.adapt(stock.to_all(server.w, turn), next(data.train(1, "adapt")))
 
     @per_client

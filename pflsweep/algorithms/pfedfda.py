@@ -1,4 +1,4 @@
-"""pFedFDA: an extractor learns under the classifier of the global feature distribution, which each client adapts."""
+"""pFedFDA: the extractor learns under the classifier of a global feature distribution, which each client adapts."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from pflsweep.util.errors import UserError
 
 EPSILON = 1e-4  # of priors and of the classifier's covariance, in the authors' code
 BETAS = 21  # values of beta that are tried, from 0 to 1
-FOLDS = 2  # of the cross-validation that chooses among them, and the least samples of a class with a mean of its own
+FOLDS = 2  # of the cross-validation that chooses beta; also the least samples of a class with a local mean
 
 
 class Server(NamedTuple):
@@ -45,11 +45,11 @@ class PFedFDA(Method):
     Written from the authors' code (cj-mclaughlin/pFedFDA); the paper's text was not at hand. What is decided here, or
     differs:
     - beta is the best of 21 values in 2-fold cross-validation (the code: L-BFGS from 0.5, and separate betas by
-      default), folds alternate within each class, and classes with one sample are left out of it;
-    - statistics are those of the trained extractor (the code: of all models on the way, but of the newest in tests);
+      default); folds alternate within each class, and classes with one sample are left out;
+    - statistics are those of the trained extractor (the code: of all models during training, in tests of the newest);
     - `ridge` is added to the diagonal of local covariances; the code adds 1 there, and 1e-4 everywhere;
-    - a class of which a client has fewer than two samples takes the global mean;
-    - clients adapt at every evaluation, from the newest extractor and statistics; nothing of it is kept.
+    - a class of which a client has fewer than two samples gets the global mean;
+    - clients adapt at every evaluation, from the newest extractor and statistics; the result is not kept.
     """
 
     paper = "McLaughlin and Su, NeurIPS 2024"
@@ -78,7 +78,7 @@ class PFedFDA(Method):
         return Down(*(part.expand(len(turn.ids), *part.shape) for part in server))
 
     def start(self, given: Given, data: Any) -> stock.Work:
-        """The extractor learns under the classifier of the global distribution and the client's own prior."""
+        """Start with the classifier of the global distribution and the client's own prior as the head."""
         head = self.classifier(given.down.means, given.down.covariance, given.labels)
         return stock.Work(torch.cat([given.down.w, head], 1), self.opt.init(given.down.w))
 
@@ -100,7 +100,7 @@ class PFedFDA(Method):
         return torch.cat([down.w, self.classifier(*self.adapted(down, data))], 1)
 
     def adapted(self, down: Down, data: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Clients' own means [C, K, D], covariances [C, D, D], and class counts [C, K]."""
+        """Return clients' adapted means [C, K, D] and covariances [C, D, D], and their class counts [C, K]."""
         parts = [(self.below(down.w, batch), batch.y, batch.mask) for batch in data.sample(1.0, "adapt")]
         z, y = (torch.cat([part[k] for part in parts], 1) for k in (0, 1))
         here = torch.cat([torch.ones_like(y, dtype=torch.bool) if mask is None else mask for _, y, mask in parts], 1)
@@ -114,10 +114,13 @@ class PFedFDA(Method):
     def interpolated(
         self, means: Tensor, covariance: Tensor, z: Tensor, y: Tensor, here: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """beta mu_i + (1 - beta) mu_g and beta Sigma_i + (1 - beta) Sigma_g of one client's features z [n, D]."""
+        """Return beta mu_i + (1 - beta) mu_g, beta Sigma_i + (1 - beta) Sigma_g and class counts [K] of one client.
+
+        z [n, D]: features of its samples. y [n]: classes. here [n]: False for padding.
+        """
         of_class = (y[:, None] == torch.arange(len(means), device=y.device)) & here[:, None]
         counts = of_class.sum(0)
-        fold = ((of_class.cumsum(0) * of_class).sum(1) - 1) % FOLDS  # the place within its class
+        fold = ((of_class.cumsum(0) * of_class).sum(1) - 1) % FOLDS  # by the sample's position within its class
         tried = here & (counts >= FOLDS)[y]
         losses = []
         for k in range(FOLDS):
@@ -130,15 +133,16 @@ class PFedFDA(Method):
         return beta * own_means + (1 - beta) * means, beta * own_covariance + (1 - beta) * covariance, counts
 
     def estimated(self, means: Tensor, z: Tensor, of_class: Tensor) -> tuple[Tensor, Tensor]:
-        """Maximum likelihood of the samples marked in of_class [n, K]: means [K, D], and the covariance they share."""
+        """Return maximum likelihood means [K, D] and common covariance [D, D] of the samples in of_class [n, K]."""
         n = of_class.sum(0)[:, None]
-        z = torch.where(of_class.any(1)[:, None], z, 0)  # padding may be infinite
+        z = torch.where(of_class.any(1)[:, None], z, 0)  # features of padding may be infinite
         own = of_class.to(z.dtype).T @ z / n.clamp(min=1)
         own = torch.where(n >= FOLDS, own, means)
         apart = (z - of_class.to(z.dtype) @ own) * of_class.any(1)[:, None]
         return own, apart.T @ apart / (n.sum() - 1).clamp(min=1) + self.ridge * torch.eye(z.shape[1]).to(z)
 
     def loss_at(self, beta: Tensor, local: Any, common: Any, counts: Tensor, held: Batch) -> Tensor:
+        """Return the loss on held-out samples of the classifier between the local and the common distribution."""
         means, covariance = (beta * a + (1 - beta) * b for a, b in zip(local, common, strict=True))
         return cross_entropy(self.task.classify(bayes(means, covariance, counts), held.x), held)
 
@@ -148,7 +152,7 @@ class PFedFDA(Method):
 
 
 def bayes(means: Tensor, covariance: Tensor, counts: Tensor) -> Tensor:
-    """The head [H] with weights Sigma^-1 mu_k and biases log pi_k - mu_k^T Sigma^-1 mu_k / 2."""
+    """Return the head [H] with weights Sigma^-1 mu_k and biases log pi_k - mu_k^T Sigma^-1 mu_k / 2."""
     counts = counts.to(means.dtype)
     prior = counts / counts.sum() + EPSILON
     eye = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)

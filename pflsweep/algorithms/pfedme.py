@@ -22,13 +22,14 @@ class PFedMe(Method):
     """Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes. NeurIPS 2020.
     https://arxiv.org/abs/2006.08848 (Algorithm 1)
 
-    eta is the run's learning rate. beta = 0 leaves the global model where it is, and so does lam = 0 without
-    weight decay. What the paper leaves open, and where we or the authors' code differ:
-    - the inner minimisation is K plain gradient steps on the batch, from theta-tilde of the batch before and, in a
-      round's first batch, from the model received;
+    eta is the run's learning rate. beta = 0 leaves the global model unchanged, and so does lam = 0 without weight
+    decay. What the paper leaves open, and where we or the authors' code differ:
+    - the inner minimisation is K plain gradient steps on the batch, from theta-tilde of the batch before and, in the
+      turn's first batch, from the received model;
     - the run's momentum and weight decay act on w's step alone (the code adds a decay of 1e-3 to the inner steps);
     - models are averaged with the run's weights (the paper: a plain mean);
-    - the code lets all clients train and aggregates the cohort's, one batch an epoch; here the cohort trains, E epochs;
+    - only the cohort trains, for E epochs (the code trains all clients, one batch an epoch, and aggregates the
+      cohort's models);
     - the code evaluates w_i, which has overwritten theta-tilde_i there: eval = "w";
     - with ALA in front, both models start from the mix.
     """
@@ -36,7 +37,7 @@ class PFedMe(Method):
     paper = "Dinh et al., NeurIPS 2020"
     supports_ala = True
     unsampled_model = "the newest global model"
-    cost = "a step takes K gradients and as many reads of w (P); P a client is kept"
+    cost = "a step computes K gradients and reads w as often (P); a client keeps P"
     dp_incompatible_reason = ""
 
     lam: float = hyper("strength of the pull between the models (lambda)", low=0)
@@ -62,8 +63,9 @@ class PFedMe(Method):
 
     @per_client
     def step(self, given: Given, work: Work, batch: Batch) -> Work:
-        """theta-tilde ~ argmin f_B(theta) + lambda/2 |theta - w|^2, then w <- w - eta lambda (w - theta-tilde),
-        a step down the Moreau envelope, whose gradient that is.
+        """theta-tilde ~ argmin f_B(theta) + lambda/2 |theta - w|^2, then w <- w - eta lambda (w - theta-tilde).
+
+        The latter is a gradient step on the Moreau envelope.
         """
         w, theta = work.w, work.theta
         for _ in range(self.inner_steps):
@@ -75,5 +77,5 @@ class PFedMe(Method):
         return stock.Up(work.w), stock.Own(work.theta if self.eval == "theta" else work.w)
 
     def aggregate(self, server: stock.Server, up: stock.Up, turn: Turn) -> stock.Server:
-        """w <- (1 - beta) w + beta sum_i p_i w_i"""
+        """w <- (1 - beta) w + beta sum_i p_i w_i."""
         return stock.Server((1 - self.beta) * server.w + self.beta * (turn.share @ up.w))

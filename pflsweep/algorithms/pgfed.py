@@ -1,4 +1,4 @@
-"""PGFed, PGFedMo and PGFed-CE: each client descends its own weighted sum of everybody's risks."""
+"""PGFed, PGFedMo and PGFed-CE: each client minimises its own weighted sum of all clients' risks."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ class Down(NamedTuple):
 class Client(NamedTuple):
     w: Tensor  # [P] theta_i, trained in the client's last turn
     aux: Tensor  # [P] PGFedMo's g-tilde_i; [0] without momentum
-    carried: Tensor  # [] whether aux holds anything yet
+    carried: Tensor  # [] whether aux has a value yet
 
 
 class Work(NamedTuple):
@@ -55,9 +55,9 @@ class PGFed(Method):
 
     beta > 0 is PGFedMo; estimate = "ce" is PGFed-CE, which estimates the others' risks at theta_glob and so need not
     send g-bar. mu = 0 is FedAvg. Where the paper is silent or the authors' code differs:
-    - f_i is a mean over the client's data (eq. 2 sums; the code's mean is what mu's grid fits);
-    - alpha_ij > 0 is kept by clipping at 0 after every step, as in the code; `clipped` logs the share of zeros;
-    - alpha's learning rate is not in the paper;
+    - f_i is a mean over the client's data, as in the code, to which mu's grid fits (eq. 2 has a sum);
+    - alpha_ij >= 0 is ensured by clipping after every step, as in the code; `clipped` logs the share of zeros;
+    - the paper does not state alpha's learning rate;
     - PGFedMo's first auxiliary gradient is g-tilde itself;
     - aggregation weights sum to 1 over the cohort (the paper divides by the data of all clients);
     - the code keeps the momentum buffer over rounds: train.optimiser_state=kept.
@@ -67,7 +67,7 @@ class PGFed(Method):
     unsampled_model = "the common initial model"
     cost = (
         "one more pass over the data for the risk's gradient (1 / E of the training); a step reads two vectors "
-        "(2P; CE: P) for the gradient and alpha; P a client (Mo: 2P) are kept"
+        "(2P; CE: P) for the gradient and alpha; a client keeps P (Mo: 2P)"
     )
     dp_incompatible_reason = "it sends the gradient and the risk of all local data"
 
@@ -94,14 +94,15 @@ class PGFed(Method):
         )
 
     def send(self, server: Server, turn: Turn) -> Down:
-        """Server, lines 4 to 8."""
+        """Send the cohort's estimates of all risks (Algorithm 1, server, lines 4 to 8)."""
         alpha = server.a[turn.ids][:, server.last]
         g1, nothing = server.g1, server.w.new_zeros(0)
         if not len(server.last):
             empty = stock.to_all(nothing, turn)
             return Down(stock.to_all(server.w, turn), empty, empty, empty, alpha)
         mean = self.mu * server.grads.mean(0)
-        if self.estimate == "ce":  # g1_j + mu grad_j^T theta_glob, the same for every client
+        if self.estimate == "ce":
+            # g1_j + mu grad_j^T theta_glob is the same for all clients
             g1, mean = g1 + self.mu * server.grads @ server.w, nothing
         return Down(
             stock.to_all(server.w, turn),
@@ -131,7 +132,7 @@ class PGFed(Method):
         return Work(w, opt, work.aux, (work.alpha - self.alpha_lr * slope).clamp(min=0))
 
     def finish(self, given: Given, data: Any, work: Work) -> tuple[Up, Client]:
-        """Client, the last lines: the risk and its gradient on all local data, linearised (eq. 7)."""
+        """Upload the risk on all local data, linearised at the trained model (eq. 7; client, last lines)."""
         risk, grad = data.mean(self.risk, work.w)
         g1 = self.mu * (risk - (grad * work.w).sum(1))
         aux, carried = given.client.aux, given.client.carried

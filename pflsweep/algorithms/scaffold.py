@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates take the drift out of local steps."""
+"""SCAFFOLD: control variates correct the drift of local steps."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -44,16 +44,16 @@ class Scaffold(Method):
     """Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for Federated
     Learning. ICML 2020. https://arxiv.org/abs/1910.06378 (Algorithm 1, option II of line 12)
 
-    Both means over the cohort are plain ones, as in the paper, whatever the run's aggregation weights: in
+    Both means over the cohort are unweighted, as in the paper, whatever the run's aggregation weights: in
     round 1 it is FedAvg with uniform weights. Where we differ:
-    - K is the number of steps that a client really takes in its E epochs (the paper: the same for all);
+    - K is the number of steps that a client actually takes in its E epochs (the paper: the same for all);
     - clients send y_i (the paper: y_i - x);
-    - line 12 reads a gradient off the distance covered, so momentum and weight decay are refused.
+    - momentum and weight decay are refused, since line 12 computes a gradient from the distance covered.
     """
 
     paper = "Karimireddy et al., ICML 2020"
     unsampled_model = "the global model"
-    cost = "a step reads two control variates (2P); P a client are kept; twice the model travels each way"
+    cost = "a step reads two control variates (2P); a client keeps P; twice the model is sent in each direction"
     dp_incompatible_reason = ""  # c_i follows from the model sent
 
     global_lr: float = hyper("the server's step on the mean update (eta_g)", low=0)
@@ -85,17 +85,17 @@ class Scaffold(Method):
 
     @per_client
     def step(self, given: Given, work: Work, batch: Batch) -> Work:
-        """Line 10: y_i <- y_i - eta_l (g_i(y_i) - c_i + c)"""
+        """y_i <- y_i - eta_l (g_i(y_i) - c_i + c) (line 10)."""
         g = self.task.grad(work.w, batch).sub_(given.client.c).add_(given.down.c)
         return Work(*self.opt.update(work.w, work.opt, g, given.turn.lr), work.steps + 1)
 
     def finish(self, given: Given, data: Any, work: Work) -> tuple[Up, Client]:
-        """Line 12 (ii): c_i^+ = c_i - c + (x - y_i) / (K eta_l)"""
+        """c_i^+ = c_i - c + (x - y_i) / (K eta_l) (line 12, option II)."""
         covered = (given.down.w - work.w) / (work.steps * given.turn.lr)[:, None]
         delta = covered - given.down.c
         return Up(work.w, delta), Client(given.client.c + delta)
 
     def aggregate(self, server: Server, up: Up, turn: Turn) -> Server:
-        """Lines 16 and 17: x += eta_g / |S| sum_S (y_i - x); c += 1 / N sum_S (c_i^+ - c_i)"""
+        """x += eta_g / |S| sum_S (y_i - x); c += 1 / N sum_S (c_i^+ - c_i) (lines 16 and 17)."""
         w = server.w + self.global_lr * (up.w.mean(0) - server.w)
         return server._replace(w=w, c=server.c + up.delta.sum(0) / server.clients)

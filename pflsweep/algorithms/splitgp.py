@@ -1,4 +1,4 @@
-"""SplitGP: a personal exit for what the client is sure of, a general one for the rest."""
+"""SplitGP: samples on which the client's exit is confident leave there, all others through a general exit."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ class Server(NamedTuple):
 class Work(NamedTuple):
     w: Tensor  # [C, P] client's exit: phi_i, kappa_i
     opt: Tensor  # [C, P] or [C, 0]
-    general: Tensor  # [C, P] server's exit: its body, psi_i
+    general: Tensor  # [C, P] server's exit: its body and psi_i
     general_opt: Tensor  # [C, P] or [C, 0]
 
 
@@ -31,17 +31,17 @@ class SplitGP(Method):
 
     A sample leaves through the client's exit where the entropy of its prediction (in nats) is below `threshold`,
     else through the server's. Two forms, which train on gamma * loss(client's) + (1 - gamma) * loss(server's):
-    - `paper`: one body serves both exits; the server's is the client's body with psi;
-    - `platform`: as FedPG's authors ran it: the server's exit has a body of its own, in each round a copy of the
+    - `paper`: both exits share one body; the server's exit is the client's body with psi;
+    - `platform`, as FedPG's authors ran it: the server's exit has its own body, at the start of each turn a copy of the
       client's, and is the global model in evaluation.
     Where we differ:
     - the model is cut below its last layer, so an exit is a head; kappa begins as a copy of psi;
-    - the server computes the mix at a round's end, which the paper's clients do, and keeps it for them;
-    - clients train psi themselves and send it, where the paper's send activations in every step: the wire counts
-      what is sent, P + H (paper) or 2 P (platform) each way; FedPG's comparison counts P;
-    - means are weighted with the run's weights;
-    - a saved personal model is the client's exit; the server's is in the saved global one (`paper`: its head);
-    - batch norm is evaluated with the statistics of the client's exit in both.
+    - the server computes and keeps the clients' mixes at a round's end (the paper: clients do);
+    - clients train psi and send it (the paper: they send activations in every step). The traffic counts what is sent,
+      P + H (paper) or 2 P (platform) in each direction; FedPG's comparison counts P;
+    - means use the run's weights;
+    - a saved personal model is the client's exit; the server's exit is in the saved global model (`paper`: its head);
+    - batch norm is evaluated with the statistics of the client's exit in both exits.
     """
 
     paper = "Han et al., INFOCOM 2023"
@@ -63,16 +63,13 @@ class SplitGP(Method):
     fit = stock.local_epochs
     init_client = stock.stateless_client
     global_model = stock.shared_model
-
-    @classmethod
-    def passes(cls, epochs: int, **values: Any) -> float:
-        return 2
+    passes = classmethod(stock.two_passes)
 
     def init(self, w: Tensor, setup: Setup) -> Server:
         return Server(w, w.repeat(setup.clients, 1))
 
     def send(self, server: Server, turn: Turn) -> stock.Down:
-        """The client's own model, and its body with the server's head."""
+        """Send the client's own model, and its body with the server's head."""
         own = server.own[turn.ids]
         return stock.Down(self.packed(own, self.with_head(own, stock.to_all(server.w[self.task.head], turn))))
 
@@ -85,7 +82,8 @@ class SplitGP(Method):
         """SGD on gamma * loss(client's exit) + (1 - gamma) * loss(server's exit)."""
         g = self.gamma * self.task.grad(work.w, batch)
         general = (1 - self.gamma) * self.task.grad(work.general, batch)
-        if self.form == "paper":  # both exits move the body alike, so that it stays one
+        if self.form == "paper":
+            # Both exits apply the same update to the body, so that it stays the same in both
             body = self.task.extractor
             both = g[body] + general[body]
             g, general = (torch.cat([both, part[self.task.head]]) for part in (g, general))
@@ -106,7 +104,7 @@ class SplitGP(Method):
         return Server(turn.share @ general, own)
 
     def personal(self, server: Server, client: Empty, data: Any, turn: Turn) -> Tensor:
-        """Both exits' models, one after the other: [C, 2 P], which `logits` takes apart."""
+        """Return both exits' models, one after the other, [C, 2 P], for `logits`."""
         general = stock.to_all(server.w, turn)
         own = torch.where((turn.last < 0)[:, None], general, server.own[turn.ids])
         if self.form == "paper":
@@ -114,24 +112,24 @@ class SplitGP(Method):
         return torch.cat([own, general], 1)
 
     def logits(self, w: Tensor, x: Tensor) -> Tensor:
-        """w [2 P], x [B, ...] -> [B, K]: of the client's exit where it is sure."""
+        """Return logits [B, K]: the client's exit where its entropy is below the threshold, else the server's."""
         client, server = (self.task.logits(exit, x) for exit in w.split(self.task.size))
         return torch.where((entropy(client) < self.threshold)[:, None], client, server)
 
     def packed(self, own: Tensor, general: Tensor) -> Tensor:
-        """Both exits as they cross the wire: models [C, P] to [C, 2 P], or [C, P + H] where they share a body."""
+        """Join both exits' models [C, P] for sending: [C, 2 P], or [C, P + H] where they share a body."""
         return torch.cat([own, general[:, self.task.head] if self.form == "paper" else general], 1)
 
     def unpacked(self, both: Tensor) -> tuple[Tensor, Tensor]:
-        """The opposite of `packed`."""
+        """Split what `packed` has joined."""
         own, general = both[:, : self.task.size], both[:, self.task.size :]
         return own, self.with_head(own, general) if self.form == "paper" else general
 
     def with_head(self, w: Tensor, head: Tensor) -> Tensor:
-        """Models [C, P] with these heads [C, H] instead of their own."""
+        """Return models [C, P] with other heads [C, H]."""
         return torch.cat([w[:, self.task.extractor], head], 1)
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Of the predicted distribution, in nats: [B, K] -> [B]."""
+    """Return the entropy [B] in nats of the distributions that logits [B, K] predict."""
     return torch.special.entr(logits.softmax(1)).sum(1)

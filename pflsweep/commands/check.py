@@ -1,4 +1,4 @@
-"""`pflsweep check my_package.MyMethod [key=value ...] [--config-dir DIR]`: the suite on one method."""
+"""`pflsweep check my_package.MyMethod [key=value ...] [--config-dir DIR]`: run the conformance suite on one method."""
 
 import os
 import traceback
@@ -20,14 +20,15 @@ from pflsweep.methods.protocol import Method, Verbs
 from pflsweep.methods.task import Task
 from pflsweep.util.errors import Parser, UserError, nearest
 
-# what only passes on what a method asks for
+# Files that are left out when a message says where an error was raised: they only do what the method asks for
 NOT_TO_BLAME = (os.path.dirname(torch.__file__), fake_device.__file__)
 
 
 def main(argv: list[str]) -> int:
-    """Prints a line for each property; 0 where all hold, 1 where not. Raises UserError on bad input."""
+    """Print a line for each property. Return 0 where all hold, else 1. Raises UserError on bad input."""
     options = _parser().parse_args(argv)
-    torch.set_num_threads(1)  # models this small only wait for each other's threads
+    # With models this small, threads only wait for each other
+    torch.set_num_threads(1)
     cls, defaults = named(options.method, options.config_dir)
     values = {**defaults, **_overrides(options.overrides)}
     check_fields(cls, values, cls.__name__, "add key=VALUE, or name its folder of YAML files with --config-dir")
@@ -43,7 +44,7 @@ def main(argv: list[str]) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser(prog="pflsweep check", description="The conformance suite on one method.")
+    parser = Parser(prog="pflsweep check", description="Run the conformance suite on one method.")
     parser.add_argument("method", help="my_package.MyMethod, or the name of an algorithm")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="hyperparameters")
     parser.add_argument("--config-dir", "-cd", type=Path, help="folder that has algorithm/NAME.yaml files of your own")
@@ -56,7 +57,10 @@ def case_of(
     tolerance: float = 1e-10,
     wire: Callable[[Sizes], float] | None = None,
 ) -> Case:
-    """The case of a class. A method that refuses momentum is tried without."""
+    """Return the test case of a method's class. A method that refuses momentum is tested without.
+
+    values: hyperparameters. tolerance, wire: see `Case`. Raises UserError where the method refuses both.
+    """
 
     def make(task: Any, opt: Sgd, epochs: int) -> Method:
         return cls(task=task, opt=opt, epochs=epochs, **values)
@@ -65,18 +69,20 @@ def case_of(
     try:
         Verbs.of(make(task, Sgd(momentum=0.9, weight_decay=1e-3), 1))
     except UserError:
-        Verbs.of(make(task, Sgd(0.0, 0.0), 1))  # what is still wrong is the user's
+        # An error without momentum is the user's to mend
+        Verbs.of(make(task, Sgd(0.0, 0.0), 1))
         return Case(make, True, tolerance, wire)
     return Case(make, False, tolerance, wire)
 
 
 def verdict(property_: Property, case: Case) -> str:
-    """Return why a case lacks a property; "" where it has it."""
+    """Return why a property does not hold for a case; "" where it holds."""
     try:
         property_(case)
     except AssertionError as error:
         return str(error)
-    except Exception as error:  # whatever a method of somebody else's may raise
+    except Exception as error:
+        # A user's method may raise anything
         frames = traceback.extract_tb(error.__traceback__)
         where = next((frame for frame in reversed(frames) if not frame.filename.startswith(NOT_TO_BLAME)), frames[-1])
         return f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}, line {where.lineno})"
@@ -84,12 +90,15 @@ def verdict(property_: Property, case: Case) -> str:
 
 
 def statement(property_: Property) -> str:
-    """Return what a property states, in a line."""
+    """Return the first line of a property's docstring, which states it."""
     return (property_.__doc__ or property_.__name__).partition("\n")[0]
 
 
 def _report(property_: Property, case: Case, said: set[str]) -> bool:
-    """Prints a property's line, with the reason where it failed, if that is a new one; whether it failed."""
+    """Print a property's line, with the reason where it failed, and return whether it failed.
+
+    said: reasons that were printed before, which are not repeated.
+    """
     why = verdict(property_, case)
     says = statement(property_)
     reason = "for a reason that stands above" if why in said else why
@@ -99,6 +108,7 @@ def _report(property_: Property, case: Case, said: set[str]) -> bool:
 
 
 def _wire(case: Case) -> str:
+    """Return a sentence on the traffic of a client in a round."""
     sim = advance(case.simulation(), WARM_UP)
     traffic, model = next(sim.run()).traffic, sizes(sim)
     floats = traffic.floats_down + traffic.floats_up
@@ -106,7 +116,7 @@ def _wire(case: Case) -> str:
 
 
 def method_at(path: str) -> type[Method]:
-    """The method that a dotted path names. Raises UserError with the module and what is wrong with it."""
+    """Import the method that a dotted path names. Raises UserError, which names the module and what is wrong."""
     found = imported(path, "check")
     if not isinstance(found, type) or not issubclass(found, Method):
         raise UserError(f"check: '{path}' is no method (protocol.Method).")
@@ -114,6 +124,7 @@ def method_at(path: str) -> type[Method]:
 
 
 def _overrides(pairs: list[str]) -> dict[str, Any]:
+    """Parse words of the form key=value. Raises UserError."""
     values = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -128,9 +139,10 @@ def _overrides(pairs: list[str]) -> dict[str, Any]:
 
 
 def named(method: str, config_dir: Path | None) -> tuple[type[Method], dict[str, Any]]:
-    """Return the class, and the hyperparameters in the YAML file of this name or in the one that names this class.
+    """Return a method's class and the hyperparameters in its YAML file.
 
-    Raises UserError with the file or module and what is wrong with it.
+    method: an option's name, or a class, whose file is the one that names it. Raises UserError, which names the file or
+    module and what is wrong.
     """
     if config_dir is not None and not (config_dir / "algorithm").is_dir():
         raise UserError(f"check: --config-dir is '{config_dir}', which has no folder 'algorithm'.")

@@ -13,7 +13,7 @@ from pflsweep.util import files
 from pflsweep.util.errors import Parser, UserError
 from pflsweep.util.resources import own_and_shipped
 
-# Bash divides words at `=` and `:` and replaces the last part alone, so that the others are cut off what is offered.
+# Bash splits words at `=` and `:` and replaces the last part alone, so the parts before are cut off the candidates
 BASH = """_pflsweep() {
     local line=${COMP_LINE:0:COMP_POINT} IFS=$'\\n'
     local word=${line##*[[:space:]]}
@@ -60,7 +60,8 @@ def _install(shell: str) -> str:
     data = Path(os.environ.get("XDG_DATA_HOME") or home / ".local/share") / "pflsweep"
     config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
     startup = {"bash": home / ".bashrc", "zsh": Path(os.environ.get("ZDOTDIR") or home) / ".zshrc"}.get(shell)
-    script = data / f"completion.{shell}" if startup else config / "fish/completions/pflsweep.fish"  # found by itself
+    # fish finds files in its own folder; other shells need a line in their startup file
+    script = data / f"completion.{shell}" if startup else config / "fish/completions/pflsweep.fish"
     line = f'[ -f "{script}" ] && . "{script}"  # pflsweep completion'
     try:
         script.parent.mkdir(parents=True, exist_ok=True)
@@ -78,18 +79,21 @@ def _install(shell: str) -> str:
 
 
 def candidates(line: str) -> list[str]:
-    """Return the words that may stand at the end of a line, each as a whole. line: a command up to the cursor."""
+    """Return the whole words that may complete the last word of a line. line: a command up to the cursor."""
     *before, word = [part.strip("'\"") for part in line.split(" ")]
     given = [part for part in before[1:] if part]
     own = config_dir_of(given)
     if given and given[-1] in ("--config-dir", "-cd", "--out", "--runs"):
-        return []  # a file's name, which the shell completes
-    with suppress(UserError):  # a folder that is not there, an option that cannot be read
+        # The shell completes names of files
+        return []
+    # Nothing is offered where a folder is missing or an option cannot be read
+    with suppress(UserError):
         return sorted({each for each in _offered(given, word, own) if each.startswith(word)})
     return []
 
 
 def _offered(given: list[str], word: str, own: str | None) -> Iterable[str]:
+    """Return all candidates for `word` after the words `given`. own: the user's folder of options."""
     command = next((each for each in given if each in COMMANDS), None)
     if command is None or (command == "data" and {"show", "prepare"} & {*given}):
         if word.startswith("-"):
@@ -97,7 +101,8 @@ def _offered(given: list[str], word: str, own: str | None) -> Iterable[str]:
         if "=" in word:
             return _values(word, own)
         keys = known_keys([each for each in given if "=" in each], own)
-        if "." not in word:  # one group of keys after the other
+        # Keys of a group are offered after its name, as there are many
+        if "." not in word:
             keys = [*GROUPS, "tune", "+setting", *(f"{k.partition('.')[0]}." if "." in k else k for k in keys)]
         commands = [] if any("=" in each for each in given) else COMMANDS
         return [*commands, *(key if key.endswith(".") else f"{key}=" for key in keys)]
@@ -115,7 +120,7 @@ def _offered(given: list[str], word: str, own: str | None) -> Iterable[str]:
 
 
 def _values(word: str, own: str | None) -> list[str]:
-    """Return an override with each value that its key may have, behind the values that it has already."""
+    """Return an override completed by each value that its key may have; values before a comma stay."""
     key, _, value = word.partition("=")
     head = f"{key}={value[: value.rindex(',') + 1] if ',' in value else ''}"
     name = key_of(word)
@@ -132,10 +137,11 @@ def _values(word: str, own: str | None) -> list[str]:
 
 
 def _sweeps() -> list[str]:
+    """Return the names of the sweeps that can be run."""
     return [name for name in _files("sweeps") if name.partition("/")[0] not in ("common", "reading", "scale", "space")]
 
 
 def _files(folder: str) -> list[str]:
-    """Return the YAML files of a folder, the user's and pflsweep's, by name."""
+    """Return the names of the YAML files in a folder, the user's and the shipped ones."""
     roots = own_and_shipped(folder)
     return [file.relative_to(root).with_suffix("").as_posix() for root in roots for file in root.rglob("*.yaml")]

@@ -16,7 +16,7 @@ KINDS = ("png", "svg", "pdf")  # of pictures
 
 
 def main(argv: list[str]) -> int:
-    """Run one of WORDS. Raises UserError on bad input."""
+    """Run one of the commands in WORDS. Raises UserError on bad input."""
     if argv and not argv[0].startswith("-") and argv[0] not in WORDS:
         raise UserError(f"No word '{argv[0]}' after data.{nearest(argv[0], WORDS)} There is: {', '.join(WORDS)}.")
     options = _parser().parse_args(argv or ["--help"])
@@ -24,6 +24,7 @@ def main(argv: list[str]) -> int:
 
 
 def _config(options: argparse.Namespace, word: str) -> "Config":
+    """Compose and check the config of a trial. word: the command, for messages. Raises UserError."""
     from pflsweep.config.compose import compose
     from pflsweep.config.schema import check
 
@@ -56,7 +57,7 @@ def _prepare(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    """Print a line a client, and write the picture."""
+    """Print one line a client, and write a picture of the clients' labels."""
     from pflsweep.trial.build import build_federation
 
     config = _config(options, "show")
@@ -75,6 +76,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _line(found: dict[str, float]) -> str:
+    """Return a federation's statistics as a sentence."""
     text = (
         "{clients} clients with {size_mean:.1f} training samples (std {size_std:.1f}, {size_min} to {size_max}) of "
         "{classes_mean:.1f} classes ({classes_min} to {classes_max}); EMD {emd:.2f}, {emd_code:.2f} as FedFomo's code "
@@ -85,6 +87,7 @@ def _line(found: dict[str, float]) -> str:
 
 
 def _draw(table: "pd.DataFrame", name: str, path: Path) -> Path:
+    """Write the picture of a partition's labels. Raises UserError where the file cannot be written."""
     from pflsweep.report import figures, style
 
     made = figures.labels(table, f"Training labels, {name}")
@@ -95,6 +98,7 @@ def _draw(table: "pd.DataFrame", name: str, path: Path) -> Path:
 
 
 def _picture(name: str) -> Path:
+    """Parse the argument --out."""
     if Path(name).suffix[1:] not in KINDS:
         raise argparse.ArgumentTypeError(f"'{name}' has to end in {', '.join(f'.{kind}' for kind in KINDS)}")
     return Path(name)

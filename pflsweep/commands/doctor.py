@@ -1,4 +1,4 @@
-"""`pflsweep doctor`: what is installed, found and reachable here, what is wrong, and how to mend it."""
+"""`pflsweep doctor`: check what is installed, found and reachable here, and say how to mend what is wrong."""
 
 import argparse
 import importlib.metadata
@@ -20,27 +20,27 @@ from pflsweep.util import files, processor
 from pflsweep.util.errors import Parser, UserError, one_line, without_password
 
 OK, NOTE, WRONG = "ok", "note", "WRONG"
-LITTLE = 1e9  # bytes of free space, of which less is wrong: records with their checkpoints take up to that
+LITTLE = 1e9  # bytes; less free space is reported, since a record with its checkpoint may take that much
 EXTRAS = {"privacy": "privacy=dp_sgd", "cluster": "PostgreSQL, Dask and Slurm", "hf": "dataset=huggingface"}
 PAGE = Path("pflsweep-gpu.md")
 
 
 class Finding(NamedTuple):
-    """One line of what was found. said: for what is wrong, how to mend it too."""
+    """One line of the result. state: OK, NOTE or WRONG. said: what was found, and how to mend what is wrong."""
 
     state: str
     said: str
 
 
 class Asked(NamedTuple):
-    """What a command would use: the config of a trial, and the keys of a sweep."""
+    """What is checked: the config of a trial and the keys of a sweep, as another command would use them."""
 
     config: Config
     sweep: dict[str, Any]
 
 
 def main(argv: list[str]) -> int:
-    """Print what was found; 1 where something is wrong. Raises UserError on bad input."""
+    """Print what was found. Return 1 where something is wrong, else 0. Raises UserError on bad input."""
     asked = _parser().parse_args(argv)
     if asked.gpu:
         return _gpu(asked)
@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _gpu(asked: argparse.Namespace) -> int:
-    """Write the page of a GPU; 1 where a property failed. Raises UserError without a GPU that works."""
+    """Write the page of a GPU. Return 1 where a property failed, else 0. Raises UserError without a usable GPU."""
     import torch
 
     from pflsweep.commands.gpu_page import MINUTES, device_name, page
@@ -89,7 +89,7 @@ def _gpu(asked: argparse.Namespace) -> int:
 
 
 def _versions(asked: Asked) -> Iterator[Finding]:
-    """Yield what is installed, and what is not as pflsweep's package requires it."""
+    """Yield the installed versions, and those that do not satisfy pflsweep's requirements."""
     from packaging.requirements import Requirement
 
     from pflsweep.trial.metadata import commit
@@ -108,7 +108,8 @@ def _versions(asked: Asked) -> Iterator[Finding]:
     for each in wanted:
         extra = next((name for name in EXTRAS if each.marker and f'"{name}"' in str(each.marker)), "")
         if each.marker and not each.marker.evaluate({"extra": extra}):
-            continue  # those of development
+            # Only needed for development
+            continue
         version = _version(each.name)
         if version is None and extra:
             lost.setdefault(extra, []).append(each.name)
@@ -125,6 +126,7 @@ def _versions(asked: Asked) -> Iterator[Finding]:
 
 
 def _version(name: str) -> str | None:
+    """Return the version of an installed library; None where it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -161,7 +163,7 @@ REINSTALL = "Install PyTorch for its driver: see https://pytorch.org/get-started
 
 
 def _without_cuda() -> str:
-    """Return why PyTorch has no GPU though one is here; "" where none is."""
+    """Return why PyTorch sees no GPU although the machine has one; "" where it has none."""
     import torch
 
     tool = shutil.which("nvidia-smi")
@@ -174,7 +176,7 @@ def _without_cuda() -> str:
 
 
 def _data(asked: Asked) -> Iterator[Finding]:
-    """Yield the dataset that was asked for, as it is read, and which of the others are there."""
+    """Yield whether the chosen dataset can be read, and which of the others are there."""
     from pflsweep.data.datasets.files import find_root
     from pflsweep.trial.build import build_dataset
 
@@ -196,7 +198,7 @@ def _data(asked: Asked) -> Iterator[Finding]:
 
 
 def _places() -> dict[str, str]:
-    """Return where the data folder has each dataset."""
+    """Return the place of each dataset in the data folder."""
     from pflsweep.data.datasets import agnews, cifar, cinic10, mnist, office_home, organamnist, svhn, tiny_imagenet
 
     known = {
@@ -215,7 +217,7 @@ def _places() -> dict[str, str]:
 
 
 def _storage(asked: Asked) -> Iterator[Finding]:
-    """Yield where records go, where the workers of a sweep meet, and what MLflow's store is."""
+    """Yield whether records, the database of sweeps and MLflow's store can be used."""
     from pflsweep.tracking.store import check_server, check_store, refusal
 
     runs = Path(asked.config.paths.runs).absolute()
@@ -235,7 +237,8 @@ def _storage(asked: Asked) -> Iterator[Finding]:
         else:
             check_server(url)
             yield Finding(OK, f"sweeps: {without_password(url)} answers")
-    except Exception as error:  # SQLAlchemy, a driver: each has its own
+    except Exception as error:
+        # SQLAlchemy and the drivers raise errors of their own
         said = without_password(one_line(error)[:200])
         yield Finding(
             WRONG, f"sweeps: {without_password(str(url))} cannot be used ({said}): start it, or mend its address"
@@ -248,12 +251,13 @@ def _storage(asked: Asked) -> Iterator[Finding]:
         yield Finding(OK, f"tracking: {check_store(tracking)}")
     except UserError as error:
         yield Finding(WRONG, str(error))
-    except Exception as error:  # an address that is none
+    except Exception as error:
+        # Such as an address that cannot be parsed
         yield Finding(WRONG, str(refusal(str(tracking.uri), error)))
 
 
 def _database(file: Path) -> Iterator[Finding]:
-    """Yield whether the file in which workers meet can be read."""
+    """Yield whether the SQLite file that a sweep's workers share can be read."""
     if not file.exists():
         yield Finding(OK, f"sweeps: {file}, which the first sweep makes")
         return
@@ -268,7 +272,7 @@ def _database(file: Path) -> Iterator[Finding]:
 
 
 def _disk(asked: Asked) -> Iterator[Finding]:
-    """Yield the free space of the disks that are written to."""
+    """Yield the free space of the folders that are written to."""
     from pflsweep.data.datasets.files import find_root
 
     places = {

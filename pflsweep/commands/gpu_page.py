@@ -1,4 +1,4 @@
-"""The page of `pflsweep doctor --gpu`: the conformance suite and a table of speeds on a device, in ten minutes."""
+"""Make the page of `pflsweep doctor --gpu`: the conformance suite and speeds of a device, in ten minutes."""
 
 import platform
 import time
@@ -21,12 +21,13 @@ from pflsweep.trial.speed import SETTINGS, Setting, Speed, speeds
 from pflsweep.util import processor
 
 MINUTES = 10
-FIRST, SPEED = 0.35, 0.3  # of the time: each method beside the CPU; the speeds. The rest is for the other properties.
-WORST = 40  # seconds that what is under way at the end may take
+# Shares of the time: for comparing each method with the CPU, and for the speeds. The rest is for the other properties.
+FIRST, SPEED = 0.35, 0.3
+WORST = 40  # seconds that a test or measurement may still take when the time is over
 
 
 class Tried(NamedTuple):
-    """A property of a method on a device. why: it does not hold; "" where it holds, None where it was not tried."""
+    """A property of a method on a device. why: the reason where it failed; "" where it holds; None: not tried."""
 
     method: str
     property: str
@@ -40,12 +41,13 @@ def page(
     settings: tuple[Setting, ...] = SETTINGS,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[str, int]:
-    """Return the page of a device as markdown, and how many properties failed there. say: hears what is under way.
+    """Return the page of a device as markdown, and the number of properties that failed.
 
-    methods: names of algorithms, by default all.
+    seconds: time for all. methods: names of algorithms; None: all. say: called with a line about each step.
     """
     began, torch_threads = time.monotonic(), torch.get_num_threads()
-    torch.set_num_threads(1)  # models this small only wait for each other's threads
+    # With models this small, threads only wait for each other
+    torch.set_num_threads(1)
     try:
         cases = {name: _case(name, device) for name in methods or _methods()}
         say(f"{len(cases)} methods on {device}, each beside the CPU")
@@ -74,29 +76,33 @@ def page(
 
 
 def device_name(device: str) -> str:
-    """Return what a device is called."""
+    """Return a GPU's product name; the device itself for a CPU."""
     return torch.cuda.get_device_name() if device.startswith("cuda") else device
 
 
 def _methods() -> list[str]:
+    """Return the names of all algorithms, without the variants in as_run/."""
     return [name for name in option_files("algorithm") if not name.startswith("as_run/")]
 
 
 def _case(name: str, device: str) -> Case:
+    """Return the test case of an algorithm on a device."""
     return replace(case_of(*named(name, None)), device=device)
 
 
 def _tried(cases: dict[str, Case], properties: tuple[Property, ...], end: float) -> Iterator[Tried]:
-    """Try properties, each on all methods, until the time is over."""
+    """Yield the results of properties, each for all methods. After `end` (monotonic seconds) none is tried any more."""
     for property_ in properties:
         says = statement(property_)
         for name, case in cases.items():
-            with arithmetic(case.precision):  # as a trial has it
+            # The arithmetic that a trial has
+            with arithmetic(case.precision):
                 why = None if time.monotonic() >= end else verdict(property_, case)
             yield Tried(name, says, why)
 
 
 def _summary(tried: list[Tried], methods: int) -> str:
+    """Return a sentence on how many properties hold and failed."""
     done = [each for each in tried if each.why is not None]
     failed = sum(bool(each.why) for each in done)
     left = len(tried) - len(done)
@@ -107,6 +113,7 @@ def _summary(tried: list[Tried], methods: int) -> str:
 
 
 def _by_property(tried: list[Tried]) -> list[list[str]]:
+    """Return rows of a table: a property, and how many methods it holds for, failed for and was not tried for."""
     rows = []
     for says in dict.fromkeys(each.property for each in tried):
         whys = [each.why for each in tried if each.property == says]
@@ -115,6 +122,7 @@ def _by_property(tried: list[Tried]) -> list[list[str]]:
 
 
 def _by_speed(fast: list[Speed]) -> list[list[str]]:
+    """Return rows of a table: setting, way, images per second, multiple of one core, memory."""
     one_core = {each.setting: each.images for each in fast if each.way.startswith("CPU")}
     rows = []
     for each in fast:
@@ -127,6 +135,7 @@ def _by_speed(fast: list[Speed]) -> list[list[str]]:
 
 
 def _machine(device: str) -> dict[str, str]:
+    """Return hardware and versions by name."""
     found = {"device": device_name(device)}
     if device.startswith("cuda"):
         of = torch.cuda.get_device_properties(device)

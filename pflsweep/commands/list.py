@@ -1,4 +1,4 @@
-"""`pflsweep list algorithms|datasets|partitions|models|...|sweeps|spaces`: what can be chosen, a line each."""
+"""`pflsweep list algorithms|datasets|partitions|models|...|sweeps|spaces`: print what can be chosen, one a line."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +24,7 @@ KNOWN = (*GROUPS, "sweeps", "readings", "spaces", "keys")
 
 
 def main(argv: list[str]) -> int:
-    """Prints one group. Raises UserError on an unknown one."""
+    """Print one list. Raises UserError where there is none of that name."""
     parser = Parser(prog="pflsweep list", description="What can be chosen, a line each.")
     parser.add_argument("what", help=" | ".join(KNOWN))
     parser.add_argument("--config-dir", "-cd", default=None, help="a folder with options of your own")
@@ -46,11 +46,12 @@ def main(argv: list[str]) -> int:
 
 
 def _options(group: str, config_dir: str | None) -> dict[str, str]:
+    """Return a line for each option of a config group."""
     return {name: _or_why(_line, group, file) for name, file in option_files(group, config_dir).items()}
 
 
 def _keys(config_dir: str | None) -> dict[str, str]:
-    """Return the keys of a trial and of a sweep with their defaults: what each means and which values it may have."""
+    """Return a line for each key of a trial or sweep and its default: its meaning and allowed values."""
     defaults = {**compose([], config_dir).flat, **sweep_defaults()}
     return {
         f"{key}={as_override(defaults[key])}": f"{rule.meaning} ({rule})"
@@ -59,14 +60,14 @@ def _keys(config_dir: str | None) -> dict[str, str]:
 
 
 def _sweeps() -> dict[str, str]:
-    """Those of the working directory and the package's."""
+    """Return a line for each sweep in the working directory and the package."""
     from pflsweep.sweep.spec import table_names
 
     return {name: _or_why(_line_of_sweep, name) for name in table_names()}
 
 
 def _readings() -> Iterator[str]:
-    """Yield for each paper what its authors' code does otherwise: every change with the keys that express it."""
+    """Yield a paragraph for each paper on what its authors' code does differently, and by which keys that is set."""
     from pflsweep.config import reading
 
     for paper in reading.names():
@@ -89,7 +90,7 @@ def _readings() -> Iterator[str]:
 
 
 def _spaces(config_dir: str | None) -> Iterator[str]:
-    """Yield for each method what a search of it tries: a line for each hyperparameter, with the source of its grid."""
+    """Yield a paragraph for each method on its search space: a line for each hyperparameter, with its source."""
     from pflsweep.sweep.spec import space_names
 
     names = space_names()
@@ -101,6 +102,7 @@ def _spaces(config_dir: str | None) -> Iterator[str]:
 
 
 def _lines_of_space(name: str) -> str:
+    """Return the search space of a method, one line a hyperparameter."""
     from pflsweep.sweep.spec import read_space
 
     rows = []
@@ -113,7 +115,7 @@ def _lines_of_space(name: str) -> str:
 
 
 def _or_why(line: Callable[..., str], *args: Any) -> str:
-    """A line, or why there is none: one broken file does not hide the others."""
+    """Return a line, or the error about a broken file, which thus does not hide the others."""
     try:
         return line(*args)
     except UserError as error:
@@ -138,7 +140,10 @@ def _count(number: int, what: str) -> str:
 
 
 def _line(group: str, file: Path) -> str:
-    """An algorithm's paper, any other option's leading comment; then the keys with their values."""
+    """Return an option's description and its keys with their values.
+
+    The description is the leading comment of its file; for an algorithm the paper comes first.
+    """
     node = read_option(file)
     about = _comment(file.read_text())
     if group == "algorithm":
@@ -147,7 +152,8 @@ def _line(group: str, file: Path) -> str:
         cls = Node.of(group, file.stem, node).load()
         rebuilt = f" (reconstruction: {cls.reconstruction})" if getattr(cls, "reconstruction", "") else ""
         about = f"{getattr(cls, 'paper', 'no paper named')}: {about}{rebuilt}"
-    if group == "setting":  # sets keys of many groups
+    # A setting sets keys of many groups, which would make its line too long
+    if group == "setting":
         return about
     values = {k: v for k, v in node.items() if k not in ("_target_", "defaults", "name")}
     keys = ", ".join(f"{key}={as_override(value)}" for key, value in values.items())

@@ -1,6 +1,6 @@
-"""The command line. A word is a command of COMMANDS; everything else trains, and is Hydra's.
+"""The command line. A first word without `=` is one of COMMANDS; everything else trains, and is parsed by Hydra.
 
-Nothing heavy is imported here, so that --help is quick.
+Modules that take long to import are imported inside of functions, so that --help is quick.
 """
 
 import importlib
@@ -26,17 +26,18 @@ COMMANDS = {
     "doctor": "pflsweep.commands.doctor:main",
     "completion": "pflsweep.commands.completion:main",
 }
-NO_OPTIONS = ("report", "ui", "record", "completion")  # commands that have no use for --config-dir
+NO_OPTIONS = ("report", "ui", "record", "completion")  # commands that accept --config-dir and do not use it
 CONFIG_DIR = ("--config-dir", "-cd")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command. Return its exit code: 0 done, 1 bug or failed trial, 2 bad input, 130 Ctrl-C, 143 SIGTERM."""
+    """Run a command and return its exit code: 0 done, 1 bug or failed trial, 2 bad input, 130 Ctrl-C, 143 SIGTERM."""
     with signals.terminable():
         return _main(sys.argv[1:] if argv is None else argv)
 
 
 def _main(argv: list[str]) -> int:
+    """Run a command, and turn errors for users and signals into messages and exit codes."""
     _show_log()
     try:
         _find_own()
@@ -53,10 +54,12 @@ def _main(argv: list[str]) -> int:
     except KeyboardInterrupt as stop:
         print(str(stop) or "stopped; the same command continues", file=sys.stderr)
         return signals.exit_code()
-    except BrokenPipeError:  # `pflsweep --help | head`
+    except BrokenPipeError:
+        # The reader of a pipe has ended, as in `pflsweep --help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except SystemExit as end:  # argparse, and a sweep that names its failed trials itself
+    except SystemExit as end:
+        # From argparse, and from a sweep, which has printed its failed trials itself
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
             return 1
@@ -64,8 +67,8 @@ def _main(argv: list[str]) -> int:
 
 
 def _command_first(argv: list[str]) -> list[str]:
-    """Return a command line with its command before the options that stand in front of it: `--config-dir DIR list
-    models` is `list --config-dir DIR models`. `help list` is `list --help`.
+    """Move a command before the options in front of it: `--config-dir DIR list models` becomes `list --config-dir DIR
+    models`, and `help list` becomes `list --help`.
     """
     if argv[:1] == ["help"]:
         argv = [*argv[1:], "--help"]
@@ -78,8 +81,9 @@ def _command_first(argv: list[str]) -> list[str]:
 
 
 def _without_config_dir(argv: list[str]) -> list[str]:
-    """Return the arguments of a command that has no use for options of one's own. Raises UserError where their folder
-    is not there.
+    """Return the arguments without --config-dir, for a command that does not use it.
+
+    Raises UserError where its folder does not exist.
     """
     from pflsweep.config.compose import folders
 
@@ -89,7 +93,7 @@ def _without_config_dir(argv: list[str]) -> list[str]:
 
 
 def _find_own() -> None:
-    """A method of one's own may lie in the working directory. Raises UserError where that was deleted."""
+    """Let the user's own modules be imported from the working directory. Raises UserError where that was deleted."""
     try:
         here = os.getcwd()
     except FileNotFoundError as error:
@@ -99,7 +103,7 @@ def _find_own() -> None:
 
 
 def _show_log() -> None:
-    """Print on stderr what pflsweep's modules log, a line each, such as the progress of an embedder's training."""
+    """Print on stderr what pflsweep's modules log, such as the progress of an embedder's training."""
     log = logging.getLogger("pflsweep")
     if not log.handlers:
         handler = logging.StreamHandler()
@@ -109,6 +113,7 @@ def _show_log() -> None:
 
 
 def _word(word: str, rest: list[str]) -> int:
+    """Run one of COMMANDS. Raises UserError where there is none of that name."""
     if word not in COMMANDS:
         from pflsweep.config.compose import GROUPS, conf_dir
 
@@ -161,21 +166,20 @@ def _hydra(argv: list[str]) -> int:
 
 
 def _divided(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Overrides, and flags with their values: argparse wants all overrides in one row, but `-m` may stand between."""
-    from hydra._internal.utils import get_args_parser
+    """Divide arguments into overrides and flags with their values, since argparse wants all overrides in one row."""
+    from pflsweep.config.hydra_private import flags
 
-    actions = get_args_parser()._option_string_actions.items()
-    takes = [flag for flag, action in actions if action.nargs in (None, "?")]  # a word after it
+    takes = [flag for flag, action in flags().items() if action.nargs in (None, "?")]  # a word after it
     before = ["", *argv[:-1]]
     taken = [flag[:1] == "-" and any(each.startswith(flag) for each in takes) for flag in before]
-    flags = [word[:1] == "-" or value for word, value in zip(argv, taken, strict=True)]
-    pairs = list(zip(argv, flags, strict=True))
+    of_flags = [word[:1] == "-" or value for word, value in zip(argv, taken, strict=True)]
+    pairs = list(zip(argv, of_flags, strict=True))
     return [word for word, flag in pairs if not flag], [word for word, flag in pairs if flag]
 
 
 def _check_flags(argv: list[str]) -> None:
-    """Raises UserError on what is no flag of Hydra's; argparse would print all it knows."""
-    from hydra._internal.utils import get_args_parser
+    """Raise UserError where a word is no flag of Hydra's. Argparse itself would print all flags that it knows."""
+    from pflsweep.config.hydra_private import flags, get_args_parser
 
     parser = get_args_parser()
     parser.exit_on_error = False
@@ -184,7 +188,7 @@ def _check_flags(argv: list[str]) -> None:
     except ArgumentError as error:
         raise UserError(f"{error}. See `pflsweep --help`.") from error
     if unknown:
-        flag, known = unknown[0].partition("=")[0], list(parser._option_string_actions)
+        flag, known = unknown[0].partition("=")[0], list(flags())
         raise UserError(f"Unknown flag '{flag}'.{nearest(flag, known)} See `pflsweep --help`.")
     if options.config_name or options.config_path:
         raise UserError(
@@ -208,7 +212,10 @@ def _check_flags(argv: list[str]) -> None:
 
 
 def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
-    """What Hydra runs for each trial. Bad input is returned, and that it diverged: raised, Hydra would print more."""
+    """Return the function that Hydra runs for a trial, which appends its result to `outcomes`.
+
+    A UserError or Diverged is appended and not raised, since Hydra would print a traceback.
+    """
 
     def task(composed: Any) -> Any:
         from hydra.core.hydra_config import HydraConfig
@@ -222,7 +229,7 @@ def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
             from pflsweep.sweep.launch.hydra_launcher import launched
 
             return launched(hydra.sweeper.worker)
-        # not resolved: ${...} may lead nowhere
+        # Not resolved, since a reference ${...} may be wrong
         said: list[str] = OmegaConf.to_container(hydra.overrides.task)  # type: ignore[assignment]
         try:
             check_single(said)
@@ -238,7 +245,7 @@ def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
 
 
 def config_dir_of(argv: list[str]) -> str | None:
-    """The user's own config folder, for the words of an error message."""
+    """Return the argument of --config-dir, the user's folder of options; None without."""
     for argument, following in zip(argv, [*argv, ""][1:], strict=True):
         if argument in CONFIG_DIR:
             return following

@@ -1,9 +1,8 @@
-"""`pflsweep record export | import | migrate`: finished records and ledgers of sweeps, carried between folders and
-machines, or brought up to date.
+"""`pflsweep record export | import | migrate`: copy finished records and ledgers, or bring them up to date.
 
-What is exported is a folder of runs like any other, or one archive: reports are made from it as it lies, with --runs.
-What is carried may be somebody else's: of each record the files that pflsweep knows, each a regular file of the
-record's own folder, read once, and checked by its reader before it is written.
+An export is a folder of runs like any other, or one archive; reports can be made from it directly, with --runs. An
+import may come from somebody else, so it is checked: only files that a record has are copied, each has to be a regular
+file in the record's own folder, and it is read once and checked by its reader before it is written.
 """
 
 import argparse
@@ -31,32 +30,38 @@ from pflsweep.util.archive import LARGEST, ArchivePath, Folder, pack
 from pflsweep.util.errors import Parser, UserError, nearest
 
 NAME = re.compile(r"[0-9a-f]{16}")  # of a record's folder, and of a ledger without .json
-NAMED = 10  # of an archive's files that belong to no record: so many are named
+NAMED = 10  # files of an archive that belong to no record: so many are listed
 
 
 class Found(NamedTuple):
-    """A finished record as it is carried."""
+    """A finished record with the contents of the files to copy, meta.json last."""
 
     record: Record
-    files: dict[str, bytes]  # meta.json last
+    files: dict[str, bytes]
 
 
 class Contents(NamedTuple):
-    """The records and ledgers that are carried, read and checked, and what is left out."""
+    """Records and ledgers to copy, read and checked, and what is left out.
+
+    ledgers: each with its file's content, oldest first.
+    left: files that belong to no record, and runs that are not finished.
+    damaged: an error message for each record or ledger that cannot be read.
+    """
 
     found: list[Found]
-    ledgers: list[tuple[Ledger, dict[str, Any]]]  # each with its file's content, oldest first
-    left: list[str]  # what is no record, or of no finished run
+    ledgers: list[tuple[Ledger, dict[str, Any]]]
+    left: list[str]
     damaged: list[str]
 
 
 def main(argv: list[str]) -> int:
-    """Raises UserError on bad input."""
+    """Run a command and return its exit code. Raises UserError on bad input."""
     options = _parser().parse_args(argv or ["--help"])
     return int(options.act(options))
 
 
 def _export(options: argparse.Namespace) -> int:
+    """Copy finished runs to a folder or archive. Return 2 where damaged ones were left out, else 0."""
     if options.run and options.sweep:
         raise UserError("Name runs or a sweep to export, not both: a sweep's runs are known by its ledgers.")
     chosen = choose(options.runs, options.run)
@@ -69,7 +74,7 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _of_sweep(chosen: Chosen, sweep: str, runs: Path) -> Chosen:
-    """Return the runs of a sweep, its search's among them. Raises UserError where no ledger is of this sweep."""
+    """Return the runs of a sweep, with those of its search. Raises UserError where no ledger is of this sweep."""
     told = ledgers(*chosen.places)
     known = sorted({ledger.sweep for ledger in told})
     if sweep not in known:
@@ -80,6 +85,7 @@ def _of_sweep(chosen: Chosen, sweep: str, runs: Path) -> Chosen:
 
 
 def _import(options: argparse.Namespace) -> int:
+    """Copy exported runs into a folder of runs and send them to MLflow. Return 2 where damaged ones were left out."""
     if not archive.exists(options.source):
         raise UserError(
             f"There is no folder or archive '{options.source}'. `pflsweep record export --out DIR` makes one."
@@ -96,6 +102,7 @@ def _import(options: argparse.Namespace) -> int:
 
 
 def _migrate(options: argparse.Namespace) -> int:
+    """Bring a folder of runs up to date. Return 2 where a record could not be migrated, else 0."""
     done = migrate(options.runs)
     print(f"{done.records} records and {done.ledgers} ledgers of sweeps in {options.runs} brought up to date")
     for line in done.left:
@@ -104,7 +111,10 @@ def _migrate(options: argparse.Namespace) -> int:
 
 
 def _contents(chosen: Chosen, sweep: str | None, *, own: bool, with_ledgers: bool) -> Contents:
-    """Read what is carried. sweep: only the ledgers of this one. own: whether links are followed, of one's own runs."""
+    """Read and check records and ledgers to copy.
+
+    sweep: read the ledgers of this one alone. own: these are the user's own runs, whose folders may be links.
+    """
     left = [f"{record.meta['name']} ({record.status['status']})" for record in chosen.left]
     damaged, found = list(chosen.damaged), list[Found]()
     for record in chosen.done:
@@ -123,13 +133,17 @@ def _contents(chosen: Chosen, sweep: str | None, *, own: bool, with_ledgers: boo
 
 
 def _require_any(contents: Contents, what: str, source: Path) -> None:
+    """Raise UserError where there is no finished run. what: the command."""
     if not contents.found:
         why = "".join(f" Left out: {line}" for line in [*contents.left, *contents.damaged])
         raise UserError(f"There is no finished run to {what} in '{source}'.{why}")
 
 
 def _put(contents: Contents, out: Path, flag: str) -> tuple[int, int]:
-    """Copy what a folder lacks into it. Return how many records and ledgers that are. flag: what chooses the folder."""
+    """Copy records and ledgers that a folder lacks into it. Return how many of each were copied.
+
+    flag: the option that names the folder, for messages.
+    """
     new = [each for each in contents.found if not _has(out / each.record.place.name, each.record)]
     new = [each for each in new if _copy(each, out / each.record.place.name, flag)]
     joined = [ledger for ledger, content in contents.ledgers if _join(ledger, content, out, flag)]
@@ -137,8 +151,9 @@ def _put(contents: Contents, out: Path, flag: str) -> tuple[int, int]:
 
 
 def _pack(contents: Contents, out: Path, flag: str) -> tuple[int, int]:
-    """Add what an archive lacks to it, or write a new one, as `_put` does. Raises UserError where something in it would
-    be lost.
+    """Add records and ledgers to an archive, or write a new one. Return how many of each were added, as `_put` does.
+
+    Raises UserError where a file in the archive would be lost.
     """
     with tempfile.TemporaryDirectory() as folder:
         if out.exists():
@@ -157,7 +172,10 @@ def _pack(contents: Contents, out: Path, flag: str) -> tuple[int, int]:
 
 
 def _tell(contents: Contents, put: tuple[int, int], did: str) -> int:
-    """Print what was copied and what was left out. Return the exit code: 2 where something left out is damaged."""
+    """Print what was copied and what was left out. Return the exit code: 2 where something is damaged, else 0.
+
+    put: numbers of copied records and ledgers. did: the rest of the first line.
+    """
     there = f", {len(contents.found) - put[0]} there already" if put[0] < len(contents.found) else ""
     print(f"{put[0]} runs and {put[1]} ledgers of sweeps {did}{there}")
     for line in contents.left:
@@ -168,10 +186,11 @@ def _tell(contents: Contents, put: tuple[int, int], did: str) -> int:
 
 
 def _content(record: Record, left: list[str], links: bool) -> dict[str, bytes]:
-    """Return the files of a record, each read once and then checked as it was read. `left` gets the names of others.
-    links: whether the folder, as one's own, may be a link.
+    """Read the files of a record, each once, and check what was read.
 
-    Raises UserError where a file is no regular one, is too large or damaged, or where the folder is another's.
+    left: names of files that belong to no record are appended. links: whether the folder may be a link.
+
+    Raises UserError where a file is not regular, too large or damaged, or where the folder has another record's name.
     """
     folder, identity = record.place, record.meta["identity"]
     if not NAME.fullmatch(identity):
@@ -187,15 +206,16 @@ def _content(record: Record, left: list[str], links: bool) -> dict[str, bytes]:
                 (copy / name).write_bytes(content)
         try:
             Record(copy).verify()
-        except UserError as error:  # it names the copy
+        except UserError as error:
+            # The error names the copy, and the user has to know the original
             raise UserError(str(error).replace(str(copy), str(folder))) from error
     return files
 
 
 def _in_folder(folder: Path, left: list[str], links: bool) -> dict[str, bytes]:
-    """Return the files of a record in a folder. `left` and `links` are those of `_content`. Raises UserError."""
+    """Return the files of a record in a folder. left, links: as for `_content`. Raises UserError."""
     try:
-        # files are opened in this folder, since its name could be another's a moment later
+        # Files are opened relative to the opened folder, since its path could name another one a moment later
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | (0 if links else os.O_NOFOLLOW))
     except OSError as error:
         raise UserError(f"{folder} is not read: it is a link, or no folder ({error.strerror}).") from error
@@ -216,8 +236,9 @@ def _in_archive(folder: ArchivePath) -> dict[str, bytes]:
 
 
 def _read(file: Path, folder: int | None = None) -> bytes:
-    """Return the bytes of a regular file. folder: opened, where the file is one of its entries. Raises UserError."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # of a pipe, nobody writes
+    """Return the bytes of a regular file. folder: descriptor of its folder, if that is opened. Raises UserError."""
+    # O_NONBLOCK, since opening a pipe would wait for a writer
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         opened = os.open(file if folder is None else file.name, flags, dir_fd=folder)
         with open(opened, "rb") as content:
@@ -234,7 +255,7 @@ def _read(file: Path, folder: int | None = None) -> bytes:
 
 
 def _ledgers(places: Iterable[Folder], damaged: list[str]) -> list[tuple[Ledger, dict[str, Any]]]:
-    """Return the ledgers of some places with their contents, oldest first. `damaged` gets what is none."""
+    """Return the ledgers of some places with their contents, oldest first. damaged: error messages are appended."""
     found = []
     for place in places:
         if isinstance(place, Path) and (place / "sweeps").is_symlink():
@@ -244,7 +265,8 @@ def _ledgers(places: Iterable[Folder], damaged: list[str]) -> list[tuple[Ledger,
         for path in paths:
             try:
                 ledger = ledger_of(path, content := _json(path))
-                if ledger is None:  # a plan
+                # A plan for workers
+                if ledger is None:
                     continue
                 named = [identity for group in ledger.groups.values() for identity in group["trials"].values()]
                 if not all(map(NAME.fullmatch, [ledger.id, *named])):
@@ -256,7 +278,7 @@ def _ledgers(places: Iterable[Folder], damaged: list[str]) -> list[tuple[Ledger,
 
 
 def _json(path: Folder) -> dict[str, Any]:
-    """Return a file's JSON object. Raises UserError."""
+    """Read a JSON object. Raises UserError where the file is none."""
     try:
         content = json.loads(_read(path) if isinstance(path, Path) else path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
@@ -282,8 +304,10 @@ def _join(ledger: Ledger, content: dict[str, Any], out: Path, flag: str) -> bool
 
 
 def _joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Merge two ledger groups of one plan: keep the one with more points that have a result, then the one with more
-    final trials, then the newer; add the final trials of the other where those are of the same winner.
+    """Merge two ledger groups of one plan.
+
+    Keep the group with more points that have a result, then the one with more final trials, then the newer. Add the
+    final trials of the other group where both have the same winner.
     """
 
     def tells(group: dict[str, Any]) -> tuple[int, int]:
@@ -298,7 +322,7 @@ def _joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 
 def _has(folder: Path, record: Record) -> bool:
-    """Whether a folder holds as much of this trial. What is damaged there, or shorter, is replaced."""
+    """Return whether a folder has at least as many rounds of this trial. A shorter or damaged record is replaced."""
     with suppress(UserError):
         other = Record(folder)
         return other.done > record.done or (other.done == record.done and finished(other))
@@ -306,10 +330,10 @@ def _has(folder: Path, record: Record) -> bool:
 
 
 def _copy(found: Found, folder: Path, flag: str) -> bool:
-    """Write a record into a folder that lacks it. Return False if it was trained there meanwhile. meta.json comes last,
-    so that half a record is none. A checkpoint there stays where more rounds can follow it.
+    """Write a record into a folder that lacks it. Return False if it was trained there meanwhile.
 
-    Raises UserError, Locked where the trial is being trained.
+    meta.json is written last, so that an interrupted copy is no record. A checkpoint in the folder stays where the
+    trial can be continued from it. Raises UserError; Locked where the trial is being trained.
     """
     with util_files.claimed(folder, flag):
         needed = not _has(folder, found.record)
@@ -322,7 +346,7 @@ def _copy(found: Found, folder: Path, flag: str) -> bool:
 
 
 def _drop_what_does_not_fit(record: Record) -> None:
-    """A checkpoint of more rounds than the tables have now, or that cannot be read, and models of another round."""
+    """Remove a checkpoint that cannot be read or is ahead of the record's tables, and models of another round."""
     checkpoint = None
     with suppress(UserError):
         checkpoint = record.checkpoint()
@@ -336,19 +360,20 @@ def _drop_what_does_not_fit(record: Record) -> None:
 
 
 def _track(records: list[Record], uri: str | None) -> None:
-    """Feed MLflow what it lacks."""
+    """Send records to MLflow, as far as it lacks them. uri: of the store; None: as tracking is configured here."""
     from tqdm import tqdm
 
     from pflsweep.config.compose import compose
     from pflsweep.tracking.run import send
 
-    options = compose([]).tracking  # as a trial without any option is tracked here
+    # The tracking of a trial without any override
+    options = compose([]).tracking
     for record in tqdm(records, desc="to MLflow", unit="run", disable=None):
         send(replace(options, uri=uri or options.uri, experiment=record.tracking.experiment), record)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="pflsweep record", description="Carry finished records, and what sweeps say of them.")
+    parser = Parser(prog="pflsweep record", description="Copy finished records and ledgers of sweeps.")
     words = parser.add_subparsers(required=True, metavar="WHAT", title="commands")
     about = "Copy finished runs, without checkpoints and models."
     out = words.add_parser("export", description=about, help=about)
@@ -356,11 +381,11 @@ def _parser() -> argparse.ArgumentParser:
     out.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to; a folder of runs, or x.zip")
     out.add_argument("--sweep", metavar="NAME", help="runs and ledgers of this sweep alone, such as fedpg/table1")
     out.set_defaults(act=_export)
-    about = "Take in exported runs: they are known as trained, and in MLflow."
+    about = "Copy exported runs into a folder of runs, where they count as trained, and send them to MLflow."
     into = words.add_parser("import", description=about, help=about)
     into.add_argument("source", type=Path, metavar="DIR", help="what was exported; a folder or x.zip")
     into.add_argument("--uri", metavar="URI", help="of MLflow (MLFLOW_TRACKING_URI, else sqlite:///mlflow.db)")
-    into.add_argument("--no-tracking", action="store_true", help="do not tell MLflow")
+    into.add_argument("--no-tracking", action="store_true", help="do not send them to MLflow")
     into.set_defaults(act=_import)
     about = "Bring records of an older pflsweep up to date, in their folder."
     bring = words.add_parser("migrate", description=about, help=about)

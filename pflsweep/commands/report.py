@@ -1,5 +1,8 @@
-"""`pflsweep report runs [RUN...]` compares chosen runs; `pflsweep report pgfed/table1` makes a paper's table anew, and
-`pflsweep report all` each of them; `pflsweep report site` makes a static site of what is there.
+"""`pflsweep report`: write reports from records.
+
+`pflsweep report runs [RUN...]` compares runs, `pflsweep report pgfed/table1` writes a paper's table again from the
+user's runs, and `pflsweep report all` does so for each table. `pflsweep report site` makes a static site
+of the reports.
 """
 
 import argparse
@@ -13,7 +16,7 @@ RUNS = "where records are (runs): a folder, or an archive of `record export`"
 
 
 def main(argv: list[str]) -> int:
-    """Make a report and return the exit code. Raises UserError on bad input."""
+    """Write a report and return the exit code. Raises UserError on bad input."""
     from pflsweep.report.paper import layout
 
     options = _parser([*PAGES, "all", *layout.names()]).parse_args(argv or ["--help"])
@@ -28,6 +31,7 @@ def _site(options: argparse.Namespace) -> int:
 
 
 def _papers(options: argparse.Namespace) -> int:
+    """Write the pages of papers' tables."""
     from pflsweep.report.paper import layout
     from pflsweep.report.paper.build import build
     from pflsweep.tracking.reports import Shelf
@@ -38,6 +42,7 @@ def _papers(options: argparse.Namespace) -> int:
 
 
 def _runs(options: argparse.Namespace) -> int:
+    """Write the comparison of runs. Return 2 where damaged records were left out, else 0."""
     from pflsweep.records.select import choose, without_searches
     from pflsweep.report import page, tables
 
@@ -67,9 +72,11 @@ def _runs(options: argparse.Namespace) -> int:
 
 
 def _check_target(percent: float) -> None:
+    """Raise UserError where the argument --target is no percentage."""
     if not 0 < percent <= 100:
         raise UserError(f"--target {percent:g}: it is an accuracy in percent, at least 1 and at most 100.")
-    if percent < 1:  # which every run reaches in its first round
+    # Every run reaches that in its first round
+    if percent < 1:
         raise UserError(
             f"--target {percent:g}: it is in percent, not a share of 1. Do you mean --target {100 * percent:g}?"
         )
@@ -96,7 +103,8 @@ def _parser(pages: list[str]) -> argparse.ArgumentParser:
         help="folder of a record, identity or its beginning, or names like 'pgfed-*'; default: all runs",
     )  # fmt: skip
     runs.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help=RUNS)
-    out = Path("reports/comparison")  # beside the pages of tables, in one folder
+    # The same folder as for the pages of tables
+    out = Path("reports/comparison")
     runs.add_argument("--out", type=Path, default=out, metavar="DIR", help=f"where to write ({out})")
     runs.add_argument("--baseline", metavar="METHOD", help="method to compare the others with (the first)")
     runs.add_argument("--target", type=float, metavar="PERCENT", help="tell the first round that reaches it")

@@ -1,4 +1,4 @@
-"""`pflsweep ui`: show MLflow's own pages of the runs in a folder."""
+"""`pflsweep ui`: serve MLflow's own pages for the runs of a folder."""
 
 import argparse
 import errno
@@ -20,7 +20,7 @@ from pflsweep.tracking.store import (
 )
 from pflsweep.util.errors import Parser, UserError, without_password
 
-# In a process of its own, since this one becomes MLflow: open a page when its server answers
+# A program that opens a page when its server answers. It runs in a process of its own, since this one becomes MLflow.
 OPEN = """
 import sys, time, urllib.request, webbrowser
 for _ in range(300):
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> None:
 
 
 def _serve(uri: str, options: argparse.Namespace, asked: Tracking) -> NoReturn:
-    """Check the store and the port, name the address, and become MLflow."""
+    """Check the store and the port, print the address, and become MLflow's server. Raises UserError."""
     file = sqlite_file(uri)
     if file is not None and not file.exists():
         raise UserError(f"There is no store '{file}': no trial was tracked in this folder. Go to the one that has it.")
@@ -70,7 +70,7 @@ def _serve(uri: str, options: argparse.Namespace, asked: Tracking) -> NoReturn:
 
 
 def _become_mlflow(uri: str, host: str, port: int) -> NoReturn:
-    """Serve in the place of this process, so that signals go to MLflow itself and nothing is orphaned."""
+    """Replace this process by MLflow's server, so that signals reach it and no process is left behind."""
     quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--workers", "1"]
     command += ["--host", host, "--port", str(port)]
@@ -78,7 +78,7 @@ def _become_mlflow(uri: str, host: str, port: int) -> NoReturn:
 
 
 def _open(address: str, refused: bool) -> None:
-    """Open a page in the user's browser. Without a display there are only those that draw in this terminal."""
+    """Open a page in the user's browser, unless `refused` or without a display, where only text browsers would run."""
     shown = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
     if not refused and (sys.platform in ("darwin", "win32") or any(map(os.environ.get, shown))):
         quiet = subprocess.DEVNULL
@@ -86,12 +86,13 @@ def _open(address: str, refused: bool) -> None:
 
 
 def _check_port(host: str, port: int) -> None:
-    """Raises UserError where MLflow could not listen; it would say so on fifty lines."""
+    """Raise UserError where a port cannot be used. MLflow itself would say so on fifty lines."""
     import socket
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as MLflow does: one just left is free
+        # As MLflow does: a port that was just released is free
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             tried.bind((host, port))
         except (OSError, OverflowError) as error:

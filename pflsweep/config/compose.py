@@ -3,27 +3,28 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from traceback import extract_tb
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, Generic, TypeVar
 
 import yaml
+from hydra import version
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf._utils import get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 
 from pflsweep.config import options
+from pflsweep.config.hydra_private import ConfigLoaderImpl, ConfigSearchPathImpl, get_yaml_loader
 from pflsweep.config.identity import portable
 from pflsweep.config.keys import PLUGS, flat, key_of
 from pflsweep.config.node import Node
 from pflsweep.config.overrides import check_hydra, no_interval, quoted, unreadable
 from pflsweep.util.errors import UserError, nearest, one_line
 from pflsweep.util.resources import shipped
-
-if TYPE_CHECKING:
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
 GROUPS = ("algorithm", *PLUGS, "model", "dataset", "partition", "train", "metrics", "study", "tracking")
 # Beginnings of the messages of Hydra's ValueErrors that the user's overrides or flags cause
@@ -36,13 +37,34 @@ HYDRA_SAYS = (
 COMMAND = ("sweep", "only", "scale", "reading", "plan", "retry", "workers", "tune")
 
 
-class Config(NamedTuple):
-    """One resolved config of a trial, and what it is checked against (schema.py). Its properties are typed options."""
+K = TypeVar("K", bound=options.Keys)
+
+
+class _Group(Generic[K]):
+    """An attribute of a Config: the keys of one group as an object, made of the values at each access."""
+
+    def __init__(self, name: str, keys: type[K]) -> None:
+        self.name, self.keys = name, keys
+
+    def __get__(self, config: "Config", owner: type) -> K:
+        return self.keys.of(config.values[self.name])
+
+
+@dataclass(frozen=True)
+class Config:
+    """One resolved config of a trial, and what it is checked against (schema.py)."""
 
     values: dict[str, Any]
     choices: dict[str, str]  # config group -> chosen option
     reference: dict[str, Any]  # the same options without the user's values; its keys and their types are allowed
     links: dict[str, Any]  # full key -> its value before it was resolved, such as ${train.lr}
+
+    data = _Group("data", options.Data)
+    train = _Group("train", options.Train)
+    metrics = _Group("metrics", options.Metrics)
+    checkpoint = _Group("checkpoint", options.Checkpoint)
+    tracking = _Group("tracking", options.Tracking)
+    paths = _Group("paths", options.Paths)
 
     @property
     def seed(self) -> int:
@@ -55,40 +77,10 @@ class Config(NamedTuple):
         return options.Trial.of(self.values).device
 
     @property
-    def data(self) -> options.Data:
-        """The keys under data."""
-        return options.Data.of(self.values["data"])
-
-    @property
     def data_seed(self) -> int:
         """The seed of the partition: partition.seed, or the trial's where that is null."""
         own = options.Partition.of(self.values["partition"]).seed
         return self.seed if own is None else own
-
-    @property
-    def train(self) -> options.Train:
-        """The keys under train."""
-        return options.Train.of(self.values["train"])
-
-    @property
-    def metrics(self) -> options.Metrics:
-        """The keys under metrics."""
-        return options.Metrics.of(self.values["metrics"])
-
-    @property
-    def checkpoint(self) -> options.Checkpoint:
-        """The keys under checkpoint."""
-        return options.Checkpoint.of(self.values["checkpoint"])
-
-    @property
-    def tracking(self) -> options.Tracking:
-        """The keys under tracking."""
-        return options.Tracking.of(self.values["tracking"])
-
-    @property
-    def paths(self) -> options.Paths:
-        """The keys under paths."""
-        return options.Paths.of(self.values["paths"])
 
     def chooses(self, group: str) -> bool:
         """Return whether an option other than `none` is chosen in a group: ala, privacy, attack or study."""
@@ -232,23 +224,16 @@ def _sources(config_dir: str | Path | None) -> list[str]:
 
 
 def _compose(overrides: list[str], sources: list[str]) -> DictConfig:
-    from hydra.types import RunMode
-
     return _loader(sources).load_configuration("config", overrides=list(overrides), run_mode=RunMode.RUN)
 
 
-def loader_of(config_dir: str | Path | None) -> "ConfigLoaderImpl":
+def loader_of(config_dir: str | Path | None) -> ConfigLoaderImpl:
     """Return Hydra's config loader for pflsweep's groups and the user's."""
     return _loader(_sources(config_dir))
 
 
-def _loader(sources: list[str]) -> "ConfigLoaderImpl":
+def _loader(sources: list[str]) -> ConfigLoaderImpl:
     """Return Hydra's config loader. Unlike its compose API it has no global state, so a notebook can use Hydra too."""
-    from hydra import version
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
-    from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
-    from hydra.core.plugins import Plugins
-
     Plugins.instance()  # registers the kinds of sources
     version.setbase("1.3")
     path = ConfigSearchPathImpl()

@@ -151,7 +151,6 @@ class Train(Keys):
         choices=("fp32", "tf32", "bf16"),
         neutral="fp32",
     )
-    compile: bool = hyper("whether gradients of full batches are compiled (torch.compile): for GPUs", neutral=False)
     chunk: int | str = hyper(
         "clients that run at once; auto: 1 on a CPU, the whole cohort on a GPU", choices=("auto",), low=1
     )

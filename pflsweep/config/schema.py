@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from typing import Any, get_type_hints
 
 from pflsweep.config import options
@@ -53,7 +53,7 @@ def typed(config: Config) -> Config:
     for key, rule in rules:
         if type(given.get(key)) is int and float in rule.kinds and int not in rule.kinds:
             put(values, key, float(given[key]))
-    return config._replace(values=values)
+    return replace(config, values=values)
 
 
 def neutral_values(config: Config) -> dict[str, Any]:

@@ -51,7 +51,6 @@ class Case:
     optimiser_state: str = "fresh"
     workers: int = 1
     precision: str = "fp32"
-    compiled: int = 0
     images: bool = False
     device: str = "cpu"
 
@@ -70,7 +69,7 @@ class Case:
         """
         dtype = torch.float32 if self.precision == "bf16" else torch.float64  # autocast does not convert doubles
         federation, model = fixture(**{"dtype": dtype, "images": self.images, "device": self.device, **(where or {})})
-        task = Task(model, self.precision, self.compiled)
+        task = Task(model, self.precision)
         opt = optimiser(0.0, 0.0) if self.plain else optimiser(momentum=0.9, weight_decay=1e-3)
         verbs = watch(Verbs.of(self.make(task, opt, EPOCHS), *self.plugins(task, federation)))
         settings = replace(SCHEDULE, optimiser_state=self.optimiser_state, workers=self.workers, **schedule)

@@ -119,6 +119,7 @@ class Simulation:
         self.chunks = Chunks(schedule.chunk)
         self.trained: Tensor | None = None  # [N, P] models after local training, with metrics.trained
         self.stale: Tensor | None = None  # [N, Q] personal models of the last turns, with metrics.personal=stale
+        self._targets: dict[tuple[str, Metrics], Targets] = {}  # drawn once, since they are the same in every round
         self.round = 0  # rounds that are done
 
     @property
@@ -194,10 +195,12 @@ class Simulation:
 
         Malicious clients and those that `metrics` leaves out have no samples in them. split: None: that of `metrics`.
         """
-        split = split or self.metrics.rows
-        found = targets(self.federation, split, self.metrics)
+        key = split or self.metrics.rows, self.metrics
+        if key not in self._targets:
+            self._targets[key] = targets(self.federation, *key)
+        found = self._targets[key]
         blocks, costs = self._blocks(found)
-        parts = self.workers.map(f"evaluate {split}", costs, lambda k: self._scores(blocks[k], found))
+        parts = self.workers.map(f"evaluate {key[0]}", costs, lambda k: self._scores(blocks[k], found))
         views = merged(self.federation.clients, ((blocks[k].numpy(), part) for k, part in parts))
         left_out = torch.zeros_like(self.last, dtype=torch.bool)
         if self.verbs.malicious is not None:

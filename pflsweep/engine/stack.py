@@ -4,6 +4,8 @@ Each trial runs in a thread of its own. At `fit` the threads wait for one anothe
 trials. Values in which the trials differ become per-client values: the data (by seed), the learning rate in Turn, and
 floats among a method's hyperparameters, inside @per_client. A method that reads such a float elsewhere cannot be
 stacked; its trials are then trained one by one.
+
+Made for GPUs, where it is unmeasured. On a CPU it loses: 0.6 to 0.8 of the speed of the same trials one by one.
 """
 
 import threading
@@ -178,8 +180,8 @@ def _at_once(fits: list[_Fit]) -> None:
         return torch.tensor(own, dtype=torch.float64).to(like)
 
     tasks = [fit.verbs.method.task for fit in fits if fit.verbs.method is not None]
-    if len({(task.precision, task.compiled) for task in tasks}) > 1:
-        raise NotStackable("the trials' gradients are computed in different ways")
+    if len({task.precision for task in tasks}) > 1:
+        raise NotStackable("the trials' gradients are computed in different precisions")
     method = _several([fit.verbs.method for fit in fits], each_own)
     plugins = [_several(list(those), each_own) for those in zip(*(fit.verbs.plugins for fit in fits), strict=True)]
     given, work = (_concatenated([getattr(fit, name) for fit in fits], each_own) for name in ("given", "work"))

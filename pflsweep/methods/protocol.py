@@ -20,60 +20,60 @@ train.optimiser_state=kept the engine fills them with the states at the end of t
 A toy that runs (docs/design.md explains it): a client's training begins between the global model and its own, and the
 same mixture is what it predicts with. N = 4 clients, a cohort of M = 2, a model of P = 650 parameters.
 
->>> from dataclasses import dataclass
->>> from typing import NamedTuple
->>> import torch
->>> from torch import Tensor
->>> from pflsweep.methods import stock
->>> from pflsweep.methods.optimizer import Sgd
->>> from pflsweep.methods.protocol import Method, Verbs, hyper
->>> class Client(NamedTuple):
-...     v: Tensor  # [P] the client's own model
->>> @dataclass(frozen=True, kw_only=True)
-... class Between(Method):
-...     "Start each turn between the global model and the client's own."
-...
-...     paper = "none: an example"
-...     unsampled_model = "a mixture of the global and the initial model"
-...     mix: float = hyper("weight of the client's own model", low=0, high=1)
-...
-...     init = stock.global_server  # w -> Server(w [P])
-...     send = stock.broadcast  # Server -> Down(w [C, P])
-...     step = stock.sgd_step  # one batch of one client: w [P] - lr * gradient [P]
-...     fit = stock.local_epochs  # Work -> Work, all batches of the turn
-...     aggregate = stock.average  # turn.share [M] @ up.w [M, P] -> Server(w [P])
-...     global_model = stock.shared_model  # Server -> w [P]
-...
-...     def init_client(self, w, setup):
-...         return Client(w)
-...
-...     def start(self, given, data):
-...         w = torch.lerp(given.down.w, given.client.v, self.mix)  # [C, P]
-...         return stock.Work(w, self.opt.init(w))
-...
-...     def finish(self, given, data, work):
-...         return stock.Up(work.w), Client(work.w)  # to the server, to the client's row
-...
-...     def personal(self, server, client, data, turn):
-...         return torch.lerp(stock.to_all(server.w, turn), client.v, self.mix)  # [C, P]
->>> from pflsweep.config.compose import compose
->>> from pflsweep.engine.simulation import Simulation
->>> from pflsweep.trial.build import build
->>> keys = ["partition.clients=4", "train.rounds=3", "train.epochs=1", "train.workers=1", "device=cpu"]
->>> parts = build(compose([*keys, "model.hidden=[]"]))  # digits in a federation, a task and a schedule
->>> method = Between(task=parts.task, opt=Sgd(momentum=0.0, weight_decay=0.0), epochs=1, mix=0.5)
->>> w = parts.task.vector(parts.model)  # [P] the initial model
->>> simulation = Simulation(Verbs.of(method), parts.task, parts.federation, parts.schedule, w)
->>> for result in simulation.run():
-...     print(result.round, "trained clients", result.ids.tolist(), "floats up, each:", result.traffic.floats_up)
-1 trained clients [0, 2] floats up, each: 650.0
-2 trained clients [1, 2] floats up, each: 650.0
-3 trained clients [0, 1] floats up, each: 650.0
->>> simulation.server.w.shape, simulation.clients.get(torch.arange(4)).v.shape  # [P] and [N, P]
-(torch.Size([650]), torch.Size([4, 650]))
->>> views = {name: scores.accuracy.mean() for name, scores in result.scores.items()}
->>> bool(views["personal"] > views["global"])
-True
+    >>> from dataclasses import dataclass
+    >>> from typing import NamedTuple
+    >>> import torch
+    >>> from torch import Tensor
+    >>> from pflsweep.methods import stock
+    >>> from pflsweep.methods.optimizer import Sgd
+    >>> from pflsweep.methods.protocol import Method, Verbs, hyper
+    >>> class Client(NamedTuple):
+    ...     v: Tensor  # [P] the client's own model
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class Between(Method):
+    ...     "Start each turn between the global model and the client's own."
+    ...
+    ...     paper = "none: an example"
+    ...     unsampled_model = "a mixture of the global and the initial model"
+    ...     mix: float = hyper("weight of the client's own model", low=0, high=1)
+    ...
+    ...     init = stock.global_server  # w -> Server(w [P])
+    ...     send = stock.broadcast  # Server -> Down(w [C, P])
+    ...     step = stock.sgd_step  # one batch of one client: w [P] - lr * gradient [P]
+    ...     fit = stock.local_epochs  # Work -> Work, all batches of the turn
+    ...     aggregate = stock.average  # turn.share [M] @ up.w [M, P] -> Server(w [P])
+    ...     global_model = stock.shared_model  # Server -> w [P]
+    ...
+    ...     def init_client(self, w, setup):
+    ...         return Client(w)
+    ...
+    ...     def start(self, given, data):
+    ...         w = torch.lerp(given.down.w, given.client.v, self.mix)  # [C, P]
+    ...         return stock.Work(w, self.opt.init(w))
+    ...
+    ...     def finish(self, given, data, work):
+    ...         return stock.Up(work.w), Client(work.w)  # to the server, to the client's row
+    ...
+    ...     def personal(self, server, client, data, turn):
+    ...         return torch.lerp(stock.to_all(server.w, turn), client.v, self.mix)  # [C, P]
+    >>> from pflsweep.config.compose import compose
+    >>> from pflsweep.engine.simulation import Simulation
+    >>> from pflsweep.trial.build import build
+    >>> keys = ["partition.clients=4", "train.rounds=3", "train.epochs=1", "train.workers=1", "device=cpu"]
+    >>> parts = build(compose([*keys, "model.hidden=[]"]))  # digits in a federation, a task and a schedule
+    >>> method = Between(task=parts.task, opt=Sgd(momentum=0.0, weight_decay=0.0), epochs=1, mix=0.5)
+    >>> w = parts.task.vector(parts.model)  # [P] the initial model
+    >>> simulation = Simulation(Verbs.of(method), parts.task, parts.federation, parts.schedule, w)
+    >>> for result in simulation.run():
+    ...     print(result.round, "trained clients", result.ids.tolist(), "floats up, each:", result.traffic.floats_up)
+    1 trained clients [0, 2] floats up, each: 650.0
+    2 trained clients [1, 2] floats up, each: 650.0
+    3 trained clients [0, 1] floats up, each: 650.0
+    >>> simulation.server.w.shape, simulation.clients.get(torch.arange(4)).v.shape  # [P] and [N, P]
+    (torch.Size([650]), torch.Size([4, 650]))
+    >>> views = {name: scores.accuracy.mean() for name, scores in result.scores.items()}
+    >>> bool(views["personal"] > views["global"])
+    True
 """
 
 from collections.abc import Callable

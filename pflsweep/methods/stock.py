@@ -11,11 +11,29 @@ import torch
 from torch import Tensor
 
 from pflsweep.methods.protocol import Empty, Given, Method, Setup, Turn, Vector
-from pflsweep.methods.task import Batch, by_class, mean_over
+from pflsweep.methods.task import Batch, Task, by_class, mean_over
 from pflsweep.models.blocks import head_of
 from pflsweep.ops import random
 from pflsweep.ops.vmap import alone, chunk_of, only, per_client, tree_map
 from pflsweep.util.errors import UserError
+
+
+def two_passes(cls: type[Method], epochs: int, **values: Any) -> float:
+    """Return the passes of a method that takes two gradients of each batch, or passes over the data twice."""
+    return 2
+
+
+def passes_with_head(cls: type[Method], epochs: int, **values: Any) -> float:
+    """Return the passes of a method whose head, or its bias, trains alone for `head_epochs` before all else.
+
+    A head's gradient is little more than a forward pass, which is a third of a gradient.
+    """
+    return 1 + float(values["head_epochs"]) / (3 * epochs)
+
+
+def taught(task: Task, teacher: Tensor, batch: Batch) -> Tensor:
+    """Return the logits [B, K] of a model [P] that teaches another one on a batch: without dropout."""
+    return task.classify(teacher[task.head], task.below(teacher, batch, 1).x)
 
 
 class Server(NamedTuple):

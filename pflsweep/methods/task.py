@@ -19,7 +19,6 @@ from pflsweep.methods.dense import DenseGradient
 from pflsweep.models.blocks import head_of
 from pflsweep.models.layers import NORM_LAYERS, context, number_layers
 from pflsweep.ops import random
-from pflsweep.ops.compiled import Program
 from pflsweep.ops.vmap import vmapped, vmapping
 
 Loss = Callable[..., Tensor]  # (logits [B, K], batch) -> mean over the batch, a scalar
@@ -77,7 +76,6 @@ class Task:
 
     precision: "fp32"; "tf32", which the trial sets for all products on a GPU; or "bf16", PyTorch's autocast in training
     passes, where parameters, sums of gradients, updates and evaluation stay fp32.
-    compiled: the batch size for which gradients of the plain loss are compiled (torch.compile); 0: never.
 
     Attributes: size is P, classes K, and width D, the number of features that the head sees. extractor and head are
     slices of w; blocks has one slice for each block, bottom to top. dense is the explicit gradient of a model of linear
@@ -86,9 +84,8 @@ class Task:
     A task is not thread-safe: a forward pass puts its parameters into the one model.
     """
 
-    def __init__(self, model: nn.Sequential, precision: str = "fp32", compiled: int = 0) -> None:
-        self.model, self.precision, self.compiled = model, precision, compiled
-        self._program = Program()
+    def __init__(self, model: nn.Sequential, precision: str = "fp32") -> None:
+        self.model, self.precision = model, precision
         self.blocks: list[slice] = []
         self._layout: list[list[tuple[str, slice, torch.Size]]] = []  # per block; names are those of `model`
         start = 0
@@ -213,9 +210,6 @@ class Task:
         """
         if batch.private is not None:
             return self._private(batch.private, w, batch, loss, part, top, features)
-        if loss is cross_entropy and self._compiles(batch):
-            how = (None if part is None else (part.start, part.stop), top)
-            return self._program(self._gradient, how, w, batch.x, batch.y, batch.mask, batch.key)
         if self.dense is not None and loss is cross_entropy and not features and self._is_plain(batch):
             if part is not None:
                 self._names(part.start, part.stop)
@@ -237,7 +231,7 @@ class Task:
     def is_joined(self, batch: Batch) -> bool:
         """Return whether `grad` computes one vector directly, rather than joining gradients by parameter."""
         private, written_out = batch.private is not None, self.dense is not None and self._is_plain(batch)
-        return vmapped() or private or written_out or self._compiles(batch)
+        return vmapped() or private or written_out
 
     def trained_features(self, w: Tensor, batch: Batch) -> Tensor:
         """Return the features [B, D] that the head sees in a training pass, with dropout. w: [P + Q].
@@ -269,21 +263,6 @@ class Task:
     def _is_plain(self, batch: Batch) -> bool:
         """Return whether a batch is that of one client, without padding, at full precision."""
         return batch.mask is None and self.precision != "bf16" and not vmapped()
-
-    def _compiles(self, batch: Batch) -> bool:
-        """Return whether the gradient on a batch is compiled: only for full batches, since each size is a program."""
-        return self.compiled > 0 and batch.y.shape[0] == self.compiled
-
-    def _gradient(
-        self, how: tuple, w: Tensor, x: Tensor, y: Tensor, mask: Tensor | None, key: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return value_and_grad of the plain loss. Its arguments are tensors, so that it can be compiled.
-
-        how: (start and stop of the part, or None; top).
-        """
-        part, top = how
-        batch = Batch(x, y, mask, None, key)
-        return self._joined(w, batch, cross_entropy, None if part is None else slice(*part), top, False)
 
     def _joined(
         self, w: Tensor, batch: Batch, loss: Loss, part: slice | None, top: int | None, features: bool

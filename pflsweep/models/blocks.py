@@ -84,3 +84,11 @@ def convolved(name: str, shape: Sequence[int]) -> tuple[int, int]:
     require_images(name, shape, 16)
     height, width = (((side - 4) // 2 - 4) // 2 for side in shape[1:])
     return height, width
+
+
+def require_alpha(alpha: float) -> None:
+    """Raise UserError where the factor of a network's residual branches is not above 0 and at most 10."""
+    if not 0 < alpha <= 10:
+        raise UserError(
+            f"model.alpha is {alpha}: the factor of each residual branch must be above 0 and at most 10, such as 0.2."
+        )

@@ -15,8 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pflsweep.models.blocks import model_of, require_images
-from pflsweep.util.errors import UserError
+from pflsweep.models.blocks import model_of, require_alpha, require_images
 
 WIDTHS = (64, 128, 256, 512)
 # With this gain relu(z) * GAMMA has variance 1. The value is the published code's; sqrt(2 / (1 - 1 / pi)) is 1.7129.
@@ -83,10 +82,7 @@ def build(shape: Sequence[int], classes: int, alpha: float) -> nn.Sequential:
     alpha: the factor of each residual branch, above 0 and at most 10. Weights come from torch's global generator.
     Raises UserError where the data are no images, and on another alpha.
     """
-    if not 0 < alpha <= 10:
-        raise UserError(
-            f"model.alpha is {alpha}: the factor of each residual branch must be above 0 and at most 10, such as 0.2."
-        )
+    require_alpha(alpha)
     require_images("nfresnet18", shape, 1)
     blocks: dict[str, nn.Module] = {"conv1": ScaledConv2d(shape[0], WIDTHS[0], 3)}
     below, variance = WIDTHS[0], 1.0

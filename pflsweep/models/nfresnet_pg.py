@@ -13,9 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pflsweep.models.blocks import model_of, require_images
+from pflsweep.models.blocks import model_of, require_alpha, require_images
 from pflsweep.models.nfresnet18 import ScaledReLU
-from pflsweep.util.errors import UserError
 
 STEM, WIDTHS = 64, (16, 32, 64)
 EPS = 1e-5
@@ -59,10 +58,7 @@ def build(shape: Sequence[int], classes: int, alpha: float) -> nn.Sequential:
     alpha: the factor of each residual branch, above 0 and at most 10. Weights come from torch's global generator.
     Raises UserError where the data are no images, and on another alpha.
     """
-    if not 0 < alpha <= 10:
-        raise UserError(
-            f"model.alpha is {alpha}: the factor of each residual branch must be above 0 and at most 10, such as 0.2."
-        )
+    require_alpha(alpha)
     require_images("nfresnet_pg", shape, 1)
     stem = StandardisedConv2d(shape[0], STEM, 3)
     # ReLU after pooling gives the same result as before it, for a quarter of the values

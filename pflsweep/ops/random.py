@@ -2,7 +2,7 @@
 
 Draws of indices (partitions, shuffles, cohorts) come from `generator`. Draws inside lifted code (dropout, DP noise,
 Gumbel) come from `uniform` and `normal`, a counter-based hash in integer tensor operations, which is the same on a CPU,
-on a GPU, under torch.func.vmap and compiled. The hash is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast
+on a GPU, and under torch.func.vmap. The hash is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast
 splittable pseudorandom number generators", OOPSLA 2014). Its multiplications are modulo 2^64, as those of int64 are.
 """
 
@@ -24,8 +24,6 @@ def _signed(value: int) -> int:
 
 # SplitMix64's increment, 2^64 / golden ratio made odd, which spreads neighbouring counters.
 _STEP = _signed(0x9E3779B97F4A7C15)
-# The inverse of _STEP modulo 2^64.
-_PER_STEP = _signed(pow(_STEP, -1, 2**64))
 # Separates the children of a key from the numbers that are drawn with it.
 _FOLD = _signed(0xD1B54A32D192ED03)
 # The multipliers of SplitMix64's finaliser.
@@ -68,9 +66,8 @@ def uniform(key: Tensor, shape: Sequence[int]) -> Tensor:
 
     The i-th number (in row-major order) depends on the key and i alone, so padding a batch changes no other row.
     """
-    count = torch.arange(math.prod(shape), dtype=torch.int64, device=key.device)
-    # equal to _mix(key) + (count + 1) * _STEP, which a compiler would compute from `count` without wrapping around
-    bits = _mix((count + (_mix(key) * _PER_STEP + 1)) * _STEP)
+    count = torch.arange(1, math.prod(shape) + 1, dtype=torch.int64, device=key.device)
+    bits = _mix(_mix(key) + count * _STEP)
     return ((bits >> 40) & 0xFFFFFF).to(torch.float32).mul(2.0**-24).reshape(tuple(shape))
 
 

@@ -1,4 +1,4 @@
-"""Where records and ledgers lie: in a folder of runs, and in archives of them, which `record export` writes."""
+"""Find the places that hold records and ledgers: a folder of runs, and the archives that `record export` writes."""
 
 import re
 from pathlib import Path
@@ -7,25 +7,27 @@ from pflsweep.records.content import CARRIED
 from pflsweep.util.archive import Archive, ArchivePath, Folder
 
 SUFFIX = ".zip"
-# the files of an archive: those of records, and ledgers
-KNOWN = re.compile(rf"[0-9a-f]{{16}}/({'|'.join(map(re.escape, CARRIED))})|sweeps/[0-9a-f]{{16}}\.json")
+# The files of an archive: those of records, and ledgers, whose names end in their reading unless it is the paper's
+KNOWN = re.compile(rf"[0-9a-f]{{16}}/({'|'.join(map(re.escape, CARRIED))})|sweeps/[0-9a-f]{{16}}(-[a-z]+)?\.json")
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether a path is that of an archive, which need not be there yet."""
+    """Return whether a path names an archive. The archive need not exist yet."""
     return path.suffix == SUFFIX and not path.is_dir()
 
 
 def exists(runs: Path) -> bool:
-    """Return whether there is a folder of runs, or an archive, of this name."""
+    """Return whether `runs` is an existing folder or archive."""
     return runs.is_dir() or (is_archive(runs) and runs.is_file())
 
 
 def places(runs: Path) -> list[Folder]:
-    """Return the folders whose own folders are records: a folder of runs and the archives in it, or one archive; none
-    where `runs` is neither. Raises UserError where an archive cannot be read.
+    """Return the folders that directly contain records: a folder of runs and the archives in it, or one archive.
+
+    The list is empty where `runs` is neither. Raises UserError where an archive cannot be read.
     """
     if not runs.is_dir():
         return [ArchivePath(Archive(runs, KNOWN))] if exists(runs) else []
-    inside = [file for file in sorted(runs.glob(f"*{SUFFIX}")) if file.is_file()]  # a folder may have such a name, too
+    # is_file, since a folder may have such a name too
+    inside = [file for file in sorted(runs.glob(f"*{SUFFIX}")) if file.is_file()]
     return [runs, *(ArchivePath(Archive(file, KNOWN)) for file in inside)]

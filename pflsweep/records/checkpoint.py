@@ -1,4 +1,4 @@
-"""A trial's checkpoint, and the files of tensors that hold checkpoints and models."""
+"""Read and write a trial's checkpoint, and the files of tensors that hold checkpoints and models."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,16 +7,16 @@ from typing import Any
 from pflsweep.records.content import CHECKPOINT
 from pflsweep.util.files import atomic
 
-FORMAT = 1  # of the file of a checkpoint
+FORMAT = 1  # version of the checkpoint file's layout
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a trial needs to go on after a round, as `checkpoint.pt` holds it: tensors, numbers, lists and dicts.
+    """The state from which a trial continues after a round: tensors, numbers, lists and dicts in `checkpoint.pt`.
 
-    identity: the trial's, since its record may get another trial's file.
-    simulation: `Simulation.state()`.
-    study: `Study.state()`; empty without a study.
+    identity: of the trial; it reveals a file that was copied from another trial's record.
+    simulation: the result of `Simulation.state()`.
+    study: the result of `Study.state()`; empty without a study.
     """
 
     identity: str
@@ -25,16 +25,16 @@ class Checkpoint:
 
     @property
     def round(self) -> int:
-        """The number of rounds that were trained."""
+        """Return the number of rounds that were trained."""
         return int(self.simulation["round"])
 
     def write(self, folder: Path) -> None:
-        """Write it into a record's folder. Raises OSError where the disk does not let it."""
+        """Write the checkpoint into a record's folder. Raises OSError where the disk is full or read-only."""
         write_torch(folder / CHECKPOINT, {"format": FORMAT, **vars(self)})
 
     @classmethod
     def read(cls, path: Path) -> "Checkpoint":
-        """Read a file that `write` has written. Raises ValueError where it is no such file."""
+        """Read a file that `write` has written. Raises ValueError where the file is something else."""
         content = read_torch(path, ("format", "identity", "simulation", "study"))
         if content.pop("format") != FORMAT:
             raise ValueError(f"not of format {FORMAT}")
@@ -42,23 +42,25 @@ class Checkpoint:
 
 
 def write_torch(path: Path, content: dict[str, Any]) -> None:
-    """Write a dict of tensors and numbers. Raises OSError where the disk does not let it."""
+    """Write a dict of tensors and numbers. Raises OSError where the disk is full or read-only."""
     import torch
 
     def save(temporary: Path) -> None:
         try:
             torch.save(content, temporary)
-        except RuntimeError as error:  # how torch says that the disk is full
+        except RuntimeError as error:
+            # Torch reports a full disk as RuntimeError
             raise OSError(str(error).partition("\n")[0]) from error
 
     atomic(path, save)
 
 
 def read_torch(path: Path, needed: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Read what `write_torch` has written. Raises ValueError where it is no dict with the keys `needed`."""
+    """Read what `write_torch` has written. Raises ValueError unless it is a dict with the keys `needed`."""
     import torch
 
-    # on the CPU, since it may be another machine's; mapped, since of many clients it may be larger than the memory
+    # On the CPU, since the file may come from a machine with another device. Memory-mapped, since the state of many
+    # clients may be larger than the memory.
     content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     if not isinstance(content, dict) or not set(needed) <= content.keys():
         raise ValueError(f"no dict with {' and '.join(needed)}")

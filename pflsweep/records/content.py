@@ -1,21 +1,22 @@
-"""What lies in a record's folder: one table of its files, from which all that copies, checks and removes them reads."""
+"""List the files of a record's folder. Whatever copies, checks or removes files of records uses this list."""
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-FORMAT = 1  # of a record; `pflsweep record migrate` brings older ones up
+FORMAT = 1  # version of the layout of records and ledgers; `pflsweep record migrate` updates older ones
 
 
 @dataclass(frozen=True)
 class Part:
     """One file of a record.
 
-    holds: what is in it, in a line.
-    written: "begin", before training, so every record has it; "round", with the rounds, so every record of at least one
-        round has it; "some", in records of trials that have such a thing.
-    carried: whether it is copied with a record to another folder. What is large or made anew stays.
-    columns: those of a table that has rows.
-    keys: those of a JSON file, with the type of each.
+    holds: one line about the content.
+    written: "begin": before training, so every record has the file; "round": with the rounds, so every record of at
+        least one round has it; "some": only records of trials to which it applies have it.
+    carried: whether the file is copied with a record to another folder. Files that are large or can be computed again
+        are not.
+    columns: the columns that a table with rows must have.
+    keys: the keys that a JSON file must have, with the type of each.
     """
 
     holds: str
@@ -26,7 +27,7 @@ class Part:
 
 
 CHECKPOINT, MODELS = "checkpoint.pt", "models.pt"
-# in the order in which they are copied: meta.json last, so that half a record is none
+# Files are copied in this order. meta.json comes last, so that an interrupted copy does not count as a record.
 PARTS = {
     "rounds.parquet": Part(
         "one row a round: scores, times, traffic", "round", columns=("round", "seconds", "eval_seconds")
@@ -67,4 +68,5 @@ PARTS = {
 }
 CARRIED = tuple(name for name, part in PARTS.items() if part.carried)
 TABLES = tuple(name for name in PARTS if name.endswith(".parquet"))
-LOCK = "lock"  # in the folder while a process writes to it: of this machine, no part of the record
+# The lock file of the process that writes to the folder. It is valid on this machine alone and no part of the record.
+LOCK = "lock"

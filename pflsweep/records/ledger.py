@@ -1,4 +1,4 @@
-"""Read the ledgers of sweeps: what each sweep was asked, and which trials answer it."""
+"""Read the ledgers of sweeps: what was asked of each sweep, and which trials answer it."""
 
 import re
 from pathlib import PurePosixPath
@@ -10,6 +10,7 @@ from pflsweep.util import files
 from pflsweep.util.archive import Folder
 from pflsweep.util.errors import UserError
 
+# The required keys of each level of the file, with the type of each
 OF_A_LEDGER = {
     "sweep": str, "scale": str, "command": str, "seeds": list, "tune": dict, "tracking": dict, "written": float | int,
 }  # fmt: skip
@@ -22,7 +23,7 @@ OF_A_GROUP = {
 
 
 class Ledger(NamedTuple):
-    """A sweep's file: what was asked, and which trials answer it."""
+    """The file of a sweep: what was asked, and which trials answer it."""
 
     path: Folder
     written: float  # seconds since 1970
@@ -32,24 +33,27 @@ class Ledger(NamedTuple):
     command: str
     seeds: list[int]
     tune: dict[str, Any]
-    tracking: dict[str, Any]  # how its runs are tracked
+    tracking: dict[str, Any]  # MLflow settings of its runs
     groups: dict[tuple[str, str], dict[str, Any]]  # by setting and method
 
     @property
     def id(self) -> str:
-        """The id of the plan: the same for the same trials. A reading's ledger has its name behind that."""
+        """Return the id of the plan, which is the same for the same trials.
+
+        The file name of a reading's ledger has the name of the reading after it.
+        """
         return PurePosixPath(self.path.name).stem.partition("-")[0]
 
 
 def ledgers(*places: Folder) -> list[Ledger]:
-    """Return all ledgers in folders of runs and in archives, oldest first. Raises UserError on a damaged one."""
+    """Return all ledgers in folders of runs and in archives, oldest first. Raises UserError where one is damaged."""
     found = [read_ledger(path) for place in places for path in place.glob("sweeps/*.json")]
     there = [ledger for ledger in found if ledger is not None]
     return sorted(there, key=lambda ledger: (ledger.written, ledger.path.name))
 
 
 def read_ledger(path: Folder) -> Ledger | None:
-    """Return the ledger that a file holds; None for a plan for workers. Raises UserError on a damaged one."""
+    """Read a ledger; return None for a plan for workers. Raises UserError where the file is damaged."""
     try:
         content = files.read_json(path)
     except (OSError, ValueError, RecursionError) as error:
@@ -58,8 +62,9 @@ def read_ledger(path: Folder) -> Ledger | None:
 
 
 def ledger_of(path: Folder, content: dict[str, Any]) -> Ledger | None:
-    """Return the ledger that a file's content is; None for a plan for workers, which stands there too. Raises UserError
-    on another content.
+    """Build a ledger from a file's content. Return None for a plan for workers, which lies in the same folder.
+
+    Raises UserError where the content is neither.
     """
     if "sweep" not in content:
         return None
@@ -67,7 +72,8 @@ def ledger_of(path: Folder, content: dict[str, Any]) -> Ledger | None:
         raise another_format(path, content.get("format"), path.parent.parent)
     try:
         own = {key: _of_kind(content, key, kind) for key, kind in OF_A_LEDGER.items()}
-        reading = _of_kind({"reading": content.get("reading", "paper")}, "reading", str)  # older ledgers have no other
+        # Ledgers from before there were readings are of the paper's
+        reading = _of_kind({"reading": content.get("reading", "paper")}, "reading", str)
         _ = [_of_kind({"seeds": seed}, "seeds", int) for seed in own["seeds"]]
         listed = _of_kind(content, "groups", list)
         for group in listed:
@@ -75,7 +81,8 @@ def ledger_of(path: Folder, content: dict[str, Any]) -> Ledger | None:
             _ = _of_kind({"search_config": tried_config(group)}, "search_config", dict)
         _ = [_of_kind(own["tune"], key, kind) for key, kind in OF_A_SEARCH.items() if key in own["tune"]]
         for identity in (identity for group in listed for identity in group["trials"].values()):
-            if not re.fullmatch("[0-9a-z]+", identity):  # it is the name of a folder
+            # An identity becomes the name of a folder
+            if not re.fullmatch("[0-9a-z]+", identity):
                 raise ValueError(f"'{identity}' names no trial")
         return Ledger(
             path, reading=reading, groups={(group["setting"], group["method"]): group for group in listed}, **own
@@ -85,13 +92,14 @@ def ledger_of(path: Folder, content: dict[str, Any]) -> Ledger | None:
 
 
 def _of_kind(content: dict[str, Any], key: str, kind: Any) -> Any:
-    """Return a value of JSON. Raises KeyError or TypeError."""
+    """Return the value of a JSON key. Raises KeyError where it is missing, TypeError where it is of another type."""
     if not isinstance(content[key], kind):
         raise TypeError(f"{key} is {content[key]!r}")
     return content[key]
 
 
 def _no_ledger(path: Folder, error: Exception) -> UserError:
+    """Return the error to raise where a file is no ledger."""
     return UserError(
         f"{path} is no ledger of a sweep: {type(error).__name__}: {error}. "
         "Move it away; the sweep's command writes its ledger anew and trains nothing twice."
@@ -99,8 +107,8 @@ def _no_ledger(path: Folder, error: Exception) -> UserError:
 
 
 def tried_config(group: dict[str, Any]) -> dict[str, Any]:
-    """Return the config under which the points of a group of a ledger were tried: with tune.scale it is another than
-    that of its final trials.
+    """Return the config of the search trials of a ledger's group. With `tune.scale` it differs from that of the final
+    trials.
     """
     found: dict[str, Any] = group.get("search_config", group["config"])
     return found

@@ -1,6 +1,8 @@
-"""A method's small matrices over the rounds, kept beside the last ones: under `P@` a stack, under `P@round` of which
-rounds. So that long runs stay small, rounds are thinned: those that a power of two divides, the smallest that leaves at
-most FRAMES. That depends on the last round alone, not on when a run was stopped.
+"""Keep a method's small matrices over the rounds, beside those of the last round.
+
+For a matrix `P` the file holds `P` of the last round, `P@` [R, a, b], a stack over R rounds, and `P@round` [R], their
+numbers. Files of long runs stay small: only rounds that 2^k divides are kept, for the smallest k that leaves at most
+FRAMES. This depends on the last round alone, so a run that was stopped and continued keeps the same rounds.
 """
 
 from collections.abc import Mapping
@@ -10,16 +12,17 @@ from numpy.typing import NDArray
 
 Arrays = dict[str, NDArray]
 FRAMES = 64
-LARGEST = 32  # rows and columns: such a matrix over all rounds takes 256 kB
+LARGEST = 32  # rows and columns of a matrix that is kept over the rounds: with FRAMES rounds it takes 256 kB
 
 
 def grown(before: Mapping[str, NDArray], last: Arrays, round: int) -> Arrays:
-    """The matrices of a round, with what is kept of those before it."""
+    """Return the matrices of a round, `last`, with those that are kept of earlier rounds, from `before`."""
     found: Arrays = dict(last)
     for name, matrix in last.items():
         if max(matrix.shape) <= LARGEST:
             rounds, stack = over_rounds(before, name)
-            if stack.shape[1:] != matrix.shape:  # the first, or clusters that have split
+            # The first round, or a number of clusters that has grown
+            if stack.shape[1:] != matrix.shape:
                 rounds, stack = rounds[:0], np.zeros((0, *matrix.shape), np.float32)
             found[f"{name}@round"] = np.append(rounds, np.int32(round))
             found[f"{name}@"] = np.concatenate([stack, matrix[None].astype(np.float32)])
@@ -27,7 +30,7 @@ def grown(before: Mapping[str, NDArray], last: Arrays, round: int) -> Arrays:
 
 
 def upto(arrays: Arrays, last: int) -> Arrays:
-    """Without rounds after `last`, and thinned as a run is that has come so far."""
+    """Return the matrices without rounds after `last`, thinned as in a run of `last` rounds."""
     found = dict(arrays)
     step = 1
     while last // step > FRAMES:
@@ -40,7 +43,7 @@ def upto(arrays: Arrays, last: int) -> Arrays:
 
 
 def cut(arrays: Arrays, last: int) -> Arrays:
-    """What is left when a run of more rounds is read as of `last`: of matrices that were not kept then, nothing."""
+    """Return the matrices as of round `last` of a longer run. A matrix of which that round was not kept is left out."""
     found = upto(arrays, last)
     for name in [name for name in arrays if not name.endswith(("@", "@round"))]:
         rounds, stack = over_rounds(arrays, name)
@@ -53,6 +56,6 @@ def cut(arrays: Arrays, last: int) -> Arrays:
 
 
 def over_rounds(arrays: Mapping[str, NDArray], name: str) -> tuple[NDArray, NDArray]:
-    """Rounds [R] and matrices [R, a, b] in float32; R = 0 where none were kept, as in older records."""
+    """Return the kept rounds [R] and matrices [R, a, b] in float32. R is 0 where none were kept."""
     none = np.zeros(0, np.int32), np.zeros((0, 0, 0), np.float32)
     return (arrays[f"{name}@round"], arrays[f"{name}@"]) if f"{name}@" in arrays else none

@@ -1,7 +1,7 @@
-"""Records and ledgers of an older format, brought up to date in their folder.
+"""Bring records and ledgers of an older format up to date, in their folder.
 
-Format 0, which has no format number, hashed import paths into identities. Its records get new identities, which are
-those that the present code gives their configs; `migrated_from` in meta.json keeps the old one.
+Format 0, whose files have no format number, hashed import paths into identities. A migrated record gets the identity
+that the present code gives its config; `migrated_from` in meta.json keeps the old one.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from pflsweep.records.record import Record, digest_of_config
 from pflsweep.util import files as util_files
 from pflsweep.util.errors import UserError
 
-# Neutral values of format 0, whose records may lack these keys
+# Records of format 0 may lack these keys, which are younger: each with the value that such records were trained with
 NEUTRAL_0: dict[str, Any] = {
     **{group: {} for group in ("privacy", "attack", "study")},
     "algorithm.idle": 0.0,
@@ -51,7 +51,7 @@ Json = dict[str, Any]
 
 
 class Migrated(NamedTuple):
-    """What `migrate` has done."""
+    """The result of `migrate`: numbers of migrated records and ledgers."""
 
     records: int
     ledgers: int
@@ -59,10 +59,9 @@ class Migrated(NamedTuple):
 
 
 def migrate(runs: Path) -> Migrated:
-    """Bring all records and ledgers of a folder of runs up to date. Killed at any moment, it is continued by the next
-    call.
+    """Bring all records and ledgers of a folder of runs up to date. A call that was killed is continued by the next.
 
-    Raises UserError where the folder is not there, or cannot be written to; Locked where a trial is being trained.
+    Raises UserError where the folder does not exist or cannot be written to; Locked where a trial is being trained.
     """
     if not runs.is_dir():
         raise UserError(f"There is no folder of runs '{runs}' here.")
@@ -84,11 +83,12 @@ def migrate(runs: Path) -> Migrated:
 
 
 def _records(runs: Path) -> list[Path]:
+    """Return the folders of records, sorted by name."""
     return sorted(file.parent for file in runs.glob("*/meta.json"))
 
 
 def _json(file: Path) -> Json:
-    """Return a file's JSON object. Raises UserError."""
+    """Read a JSON object. Raises UserError where the file is none."""
     try:
         content = util_files.read_json(file)
     except (OSError, ValueError, RecursionError) as error:
@@ -99,7 +99,10 @@ def _json(file: Path) -> Json:
 
 
 def _migrate_record(folder: Path) -> None:
-    """Write a record of format 0 into the folder of its new identity, then remove the old one. Raises UserError."""
+    """Write a record of format 0 into the folder of its new identity, then remove the old folder.
+
+    Raises UserError where the record cannot be migrated; the old folder then stays as it is.
+    """
     with util_files.claimed(folder):
         try:
             meta, config = _upgraded(_json(folder / "meta.json"), util_files.read_yaml(folder / "config.yaml"))
@@ -111,14 +114,15 @@ def _migrate_record(folder: Path) -> None:
                 _write(folder, new, meta, config)
                 try:
                     Record(new).verify()
-                except UserError as error:  # it names the copy
+                except UserError as error:
+                    # The error names the copy, which goes; the user has to mend the old folder
                     shutil.rmtree(new)
                     raise UserError(str(error).replace(str(new), str(folder))) from error
             shutil.rmtree(folder)
 
 
 def _write(folder: Path, new: Path, meta: Json, config: Json) -> None:
-    """Write the files of a record anew where their content changes; copy the others. meta.json comes last."""
+    """Write a record's files to a new folder, meta.json last. Files whose content does not change are copied."""
     new.mkdir(exist_ok=True)
     for name in CARRIED:
         if (folder / name).exists() and name not in ("meta.json", "config.yaml", "status.json"):
@@ -138,10 +142,10 @@ def _write(folder: Path, new: Path, meta: Json, config: Json) -> None:
 
 
 def _checkpoint(state: Json, identity: str) -> Checkpoint:
-    """Return a checkpoint of format 0 as one of the present format.
+    """Convert a checkpoint of format 0. state: the simulation's, as that format has it.
 
-    There the study's state lay in the simulation's, which had no account of private training before there was such a
-    thing, and the rows of all clients were one block.
+    In format 0 the study's state is a part of the simulation's, `spent` (the account of private training) may be
+    missing, and the rows of all clients are one block.
     """
     import torch
 
@@ -155,8 +159,8 @@ def _checkpoint(state: Json, identity: str) -> Checkpoint:
 
 
 def _upgraded(meta: Json, config: Json) -> tuple[Json, Json]:
-    """Return meta.json and the config of a record in the present format. Raises ValueError where its identity is not
-    that of its content.
+    """Convert a record's meta.json and config to the present format. Raises ValueError where the record's identity is
+    not the one of its content.
     """
     versions = {"algorithm": meta["method_version"], **meta.get("plugin_versions", {})}
     code = meta.get("code", [])
@@ -187,8 +191,8 @@ def _upgraded(meta: Json, config: Json) -> tuple[Json, Json]:
 
 
 def _is_resumable(meta: Json, config: Json) -> bool:
-    """Return whether more rounds continue the trial: whether its identity in format 0 is the one without its number of
-    rounds. Raises ValueError where it is neither.
+    """Return whether the trial can be continued by more rounds. Its identity tells: format 0 hashed the number of
+    rounds only where it cannot. Raises ValueError where the identity fits neither.
     """
     for resumable in (True, False):
         if _identity_0(meta, config, resumable) == meta["identity"]:
@@ -197,6 +201,7 @@ def _is_resumable(meta: Json, config: Json) -> bool:
 
 
 def _identity_0(meta: Json, config: Json, resumable: bool) -> str:
+    """Compute a trial's identity by the rules of format 0."""
     runtime = (*RUNTIME, "train.rounds") if resumable else RUNTIME
     acting = without_neutral(conditional(flat(config)), NEUTRAL_0)
     relevant = {key: value for key, value in acting.items() if not under(key, runtime)}
@@ -206,7 +211,7 @@ def _identity_0(meta: Json, config: Json, resumable: bool) -> str:
 
 
 def _with_options(node: Any, option: str | None) -> Any:
-    """Return a node of a config with options in the place of import paths."""
+    """Return a node of a config with `_option_` in place of `_target_`. option: the node's own, where it is known."""
     if not isinstance(node, dict):
         return node
     named = {"_option_": _option(node["_target_"], option)} if "_target_" in node else {}
@@ -214,7 +219,9 @@ def _with_options(node: Any, option: str | None) -> Any:
 
 
 def _option(target: str, option: str | None) -> str:
-    """Return the name of an import path of format 0, whose file may have moved since. See identity.option_of."""
+    """Return the option that an import path of format 0 belongs to. The path may be outdated: files have moved since.
+    See identity.option_of.
+    """
     if not target.startswith("pflsweep."):
         return target.rpartition(".")[2]
     known = [names for names in shipped_options().values() if option in names]
@@ -223,18 +230,19 @@ def _option(target: str, option: str | None) -> str:
 
 
 def _is_older_ledger(content: Json) -> bool:
-    """Return whether a file of a folder of ledgers is one of format 0; a plan for workers may lie there, too."""
+    """Return whether a file's content is a ledger of format 0. Plans for workers, which lie beside, are none."""
     return "sweep" in content and "format" not in content
 
 
 def _ledger(content: Json, known: Mapping[str, Json]) -> Json:
-    """Return a ledger in the present format. known: meta.json of each migrated record, by its old identity."""
+    """Convert a ledger to the present format. known: meta.json of each migrated record, by its old identity."""
     groups = [_group(group, known) for group in content["groups"]]
     written = {"tracking": {}, "written": 0.0, **content}
     return {"format": FORMAT, **written, "tune": {"partial": False, **content["tune"]}, "groups": groups}
 
 
 def _group(group: Json, known: Mapping[str, Json]) -> Json:
+    """Convert a group of a ledger. Its options are those of its first migrated final trial, where there is one."""
     finals = [known[old] for old in group["trials"].values() if old in known]
     chosen = {**finals[0], "algorithm": finals[0]["method"]} if finals else {}
     chosen["model"] = str(chosen.get("model", "")).partition(".")[0]
@@ -254,5 +262,5 @@ def _group(group: Json, known: Mapping[str, Json]) -> Json:
 
 
 def _new(old: str, known: Mapping[str, Json]) -> str:
-    """Return the identity that a trial has now; of one whose record is not here the old one, which names nothing."""
+    """Return the present identity of a trial. Without its record that is unknown, and the old one is kept."""
     return str(known[old]["identity"]) if old in known else old

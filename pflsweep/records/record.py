@@ -1,7 +1,8 @@
-"""A trial's record: its folder of tables, its checkpoint. Needs torch for checkpoints alone.
+"""Read and write a trial's record: the folder of its tables, config, status, checkpoint and models.
 
-Tables are written first and the checkpoint last, each under a temporary name and then renamed; rows past the
-checkpoint's round are dropped on resume.
+Tables are written first and the checkpoint last, each under a temporary name and then renamed. A killed trial may leave
+rows past its checkpoint's round; they are dropped on resume. Only checkpoints and models need torch, so it is imported
+for them alone.
 """
 
 import hashlib
@@ -31,11 +32,11 @@ from pflsweep.util.source_hash import changed
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
-VIEWS = ("personal_", "global_", "trained_")  # how the columns of an evaluation begin
+VIEWS = ("personal_", "global_", "trained_")  # prefixes of the columns that an evaluation fills in
 
 
 class OtherFormat(UserError):  # noqa: N818 (a state)
-    """A record or ledger is of another format than this pflsweep's."""
+    """A record or ledger was written in another format than this version's."""
 
 
 class Damaged(UserError):  # noqa: N818 (a state)
@@ -43,20 +44,20 @@ class Damaged(UserError):  # noqa: N818 (a state)
 
 
 def kept(config: dict[str, Any]) -> dict[str, Any]:
-    """A config as it is written down: records are committed and sent, so without the password of MLflow's store."""
+    """Return the config as it is written down: without the password of MLflow's store, since records are shared."""
     uri = config.get("tracking", {}).get("uri")
     return config if uri is None else {**config, "tracking": {**config["tracking"], "uri": without_password(uri)}}
 
 
 class Record:
-    """One folder <runs>/<identity>. In memory the tables may be ahead of the disk until `write`. In an archive it is
-    read alone.
+    """A trial's record: the folder `<runs>/<identity>`, or one in an archive, which is read-only.
 
-    The large ones, clients and matrices, are read when they are asked for, as of the last round at opening.
+    In memory the tables may be ahead of the disk until `write`. The large ones, clients and matrices, are read when
+    they are asked for, up to the round that was the last when the record was opened.
     """
 
     def __init__(self, folder: str | Folder) -> None:
-        """Opens an existing record. Raises UserError where it is not one, or is damaged; so does what reads later."""
+        """Open an existing record. Raises UserError where the folder is none or is damaged; so do later reads."""
         self.place: Folder = Path(folder) if isinstance(folder, str) else folder
         if not (self.place / "meta.json").exists():
             raise UserError(f"{self.place} is not a record of a trial: it has no meta.json.")
@@ -71,14 +72,16 @@ class Record:
                     raise self._damaged(name, f"without '{key}'")
                 if not isinstance(found[key], kind):
                     raise self._damaged(name, f"with {key}={found[key]!r}, which is no {kind.__name__}")
-        self._written = [digest_of_config(self.config)]  # of the config that is on the disk
-        if self._written[0] not in self.status["config"]:  # half a YAML may be YAML
+        self._written = [digest_of_config(self.config)]
+        # A truncated YAML file may still be YAML, so status.json keeps the config's digest
+        if self._written[0] not in self.status["config"]:
             raise self._damaged("config.yaml", "not as it was written")
         self._before = self._table("rounds", read_parquet)
         if self.status["rounds"] and self._before.empty:
             raise self._damaged("rounds.parquet", "without rows")
-        self._rounds: list[dict[str, Any]] = []  # of the rounds after those
-        self._opened, self._cut = self.done, False  # others may train on until the rest is read
+        self._rounds: list[dict[str, Any]] = []  # rows of the rounds after those of `_before`
+        # Another process may train further rounds before the large tables are read: those rounds are left out
+        self._opened, self._cut = self.done, False
         self._table("clients", _require_parquet)
         self._read("matrices.npz", _require_npz, None)
         self._read("partition.parquet", _require_parquet)
@@ -88,26 +91,26 @@ class Record:
 
     @property
     def tracking(self) -> Tracking:
-        """How the trial's run is tracked."""
+        """Return how the trial's run is tracked in MLflow."""
         return Tracking.of(self.config["tracking"])
 
     @classmethod
     def as_of(cls, folder: str | Folder, rounds: int) -> "Record":
-        """Open a record as it was when it had finished so many rounds: more may be trained, or under way."""
+        """Open a record as it was after `rounds` rounds. More rounds may be trained already, or just now."""
         record = cls(folder)
         record.truncate(rounds)
         record.status |= {"status": "finished", "target": rounds}
         return record
 
     def verify(self) -> None:
-        """Read all of every file that can be carried, where opening reads their ends. Raises Damaged."""
+        """Read the copied tables and matrices whole; opening a record reads their ends alone. Raises Damaged."""
         for name in TABLES:
             self._read(name, read_parquet, None)
         self._read("matrices.npz", files.read_npz, None)
 
     @classmethod
     def new(cls, folder: Path, meta: dict[str, Any], config: dict[str, Any], partition: pd.DataFrame) -> "Record":
-        """A record of which nothing is on the disk before `begin`."""
+        """Create a record in memory. `begin` writes it to the disk."""
         record = object.__new__(cls)
         record.place, record.meta, record.config = folder, {**meta, "created": _now()}, kept(config)
         record.status = {"status": "running", "rounds": 0, "target": None, "seconds": 0.0, "error": None, "config": []}
@@ -118,16 +121,16 @@ class Record:
         return record
 
     def go_on(self, config: dict[str, Any], meta: dict[str, Any]) -> None:
-        """The command that continues this record, in memory: more rounds, another device or commit."""
+        """Add a session in memory: another command continues this trial, perhaps on another device or commit."""
         now: dict[str, Any] = {key: meta[key] for key in ("commit", "version", "environment", "digests") if key in meta}
         session = {"from": self.done + 1, **now, "begun": _now()}
         self.config = kept(config)
         self.meta = {**self.meta, "sessions": [*self.meta.get("sessions", []), session]}
 
     def trained_by(self) -> list[dict[str, str]]:
-        """Return the digests of pflsweep's code in each session that trained rounds in the tables; {}: not known.
+        """Return the digests of pflsweep's code for each session that trained rounds in the tables; {} where unknown.
 
-        A session whose rounds were all trained again, since it was killed before a checkpoint, is not among them.
+        A session that was killed before its first checkpoint is left out: its rounds were trained again.
         """
         sessions = [{**self.meta, "from": 1}, *self.meta.get("sessions", [])]
         trained, end = [], self.done + 1
@@ -139,10 +142,10 @@ class Record:
 
     @property
     def code_versions(self) -> int:
-        """How many versions of pflsweep's code have trained the rounds in the tables.
+        """Return how many versions of pflsweep's code have trained the rounds in the tables.
 
-        Versions that are recorded as equivalent are one (see source_hash.py). Those of before there were digests are
-        not known and not counted.
+        Versions that are recorded as equivalent count as one (see source_hash.py). Versions without digests, which
+        older records have, are not counted.
         """
         apart: list[dict[str, str]] = []
         for digests in self.trained_by():
@@ -151,15 +154,16 @@ class Record:
         return len(apart)
 
     def begin(self) -> None:
-        """Write what is known before training. meta.json comes last, so that half a record is none."""
+        """Write what is known before training, meta.json last: a folder without it is no record."""
         with writing(self.folder):
             if not self.begun:
-                for name, part in PARTS.items():  # what half a record may have left behind
+                # A trial that was killed at its beginning may have left files behind
+                for name, part in PARTS.items():
                     if part.written != "begin":
                         (self.folder / name).unlink(missing_ok=True)
                 files.write_parquet(self.folder / "partition.parquet", self.partition)
                 self._partition = None
-            # the old one stays allowed: the file is still the old one if the process dies right here
+            # The old digest stays allowed, since config.yaml is still the old one if the process dies right here
             digests = [digest_of_config(self.config), *self._written]
             self.set_status(status="running", target=self.config["train"]["rounds"], error=None, config=digests)
             files.write_text(self.folder / "config.yaml", yaml.safe_dump(self.config, sort_keys=False))
@@ -168,7 +172,7 @@ class Record:
 
     @property
     def folder(self) -> Path:
-        """The folder that the record is written to. Raises UserError where it lies in an archive."""
+        """Return the folder that the record is written to. Raises UserError where it lies in an archive."""
         if isinstance(self.place, ArchivePath):
             raise UserError(
                 f"{self.place} lies in an archive, where nothing is changed: "
@@ -178,26 +182,26 @@ class Record:
 
     @property
     def values(self) -> dict[str, Any]:
-        """Return the config as flat keys without those that have their neutral value, as ledgers write it."""
+        """Return the config as flat keys, without those that have their neutral value, as ledgers write it."""
         return {key: value for key, value in flat(self.config).items() if key not in self.meta["neutral"]}
 
     @property
     def begun(self) -> bool:
-        """Whether anything of it is on the disk."""
+        """Return whether anything of the record is on the disk."""
         return self._partition is None
 
     @property
     def rounds(self) -> pd.DataFrame:
-        """One row a round."""
+        """Return the table of rounds, one row each."""
         return _joined([self._before, pd.DataFrame(self._rounds)])
 
     @property
     def clients(self) -> pd.DataFrame:
-        """One row a client, view, target and evaluated round."""
+        """Return the clients' scores: one row a client, view, target and evaluated round."""
         return _joined(self._clients)
 
     def clients_in(self, *rounds: int) -> pd.DataFrame:
-        """The rows of `clients` of some evaluated rounds, without keeping the others."""
+        """Return the rows of `clients` of some evaluated rounds, without keeping the others in memory."""
         if "_clients" in vars(self):
             table = self.clients
             return table[table["round"].isin(rounds)].reset_index(drop=True)
@@ -213,20 +217,20 @@ class Record:
 
     @cached_property
     def matrices(self) -> dict[str, np.ndarray]:
-        """The method's own by name, as of the last round; of small ones also those before (matrices.py)."""
+        """Return the method's matrices by name: of the last round, small ones also of earlier rounds (matrices.py)."""
         found = self._read("matrices.npz", files.read_npz, {})
         return records_matrices.cut(found, self._opened) if self._cut else records_matrices.upto(found, self._opened)
 
     @property
     def partition(self) -> pd.DataFrame:
-        """One row a client and class: counts of training, validation and test samples."""
+        """Return counts of training, validation and test samples, one row a client and class."""
         return self._read("partition.parquet", read_parquet) if self._partition is None else self._partition
 
     @property
     def newcomers(self) -> pd.DataFrame:
-        """One row a new client and epoch of its fine-tuning after the last round; empty where all clients train.
+        """Return the new clients' scores: one row a client and epoch of fine-tuning the model of the last round.
 
-        Raises UserError where they have fine-tuned nothing of that round.
+        The table is empty where all clients train. Raises UserError where new clients have not fine-tuned that model.
         """
         table = self._newcomers()
         own = table[table["round"] == self.done].drop(columns="round").reset_index(drop=True)
@@ -241,35 +245,35 @@ class Record:
 
     @property
     def study(self) -> pd.DataFrame:
-        """The table that the trial's study has written; empty without a study."""
+        """Return the table that the trial's study has written; it is empty without a study."""
         return self._read("study.parquet", read_parquet, pd.DataFrame())
 
     @property
     def done(self) -> int:
-        """The last round in the tables."""
+        """Return the number of the last round in the tables; 0 before the first."""
         last = self._rounds[-1]["round"] if self._rounds else self._before["round"].iloc[-1] if len(self._before) else 0
         return int(last)
 
     @property
     def last_row(self) -> dict[str, Any]:
-        """The last round's row."""
+        """Return the row of the last round."""
         return self._rounds[-1] if self._rounds else {**self._before.tail(1).to_dict("records")[0]}
 
     @property
     def evaluated(self) -> list[int]:
-        """The rounds that have scores."""
+        """Return the numbers of the rounds that were evaluated."""
         table = self.rounds
         return [] if "personal_accuracy" not in table else table["round"][table["personal_accuracy"].notna()].tolist()
 
     def append(self, row: dict[str, Any], clients: pd.DataFrame | None, matrices: dict[str, np.ndarray]) -> None:
-        """One more round. matrices: the method's own; of small ones the rounds before are kept too."""
+        """Add a round in memory. clients: scores, where it was evaluated; matrices: the method's, by name."""
         self._rounds.append(row)
         if clients is not None:
             self._clients.append(clients)
         self.matrices = records_matrices.grown(self.matrices, matrices, int(row["round"]))
 
     def amend(self, scores: dict[str, Any], clients: pd.DataFrame) -> None:
-        """The last round, evaluated after all."""
+        """Add scores to the last round, which was not evaluated at first."""
         row = {**self.last_row, **scores}
         self._forget(self.done - 1)
         self._rounds.append(row)
@@ -279,7 +283,8 @@ class Record:
         """Forget rounds after `last`, in memory."""
         if last < self.done:
             self._forget(last)
-            self._opened, self._cut = last, True  # of what is not read yet
+            # For the tables that are not read yet
+            self._opened, self._cut = last, True
             if "_clients" in vars(self):
                 table = self.clients
                 self._clients = [table[table["round"] <= last]] if len(table) else []
@@ -288,12 +293,14 @@ class Record:
         self.status = {**self.status, **self._progress()}
 
     def _forget(self, last: int) -> None:
-        """The rows of rounds after `last`."""
+        """Drop the rows of rounds after `last` from the table of rounds."""
         table = self.rounds
         self._before, self._rounds = table[table["round"] <= last] if len(table) else table, []
 
     def drop_scores(self, due: Callable[[int], bool]) -> None:
-        """Forget evaluations that are not due, in memory: the last round's of a run that now goes on."""
+        """Forget evaluations that are not due, in memory. A trial's last round is always evaluated; when the trial goes
+        on it may be one of those.
+        """
         table, clients = self.rounds, self.clients
         if len(table):
             scores = [column for column in table if str(column).startswith(VIEWS)]
@@ -308,7 +315,7 @@ class Record:
         return {"rounds": self.done, "seconds": seconds}
 
     def write(self, checkpoint: Checkpoint | None = None) -> None:
-        """Write the tables, then the checkpoint. Raises UserError where the disk does not let it."""
+        """Write the tables, then the checkpoint. Raises UserError where the disk is full or read-only."""
         with writing(self.folder):
             self._clients = [self.clients]
             files.write_parquet(self.folder / "rounds.parquet", self.rounds)
@@ -326,7 +333,7 @@ class Record:
             files.write_json(self.folder / "status.json", self.status)
 
     def checkpoint(self) -> Checkpoint | None:
-        """Return the last checkpoint, if there is one. Raises UserError where it is another trial's."""
+        """Read the last checkpoint, if there is one. Raises UserError where it belongs to another trial."""
         found: Checkpoint | None = self._read(CHECKPOINT, Checkpoint.read, None)
         if found is not None and found.identity != self.meta["identity"]:
             raise UserError(
@@ -341,28 +348,30 @@ class Record:
             (self.folder / name).unlink(missing_ok=True)
 
     def save_newcomers(self, table: pd.DataFrame) -> None:
-        """Of the last round, beside those of others at which the trial has ended before."""
+        """Write the new clients' scores for the last round, beside those of rounds at which the trial ended before."""
         before = self._newcomers()
         others = before[before["round"] != self.done]
         with writing(self.folder):
             files.write_parquet(self.folder / "newcomers.parquet", _joined([others, table.assign(round=self.done)]))
 
     def _newcomers(self) -> pd.DataFrame:
-        """Of all rounds at which the trial has ended."""
+        """Return the new clients' scores for all rounds at which the trial has ended."""
         return self._read("newcomers.parquet", read_parquet, pd.DataFrame({"round": []}))
 
     def save_study(self, table: pd.DataFrame) -> None:
+        """Write the study's table."""
         with writing(self.folder):
             files.write_parquet(self.folder / "study.parquet", table)
 
     def save_models(self, models: dict[str, Any]) -> None:
-        """Of the last round."""
+        """Write the models of the last round, as `models` returns them."""
         with writing(self.folder):
             write_torch(self.folder / MODELS, {"round": self.done, **models})
 
     def models(self) -> dict[str, Any]:
-        """{"global": state_dict or None, "personal": {client: state_dict}} after the last round. Raises UserError
-        without.
+        """Read the models of the last round: {"global": state_dict or None, "personal": {client: state_dict}}.
+
+        Raises UserError where the record holds none of that round.
         """
         found, of = self._models()
         if found is None or of != self.done:
@@ -375,13 +384,13 @@ class Record:
 
     @property
     def model_facts(self) -> dict[str, Any]:
-        """What building the trial's model takes, beside its weights: the option, the config's node, seed, shapes."""
+        """Return what is needed to build the trial's model, apart from its weights: option, options, seed, shapes."""
         facts = {key: self.meta.get(key) for key in ("method", "model", "seed", "shape", "classes")}
         return {**facts, "options": self.config.get("model")}
 
     @property
     def models_round(self) -> int:
-        """Return the round after which the models are that it holds; 0 where there are none."""
+        """Return the round of the models that the record holds; 0 without models."""
         return self._models()[1]
 
     def _models(self) -> tuple[dict[str, Any] | None, int]:
@@ -389,27 +398,32 @@ class Record:
         return (None, 0) if found is None else (found, found["round"])
 
     def _table(self, name: str, reader: Callable[[Any], Any]) -> Any:
-        """Empty before the first write."""
+        """Read a table that every record has after its first `write`; before that it is empty."""
         return self._read(f"{name}.parquet", reader, ... if self.status.get("rounds") else pd.DataFrame())
 
     def _read(self, name: str, reader: Callable[[Any], Any], missing: Any = ...) -> Any:
-        """missing: what is read where there is no file; without it, that is damage."""
+        """Read a file of the record. missing: the value where there is no file; without it the record is damaged.
+
+        Raises Damaged where the file cannot be read.
+        """
         path = self.place / name
         if missing is not ... and not path.exists():
             return missing
         try:
-            if path.exists() and not path.is_file():  # to open a pipe would wait for its writer
+            # Opening a pipe would wait for its writer
+            if path.exists() and not path.is_file():
                 raise self._damaged(name, "no regular file")
             return reader(path)
         except Damaged:
             raise
         except FileNotFoundError as error:
             raise self._damaged(name, "missing") from error
-        except Exception as error:  # each reader has its own ways to say that a file is cut short or something else
+        except Exception as error:
+            # The readers raise many different errors on files that are truncated or something else
             raise self._damaged(name, f"truncated, or no file of pflsweep's ({type(error).__name__})") from error
 
     def _damaged(self, name: str, how: str) -> Damaged:
-        """Return the error to raise. The folder is named as what to move only where it is known to be this trial's, and
+        """Return the error to raise. It advises to move the folder only where that is surely this trial's own, and
         lies in no archive.
         """
         own = vars(self).get("meta", {}).get("identity") == self.place.name
@@ -419,7 +433,7 @@ class Record:
 
 
 def another_format(path: Folder, found: Any, runs: Folder) -> OtherFormat:
-    """Return the error to raise where a record or ledger in the folder `runs` has not the format of this pflsweep."""
+    """Return the error to raise where a record or ledger in the folder `runs` has another format than this version."""
     if found is None or (isinstance(found, int) and found < FORMAT):
         mend = f"`pflsweep record migrate {runs}` brings all that is in this folder up to date."
         if isinstance(runs, ArchivePath):
@@ -430,12 +444,12 @@ def another_format(path: Folder, found: Any, runs: Folder) -> OtherFormat:
 
 
 def digest_of_config(config: dict[str, Any]) -> str:
-    """Return the hash by which status.json knows the config.yaml that belongs to it."""
+    """Return the digest of a config, by which status.json recognises the config.yaml that belongs to it."""
     return hashlib.blake2b(json.dumps(config, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
 
 
 def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
-    """Their rows, numbered from 0: a table that may be changed."""
+    """Return the rows of all tables in one new table, numbered from 0."""
     there = [table for table in tables if len(table)]
     if len(there) < 2:
         return there[0].reset_index(drop=True) if there else pd.DataFrame()
@@ -443,9 +457,8 @@ def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 def read_parquet(path: Folder, rounds: Sequence[int] | None = None) -> pd.DataFrame:
-    """rounds: only their rows. pandas' own reader is made for data sets of many files: of small ones it takes several
-    times as long, as threads do.
-    """
+    """Read a Parquet file. rounds: read the rows of these rounds alone. Raises ValueError where a column is missing."""
+    # The reader of pandas, made for data sets of many files, takes several times as long on small files; so do threads
     import pyarrow as pa
     from pyarrow import compute, parquet
 
@@ -458,7 +471,7 @@ def read_parquet(path: Folder, rounds: Sequence[int] | None = None) -> pd.DataFr
 
 
 def _require_parquet(path: Folder) -> None:
-    """Raise where a file is cut short or is no table: its end tells where its columns are."""
+    """Raise unless the file is a complete Parquet file, which its footer at the end shows."""
     from pyarrow import parquet
 
     with parquet.ParquetFile(files.source(path)) as file:
@@ -466,14 +479,14 @@ def _require_parquet(path: Folder) -> None:
 
 
 def _require_columns(path: Folder, file: "ParquetFile") -> None:
-    """Raise where a table of a record lacks a column. One without rows may have no columns either."""
+    """Raise ValueError where a table of a record lacks a column. A table without rows may lack all."""
     lost = set(PARTS[path.name].columns) - set(file.schema_arrow.names) if path.name in PARTS else set()
     if lost and file.metadata.num_rows:
         raise ValueError(f"no column {min(lost)}")
 
 
 def _require_npz(path: Folder) -> None:
-    """Raise where a file of matrices is cut short."""
+    """Raise unless the file is a complete npz file, which its directory at the end shows."""
     zipfile.ZipFile(files.source(path)).close()
 
 

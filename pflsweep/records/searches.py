@@ -1,4 +1,7 @@
-"""What the sweeps beside some runs have searched: its keys are hyperparameters, and its trials belong in no table."""
+"""Find out what sweeps have searched, by their ledgers: which keys they searched over, and which trials were tried.
+
+Reports treat the keys as hyperparameters and leave the search's trials out of their tables.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -11,17 +14,28 @@ from pflsweep.util.archive import Folder
 
 
 class Searches(NamedTuple):
-    keys: frozenset[str] = frozenset()  # that were searched for some method, such as train.lr
-    trials: frozenset[str] = frozenset()  # identities of a search's trials that are nobody's final trial now
-    won: Mapping[str, str] = {}  # identity of a final trial -> how its hyperparameters were chosen
-    partial: frozenset[str] = frozenset()  # identities of final trials of searches of which some points have no result
-    superseded: frozenset[str] = frozenset()  # identities of final trials of points that do not win any more
-    order: Mapping[str, tuple[str, int]] = {}  # identity of a final trial -> its ledger, and its place in there
+    """What some sweeps have searched. Trials are named by their identities.
+
+    keys: keys that were searched over for some method, such as train.lr.
+    trials: trials of a search that are no sweep's final trial now.
+    won: for each final trial, how its hyperparameters were chosen.
+    partial: final trials of searches in which some points have no result.
+    superseded: former final trials, of points that do not win any more.
+    order: for each final trial, its ledger and its position in there.
+    """
+
+    keys: frozenset[str] = frozenset()
+    trials: frozenset[str] = frozenset()
+    won: Mapping[str, str] = {}
+    partial: frozenset[str] = frozenset()
+    superseded: frozenset[str] = frozenset()
+    order: Mapping[str, tuple[str, int]] = {}
 
 
 def beside(records: Iterable[Record], places: Iterable[Folder] = ()) -> Searches:
-    """Return what was searched, by the ledgers that lie beside these records, and in further places: folders of runs
-    or archives. Raises UserError on a damaged ledger.
+    """Return what was searched, by the ledgers beside these records and in further places: folders of runs or archives.
+
+    Raises UserError where a ledger is damaged.
     """
     records = list(records)
     folders: dict[Folder, None] = dict.fromkeys([*(record.place.parent for record in records), *places])
@@ -43,8 +57,8 @@ def beside(records: Iterable[Record], places: Iterable[Folder] = ()) -> Searches
 
 
 def trials_of(told: Iterable[Ledger], records: Iterable[Record]) -> set[str]:
-    """Return the identities of the trials of some sweeps: those that their ledgers name, and of these records those by
-    which their searches have chosen.
+    """Return the identities of all trials of some sweeps: final ones, which ledgers name, and those of `records` that
+    their searches have tried.
     """
     groups = [(ledger, group) for ledger in told for group in ledger.groups.values()]
     named = {identity for _, group in groups for identity in (*group["trials"].values(), *group["superseded"])}
@@ -53,19 +67,22 @@ def trials_of(told: Iterable[Ledger], records: Iterable[Record]) -> set[str]:
 
 
 def _chosen(ledger: Ledger, group: dict[str, Any]) -> str:
+    """Say how the hyperparameters of a group's final trials were chosen."""
     data = {"validation": "validation data", "test": "TEST data"}[ledger.tune["split"]]
     scale = f" at scale {ledger.tune['scale']}" if ledger.tune.get("scale") else ""
     return f"the best of {group['points']} points{scale} on {data}"
 
 
 def _tried(record: Record, ledger: Ledger, group: dict[str, Any]) -> bool:
-    """Whether a trial belongs to the search of a group. A ledger names final trials alone: others are known by their
-    config, so that those that failed, were stopped or still run are known, too.
+    """Return whether a trial belongs to the search of a group.
+
+    A ledger names final trials alone. A search's trials are recognised by their configs, also those that failed, were
+    stopped or still run.
     """
     config, tune, space = whole(record.values), ledger.tune, group["space"]
     held = {"data.validation": tune["validation"]} if tune["split"] == "validation" else {}
     asked = {**whole(tried_config(group)), **held}
-    # a study may take over what is searched, and how a trial runs changes none of its numbers
+    # A study may change what is searched, and runtime keys change none of a trial's numbers
     own = (*space, "study", *RUNTIME)
     if record.meta["seed"] not in ledger.seeds[: tune["seeds"]] or any(
         config.get(key, value) != value for key, value in asked.items() if not under(key, own)
@@ -73,11 +90,13 @@ def _tried(record: Record, ledger: Ledger, group: dict[str, Any]) -> bool:
         return False
     if _plugged(config) != _plugged(asked):
         return False
-    point = {key: config.get(key) for key in space}  # on test data, anybody's single run is like the search's
+    # A search on validation data shows in the config. On test data a single run by hand looks the same, so there the
+    # point has to be one of the search's.
+    point = {key: config.get(key) for key in space}
     tried = [each["point"] for each in group.get("tried", [])]
     return bool(held) or point in tried or all(point[key] in space[key] for key in space)
 
 
 def _plugged(config: dict[str, Any]) -> set[str]:
-    """Return the keys of what is plugged in; a group of which nothing is chosen is {}."""
+    """Return the keys of the plug-ins in a config. The value {} means that no plug-in of that group is chosen."""
     return {key for key, value in config.items() if under(key, PLUGS) and value != {}}

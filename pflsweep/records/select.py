@@ -1,4 +1,4 @@
-"""Which runs a report is about: folders, identities or their beginnings, patterns of run names."""
+"""Select the runs that a report is about, by folder, by identity or its beginning, or by a pattern of run names."""
 
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -12,25 +12,38 @@ from pflsweep.util.errors import UserError, nearest
 
 
 class Chosen(NamedTuple):
-    records: list[Record]  # oldest first, finished or not
-    damaged: list[str]  # what is wrong with each folder that cannot be read
+    """The selected runs.
+
+    records: oldest first, finished or not.
+    damaged: an error message for each folder that cannot be read.
+    searches: what the sweeps of these runs have searched.
+    hidden: trials of searches, which tables do not show.
+    copies: a sentence for each folder that is a copy of another.
+    places: the folder of runs that was looked through, and its archives.
+    """
+
+    records: list[Record]
+    damaged: list[str]
     searches: Searches = Searches()
-    hidden: tuple[Record, ...] = ()  # trials of searches, which stand in no table
-    copies: tuple[str, ...] = ()  # which folders are copies of others
-    places: tuple[Folder, ...] = ()  # the folder of runs that was looked through, and its archives
+    hidden: tuple[Record, ...] = ()
+    copies: tuple[str, ...] = ()
+    places: tuple[Folder, ...] = ()
 
     @property
     def done(self) -> list[Record]:
+        """Return the runs that are finished."""
         return [record for record in self.records if finished(record)]
 
     @property
     def left(self) -> list[Record]:
-        """Those that are not finished."""
+        """Return the runs that are not finished."""
         return [record for record in self.records if not finished(record)]
 
 
 def choose(runs: Path, words: list[str]) -> Chosen:
-    """The runs that `words` name, or all in the folder `runs`. Raises UserError on a word that names none."""
+    """Return the runs that `words` name, or all runs of the folder `runs` without words. Raises UserError where a word
+    names none.
+    """
     if not words:
         return _all(runs)
     there = _all(runs) if exists(runs) else Chosen([], [])
@@ -44,9 +57,9 @@ def choose(runs: Path, words: list[str]) -> Chosen:
 
 
 def without_searches(chosen: Chosen, words: list[str]) -> Chosen:
-    """Return the runs without the trials that sweeps have chosen hyperparameters by, unless a word is the folder of
-    one, or its identity or the beginning of it. The runs of a sweep stand in its order, whichever began first. Raises
-    UserError on a damaged ledger.
+    """Return the runs without trials of searches, except those that a word names by folder, identity or its beginning.
+
+    The runs of a sweep are in the sweep's order, whichever began first. Raises UserError where a ledger is damaged.
     """
     found = beside(chosen.records, chosen.places)
     shown: list[Record] = []
@@ -58,7 +71,7 @@ def without_searches(chosen: Chosen, words: list[str]) -> Chosen:
 
 
 def _by_sweep(records: list[Record], found: Searches) -> list[Record]:
-    """Sort runs by age, those of a sweep together, in its order, where its oldest one stands."""
+    """Sort runs by age. Runs of a sweep stay together in the sweep's order, at the position of its oldest run."""
     begun: dict[str, str] = {}
     for record in _by_age(records):
         if place := found.order.get(record.meta["identity"]):
@@ -72,12 +85,15 @@ def _by_sweep(records: list[Record], found: Searches) -> list[Record]:
 
 
 def _named(record: Record, words: list[str]) -> bool:
-    """By itself, not by a name that its final trial has, too."""
+    """Return whether a word names this very record: by identity or folder. Its run name does not count, since the final
+    trial of its search may have the same.
+    """
     folder = record.place.resolve()
     return any(record.meta["identity"].startswith(word) or Path(word).resolve() == folder for word in words)
 
 
 def _all(runs: Path) -> Chosen:
+    """Return all runs of a folder or archive. Raises UserError where it does not exist."""
     if not exists(runs):
         raise UserError(
             f"There is no folder of runs '{runs}' here. Train something first (`pflsweep algorithm=fedavg`), "
@@ -94,15 +110,17 @@ def _all(runs: Path) -> Chosen:
             old.setdefault(folder.parent, []).append(str(error))
         except UserError as error:
             damaged.append(str(error))
-    for errors in old.values():  # a sentence for all: they are mended by one command
+    # One message a folder: one command migrates all its records
+    for errors in old.values():
         more = f" {len(errors)} records there are of another format." if len(errors) > 1 else ""
         damaged.append(errors[0] + more)
     return _each_once(records, damaged)._replace(places=tuple(among))
 
 
 def _each_once(records: list[Record], damaged: list[str]) -> Chosen:
-    """Return of several copies of a trial the one that is furthest; of equals the one in the folder of its name. One in
-    an archive is not named as a copy: what two sweeps have in common lies in the archives of both.
+    """Return each trial once: of several copies the furthest, of equals the one whose folder has the trial's name.
+
+    Copies in archives are not reported: trials that two sweeps share lie in the archives of both.
     """
     found: dict[str, Record] = {}
     copies = []
@@ -115,16 +133,19 @@ def _each_once(records: list[Record], damaged: list[str]) -> Chosen:
 
 
 def _rank(record: Record) -> tuple[bool, int, bool, bool]:
+    """Return the sort key of copies of a trial; the largest is kept."""
     own_name = record.place.name == record.meta["identity"]
     return finished(record), record.done, own_name, not isinstance(record.place, ArchivePath)
 
 
 def _matching(word: str, known: list[Record]) -> list[Record]:
+    """Return the records whose identity begins with a word, or else those whose run name matches it as a pattern."""
     by_identity = [record for record in known if record.meta["identity"].startswith(word)]
     return by_identity or [record for record in known if fnmatchcase(record.meta["name"], word)]
 
 
 def _unknown(word: str, runs: Path, known: list[Record]) -> str:
+    """Return the error message for a word that names no run."""
     names = sorted({record.meta["name"] for record in known})
     some = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
     return (
@@ -138,4 +159,5 @@ def _by_age(records: list[Record]) -> list[Record]:
 
 
 def finished(record: Record) -> bool:
+    """Return whether a trial has reached its last round."""
     return bool(record.status["status"] == "finished")

@@ -18,6 +18,7 @@ from pflsweep.report import naming
 from pflsweep.report.figures import Curve
 from pflsweep.report.stats import Interval, interval, over_seeds
 from pflsweep.util.errors import UserError, nearest
+from pflsweep.util.timing import rate
 
 Array = NDArray[np.float64]
 PARTIAL = " †"  # marks a row whose winner was elected although points of its search have no result
@@ -86,7 +87,7 @@ def column(rounds: pd.DataFrame, name: str) -> pd.Series:
 def images_per_second(record: HasRounds) -> float:
     """Return how many images a second were trained, without evaluation; NaN where it is not known."""
     rounds = record.rounds
-    return float(column(rounds, "images").sum(min_count=1) / max(rounds["seconds"].sum(), 1e-9))
+    return float(rate(column(rounds, "images").sum(min_count=1), rounds["seconds"].sum()))
 
 
 def at_last(record: HasRounds, name: str) -> float:

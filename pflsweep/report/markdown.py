@@ -32,9 +32,9 @@ def cell(markdown: object) -> str:
     return re.sub(r"(?<!\\)\|", r"\\|", str(markdown).replace("\n", " "))
 
 
-def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a pipe table of cells that are markdown: the first column left, the others right."""
+def table(columns: Iterable[str], rows: Iterable[Iterable[str]], align: str = "--:") -> str:
+    """Return a pipe table of cells that are markdown: the first column left, the others by `align`, which is right."""
     columns = list(columns)
-    rule = [":--", *["--:"] * (len(columns) - 1)]
+    rule = [":--", *[align] * (len(columns) - 1)]
     lines = [columns, rule, *([cell(value) for value in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"

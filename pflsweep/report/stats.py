@@ -1,5 +1,8 @@
 """Means, intervals and paired differences: the few numbers a comparison rests on."""
 
+import math
+from collections.abc import Sequence
+from statistics import fmean, stdev
 from typing import NamedTuple
 
 import numpy as np
@@ -25,10 +28,19 @@ class Interval(NamedTuple):
         return (self.high - self.low) / 2
 
 
-def over_clients(values: ArrayLike, seed: int = 0) -> Interval:
+def mean_std(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and the sample standard deviation (n - 1): of seeds, wherever a page shows them.
+
+    The deviation of one value, or where a value is infinite, is NaN; of no value the mean is NaN too.
+    """
+    mean = fmean(values) if len(values) else math.nan
+    return mean, stdev(values) if len(values) > 1 and math.isfinite(mean) else math.nan
+
+
+def over_clients(values: ArrayLike) -> Interval:
     """Return the percentile bootstrap of the mean over clients: how much it hangs on which clients there are."""
     x = _finite(values)
-    picks = np.random.default_rng(seed).integers(len(x), size=(RESAMPLES, len(x)))
+    picks = np.random.default_rng(0).integers(len(x), size=(RESAMPLES, len(x)))
     means = x[picks].mean(axis=1)
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(float(x.mean()), float(low), float(high), f"{LEVEL:.0%} CI over clients")
@@ -41,10 +53,10 @@ def over_seeds(values: ArrayLike, least: float = 0.0, most: float = 1.0) -> Inte
     from scipy.special import stdtrit  # scipy.stats would cost a second to import
 
     x = _finite(values)
-    mean = float(x.mean())
+    mean, std = mean_std(x.tolist())
     if len(x) < FEW:
         return Interval(mean, float(x.min()), float(x.max()), f"range of {len(x)} seeds")
-    half = float(stdtrit(len(x) - 1, (1 + LEVEL) / 2)) * float(x.std(ddof=1)) / len(x) ** 0.5
+    half = float(stdtrit(len(x) - 1, (1 + LEVEL) / 2)) * std / len(x) ** 0.5
     return Interval(mean, max(mean - half, least), min(mean + half, most), f"{LEVEL:.0%} CI over {len(x)} seeds")
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from pflsweep.records.record import Record
 from pflsweep.report import markdown
 from pflsweep.report.compare import Row, Setting, asked, at_last, evaluated, rounds_to, settings, spoken
-from pflsweep.report.stats import Interval, gain
+from pflsweep.report.stats import Interval, gain, mean_std
 
 NONE = "-"
 
@@ -31,7 +31,7 @@ def accuracy(setting: Setting, baseline: Row | None) -> pd.DataFrame:
             "best round": _best(row),
             "std over clients": _percent(row.mean("std")),
             "worst 10%": _percent(row.mean("worst10")),
-            "std over seeds": _percent(_std([s.last for s in row.summaries])),
+            "std over seeds": _percent(mean_std([s.last for s in row.summaries])[1]),
             "global model": _percent(row.mean("global_last")),
         })  # fmt: skip
     return pd.DataFrame(lines)
@@ -210,11 +210,6 @@ def _count(value: float) -> str:
 
 def _percent(value: float) -> str:
     return NONE if math.isnan(value) else f"{100 * value:.2f}"
-
-
-def _std(values: list[float]) -> float:
-    """Return the sample standard deviation, NaN for one value."""
-    return float(pd.Series(values).std(ddof=1))
 
 
 def _span(values: list[int]) -> str:

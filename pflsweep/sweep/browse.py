@@ -1,4 +1,4 @@
-"""What a sweep tells MLflow: names and tags of its trials, and what its own run shows."""
+"""Describe a sweep for MLflow: names and tags of its trials, and the content of the sweep's own run."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def labels_of(plan: Plan, job: Job, point: Point, seed: int) -> Labels:
-    """Return the name and tags of a trial: `fedala share=0.8 lr=0.1 seed=0`, and (search) where it is one of a
-    search's.
+    """Return the name and tags of a trial. A name is `fedala share=0.8 lr=0.1 seed=0`, with (search) after it for a
+    trial of a search.
     """
     group = plan.groups[job.group]
     name = [group.method, *map(_short, group.setting.split()), said(point), f"seed={seed}"]
@@ -34,30 +34,32 @@ def labels_of(plan: Plan, job: Job, point: Point, seed: int) -> Labels:
 
 
 def setting_of(group: Group) -> str:
-    """Return the name of a group's setting: its column of a table, or what a command varies; else its data."""
+    """Return the name of a group's setting: its column in a table or what a command varies, else its dataset and
+    partition.
+    """
     return group.setting or f"{group.config.choices['dataset']} {group.config.choices['partition']}"
 
 
 def said(point: Point) -> str:
-    """Return a point as a person says it: `lr=0.1 share=0.8`, with full keys where two would be the same word."""
+    """Return a point as short text: `lr=0.1 share=0.8`, with full keys where two short ones would be the same."""
     times = Counter(key.rpartition(".")[2] for key in point)
     words = {key: key if times[short := key.rpartition(".")[2]] > 1 else short for key in point}
     return " ".join(f"{words[key]}={_rounded(value)}" for key, value in point.items())
 
 
 def _short(word: str) -> str:
-    """Return lr=0.1 of train.lr=0.1; a column's name stays as it is."""
+    """Shorten train.lr=0.1 to lr=0.1. A word without `=`, such as a column's name, stays as it is."""
     key, equals, value = word.partition("=")
     return f"{key.rpartition('.')[2]}={value}" if equals else word
 
 
 def _rounded(value: Any) -> str:
-    """Return a value with as many digits as a name takes: samplers draw all 17."""
+    """Return a value with four digits: samplers draw all 17, which would make names long."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def sweep_of(plan: Plan) -> Sweep:
-    """Return what a plan's own run says from its beginning: the params that all its trials have, but for the seed."""
+    """Return the name, params and tags of a sweep's own run. Its params are those that all trials share."""
     configs = [relevant(group.config) for group in plan.groups]
     searched = {key for group in plan.groups for key in group.space}
     same = {
@@ -79,7 +81,7 @@ def sweep_of(plan: Plan) -> Sweep:
 
 
 def cells_of(queue: Queue, records: Sequence["Record"]) -> list[Cell]:
-    """Return how each method did in each setting. records: of the final trials that are here, for their curves."""
+    """Return the result of each method in each setting. records: of final trials on this machine, for their curves."""
     known = {record.meta["identity"]: record for record in records}
     cells = []
     for g, group in enumerate(queue.plan.groups):

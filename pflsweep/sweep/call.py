@@ -1,17 +1,18 @@
-"""A sweep as a call in Python, through the same sweeper as `pflsweep -m`."""
+"""Run a sweep from Python, by the same sweeper as `pflsweep -m`."""
 
 import io
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from hydra._internal.callbacks import Callbacks
 from hydra.core.plugins import Plugins
 from hydra.types import HydraContext, RunMode
 
 from pflsweep.config.compose import hydra_errors, loader_of
+from pflsweep.config.hydra_private import Callbacks
 from pflsweep.config.overrides import check_hydra, quoted
 from pflsweep.sweep.overrides import handed_past
 from pflsweep.sweep.queue import Queue
+from pflsweep.sweep.sweeper import TrialSweeper
 
 
 def run_command(overrides: list[str], config_dir: str | Path | None) -> Queue | None:
@@ -22,10 +23,6 @@ def run_command(overrides: list[str], config_dir: str | Path | None) -> Queue | 
     check_hydra(overrides, several=True)
     with hydra_errors(overrides, config_dir):
         loader = loader_of(config_dir)
-        # Only now, since Hydra's search for plug-ins loads its BasicSweeper anew: a class that inherits from the one of
-        # before cannot be made any more
-        from pflsweep.sweep.sweeper import TrialSweeper
-
         config = loader.load_configuration("config", [handed_past(word) for word in overrides], RunMode.MULTIRUN)
         context = HydraContext(config_loader=loader, callbacks=Callbacks())
         sweeper = Plugins.instance().instantiate_sweeper(

@@ -1,4 +1,4 @@
-"""The keys of a whole sweep: sweep, only, scale, reading, plan, retry, tune, workers; checked."""
+"""Check the keys of a whole sweep: sweep, only, scale, reading, plan, retry, tune, workers."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +12,7 @@ from pflsweep.util.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Command(Sweep):
-    """All keys of a sweep, checked. A number of rounds is a scale's name here."""
+    """All keys of a sweep, checked. A scale that is given as a number of rounds is a string too."""
 
     scale: str
     tune: Tune
@@ -31,7 +31,7 @@ def checked(values: dict[str, Any]) -> Command:
         require(key, given[key], rule)
     tune = Tune.of(values["tune"])
     if tune.scale is not None:
-        tune = replace(tune, scale=str(tune.scale))  # a number of rounds is its own name
+        tune = replace(tune, scale=str(tune.scale))
     own = {key: value for key, value in values.items() if key not in ("scale", "tune", "workers")}
     command = Command(**own, scale=str(values["scale"]), tune=tune, workers=Workers.of(values["workers"]))
     if command.workers.backend == "dask" and command.workers.address is None:

@@ -1,8 +1,8 @@
-"""What a trial costs, known before it runs: training images, and seconds by measured speed.
+"""Estimate what a trial costs before it runs: training images, and seconds by measured speed.
 
-Images are those of FedAvg, whatever the method: so a scale cuts all methods of a setting to the same rounds. A method
-may take more gradients of them (Ditto, with two models, twice as many) or fewer (FedFomo holds a fifth back): the
-passes over them that it says it makes. Speeds are in gradients.
+Images are counted as for FedAvg, whatever the method, so that a scale cuts all methods of a setting to the same number
+of rounds. A method may compute more gradients (Ditto, with two models, twice as many) or fewer (FedFomo holds a fifth
+of the images back): its `passes` says how many per image. Speeds are in gradients per second.
 """
 
 import json
@@ -24,17 +24,18 @@ from pflsweep.trial.process import cores, process_wide
 from pflsweep.util import files as util_files
 from pflsweep.util import processor
 from pflsweep.util.errors import UserError
+from pflsweep.util.timing import shortest
 
 
 class Size(NamedTuple):
-    """A dataset's published numbers, so that a plan needs no data."""
+    """Numbers of a dataset. For known datasets they are stated here, so that planning needs no data."""
 
     train: int
     test: int
     shape: tuple[int, ...]  # of a row
     classes: int
-    owners: int = 0  # natural clients, where it has some
-    checksum: str = ""  # of the data of one's own, which may change
+    owners: int = 0  # natural clients; 0: none
+    checksum: str = ""  # of a user's own data, which may change
 
 
 SIZES = {
@@ -53,35 +54,38 @@ SIZES = {
     "organamnist": Size(41_072, 17_778, (1, 28, 28), 11),
     "office_home": Size(15_588, 0, (3, 32, 32), 65, 4),
 }
-_sizes: dict[str, Size] = {}  # of other datasets, read once
+_sizes: dict[str, Size] = {}  # cache: sizes of other datasets, which have to be read
 
 
 class Cut(NamedTuple):
     """How a partition cuts a dataset."""
 
     rows: int  # training rows of all clients together
-    clients: int | None  # None where the partition takes the dataset's own
+    clients: int | None  # None: the dataset's natural clients
     trained: int | None  # clients that train
 
 
-_cuts: dict[str, Cut] = {}  # of partitions of the user's own, made once
+_cuts: dict[str, Cut] = {}  # cache: cuts of a user's own partitions, which have to be made
 
 
 def images_a_round(config: Config) -> int:
-    """Return the training images of one round, on average: the cohort's share of all training rows, in each epoch."""
+    """Return the mean number of training images in a round: the cohort's share of all training rows, times epochs."""
     train, cut = config.train, cut_of(config)
     cohort = train.participation
     if cut.clients and cut.trained is not None:
         cohort = max(1, int(cut.trained * train.participation + 1e-9)) / cut.clients
-    if train.steps is not None:  # as many batches, however many rows a client has
+    # With train.steps each client takes the same number of batches, however many rows it has
+    if train.steps is not None:
         everybody = cut.clients or size_of(config).owners or 1
         return round(everybody * cohort * train.steps * train.batch)
     return round(cut.rows * cohort * train.epochs)
 
 
 def cut_of(config: Config) -> Cut:
-    """Return how a config's partition cuts its dataset: by the options of pflsweep's own partitions, without data, and
-    by making it where it is the user's, whose options may mean anything, or in a file.
+    """Return how a config's partition cuts its dataset.
+
+    For a shipped partition its options tell, without data. A user's own partition, whose options may mean anything, and
+    one in a file are made to find out.
     """
     partition = config.node("partition")
     if not partition.path.startswith("pflsweep.") or partition.option == "from_file":
@@ -96,10 +100,11 @@ def cut_of(config: Config) -> Cut:
 
 
 def _training_rows(config: Config) -> int:
-    """Return the training rows that one of pflsweep's own partitions leaves to all clients together."""
+    """Return the training rows of all clients together under a shipped partition."""
     size, limit = size_of(config), config.data.limit
     train, test = size.train, size.test
-    if config.node("dataset").options.get("val") is False:  # Tiny-ImageNet without its validation images
+    # Tiny-ImageNet without its validation images
+    if config.node("dataset").options.get("val") is False:
         test = 0
     if limit is not None and limit < train + test:
         train, test = round(limit * train / (train + test)), limit - round(limit * train / (train + test))
@@ -112,7 +117,10 @@ def _training_rows(config: Config) -> int:
 
 
 def size_of(config: Config) -> Size:
-    """Of a dataset that is not known by its name the data are read. Raises UserError where they cannot be."""
+    """Return the size of a config's dataset, which is read unless it is one of SIZES.
+
+    Raises UserError where it cannot be read.
+    """
     node = config.node("dataset")
     if node.option in SIZES:
         return _as_asked(SIZES[node.option], node.options)
@@ -126,13 +134,13 @@ def size_of(config: Config) -> Size:
 
 
 def _as_asked(known: Size, options: dict[str, Any]) -> Size:
-    """A dataset with the options that change its size."""
-    if "split" in options:  # of EMNIST
+    """Return the size of a known dataset with the options that change it."""
+    if "split" in options:  # EMNIST
         split = emnist.SPLITS.get(options["split"], emnist.SPLITS["balanced"])
         return known._replace(train=split.train, test=split.test, classes=split.classes)
-    if "length" in options:  # of a text
+    if "length" in options:  # text
         return known._replace(shape=(options["length"],))
-    if "size" in options:  # of a picture
+    if "size" in options:  # images
         return known._replace(shape=(known.shape[0], options["size"], options["size"]))
     if "test_fraction" in options:
         rows = known.train + known.test
@@ -142,49 +150,51 @@ def _as_asked(known: Size, options: dict[str, Any]) -> Size:
 
 
 def cut(config: Config, images: int) -> Config:
-    """With as many rounds as so many training images allow, at least one."""
-    # of local steps a round takes fewer images: methods of one table still have the same rounds
+    """Return the config with as many rounds as `images` training images allow, at least one."""
+    # Counted without train.steps, which would allow more rounds: methods of one table shall have the same
     a_round = images_a_round(config if config.train.steps is None else changed(config, {"train.steps": None}))
     return shortened(config, max(1, images // max(1, a_round)))
 
 
 def shortened(config: Config, rounds: int) -> Config:
-    """Return a config with at most so many rounds, of which the last is evaluated."""
+    """Return the config with at most `rounds` rounds, the last of which is evaluated."""
     if rounds >= config.train.rounds:
         return config
     return changed(config, {"train.rounds": rounds, "train.eval_every": min(config.train.eval_every, rounds)})
 
 
 def images(config: Config) -> int:
-    """Training images of a whole trial."""
+    """Return the training images of a whole trial, all rounds together."""
     return config.train.rounds * images_a_round(config)
 
 
 def gradients(plan: Plan, job: Job) -> float:
-    """Return the gradients of images in all trials of a slot. An unknown point costs what default values do."""
+    """Return the gradients of single images that all trials of a slot compute. A point that is not known yet counts as
+    the default values.
+    """
     return sum(map(gradients_of, plan.configs(job, plan.foreseen(job) or {})))
 
 
 def gradients_of(config: Config) -> float:
-    """Return the gradients of images that a trial takes."""
+    """Return the gradients of single images that a trial computes."""
     return images(config) * passes(config)
 
 
 def passes(config: Config) -> float:
-    """Gradients that a training sample takes where FedAvg takes one, as the method says."""
+    """Return how many gradients the method computes where FedAvg computes one, as the method states."""
     method = config.node("algorithm")
     epochs = config.train.epochs if config.train.steps is None else 1
     return float(method.load().passes(epochs, **method.options))
 
 
-NAMED = ("algorithm", "dataset", "partition")  # groups whose code says what a trial costs
-Speeds = dict[tuple[str, ...], float]  # gradients of images/s, of one core on a CPU, by _keys
+NAMED = ("algorithm", "dataset", "partition")  # groups whose code is asked what a trial costs
+Speeds = dict[tuple[str, ...], float]  # gradients of single images per second (CPU: per core), by the keys of `_keys`
 
 
 def known_speeds(runs: Path, configs: Iterable[Config] = ()) -> Speeds:
-    """Return the speeds of the newest finished records whose code is pflsweep's or that of `configs`.
+    """Return the speeds of the newest finished records whose code is shipped or named by `configs`.
 
-    A record may be somebody else's: what else its config names is not imported.
+    A record may come from somebody else, so other code that its config names is never imported.
     """
     found: Speeds = {}
     trusted = {name: path for path, names in shipped_options().items() for name in names}
@@ -203,10 +213,11 @@ def known_speeds(runs: Path, configs: Iterable[Config] = ()) -> Speeds:
             config = Config(values, {**meta, "algorithm": meta["method"]}, {}, {})
             share = where["cores"] if where["device"] == "cpu" else 1
             speed = status["rounds"] * images_a_round(config) * passes(config) / status["seconds"] / share
-            del values["model"]["_option_"]  # whose code is not asked for anything
+            del values["model"]["_option_"]
             keys = _keys(meta, where, config.train, values["model"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, yaml.YAMLError, UserError):
-            continue  # what is damaged there is said when it is read for a report
+            # A report on these runs says what is damaged
+            continue
         found |= dict.fromkeys(keys, speed)
     return found
 
@@ -214,17 +225,18 @@ def known_speeds(runs: Path, configs: Iterable[Config] = ()) -> Speeds:
 def _keys(
     choices: dict[str, Any], environment: dict[str, Any], train: Train, model: dict[str, Any]
 ) -> list[tuple[str, ...]]:
-    """Return what speeds are known by, from the most to the least alike. model: the model's options."""
+    """Return the keys under which a speed is known: with the method, then without. model: the model's options."""
     how = (json.dumps(model, sort_keys=True), str(train.batch), train.precision)
     where = (environment["device"], environment["processor"], choices["model"], choices["dataset"], *how)
     return [(*where, method_name(choices)), where]
 
 
 def speed(config: Config, speeds: Speeds, workers: int = 1) -> tuple[float | None, str]:
-    """(gradients of images/s with evaluation, of a trial beside others of so many workers, how it is known). None where
-    it cannot be.
+    """Return a trial's speed and where the number comes from.
 
-    A CPU's cores are taken to help alike: a cohort trains in as many processes, and its clients are many.
+    The speed is in gradients of single images per second, evaluation included, while `workers` workers share the
+    machine; None where it is unknown. On a CPU it is taken to grow in proportion to the cores, since a cohort trains
+    in as many processes.
     """
     try:
         device = device_of(config)
@@ -238,13 +250,14 @@ def speed(config: Config, speeds: Speeds, workers: int = 1) -> tuple[float | Non
         step = ("step", *keys[-1])
         if step not in speeds:
             speeds[step] = _step_speed(config, device)
-    except UserError:  # a device or a dataset that is not here
+    except UserError:
+        # The device or the dataset is not on this machine
         return None, "unknown"
     return share * speeds[step], "plain gradient steps"
 
 
 def _step_speed(config: Config, device: str) -> float:
-    """Images/s of plain gradient steps, on a CPU of one thread, timed now on random rows."""
+    """Measure the speed of plain gradient steps on random rows, in images per second; on a CPU with one thread."""
     from time import perf_counter, thread_time
 
     import torch
@@ -261,11 +274,7 @@ def _step_speed(config: Config, device: str) -> float:
     x = torch.randint(words, shape, generator=generator) if words else torch.rand(shape, generator=generator)
     y = torch.randint(size.classes, (batch,), generator=generator)
     one = Batch(x.to(device), y.to(device), mask=None, live=None, key=torch.tensor(0, device=device))
-    clock = thread_time if device == "cpu" else perf_counter  # whatever else the cores do now
-    took: list[float] = []
+    # CPU time of the thread does not depend on what else the cores do
+    clock = thread_time if device == "cpu" else perf_counter
     with process_wide(changed(config, {"train.threads": 1})):
-        while len(took) < 3 or sum(took) < 0.2:  # seconds; the first are cold
-            began = clock()
-            task.grad(w, one).sum().item()
-            took.append(clock() - began)
-    return batch / min(took)
+        return batch / shortest(lambda: task.grad(w, one).sum().item(), clock, least=0.2)

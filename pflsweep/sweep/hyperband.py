@@ -1,9 +1,9 @@
 """Hyperband (Li et al., JMLR 2018): many points for few rounds, the best of them for three times as many, and so on.
 
-A bracket is one such successive halving. Brackets differ in how few rounds they begin with, since accuracy after few
-rounds may mislead. All brackets' first rungs are the first slots of a search, then come all second rungs, and so on. A
-rung waits for the one below it in its bracket, so that who finishes first changes nothing. Its trials go on from the
-checkpoints of that one, since more rounds continue a record.
+A bracket is one such successive halving. Brackets differ in the number of rounds that they begin with, since accuracy
+after few rounds may mislead. The slots of a search are the first rungs of all brackets, then all second rungs, and so
+on. A rung waits for the one below it in its bracket, so the order in which trials finish changes nothing. Its trials
+continue from the checkpoints of the rung below.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from optuna.trial import FrozenTrial, TrialState
 
-ETA = 3  # one of so many points goes on, with so many times the rounds
+ETA = 3  # one in ETA points is promoted, to ETA times the rounds
 
 
 class Rung(NamedTuple):
-    """Slots of a search that train equally many rounds and are compared with each other."""
+    """Slots of a search that train the same number of rounds and are compared with each other."""
 
     rounds: int
     slots: range
@@ -28,7 +28,7 @@ def points_of(brackets: int) -> list[int]:
 
 
 def brackets_of(points: int, rounds: int) -> int:
-    """Return how many brackets so many points are enough for, with trials of so many rounds; at least 1."""
+    """Return the number of brackets that fit into `points` points and trials of `rounds` rounds; at least 1."""
     count = 1
     while sum(points_of(count + 1)) <= points and ETA**count <= rounds:
         count += 1
@@ -36,14 +36,17 @@ def brackets_of(points: int, rounds: int) -> int:
 
 
 def rounds_of(brackets: int, rounds: int) -> list[int]:
-    """Return the rounds that are compared, from the fewest to all. All but the last are multiples of the first."""
+    """Return the numbers of rounds after which points are compared, ascending. All but the last are multiples of the
+    first.
+    """
     first = rounds // ETA ** (brackets - 1)
     return [*(first * ETA**level for level in range(brackets - 1)), rounds]
 
 
 def rungs(points: int, rounds: int) -> list[Rung]:
-    """Return the rungs of a search in the order of their slots. points: at most, in all brackets. rounds: of a whole
-    trial.
+    """Return the rungs of a search in the order of their slots.
+
+    points: the most that all brackets together may begin with. rounds: of a whole trial.
     """
     brackets = brackets_of(points, rounds)
     compared, begins = rounds_of(brackets, rounds), points_of(brackets)
@@ -65,7 +68,9 @@ def rung_of(number: int, points: int, rounds: int) -> Rung:
 
 
 def promoted(rung: Rung, trials: Sequence[FrozenTrial], number: int) -> int:
-    """Return the slot whose point slot `number` goes on with: the best first, of equals the earlier."""
+    """Return the slot in the rung below whose point slot `number` continues. The best point is promoted first; of equal
+    ones the earlier.
+    """
 
     def rank(slot: int) -> tuple[float, int]:
         trial = trials[slot]

@@ -1,6 +1,6 @@
-"""A sweep's ledger: what was asked and which trials answer it, as one JSON file beside the records.
+"""Write a sweep's ledger: what was asked and which trials answer it, as one JSON file beside the records.
 
-Reports are made from it and the records alone: they need neither the storage nor what has composed the configs.
+Reports read the ledger and the records alone. They need neither Optuna's storage nor the files of options.
 """
 
 import shlex
@@ -21,15 +21,15 @@ from pflsweep.util.errors import without_password
 
 
 def path(plan: Plan) -> Path:
-    """Return the file of a sweep's ledger. A reading that changes none of the trials has the plan of the paper's, and a
-    ledger of its own.
+    """Return the file of a sweep's ledger. Its name has the reading, since one that changes no trial has the same plan
+    id as the paper's.
     """
     reading = "" if plan.reading == PAPER else f"-{plan.reading}"
     return plan.folder / f"{plan.id}{reading}.json"
 
 
 def write(queue: Queue, command: list[str]) -> None:
-    """The queue as it stands. Raises UserError where the disk does not let it."""
+    """Write the ledger of a queue as it is now. Raises UserError where the disk is full or read-only."""
     plan = queue.plan
     content = {
         "format": FORMAT,
@@ -50,7 +50,7 @@ def write(queue: Queue, command: list[str]) -> None:
 
 
 def _group(queue: Queue, group: int) -> dict[str, Any]:
-    """One method in one setting: its config, its search, and the identities of its final trials by seed."""
+    """Return a group's part of the ledger: its config, its search, and the identities of its final trials by seed."""
     of, now = queue.plan.groups[group], group_status(queue, group)
     finals = {seed: queue.slots[job] for seed, job in zip(queue.plan.seeds, queue.plan.final(group), strict=True)}
     compared = [queue.slots[job] for job in queue.plan.compared(group)]
@@ -75,6 +75,6 @@ def _group(queue: Queue, group: int) -> dict[str, Any]:
 
 
 def _tried(group: Group, slot: SweepTask) -> dict[str, Any]:
-    """A point of a search with its score, and the mean test accuracy of its trials where their workers told it."""
+    """Return a point of a search with its score, and the mean test accuracy of its trials where workers reported it."""
     test = [told["test"] for told in slot.trials if "test" in told]
     return {"point": point_of(group, slot), "value": slot.value, **({"test": fmean(test)} if test else {})}

@@ -1,4 +1,7 @@
-"""A command's overrides: past Hydra, which wants to set them before a sweep is planned; then sorted."""
+"""Sort a command's overrides into those of every trial, swept options, swept numbers and seeds.
+
+Hydra sets plain overrides before a sweep is planned. Those that it must not set yet are hidden from it first.
+"""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -12,28 +15,36 @@ from pflsweep.config.compose import GROUPS
 from pflsweep.config.overrides import no_interval
 from pflsweep.util.errors import UserError
 
-MOST_VALUES = 10_000  # of a range
-PAST, END = "=choice('=", "')"  # what is written about a value that is meant for trials alone
+MOST_VALUES = 10_000  # that a range may have
+PAST, END = "=choice('=", "')"  # what `handed_past` puts around a value
 
 
 class SortedOverrides(NamedTuple):
-    """Overrides, sorted."""
+    """A command's overrides, sorted.
 
-    fixed: list[str]  # of every trial
-    options: list[list[str]]  # what is composed: for each swept option its overrides
-    axes: dict[str, list[Any]]  # key -> swept numbers, but for the seed
+    fixed: those of every trial.
+    options: for each swept option its overrides; each combination is composed by Hydra.
+    axes: swept numbers by key, without seeds; they are set on copies of a composed config.
+    seeds: None where the command gives none.
+    """
+
+    fixed: list[str]
+    options: list[list[str]]
+    axes: dict[str, list[Any]]
     seeds: list[int] | None
 
 
 def handed_past(word: str) -> str:
-    """An override of a group's key, as the only one of several choices: Hydra leaves those to the sweeper.
+    """Rewrite an override of a key in a config group as a choice among one value, which Hydra leaves to the sweeper.
 
-    It would set the value before it knows of which option: algorithm=fedprox,pgfed algorithm.mu=0.1 has no mu then.
+    Hydra would set the value before the option is chosen: with algorithm=fedprox,pgfed algorithm.mu=0.1 there is no mu
+    at that time. Other overrides are returned as they are.
     """
     try:
         override = OverridesParser.create().parse_override(word)
     except HydraException:
-        return word  # said where all is parsed
+        # `sorted_overrides` raises the error, with all overrides
+        return word
     head, _, key = override.key_or_group.partition(".")
     if not key or head not in GROUPS or override.is_sweep_override() or override.is_delete():
         return word
@@ -41,14 +52,16 @@ def handed_past(word: str) -> str:
 
 
 def shown(word: str) -> str:
-    """An override as it was typed."""
+    """Return an override as the user typed it, the reverse of `handed_past`."""
     key, past, value = word.partition(PAST)
     return f"{key}={unquote(value.removesuffix(END))}" if past else word
 
 
 def sorted_overrides(overrides: list[str], parser: OverridesParser) -> SortedOverrides:
-    """Sweeps over numbers become axes, all other sweeps are composed; so is a seed that is no number. The
-    last word of a key counts. Raises UserError on a pattern that matches nothing.
+    """Sort overrides. Sweeps over numbers become axes; all other sweeps are composed, also one over seeds that are no
+    numbers. Where a key is given twice, the last word counts.
+
+    Raises UserError where an override names no values, such as a pattern that matches nothing.
     """
     words = SortedOverrides([], [], {}, None)
     for override in parser.parse_overrides(overrides):
@@ -62,7 +75,8 @@ def sorted_overrides(overrides: list[str], parser: OverridesParser) -> SortedOve
         elif numbers and override.package is None and not override.is_add():
             words.axes[key] = numbers
         else:
-            texts = dict.fromkeys(override.sweep_string_iterator())  # each once, as numbers are
+            # Each value once, like numbers
+            texts = dict.fromkeys(override.sweep_string_iterator())
             words.options.append([f"{override.get_key_element()}={text}" for text in texts])
             if not words.options[-1]:
                 raise UserError(f"'{override.input_line}' matches nothing, so that there is no trial.")
@@ -70,7 +84,7 @@ def sorted_overrides(overrides: list[str], parser: OverridesParser) -> SortedOve
 
 
 def _check_sweep(override: Override) -> None:
-    """Raises UserError where an override names no values: interval(), a range without any, glob() of a number's key."""
+    """Raise UserError where an override names no values: interval(), an empty range, glob() of a number's key."""
     value, said = override.value(), str(override.input_line)
     if override.is_interval_sweep():
         raise UserError(no_interval(said))
@@ -86,7 +100,7 @@ def _check_sweep(override: Override) -> None:
 
 
 def _without(words: SortedOverrides, override: Override) -> SortedOverrides:
-    """Without earlier sweeps of the same key; what was fixed before is overridden when it is composed."""
+    """Return the overrides without earlier sweeps of the same key. Hydra itself replaces an earlier fixed value."""
     key, written = override.key_or_group, f"{override.get_key_element()}="
     return words._replace(
         axes={axis: values for axis, values in words.axes.items() if axis != key},
@@ -96,7 +110,10 @@ def _without(words: SortedOverrides, override: Override) -> SortedOverrides:
 
 
 def divided(overrides: Iterable[str], parser: OverridesParser) -> tuple[list[str], dict[str, Any]]:
-    """What has to be composed, and the numbers that can be set on a copy of that. Raises UserError."""
+    """Divide overrides into those that Hydra has to compose and numbers, by key, that can be set on a composed config.
+
+    Raises UserError where one has several values.
+    """
     parsed = parser.parse_overrides(list(overrides))
     for each in parsed:
         if each.is_sweep_override():
@@ -111,6 +128,7 @@ def divided(overrides: Iterable[str], parser: OverridesParser) -> tuple[list[str
 
 
 def _is_number(override: Override) -> bool:
+    """Return whether an override sets a key inside a group to one number."""
     plain = not (override.is_sweep_override() or override.is_add() or override.is_delete() or override.package)
     return plain and "." in override.key_or_group and isinstance(override.value(), int | float)
 
@@ -120,13 +138,14 @@ def _head(override: Override) -> str:
 
 
 def _numbers(override: Override) -> list[Any]:
-    """The values where they are all numbers or true and false, each once; else none."""
+    """Return an override's values, each once, where all are numbers, true or false; else an empty list."""
     if override.is_delete():
         return []
     several = override.is_sweep_override()
     values = list(override.sweep_iterator(transformer=Transformer.identity)) if several else [override.value()]
     chosen = override.value()
-    if isinstance(chosen, RangeSweep):  # Hydra adds binary fractions up, to 0.30000000000000004, and may reach the stop
+    # Hydra adds up binary fractions, to 0.30000000000000004, and by that may reach the stop
+    if isinstance(chosen, RangeSweep):
         values = [float(f"{value:.12g}") if isinstance(value, float) else value for value in values]
         values = [value for value in values if value != chosen.stop]
     if not all(isinstance(value, int | float) for value in values):

@@ -1,4 +1,4 @@
-"""A search as a picture: how it went, each hyperparameter's slice of it, and what each is worth."""
+"""Plot searches: the course of accuracy, accuracy by each hyperparameter, and the importance of each."""
 
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ FIRST, BEST = style.PALETTE[0], style.PALETTE[1]
 
 
 def of_searches(queue: Queue) -> dict[str, "Figure"]:
-    """By name, each search with at least two results."""
+    """Return by name a figure of each search with at least two results."""
     found = {}
     for g, group in enumerate(queue.plan.groups):
         done = [slot for job in queue.plan.compared(g) if (slot := queue.slots[job]).value is not None]
@@ -28,11 +28,12 @@ def of_searches(queue: Queue) -> dict[str, "Figure"]:
 
 
 def worth(queue: Queue, group: int) -> dict[str, float]:
-    """Optuna's importance of each hyperparameter, to the sum 1; empty where too few points say nothing of it."""
+    """Return Optuna's importance of each hyperparameter, with sum 1; empty where there are too few points for it."""
     import optuna
 
     of = queue.plan.groups[group]
-    if len(queue.plan.compared(group)) < of.tries:  # by hyperband: accuracies after unlike rounds do not compare
+    # In a search by hyperband, accuracies after different numbers of rounds do not compare
+    if len(queue.plan.compared(group)) < of.tries:
         return {}
     if len(of.space) < 2 or of.tries <= 2 * len(of.space):
         return {}
@@ -40,12 +41,16 @@ def worth(queue: Queue, group: int) -> dict[str, float]:
         warnings.simplefilter("ignore")
         try:
             return optuna.importance.get_param_importances(queue.study_of(group))
-        except (ValueError, RuntimeError, ZeroDivisionError):  # all points are alike, or too few
+        except (ValueError, RuntimeError, ZeroDivisionError):
+            # All points have the same score, or there are too few
             return {}
 
 
 def search(group: Group, done: list[SweepTask], worth: dict[str, float], split: str) -> "Figure":
-    """History on the left, then a panel for each hyperparameter; accuracy in percent."""
+    """Plot a search: its history on the left, then a panel for each hyperparameter. Accuracy is in percent.
+
+    done: slots with a result. worth: importance by key. split: the data that accuracy was measured on.
+    """
     values = np.array([100 * (slot.value or 0.0) for slot in done])
     width = 3.2 * (1 + len(group.space))
     with style.figure(width, 3.2, ncols=1 + len(group.space), sharey=True, squeeze=False) as (made, grid):
@@ -64,7 +69,7 @@ def search(group: Group, done: list[SweepTask], worth: dict[str, float], split: 
 
 
 def _slice(axes: "Axes", tried: list[Any], values: np.ndarray, log: bool) -> None:
-    """Accuracy by the value of one hyperparameter; the best point is marked."""
+    """Plot accuracy in percent by the value of one hyperparameter, and mark the best point."""
     numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in tried)
     at: Any = tried if numeric else [str(value) for value in tried]
     axes.scatter(at, values, color=FIRST)

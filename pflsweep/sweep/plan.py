@@ -1,15 +1,15 @@
-"""A sweep before it runs: which trials, of which config each.
+"""The plan of a sweep: all its trials with their configs, known before it runs.
 
-A *group* is one method in one setting. Where its hyperparameters are searched, points are tried first and its *final*
-trials, one a seed, have the winner's; else there are final trials alone. All of it is known beforehand, but for points
-that TPE and CMA-ES propose and for the winner.
+A *group* is one method in one setting. Where its hyperparameters are searched, points are tried first, and its *final*
+trials, one a seed, use the winner. Without a search there are final trials alone. Only the winners and the points that
+TPE, CMA-ES and Hyperband derive from results are not known beforehand.
 """
 
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,32 +26,41 @@ from pflsweep.util import files
 
 
 class Group(NamedTuple):
-    """One method in one setting."""
+    """One method in one setting.
 
-    setting: str  # a column of the table
-    method: str  # a row
-    config: Config  # without point and seed
-    space: Space  # what is searched; empty: nothing
-    points: list[Point]  # those that are known beforehand: all, or the first ones, before a sampler proposes others
-    tries: int  # points to try, by hyperband each in as many slots as it has rungs; 0: nothing is searched
-    search: Config | None = None  # of the points, where tune.scale gives them another than final trials have
+    setting: its column of a table; method: its row.
+    config: of final trials, without point and seed.
+    space: what is searched; empty for no search.
+    points: those that are known beforehand: all, or the first ones, before a sampler proposes others.
+    tries: slots of the search; by hyperband a point takes one in each of its rungs, otherwise one in all.
+    search: the config of the search's trials, where it differs from that of final trials (tune.scale, hyperband).
+    """
+
+    setting: str
+    method: str
+    config: Config
+    space: Space
+    points: list[Point]
+    tries: int
+    search: Config | None = None
 
     @property
     def tried(self) -> Config:
-        """The config under which points are tried."""
+        """Return the config of the search's trials."""
         return self.config if self.search is None else self.search
 
     @property
     def name(self) -> str:
+        """Return method and setting as one text."""
         return f"{self.method} {self.setting}".strip()
 
     def point_of(self, params: dict[str, Any]) -> Point:
-        """Return a point as the config gets it. params: as Optuna keeps it; keys that it lacks are left out."""
+        """Convert Optuna's params of a trial to a point, the values of config keys. Missing keys stay missing."""
         return {key: axis.value(params[key]) for key, axis in self.space.items() if key in params}
 
 
 class Job(NamedTuple):
-    """A slot of the plan: the number of a point, or of a seed for a final trial."""
+    """A slot of the plan. number: of the point in a search, or of the seed for a final trial, from 0."""
 
     group: int
     final: bool
@@ -59,7 +68,9 @@ class Job(NamedTuple):
 
 
 class Plan(NamedTuple):
-    id: str  # the same for the same trials, on whatever machine
+    """All slots of a sweep."""
+
+    id: str  # 16 hex digits; the same trials have the same id on all machines
     name: str
     groups: list[Group]
     seeds: list[int]
@@ -70,36 +81,37 @@ class Plan(NamedTuple):
 
     @property
     def jobs(self) -> Iterator[Job]:
-        """All slots, in the order in which workers take them: searches first, since final trials wait for them."""
+        """Yield all slots in the order in which workers take them: searches first, since final trials wait for them."""
         for g in range(len(self.groups)):
             yield from self.searched(g)
         for g in range(len(self.groups)):
             yield from self.final(g)
 
     def searched(self, group: int) -> list[Job]:
-        """A group's slots of points, none where nothing is searched."""
+        """Return the slots of a group's search; none where nothing is searched."""
         return [Job(group, False, k) for k in range(self.groups[group].tries)]
 
     def final(self, group: int) -> list[Job]:
-        """A group's slots of seeds."""
+        """Return the slots of a group's final trials, one a seed."""
         return [Job(group, True, k) for k in range(len(self.seeds))]
 
     @property
     def runs(self) -> Path:
-        """The folder of its trials' records."""
+        """Return the folder of the trials' records."""
         return Path(self.groups[0].config.paths.runs).absolute()
 
     @property
     def folder(self) -> Path:
-        """What belongs to sweeps, beside the records."""
+        """Return the folder of ledgers, plans and the database, beside the records."""
         return self.runs / "sweeps"
 
     @property
     def tuning_seeds(self) -> list[int]:
+        """Return the seeds under which each point of a search is tried."""
         return self.seeds[: self.tune.seeds]
 
     def configs(self, job: Job, point: Point) -> list[Config]:
-        """The trials of a slot: a point under each of the tuning seeds, or a final trial."""
+        """Return the configs of a slot's trials: the point under each tuning seed, or one final trial."""
         group = self.groups[job.group]
         if job.final:
             return [changed(group.config, {**point, "seed": self.seeds[job.number]})]
@@ -121,7 +133,7 @@ class Plan(NamedTuple):
         return (group.config if job.final else group.tried).train.rounds if rung is None else rung.rounds
 
     def compared(self, group: int) -> list[Job]:
-        """Return the slots of a search among which a winner is elected: those of whole trials."""
+        """Return the slots of a search among which a winner is elected: those that train all rounds."""
         whole = self.groups[group].tried.train.rounds
         return [job for job in self.searched(group) if self.rounds(job) == whole]
 
@@ -131,16 +143,16 @@ class Plan(NamedTuple):
         return len(of.points) if self.tune.sampler == "hyperband" else of.tries
 
     def foreseen(self, job: Job) -> Point | None:
-        """Return the point of a search's slot, None where a sampler will propose it, and for final trials."""
+        """Return the point of a search's slot where it is known beforehand; None for others and for final trials."""
         points = [] if job.final else self.groups[job.group].points
         return points[job.number] if job.number < len(points) else None
 
     def scored(self, job: Job) -> str:
-        """Return a name for a slot's value."""
+        """Return what a slot's value is: the view and the data that accuracy is measured on."""
         return f"{self.tune.view} {'test' if job.final else self.tune.split} accuracy"
 
     def title(self, job: Job, point: Point) -> str:
-        """A slot in a person's words."""
+        """Return a slot's name for messages: group, point, and seed or (search)."""
         shown = " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in point.items())
         search = (
             "(search)"
@@ -152,12 +164,14 @@ class Plan(NamedTuple):
         ]))  # fmt: skip
 
 
+# Keys whose numbers may differ between trials of one stacked cohort
 EACH_OWN = ("algorithm", "ala", "attack", "train.lr", "train.lr_decay", "partition", "data.validation")
 
 
 def alike(one: Group, other: Group) -> bool:
-    """Whether the final trials of two groups can train as one cohort, and their searches' as well: they differ in
-    seeds, and under EACH_OWN in numbers with a point.
+    """Return whether the trials of two groups can train as one cohort, final ones and searches' alike.
+
+    They may differ in seeds and, in the keys of EACH_OWN, in floats.
     """
     return _alike(one, other, one.config, other.config) and _alike(one, other, one.tried, other.tried)
 
@@ -172,19 +186,22 @@ def _alike(one: Group, other: Group, config: Config, others: Config) -> bool:
 
 
 def changed(config: Config, values: Point) -> Config:
-    """A copy with other values of some keys, and of those that refer to them."""
+    """Return a copy of a config with new values of some keys, and of keys that refer to those by ${...}."""
     copy = deepcopy(config.values)
     links = {key: text for key, text in config.links.items() if key not in values}
     for key, value in {**links, **values}.items():
         put(copy, key, value)
     if links:
         copy = OmegaConf.to_container(OmegaConf.create(copy), resolve=True)  # type: ignore[assignment]
-    return config._replace(values=copy, links=links)
+    return replace(config, values=copy, links=links)
 
 
 def plan_id(groups: Sequence[Group], seeds: list[int], tune: Tune, code: Sequence[Any]) -> str:
-    """16 hex digits of what a sweep computes. code: versions and sources of methods and plug-ins, a group each."""
-    # tune.partial changes which trials are done, not what they are; tune.scale is known by the configs that it gives
+    """Hash all that a sweep's trials depend on to 16 hex digits.
+
+    code: versions and sources of methods and plug-ins, one item a group.
+    """
+    # tune.partial changes which trials run, not what they compute; tune.scale shows in the configs
     own = {key: value for key, value in asdict(tune).items() if key not in ("partial", "scale")}
     searched = own if any(group.tries for group in groups) else None
     parts = [
@@ -201,19 +218,19 @@ def plan_id(groups: Sequence[Group], seeds: list[int], tune: Tune, code: Sequenc
 
 
 def _follows(text: Any, space: Space) -> bool:
-    """Whether a value that refers to other keys is another one at each point."""
+    """Return whether a value with references (${...}) refers to a searched key, so that it changes with the point."""
     return any(key in str(text) for key in space)
 
 
 def relevant(config: Config) -> dict[str, Any]:
-    """Return what a trial's numbers depend on, by full key, but for the seed."""
+    """Return by full key all values that a trial's numbers depend on, apart from the seed."""
     return {k: v for k, v in conditional(canonical(config)).items() if not under(k, RUNTIME) and k != "seed"}
 
 
 def write(plan: Plan, path: Path) -> None:
-    """As JSON, for workers that are started elsewhere. Raises OSError."""
+    """Write a plan as JSON, for workers in other processes. Raises OSError."""
     groups = [
-        {**g._asdict(), "config": g.config._asdict(), "search": g.search and g.search._asdict(), "space": dict(g.space)}
+        {**g._asdict(), "config": vars(g.config), "search": g.search and vars(g.search), "space": dict(g.space)}
         for g in plan.groups
     ]
     whole = {**plan._asdict(), "groups": groups, "tune": asdict(plan.tune), "workers": asdict(plan.workers)}
@@ -221,6 +238,7 @@ def write(plan: Plan, path: Path) -> None:
 
 
 def read(path: Path) -> Plan:
+    """Read a plan that `write` has written."""
     content = files.read_json(path)
     groups = [
         Group(**{
@@ -236,5 +254,6 @@ def read(path: Path) -> Plan:
 
 
 def _axis(parts: list[Any]) -> Axis:
+    """Build an axis from its JSON list, which has lists in place of tuples."""
     grid, span, log, source = parts
     return Axis(grid, span and tuple(span), log, source)

@@ -1,11 +1,12 @@
-"""From a command's overrides to a plan: composed once for each combination of options, checked before anything runs.
+"""Build a plan from a command's overrides, and check every config before anything runs.
 
-Numbers that are swept (seed=0,1 train.lr=.1,.01) are set on copies: to compose a config takes a tenth of a second.
+A config is composed once for each combination of options. Swept numbers (seed=0,1 train.lr=.1,.01) are set on copies,
+since composing takes a tenth of a second.
 """
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -17,7 +18,6 @@ from pflsweep.config.fields import require
 from pflsweep.config.identity import method_name, raised
 from pflsweep.config.keys import PLUGS, key_of
 from pflsweep.config.options import rules
-from pflsweep.config.reading import asked
 from pflsweep.config.schema import check
 from pflsweep.methods import stock
 from pflsweep.sweep import cost
@@ -36,14 +36,17 @@ Compose = Callable[[list[str]], Config]  # overrides -> a trial's config
 
 
 class Scales(NamedTuple):
-    """The scale of final trials, and that of a search's points."""
+    """The scale of final trials, and that of the search."""
 
     final: Scale
     search: Scale
 
 
 def build(command: Command, overrides: Sequence[str], compose: Compose, parser: OverridesParser, name: str) -> Plan:
-    """The plan. Raises UserError on the first trial whose config is wrong."""
+    """Build the plan of a sweep. compose: Hydra's composition of a trial. name: of the sweep, for messages and MLflow.
+
+    Raises UserError on the first config that is wrong.
+    """
     scale, asked_scale = read_scale(command.scale), command.tune.scale
     scales = Scales(scale, scale if asked_scale is None else read_scale(str(asked_scale), "tune.scale"))
     for override in parser.parse_overrides([word for word in overrides if is_of_sweep(word)]):
@@ -57,8 +60,7 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
         groups = list(_of_command(words, compose, command, scales))
         table = None
     else:
-        whole, read = read_table(command.sweep, command.scale, command.reading), asked(command.sweep, command.reading)
-        table = chosen(whole, command.only, [row for row in command.only if not read.has_code(row)])
+        table = chosen(read_table(command.sweep, command.scale, command.reading), command.only)
         tried = table if asked_scale is None else read_table(command.sweep, str(asked_scale), command.reading)
         groups = list(_of_table(table, tried, words, compose, parser, command, scales))
     own = groups[0].config.seed
@@ -70,7 +72,7 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
     code = [_versions(group.config) for group in groups]
     of = plan_id(groups, seeds, command.tune, code)
     plan = Plan(of, name, groups, seeds, command.tune, command.workers, command.scale, command.reading)
-    # a worker without a trial would only wait
+    # More workers than slots would only wait
     count = min(command.workers.count, max(1, len(list(plan.jobs))))
     plan = plan._replace(workers=replace(command.workers, count=count))
     _check_all(plan)
@@ -83,14 +85,14 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
 
 
 def _check_words(overrides: Sequence[str], command: Command) -> None:
-    """Raises UserError on words of a search where there is none."""
+    """Raise UserError where overrides are of a search (tune.*) and nothing is searched."""
     search = next((word for word in overrides if word.startswith("tune.")), None)
     if search and command.tune.sampler == "none":
         raise UserError(f"{search}: nothing is searched. Add how, as in tune=grid.")
 
 
 def _of_command(words: SortedOverrides, compose: Compose, command: Command, scales: Scales) -> Iterator[Group]:
-    """A group for each combination of what is swept, but for the seeds."""
+    """Yield a group for each combination of swept values, seeds apart."""
     composed = [(options, compose([*words.fixed, *options])) for options in itertools.product(*words.options)]
     known = list(dict.fromkeys(key for _, config in composed for key in _keys(config)))
     for options, config in composed:
@@ -102,17 +104,17 @@ def _of_command(words: SortedOverrides, compose: Compose, command: Command, scal
 
 
 def _given(words: SortedOverrides) -> dict[str, None]:
-    """What a command sets itself is neither searched nor scaled."""
+    """Return the keys that the command sets itself. They are neither searched nor scaled."""
     return {**dict.fromkeys(words.axes), **_set(words.fixed), **_set(options[0] for options in words.options)}
 
 
 def _set(overrides: Iterable[str]) -> dict[str, None]:
-    """The keys that overrides set."""
+    """Return the keys that overrides set."""
     return dict.fromkeys(map(key_of, overrides))
 
 
 def _keys(config: Config) -> list[str]:
-    """Those that can be set."""
+    """Return the keys of a config that can be set."""
     return [key for key in config.flat if not key.endswith("._target_")]
 
 
@@ -125,7 +127,7 @@ def _of_table(
     command: Command,
     scales: Scales,
 ) -> Iterator[Group]:
-    """A group for each cell. tried: the table as it is at the scale of searches."""
+    """Yield a group for each cell of a table. tried: the same table at the scale of the search."""
     _check_beside(table, words, parser)
     composed: dict[tuple[str, ...], Config] = {}
     given = _given(words)
@@ -154,14 +156,14 @@ def _of_table(
 
 
 def _composed(options: list[str], compose: Compose, before: dict[tuple[str, ...], Config]) -> Config:
-    """Composed once."""
+    """Compose overrides, or return the config of the same overrides from `before`."""
     if tuple(options) not in before:
         before[tuple(options)] = compose(options)
     return before[tuple(options)]
 
 
 def _check_beside(table: Table, words: SortedOverrides, parser: OverridesParser) -> None:
-    """Raises UserError on overrides that would put something else into a table's cells."""
+    """Raise UserError where overrides would change what a table's rows and columns are."""
     fixed = parser.parse_overrides(words.fixed)
     own = [str(word.input_line) for word in fixed if word.key_or_group in ("algorithm", "setting")]
     for word in [*own, *(options[0] for options in words.options)]:
@@ -174,7 +176,10 @@ def _check_beside(table: Table, words: SortedOverrides, parser: OverridesParser)
 def _varied(
     config: Config, axes: dict[str, list[Any]], where: str, known: list[str]
 ) -> Iterator[tuple[Config, list[str]]]:
-    """The config with each combination of the axes' numbers, and what tells them apart. known: keys of all configs."""
+    """Yield the config with each combination of the axes' numbers, and its overrides as labels.
+
+    where: the trial, for messages. known: keys of all configs, for the nearest name in a message.
+    """
     for key in axes:
         if key not in config.flat:
             raise UserError(f"{unknown_key(key, known)}{f' (in the trial {where})' if where else ''}")
@@ -194,9 +199,14 @@ def _group(
     given: dict[str, None],
     where: str,
 ) -> Group:
-    """config: of final trials; tried: of a search's points; both before they are scaled."""
+    """Build a group with its search.
+
+    config: of final trials; tried: of the search's trials; both not scaled yet. changes: of the search space.
+    given: keys that the command sets. where: the file of `changes`, for messages.
+    """
+    # Checked first, since the functions below rely on valid values
     for each in (config, tried):
-        _checked(each, f"{method} {setting}".strip())  # what counts below goes by its values
+        _checked(each, f"{method} {setting}".strip())
     config, tried = _scaled(config, scales.final, given), _scaled(tried, scales.search, given)
     space = _space(tried, [*changes, given], where) if command.tune.sampler != "none" else {}
     if not space:
@@ -214,8 +224,9 @@ def _group(
 
 
 def _by_hyperband(group: Group, command: Command) -> Group:
-    """Return a group with its search by hyperband. Raises UserError where there is nothing to halve, and where trials
-    of fewer rounds cannot go on.
+    """Return a group with its search by hyperband.
+
+    Raises UserError where there are too few points or rounds, and where trials of fewer rounds cannot be continued.
     """
     train, what = group.tried.train, group.name
     if "train.rounds" in group.space:
@@ -233,7 +244,7 @@ def _by_hyperband(group: Group, command: Command) -> Group:
     steps = rungs(group.tries, train.rounds)
     count = steps[-1].slots.stop
     known = sum(len(rung.slots) for rung in steps if not rung.below)
-    # rungs end in evaluated rounds, so that a record that has gone on since still has their accuracy
+    # Rungs end in evaluated rounds, so that a record which was continued still has the accuracy at its earlier rungs
     kept = {"train.eval_every": math.gcd(train.eval_every, steps[0].rounds), "checkpoint.keep": True}
     tried = changed(group.tried, kept)
     first = first_points(command.tune, group.space, known, what)
@@ -242,7 +253,7 @@ def _by_hyperband(group: Group, command: Command) -> Group:
 
 
 def _scaled(config: Config, scale: Scale, given: dict[str, None]) -> Config:
-    """Return a config as it is at a scale, but for the keys that the command gives."""
+    """Return a config at a scale. Keys that the command gives keep their values."""
     known = config.flat.keys() - given.keys()
     config = changed(config, {key: value for key, value in scale.set.items() if key in known})
     if "train.rounds" in known:
@@ -254,7 +265,7 @@ def _scaled(config: Config, scale: Scale, given: dict[str, None]) -> Config:
 
 
 def _space(config: Config, changes: list[Any], where: str) -> Space:
-    """The axes of a method. Raises UserError where one is over a key that the config lacks."""
+    """Return the search space of a method. Raises UserError where the config lacks one of its keys."""
     algorithm = config.choices["algorithm"]
     space, known = read_space(algorithm, changes, where), _keys(config)
     for key in space:
@@ -264,14 +275,11 @@ def _space(config: Config, changes: list[Any], where: str) -> Space:
     return space
 
 
-def chosen(table: Table, only: list[str], unknown: Collection[str] = ()) -> Table:
-    """The rows and columns that match. Raises UserError on a pattern that matches none.
-
-    unknown: rows that a reading does not have, since their code is not public.
-    """
+def chosen(table: Table, only: list[str]) -> Table:
+    """Return a table's rows and columns that match `only`. Raises UserError where a pattern matches none."""
     parts: dict[str, dict[str, list[str]]] = {}
     for pattern in only:
-        if pattern in unknown:
+        if pattern in table.without_code:
             raise UserError(f"only: '{pattern}' has no public code: this reading of {table.file} cannot run it.")
         matches = {
             part: {name: words for name, words in getattr(table, part).items() if fnmatchcase(name, pattern)}
@@ -295,7 +303,7 @@ def chosen(table: Table, only: list[str], unknown: Collection[str] = ()) -> Tabl
 
 
 def _versions(config: Config) -> list[Any]:
-    """What changes a trial's identity beside its config; of data only one's own can."""
+    """Return what a trial's identity depends on beside its config: versions, own code, checksum of a user's data."""
     versions = [node.load().version for node in described(config)]
     return [
         *versions,
@@ -306,7 +314,7 @@ def _versions(config: Config) -> list[Any]:
 
 
 def _check_all(plan: Plan) -> None:
-    """Every config that is known now. Raises UserError, which names the trial."""
+    """Check every config that is known before the sweep. Raises UserError, which names the trial."""
     for group in plan.groups:
         if plan.tune.sampler != "none":
             _check_scored(plan, group)
@@ -316,6 +324,7 @@ def _check_all(plan: Plan) -> None:
 
 
 def _checked(config: Config, name: str) -> None:
+    """Check a config. Raises UserError, which names the trial."""
     try:
         check(config)
     except UserError as error:
@@ -323,7 +332,7 @@ def _checked(config: Config, name: str) -> None:
 
 
 def _check_scored(plan: Plan, group: Group) -> None:
-    """Raises UserError where its trials would have no score that points, or at the end methods, can be compared by."""
+    """Raise UserError where a group's trials would lack the score by which points and methods are compared."""
     config, view = group.config, plan.tune.view
     if view == "trained" and not config.metrics.trained:
         raise UserError("tune.view is trained, which is scored with metrics.trained=true alone: add that.")
@@ -335,9 +344,7 @@ def _check_scored(plan: Plan, group: Group) -> None:
 
 
 def _extremes(group: Group) -> list[Point]:
-    """Return the points that are known; where a sampler proposes others, the ends of each axis, too: what lies between
-    is like them.
-    """
+    """Return the points to check: the known ones, and where a sampler will propose others the ends of each axis."""
     if len(group.points) == group.tries:
         return group.points or [{}]
     first = {key: axis.grid[0] for key, axis in group.space.items()}

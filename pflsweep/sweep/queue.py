@@ -1,13 +1,13 @@
-"""Where a sweep stands, kept in Optuna's storage: a study for each search and one for the final trials.
+"""The queue of a sweep, kept in Optuna's storage: a study for each search and one for the final trials.
 
-Each slot of the plan is enqueued as a WAITING trial, so that workers on any number of machines only have to set it
-RUNNING, which the database grants once. A worker sends heartbeats while it trains: they renew its lease. When it was
-silent for too long its trial FAILs without an `error`, and the slot is enqueued anew; that counts against nobody. What
-is said here of a slot is said of its newest trial that counts, see `_standing`. While the database is away, workers
-wait for it, see `Patience`.
+Each slot of the plan is enqueued as a WAITING trial of Optuna. A worker claims it by setting it RUNNING, which the
+database grants once, and sends heartbeats while it trains, which renew its lease. When it was silent for too long its
+trial FAILs without an `error` and the slot is enqueued again; this does not count as a failure. A slot may thus have
+several trials of Optuna: `_standing` says which one counts. While the database is unavailable, calls wait for it, see
+`Retrying`.
 
-A search elects a winner only when each of its points has a result. To diverge or to be pruned is a result: the point
-has lost. A point that crashed, or whose worker was killed again and again, has none; until it is tried again the final
+A search elects a winner only when each of its points has a result. A point that diverged or was pruned has one: it has
+lost. A point that crashed, or whose worker was killed again and again, has none; until it is tried again the final
 trials of its group are `blocked`, unless tune.partial is set.
 """
 
@@ -33,47 +33,56 @@ from pflsweep.sweep.storage import SILENCE, Retrying, opened, place_of, storage_
 from pflsweep.util import files
 from pflsweep.util.retry import PAUSE
 
-LONGEST = 400  # characters of a group in a study's name, of which PostgreSQL takes 512
-DEATHS = 3  # workers that may die over a slot in a row, seen by their command, without a further round of it
-FINAL_JOB = Job(0, True, 0)  # any of them: their study is one
-POINT = "point"  # what a final trial's is kept under
-RETRIED = "retried"  # what each `retry` of a search leaves for other commands
+LONGEST = 400  # characters of a group's name in a study's name, which PostgreSQL limits to 512
+DEATHS = 3  # a slot fails after so many deaths of its workers in a row without a further round
+FINAL_JOB = Job(0, True, 0)  # stands for all final trials, since they share one study
+POINT = "point"  # attribute of a final trial: its point as JSON
+# Attribute of the final trials' study: a new value makes other commands read settled searches again
+RETRIED = "retried"
 OPEN = (TrialState.WAITING, TrialState.RUNNING)
-SETTLED = ("done", "pruned", "diverged", "failed")  # all but the last are results, by which a point wins or loses
+SETTLED = ("done", "pruned", "diverged", "failed")  # all but "failed" are results, by which a point wins or loses
 
 
 class SweepTask(NamedTuple):
-    """Where a slot stands."""
+    """The state of a slot.
 
-    status: str  # waiting | running | done | pruned | diverged | failed | lost | blocked
+    status: waiting, running, done, pruned, diverged, failed, lost (its lease expired) or blocked (no winner).
+    trial: the trial of Optuna that counts; None before the first.
+    deaths: workers that died over it in a row, without a further round in its record.
+    extra: numbers of duplicate trials, which arise where two commands enqueue a slot at once.
+    superseded: identities of its former final trials, whose points do not win any more.
+    """
+
+    status: str
     trial: FrozenTrial | None
-    deaths: int = 0  # workers that died over it in a row, without a further round in its record
-    extra: tuple[int, ...] = ()  # numbers of trials beside it that two commands enqueued at once
-    superseded: tuple[str, ...] = ()  # identities of final trials of points that had won before and do not any more
+    deaths: int = 0
+    extra: tuple[int, ...] = ()
+    superseded: tuple[str, ...] = ()
 
     @property
     def value(self) -> float | None:
+        """Return the accuracy that slots are compared by, in [0, 1]; None unless the slot is done."""
         return self.trial.value if self.trial is not None and self.status == "done" else None
 
     @property
     def result(self) -> dict[str, Any]:
-        """What the worker has told."""
+        """Return what the worker has stored with the trial."""
         return {} if self.trial is None else self.trial.user_attrs
 
     @property
     def trials(self) -> list[dict[str, Any]]:
-        """What its trials have told, where it is done."""
+        """Return the results of a done slot's trials, one a seed, as `worker.outcome` makes them."""
         return self.result.get("result", {}).get("trials", []) if self.status == "done" else []
 
     @property
     def deleted(self) -> bool:
-        """Whether a trial was trained on this machine and its record is gone."""
+        """Return whether the record of a trial that was trained on this machine is gone."""
         here = [Path(told["folder"]) for told in self.trials if told.get("host") == gethostname()]
         return not all(folder.exists() for folder in here)
 
     @property
     def reason(self) -> str:
-        """Why it diverged or failed."""
+        """Return why the slot diverged or failed; "" for all others."""
         if self.status not in ("diverged", "failed"):
             return ""
         if "error" in self.result:
@@ -86,7 +95,7 @@ class SweepTask(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """A slot that this worker has, with the point to train."""
+    """A slot that this worker has claimed, with the point to train."""
 
     job: Job
     trial: int  # Optuna's id of its trial
@@ -94,11 +103,13 @@ class Lease(NamedTuple):
 
 
 class Queue:
-    """The slots of a plan."""
+    """The slots of a plan, as Optuna's storage has them, and all that commands and workers do to them."""
 
     def __init__(self, plan: Plan, patient: bool = True, worker: str = "") -> None:
-        """patient: calls wait while the database is away. worker: a name under which this worker's deaths can be told,
-        see `record_death`. Raises UserError where the storage cannot be used.
+        """Open the storage of a plan. Raises UserError where it cannot be used.
+
+        patient: calls wait while the database is unavailable. worker: the name by which `record_death` finds this
+        worker's trials.
         """
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.plan, self.worker = plan, worker or uuid4().hex
@@ -108,22 +119,24 @@ class Queue:
         self.slots: dict[Job, SweepTask] = {}
         self._studies: dict[str, optuna.Study] = {}  # each caches the trials that are over
         self._ids: dict[tuple[str, int], int] = {}  # of trials, by their study and number
-        self._settled: set[str] = set()  # names of studies in which nothing changes, unless `retry` is given somewhere
-        self._retried: str | None = None  # which of them we know of
-        self._order: list[Job] = []  # what seemed free when it was last looked at
+        self._settled: set[str] = set()  # names of studies that are not read again until a command retries points
+        self._retried: str | None = None  # the last value of RETRIED that was read
+        self._order: list[Job] = []  # slots that were free at the last refresh
         self._notes: dict[int, dict[str, Any]] = {}  # by trial
-        self._renewed: dict[int, float] = {}  # by trial: when the last heartbeat was sent that renewed its lease
+        self._renewed: dict[int, float] = {}  # by trial: monotonic seconds of the last heartbeat
         self._taken: set[int] = set()  # trials whose lease was lost
 
     def prepare(self, retry: bool = False) -> None:
-        """Enqueue what is not there yet, final trials whose record was deleted, and points that have no result. retry:
-        whatever failed or diverged, too.
+        """Enqueue slots that are new, final trials whose record was deleted, and points without a result.
+
+        retry: also enqueue whatever failed or diverged.
         """
         self._settled.clear()
         self.refresh()
         self._describe()
+        # Slots of a command that was killed still seem to run; without this they would come last
         if any(slot.status == "running" for slot in self.slots.values()):
-            self.revive()  # of a command that was killed: they would look as if they ran, and come last
+            self.revive()
 
         def again(job: Job) -> bool:
             slot = self.slots[job]
@@ -133,12 +146,13 @@ class Queue:
 
         anew = [job for job in self.plan.jobs if again(job)]
         self._enqueue(anew)
-        if any(not job.final for job in anew):  # said last: who hears of it finds them
+        # Announced last, so that a command that reads it finds the new trials
+        if any(not job.final for job in anew):
             self._ask(self._study(self._name(FINAL_JOB)).set_user_attr, RETRIED, uuid4().hex)
         self.refresh()
 
     def _describe(self) -> None:
-        """Say in each study what its sweep is and what its values mean, for who opens it in optuna-dashboard."""
+        """Store in each study its sweep and what its values mean, for readers of optuna-dashboard."""
         said = {"sweep": self.plan.name, "scale": self.plan.scale, "reading": self.plan.reading}
         for name, jobs in self._by_study().items():
             study = self._study(name)
@@ -150,7 +164,7 @@ class Queue:
                     self._ask(study.set_user_attr, key, value)
 
     def refresh(self) -> None:
-        """Read where every slot stands."""
+        """Read the state of every slot from the database."""
         final = self._study(self._name(FINAL_JOB))
         retried = self._ask(lambda: final.user_attrs).get(RETRIED)
         if retried != self._retried:
@@ -160,13 +174,15 @@ class Queue:
             if name not in self._settled:
                 self._read(name, jobs)
         waiting = [job for job in self.plan.jobs if self.slots[job].status == "waiting"]
-        self._order = sorted(waiting, key=lambda job: not self.slots[job].result.get("retried"))  # those come first
+        # Retried slots come first
+        self._order = sorted(waiting, key=lambda job: not self.slots[job].result.get("retried"))
 
     def revive(self) -> None:
-        """Take over from workers that are silent for too long."""
+        """Enqueue the slots of workers that were silent for too long."""
         if self._could_be_heard():
-            with suppress(optuna.exceptions.StorageInternalError), warnings.catch_warnings():  # away: refresh waits
-                warnings.simplefilter("ignore")  # it is experimental
+            # An unavailable database is left to `refresh`, which waits; Optuna warns that the call is experimental
+            with suppress(optuna.exceptions.StorageInternalError), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
                 for name in self._by_study():
                     if name not in self._settled:
                         optuna.storages.fail_stale_trials(self._study(name))
@@ -177,22 +193,25 @@ class Queue:
             self.refresh()
 
     def _could_be_heard(self) -> bool:
-        """Whether workers that live have had the time to beat since the database was away."""
+        """Return whether live workers have had time for a heartbeat since the database was last unavailable."""
         heartbeat = self.plan.workers.heartbeat
         return time.monotonic() - self._ask.missed > PAUSE + SILENCE * heartbeat
 
     @property
     def left(self) -> int:
-        """How many slots can still be trained: neither settled nor blocked."""
+        """Return how many slots can still be trained: neither settled nor blocked."""
         return sum(slot.status not in (*SETTLED, "blocked") for slot in self.slots.values())
 
     @property
     def finished(self) -> bool:
+        """Return whether no slot can be trained any more."""
         return not self.left
 
     def _judged(self, job: Job, slot: SweepTask) -> SweepTask:
-        """Return a final trial's slot in view of its search: a trial that is done waits again while points are tried,
-        is lost where another point has won then, and is blocked where no winner can be elected.
+        """Return a slot with its status adapted to its group's search.
+
+        While the search goes on again, a final trial that is done counts as waiting. When it is over, the final trial
+        is lost (to be trained again) where another point has won, and blocked where no winner can be elected.
         """
         if not job.final or not self.plan.groups[job.group].tries or slot.status == "running":
             return slot
@@ -206,7 +225,7 @@ class Queue:
         return slot._replace(status="lost", superseded=(*slot.superseded, *_identities(slot.trial)))
 
     def claim(self, skip: Iterable[Job] = ()) -> Lease | None:
-        """The next slot that is free and ready. None where there is none as far as is known: `refresh` may help."""
+        """Claim the next slot that is free and ready. Return None where none is known; `refresh` may find some."""
         skip = set(skip)
         for job in list(self._order):
             if job in skip or not (self._ready_now(job.group) if job.final else self._proposable(job)):
@@ -214,7 +233,7 @@ class Queue:
             self._order.remove(job)
             trial_id = self._id(job)
             self._renewed[trial_id] = time.monotonic()
-            # before the claim, so that a worker that dies right after it is missed
+            # Heartbeat before claim, so that a worker that dies right after the claim is found to be silent
             self._ask(self.storage.record_heartbeat, trial_id)
             try:
                 granted = self._ask(self.storage.set_trial_state_values, trial_id, state=TrialState.RUNNING)
@@ -225,7 +244,7 @@ class Queue:
         return None
 
     def _proposable(self, job: Job) -> bool:
-        """Return whether the point of a search's slot is known, or all results are there that it is proposed from."""
+        """Return whether the point of a search's slot is known, or all results from which it is proposed are there."""
         if self.plan.foreseen(job) is not None:
             return True
         searched = self.plan.searched(job.group)
@@ -238,7 +257,7 @@ class Queue:
         return all(self.slots[job].status in SETTLED for job in self.plan.searched(group))
 
     def without_result(self, group: int) -> list[SweepTask]:
-        """Return the slots of a search whose points neither won nor lost: they crashed, or their workers died."""
+        """Return the slots of a search whose points have no result: they crashed, or their workers died."""
         return [slot for job in self.plan.searched(group) if (slot := self.slots[job]).status == "failed"]
 
     def electable(self, group: int) -> bool:
@@ -253,39 +272,40 @@ class Queue:
         return self.electable(group)
 
     def best(self, group: int) -> SweepTask | None:
-        """The slot of a search's best point, the first of equals; None without any."""
+        """Return the slot of a search's best point, the first of equal ones; None where no point is done."""
         slots = [self.slots[job] for job in self.plan.compared(group)]
         return max((slot for slot in slots if slot.value is not None), key=lambda s: s.value or 0.0, default=None)
 
     def winner(self, group: int) -> Point | None:
-        """The best point of a group's search; {} where nothing is searched; None without any."""
+        """Return the best point of a group's search; {} where nothing is searched; None where no point is done."""
         of, best = self.plan.groups[group], self.best(group)
         if not of.tries:
             return {}
         return None if best is None else point_of(of, best)
 
     def begin(self, claim: Lease, folder: Path, before: int) -> None:
-        """Tell where the record of the trial that begins now lies, so that a death can be compared with it. before:
-        rounds of the slot's earlier seeds.
+        """Store the folder of the record of a trial that begins now, so that a death can be compared with its progress.
+
+        before: rounds of the slot's earlier seeds.
         """
         self.set_attr(claim, "record", {"folder": str(folder), "before": before})
 
     def set_attr(self, claim: Lease, key: str, value: Any) -> None:
-        """Keep something of a trial in the database."""
+        """Store an attribute of a trial in the database."""
         self._ask(self.storage.set_trial_user_attr, claim.trial, key, value)
 
     def report(self, claim: Lease, step: int, value: float) -> bool:
-        """Tell a point's value after a round. Return whether it is so far behind others that it should stop."""
+        """Store a point's value after `step` rounds. Return whether the pruner would stop it."""
         self._ask(self.storage.set_trial_intermediate_value, claim.trial, step, value)
         trial = self._ask(self.storage.get_trial, claim.trial)
         return self._ask(pruner(self.plan.tune).prune, self._study(self._name(claim.job)), trial)
 
     def note(self, claim: Lease, **attrs: Any) -> None:
-        """Keep what the next heartbeat tells of a trial: training does not wait for the database."""
+        """Keep attributes of a trial for the next heartbeat to store. Training does not wait for the database."""
         self._notes[claim.trial] = attrs
 
     def beat(self, claim: Lease) -> None:
-        """Renew the lease of a trial. Raises where the database is away: the next heartbeat may reach it."""
+        """Renew the lease of a trial. Raises where the database is unavailable; the next heartbeat may reach it."""
         trial_id, now = claim.trial, time.monotonic()
         try:
             self.storage.record_heartbeat(trial_id)
@@ -295,7 +315,8 @@ class Queue:
         except optuna.exceptions.UpdateFinishedTrialError:
             state = TrialState.FAIL
         except Exception as error:
-            self._ask.noticed(error)  # nobody else could beat either: see _could_be_heard
+            # Other workers could not send heartbeats either, see `_could_be_heard`
+            self._ask.noticed(error)
             raise
         if state == TrialState.RUNNING:
             self._renewed[trial_id] = now
@@ -303,19 +324,23 @@ class Queue:
             self._taken.add(trial_id)
 
     def holds(self, claim: Lease) -> bool:
-        """Return whether this worker still has the lease of a trial. The database is asked only where the last renewal
-        is so old that another worker may have taken the trial over: after the process was suspended, say.
+        """Return whether this worker still has the lease of a trial.
+
+        The database is asked only where the last renewal is so old that another worker may have taken the trial over,
+        for example after the process was suspended.
         """
         trial_id = claim.trial
         expired = time.monotonic() - self._renewed[trial_id] > SILENCE * self.plan.workers.heartbeat
         if expired and trial_id not in self._taken:
-            with suppress(Exception):  # while the database is away nobody else can claim the trial
+            # While the database is unavailable nobody else can claim the trial
+            with suppress(Exception):
                 self.beat(claim)
         return trial_id not in self._taken
 
     def record_death(self, worker: str, status: str) -> int:
-        """Take over the trials that a worker had when it died, and count the death against each. status: what the
-        operating system said of its end. Returns how many trials it had.
+        """Enqueue again the slots that a worker held when it died, and count the death against each.
+
+        status: the end of its process as the operating system reports it. Returns the number of slots.
         """
         found = 0
         for name in self._by_study():
@@ -330,41 +355,46 @@ class Queue:
         return found
 
     def tell(self, claim: Lease, value: float, result: dict[str, Any]) -> None:
-        """A slot is done."""
+        """Settle a slot as done. value: the accuracy that slots are compared by."""
         self.set_attr(claim, "result", result)
         self._end(claim, TrialState.COMPLETE, value)
 
     def fail(self, claim: Lease, error: str, **more: Any) -> None:
-        """A slot has failed. more: `diverged`, which is a result; `input`, whether it was the input's fault; `trace` of
-        a bug.
+        """Settle a slot as failed. more: `diverged=True`, which counts as a result; `input=True` for an error in the
+        input; `trace`, the traceback of a bug.
         """
         for key, value in (*more.items(), ("error", error)):
             self.set_attr(claim, key, value)
         self._end(claim, TrialState.FAIL)
 
     def prune(self, claim: Lease, result: dict[str, Any]) -> None:
-        """A point was stopped. Its value is the last that was reported."""
+        """Settle a slot as pruned. Its value is the one of the last report."""
         self.set_attr(claim, "result", result)
         steps = self._ask(self.storage.get_trial, claim.trial).intermediate_values
         self._end(claim, TrialState.PRUNED, steps[max(steps)] if steps else None)
 
     def release(self, claim: Lease) -> None:
-        """Put a slot back, for another worker or another day. Raises where the database is away, in which case the slot
-        is taken over when it was silent for long: who releases is about to end, and does not wait.
+        """Give a slot back, for another worker or a later command.
+
+        Raises at once where the database is unavailable, since the caller is about to end. The slot's lease then
+        expires, and another worker takes it over.
         """
         self.storage.set_trial_state_values(claim.trial, state=TrialState.WAITING)
 
     def _end(self, claim: Lease, state: TrialState, value: float | None = None) -> None:
+        """Set the final state of a claimed slot's trial."""
         values = None if value is None else [value]
         self._ask(self.storage.set_trial_state_values, claim.trial, state=state, values=values)
         self.slots[claim.job] = _standing([self._ask(self.storage.get_trial, claim.trial)])
 
     def _claimed(self, job: Job, trial_id: int) -> Lease:
+        """Store this worker and the point to train with a slot that it was granted, and return the lease."""
         group = self.plan.groups[job.group]
         self._ask(self.storage.set_trial_user_attr, trial_id, "worker", self.worker)
         if job.final:
             point = self.winner(job.group) or {}
-            for key, value in {POINT: _as_kept(point), **point}.items():  # each key, to be seen in optuna-dashboard
+            # Each key by itself too, for optuna-dashboard
+            for key, value in {POINT: _as_kept(point), **point}.items():
                 self._ask(self.storage.set_trial_user_attr, trial_id, key, value)
             return Lease(job, trial_id, point)
         trial = self._ask(self.storage.get_trial, trial_id)
@@ -375,7 +405,7 @@ class Queue:
         return Lease(job, trial_id, group.point_of(params))
 
     def _params(self, job: Job, trial: FrozenTrial) -> dict[str, Any]:
-        """Return the point of a search's slot as Optuna keeps it: the one that its trial has, else a new proposal."""
+        """Return the point of a search's slot as Optuna's params: those of its trial, else a new proposal."""
         group = self.plan.groups[job.group]
         if trial.params.keys() == group.space.keys():
             return trial.params
@@ -386,19 +416,21 @@ class Queue:
         return propose(self.plan.tune, group.space, group.name, before, job.number)
 
     def _name(self, job: Job) -> str:
-        """Return the name of the study that a slot is in: all final trials of a sweep are in one."""
+        """Return the name of a slot's study. All final trials of a sweep share one."""
         if job.final:
             return f"final trials {self.plan.id}"
         what = self.plan.groups[job.group].name
         return f"{what if len(what) <= LONGEST else f'group {job.group}'} search {self.plan.id}"
 
     def _by_study(self) -> dict[str, list[Job]]:
+        """Return the slots by the name of their study."""
         found: dict[str, list[Job]] = {}
         for job in self.plan.jobs:
             found.setdefault(self._name(job), []).append(job)
         return found
 
     def _study(self, name: str) -> optuna.Study:
+        """Return a study, which is created where there is none of that name."""
         if name not in self._studies:
             self._studies[name] = self._ask(
                 optuna.create_study,
@@ -414,10 +446,11 @@ class Queue:
         return self._ask(self._study(name).get_trials, deepcopy=False)
 
     def study_of(self, group: int) -> optuna.Study:
-        """A group's search, for pictures."""
+        """Return the study of a group's search, for plots."""
         return self._study(self._name(Job(group, False, 0)))
 
     def _read(self, name: str, jobs: list[Job]) -> None:
+        """Read the state of a study's slots, and drop duplicate trials."""
         by_slot: dict[str, list[FrozenTrial]] = {}
         for trial in self._trials(name):
             by_slot.setdefault(trial.user_attrs.get("slot", ""), []).append(trial)
@@ -429,7 +462,7 @@ class Queue:
         (self._settled.add if settled else self._settled.discard)(name)
 
     def _drop(self, trial_id: int) -> None:
-        """A trial of a slot that has one already, from two commands that planned at the same moment."""
+        """Fail a duplicate trial, which arises where two commands enqueue a slot at the same moment."""
         try:
             self._ask(self.storage.set_trial_user_attr, trial_id, "duplicate", True)
             self._ask(self.storage.set_trial_state_values, trial_id, state=TrialState.FAIL)
@@ -437,6 +470,7 @@ class Queue:
             pass
 
     def _enqueue(self, jobs: Iterable[Job]) -> None:
+        """Add a WAITING trial for each slot, with what is known of the slot's former trial."""
         for job in jobs:
             old = self.slots[job]
             attrs: dict[str, Any] = {"slot": _label(job)}
@@ -455,8 +489,10 @@ class Queue:
             self._ask(self._study(name).add_trial, trial)
 
     def _known_params(self, job: Job, old: FrozenTrial | None) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
-        """Return what is known of a slot's trial before it begins, with the distributions: its point, or of a final
-        trial its method, setting and seed. old: its trial before, which has what a sampler had proposed.
+        """Return the params and distributions that a slot's new trial has from the beginning.
+
+        These are the point of a search's slot where it is known, and method, setting and seed of a final trial. old:
+        the slot's former trial, which may have a proposed point.
         """
         group = self.plan.groups[job.group]
         if not job.final:
@@ -489,7 +525,7 @@ class Queue:
 
 
 def point_of(group: Group, slot: SweepTask) -> Point:
-    """Return the point that was tried in a slot, of a final trial the winner's; {} where it is not known yet."""
+    """Return the point that a slot trains, which is the winner for a final trial; {} where it is not known yet."""
     if slot.trial is None:
         return {}
     if POINT in slot.trial.user_attrs:
@@ -499,19 +535,21 @@ def point_of(group: Group, slot: SweepTask) -> Point:
 
 
 def _as_kept(point: Point | None) -> str:
-    """As it comes out of the database again."""
+    """Return a point as the text that the database keeps, so that points can be compared with stored ones."""
     return json.dumps(point, sort_keys=True)
 
 
 def _label(job: Job) -> str:
+    """Return the text by which a trial names its slot."""
     return f"{job.group}/{job.number}"
 
 
 def _standing(trials: list[FrozenTrial]) -> SweepTask:
-    """Where a slot with these trials, in the order of their numbers, stands.
+    """Return the state of a slot from its trials in Optuna, in the order of their numbers.
 
-    What was enqueued anew counts from the first that takes the same one's place. One that is over settles it; else the
-    first open one counts, and those beside it are `extra`; else the last says whether it failed, or its lease was lost.
+    Where a done trial was replaced (`anew`), only the trials from its first replacement on count. Among those, a trial
+    that is over settles the slot. Else the first open trial counts, and other waiting ones are `extra`. Else the last
+    trial says whether the slot failed or its lease was lost.
     """
     trials = [trial for trial in trials if not trial.user_attrs.get("duplicate")]
     finished = {identity: None for trial in trials for identity in _identities(trial)}
@@ -538,7 +576,7 @@ def _standing(trials: list[FrozenTrial]) -> SweepTask:
 
 
 def _deaths(trials: Iterable[FrozenTrial]) -> int:
-    """Return how many workers died in a row over trials of a slot without a further round in the record."""
+    """Return how many workers died in a row over a slot's trials without a further round in the record."""
     count, furthest = 0, -1
     for trial in trials:
         if trial.user_attrs.get("retried"):
@@ -550,7 +588,7 @@ def _deaths(trials: Iterable[FrozenTrial]) -> int:
 
 
 def _rounds_in_record(trial: FrozenTrial) -> int:
-    """Return how many rounds of a slot lie on the disk, 0 where its record is not here or has not begun."""
+    """Return how many rounds of a slot are on the disk; without its record here, those of its earlier seeds alone."""
     record = trial.user_attrs.get("record")
     if record is None:
         return 0
@@ -560,6 +598,6 @@ def _rounds_in_record(trial: FrozenTrial) -> int:
 
 
 def _identities(trial: FrozenTrial | None) -> tuple[str, ...]:
-    """Return the identities of the finished trials that a slot's worker has told, () where it has told none."""
+    """Return the identities of the finished trials that a trial of Optuna stands for; () where none is finished."""
     told = [] if trial is None else trial.user_attrs.get("result", {}).get("trials", [])
     return tuple(one["identity"] for one in told)

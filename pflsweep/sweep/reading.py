@@ -1,4 +1,4 @@
-"""A paper's table as its authors' code ran it: the changes of a reading, laid over the sweep file."""
+"""Lay the changes of a reading over a sweep file, which gives a paper's table as the authors' code ran it."""
 
 import itertools
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from pflsweep.util.errors import UserError
 
 
 def read_table(name: str, scale: str, reading: str) -> Table:
-    """Return a table as a reading has it. Raises UserError on a reading that its paper does not have."""
+    """Read a sweep file with the changes of a reading. Raises UserError where its paper has no such reading."""
     table = spec.read_table(name, scale)
     if reading == PAPER:
         return table
@@ -20,10 +20,12 @@ def read_table(name: str, scale: str, reading: str) -> Table:
     known = {row: words for row, words in table.methods.items() if of.has_code(row)}
     if not known:
         raise UserError(f"reading={reading}: there is no public code of any row of {table.file}.")
-    return table._replace(methods=known, only={row: where for row, where in table.only.items() if row in known})
+    only = {row: where for row, where in table.only.items() if row in known}
+    return table._replace(methods=known, only=only, without_code=tuple(table.methods.keys() - known.keys()))
 
 
 def _changed(table: Table, change: Change) -> Table:
+    """Return a table with one change of a reading."""
     where = f"the reading's change '{change.name}'"
     every = spec.of_trial(change.set, f"{where}: set")
     settings = {

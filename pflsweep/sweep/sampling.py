@@ -1,12 +1,12 @@
-"""Which point a slot of a search tries: known from the plan, or proposed from the results of a fixed set of slots.
+"""Choose the point of each slot of a search: known beforehand, or proposed from the results of a fixed set of slots.
 
-`random`, and the first points of `tpe` and `hyperband`, are a scrambled Sobol sequence, which covers a space evenly
-from its first points on. A proposal for slot k is made of the results of slots 0 to k - AHEAD and of nothing else. So
-it is the same for any number of workers, whoever finishes first and whatever was killed, and AHEAD slots of a search
-train at once.
+The points of `random`, and the first ones of `tpe` and `hyperband`, are a scrambled Sobol sequence, which covers a
+space evenly from its first points on. A proposal for slot k depends on the results of slots 0 to k - AHEAD and on
+nothing else. So it is the same for any number of workers, in whatever order trials finish or are killed, and AHEAD
+slots of a search can train at once.
 
-Optuna's own QMCSampler does not serve: it draws its first point and all categories at random, and counts its points in
-the database.
+Optuna's QMCSampler is not used: it draws its first point and all categories at random, and counts its points in the
+database.
 """
 
 import hashlib
@@ -22,14 +22,14 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from pflsweep.config.options import Tune
 from pflsweep.sweep.search_space import Axis, Point, Space, distributions
 
-FIRST = 8  # Sobol points of tpe; a power of two, as these balance the sequence
+FIRST = 8  # Sobol points before TPE proposes; a power of two, since a Sobol sequence is balanced at those
 AHEAD = 4  # slots of a search that are proposed from the same results, and can train at once
 
 
 def first_points(tune: Tune, space: Space, count: int, name: str) -> list[Point]:
     """Return the points of a search that are known before it begins; none for cmaes, which starts at the centre.
 
-    count: how many points the search tries. name: of its method and setting, so that these get other points.
+    count: number of points of the search. name: method and setting, so that each group gets other points.
     """
     if tune.sampler == "cmaes":
         return []
@@ -37,7 +37,7 @@ def first_points(tune: Tune, space: Space, count: int, name: str) -> list[Point]
 
 
 def sobol(space: Space, count: int, seed: int) -> list[Point]:
-    """Return a scrambled Sobol sequence in a space. More points continue fewer."""
+    """Return the first `count` points of a scrambled Sobol sequence in a space."""
     import numpy as np
     from scipy.stats import qmc
 
@@ -47,7 +47,7 @@ def sobol(space: Space, count: int, seed: int) -> list[Point]:
 
 
 def _at(axis: Axis, u: float) -> Any:
-    """Return an axis' value at a share of its range, each value of a grid and each whole number having the same."""
+    """Map u in [0, 1) to a value of an axis. Each value of a grid and each whole number gets an equal share."""
     kind = axis.distribution
     if isinstance(kind, CategoricalDistribution):
         return axis.grid[min(int(u * len(axis.grid)), len(axis.grid) - 1)]
@@ -55,18 +55,19 @@ def _at(axis: Axis, u: float) -> Any:
     low, high = (kind.low - 0.5, kind.high + 0.5) if whole else (kind.low, kind.high)  # type: ignore[attr-defined]
     value = low * (high / low) ** u if axis.log else low + u * (high - low)
     value = round(value) if whole else axis.value(value)
-    return min(max(value, kind.low), kind.high)  # type: ignore[attr-defined]  # rounding may have left the range
+    # Rounding may have left the range
+    return min(max(value, kind.low), kind.high)  # type: ignore[attr-defined]
 
 
 def results_needed(number: int) -> range:
-    """Return the slots whose results a proposal for a slot is made of."""
+    """Return the slots on whose results the proposal for a slot depends."""
     return range(number - AHEAD + 1)
 
 
 def propose(tune: Tune, space: Space, name: str, trials: Sequence[FrozenTrial], number: int) -> dict[str, Any]:
-    """Return the point of a search's slot, as Optuna keeps it.
+    """Propose the point of a search's slot, as Optuna's params.
 
-    trials: those of the slots before it. The needed ones are settled; the others count as running, whatever they are.
+    trials: of the earlier slots. Those in `results_needed` are settled; the others count as running in any state.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # constant_liar is experimental in Optuna 4
@@ -77,7 +78,7 @@ def propose(tune: Tune, space: Space, name: str, trials: Sequence[FrozenTrial], 
         )
         study = optuna.create_study(direction="maximize", sampler=sampler)
         for k, trial in enumerate(trials[:number]):
-            # a slot that nobody has claimed yet has no point: what it will be is known all the same
+            # A slot that nobody has claimed yet has no params, but its proposal can be computed
             params = trial.params if trial.params.keys() == space.keys() else propose(tune, space, name, trials, k)
             state, value = _outcome(trial) if k in results_needed(number) else (TrialState.RUNNING, None)
             steps = trial.intermediate_values if state == TrialState.PRUNED else {}
@@ -94,7 +95,7 @@ def propose(tune: Tune, space: Space, name: str, trials: Sequence[FrozenTrial], 
 
 
 def _outcome(trial: FrozenTrial) -> tuple[TrialState, float | None]:
-    """Return the state and value that samplers learn from. A point that diverged was as bad as one can be."""
+    """Return the state and value that samplers learn from. A point that diverged counts as accuracy 0."""
     if trial.user_attrs.get("diverged"):
         return TrialState.COMPLETE, 0.0
     return trial.state, trial.value if trial.state == TrialState.COMPLETE else None
@@ -103,10 +104,10 @@ def _outcome(trial: FrozenTrial) -> tuple[TrialState, float | None]:
 def _replayed(
     sampler: optuna.samplers.BaseSampler, space: Space, trials: Sequence[FrozenTrial], number: int
 ) -> dict[str, Any]:
-    """Return the proposal of a sampler that has a state of its own, by asking it for all slots from the first on.
+    """Return the proposal of a sampler with a state of its own, by asking it for all slots from the first on.
 
-    A point that was tried again after others had been proposed may have changed what follows: where a trial has another
-    point than the sampler proposes now, its result is left out.
+    Where a trial has another point than the sampler proposes now, its result is left out. That happens after a point
+    was tried again with another result, when later points had been proposed already.
     """
     study = optuna.create_study(direction="maximize", sampler=sampler)
     asked: list[optuna.Trial] = []
@@ -118,6 +119,7 @@ def _replayed(
 
 
 def _tell(study: optuna.Study, asked: optuna.Trial, trial: FrozenTrial) -> None:
+    """Tell a study the outcome of a trial, or a failure where the trial's point is not the one asked for."""
     state, value = _outcome(trial)
     if asked.params != trial.params:
         state, value = TrialState.FAIL, None
@@ -127,12 +129,13 @@ def _tell(study: optuna.Study, asked: optuna.Trial, trial: FrozenTrial) -> None:
 
 
 def _seed(tune: Tune, *parts: Any) -> int:
-    """Return 32 bits of the sweep's tune.seed and of what else tells draws apart."""
+    """Return a seed of 32 bits, a hash of tune.seed and of `parts`, which tell draws apart."""
     text = "\n".join(map(str, (tune.seed, *parts)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big")
 
 
 def pruner(tune: Tune) -> optuna.pruners.BasePruner:
+    """Return the pruner that tune.prune names."""
     kinds: dict[str, type[optuna.pruners.BasePruner]] = {
         "median": optuna.pruners.MedianPruner,
         "halving": optuna.pruners.SuccessiveHalvingPruner,

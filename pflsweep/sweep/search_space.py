@@ -1,4 +1,4 @@
-"""A search space: the axes along which a method's hyperparameters are tried."""
+"""Search spaces: the axes along which a method's hyperparameters are tried."""
 
 import itertools
 import math
@@ -12,16 +12,16 @@ KEYS = ("grid", "range", "log", "source")
 
 
 class Axis(NamedTuple):
-    """One hyperparameter. A grid is tried value by value; other samplers draw from the range where there is one."""
+    """One hyperparameter. A grid search tries `grid`; other samplers draw from `range` where there is one."""
 
     grid: list[Any]
-    range: tuple[float, float] | None  # None: only the grid's values can be
+    range: tuple[float, float] | None  # None: only values of the grid are possible
     log: bool
     source: str  # the paper and place that state it, or `ours`
 
     @property
     def distribution(self) -> BaseDistribution:
-        """What samplers draw from; whole numbers stay whole."""
+        """Return the distribution that samplers draw from. Axes of whole numbers give whole numbers."""
         if self.range is None:
             return CategoricalDistribution([_label(value) for value in self.grid])
         if all(isinstance(value, int) for value in (*self.grid, *self.range)):
@@ -29,12 +29,13 @@ class Axis(NamedTuple):
         return FloatDistribution(float(self.range[0]), float(self.range[1]), log=self.log)
 
     def value(self, drawn: Any) -> Any:
-        """What a draw stands for in the config."""
+        """Convert a draw to a value of the config."""
         if self.range is None:
             return next(value for value in self.grid if _label(value) == drawn)
         if drawn in self.grid or not isinstance(drawn, float):
             return drawn
-        return float(f"{drawn:.4g}")  # no result depends on a fifth digit
+        # Four digits keep names short, and no result depends on a fifth
+        return float(f"{drawn:.4g}")
 
 
 Space = dict[str, Axis]  # by full config key
@@ -42,7 +43,7 @@ Point = dict[str, Any]  # by full config key, the values of a config
 
 
 def axis(key: Any, content: Any, file: str) -> Axis:
-    """An axis as a sweep file writes it. Raises UserError."""
+    """Parse an axis of a sweep file. Raises UserError where it is not valid."""
     where = f"{file}: {key}"
     if not isinstance(key, str):
         raise UserError(
@@ -74,6 +75,7 @@ def axis(key: Any, content: Any, file: str) -> Axis:
 
 
 def _check_span(span: Any, log: bool, where: str, numeric: bool) -> None:
+    """Raise UserError where a range is not valid. numeric: whether all values of the grid are numbers."""
     pair = isinstance(span, list) and len(span) == 2 and all(type(v) in (int, float) for v in span)
     if not pair or not span[0] < span[1] or not all(map(math.isfinite, span)):
         raise UserError(f"{where}.range is {span!r}: it has to be two numbers [lowest, highest].")
@@ -84,7 +86,7 @@ def _check_span(span: Any, log: bool, where: str, numeric: bool) -> None:
 
 
 def points(space: Space, limit: int | None = None) -> list[Point]:
-    """Every combination of the axes' grids, the last axis fastest; `limit`: as many, spread over all of them."""
+    """Return all combinations of the axes' grids, the last axis fastest; with `limit`, that many, evenly spread."""
     found = [dict(zip(space, values, strict=True)) for values in itertools.product(*(a.grid for a in space.values()))]
     if limit is None or limit >= len(found):
         return found
@@ -92,15 +94,15 @@ def points(space: Space, limit: int | None = None) -> list[Point]:
 
 
 def drawn_as(space: Space, point: Point) -> dict[str, Any]:
-    """A point as Optuna keeps it."""
+    """Convert a point to Optuna's params."""
     return {key: _label(point[key]) if axis.range is None else point[key] for key, axis in space.items()}
 
 
 def _label(value: Any) -> Any:
-    """A value as Optuna can keep it in a category."""
+    """Return a value in a form that Optuna accepts as a category: lists become text."""
     return str(value) if isinstance(value, list) else value
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
-    """Return what Optuna's samplers draw from, by key."""
+    """Return by key the distribution that Optuna's samplers draw from."""
     return {key: axis.distribution for key, axis in space.items()}

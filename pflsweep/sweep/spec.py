@@ -1,4 +1,4 @@
-"""Sweep files: YAML below sweeps/, the package's own or the user's, with includes, checked before planning."""
+"""Read and check sweep files, scales and search spaces: YAML with includes below sweeps/, shipped or the user's."""
 
 import itertools
 import re
@@ -25,31 +25,41 @@ SCALE_KEYS = ("images", "points", "seeds", "set")
 
 
 class Table(NamedTuple):
-    """A sweep file: every method in every setting, or in those that its row is restricted to."""
+    """A sweep file: every method in every setting, or in those that its row is restricted to.
+
+    settings: overrides by column; methods: overrides by row.
+    search: overrides of the group `tune`.
+    space: changes of the methods' search spaces, by row or `all`.
+    file: its name for messages.
+    only: the columns of each row that is restricted to some.
+    own: by column and row, overrides of that cell alone, laid over its row's.
+    without_code: rows that a reading leaves out, since their code is not public.
+    """
 
     name: str
-    settings: dict[str, list[str]]  # column -> overrides
-    methods: dict[str, list[str]]  # row -> overrides
+    settings: dict[str, list[str]]
+    methods: dict[str, list[str]]
     seeds: list[int]
-    search: list[str]  # overrides of the group `tune`
-    space: dict[str, dict[str, Any] | None]  # what it changes in the methods' spaces, by row or `all`
-    file: str  # for messages
-    only: dict[str, list[str]]  # row -> its columns, where it is restricted to some
-    own: dict[tuple[str, str], list[str]]  # column and row -> overrides of that cell alone, over its row's
+    search: list[str]
+    space: dict[str, dict[str, Any] | None]
+    file: str
+    only: dict[str, list[str]]
+    own: dict[tuple[str, str], list[str]]
+    without_code: tuple[str, ...] = ()
 
     @property
     def cells(self) -> list[tuple[str, str]]:
-        """Column and row of what is run."""
+        """Return column and row of each cell that is run."""
         pairs = itertools.product(self.settings, self.methods)
         return [(column, row) for column, row in pairs if column in self.only.get(row, self.settings)]
 
     def words(self, column: str, row: str) -> list[str]:
-        """Return the overrides of a cell beside its column's: its row's, with its own laid over them."""
+        """Return the overrides of a cell without its column's: its row's, with the cell's own laid over them."""
         return laid_over(self.methods[row], self.own.get((column, row), []))
 
 
 def laid_over(words: list[str], more: Iterable[str]) -> list[str]:
-    """Return overrides, later ones in place of those of the same key; another algorithm replaces its options too."""
+    """Lay overrides over others of the same key. Another algorithm also replaces the options of the former one."""
     found = list(words)
     for word in more:
         key = key_of(word)
@@ -63,20 +73,20 @@ def _replaced(old: str, new: str) -> bool:
 
 
 class Scale(NamedTuple):
-    """How much of a paper's protocol is run."""
+    """How much of a paper's protocol is run. Each number is a maximum; None: no limit."""
 
     name: str
-    images: int | None  # at most so many training images a trial: rounds are cut
-    points: int | None  # at most so many points of a search
-    seeds: int | None  # at most so many seeds
-    set: dict[str, Any]  # key -> value, where a config has the key
-    rounds: int | None = None  # at most so many rounds
+    images: int | None  # training images of a trial, to which its rounds are cut
+    points: int | None  # points of a search
+    seeds: int | None
+    set: dict[str, Any]  # values by key, for configs that have the key
+    rounds: int | None = None
 
 
 def read_table(name: str, scale: str = "paper") -> Table:
-    """`pgfed/table1`, or a path to a YAML file, with what it changes at a scale laid over it.
+    """Read a sweep file with its changes at a scale. name: such as `pgfed/table1`, or a path to a YAML file.
 
-    Raises UserError, with file, key and the nearest valid name.
+    Raises UserError, which says file, key and the nearest valid name.
     """
     content, file = _read(table_file(name))
     require_known(content, KEYS, file)
@@ -102,8 +112,9 @@ def read_table(name: str, scale: str = "paper") -> Table:
 
 
 def _at_scale(scale: str, scales: Any, file: str) -> dict[str, Any]:
-    """Return what a table changes at a scale. What it lists for a scale of the user's own lies over what it lists for
-    `small`. Raises UserError on a wrong list, whichever scale it is for.
+    """Return the changes of a table at a scale. For a scale of the user's own they are laid over those for `small`.
+
+    Raises UserError where the changes for any scale are not valid.
     """
     if not isinstance(scales, dict):
         raise UserError(f"{file}: 'scales' has to name some, each with its own of {', '.join(AT_A_SCALE)}.")
@@ -117,7 +128,7 @@ def _at_scale(scale: str, scales: Any, file: str) -> dict[str, Any]:
 
 
 def _is_own(scale: str) -> bool:
-    """Return whether a scale is a file of the user's, under a name that no shipped scale has."""
+    """Return whether a scale is a file of the user's own, with a name that no shipped scale has."""
     return not _is_number(scale) and not (shipped("sweeps") / "scale" / f"{scale}.yaml").is_file()
 
 
@@ -126,6 +137,7 @@ def _is_number(scale: str) -> bool:
 
 
 def _check_names(part: Any, key: str, file: str) -> None:
+    """Raise UserError where the names of rows or columns are not valid."""
     if not isinstance(part, dict) or not part:
         raise UserError(f"{file}: '{key}' has to name at least one, each as `name: overrides`.")
     for name in part:
@@ -136,7 +148,7 @@ def _check_names(part: Any, key: str, file: str) -> None:
 
 
 def _row(content: Any, where: str) -> tuple[list[str], Any]:
-    """A method's overrides, and the patterns of its columns, None for all."""
+    """Return the overrides of a row, and the patterns of its columns; None for all columns."""
     if not isinstance(content, dict):
         return of_trial(content, where), None
     require_known(content, ROW_KEYS, where)
@@ -144,6 +156,7 @@ def _row(content: Any, where: str) -> tuple[list[str], Any]:
 
 
 def _columns(patterns: Any, settings: list[str], where: str) -> list[str]:
+    """Return the columns that a row is restricted to. Raises UserError where a pattern matches none."""
     if not isinstance(patterns, list) or not patterns or not all(isinstance(pattern, str) for pattern in patterns):
         raise UserError(f"{where} is {patterns!r}: it has to be a list of settings, as names or patterns.")
     for pattern in patterns:
@@ -156,6 +169,7 @@ def _columns(patterns: Any, settings: list[str], where: str) -> list[str]:
 
 
 def _seeds(seeds: Any, file: str) -> list[int]:
+    """Return a table's seeds. Raises UserError where they are not valid."""
     whole = isinstance(seeds, list) and all(type(seed) is int and 0 <= seed <= SEEDS for seed in seeds)
     if not whole or not seeds:
         raise UserError(
@@ -167,7 +181,7 @@ def _seeds(seeds: Any, file: str) -> list[int]:
 
 
 def _changes(space: Any, rows: list[str], file: str) -> dict[str, Any]:
-    """What a table changes in the spaces of its methods."""
+    """Return a table's changes of its methods' search spaces. Raises UserError where they are not valid."""
     if not isinstance(space, dict):
         raise UserError(f"{file}: 'space' has to be `method: axes`, or `all: axes`.")
     for row, axes in space.items():
@@ -182,9 +196,9 @@ def _changes(space: Any, rows: list[str], file: str) -> dict[str, Any]:
 
 
 def read_scale(name: str, key: str = "scale") -> Scale:
-    """Return the scale `smoke`, `small`, `paper`, one of the user's own, or a number of rounds, as `150`.
+    """Return a scale: `smoke`, `small`, `paper`, one of the user's own, or a number of rounds such as `150`.
 
-    key: in which it is asked for. Raises UserError.
+    key: where the scale was given, for messages. Raises UserError where there is none of that name.
     """
     if _is_number(name):
         if int(name) < 1:
@@ -206,10 +220,10 @@ def read_scale(name: str, key: str = "scale") -> Scale:
 
 
 def read_space(algorithm: str, changes: list[dict[str, Any] | None], where: str) -> Space:
-    """What is searched for a method: its file's axes with `changes` laid over, None for one that is not.
+    """Return a method's search space: the axes of its file, with `changes` laid over them.
 
-    A change of None takes away all axes. Raises UserError on an empty grid or file, on a key that no search can have,
-    and on a method that has no file.
+    A change of None takes away all axes; None for a key takes away that one. where: the file of the changes, for
+    messages. Raises UserError where an axis is not valid, a key cannot be searched, or the method has no file.
     """
     axes, file = _read(_space_file(algorithm))
     if not axes:
@@ -224,7 +238,7 @@ def read_space(algorithm: str, changes: list[dict[str, Any] | None], where: str)
 
 
 def _space_file(algorithm: str) -> Path:
-    """One's own method has none until one writes it: another's is no better guess."""
+    """Return the file of a method's search space. Raises UserError where there is none."""
     if (file := _named(algorithm, "space")) is not None:
         return file
     raise UserError(
@@ -234,7 +248,7 @@ def _space_file(algorithm: str) -> Path:
 
 
 def _check_searched(axes: dict[str, Any], file: str) -> None:
-    """Raises UserError where a key that is to be searched is no hyperparameter of a trial."""
+    """Raise UserError where a key that is to be searched is no hyperparameter of a trial."""
     for key, content in axes.items():
         if content is not None and (key in GROUPS or str(key).partition(".")[0] in UNSEARCHED):
             raise UserError(
@@ -244,11 +258,12 @@ def _check_searched(axes: dict[str, Any], file: str) -> None:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], str]:
-    """Return a file's content with what it includes, and its name for messages. Raises UserError."""
+    """Return a file's content with its includes, and its name for messages. Raises UserError."""
     return _included(path, []), _shown(path)
 
 
 def _included(path: Path, above: list[Path]) -> dict[str, Any]:
+    """Return a file's content, laid over its includes. above: the files that include it, to find circles."""
     if path in above:
         circle = " -> ".join(map(_shown, [*above, path]))
         raise UserError(f"{_shown(above[0])}: its includes run in a circle: {circle}.")
@@ -265,7 +280,10 @@ def _included(path: Path, above: list[Path]) -> dict[str, Any]:
 
 
 def _find(name: str, what: str, known: list[str], folder: str = "") -> Path:
-    """A file by its name in a folder of sweeps/, or one by its path."""
+    """Find a file by its name in a folder of sweeps/, or by its path. what: the message's beginning.
+
+    Raises UserError where there is none.
+    """
     if Path(name).suffix in (".yaml", ".yml"):
         if Path(name).is_file():
             return Path(name).absolute()
@@ -277,12 +295,13 @@ def _find(name: str, what: str, known: list[str], folder: str = "") -> Path:
 
 
 def _named(name: str, folder: str) -> Path | None:
-    """The first file of that name in a folder of sweeps/."""
+    """Return the first file of that name in a folder of sweeps/; a user's own comes before a shipped one."""
     files = (sweeps / folder / f"{name}.yaml" for sweeps in own_and_shipped("sweeps"))
     return next((file for file in files if file.is_file()), None)
 
 
 def _names(folder: str = "") -> list[str]:
+    """Return the names of all files in a folder of sweeps/, the user's own and shipped ones."""
     found = {
         file.relative_to(sweeps / folder).with_suffix("").as_posix(): None
         for sweeps in own_and_shipped("sweeps")
@@ -292,7 +311,7 @@ def _names(folder: str = "") -> list[str]:
 
 
 def table_names() -> list[str]:
-    """The sweeps that can be run by name."""
+    """Return the names of the sweeps that can be run."""
     return [
         name
         for name in _names()
@@ -306,12 +325,12 @@ def space_names() -> list[str]:
 
 
 def table_file(name: str) -> Path:
-    """Where a sweep is written. Raises UserError."""
+    """Return the file of a sweep. Raises UserError where there is none."""
     return _find(name, "sweep: No sweep", table_names())
 
 
 def _shown(path: Path) -> str:
-    """A path as a person would name it."""
+    """Return a path for messages: from sweeps/ on where it is in such a folder."""
     for folder in own_and_shipped("sweeps"):
         if path.is_relative_to(folder):
             return f"sweeps/{path.relative_to(folder).as_posix()}"
@@ -319,13 +338,13 @@ def _shown(path: Path) -> str:
 
 
 def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """`over` laid over `under`; nested mappings are merged, all else is replaced."""
+    """Lay `over` over `under`: nested mappings are merged, all else is replaced."""
     both = {k: _merged(v, over[k]) for k, v in under.items() if isinstance(v, dict) and isinstance(over.get(k), dict)}
     return {**under, **over, **both}
 
 
 def of_trial(text: Any, where: str) -> list[str]:
-    """Return the overrides of trials. Raises UserError on what is of a sweep."""
+    """Return a text's overrides, which have to be those of a trial. Raises UserError where one is of the sweep."""
     words = overrides(text, where)
     for word in words:
         if is_of_sweep(word):
@@ -338,7 +357,7 @@ def of_trial(text: Any, where: str) -> list[str]:
 
 
 def overrides(text: Any, where: str) -> list[str]:
-    """Return a text of Hydra overrides, divided as a shell would. Raises UserError."""
+    """Divide a text into Hydra overrides, as a shell would. Raises UserError where they are not valid."""
     if not isinstance(text, str):
         raise UserError(f"{where} is {text!r}: it has to be text of overrides, such as `algorithm=pgfed train.lr=0.1`.")
     try:

@@ -1,4 +1,4 @@
-"""Optuna's storage: opened by many at once, waited for while its database is away."""
+"""Open Optuna's storage, from many processes at once, and retry its calls while the database is unavailable."""
 
 import logging
 import sqlite3
@@ -16,35 +16,39 @@ from pflsweep.util import files, retry
 from pflsweep.util.errors import UserError, shortened, without_password
 from pflsweep.util.retry import StorageUnavailable, retry_until_available
 
-SILENCE = 5  # heartbeats that may be missed
+SILENCE = 5  # heartbeats that a worker may miss before its lease expires
 T = TypeVar("T")
 
 
 def storage_url(plan: Plan) -> str:
-    """Where the workers of a sweep meet. Raises UserError where that is MLflow's place."""
+    """Return the URL of the database that a sweep's workers share. Raises UserError where MLflow uses the same one."""
     storage = plan.workers.storage
     if storage is not None and storage == plan.groups[0].config.tracking.uri:
         raise UserError(
             f"workers.storage and tracking.uri are both '{without_password(storage)}', but Optuna and MLflow have "
             "tables of the same names. Give each a database of its own, such as .../optuna and .../mlflow."
         )
-    file = URL.create("sqlite", database=str(plan.folder / "optuna.db"))  # a folder's name may be `q?x`
+    # URL.create quotes a folder's name such as `q?x`
+    file = URL.create("sqlite", database=str(plan.folder / "optuna.db"))
     return storage or file.render_as_string()
 
 
 def opened(url: str, heartbeat: int) -> RDBStorage:
-    """Optuna's storage. Raises UserError where it cannot be used."""
+    """Open Optuna's storage. heartbeat: seconds between two heartbeats. Raises UserError where it cannot be used."""
     options: dict[str, Any] = {"pool_pre_ping": True}
     if url.startswith("postgresql"):
-        options["connect_args"] = {"connect_timeout": 10}  # seconds; by itself a machine that is off is waited for
+        # Without a limit (in seconds) a connection to a machine that is off would wait for very long
+        options["connect_args"] = {"connect_timeout": 10}
     if url.startswith("sqlite:///"):
         options = {"connect_args": {"timeout": 60}}
         _prepare_sqlite(Path(make_url(url).database or ""))
     try:
         with _quiet(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # heartbeats are experimental
+            # Optuna warns that heartbeats are experimental
+            warnings.simplefilter("ignore")
             storage = _first_of_many(url, options, heartbeat)
-    except Exception as error:  # SQLAlchemy, a driver, alembic: each has its own
+    except Exception as error:
+        # SQLAlchemy, the driver and alembic raise errors of their own
         if no_room := files.full(error, place_of(url)):
             raise no_room from error
         said = without_password(shortened(error))
@@ -60,7 +64,7 @@ def opened(url: str, heartbeat: int) -> RDBStorage:
 
 
 def _first_of_many(url: str, options: dict[str, Any], heartbeat: int) -> RDBStorage:
-    """Several commands may open a new database at once: the losers of that race try again."""
+    """Open the storage, up to five times: of several commands that create a new database at once, all but one fail."""
     for attempt in range(5):
         try:
             return RDBStorage(
@@ -74,14 +78,17 @@ def _first_of_many(url: str, options: dict[str, Any], heartbeat: int) -> RDBStor
 
 
 def place_of(url: str) -> Path | str:
-    """Return the folder of an SQLite storage, the address of a server without its password."""
+    """Return the folder of an SQLite file, or a server's URL without its password."""
     if url.startswith("sqlite:///"):
         return Path(make_url(url).database or "").absolute().parent
     return without_password(url)
 
 
 def _prepare_sqlite(file: Path) -> None:
-    """Readers and writers that do not block each other."""
+    """Create an SQLite file in WAL mode, in which readers and writers do not block each other.
+
+    Raises UserError where it cannot be used.
+    """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(file, timeout=60)
@@ -98,17 +105,17 @@ def _prepare_sqlite(file: Path) -> None:
 
 
 class Retrying:
-    """Make calls to Optuna, each of which waits while its database is away. They raise StorageUnavailable when that
-    takes too long.
+    """Make calls to Optuna, and retry each while the database is unavailable.
 
-    Each call bears being done twice: it reads, it sets something in one transaction, or it enqueues a trial, whose
-    double the queue drops. A claim that was granted without our hearing of it goes silent, and is taken over.
+    A call raises StorageUnavailable when that takes too long. Every call may safely be made twice: it reads, it sets
+    something in one transaction, or it enqueues a trial, whose duplicate the queue drops. Where a claim was granted and
+    the answer was lost, the lease expires.
     """
 
     def __init__(self, place: Path | str, patient: bool = True) -> None:
-        """place: of the database, for the error of a disk that is full. patient: calls wait at all."""
+        """place: of the database, for the error about a full disk. patient: False to make each call once."""
         self.place, self._patient = place, patient
-        self.missed = float("-inf")  # when the database was last found to be away
+        self.missed = float("-inf")  # monotonic seconds when the database was last found to be unavailable
 
     def __call__(self, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         if not self._patient:
@@ -130,7 +137,7 @@ class Retrying:
             ) from error
 
     def noticed(self, error: Exception) -> bool:
-        """Whether it says that the database is away; if so, when that was is kept."""
+        """Return whether an error means that the database is unavailable; if so, keep the time in `missed`."""
         away = _is_away(error)
         if away:
             self.missed = time.monotonic()
@@ -138,16 +145,17 @@ class Retrying:
 
 
 def _is_away(error: BaseException | None) -> bool:
-    """Whether a connection could not be had, or broke: what Optuna raises then has the reason behind it."""
+    """Return whether an error, or one of its causes, means that a connection failed or broke."""
     from sqlalchemy.exc import InterfaceError, OperationalError, PendingRollbackError
 
-    # the last: when a look at trials is cut, Optuna takes it for too long a query and looks again on what is left
+    # PendingRollbackError: when a connection breaks while trials are read, Optuna takes the query for too long and
+    # sends a shorter one on the broken connection
     reasons = (InterfaceError, OperationalError, PendingRollbackError)
     return error is not None and (isinstance(error, reasons) or _is_away(error.__cause__))
 
 
 class _quiet:  # noqa: N801 (used as a function)
-    """alembic tells about each step of making a database."""
+    """Context in which alembic and SQLAlchemy do not log, as alembic does for each step of creating a database."""
 
     def __enter__(self) -> None:
         self.levels = {name: logging.getLogger(name).level for name in ("alembic", "sqlalchemy")}

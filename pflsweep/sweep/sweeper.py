@@ -1,11 +1,14 @@
-"""Hydra's sweeper for `-m`: plans, lets workers train, and ends with one table."""
+"""Hydra's sweeper for `-m`: build the plan, let workers train it, and print one table at the end."""
 
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
 
 from pflsweep.config.compose import Config, command_of, config_of, hydra_errors, is_of_sweep
 from pflsweep.sweep.overrides import shown
@@ -19,21 +22,31 @@ if TYPE_CHECKING:  # Hydra imports this module for --help too
 
 
 def _finishing() -> None:
-    """Say what a signal meets when all trials are over: an exception would be lost in MLflow or a figure."""
+    """Print a message on a signal after all trials. An exception would be swallowed by MLflow or a figure."""
     print("All trials are over, and the tables are being written; Ctrl-C again stops at once.", file=sys.stderr)
 
 
-class TrialSweeper(BasicSweeper):
-    """All trials are checked before one is trained, and one that fails does not end the others."""
+class TrialSweeper(Sweeper):
+    """Sweeper that checks all trials before one is trained. A trial that fails does not stop the others."""
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Keep what Hydra hands over, and make the launcher that the config names."""
+        self.hydra_context, self.config = hydra_context, config
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
 
     def sweep(self, arguments: list[str]) -> None:
-        """Exits with 1 where a trial failed, with 2 where all failed of bad input. Raises as `train`."""
+        """Train a sweep as a command. Exit with 1 where a trial failed, with 2 where all that failed had bad input.
+
+        Raises as `train` does.
+        """
         _, code = self.train(arguments)
         if code:
             raise SystemExit(code)
 
     def train(self, arguments: list[str]) -> "tuple[Queue | None, int]":
-        """Train what is not trained yet. Return the queue, None where there was only a plan, and the exit code.
+        """Train what is not trained yet. Return the queue (None for plan=true) and the exit code.
 
         Raises UserError on bad input, KeyboardInterrupt on Ctrl-C.
         """
@@ -47,7 +60,7 @@ class TrialSweeper(BasicSweeper):
         parser = OverridesParser.create(self.hydra_context.config_loader)
         said = [word for word in arguments if not word.startswith(("plan=", "retry=", "workers."))]
         name = command.sweep or without_password(" ".join(said)) or "sweep"
-        self._said = [*self._own_options(), *said]  # what a ledger has
+        self._said = [*self._own_options(), *said]  # the command as the ledger states it
         plan = planner.build(command, arguments, self._compose, parser, name)
         launch.check(plan, self.launcher)
         if command.plan:
@@ -56,6 +69,7 @@ class TrialSweeper(BasicSweeper):
         return self._run(plan, command)
 
     def _run(self, plan: "Plan", command: "Command") -> "tuple[Queue, int]":
+        """Train a plan's trials, write its ledger, report to MLflow, and print tables. Return queue and exit code."""
         from pflsweep.sweep import launch, ledger
         from pflsweep.sweep.browse import sweep_of
         from pflsweep.sweep.queue import Queue
@@ -79,10 +93,8 @@ class TrialSweeper(BasicSweeper):
         queue = Queue(plan)
         queue.prepare(command.retry)
         unfinished, status = not queue.finished, sweep_status(options, plan.id)
-        track = unfinished or status not in (
-            "FINISHED",
-            "FAILED",
-        )  # the latter: another store, or it was not told the end
+        # A sweep that is over is tracked where its run is not: the store is another one, or missed the end
+        track = unfinished or status not in ("FINISHED", "FAILED")
         if track:
             open_sweep(options, plan.id, about)
         if unfinished:
@@ -92,12 +104,14 @@ class TrialSweeper(BasicSweeper):
                 with View(plan, lambda queue: ledger.write(queue, self._said)):
                     launch.run(queue, self.launcher)
                 queue.refresh()
-                if not queue.finished:  # workers were interrupted by themselves, or another command retries
+                # The workers alone were interrupted, or another command retries trials
+                if not queue.finished:
                     raise KeyboardInterrupt(
                         f"{queue.left} of {len(queue.slots)} trials are left, and no worker of this command trains "
                         "them now; the same command continues"
                     )
-            except BaseException:  # Ctrl-C; a cluster or a database that is not there
+            except BaseException:
+                # Also Ctrl-C, and a cluster or database that is unavailable
                 stop_sweep(options, plan.id)
                 raise
         else:
@@ -108,7 +122,7 @@ class TrialSweeper(BasicSweeper):
             ledger.write(queue, self._said)
             superseded = summary.mark_superseded(queue)
             lost = track and restore_sweep(options, plan.id, about)
-            # some trials were tracked in a store that is gone, in another one, or not at all
+            # Some trials were tracked in a store that is gone, in another one, or not at all: send them again
             if track and (status is None or not unfinished or lost):
                 with part_of(plan.id):
                     for record, labels in summary.trained(queue):
@@ -118,7 +132,7 @@ class TrialSweeper(BasicSweeper):
             return queue, summary.conclude(queue, track)
 
     def _own_options(self) -> list[str]:
-        """The flag of a folder with options of one's own."""
+        """Return the command's --config-dir flag, if it has one."""
         assert self.config is not None
         sources = self.config.hydra.runtime.config_sources
         folders = [Path(source.path) for source in sources if source.provider == "command-line"]
@@ -126,7 +140,7 @@ class TrialSweeper(BasicSweeper):
         return [f"--config-dir={f.relative_to(here) if f.is_relative_to(here) else f}" for f in folders]
 
     def _command(self, arguments: list[str]) -> "Command":
-        """The sweep's own keys; those of a sweep file's search stand under those of the command."""
+        """Return the sweep's keys. Those of the command override the `search` of its sweep file."""
         from pflsweep.sweep.command import checked
         from pflsweep.sweep.reading import read_table
 
@@ -150,7 +164,7 @@ class TrialSweeper(BasicSweeper):
         return self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
 
     def _compose(self, overrides: list[str]) -> Config:
-        """One trial's config. Raises UserError, which names it."""
+        """Compose the config of a trial. Raises UserError, which names the trial."""
         try:
             with hydra_errors([*overrides, *self._arguments]):
                 composed = self._composed(overrides)

@@ -1,4 +1,4 @@
-"""Find which trials of a plan are trained already, by the records and ledgers beside which they would be trained."""
+"""Find which trials of a plan are trained already, by the records and ledgers in the plan's folder of runs."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -16,11 +16,11 @@ from pflsweep.trial.metadata import digest_of, own_code
 from pflsweep.util import files
 from pflsweep.util.errors import UserError
 
-Known = dict[str, list[tuple[int, str]]]  # by config digest: rounds of a finished record, checksum of its data
+Known = dict[str, list[tuple[int, str]]]  # config digest -> rounds of each finished record, checksum of its data
 
 
 def known_trials(runs: Path) -> Known:
-    """Return what the finished records of a folder have trained. A damaged one counts as none: who trains says so."""
+    """Return what the finished records of a folder have trained. Damaged ones are left out; training reports them."""
     found: Known = {}
     for file in runs.glob("*/meta.json"):
         try:
@@ -33,20 +33,21 @@ def known_trials(runs: Path) -> Known:
 
 
 class Left(NamedTuple):
-    """The trials of a group that are not trained yet, as their configs."""
+    """The configs of a group's trials that are not trained yet: of its search and final ones."""
 
     points: list[Config]
     final: list[Config]
 
     @property
     def all(self) -> list[Config]:
+        """Return both together."""
         return [*self.points, *self.final]
 
 
 def left(plan: Plan, known: Known, told: Iterable[Ledger]) -> Iterator[Left]:
-    """Yield for each group of a plan what is not trained yet.
+    """Yield for each group of a plan the trials that are not trained yet.
 
-    A final trial of a search is known where a ledger names the winner of the same search.
+    A final trial can only be looked up where a ledger names the winner of the same search.
     """
     told = list(told)
     for g, group in enumerate(plan.groups):
@@ -57,7 +58,7 @@ def left(plan: Plan, known: Known, told: Iterable[Ledger]) -> Iterator[Left]:
             return [
                 config
                 for job, point in jobs
-                # of what a sampler will propose, and of a winner that is not known, the cost of the default values
+                # A point that is not known yet (proposed later, or the winner) costs as much as the default values
                 for config in (plan.configs(job, point) if point is not None else _unknown(plan, job))
                 if point is None or not _is_trained(config, code, known)
             ]
@@ -67,7 +68,9 @@ def left(plan: Plan, known: Known, told: Iterable[Ledger]) -> Iterator[Left]:
 
 
 def _unknown(plan: Plan, job: Job) -> list[Config]:
-    """Return trials of default values that cost what those of an unknown point will, which go on from a lower rung."""
+    """Return trials with default values that cost as much as those of an unknown point. In a higher rung of hyperband
+    they have the remaining rounds alone.
+    """
     rung = plan.rung(job)
     if rung is None:
         return plan.configs(job, {})
@@ -76,7 +79,7 @@ def _unknown(plan: Plan, job: Job) -> list[Config]:
 
 
 def ledgers_of(plan: Plan) -> list[Ledger]:
-    """Return the ledgers beside a plan's records, none where one is damaged: who writes there says so."""
+    """Return the ledgers beside a plan's records; none where one is damaged, which the sweep itself will report."""
     try:
         return ledgers(plan.runs)
     except UserError:
@@ -84,7 +87,7 @@ def ledgers_of(plan: Plan) -> list[Ledger]:
 
 
 def searched_otherwise(plan: Plan, group: Group, told: Iterable[Ledger]) -> bool:
-    """Return whether the last search for a group at the same scale, as ledgers tell, was in another setting."""
+    """Return whether the last search for a group at the same scale, by the ledgers, had another config."""
     scale = plan.tune.scale or plan.scale
     cell = (group.setting, group.method)
     done = [
@@ -97,7 +100,7 @@ def searched_otherwise(plan: Plan, group: Group, told: Iterable[Ledger]) -> bool
 
 
 def _winner(plan: Plan, group: Group, told: Iterable[Ledger]) -> Point | None:
-    """Return the point that a search of the same points of the same trials has chosen last, None where none has."""
+    """Return the winner of the last search with the same points and config; None where there was none."""
     space = {key: axis.grid for key, axis in group.space.items()}
     asked = {"space": space, "points": group.tries}
     found: Point | None = None
@@ -105,7 +108,7 @@ def _winner(plan: Plan, group: Group, told: Iterable[Ledger]) -> Point | None:
         of = ledger.groups.get((group.setting, group.method))
         if of is None or any(of[key] != value for key, value in asked.items()) or of["winner"] is None:
             continue
-        # of which scale it is, its config says; whether it was partial does not matter
+        # The scale shows in the config, and whether the search was partial does not matter
         same = {**ledger.tune, "partial": plan.tune.partial, "scale": plan.tune.scale} == asdict(plan.tune)
         if same and tried_config(of) == relevant(group.tried):
             found = of["winner"]
@@ -113,8 +116,10 @@ def _winner(plan: Plan, group: Group, told: Iterable[Ledger]) -> Point | None:
 
 
 def _is_trained(config: Config, code: list[str], known: Known) -> bool:
-    """Return whether a finished record has a trial's rounds. Where more rounds do not continue a method's trials, their
-    number is part of what is known, so that both digests can be asked for.
+    """Return whether a finished record has at least a trial's rounds.
+
+    Both digests are looked up, the one for trials that more rounds continue and the one for others. Only the latter
+    depends on the number of rounds, so neither is found by mistake.
     """
     if not known:
         return False

@@ -1,4 +1,4 @@
-"""A worker: it claims a slot of the plan, trains its trials, tells, and goes on until nothing is left."""
+"""The loop of a worker: claim a slot of the plan, train its trials, store the result, until nothing is left."""
 
 import logging
 import threading
@@ -27,11 +27,11 @@ from pflsweep.util.files import DiskFull, Locked
 from pflsweep.util.retry import StorageUnavailable
 
 log = logging.getLogger(__name__)
-PAUSE = 1.0  # seconds between two looks where nothing is free
+PAUSE = 1.0  # seconds until the queue is read again where no slot is free
 
 
 class NoWinner(Exception):  # noqa: N818 (no error of its own)
-    """Every point of a final trial's search has lost."""
+    """A final trial cannot be trained, since every point of its search has lost."""
 
 
 LOST = (
@@ -41,8 +41,9 @@ LOST = (
 
 
 class LeasedListener:
-    """Pass a trial's rounds on to tracking as long as this worker holds the trial's lease. After that another worker
-    may be sending the same rounds.
+    """Pass a trial's rounds on to tracking while this worker holds the trial's lease.
+
+    Later another worker may be sending the same rounds.
     """
 
     def __init__(self, listener: Listener, held: Callable[[], bool]) -> None:
@@ -68,9 +69,9 @@ class LeasedListener:
 def work(plan: Plan, index: int = 0, stop: Stop = lambda: False, name: str = "") -> None:
     """Train until every slot of the plan is settled, by this worker or another.
 
-    stop: whether who has started this worker is gone, or its time over. name: under which its command tells of its
-    death. Raises KeyboardInterrupt on `stop`, Ctrl-C and SIGTERM; StorageUnavailable where a database is away for long;
-    DiskFull.
+    index: number of this worker on its machine. stop: returns True when the command is gone or the worker's time is
+    over. name: by which the command reports this worker's death. Raises KeyboardInterrupt on `stop`, Ctrl-C and
+    SIGTERM; StorageUnavailable where a database is unavailable for long; DiskFull.
     """
     _share_machine(index, plan.workers.count)
     queue = Queue(plan, worker=name)
@@ -80,10 +81,10 @@ def work(plan: Plan, index: int = 0, stop: Stop = lambda: False, name: str = "")
             f"{without_password(storage_url(plan))} on {gethostname()} is not the database of the command. Machines "
             "meet in one that all of them reach: workers.storage=postgresql://user:password@host/name."
         )
-    # signals are heard between the steps of this loop and after rounds alone: an exception in the middle of a call to a
-    # database leaves transactions open, and libraries swallow it
+    # Signals take effect between the steps of this loop and after rounds alone: an exception in the middle of a call to
+    # a database would leave transactions open, or be swallowed by a library
     with interruptible(stop) as over, quietly(), part_of(plan.id), _beating(queue) as holding:
-        busy: set[Job] = set()  # slots whose trial another process trains
+        busy: set[Job] = set()  # slots with a trial that another process trains, perhaps for another sweep
         while not queue.finished:
             if over():
                 raise KeyboardInterrupt
@@ -99,16 +100,18 @@ def work(plan: Plan, index: int = 0, stop: Stop = lambda: False, name: str = "")
 
 
 def _claims(queue: Queue, busy: set[Job]) -> list[Lease]:
-    """What this worker trains next: a slot, or workers.stack of them whose trials can train as one cohort."""
+    """Claim what this worker trains next: a slot, or up to workers.stack slots whose trials can train as one cohort."""
     first, plan = queue.claim(busy), queue.plan
     if first is None:
         return []
     own, claims = plan.groups[first.job.group], [first]
-    if plan.workers.stack == 1 or own.config.chooses("privacy"):  # each would train in a thread of its own
+    # DP-SGD does not stack: each trial would train in a thread of its own
+    if plan.workers.stack == 1 or own.config.chooses("privacy"):
         return claims
     groups = {number for number, group in enumerate(plan.groups) if alike(own, group)}
     apart = {job for job in plan.jobs if job.group not in groups and not _of_one_point(job, first.job)}
-    if own.search is not None:  # points are tried under another config
+    # The search has another config than final trials
+    if own.search is not None:
         apart |= {job for job in plan.jobs if job.final != first.job.final}
     try:
         while len(claims) < plan.workers.stack and (more := queue.claim(busy | apart)) is not None:
@@ -120,21 +123,23 @@ def _claims(queue: Queue, busy: set[Job]) -> list[Lease]:
 
 
 def _of_one_point(job: Job, other: Job) -> bool:
-    """Whether their trials differ in seeds alone, whatever was searched."""
+    """Return whether two slots are final trials of one group, which differ in seeds alone."""
     return job.final and other.final and job.group == other.group
 
 
 def _release(queue: Queue, claims: list[Lease]) -> None:
+    """Give slots back to the queue. Leases of those for which that fails expire."""
     for claim in claims:
         with suppress(Exception):
             queue.release(claim)
 
 
 def _settle_all(queue: Queue, claims: list[Lease], stop: Stop) -> set[Job]:
-    """Train the trials of some slots, of several at once, and tell. The slots that are another process's in part.
+    """Train the trials of some slots, several as a stack, and store the results. Return the slots with a trial that
+    another process trains.
 
-    Raises KeyboardInterrupt, StorageUnavailable, DiskFull, and what the database raises, when it has been tried to tell
-    of all.
+    Raises KeyboardInterrupt, StorageUnavailable, DiskFull and errors of the database, but only after it has tried to
+    store all results.
     """
     if len(claims) == 1:
         return set() if _settle(queue, claims[0], partial(_trained, queue, claims[0], stop)) else {claims[0].job}
@@ -142,7 +147,8 @@ def _settle_all(queue: Queue, claims: list[Lease], stop: Stop) -> set[Job]:
     try:
         with process_wide(plan.groups[job.group].config):
             ended, stack = at_once([partial(_trained, queue, claim, stop) for claim in claims])
-    except BaseException:  # a second Ctrl-C
+    except BaseException:
+        # A second Ctrl-C
         _release(queue, claims)
         raise
     if stack.refused:
@@ -153,7 +159,8 @@ def _settle_all(queue: Queue, claims: list[Lease], stop: Stop) -> set[Job]:
         try:
             if not _settle(queue, claim, partial(_what_came, outcome)):
                 busy.add(claim.job)
-        except BaseException as end:  # what is neither told nor released is missed by its heartbeat, as a slot alone is
+        except BaseException as end:
+            # The lease of a slot that is neither stored nor released expires
             over = end
     if over is not None:
         raise over
@@ -161,13 +168,17 @@ def _settle_all(queue: Queue, claims: list[Lease], stop: Stop) -> set[Job]:
 
 
 def _what_came(outcome: Any) -> Any:
+    """Return the results of a stacked slot, or raise its exception."""
     if isinstance(outcome, BaseException):
         raise outcome
     return outcome
 
 
 def _settle(queue: Queue, claim: Lease, train: Callable[[], list[dict[str, Any]]]) -> bool:
-    """Tell what training a slot's trials has brought. Return False where another process has one of them in work."""
+    """Train a slot's trials by `train`, and store the result or the failure.
+
+    Return False where another process trains one of them. Raises KeyboardInterrupt, StorageUnavailable, DiskFull.
+    """
     try:
         results = train()
     except Locked:
@@ -176,7 +187,8 @@ def _settle(queue: Queue, claim: Lease, train: Callable[[], list[dict[str, Any]]
     except LeaseLost as lost:
         log.warning("%s: %s", queue.plan.title(claim.job, claim.point), lost)
         return False
-    except (KeyboardInterrupt, StorageUnavailable, DiskFull):  # no fault of the trial
+    except (KeyboardInterrupt, StorageUnavailable, DiskFull):
+        # These say nothing about the trial, so that its slot stays open
         _release(queue, [claim])
         raise
     except Pruned as loser:
@@ -184,7 +196,8 @@ def _settle(queue: Queue, claim: Lease, train: Callable[[], list[dict[str, Any]]
     except Exception as error:
         kinds = {"input": UserError, "diverged": Diverged, "no_winner": NoWinner}
         more: dict[str, Any] = {kind: True for kind, cls in kinds.items() if isinstance(error, cls)}
-        more = more or {"trace": traceback.format_exc()[-4000:]}  # a bug
+        # Any other error is a bug, whose traceback is kept
+        more = more or {"trace": traceback.format_exc()[-4000:]}
         _told(queue.fail, claim, _reason(error), **more)
         _let_go_of_memory()
     else:
@@ -194,7 +207,7 @@ def _settle(queue: Queue, claim: Lease, train: Callable[[], list[dict[str, Any]]
 
 
 def _trained(queue: Queue, claim: Lease, stop: Stop, seat: Seat | None = None) -> list[dict[str, Any]]:
-    """The slot's trials, one a seed."""
+    """Train a slot's trials, one a seed, and return their results. seat: in a stack. Raises NoWinner."""
     plan, job = queue.plan, claim.job
     if job.final and queue.winner(job.group) is None:
         lost = next((slot.reason for each in plan.searched(job.group) if (slot := queue.slots[each]).reason), "pruned")
@@ -210,18 +223,19 @@ def _trained(queue: Queue, claim: Lease, stop: Stop, seat: Seat | None = None) -
 
 
 def _listen(queue: Queue, claim: Lease, before: int, labels: Labels, options: Tracking, record: Record) -> Listener:
-    """Open a trial's run in tracking. before: rounds under earlier seeds."""
+    """Open a trial's run in MLflow. before: rounds of the slot's earlier seeds. Raises LeaseLost."""
     queue.begin(claim, record.folder, before)
-    # a machine that slept until here must not set a run to RUNNING that another worker has finished
+    # A machine that was suspended until here must not set a run to RUNNING that another worker has finished
     if not queue.holds(claim):
         raise LeaseLost(LOST)
     return LeasedListener(open_run(options, record, labels), partial(queue.holds, claim))
 
 
 def outcome(result: Result, plan: Plan, job: Job) -> dict[str, Any]:
-    """A finished trial in a few numbers. value: what slots are compared by. test: the accuracy of the same models on
-    test data, which chooses nothing unless tune.split says so, and lets a report tell what a search would have found
-    with fewer points.
+    """Return a finished trial's result as the queue stores it.
+
+    value: the accuracy that slots are compared by. test: the accuracy of the same models on test data. It chooses
+    nothing unless tune.split is test; reports use it to say what a search would have found with fewer points.
     """
     rounds, view = result.rounds, plan.tune.view
     column = selected_column(plan, job)
@@ -234,7 +248,7 @@ def outcome(result: Result, plan: Plan, job: Job) -> dict[str, Any]:
                 f"({plan.tune.validation}) round to none. Give clients more rows, or use a larger tune.validation."
             )
         raise UserError(f"tune.view is {view}, but {method} has no such model to be scored.")
-    # a final trial's is on test data, which may not choose the round
+    # A final trial's accuracy is on test data, which must not choose the round
     counted = scored.iloc[int(scored[column].argmax()) if plan.tune.round == "best" and not job.final else -1]
     return {
         "value": float(counted[column]),
@@ -247,14 +261,15 @@ def outcome(result: Result, plan: Plan, job: Job) -> dict[str, Any]:
 
 
 def selected_column(plan: Plan, job: Job) -> str:
-    """The column of rounds.parquet whose numbers are compared: a search's may be on validation data."""
+    """Return the column of rounds.parquet by which slots are compared: on validation data for most searches."""
     held = "validation_" if plan.tune.split == "validation" and not job.final else ""
     return f"{plan.tune.view}_{held}accuracy"
 
 
 class _Watch:
-    """Called after each round: checks the lease, tells the round, and stops a loser. before: rounds under earlier
-    seeds.
+    """Callback after each round: check the lease, note the progress, and stop a point that the pruner rejects.
+
+    before: rounds of the slot's earlier seeds. Raises LeaseLost, Pruned.
     """
 
     def __init__(self, queue: Queue, claim: Lease, before: int) -> None:
@@ -275,7 +290,7 @@ class _Watch:
 
 
 def _told(tell: Any, claim: Lease, *what: Any, **more: Any) -> None:
-    """Unless the slot was taken over meanwhile: what this worker has found is in the record."""
+    """Store a slot's outcome by `tell`. Where the slot was taken over meanwhile, only warn: the record has it too."""
     try:
         tell(claim, *what, **more)
     except Exception as error:
@@ -285,12 +300,13 @@ def _told(tell: Any, claim: Lease, *what: Any, **more: Any) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """An error in a line, for summary and storage."""
+    """Return an error as one line, for the summary and the database."""
     said = shortened(error, 500)
     return said if isinstance(error, UserError | NoWinner) else f"{type(error).__name__}: {said}"
 
 
 def _let_go_of_memory() -> None:
+    """Free the memory of a trial that failed, which may have been out of it."""
     import gc
 
     import torch
@@ -301,7 +317,7 @@ def _let_go_of_memory() -> None:
 
 
 def _share_machine(index: int, count: int) -> None:
-    """Threads are divided among the workers of a machine, GPUs assigned in turn."""
+    """Divide a machine's threads among its workers, and assign its GPUs in turn. index: of this worker, of `count`."""
     if count == 1:
         return
     import torch
@@ -313,14 +329,15 @@ def _share_machine(index: int, count: int) -> None:
 
 @contextmanager
 def _beating(queue: Queue) -> Iterator[Any]:
-    """Gives `holding(claims)`, a context in which a thread beats for them."""
+    """Yield `holding(claims)`, a context manager within which a thread sends heartbeats for these slots."""
     current: list[Lease] = []
     over = threading.Event()
 
     def beat() -> None:
         while not over.wait(queue.plan.workers.heartbeat):
             for claim in list(current):
-                with suppress(Exception):  # a database that is away for a moment
+                # The next heartbeat may reach a database that is unavailable for a moment
+                with suppress(Exception):
                     queue.beat(claim)
 
     @contextmanager
@@ -337,5 +354,5 @@ def _beating(queue: Queue) -> Iterator[Any]:
         yield holding
     finally:
         over.set()
-        # a heartbeat that hangs in the database must not keep a command that was interrupted from ending
+        # With a limit, since a heartbeat that hangs in the database must not keep an interrupted command from ending
         thread.join(queue.plan.workers.heartbeat)

@@ -1,4 +1,4 @@
-"""What runs in a worker's process. Imports nothing heavy before it watches whether its command is still there."""
+"""The main function of a worker's process. It watches its command before it imports anything that takes long."""
 
 import os
 import pickle
@@ -14,8 +14,8 @@ from pflsweep.util import signals
 def main(plan: str, number: int, name: str, error: str, command: int, heartbeat: int) -> int:
     """Train until the plan is settled, the command closes this process's standard input, or the command is gone.
 
-    plan: file of the plan. name: under which the command tells of this worker's death. error: file for the pickled
-    exception. command: pid. Returns the exit code: 1 if an exception was raised.
+    plan: file of the plan. name: by which the command reports this worker's death. error: file for the pickled
+    exception. command: process id of the command. heartbeat: seconds. Return the exit code, 1 after an exception.
     """
     over = threading.Event()
     threading.Thread(target=_follow, args=(over, command, heartbeat), daemon=True).start()
@@ -38,8 +38,8 @@ def main(plan: str, number: int, name: str, error: str, command: int, heartbeat:
 
 
 def _follow(over: threading.Event, command: int, heartbeat: int) -> None:
-    """Interrupt this process when its standard input ends. If the command is gone, end it within two heartbeats,
-    whatever it is doing.
+    """Interrupt this process when its standard input ends. If the command is gone, also end the process within two
+    heartbeats, whatever it is doing.
     """
     os.read(sys.stdin.fileno(), 1)
     over.set()

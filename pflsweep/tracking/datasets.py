@@ -1,4 +1,4 @@
-"""A trial's data as MLflow's dataset: which data by checksum, what a sample is like, how it was cut into clients."""
+"""Describe a trial's data as an MLflow dataset: checksum, shape of a sample, partition into clients."""
 
 import json
 from typing import TYPE_CHECKING
@@ -8,11 +8,11 @@ from pflsweep.records.record import Record
 if TYPE_CHECKING:
     from mlflow.entities import DatasetInput
 
-DIGEST = 36  # characters
+DIGEST = 36  # characters of a digest that MLflow keeps
 
 
 def dataset_input(record: Record) -> "DatasetInput":
-    """Return the input of a record's run. MLflow has a dataset once, whatever its partition: that is in the tags."""
+    """Return the dataset input of a record's run. MLflow keeps each dataset once, so the partition is in the tags."""
     import numpy as np
     from mlflow.data.code_dataset_source import CodeDatasetSource
     from mlflow.data.schema import TensorDatasetSchema

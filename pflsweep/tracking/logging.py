@@ -1,4 +1,4 @@
-"""What a run shows in MLflow, all read from the record: params and tags, metrics by round, tables and pictures."""
+"""Log a record to its MLflow run: params and tags, metrics by round, tables and pictures."""
 
 import json
 import math
@@ -15,28 +15,31 @@ from pflsweep.config.keys import PLUGS, flat
 from pflsweep.records.record import VIEWS, Record
 from pflsweep.tracking.datasets import dataset_input
 from pflsweep.tracking.store import NOTE, SOURCE, adopt, last_step, named, show_picture
+from pflsweep.util.timing import rate
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Run
 
-CHANGING = ("train.rounds",)  # a param can never be changed, so what an extension changes is a tag
+CHANGING = ("train.rounds",)  # logged as tags, since MLflow never changes a param and more rounds may follow
 LONGEST = 6000  # characters of a param or tag that MLflow keeps
-MARK = "train/seconds"  # a metric of every round: its last step says how far a run has come
+MARK = "train/seconds"  # a metric of every round, whose last step tells how far the run has been logged
 
 
 class Labels(NamedTuple):
-    """What a sweep calls one of its trials."""
+    """The name and tags that a sweep gives to one of its trials."""
 
     name: str
-    tags: dict[str, str]  # role: search or final; sweep: its name; setting; reading
+    tags: dict[str, str]  # role (search or final), sweep (its name), setting, reading
 
 
 def describe(
     client: "MlflowClient", experiment: str, record: Record, parent: str | None, labels: Labels | None = None
 ) -> str:
-    """Return the id of a record's run, found by its identity or created. It gets the params that are not there yet, the
-    tags as they are now, and the state RUNNING whatever it was. Without labels the run keeps those that it has.
+    """Find a record's run by its identity, or create it; log its params and tags, set it RUNNING, and return its id.
+
+    Params that the run has already stay. parent: id of the sweep's run. labels: without them the run keeps its name and
+    its sweep's tags.
     """
     from mlflow.entities import Param, RunTag
 
@@ -44,20 +47,22 @@ def describe(
     tags = own | given.tags | ({"mlflow.parentRunId": parent} if parent else {})
     run = adopt(client, experiment, "identity", record.meta["identity"])
     if run is None:
-        # with all its tags in one step: a process that is killed right after leaves a run that is found again
+        # Created with all its tags in one step, so that the run is found again if the process is killed right after
         run = client.create_run(experiment, milliseconds(record.meta["created"]), tags, named(given.name))
     elif labels is None:
         tags = {key: value for key, value in tags.items() if key not in given.tags or key not in run.data.tags}
     params: list[Param] = []
     for key, value in flat(record.config).items():
         text = shown(value)
-        changed = key in run.data.tags and key not in (own | given.tags)  # a tag since an earlier session
+        # An earlier session has found the key changed and made it a tag
+        changed = key in run.data.tags and key not in (own | given.tags)
         if key in CHANGING or changed or run.data.params.get(key, text) != text:
             tags[key] = text
         elif key not in run.data.params:
             params.append(Param(key, text))
     client.update_run(run.info.run_id, status="RUNNING", name=None if labels is None else named(labels.name))
-    for start in range(0, max(len(params), 1), 100):  # as many as one call takes
+    # One call takes 100 params
+    for start in range(0, max(len(params), 1), 100):
         some = [RunTag(key, value) for key, value in tags.items()] if start == 0 else []
         client.log_batch(run.info.run_id, params=params[start : start + 100], tags=some)
     client.log_inputs(run.info.run_id, [dataset_input(record)])
@@ -65,13 +70,13 @@ def describe(
 
 
 def _alone(record: Record) -> Labels:
-    """Return the labels of a trial that no sweep has trained. It is scored as a sweep's final trials are."""
+    """Return the labels of a trial that no sweep has trained. Like a sweep's final trials it is scored on test data."""
     meta = record.meta
     return Labels(meta["name"], {"role": "final", "setting": f"{meta['dataset']} {meta['partition']}"})
 
 
 def relabel(client: "MlflowClient", run: "Run", parent: str | None, labels: Labels) -> None:
-    """Give a run of an earlier sweep, or of none, to the sweep that has asked for its trial now."""
+    """Move a run of an earlier sweep, or of none, to the sweep that asks for its trial now."""
     from mlflow.entities import RunTag
 
     tags = labels.tags | ({"mlflow.parentRunId": parent} if parent else {})
@@ -85,13 +90,14 @@ _TAGS = ("method", "dataset", "partition", "model", *PLUGS, "seed", "identity")
 
 
 def _tags(record: Record) -> dict[str, str]:
+    """Return the tags of a record's run, apart from its labels. One is the description."""
     from pflsweep.report.markdown import code, inline
 
     meta = record.meta
     tags = {key: shown(meta.get(key)) for key in _TAGS}
     folder = record.folder.resolve()
     note = (
-        # no link: a browser opens no file from a page of a server
+        # The folder is no link, since browsers do not open files from a server's page
         f"**{inline(meta['name'])}**, record folder {code(folder)}\n\n"
         "`personal/`: each client's own model on its own test data, mean over clients. `global/`: the "
         "common model; `subset_` and `all_`: on the test data of some, and of all clients. `summary/accuracy` is of "
@@ -109,12 +115,15 @@ def _tags(record: Record) -> dict[str, str]:
 
 
 def metrics_of(row: dict[Any, Any], stamp: int) -> "list[Metric]":
-    """One round as metrics, grouped by what stands before the slash. MARK is always among them."""
+    """Return a round's metrics, which MLflow groups by the part before the slash. MARK is always among them.
+
+    row: of the record. stamp: milliseconds since 1970.
+    """
     from mlflow.entities import Metric
 
     values = {
         MARK: row["seconds"],
-        "train/images_per_second": row["images"] / max(row["seconds"], 1e-9),
+        "train/images_per_second": rate(row["images"], row["seconds"]),
         "train/lr": row["lr"],
         "wire/floats_down": row["floats_down"],
         "wire/floats_up": row["floats_up"],
@@ -129,8 +138,9 @@ def metrics_of(row: dict[Any, Any], stamp: int) -> "list[Metric]":
 
 
 def log_summary(client: "MlflowClient", run_id: str, record: Record) -> None:
-    """The run in a few numbers, of a trial that has finished; after an extension they get a second step. The same step
-    again has only what differs.
+    """Log the summary metrics of a finished trial at its last round.
+
+    After more rounds they get another step. Where that step is logged already, only values that differ are sent.
     """
     from mlflow.entities import Metric
 
@@ -161,7 +171,7 @@ def log_summary(client: "MlflowClient", run_id: str, record: Record) -> None:
 
 
 def log_amended(client: "MlflowClient", run_id: str, record: Record) -> None:
-    """The scores of the last round where the store has that round without: it was to go on, and is now the last."""
+    """Log the scores of the last round, where the round was logged without: the trial was to be longer at first."""
     row = record.last_row
     if record.done in record.evaluated and last_step(client, run_id, "personal/accuracy") < record.done:
         scores = tuple(view.replace("_", "/") for view in VIEWS)
@@ -170,7 +180,7 @@ def log_amended(client: "MlflowClient", run_id: str, record: Record) -> None:
 
 
 def _newcomers(record: Record) -> dict[str, float]:
-    """Mean accuracy of the clients that did not train, before and after their fine-tuning, which is at the end."""
+    """Return the mean accuracy of new clients before and after fine-tuning; {} without new clients."""
     from pflsweep.report.compare import newcomers_accuracy
 
     curve = newcomers_accuracy(record)
@@ -178,7 +188,7 @@ def _newcomers(record: Record) -> dict[str, float]:
 
 
 def log_artifacts(client: "MlflowClient", run_id: str, record: Record) -> None:
-    """Config, per-client table, pictures; each replaces the one from before."""
+    """Log config, per-client table and pictures. Each replaces the one of an earlier session."""
     from pflsweep.report import figures
     from pflsweep.report.compare import record_curves
 
@@ -194,13 +204,14 @@ def log_artifacts(client: "MlflowClient", run_id: str, record: Record) -> None:
 
 
 def _client_table(record: Record) -> pd.DataFrame:
-    """A line a client: what it holds and what its models reach in the last evaluated round."""
+    """Return one row a client: its data, and its models' scores in the last evaluated round."""
     from pflsweep.report.clients import holdings
     from pflsweep.report.compare import spoken
 
     held = holdings(record.partition)
     last = record.clients[record.clients["round"] == record.clients["round"].max()]
-    last = last.assign(target=last.get("target", "own"))  # older records have own rows alone
+    # Older records have no column `target`, since they were scored on own rows alone
+    last = last.assign(target=last.get("target", "own"))
     columns = []
     for (view, target), table in last.set_index("client").groupby(["view", "target"], sort=False):
         name = view if target == "own" else spoken(f"{view}_{target}")
@@ -210,8 +221,9 @@ def _client_table(record: Record) -> pd.DataFrame:
 
 
 def log_comparison(client: "MlflowClient", parent: str, records: Sequence[Record], failed: Sequence[str]) -> None:
-    """On a parent run: which trials failed, a table of the others, `pflsweep report runs` with its figures, of which
-    the description shows accuracy by round, of the first setting.
+    """Log a sweep's results to its run, `parent`: failed trials, a table of the others, and their report with figures.
+
+    The description shows the first setting's figure of accuracy by round. failed: a line for each failed trial.
     """
     import tempfile
 
@@ -233,7 +245,7 @@ def log_comparison(client: "MlflowClient", parent: str, records: Sequence[Record
 
 
 def log_table(client: "MlflowClient", run_id: str, table: pd.DataFrame, file: str) -> None:
-    """As MLflow's log_table, whose tables its pages show; but that appends to a table already there."""
+    """Log a table that MLflow's pages show. MLflow's own log_table would append to an earlier version."""
     client.log_text(run_id, table.to_json(orient="split", index=False), file)
     tables = json.loads(client.get_run(run_id).data.tags.get("mlflow.loggedArtifacts", "[]"))
     if (entry := {"path": file, "type": "table"}) not in tables:
@@ -241,13 +253,16 @@ def log_table(client: "MlflowClient", run_id: str, table: pd.DataFrame, file: st
 
 
 def _evaluated(record: Record) -> bool:
+    """Return whether any round of a record was evaluated."""
     table = record.rounds
     return "personal_accuracy" in table and bool(table["personal_accuracy"].notna().any())
 
 
 def stamps(record: Record) -> list[int]:
-    """Return when each round ended, in milliseconds, as the record alone says it: the session's begin and the seconds
-    since. So what is sent twice has the same key, and MLflow's store drops the second.
+    """Return when each round ended, in milliseconds since 1970.
+
+    The times are computed from the record alone: the beginning of the session plus the seconds of its rounds. So a
+    metric that is sent twice has the same key, and MLflow drops the second.
     """
     rounds = record.rounds
     if not len(rounds):
@@ -258,23 +273,24 @@ def stamps(record: Record) -> list[int]:
         (1, record.meta["created"]),
         *((each["from"], each["begun"]) for each in record.meta.get("sessions", [])),
     ]
-    for first, begun in sessions:  # one may begin before the last round of the one before: from its checkpoint
+    # A session may begin at a checkpoint before the last round of the one before, which it then overrides
+    for first, begun in sessions:
         own = (rounds["round"] >= first).to_numpy()
         ended[own] = milliseconds(begun) + took[own].cumsum() * 1000
     return [int(stamp) for stamp in ended]
 
 
 def milliseconds(moment: str) -> int:
-    """Return a moment of a record, written in ISO 8601, as MLflow counts."""
+    """Convert a time in ISO 8601 to milliseconds since 1970."""
     return round(datetime.fromisoformat(moment).timestamp() * 1000)
 
 
 def _finite(value: float) -> float:
-    """Infinity as NaN: MLflow stores it as 1.8e308, which ruins a chart's axis."""
+    """Return infinity as NaN: MLflow would store it as 1.8e308, which ruins a chart's axis."""
     return float(value) if math.isfinite(value) else math.nan
 
 
 def shown(value: Any) -> str:
-    """A config value as its YAML would show it."""
+    """Return a config value as text, cut to the length that MLflow keeps."""
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 30]}... (whole in config.yaml)"

@@ -1,7 +1,7 @@
-"""A trial's models in MLflow: a logged model of its run, called `model`, for `mlflow.pyfunc.load_model`.
+"""Log a trial's models to MLflow: as a logged model of its run, called `model`, for `mlflow.pyfunc.load_model`.
 
-One logged model has the global and all personal models, in the record's own file: of 100 clients it is one file, not
-hundreds, and no code is pickled. Where MLflow's files lie on this machine it is linked and takes no space of its own.
+One logged model has the global and all personal models in the record's file, so that 100 clients need no hundred files
+and no code is pickled. Where MLflow's files are on this machine, that file is a hard link and takes no more space.
 """
 
 import os
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 NAME = "model"
-LOADER = "pflsweep.trial.saved"  # by name, since what builds models stands above this package
-DATA = "data"  # folder of the files that it loads
+LOADER = "pflsweep.trial.saved"  # given by name, since that package may import this one and not the reverse
+DATA = "data"  # folder of the files that LOADER reads
 
 
 def log_models(client: "MlflowClient", run_id: str, record: Record) -> None:
-    """Log a record's models, once a round at which the trial has ended; those of an earlier end are deleted."""
+    """Log a record's models, unless those of this round are logged already. Models of earlier rounds are deleted."""
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 
     if not (record.folder / MODELS).exists() or record.models_round != record.done:
@@ -51,14 +51,14 @@ def log_models(client: "MlflowClient", run_id: str, record: Record) -> None:
 
 
 def _local(location: str) -> Path | None:
-    """Return the folder of a location on this machine; None for one of a server's."""
+    """Return the folder of an artifact location on this machine; None for one on a server."""
     from mlflow.utils.file_utils import local_file_uri_to_path
 
     return Path(local_file_uri_to_path(location)) if location.startswith("file:") else None
 
 
 def _write(folder: Path, record: Record, model_id: str, run_id: str) -> None:
-    """Write an MLflow model: MLmodel, which names the loader, and the data that it loads."""
+    """Write an MLflow model: the file MLmodel, which names LOADER, and the data that it reads."""
     from mlflow import pyfunc
     from mlflow.models import Model
     from mlflow.models.signature import ModelSignature
@@ -67,7 +67,7 @@ def _write(folder: Path, record: Record, model_id: str, run_id: str) -> None:
     (folder / DATA).mkdir(parents=True, exist_ok=True)
     _link(record.folder / MODELS, folder / DATA / MODELS)
     files.write_json(folder / DATA / "model.json", record.model_facts)
-    # without it MLflow drops the params of a prediction; -1 is the global model
+    # Without a signature MLflow drops the params of a prediction; -1 is the global model
     signature = ModelSignature(params=ParamSchema([ParamSpec("client", DataType.long, -1)]))
     model = Model(run_id=run_id, model_id=model_id, signature=signature, metadata={"round": record.done})
     pyfunc.add_to_model(model, LOADER, data=DATA, model_config={"config_dir": ""})
@@ -76,7 +76,7 @@ def _write(folder: Path, record: Record, model_id: str, run_id: str) -> None:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Link a file, or copy it where the file system cannot. A record replaces its files and never changes them."""
+    """Link a file, or copy it where the file system cannot. Linking is safe, since records replace files whole."""
     with suppress(OSError):
         os.link(source, target)
         return

@@ -1,4 +1,4 @@
-"""A sweep's own run: what MLflow's list and charts show of it before one looks into its trials."""
+"""Log a sweep's own run: params, tags, charts and a description, which MLflow shows before its trials."""
 
 import re
 import time
@@ -11,13 +11,13 @@ from pflsweep.tracking.store import NOTE
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-LONGEST = 7000  # characters of a description, of which MLflow keeps 8000; links to files follow
-KEY = 250  # characters of a metric's name
+LONGEST = 7000  # characters of a description without links; MLflow keeps 8000
+KEY = 250  # characters of a metric's name that MLflow allows
 SOME = 100  # params that one call takes
 
 
 class Sweep(NamedTuple):
-    """What a sweep's run says from its beginning: params that all its trials share, and tags."""
+    """Name, params and tags of a sweep's run. Its params are those that all trials share."""
 
     name: str
     params: Mapping[str, str]
@@ -25,19 +25,19 @@ class Sweep(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One method in one setting. Accuracies are in [0, 1]."""
+    """The results of one method in one setting. Accuracies are in [0, 1]."""
 
     method: str
     setting: str
-    chosen: str  # hyperparameters that a search has chosen: lr=0.1 share=0.8; "" where nothing was searched
-    search: Sequence[float]  # the best value of its search after each of its points
-    final: Sequence[float]  # of its final trials, one a seed
+    chosen: str  # hyperparameters that a search has chosen, such as `lr=0.1 share=0.8`; "" without a search
+    search: Sequence[float]  # best accuracy of the search after each of its points
+    final: Sequence[float]  # accuracy of each final trial, one a seed
     curve: Mapping[int, float]  # round -> accuracy, mean over seeds
-    rounds: int
+    rounds: int  # of the final trials
 
 
 def describe_sweep(client: "MlflowClient", run_id: str, sweep: Sweep) -> None:
-    """Log what is known before training. A param that is there already stays: none can be changed."""
+    """Log a sweep's params and tags, which are known before training. Existing params stay: MLflow changes none."""
     from mlflow.entities import Param, RunTag
 
     known = client.get_run(run_id).data
@@ -48,8 +48,9 @@ def describe_sweep(client: "MlflowClient", run_id: str, sweep: Sweep) -> None:
 
 
 def log_cells(client: "MlflowClient", run_id: str, cells: Sequence[Cell]) -> None:
-    """Log each method's accuracy by round, its search, and a table of both as the description. The links that the
-    description has already stay.
+    """Log each method's accuracy by round, its search, and a table of both as the description.
+
+    Links that the description has already stay.
     """
     if not cells:
         return
@@ -63,7 +64,8 @@ def log_cells(client: "MlflowClient", run_id: str, cells: Sequence[Cell]) -> Non
     now = round(time.time() * 1000)
     points: list[Metric] = []
     for key, found in series.items():
-        if known.metrics.get(key) != found[max(found)]:  # a sweep that is given again says nothing twice
+        # A command that is given again logs nothing twice
+        if known.metrics.get(key) != found[max(found)]:
             points += [Metric(key, value, now, step) for step, value in found.items()]
     for start in range(0, len(points), 1000):
         client.log_batch(run_id, metrics=points[start : start + 1000])
@@ -72,24 +74,25 @@ def log_cells(client: "MlflowClient", run_id: str, cells: Sequence[Cell]) -> Non
 
 
 def _series(cell: Cell, several: bool) -> dict[str, dict[int, float]]:
-    """Return a cell's metrics, each by step: `accuracy/fedala`, with the setting between where there are several."""
+    """Return a cell's metrics by step. A name is `accuracy/fedala`, with the setting between if there are several."""
     where = f"{cell.setting}/{cell.method}" if several else cell.method
     final = {**cell.curve, **({cell.rounds: _mean(cell.final)} if cell.final else {})}
     return {_key(f"accuracy/{where}"): final, _key(f"search/{where}"): dict(enumerate(cell.search, 1))}
 
 
 def _key(text: str) -> str:
-    """Return a metric's name as MLflow takes it."""
+    """Return a text as a metric's name that MLflow allows."""
     return re.sub(r"/{2,}", "/", re.sub(r"[^/\w.\- :]", "_", text))[:KEY].strip("/")
 
 
 def _description(name: str, cells: Sequence[Cell]) -> str:
-    """Return a table of the cells as markdown, the best of each setting first."""
+    """Return the description: a table of the cells in markdown, the best of each setting first."""
     settings = list(dict.fromkeys(cell.setting for cell in cells))
     order = sorted(cells, key=lambda cell: (settings.index(cell.setting), -_mean(cell.final)))
     searched = any(cell.search for cell in cells)
     heads = ["setting", "method", "accuracy %", *(["chosen hyperparameters", "in the search %"] if searched else [])]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]  # of one dash MLflow makes no table
+    # MLflow shows no table where the second line has one dash a column
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for cell in order:
         found = [inline(cell.chosen) or "-", f"{100 * cell.search[-1]:.1f}" if cell.search else "-"] if searched else []
         parts = [inline(cell.setting), inline(cell.method), _percent(cell.final), *found]
@@ -107,5 +110,5 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _percent(values: Sequence[float]) -> str:
-    """Return a mean, and over how many seeds it is."""
+    """Return the mean in percent and the number of seeds as text; "-" without any."""
     return f"{100 * _mean(values):.1f} ({len(values)} seed{'s' * (len(values) > 1)})" if values else "-"

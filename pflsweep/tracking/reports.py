@@ -1,4 +1,4 @@
-"""Reports in MLflow: pages link to the runs they are made of, and are kept with the sweep's run."""
+"""Connect reports with MLflow: find the runs that a page links to, and keep the page with the sweep's run."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class Shelf:
-    """The stores in which reports are kept, each opened once. One that cannot be used costs a warning, no report."""
+    """The MLflow stores of a report's runs, each opened once. A store that cannot be used costs only a warning."""
 
     def __init__(self) -> None:
         self._stores: dict[str, _Store | None] = {}
 
     def links(self, ledgers: list[Ledger], trials: list[Trial]) -> Links:
-        """Of the trials and the sweeps' runs, as far as they are tracked."""
+        """Return links to the runs of trials and of sweeps, as far as they are tracked."""
         found = Links({}, {})
         for ledger in ledgers:
             store = self._store(_options(ledger, trials))
@@ -33,7 +33,10 @@ class Shelf:
         return found
 
     def keep(self, name: str, files: list[Path], ledgers: list[Ledger]) -> bool:
-        """As artifacts reports/<name> of each sweep's run, which names the report in its description."""
+        """Log a report's files as artifacts reports/<name> of each sweep's run, and link to it in the description.
+
+        Return whether any store has taken them.
+        """
         kept = False
         for store in filter(None, self._stores.values()):
             for ledger in ledgers:
@@ -44,6 +47,7 @@ class Shelf:
         return kept
 
     def _store(self, options: Tracking) -> "_Store | None":
+        """Return the store of tracking's options, opened at the first call; None where it cannot be used."""
         key = f"{options.uri} {options.experiment}"
         if key not in self._stores:
             self._stores[key] = None
@@ -54,7 +58,7 @@ class Shelf:
 
 
 def _options(ledger: Ledger, trials: list[Trial]) -> Tracking:
-    """Return how a sweep was tracked. Older ledgers do not say it: then as the first of its trials."""
+    """Return how a sweep was tracked. For older ledgers, which do not say it, its first trial's options are used."""
     own = {identity for group in ledger.groups.values() for identity in group["trials"].values()}
     first = next((trial.config for trial in trials if trial.identity in own), {})
     prefix = "tracking."
@@ -63,7 +67,7 @@ def _options(ledger: Ledger, trials: list[Trial]) -> Tracking:
 
 
 def _is_there(options: Tracking) -> bool:
-    """Whether a store may be opened: to look for runs must not make one."""
+    """Return whether a store exists. Opening would create it, which a look for runs must not."""
     if options.backend == "none":
         return False
     file = sqlite_file(uri_of(options))
@@ -71,7 +75,7 @@ def _is_there(options: Tracking) -> bool:
 
 
 class _Store:
-    """One experiment of a store, its runs asked for once."""
+    """One experiment of a store. Its runs are read once."""
 
     def __init__(self, options: Tracking) -> None:
         self.uri = uri_of(options)
@@ -80,37 +84,40 @@ class _Store:
         self._parents: dict[str, str | None] = {}
 
     def parent(self, ledger: Ledger) -> str | None:
-        """The sweep's run."""
+        """Return the id of a sweep's run; None where it is not tracked."""
         if ledger.id not in self._parents:
             run = find(self.client, self.experiment, "pflsweep.sweep", ledger.id)
             self._parents[ledger.id] = None if run is None else run.info.run_id
         return self._parents[ledger.id]
 
     def address(self, run: str) -> str:
-        """In a browser: of the server that the runs are on, else of `pflsweep ui`."""
+        """Return a run's address in a browser: on its server, or for a file on that of `pflsweep ui`."""
         server = self.uri.rstrip("/") if self.uri.startswith("http") else f"http://{HOST}:{PORT}"
         return f"{server}/{route(self.experiment, run)}"
 
     def keep(self, run: str, name: str, files: list[Path]) -> None:
+        """Log a report's files to a run, and delete those that an earlier version had more."""
         folder = f"reports/{name}"
         kept = {f"{folder}/{file.name}" for file in files}
         for file in files:
             self.client.log_artifact(run, str(file), folder)
         stale = [each.path for each in self.client.list_artifacts(run, folder) if each.path not in kept]
         for path in stale:
-            with suppress(NotImplementedError):  # some places for files cannot delete
+            # Some artifact stores cannot delete
+            with suppress(NotImplementedError):
                 _artifacts(self.client, self.uri, run).delete_artifacts(path)
         point_to(self.client, self.experiment, run, f"{folder}/page.html", f"Report {name}")
 
 
 def _artifacts(client: "MlflowClient", uri: str, run: str) -> Any:
+    """Return MLflow's artifact repository of a run."""
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
     return get_artifact_repository(client.get_run(run).info.artifact_uri, tracking_uri=uri)
 
 
 def _by_identity(client: "MlflowClient", experiment: str) -> dict[str, str]:
-    """The first run of each trial."""
+    """Return the id of the first run of each trial, by the trial's identity."""
     found: dict[str, str] = {}
     token = None
     while True:

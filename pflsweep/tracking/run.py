@@ -1,8 +1,8 @@
-"""Runs in MLflow, for browsing: the only package that imports it.
+"""Track trials and sweeps as MLflow runs, for browsing. This package is the only one that imports MLflow.
 
-The record stays the truth; what MLflow holds is read from it and can be sent again. A trial is one MLflow
-run, found again by the tag `identity`. Rounds go out in synchronous batches; how far a run has come is asked
-of the store, so that no step is ever logged twice. A sweep is a parent run, found by `pflsweep.sweep`.
+All that MLflow holds is read from the record and can be sent again. A trial is one run, which is found by the tag
+`identity`. Rounds are sent in synchronous batches; the store is asked how far a run has been logged, so that no step is
+logged twice. A sweep is a parent run, which is found by the tag `pflsweep.sweep`.
 """
 
 import logging
@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric
 
 T = TypeVar("T")
-SWEEP = "PFLSWEEP_SWEEP"  # environment variable: the hash of the multirun that a trial belongs to
+SWEEP = "PFLSWEEP_SWEEP"  # environment variable: the plan's id of the sweep that trials belong to
 BATCH = 1000  # metrics that one log_batch takes
-QUIET = 30.0  # seconds without a batch after which another worker may have sent for this run
+QUIET = 30.0  # seconds without a batch after which the store is asked again: another worker may have sent rounds
 STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "pruned": "KILLED", "running": "RUNNING"}
 LATER = "The record has it all; the same command sends it."
 GOES_ON = "Training goes on without it (tracking.required=false); it is tried again at the end."
@@ -69,7 +69,7 @@ log = logging.getLogger(__name__)
 
 
 class Listener(Protocol):
-    """What a trial tells while it runs."""
+    """The tracking of a trial: a context manager that gets its record after each round (`rows`) and at its end."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None: ...
@@ -78,8 +78,9 @@ class Listener(Protocol):
 
 
 def open_run(options: Tracking, record: Record, labels: Labels | None = None) -> Listener:
-    """The listener of a trial, its run found or created. labels: what its sweep calls it. Raises UserError before
-    anything is trained.
+    """Find or create a trial's run, and return its listener. labels: the trial's name and tags in its sweep.
+
+    Raises UserError where the store cannot be used, before anything is trained.
     """
     if options.backend == "none":
         return Silent()
@@ -89,18 +90,21 @@ def open_run(options: Tracking, record: Record, labels: Labels | None = None) ->
 
 
 def _open_run(options: Tracking, record: Record, labels: Labels | None) -> Listener:
+    """Open a trial's run once. Raises UserError."""
     with explained(uri_of(options)):
         return MlflowRun(options, record, labels)
 
 
 def send(options: Tracking, record: Record, labels: Labels | None = None) -> None:
-    """A whole record at once, where the store does not have all of it. labels: what its sweep calls it. Raises
-    UserError as open_run does.
+    """Send a whole record, unless the store has all of it. labels: the trial's name and tags in its sweep.
+
+    Raises UserError as `open_run` does.
     """
     if options.backend == "none":
         return
     how = record.status["status"]
-    how = "interrupted" if how == "running" else how  # nothing runs now
+    # The trial does not run now: its process was killed
+    how = "interrupted" if how == "running" else how
     with _tolerated(options, LATER):
         if not _patiently(options, lambda: _is_sent(options, record, STATUS[how], labels)):
             with _patiently(options, lambda: _open_run(options, record, labels)) as listener:
@@ -108,41 +112,45 @@ def send(options: Tracking, record: Record, labels: Labels | None = None) -> Non
 
 
 def destination(options: Tracking) -> str:
-    """Return the line that says where runs go; "" where nothing is tracked."""
+    """Return a line that says where runs go; "" where nothing is tracked."""
     return "" if options.backend == "none" else store.destination(options)
 
 
 def _is_sent(options: Tracking, record: Record, status: str, labels: Labels | None) -> bool:
+    """Return whether the store has all rounds and the status of a record. If so, update labels and models."""
     with explained(uri_of(options)), opened(options) as (client, experiment):
         known = find(client, experiment, "identity", record.meta["identity"])
         if known is None or known.info.status != status or last_step(client, known.info.run_id, MARK) < record.done:
             return False
         if labels is not None:
             relabel(client, known, sweep_run(client, experiment, os.environ.get(SWEEP)), labels)
-        if status == "FINISHED" and _is_final(labels):  # they may have been made since, from the checkpoint
+        # Models may have been saved since, from the checkpoint
+        if status == "FINISHED" and _is_final(labels):
             log_models(client, known.info.run_id, record)
     return True
 
 
 def _is_final(labels: Labels | None) -> bool:
-    """Return whether a trial is none of a search's points, whose models nobody asks for."""
+    """Return whether a trial is not one of a search. The models of a search's trials are not logged."""
     return labels is None or labels.tags["role"] == "final"
 
 
 def _reach(options: Tracking) -> None:
+    """Raise UserError where a store cannot be used now."""
     with explained(uri_of(options)), opened(options):
         pass
 
 
 def _patiently(options: Tracking, call: Callable[[], T]) -> T:
-    """A sweep's trials wait for a store that is away: its start has shown that it can be used."""
+    """Make a call. Within a sweep retry it while the store is unavailable, since it worked at the sweep's start."""
     return retry_until_available(call) if os.environ.get(SWEEP) and options.required else call()
 
 
 @contextmanager
 def _tolerated(options: Tracking, then: str = "") -> Iterator[None]:
-    """Pass over a store that does not answer where tracking.required is false. then: what is said of it; nothing is
-    said inside of a sweep, which says it once, at its start.
+    """Ignore a store that does not answer, where tracking.required is false.
+
+    then: what the warning says will happen; "" for no warning. A sweep warns at its start alone.
     """
     try:
         yield
@@ -156,7 +164,7 @@ def _tolerated(options: Tracking, then: str = "") -> Iterator[None]:
 
 @contextmanager
 def part_of(sweep: str) -> Iterator[None]:
-    """Trials that are trained or sent meanwhile are tracked as this sweep's."""
+    """Context within which trials are tracked as this sweep's. sweep: the id of its plan."""
     before = os.environ.get(SWEEP)
     os.environ[SWEEP] = sweep
     try:
@@ -168,8 +176,9 @@ def part_of(sweep: str) -> Iterator[None]:
 
 
 def sweep_status(options: Tracking, sweep: str) -> str | None:
-    """MLflow's status of a multirun's run, None where the store has none; FINISHED where nothing is tracked. Raises
-    UserError as open_run does.
+    """Return MLflow's status of a sweep's run; None without such a run, "FINISHED" where nothing is tracked.
+
+    Raises UserError as `open_run` does.
     """
     if options.backend == "none":
         return "FINISHED"
@@ -180,9 +189,9 @@ def sweep_status(options: Tracking, sweep: str) -> str | None:
 
 
 def open_sweep(options: Tracking, sweep: str, about: Sweep) -> None:
-    """Make the store and the parent run of a multirun, once, before its trials open them in parallel."""
+    """Create the store and a sweep's run, once, before its trials open them in parallel."""
     if options.backend != "none":
-        # sweep_status has warned
+        # Without a warning, since `sweep_status` has warned
         with _tolerated(options), explained(uri_of(options)), opened(options) as (client, experiment):
             run_id = str(sweep_run(client, experiment, sweep, about.name))
             client.update_run(run_id, status="RUNNING", name=named(about.name))
@@ -190,22 +199,24 @@ def open_sweep(options: Tracking, sweep: str, about: Sweep) -> None:
 
 
 def restore_sweep(options: Tracking, sweep: str, about: Sweep) -> bool:
-    """Make the parent run of a multirun anew where the store has lost it since `open_sweep`. Return whether it had, and
-    with it the trials that ended before: the caller sends all of them.
+    """Create a sweep's run again where the store has lost it since `open_sweep`, and return whether it had.
+
+    If so it has also lost trials that ended before, and the caller has to send all of them.
     """
     if options.backend == "none":
         return False
     with forgiven(f"the sweep {sweep}"):
         with opened(options) as (client, experiment):
             run = find_sweep(client, experiment, sweep)
-        if run is None or run.info.run_name == unnamed(sweep):  # the latter: made by a trial, which knows no name
+        # A run without the sweep's name was created by a trial, which does not know it
+        if run is None or run.info.run_name == unnamed(sweep):
             open_sweep(options, sweep, about)
             return True
     return False
 
 
 def tag_superseded(options: Tracking, sweep: str, identities: Sequence[str]) -> None:
-    """Tag the runs of final trials whose point does not win a sweep any more: another point was tried again and won."""
+    """Tag the runs of final trials whose points do not win the sweep any more, since a retried one has won."""
     if options.backend == "none" or not identities:
         return
     with forgiven(f"the sweep {sweep}"), opened(options) as (client, experiment):
@@ -223,9 +234,9 @@ def finish_sweep(
     figures: Mapping[str, "Figure"],
     cells: Sequence[Cell] = (),
 ) -> None:
-    """Log a multirun's comparison, tables and pictures on its parent run, and how each method did (`cells`).
+    """Log a sweep's comparison, tables, pictures and each method's results (`cells`) to its run, and end the run.
 
-    records: of the final trials. failed: a line for each trial that failed. With any, the sweep has failed.
+    records: of the final trials. failed: a line for each trial that failed; with any, the run ends as FAILED.
     """
     if options.backend == "none":
         return
@@ -244,14 +255,14 @@ def finish_sweep(
 
 
 def stop_sweep(options: Tracking, sweep: str) -> None:
-    """Ctrl-C in a multirun: its parent run is not running any more."""
+    """End the run of a sweep that was interrupted as KILLED."""
     if options.backend != "none":
         with forgiven(f"the sweep {sweep}"), opened(options) as (client, experiment):
             client.set_terminated(str(sweep_run(client, experiment, sweep)), "KILLED")
 
 
 class Silent:
-    """tracking=none: nothing is said and nothing imported."""
+    """The listener for tracking=none, which does nothing and imports nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -262,8 +273,9 @@ class Silent:
 
 
 class Late(Silent):
-    """The listener of a trial whose store did not answer when it began (tracking.required=false): the store is tried
-    again at the trial's end, and gets the whole record then.
+    """The listener of a trial whose store did not answer at its beginning (tracking.required=false).
+
+    At the trial's end the store is tried again, and gets the whole record.
     """
 
     def __init__(self, options: Tracking, labels: Labels | None) -> None:
@@ -275,23 +287,24 @@ class Late(Silent):
 
 
 class MlflowRun:
-    """One trial's run. A store that fails later than at the start costs a warning, never the training.
+    """The listener that sends a trial to its run. After the start, a store that fails causes a warning, never an error.
 
-    Of an outage two things are said: that it began, and how long it was when the store has taken a batch again. Where
-    the store has lost the run (a file that was deleted or replaced, a run that was deleted on a server), all is made
-    anew, and the whole record sent.
+    A warning is given when an outage begins, and when it ends one that says how long it was. Where the store has lost
+    the run (its file was deleted or replaced, or the run was deleted on a server), the run is created again and the
+    whole record is sent.
     """
 
     def __init__(self, options: Tracking, record: Record, labels: Labels | None) -> None:
         """Find or create the run. Raises what the store raises."""
         self.options, self.uri, self.labels = options, uri_of(options), labels
         self.ended = False
-        self.failures: list[float] = []  # when each batch of this outage failed
-        self.logged: int | None = None  # the last round that the store has; None: it is asked before the next batch
+        self.failures: list[float] = []  # monotonic seconds at which each batch of this outage failed
+        self.logged: int | None = None  # the last round that the store has; None: unknown
         self._open(record)
         self.sent = time.monotonic()
 
     def _open(self, record: Record) -> None:
+        """Find or create the run, and ask how far it has been logged."""
         with opened(self.options) as (client, experiment):
             self.client: MlflowClient = client
             parent = sweep_run(client, experiment, os.environ.get(SWEEP))
@@ -303,13 +316,14 @@ class MlflowRun:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if not self.ended:  # nobody said how it ended
+        # An exception came before `finish`
+        if not self.ended:
             status = "FINISHED" if kind is None else "FAILED" if issubclass(kind, Exception) else "KILLED"
             with forgiven(f"run {self.run_id}"):
                 self.client.set_terminated(self.run_id, status)
 
     def rows(self, record: Record) -> None:
-        """After each round; sends at most every `every` seconds."""
+        """Send the rounds that the store lacks, at most once in `tracking.every` seconds."""
         if time.monotonic() - self.sent >= self.options.every:
             error = self._tried(record, lambda: self._send(record))
             if error is not None and len(self.failures) == 1:
@@ -320,10 +334,10 @@ class MlflowRun:
             self.sent = time.monotonic()
 
     def finish(self, record: Record, status: str) -> None:
-        """What is left, the summary, tables and pictures. `status` as in status.json.
+        """Send the remaining rounds, the summary, tables and pictures, and end the run. status: as in status.json.
 
-        A sweep's trial waits for a store that is away, since a sweep that is done sends nothing again; not one that was
-        interrupted, which the same command goes on with.
+        Within a sweep, wait for a store that is unavailable, since a sweep that is done sends nothing again. A trial
+        that was interrupted does not wait: the same command continues it.
         """
         error = self._tried(record, lambda: self._finish(record, status))
         waits = os.environ.get(SWEEP) and status != "interrupted" and self.options.required
@@ -333,7 +347,8 @@ class MlflowRun:
                 error = self._tried(record, lambda: self._finish(record, status))
             except StorageUnavailable:
                 raise
-            except UserError as refused:  # a disk that is full by now: no trial's fault
+            except UserError as refused:
+                # Such as a disk that is full by now, which is not the trial's fault
                 error = refused
         if error is not None:
             log.warning(
@@ -343,7 +358,7 @@ class MlflowRun:
         self.ended = True
 
     def _tried(self, record: Record, send: Callable[[], None]) -> Exception | None:
-        """Send, once more where the store has lost the run. Returns the error where that failed."""
+        """Call `send`, and call it again where the store has lost the run. Return the error where that failed."""
         try:
             try:
                 if file_number(self.uri) != self.file:
@@ -356,11 +371,13 @@ class MlflowRun:
                 send()
                 name, uri = record.meta["name"], without_password(self.uri)
                 log.warning("MLflow's store %s had lost %s (%s): all of it was sent anew.", uri, name, reason(error))
-        except Damaged:  # of the record: no fault of the store's
+        except Damaged:
+            # The record is damaged, which is not the store's fault
             raise
         except Exception as error:
             self.failures.append(time.monotonic())
-            self.logged = None  # an answer may have been lost after the store took the batch
+            # The store may have taken the batch although the answer was lost
+            self.logged = None
             return error
         if self.failures:
             away, late = time.monotonic() - self.failures[0], _batches(len(self.failures))
@@ -370,11 +387,13 @@ class MlflowRun:
         return None
 
     def _finish(self, record: Record, status: str) -> None:
+        """Send all that the store lacks, and end the run."""
         self._ask()
         self._send(record)
         if record.done:
             log_amended(self.client, self.run_id, record)
-        if status == "finished":  # of a trial that goes on, its points would stand beside those of its end
+        # The summary of a trial that goes on later would be a second point beside that of its end
+        if status == "finished":
             log_summary(self.client, self.run_id, record)
         log_artifacts(self.client, self.run_id, record)
         if status == "finished" and _is_final(self.labels):
@@ -382,13 +401,13 @@ class MlflowRun:
         self.client.set_terminated(self.run_id, STATUS[status])
 
     def _ask(self) -> None:
-        """How far the run has come is asked of the store, so that no step is sent twice."""
+        """Ask the store how far the run has been logged, so that no step is sent twice."""
         self.logged = last_step(self.client, self.run_id, MARK)
         self.heard = time.time()
 
     def _send(self, record: Record) -> None:
-        """The rounds that the store lacks; a batch cuts no round and is logged whole or not at all."""
-        # time.time goes on while a process or a machine sleeps, as time.monotonic may not
+        """Send the rounds that the store lacks. A batch has whole rounds, and is logged whole or not at all."""
+        # Unlike time.monotonic, time.time also counts while a process or machine is suspended
         if self.logged is None or time.time() - self.heard > QUIET:
             self._ask()
         table = record.rounds
@@ -403,6 +422,7 @@ class MlflowRun:
         self._log(batch)
 
     def _log(self, batch: "list[Metric]") -> None:
+        """Log a batch of metrics, and note its last round."""
         if batch:
             self.client.log_batch(self.run_id, metrics=batch)
             self.logged, self.heard = batch[-1].step, time.time()

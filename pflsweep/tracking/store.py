@@ -1,4 +1,7 @@
-"""The MLflow store: opened by one process at a time, checked first, its runs found by tag. mlflow comes late (2 s)."""
+"""Open and check the MLflow store, by one process at a time, and find runs in it by their tags.
+
+MLflow is imported inside of functions, since that takes 2 seconds.
+"""
 
 import hashlib
 import json
@@ -26,10 +29,11 @@ if TYPE_CHECKING:
     from mlflow.entities import Experiment, Run
     from sqlalchemy import Engine
 
-PAGES = {"mlflow.experimentKind": "custom_model_development"}  # else MLflow shows its pages for language models
-HOST, PORT = "127.0.0.1", 5000  # where `pflsweep ui` shows a store that is no server itself
-VIEW = "pflsweep"  # key of the run list's columns, as MLflow's own "Share view" would keep them
-COLUMNS = {  # and how wide each is, in pixels
+PAGES = {"mlflow.experimentKind": "custom_model_development"}  # without it MLflow shows its pages for language models
+HOST, PORT = "127.0.0.1", 5000  # where `pflsweep ui` serves a store that is a file or a database
+VIEW = "pflsweep"  # key of the run list's columns, stored as MLflow's own "Share view" stores them
+# Columns of the run list, with their widths in pixels
+COLUMNS = {
     "attributes.`Run Name`": 270,
     "runDateAndNestInfo": 125,
     "metrics.`summary/accuracy`": 120,
@@ -44,9 +48,9 @@ ABOUT = (
     "trials: `search` are points that a search has tried, `final` what a report has. `summary/accuracy` is the mean "
     "over clients of their personalised models' accuracy on their own test data, in the last round."
 )
-TRAINING = "?workflowType=machine_learning"  # ends an address; else MLflow shows a run among those of language models
+TRAINING = "?workflowType=machine_learning"  # end of an address; without it MLflow shows a page for language models
 SOURCE = {"mlflow.source.name": "pflsweep", "mlflow.source.type": "LOCAL"}
-NAME = 250  # characters
+NAME = 250  # characters of a run's name
 NOTE = "mlflow.note.content"  # a run's description, in markdown
 SHOWN = {
     "selectedColumns": [column for column in COLUMNS if column.startswith(("metrics.", "tags."))],
@@ -55,15 +59,17 @@ SHOWN = {
 }
 DESCRIBED = {NOTE: ABOUT, f"mlflow.sharedViewState.{VIEW}": json.dumps(SHOWN)}
 DUPLICATE = "pflsweep.duplicate"  # tag of a run that was ended because another one is of the same trial or sweep
-FILE_NAME = 255  # bytes that a file system takes
-SETTINGS = {  # MLflow's, of this process
+FILE_NAME = 255  # bytes of a file's name that a file system takes
+# Environment variables of MLflow, unless the user has set them
+SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # a server that does not answer is said in seconds: by itself it tries for
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # minutes, for which training would wait
-    # a connection that is kept open writes on into a file that was deleted, and nobody notices
+    # By default MLflow retries for minutes while a server does not answer, and training would wait
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    # A connection that is kept open would go on writing into a file that was deleted, unnoticed
     "MLFLOW_SQLALCHEMYSTORE_POOLCLASS": "NullPool",
 }
-# how stores word that a run or their tables are not there any more
+# Parts of messages by which stores say that a run or their tables are gone
 GONE = (
     *("no such table", "unable to open database file", "must be in the 'active' state", "RESOURCE_DOES_NOT_EXIST"),
     *('" does not exist', "doesn't exist", "database disk image is malformed"),
@@ -76,28 +82,32 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def opened(options: Tracking) -> "Iterator[tuple[MlflowClient, str]]":
-    """Client and experiment id. One process at a time: two that create a store or a sweep collide."""
+    """Open a store, which is created where it is missing. Yield MLflow's client and the id of the experiment.
+
+    One process at a time is let in, since two that create a store or a sweep's run would collide.
+    """
     name, file = experiment_of(options), sqlite_file(uri_of(options))
     with _client(options) as (client, known):
         if known is not None:
             _describe(client, known)
             yield client, known.experiment_id
         else:
-            # beside the store: by itself MLflow takes the working directory
+            # Artifacts go beside the store; by default MLflow puts them into the working directory
             place = (file.parent / "mlruns" / _folder(name)).as_uri() if file is not None else None
             yield client, client.create_experiment(name, place, {**PAGES, **DESCRIBED})
 
 
 def _describe(client: "MlflowClient", experiment: "Experiment") -> None:
-    """Give an experiment of somebody else's or of an older pflsweep what it lacks to be read."""
+    """Add description and columns to an experiment that was created by MLflow or an older pflsweep."""
     if experiment.lifecycle_stage == "active":
         for key in DESCRIBED.keys() - experiment.tags.keys():
             client.set_experiment_tag(experiment.experiment_id, key, DESCRIBED[key])
 
 
 def listing(options: Tracking) -> str:
-    """Return where MLflow's pages list the runs of the experiment, an address without its server. Of a store that has
-    no such experiment it is the one that has changed last.
+    """Return the address of the experiment's list of runs in MLflow's pages, without the server.
+
+    In a store without such an experiment it is that of the experiment that was changed last.
     """
     with _client(options) as (client, experiment):
         if experiment is None:
@@ -111,30 +121,38 @@ def listing(options: Tracking) -> str:
 
 @contextmanager
 def _client(options: Tracking) -> "Iterator[tuple[MlflowClient, Experiment | None]]":
-    """Hold a store, which is made where it is missing. Yield its client, and the experiment where there is one."""
+    """Hold a store, which is created where it is missing. Yield its client, and the experiment where there is one.
+
+    Raises UserError where the uri names no store.
+    """
     uri = uri_of(options)
     file = sqlite_file(uri)
     if (uri.startswith("sqlite:") and file is None) or uri.rstrip("/") in ("http:", "https:"):
-        raise _no_store(uri)  # sqlite:// is a database in memory, which ends with the process
-    with _alone(file) if file is not None else _alone_on_server(uri):
+        # sqlite:// is a database in memory, which ends with the process
+        raise _no_store(uri)
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    with files.locked(file.parent) if file is not None else _alone_on_server(uri):
         if file is not None and check_file(file):
             _make(file)
         client = _mlflow(uri)
         if file is not None:
-            with closing(sqlite3.connect(file)) as connection:  # readers and one writer at once, much shorter waits
+            # In WAL mode readers and a writer do not wait for each other
+            with closing(sqlite3.connect(file)) as connection:
                 connection.execute("pragma journal_mode=wal")
         try:
             known = client.get_experiment_by_name(experiment_of(options))
         except Exception as error:
             if uri.startswith("http") or not is_gone(error):
                 raise
-            _make_tables(uri)  # MLflow does so only when a process meets a store for the first time
+            # MLflow creates tables only when a process uses a store for the first time
+            _make_tables(uri)
             known = client.get_experiment_by_name(experiment_of(options))
         yield client, known
 
 
 def _mlflow(uri: str) -> "MlflowClient":
-    """Return MLflow's client of a store, imported with our settings."""
+    """Import MLflow with the settings above, and return its client of a store."""
     for variable, value in SETTINGS.items():
         os.environ.setdefault(variable, value)
     from mlflow import MlflowClient
@@ -144,30 +162,32 @@ def _mlflow(uri: str) -> "MlflowClient":
 
 
 def _make(file: Path) -> None:
-    """Make a store under a temporary name, which takes its place when it is whole: MLflow needs seconds, and cannot use
-    a file in which it was interrupted.
+    """Create a store under a temporary name, and rename it when it is complete.
+
+    MLflow takes seconds to create one, and cannot use a file in which it was interrupted.
     """
     temporary = file.with_name(f".{file.name}{files.TEMPORARY}")
     for name in (temporary.name, file.name):
-        # of a database that was deleted while somebody had it open: SQLite would write its pages into the new one
+        # Such files remain of a database that was deleted while it was open; SQLite would apply them to the new one
         for ending in ("", "-wal", "-shm", "-journal"):
             file.with_name(f"{name}{ending}").unlink(missing_ok=True)
     kept = _empty_store()
     if not _copied(kept, temporary):
         _make_tables(uri_of(Tracking.of({"uri": f"sqlite:///{temporary}"})))
-        with suppress(OSError):  # a cache that cannot be written is none
+        # A cache that cannot be written is left out
+        with suppress(OSError):
             kept.parent.mkdir(parents=True, exist_ok=True)
             files.atomic(kept, lambda path: shutil.copyfile(temporary, path))
     os.replace(temporary, file)
 
 
 def _empty_store() -> Path:
-    """Return the file of the user's cache in which an empty store of this MLflow is kept: to make one takes 8 s."""
+    """Return the file in the user's cache that keeps an empty store of this MLflow, since creating one takes 8 s."""
     return user_cache() / f"mlflow-{version('mlflow')}.db"
 
 
 def _copied(kept: Path, file: Path) -> bool:
-    """Return whether a whole empty store was there to be copied."""
+    """Copy the cached empty store. Return False, without a file, where there is none or it is damaged."""
     try:
         shutil.copyfile(kept, file)
         with closing(sqlite3.connect(file)) as connection:
@@ -183,15 +203,16 @@ def _copied(kept: Path, file: Path) -> bool:
 
 
 def _make_tables(uri: str) -> None:
-    """Make the tables that are missing."""
+    """Create the tables that a store lacks."""
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     _quiet()
-    SqlAlchemyStore(uri, "./mlruns")  # where MLflow by itself has the files of its default experiment
+    # The folder is MLflow's default, for its default experiment
+    SqlAlchemyStore(uri, "./mlruns")
 
 
 def _folder(experiment: str) -> str:
-    """One for a name, also for one like team/today, or one that is too long for a file system."""
+    """Return the folder of an experiment's artifacts. Names may have slashes, or be too long for a file system."""
     name = experiment.replace("%", "%25").replace("/", "%2F")
     if len(name.encode()) > FILE_NAME:
         digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
@@ -200,22 +221,10 @@ def _folder(experiment: str) -> str:
 
 
 @contextmanager
-def _alone(file: Path) -> Iterator[None]:
-    """Holds the store's folder while a store is made or opened."""
-    import fcntl
-
-    file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(file.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)  # and with it the lock
-
-
-@contextmanager
 def _alone_on_server(uri: str) -> Iterator[None]:
-    """The same where machines share a PostgreSQL, which lets go of the lock when a machine dies."""
+    """Hold a lock in a PostgreSQL database that machines share; it is released when a machine dies. For other servers
+    do nothing.
+    """
     if not uri.startswith("postgresql"):
         yield
         return
@@ -227,7 +236,7 @@ def _alone_on_server(uri: str) -> Iterator[None]:
 
 
 def _engine(uri: str) -> "Engine":
-    """Connections to a database on a server, each closed after use."""
+    """Return SQLAlchemy's engine for a database on a server. Its connections are closed after use."""
     import sqlalchemy
 
     patience = {"connect_timeout": 10} if uri.startswith("postgresql") else {}
@@ -235,13 +244,14 @@ def _engine(uri: str) -> "Engine":
 
 
 def check_server(uri: str) -> None:
-    """Raises where there is no database to connect to."""
+    """Raise an error of SQLAlchemy where there is no database to connect to."""
     _engine(uri).connect().close()
 
 
 def check_file(file: Path) -> bool:
-    """Return whether the file is new: not there, or empty. Raises where it cannot be written or is no database of
-    MLflow's.
+    """Return whether a store's file is new: missing or empty.
+
+    Raises sqlite3.Error where it cannot be written, UserError where it is another program's database.
     """
     new = not file.exists() or file.stat().st_size == 0
     try:
@@ -251,7 +261,8 @@ def check_file(file: Path) -> bool:
             connection.rollback()
     finally:
         if new:
-            file.unlink(missing_ok=True)  # sqlite leaves it empty
+            # Connecting has created an empty file
+            file.unlink(missing_ok=True)
     if tables and "alembic_version" not in tables:
         raise UserError(
             f"{file} is a database, but not MLflow's (tables: {', '.join(sorted(tables)[:5])}). Move it away, {ELSE}"
@@ -260,8 +271,9 @@ def check_file(file: Path) -> bool:
 
 
 def check_store(options: Tracking) -> str:
-    """Return what the store of tracking's options is, without making anything. Raises UserError where it cannot be
-    used.
+    """Check the store of tracking's options without creating anything, and return a line about it.
+
+    Raises UserError where it cannot be used.
     """
     uri = uri_of(options)
     file, shown = sqlite_file(uri), without_password(uri)
@@ -283,18 +295,19 @@ def check_store(options: Tracking) -> str:
 
 @contextmanager
 def explained(uri: str) -> Iterator[None]:
-    """Turns whatever a store says at its opening into a UserError."""
+    """Turn any error that a store raises into a UserError, see `refusal`."""
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # sqlite3, SQLAlchemy, MLflow, requests: each has its own
+    except Exception as error:
+        # sqlite3, SQLAlchemy, MLflow and requests raise errors of their own
         raise refusal(uri, error) from error
 
 
 def refusal(uri: str, error: Exception) -> UserError:
-    """Return why a store cannot be used, for users: StorageUnavailable where it may answer later, DiskFull, or a plain
-    UserError.
+    """Return the error for users where a store cannot be used: StorageUnavailable where it may answer later, DiskFull,
+    or a plain UserError.
     """
     file, said, shown = sqlite_file(uri), shortened(error), without_password(uri)
     if isinstance(error, UserError):
@@ -325,6 +338,7 @@ def refusal(uri: str, error: Exception) -> UserError:
 
 
 def _no_store(uri: str) -> UserError:
+    """Return the error to raise where a uri names no store."""
     return UserError(
         f"'{without_password(uri)}' (tracking.uri{_by_variable(uri)}) is no address of an MLflow store. Right are a "
         "file (sqlite:///mlflow.db, sqlite:////data/mlflow.db), a database (postgresql://user@host/name) and a server "
@@ -333,9 +347,11 @@ def _no_store(uri: str) -> UserError:
 
 
 def _by_variable(uri: str) -> str:
+    """Return a note that the environment gives a uri; "" where it does not."""
     return ", by the environment's MLFLOW_TRACKING_URI" if os.environ.get("MLFLOW_TRACKING_URI") == uri else ""
 
 
+# Parts of errors that mean a wrong uri, and of errors for which there is better advice than to check the place
 NO_STORE = ("unsupported URI", "filesystem tracking backend", "load plugin", "Could not parse")
 ADVICE = {
     ("schema", "revision"): "Another version of MLflow made it: take a copy of the file, then `mlflow db upgrade` it.",
@@ -346,20 +362,21 @@ ADVICE = {
 
 
 def _cause(error: BaseException | None, kind: Any) -> bool:
-    """Return whether an error, or what it came from, is of a kind."""
+    """Return whether an error, or one in its chain of causes, is of a class."""
     return error is not None and (isinstance(error, kind) or _cause(error.__cause__ or error.__context__, kind))
 
 
 def _may_write(file: Path) -> bool:
+    """Return whether the user may write a store's file and its folder."""
     return os.access(file.parent, os.W_OK | os.X_OK) and (not file.exists() or os.access(file, os.R_OK | os.W_OK))
 
 
 class Gone(Exception):  # noqa: N818 (a state)
-    """The store is another one than before."""
+    """The store's file was deleted or replaced since it was opened."""
 
 
 def file_number(uri: str) -> tuple[int, int] | None:
-    """Return what tells the store's file from one that has replaced it; None where there is none, or it is a server."""
+    """Return device and inode of a store's file, by which a replaced file is noticed; None without a file."""
     file = sqlite_file(uri)
     try:
         found = None if file is None else file.stat()
@@ -378,10 +395,11 @@ def is_gone(error: Exception) -> bool:
 
 @contextmanager
 def forgiven(what: str) -> Iterator[None]:
-    """While training, a store that fails is worth a warning: the record has it all and can be sent again."""
+    """Turn a store's error into a warning: the record has everything and can be sent again. what: what is sent."""
     try:
         yield
-    except Damaged:  # of what is sent; then the record has not all of it
+    except Damaged:
+        # The record that is sent is damaged, so it does not have everything
         raise
     except Exception as error:
         said = reason(error)
@@ -389,17 +407,17 @@ def forgiven(what: str) -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """Return what an error says, for a warning."""
+    """Return an error's message for a warning: short and without passwords."""
     return without_password(shortened(error))
 
 
 def experiment_of(options: Tracking) -> str:
-    """Return the name of the experiment. An environment variable that is set to nothing counts as not set."""
+    """Return the name of the experiment. An environment variable that is set to "" counts as not set."""
     return str(options.experiment or "pflsweep")
 
 
 def destination(options: Tracking) -> str:
-    """Return the line that says where runs go, and which environment variables say so."""
+    """Return a line that says where runs go, and which environment variables say so."""
     variables = {"MLFLOW_TRACKING_URI": options.uri, "MLFLOW_EXPERIMENT_NAME": options.experiment}
     said = [name for name, value in variables.items() if value and os.environ.get(name) == value]
     by = f" ({', '.join(said)})" if said else ""
@@ -408,18 +426,22 @@ def destination(options: Tracking) -> str:
 
 
 def uri_of(options: Tracking) -> str:
+    """Return the uri of a store. That of a file is made absolute and quoted for SQLAlchemy."""
     uri = str(options.uri or DEFAULT)
     file = sqlite_file(uri)
     if file is None:
         return uri
     whole = f"sqlite:///{file}"
-    if sqlite_file(whole) != file:  # `?` and `%` mean something there. MLflow would make a folder called `%3F`: so no /
+    # `?` and `%` have a meaning in a uri. Slashes are quoted too: else MLflow would create a folder called `%3F`
+    if sqlite_file(whole) != file:
         whole = f"sqlite:///{quote(str(file), safe='')}"
     return whole + "".join(uri.partition("?")[1:])
 
 
 def sqlite_file(uri: str) -> Path | None:
-    """The file of a sqlite uri as an absolute path: a relative one would follow a later change of folder."""
+    """Return the file of a sqlite uri, None for others. It is absolute, so that a later change of folder does not move
+    it.
+    """
     from sqlalchemy.engine import make_url
 
     name = make_url(uri).database if uri.startswith("sqlite:///") else None
@@ -427,7 +449,7 @@ def sqlite_file(uri: str) -> Path | None:
 
 
 def _quiet() -> None:
-    """MLflow and alembic tell about every table they create; a trial's lines are its own. So are those on errors."""
+    """Silence MLflow and alembic, which log each table that they create. Errors are reported by this package."""
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
@@ -437,12 +459,13 @@ def _quiet() -> None:
 
 
 def find(client: "MlflowClient", experiment: str, tag: str, value: str) -> "Run | None":
+    """Return the first run with a tag; None without any."""
     found = client.search_runs([experiment], f"tags.`{tag}` = '{value}'", order_by=["attributes.start_time"])
     return found[0] if found else None
 
 
 def adopt(client: "MlflowClient", experiment: str, tag: str, value: str) -> "Run | None":
-    """Return the first run with a tag. Further ones, made by two processes at once, are ended: a trial is one run."""
+    """Return the first run with a tag; None without any. Others, which two processes created at once, are ended."""
     found = client.search_runs([experiment], f"tags.`{tag}` = '{value}'", order_by=["attributes.start_time"])
     for other in found[1:]:
         if DUPLICATE not in other.data.tags:
@@ -452,11 +475,12 @@ def adopt(client: "MlflowClient", experiment: str, tag: str, value: str) -> "Run
 
 
 def find_sweep(client: "MlflowClient", experiment: str, sweep: str) -> "Run | None":
+    """Return the run of a sweep; None without any. sweep: the id of its plan."""
     return find(client, experiment, "pflsweep.sweep", sweep)
 
 
 def sweep_run(client: "MlflowClient", experiment: str, sweep: str | None, name: str | None = None) -> str | None:
-    """The parent run of a sweep, created where it is missing; None for a trial of its own."""
+    """Return the id of a sweep's run, which is created where it is missing. Return None for a trial without a sweep."""
     if not sweep:
         return None
     run = adopt(client, experiment, "pflsweep.sweep", sweep)
@@ -466,31 +490,32 @@ def sweep_run(client: "MlflowClient", experiment: str, sweep: str | None, name: 
 
 
 def unnamed(sweep: str) -> str:
-    """Return the name of a sweep's run that was made by one of its trials."""
+    """Return the name of a sweep's run that was created by one of its trials, which does not know the sweep's name."""
     return f"sweep-{sweep}"
 
 
 def named(name: str) -> str:
-    """As long as a run's name may be; sqlite would take more, PostgreSQL refuses it."""
+    """Cut a run's name to the length that PostgreSQL allows."""
     return name if len(name) <= NAME else f"{name[: NAME - 3]}..."
 
 
 def last_step(client: "MlflowClient", run_id: str, metric: str) -> int:
+    """Return the last step of a run's metric; 0 without any."""
     return max((point.step for point in client.get_metric_history(run_id, metric)), default=0)
 
 
 def route(experiment: str, run_id: str, file: str = "") -> str:
-    """Where MLflow's pages show a run, or a file of it: an address without its server."""
+    """Return the address of a run, or of one of its files, in MLflow's pages, without the server."""
     return f"#/experiments/{experiment}/runs/{run_id}" + (f"/artifacts/{file}" if file else "") + TRAINING
 
 
 def point_to(client: "MlflowClient", experiment: str, run_id: str, file: str, words: str) -> None:
-    """A line of a run's description, once: a link to one of its files."""
+    """Add a link to one of a run's files to its description, unless it is there. words: the link's text."""
     _add_line(client, run_id, f"[{words}]({route(experiment, run_id, file)})")
 
 
 def show_picture(client: "MlflowClient", run_id: str, file: str, words: str) -> None:
-    """A picture in a run's description, once: one of its files."""
+    """Add a picture, one of a run's files, to its description, unless it is there. words: the picture's text."""
     _add_line(client, run_id, f"![{words}](get-artifact?path={quote(file, safe='')}&run_uuid={run_id})")
 
 

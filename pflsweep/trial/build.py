@@ -20,56 +20,63 @@ from pflsweep.config.options import Train
 from pflsweep.config.schema import check
 from pflsweep.util.errors import UserError, one_line
 
-if TYPE_CHECKING:  # it imports PyTorch, which a plan does without
+# This module imports PyTorch, which a plan does without
+if TYPE_CHECKING:
     from pflsweep.data.prescribed import Prescribed
 
 log = logging.getLogger(__name__)
 
-TOO_LARGE = re.compile("allocate|out of memory|verflow|Storage size|Numerical result out of range")  # PyTorch's words
-COPIES = 3  # of a model's weights that the training of one client holds at least
-CROWD = 4  # worker processes a core that are still let through: slower than one a core, and no danger
-FASTEST = 1_000_000  # training samples a second, more than any trial of the pages in reports/ trains
-YEAR, TOO_LONG = 365.25 * 86400, 10  # seconds; years
+# In PyTorch's messages about a model that is too large
+TOO_LARGE = re.compile("allocate|out of memory|verflow|Storage size|Numerical result out of range")
+COPIES = 3  # copies of a model's weights that training one client holds at least
+CROWD = 4  # worker processes allowed per core: slower than one a core, but harmless
+FASTEST = 1_000_000  # training samples per second, more than any trial of the pages in reports/ trains
+YEAR = 365.25 * 86400  # seconds
+TOO_LONG = 10  # years
+# Partitions that cut the data by owners, which may be in a column
 OF_OWNERS = ("pflsweep.data.partition.natural.split", "pflsweep.data.partition.domain.split")
 
 
 class Parts(NamedTuple):
-    """What a trial is made of."""
+    """The objects of a trial."""
 
     federation: Any
-    new: Any  # the federation of the clients that do not train, None without
+    new: Any  # the federation of the clients that do not train; None without such clients
     model: Any
     task: Any
     method: Any
-    plugins: dict[str, Any]  # by group
+    plugins: dict[str, Any]  # by config group
     verbs: Any
     schedule: Any
     metrics: Any
-    study: Any  # None without
+    study: Any  # None without a study
 
 
 def build(config: Config, prescribed: "Prescribed | None" = None) -> Parts:
-    """Everything that a trial needs, in the order in which it depends on each other. Raises UserError."""
+    """Build all objects of a trial. Raises UserError where options do not go together."""
     from pflsweep.methods.optimizer import Sgd
     from pflsweep.methods.protocol import Verbs
     from pflsweep.methods.task import Task
 
     train = config.train
     federation, new = build_federation(config, prescribed)
-    _check_text(config, federation.dataset.vocabulary)
+    _check_text(config.node("dataset"), config.node("model"), federation.dataset.vocabulary)
     model = build_model(config, federation.dataset.shape, federation.classes)
-    task = Task(model, _precision(config), _compiled(config))
+    _check_precision(train.precision, federation.device.type)
+    task = Task(model, train.precision)
     shared = {
         "task": task,
         "opt": Sgd(train.momentum, train.weight_decay),
-        "epochs": train.epochs if train.steps is None else 1,  # an epoch is then so many steps
+        # With train.steps one epoch consists of that many steps
+        "epochs": train.epochs if train.steps is None else 1,
         "keys": federation.draw_keys,
     }
     method = _construct(config.node("algorithm"), shared)
     plugins = {group: _construct(config.node(group), shared) for group in PLUGS if config.chooses(group)}
-    _check_partners(config, {"algorithm": method, **plugins})
+    _check_partners(config.choices, {"algorithm": method, **plugins})
     _check_private_batches(config, prescribed)
-    _check_own_lr(config, method)
+    if train.lr_of != "round" and not method.own_lr:
+        raise UserError(_no_own_lr(train.lr_of, config.node("algorithm")))
     verbs = Verbs.of(method, *plugins.values())
     schedule = _schedule(train, federation, task.size)
     if prescribed is not None:
@@ -80,7 +87,10 @@ def build(config: Config, prescribed: "Prescribed | None" = None) -> Parts:
 
 
 def build_federation(config: Config, prescribed: "Prescribed | None" = None) -> tuple[Any, Any]:
-    """The dataset, cut into clients, and the federation of those who do not train (data.new). Raises UserError."""
+    """Return the dataset cut into clients, and the federation of new clients, which do not train (None without).
+
+    Raises UserError.
+    """
     from pflsweep.data.datasets.files import find_root
     from pflsweep.data.federation import Federation
     from pflsweep.data.participation import participation_probabilities
@@ -111,7 +121,7 @@ def build_federation(config: Config, prescribed: "Prescribed | None" = None) -> 
 
 
 def _check_prescribed(config: Config, prescribed: "Prescribed | None") -> None:
-    """Raises UserError where a config does not go with what is prescribed."""
+    """Raise UserError where a config does not go with what is prescribed."""
     data = config.data
     if data.prescribed != (None if prescribed is None else prescribed.digest):
         raise UserError(
@@ -132,7 +142,7 @@ def _check_prescribed(config: Config, prescribed: "Prescribed | None") -> None:
 
 
 def build_dataset(config: Config) -> Any:
-    """The dataset, from data.root. Raises UserError."""
+    """Read the dataset from data.root. Raises UserError where it cannot be read."""
     from pflsweep.data.datasets.files import find_root, reading
 
     with reading(config.choices["dataset"]):
@@ -141,12 +151,12 @@ def build_dataset(config: Config) -> Any:
 
 
 def _owner_column(config: Config) -> dict[str, Any]:
-    """Return the column that a dataset's loader has to read the rows' owners from, as its argument; {} for none.
+    """Return the argument that tells a dataset's loader the column of the rows' owners; {} without such a column.
 
-    Raises UserError where a partition names one and the dataset has no columns.
+    Raises UserError where the partition names one and the dataset has no columns.
     """
     partition, dataset = config.node("partition"), config.node("dataset")
-    # A partition of the user's own may mean something else by this key.
+    # A user's own partition may mean something else by this key
     column = partition.options.get("column") if partition.path in OF_OWNERS else None
     if column is None:
         return {}
@@ -158,9 +168,10 @@ def _owner_column(config: Config) -> dict[str, Any]:
     return {"owner_column": column}
 
 
-def _check_text(config: Config, tokens: int | None) -> None:
-    """Texts need a model of word vectors, with one for each token. tokens: None where the dataset is no text."""
-    dataset, model = config.node("dataset"), config.node("model")
+def _check_text(dataset: Node, model: Node, tokens: int | None) -> None:
+    """Raise UserError unless texts meet a model of word vectors, with one for each token. tokens: their number; None
+    where the dataset is no text.
+    """
     words = model.options.get("vocabulary")
     if words is None and tokens is not None:
         raise UserError(f"{dataset} is text and {model} has no word vectors. Use model=fasttext, or char_lstm.")
@@ -171,17 +182,18 @@ def _check_text(config: Config, tokens: int | None) -> None:
 
 
 def config_of_model(name: str, node: Any, seed: int, config_dir: str | Path | None = None) -> Config:
-    """Return a config whose model is the one of a record. name: the record's meta["model"]. node: its config's model.
+    """Return a config with the model of a record. name: the record's meta["model"]. node: `model` in its config.
 
-    A record may be somebody else's, so what is imported is what the option's own file names, in conf/model or in
-    config_dir; it has to be what the record calls it, and the record's other values pass the option's rules. Raises
-    UserError.
+    A record may come from somebody else. So code is imported by the option's file alone, in conf/model or config_dir;
+    it has to be the code that the record names, and the record's other values have to pass the option's rules.
+
+    Raises UserError where they do not.
     """
     if not isinstance(node, dict):
         raise UserError(f"its config says model: {node!r}, and not a model's options.")
     option = name.removesuffix(f".{node.get('name')}")
     places = [folder / "model" for folder in folders(config_dir)]
-    # listed, not joined to a path: an option's name may hold ".."
+    # Looked up in a list and not joined to a path, since a record's option name may contain ".."
     known = {str(file.relative_to(place).with_suffix("")) for place in places for file in place.rglob("*.yaml")}
     if option not in known:
         where = f"there is none in '{config_dir}' either" if config_dir else "name the folder that has it: config_dir"
@@ -209,8 +221,9 @@ def config_of_model(name: str, node: Any, seed: int, config_dir: str | Path | No
 
 
 def build_model(config: Config, shape: tuple[int, ...], classes: int) -> Any:
-    """The initial model: a draw of its own, the same for all methods under one seed. Raises UserError where it has no
-    blocks, of which methods share some.
+    """Build the initial model, whose weights depend on the seed alone: all methods begin with the same.
+
+    Raises UserError where it is too large, or has no blocks, of which some methods share a part.
     """
     from pflsweep.models.blocks import head_of, unsuited
     from pflsweep.ops import random
@@ -234,10 +247,10 @@ def build_model(config: Config, shape: tuple[int, ...], classes: int) -> Any:
 
 
 def check_size(config: Config, shape: tuple[int, ...], classes: int) -> None:
-    """Raises UserError where a model does not fit into the device's memory with what its training needs at least.
+    """Raise UserError where a model and the least that its training needs exceed the device's memory.
 
-    The model is built without memory for its weights (PyTorch's meta device) to count them: a system that promises
-    more memory than it has would let it be built, and end the process later without a word.
+    Weights are counted on PyTorch's meta device, without memory. A system that overcommits memory would let the model
+    be built, and kill the process later without a message.
     """
     import torch
 
@@ -251,7 +264,8 @@ def check_size(config: Config, shape: tuple[int, ...], classes: int) -> None:
         raise
     except OverflowError as error:
         raise UserError(f"{config.node('model')} is too large with its options: {one_line(error)}.") from error
-    except Exception:  # a model of the user's own may need values; then it is not known before it is built
+    except Exception:
+        # A user's own model may need the values of its weights: then its size is not known before it is built
         return
     device = torch.device(device_of(config))
     least, has = COPIES * 4 * count, memory.total(device)
@@ -266,17 +280,22 @@ def check_size(config: Config, shape: tuple[int, ...], classes: int) -> None:
 
 
 def _bytes(count: float) -> str:
+    """Return a number of bytes as text, in GB or TB."""
     return f"{count / 1e12:,.1f} TB" if count >= 1e12 else f"{count / 1e9:.1f} GB"
 
 
 def _call(node: Node, *args: Any, **offered: Any) -> Any:
-    """Call the function that a node names, with the node's options and what it takes of the offered."""
+    """Call the function that a node names, with the node's options and those of `offered` that it has parameters for.
+
+    Raises UserError where they do not fit.
+    """
     function: Callable = node.load()
     if not callable(function):
         raise UserError(f"{node}: {node.path} is no function or class, but {_kind(function)}.")
     try:
         takes = inspect.signature(function).parameters
-    except ValueError as error:  # some that are built in
+    except ValueError as error:
+        # Some built-in functions have no signature
         raise UserError(f"{node}: {node.path} cannot be used: {one_line(error)}.") from error
     if taken := node.options.keys() & offered.keys():
         key = min(taken)
@@ -293,16 +312,18 @@ def _call(node: Node, *args: Any, **offered: Any) -> Any:
 
 
 def _kind(found: Any) -> str:
+    """Say what an object that cannot be called is."""
     return "a module: name a function in it" if inspect.ismodule(found) else f"a value of type {type(found).__name__}"
 
 
 def _maker(node: Node) -> Callable:
     """Return the function or class of a node with its options filled in, not yet called.
 
-    Hydra would wrap what a call raises, also what is said for people. A node inside the node, such as the embedder of
-    partition=latent, is a function with its options filled in as well.
+    The caller calls it, since Hydra would wrap its exceptions, UserError among them. A node inside the node, such as
+    the embedder of partition=latent, becomes a function with its options filled in as well.
     """
-    node.loaded()  # for its errors: Hydra's own name neither option nor remedy
+    # Loaded first for the sake of its errors: Hydra's name neither option nor remedy
+    node.loaded()
     return instantiate(_as_partial({"_target_": node.path, **node.options}), _convert_="all")
 
 
@@ -318,21 +339,22 @@ def _construct(node: Node, shared: dict[str, Any]) -> Any:
     return _maker(node)(**{name: value for name, value in shared.items() if name in fields})
 
 
-def _check_partners(config: Config, chosen: dict[str, Any]) -> None:
-    """Raises UserError where a plug-in does not go with the method or with another plug-in."""
+def _check_partners(options: dict[str, str], chosen: dict[str, Any]) -> None:
+    """Raise UserError where a plug-in does not go with the method or with another plug-in. options: by group."""
     for group, plugin in chosen.items():
         if group == "algorithm":
             continue
         for other, partner in chosen.items():
             reason = plugin.refusal(type(partner)) if other != group else ""
             if reason:
-                good = f" It goes with {', '.join(_partners(plugin))}." if other == "algorithm" else ""
-                pair = f"{group}={config.choices[group]} does not go with {other}={config.choices[other]}"
+                partners = [name for name, cls in _methods().items() if not plugin.refusal(cls)]
+                good = f" It goes with {', '.join(partners)}." if other == "algorithm" else ""
+                pair = f"{group}={options[group]} does not go with {other}={options[other]}"
                 raise UserError(f"{pair}: {reason}.{good}")
 
 
 def _check_private_batches(config: Config, prescribed: "Prescribed | None") -> None:
-    """Raises UserError where private training is asked for batches that are cut from an order: its own are drawn."""
+    """Raise UserError where DP-SGD is combined with keys about the order of batches: it draws its batches itself."""
     if config.chooses("privacy") and prescribed is not None and prescribed.batches is not None:
         raise UserError(
             f"batches are prescribed, but {config.node('privacy')} draws its own (Poisson sampling), which "
@@ -348,26 +370,23 @@ def _check_private_batches(config: Config, prescribed: "Prescribed | None") -> N
         )
 
 
-def _check_own_lr(config: Config, method: Any) -> None:
-    """Raises UserError where clients are to have learning rates of their own in a method that reads one for all."""
-    if config.train.lr_of == "round" or method.own_lr:
-        return
-    nodes = {name: read_option(file) for name, file in option_files("algorithm").items()}
-    known = [name for name, node in nodes.items() if Node.of("algorithm", name, node).load().own_lr]
-    raise UserError(
-        f"train.lr_of is '{config.train.lr_of}', but {config.node('algorithm')} takes one learning rate for all "
-        f"clients of a round. It goes with {', '.join(known)}; with others use train.lr_of=round."
+def _no_own_lr(lr_of: str, algorithm: Node) -> str:
+    """Return the message for clients with learning rates of their own in a method that reads one for all."""
+    known = [name for name, cls in _methods().items() if cls.own_lr]
+    return (
+        f"train.lr_of is '{lr_of}', but {algorithm} takes one learning rate for all clients of a round. It goes with "
+        f"{', '.join(known)}; with others use train.lr_of=round."
     )
 
 
-def _partners(plugin: Any) -> list[str]:
-    """The algorithms in conf/ that a plug-in goes with."""
-    nodes = {name: read_option(file) for name, file in option_files("algorithm").items()}
-    return [name for name, node in nodes.items() if not plugin.refusal(Node.of("algorithm", name, node).load())]
+def _methods() -> dict[str, Any]:
+    """Return the class of each algorithm in conf/, by option."""
+    files = option_files("algorithm")
+    return {name: Node.of("algorithm", name, read_option(file)).load() for name, file in files.items()}
 
 
 def _schedule(train: Train, federation: Any, size: int) -> Any:
-    """How the trial runs. size: of the model in parameters. Raises UserError where no machine could run it so."""
+    """Return the trial's schedule. size: parameters of the model. Raises UserError where no machine could run it."""
     from pflsweep.data.batching import Batching
     from pflsweep.engine.simulation import Schedule
 
@@ -383,7 +402,10 @@ def _schedule(train: Train, federation: Any, size: int) -> Any:
 
 
 def _check_end(train: Train, samples: float) -> None:
-    """Raises UserError where the last round would have no usable learning rate, or come never. samples: of a round."""
+    """Raise UserError where the last round's learning rate would overflow, or all rounds would take years.
+
+    samples: training samples of a round.
+    """
     last = math.log10(train.lr) + (train.rounds - 1) * math.log10(train.lr_decay)
     if last >= 38:
         raise UserError(
@@ -401,11 +423,11 @@ def _check_end(train: Train, samples: float) -> None:
 
 
 def _workers(train: Train, device: Any, cohort: int, size: int) -> int:
-    """How many processes may train a cohort: this one's share of the machine, which a sweep has set as its threads.
+    """Return how many processes train a cohort: by default as many as this process has threads.
 
-    Never more than there are clients. Where a cohort has fewer than half as many clients, threads do more. Raises
-    UserError on workers of several threads, which a fork cannot have, beside compiled gradients, and on more than the
-    machine's cores and memory are good for.
+    They are never more than the cohort has clients. With fewer than half as many clients as cores, threads are faster.
+    Raises UserError on several workers with several threads each, which a fork cannot have, and on more workers than
+    the machine's cores and memory can hold.
     """
     import torch
 
@@ -415,13 +437,6 @@ def _workers(train: Train, device: Any, cohort: int, size: int) -> int:
     if workers is not None:
         _check_workers(workers, device, cohort, size)
     if not possible(device):
-        return 1
-    if train.compile:
-        if workers not in (None, 1):
-            raise UserError(
-                f"train.workers is {workers} with train.compile=true, but worker processes end with each round, and "
-                "with them the programs that they have compiled: use train.workers=1, or train.compile=false."
-            )
         return 1
     if workers is None:
         cores = torch.get_num_threads()
@@ -435,7 +450,10 @@ def _workers(train: Train, device: Any, cohort: int, size: int) -> int:
 
 
 def _check_workers(workers: int, device: Any, cohort: int, size: int) -> None:
-    """Raises UserError where so many processes are more than the machine's cores and memory are good for."""
+    """Raise UserError where `workers` processes are more than the machine's cores and memory can hold.
+
+    size: parameters of the model.
+    """
     from pflsweep.engine.workers import available
     from pflsweep.ops import memory
 
@@ -456,40 +474,28 @@ def _check_workers(workers: int, device: Any, cohort: int, size: int) -> None:
         )
 
 
-def _precision(config: Config) -> str:
-    """In what gradients are computed. Raises UserError where the device cannot."""
-    name = config.train.precision
-    if name == "tf32" and device_of(config) == "cpu":
+def _check_precision(name: str, device: str) -> None:
+    """Raise UserError where a device cannot compute gradients in this precision."""
+    if name == "tf32" and device == "cpu":
         raise UserError("train.precision is 'tf32', which is of NVIDIA GPUs. On a CPU use fp32 or bf16.")
-    if name == "bf16" and device_of(config) == "cpu":
+    if name == "bf16" and device == "cpu":
         _tell_emulated()
-    return str(name)
 
 
-@cache  # once a process: a sweep builds many trials
+# Cached to warn once a process, since a sweep builds many trials
+@cache
 def _tell_emulated() -> None:
-    """A warning where PyTorch works bf16 out in software, slower than fp32 (docs/speed.md)."""
+    """Warn where PyTorch emulates bf16 in software, which is slower than fp32 (docs/speed.md)."""
     import torch
 
-    can: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()  # not in PyTorch 2.10
-    if not can.get("avx512_bf16", True) and not can.get("amx_bf16"):  # ARM's names are others
+    # PyTorch 2.10 has no such function, and on ARM its keys are others: no warning then
+    can: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
+    if not can.get("avx512_bf16", True) and not can.get("amx_bf16"):
         log.warning("train.precision=bf16: this processor has no AVX512-BF16 or AMX; here fp32 is the faster one")
 
 
-def _compiled(config: Config) -> int:
-    """The size of the batches whose gradients are compiled; 0 for none. Raises UserError where none would be."""
-    if not config.train.compile:
-        return 0
-    if config.chooses("privacy"):
-        raise UserError(
-            f"train.compile does not go with {config.node('privacy')}: it compiles gradients of whole "
-            "batches, and private training takes one of each sample. Use train.compile=false."
-        )
-    return int(config.train.batch)
-
-
 def device_of(config: Config) -> str:
-    """cpu or cuda. Raises UserError where the one that is asked for is not here."""
+    """Return "cpu" or "cuda". Raises UserError where the config asks for a device that is not there."""
     import torch
 
     name = config.device

@@ -1,4 +1,4 @@
-"""What a record says about its trial before training: identity, name, environment."""
+"""Describe a trial for its record's meta.json: identity, name, versions, environment."""
 
 import importlib
 import platform
@@ -23,7 +23,7 @@ from pflsweep.util.source_hash import code_digests, own_modules
 
 
 def describe(config: Config, parts: Parts) -> dict[str, Any]:
-    """meta.json of a trial."""
+    """Return the content of a trial's meta.json."""
     chosen, dataset = config.choices, parts.federation.dataset
     code, bad = own_code(config), parts.verbs.malicious
     beside = {**parts.plugins, **({} if parts.study is None else {"study": parts.study})}
@@ -58,7 +58,7 @@ def describe(config: Config, parts: Parts) -> dict[str, Any]:
 
 
 def digest_of(config: Config, resumable: bool, code: list[str]) -> str:
-    """Return the hash of what a trial's numbers depend on but for its data. See `config_digest`."""
+    """Return the hash of all that a trial's numbers depend on, apart from its data. See `config_digest`."""
     versions = {node.group: node.load().version for node in described(config)}
     return config_digest(
         canonical(config), versions=versions, numerics=numerics(config), resumable=resumable, code=code
@@ -66,36 +66,37 @@ def digest_of(config: Config, resumable: bool, code: list[str]) -> str:
 
 
 def flat_values(config: Config) -> dict[str, Any]:
-    """Return a config as flat keys with options in the place of import paths."""
+    """Return a config as flat keys, with option names in place of import paths."""
     return flat(config.portable)
 
 
 def canonical(config: Config) -> dict[str, Any]:
-    """Return a config as flat keys without neutral values: equal for all configs that compute the same."""
+    """Return a config as flat keys without neutral values, so that keys added later change nothing."""
     return without_neutral(flat_values(config), neutral_values(config))
 
 
 def numerics(config: Config) -> dict[str, int]:
-    """Return the numerics versions that a trial depends on: of the engine, and of its model's family. A model of the
-    user's own that names no FAMILY may use layers of any.
+    """Return the numerics versions that a trial depends on: of the engine, and of its model's family.
+
+    A user's own model without a FAMILY depends on all, since it may use layers of any.
     """
     family = getattr(importlib.import_module(config.node("model").module), "FAMILY", None)
     return {name: version for name, version in NUMERICS.items() if name in ("engine", family) or family is None}
 
 
 def model_name(config: Config) -> str:
-    """The option, and the model's own name where the option has many: torchvision.vgg11, which is not model=vgg11."""
+    """Return the model's option, with the model's own name where the option has many, as in `torchvision.vgg11`."""
     option, own = config.choices["model"], config.node("model").options.get("name")
     return option if own in (None, option) else f"{option}.{own}"
 
 
 def described(config: Config) -> list[Node]:
-    """Return what a class describes: the method and what is chosen beside it."""
+    """Return the nodes of the method and of the plug-ins and study that are chosen beside it."""
     return [config.node(group) for group in DESCRIBED if config.chooses(group)]
 
 
 def own_code(config: Config) -> list[str]:
-    """Hashes of what method, plug-ins, model, dataset or partition are written in outside pflsweep."""
+    """Return hashes of the user's own modules in which method, plug-ins, model, dataset or partition are written."""
     objects = [node.load() for node in described(config)]
     for group in BUILT:
         objects += config.node(group).loaded()
@@ -103,12 +104,13 @@ def own_code(config: Config) -> list[str]:
 
 
 def shipped_code(config: Config) -> dict[str, str]:
-    """Return a digest of the engine's code and of what each chosen option adds to it, by group. See `code_digests`."""
+    """Return digests of the engine's code and of what each chosen option adds to it, by group. See `code_digests`."""
     nodes = [*described(config), *(config.node(group) for group in BUILT)]
     return code_digests({node.group: [path.rpartition(".")[0] for path in node.paths()] for node in nodes})
 
 
 def _environment(parts: Parts) -> dict[str, Any]:
+    """Return versions and hardware on which the trial runs."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -120,9 +122,10 @@ def _environment(parts: Parts) -> dict[str, Any]:
     }
 
 
-@cache  # the code that runs is the one that was there at the start
+# Cached, since the code that runs is the one that was imported at the start
+@cache
 def commit() -> str | None:
-    """The commit of pflsweep's own checkout, None where it is installed from a wheel; -dirty with other changes."""
+    """Return the commit of pflsweep's own checkout, with `-dirty` where files were changed; None in a wheel."""
     package = Path(__file__).parents[1]
     root = package.parent
     if not (root / ".git").exists():
@@ -136,5 +139,6 @@ def commit() -> str | None:
 
 
 def _git(root: Path, *words: str) -> str:
-    command = ["git", "--no-optional-locks", *words]  # somebody may be committing
+    """Return the output of a git command, which takes no lock: a commit may be in progress."""
+    command = ["git", "--no-optional-locks", *words]
     return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,4 +1,4 @@
-"""What a process has one of: its number of threads and its arithmetic in PyTorch, and the signals that stop it."""
+"""Settings that a whole process shares: PyTorch's threads and arithmetic, and the signals that stop it."""
 
 import math
 import threading
@@ -18,24 +18,26 @@ Stop = Callable[[], bool]  # whether to stop after this round
 
 
 def memory_available() -> float:
-    """Return the bytes of memory that new processes can have, infinite where the system does not tell."""
+    """Return the bytes of memory that are free for new processes; infinity where the system does not say."""
     found = [math.inf]
     with suppress(OSError, StopIteration, ValueError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         found.append(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")))
-    with suppress(OSError, ValueError):  # a container's own limit; "max" is none
+    # The limit of a container; "max", which is no number, means none
+    with suppress(OSError, ValueError):
         found.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
     return min(found)
 
 
 def threads_each(workers: int) -> int:
-    """Of so many workers that share this machine's cores; the only one has PyTorch's own number."""
+    """Return the threads of each of `workers` workers that share this machine; a single one has PyTorch's default."""
     return torch.get_num_threads() if workers == 1 else max(1, available() // workers)
 
 
 def cores(config: Config, beside: int = 1) -> float:
-    """This machine's share that a trial has on a CPU, as processes or as threads. beside: how many workers train here,
-    this one counted; more than cores share them.
+    """Return how many cores a trial uses on a CPU, by its processes or threads.
+
+    beside: workers that train on this machine, this one included. With more workers than cores the number is below 1.
     """
     workers, threads = config.train.workers, config.train.threads
     asked = threads if workers in ("auto", 1) else workers
@@ -46,8 +48,10 @@ def cores(config: Config, beside: int = 1) -> float:
 
 @contextmanager
 def process_wide(config: Config, auto: int | None = None) -> Iterator[None]:
-    """What PyTorch has one of for all threads. Around trials that train in threads it is entered once: each of them
-    would set it anew while others train. auto: what train.threads=auto is; None: as many as there are.
+    """Set PyTorch's number of threads and its arithmetic for a config, and restore them at the end.
+
+    Both hold for the whole process. Stacked trials, which train in threads of one process, enter this once around all
+    of them. auto: the value of train.threads=auto; None: the present number.
     """
     before, asked = torch.get_num_threads(), config.train.threads
     torch.set_num_threads(int(asked) if asked != "auto" else auto or before)
@@ -60,8 +64,10 @@ def process_wide(config: Config, auto: int | None = None) -> Iterator[None]:
 
 @contextmanager
 def arithmetic(precision: str) -> Iterator[None]:
-    """On a GPU: fp32 is all of it, where cuDNN's convolutions would round to tf32 by default, and their gradients are
-    added up in the same order each time.
+    """Set a GPU's arithmetic for a precision, and restore it at the end.
+
+    With fp32, cuDNN's convolutions do not round to tf32, as they would by default. Their algorithms are deterministic:
+    gradients are added up in the same order each time.
     """
     cudnn: Any = torch.backends.cudnn
     matmul: Any = torch.backends.cuda.matmul
@@ -69,7 +75,8 @@ def arithmetic(precision: str) -> Iterator[None]:
     before = [(kind, kind.fp32_precision) for kind in (matmul, conv, rnn)]
     rounded, any_order = conv.fp32_precision == "tf32", cudnn.deterministic
     matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
-    cudnn.allow_tf32 = precision == "tf32"  # without it PyTorch's cudnn.flags() raises
+    # Has to agree with fp32_precision: else PyTorch's cudnn.flags() raises
+    cudnn.allow_tf32 = precision == "tf32"
     conv.fp32_precision = rnn.fp32_precision = matmul.fp32_precision
     cudnn.deterministic = True
     try:
@@ -82,11 +89,11 @@ def arithmetic(precision: str) -> Iterator[None]:
 
 @contextmanager
 def interruptible(asked: Stop = lambda: False) -> Iterator[Stop]:
-    """Yield a function that tells whether a signal, or `asked`, wants training to stop after this round. Inside another
-    such context it is the outer one that hears signals, and its function has to be `asked`.
+    """Yield a function that returns whether a signal, or `asked`, wants training to stop after this round.
 
-    A second signal of the same kind stops at once; one of the other kind does not, since a scheduler's SIGTERM may
-    follow on the Ctrl-C that a command has passed on.
+    Of nested contexts only the outer one handles signals; its function has to be passed as `asked` to the inner one. A
+    second signal of the same kind stops at once. One of the other kind does not: a scheduler's SIGTERM may follow the
+    Ctrl-C that a command has passed on.
     """
     pressed = threading.Event()
 

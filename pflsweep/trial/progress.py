@@ -1,4 +1,4 @@
-"""What a person sees while a trial trains: a bar on a terminal, a line now and then in a log."""
+"""Show the progress of a trial: a bar on a terminal, a line from time to time in a log."""
 
 import sys
 from collections.abc import Iterator
@@ -13,18 +13,18 @@ from pflsweep.config.fields import hyperparameters
 from pflsweep.data.loader import ClientData
 from pflsweep.engine.evaluate import cover, targets
 from pflsweep.engine.simulation import Simulation
-from pflsweep.methods.task import Task
 from pflsweep.ops.vmap import tree_map
+from pflsweep.util.timing import shortest
 
 QUIET = 10.0  # seconds between two lines in a log
 
-
-_quiet = _mute = False  # while a sweep shows its trials together, and in the processes that it has started
+# True while a sweep shows its trials together (quiet), and in the worker processes that it has started (mute)
+_quiet = _mute = False
 
 
 @contextmanager
 def quietly(mute: bool = False) -> Iterator[None]:
-    """No word about single trials; mute: no word at all."""
+    """Context without messages about single trials; with `mute`, without messages of `say` at all."""
     global _quiet, _mute
     before = _quiet, _mute
     _quiet, _mute = True, mute or _mute
@@ -40,19 +40,19 @@ def warn(text: str) -> None:
 
 
 def say(text: str) -> None:
-    """One line on stderr, above the bar where there is one."""
+    """Print a line on stderr, above the bar where there is one; not in the worker processes of a sweep."""
     if not _mute:
         warn(text)
 
 
 def mention(text: str) -> None:
-    """A line on a single trial, of which a sweep has many."""
+    """Print a line about a single trial; not within a sweep, which has many."""
     if not _quiet:
         say(text)
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them."""
+    """Return seconds as text in a suitable unit, such as `12 min`."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     if seconds < 6000:
@@ -63,7 +63,7 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """The rounds of one trial, from `done` to `total`."""
+    """The progress of one trial from round `done` to `total`."""
 
     def __init__(self, name: str, done: int, total: int) -> None:
         self._name, self._start, self._total = name, done, total
@@ -72,7 +72,7 @@ class Progress:
         self._bar = tqdm(total=total, initial=done, desc=name, unit="round", disable=not self._terminal, leave=False)
 
     def round(self, row: dict[str, Any]) -> None:
-        """Called after each round with its row of the record."""
+        """Show a finished round. row: its row of the record."""
         now, done = perf_counter(), row["round"]
         accuracy = row.get("personal_accuracy")
         text = f"accuracy {accuracy:.1%}" if accuracy is not None else ""
@@ -90,22 +90,21 @@ class Progress:
             mention(f"{self._name}: {', '.join(line)}")
 
     def close(self) -> None:
+        """Remove the bar."""
         self._bar.close()
 
 
 def announce(name: str, simulation: Simulation) -> None:
-    """Say what will be trained, and how long it takes if one gradient step is anything to go by."""
+    """Say what will be trained, and how long it takes by the measured time of one gradient step."""
     federation, schedule = simulation.federation, simulation.schedule
     left = schedule.rounds - simulation.round
     if not left or _quiet:
         return
-    if simulation.task.compiled:
-        say(f"{name}: the gradients of full batches are compiled first, which takes up to minutes")
     share = simulation.cohort_size / federation.clients
     batches = sum(map(schedule.batches, federation.sizes.tolist()))
     rows = sum(map(len, cover(targets(federation, "test", simulation.metrics))))
     tested = rows / schedule.batch / schedule.eval_every
-    # a forward pass is a third of a gradient step
+    # A forward pass takes a third of a gradient step
     steps = left * (_passes(simulation) * share * batches + tested / 3)
     seconds = _seconds_a_step(simulation) * steps / schedule.workers
     begin = f"goes on after round {simulation.round}, " if simulation.round else ""
@@ -117,27 +116,28 @@ def announce(name: str, simulation: Simulation) -> None:
 
 
 def _passes(simulation: Simulation) -> float:
-    """What the method makes of an epoch."""
+    """Return how many epochs' worth of gradients the method computes in a turn."""
     method = simulation.verbs.method
     assert method is not None, "a trial has one"
     return method.passes(method.epochs, **{name: getattr(method, name) for name in hyperparameters(type(method))})
 
 
 def _seconds_a_step(simulation: Simulation) -> float:
-    """A timed gradient step on a batch of its own draws: nothing of it is kept or counted."""
+    """Time a gradient step in seconds. Its batch is drawn for this purpose, so the trial's draws stay as they are."""
     federation = simulation.federation
-    task = Task(simulation.task.model, simulation.task.precision)  # what is compiled may be another step than this
+    task = simulation.task
     client = int(federation.sizes.argmax())
     data = ClientData.of(federation, [client], 0, batch=simulation.schedule.batch, large=1, purpose="warm-up")
     w = torch.zeros(1, task.size, device=federation.device, dtype=federation.dtype)
-    took, threads = [], torch.get_num_threads()
-    torch.set_num_threads(1 if simulation.schedule.workers > 1 else threads)  # workers have one each
+    threads = torch.get_num_threads()
+
+    def step() -> None:
+        batch = tree_map(lambda v: v[0], next(iter(data.train(1))))
+        w.sub_(task.grad(w[0], batch), alpha=0.1).sum().item()
+
+    # Worker processes have one thread each
+    torch.set_num_threads(1 if simulation.schedule.workers > 1 else threads)
     try:
-        for _ in range(3):  # the first is cold
-            began = perf_counter()
-            batch = tree_map(lambda v: v[0], next(iter(data.train(1))))
-            w.sub_(task.grad(w[0], batch), alpha=0.1).sum().item()
-            took.append(perf_counter() - began)
+        return shortest(step)
     finally:
         torch.set_num_threads(threads)
-    return min(took)

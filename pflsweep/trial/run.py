@@ -1,6 +1,6 @@
-"""One trial: a config becomes objects, the objects a simulation, the simulation a record.
+"""Run a trial: build its objects from the config, train the simulation, and write its record.
 
-Stopped, it is continued by the same command; finished, it is not trained again.
+A trial that was stopped is continued by the same command. One that is finished is not trained again.
 """
 
 import threading
@@ -52,8 +52,9 @@ from pflsweep.util.retry import StorageUnavailable
 from pflsweep.util.source_hash import changed
 
 Watch = Callable[[Record], None]  # called after each round; may raise Pruned
-_BUILDING = threading.Lock()  # the first model is drawn from PyTorch's own generator, of which there is one
-SMALL = 250_000  # parameters under which one thread is the fastest
+# Initial models are drawn from PyTorch's global generator, so that threads build their trials one after another
+_BUILDING = threading.Lock()
+SMALL = 250_000  # parameters of a model below which one thread is the fastest
 
 
 class Accuracy(NamedTuple):
@@ -64,58 +65,59 @@ class Accuracy(NamedTuple):
 
 
 class Stopped(KeyboardInterrupt):
-    """Ctrl-C, after the record was brought to a round's end."""
+    """A trial was stopped by Ctrl-C or SIGTERM, and its record was written after its round."""
 
 
 class Pruned(Exception):  # noqa: N818 (no error)
-    """A sweep has seen enough of this trial: it loses. What it has trained is kept and can be continued."""
+    """A sweep's pruner has stopped this trial. What it has trained is kept and can be continued."""
 
 
 class Diverged(Exception):  # noqa: N818 (as the field says it)
-    """No client's model is worth training on."""
+    """No client's loss is finite any more."""
 
 
 class LeaseLost(Exception):  # noqa: N818 (a state)
-    """This worker was silent for so long that another one may have taken its trial over."""
+    """This worker's lease of the trial has expired, so that another worker may have taken the trial over."""
 
 
 class Result:
-    """A trial, read from its record as of the round that was asked for."""
+    """A finished trial, read from its record as of the round that was asked for."""
 
     def __init__(self, folder: Path, rounds: int, trained: Config | None = None) -> None:
-        """trained: the config that the trial was trained with, where the caller has composed it."""
+        """folder: of the record. trained: the config that the trial was trained with, where the caller has it."""
         self.record = Record.as_of(folder, rounds)
         self.config: dict[str, Any] = self.record.config
         self._trained = trained
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
-        """One row a round."""
+        """Return the table of rounds, one row each."""
         return self.record.rounds
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """One row a client, view, target and evaluated round."""
+        """Return the clients' scores: one row a client, view, target and evaluated round."""
         return self.record.clients
 
     def __repr__(self) -> str:
-        """Return the table that ends a command, of this trial."""
+        """Return the table that a command prints at its end."""
         return f"{self.record.meta['name']} ({self.record.place})\n{brief([self.record]).to_string(index=False)}"
 
     def _repr_html_(self) -> str:
-        """Return the same table as notebooks show it."""
+        """Return the same table for notebooks."""
         return brief([self.record]).to_html(index=False, border=0)
 
     @property
     def personal_accuracy(self) -> Accuracy:
+        """Return the last and the best personalised accuracy, mean over clients."""
         accuracy = self.rounds["personal_accuracy"].dropna()
         return Accuracy(float(accuracy.iloc[-1]), float(accuracy.max()))
 
     def load_global(self, config_dir: str | Path | None = None) -> nn.Module:
         """Return the global model after the record's last round. Raises UserError where there is none.
 
-        config_dir: the folder that has the model's option where it is none of pflsweep's, as with --config-dir. What a
-        record names is never imported. A Result that `pflsweep.run` returned knows its option already.
+        config_dir: the folder with the model's option where that is not shipped, as with --config-dir. It is needed
+        since code that a record names is never imported. A Result of `pflsweep.run` knows its option already.
         """
         return self._saved.load_global(config_dir)
 
@@ -142,30 +144,35 @@ def run_trial(
     prescribed: Prescribed | None = None,
     labels: Labels | None = None,
 ) -> Result:
-    """Train what is not trained yet. listen: opens what hears of each round; it is tracking's. watch: see Watch. seat:
-    among trials, in other threads, that it trains together with. beside: workers that train on this machine.
-    prescribed: what is not drawn, whose digest `config` has as data.prescribed. labels: what its sweep calls it.
+    """Train the rounds of a trial that are not trained yet, and return its result.
 
-    Raises UserError on bad input, and where `listen` does, before anything is written; Locked where another process
-    trains it; Stopped on Ctrl-C, SIGTERM and on `stop`; Pruned and LeaseLost where `watch` does; Diverged; DiskFull.
+    listen: opens the tracking of the trial, which gets each round. watch: called after each round; it may raise Pruned
+    or LeaseLost. stop: returns whether to stop after this round. seat: of this trial in a stack of trials, each in its
+    own thread. beside: workers that train on this machine. prescribed: partition, cohorts or batches that are given
+    instead of drawn; `config` has their digest in data.prescribed. labels: the trial's name and tags in its sweep.
+
+    Raises UserError on bad input, also from `listen`, before anything is written; Locked where another process trains
+    the trial; Stopped on Ctrl-C, SIGTERM and `stop`; Pruned and LeaseLost from `watch`; Diverged; DiskFull.
     """
     check(config)
     config = typed(config)
     with _BUILDING:
         parts = build(config, prescribed)
-    share = cores(config, beside)  # before a small model sets threads to one
+    # Computed before `process_wide` sets threads to one for a small model
+    share = cores(config, beside)
     with nullcontext() if seat is not None else process_wide(config, _fastest(parts)):
+        w0 = parts.task.vector(parts.model)
+        simulation = engine.Simulation(parts.verbs, parts.task, parts.federation, parts.schedule, w0, parts.metrics)
         meta = describe(config, parts)
         meta["environment"]["cores"] = share
         folder = Path(config.paths.runs).absolute() / meta["identity"]
-        w0 = parts.task.vector(parts.model)
-        simulation = engine.Simulation(parts.verbs, parts.task, parts.federation, parts.schedule, w0, parts.metrics)
         if seat is not None:
             seat.take(simulation)
-            meta["environment"]["stacked"] = seat.stack.size  # its seconds are also those of others
+            # Marked, since a stacked trial's seconds are also those of others
+            meta["environment"]["stacked"] = seat.stack.size
         if parts.study is not None:
             parts.study.check(simulation)
-        # bad input has been refused by now, in a paragraph of its own
+        # All bad input has been refused by now, before the first message
         with claimed(folder):
             if told := destination(config.tracking):
                 mention(told)
@@ -183,7 +190,7 @@ def run_trial(
 
 
 def _open(folder: Path, meta: dict[str, Any], config: Config, simulation: engine.Simulation) -> Record:
-    """The trial's record, new where there is none. Raises UserError where the folder holds another's."""
+    """Return the trial's record, a new one where there is none. Raises UserError where the folder holds another's."""
     if not (folder / "meta.json").exists():
         return Record.new(folder, meta, config.portable, partition_table(simulation.federation))
     record = Record(folder)
@@ -193,20 +200,24 @@ def _open(folder: Path, meta: dict[str, Any], config: Config, simulation: engine
 
 
 def _done(record: Record, config: Config) -> bool:
-    """Whether nothing is left to train."""
+    """Return whether nothing is left to train; if so, say it.
+
+    Raises UserError where a record of more rounds lacks the results of the round that is asked for.
+    """
     rounds = config.train.rounds
     if record.done < rounds or (record.done == rounds and record.status["status"] != "finished"):
         return False
     if record.done > rounds:
         _require_evaluated(record, rounds)
-        _ = Result(record.folder, rounds).record.newcomers  # raises where they were not measured then
+        # Raises where new clients were not fine-tuned after that round
+        _ = Result(record.folder, rounds).record.newcomers
     more = f", reported as of round {rounds}" if record.done > rounds else ""
     mention(f"{record.meta['name']}: trained already, {record.done} rounds{more} ({record.folder})")
     return True
 
 
 def _add_models(record: Record, simulation: engine.Simulation, config: Config) -> None:
-    """To a finished trial that was trained without saving them: its checkpoint has them."""
+    """Save the models of a finished trial from its checkpoint, where the config asks for them and they are missing."""
     wanted = config.checkpoint.models and record.done == config.train.rounds
     if not wanted or record.models_round == record.done:
         return
@@ -222,7 +233,10 @@ def _add_models(record: Record, simulation: engine.Simulation, config: Config) -
 
 
 def _catch_up(record: Record, simulation: engine.Simulation, study: Study | None) -> None:
-    """Bring them to the checkpoint's round, in memory. Raises UserError where the tables end before it."""
+    """Bring record, simulation and study to the checkpoint's round, in memory.
+
+    Raises UserError where the record's tables end before that round.
+    """
     checkpoint = record.checkpoint()
     if checkpoint is not None:
         simulation.load(checkpoint.simulation)
@@ -239,7 +253,7 @@ def _catch_up(record: Record, simulation: engine.Simulation, study: Study | None
 
 
 def _tell_edited(record: Record, digests: dict[str, str]) -> None:
-    """Warn where code that was edited since goes on with a record, whose rounds would then be of two codes."""
+    """Warn where the code was edited since the record's last round, since its rounds are then by two versions."""
     edited = [name for before in record.trained_by()[-1:] for name in changed(before, digests)]
     if edited:
         warn(
@@ -250,8 +264,9 @@ def _tell_edited(record: Record, digests: dict[str, str]) -> None:
 
 
 def _require_evaluated(record: Record, rounds: int) -> None:
-    """Raises UserError where a record of more rounds was not evaluated after the one that is asked for."""
-    seen = sorted({*record.evaluated, record.done})  # asked for, the last one would be evaluated
+    """Raise UserError where a record of more rounds was not evaluated after round `rounds`."""
+    # The last round too: it would be evaluated if it were asked for
+    seen = sorted({*record.evaluated, record.done})
     if rounds not in record.evaluated:
         near = [*[t for t in seen if t < rounds][-1:], *[t for t in seen if t > rounds][:1]]
         raise UserError(
@@ -270,7 +285,7 @@ def _run(
     watch: Watch,
     asked: Stop,
 ) -> None:
-    """The rounds that are left, with everybody who listens. Nothing is written before the listener is there."""
+    """Train the rounds that are left, and set the record's status. Nothing is written before tracking is open."""
     name, status = record.meta["name"], "failed"
     with listen(config.tracking, record) as hears, interruptible(asked) as stop:
         record.begin()
@@ -294,7 +309,8 @@ def _run(
             raise
         except DiskFull as error:
             status = "interrupted"
-            with suppress(DiskFull):  # a few bytes may still fit
+            # A few bytes may still fit
+            with suppress(DiskFull):
                 record.set_status(status=status, error=f"{type(error).__name__}: {error}")
             raise
         except Exception as error:
@@ -307,7 +323,7 @@ def _run(
 
 
 def _checkpoint(record: Record, simulation: engine.Simulation, study: Study | None) -> Checkpoint:
-    """Return the checkpoint of a trial as it is after its last round."""
+    """Return the checkpoint of a trial after its last trained round."""
     return Checkpoint(record.meta["identity"], simulation.state(), {} if study is None else study.state())
 
 
@@ -315,12 +331,17 @@ def _train(
     record: Record, simulation: engine.Simulation, study: Study | None, every: float, hears: Listener, watch: Watch,
     stop: Stop,
 ) -> None:  # fmt: skip
-    """Round by round; a checkpoint by time. On Ctrl-C the round is brought to its end first."""
+    """Train round by round, with a checkpoint every `every` seconds.
+
+    Raises KeyboardInterrupt after a round where `stop` asks for it; Diverged; what `watch` raises.
+    """
     total = simulation.schedule.rounds
-    if simulation.round == total and total not in record.evaluated:  # was to go on, and is now the last
+    # A longer trial did not evaluate the round that is now the last
+    if simulation.round == total and total not in record.evaluated:
         scores = simulation.evaluate()
         record.amend(score_columns(scores), score_table(scores, total))
-    if simulation.round in record.evaluated:  # repeated, what has diverged is not over: it may have no round left
+    # A trial that diverged before has to diverge again, also where no round is left
+    if simulation.round in record.evaluated:
         seen = record.clients_in(simulation.round)
         _require_sound(seen.loc[seen["view"] == "personal", "loss"].to_numpy(), simulation)
     progress = Progress(record.meta["name"], simulation.round, total)
@@ -334,13 +355,14 @@ def _train(
             if study is not None:
                 study.look(simulation)
             progress.round(row)
-            # before tracking: a worker that has lost its lease must send nothing more
+            # Before tracking, since a worker that has lost its lease must send nothing more
             watch(record)
             hears.rows(record)
             if result.scores:
                 _require_sound(result.scores["personal"].loss, simulation)
+            # `_finish` writes the last round
             if result.round == total:
-                break  # _finish writes
+                break
             stopped = stop()
             if stopped or perf_counter() - written >= every:
                 record.write(_checkpoint(record, simulation, study))
@@ -352,12 +374,13 @@ def _train(
 
 
 def _require_sound(losses: np.ndarray, simulation: engine.Simulation) -> None:
-    """Raises Diverged where no client's loss is finite any more. Under attack that is a result like another."""
+    """Raise Diverged where no client's loss is finite any more, except under attack, where that is a valid result."""
     if simulation.verbs.malicious is None and not np.isfinite(losses).any():
         raise Diverged(f"no client's loss is finite after round {simulation.round}: a smaller train.lr may help")
 
 
 def _finish(record: Record, simulation: engine.Simulation, parts: Parts, config: Config) -> None:
+    """Write what a trial leaves after its last round: checkpoint, models, new clients' scores, the study's table."""
     wanted = config.checkpoint
     record.write(_checkpoint(record, simulation, parts.study))
     if wanted.models:
@@ -367,16 +390,18 @@ def _finish(record: Record, simulation: engine.Simulation, parts: Parts, config:
     if parts.study is not None:
         record.save_study(parts.study.table(simulation))
     record.set_status(status="finished")
-    if not wanted.keep or parts.study is not None:  # with a study no more rounds can follow
+    # With a study no more rounds can follow
+    if not wanted.keep or parts.study is not None:
         record.remove(CHECKPOINT)
 
 
 def _models(simulation: engine.Simulation) -> dict[str, Any]:
-    """As state_dicts. Where the clients' take much memory it is a file, and each of them is a storage of its own."""
+    """Return the global and all personal models as state_dicts. Large numbers of clients are held in a mapped file."""
     views, common, federation = simulation.task.views, simulation.global_model(), simulation.federation
     rows = memory.zeros((federation.clients, simulation.task.size), federation.dtype, torch.device("cpu"))
     for row, w in zip(rows, simulation.personal_models(), strict=True):
-        row.copy_(w[: len(row)])  # of a method that predicts with more than a model: the one it begins with
+        # A method that predicts with more than a model has the model at the beginning of its vector
+        row.copy_(w[: len(row)])
     return {
         "global": None if common is None else simulation.task.state_dict(common.cpu()),
         "personal": {i: views(torch.from_numpy(row.numpy())) for i, row in enumerate(rows)},
@@ -384,7 +409,10 @@ def _models(simulation: engine.Simulation) -> dict[str, Any]:
 
 
 def _newcomers(simulation: engine.Simulation, parts: Parts, config: Config) -> pd.DataFrame:
-    """New clients fine-tune the global model; the initial one where a method has none, as a client alone would."""
+    """Let new clients fine-tune the global model, and return their scores by epoch.
+
+    Where the method has no global model they begin with the initial one, as in training alone.
+    """
     train, common = config.train, simulation.global_model()
     w = parts.task.vector(parts.model) if common is None else common
     opt = Sgd(train.momentum, train.weight_decay)
@@ -393,7 +421,9 @@ def _newcomers(simulation: engine.Simulation, parts: Parts, config: Config) -> p
 
 
 def _fastest(parts: Parts) -> int | None:
-    """A small model's step is over before a second thread has woken up. Beside workers it is one here as well, so that
-    their number changes no bit of a result.
+    """Return the value of train.threads=auto: 1 for a small model, whose step ends before a second thread wakes up.
+
+    With worker processes, which have one thread each, it is also 1 in this process, so that their number changes no bit
+    of a result. None: PyTorch's present number.
     """
     return 1 if parts.task.size < SMALL or parts.schedule.workers > 1 else None

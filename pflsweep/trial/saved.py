@@ -1,4 +1,4 @@
-"""A trial's saved models as PyTorch modules, from its record or from MLflow."""
+"""Load a trial's saved models as PyTorch modules, from its record or from MLflow."""
 
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ class SavedModels:
     def __init__(
         self, about: dict[str, Any], states: dict[str, Any], folder: Path, trained: Config | None = None
     ) -> None:
-        """about: `Record.model_facts`. states: `Record.models()`. folder: where they lie, for messages. trained: the
-        config that the trial was trained with, where the caller has composed it.
+        """about: of `Record.model_facts`. states: of `Record.models()`. folder: of their file, for messages. trained:
+        the config that the trial was trained with, where the caller has it.
         """
         self.about, self.states, self.folder, self._trained = about, states, folder, trained
 
@@ -53,26 +53,28 @@ class SavedModels:
             raise UserError(f"The model of {folder} cannot be built: {error}") from error
         try:
             model.load_state_dict(state)
-        except (RuntimeError, TypeError, AttributeError) as error:  # how PyTorch says that weights do not fit
+        except (RuntimeError, TypeError, AttributeError) as error:
+            # PyTorch raises these where weights do not fit
             why = one_line(error)
             raise UserError(f"{folder / MODELS} does not fit the model that its config describes: {why}") from error
         return model
 
 
 class _Predictor:
-    """What `mlflow.pyfunc.load_model` wraps."""
+    """The object that `mlflow.pyfunc.load_model` wraps."""
 
     def __init__(self, models: SavedModels, config_dir: str | None) -> None:
         self._models, self._config_dir = models, config_dir
         self._loaded: dict[int, nn.Module] = {}
 
     def get_raw_model(self) -> SavedModels:
+        """Return the models, for MLflow's `unwrap_python_model`."""
         return self._models
 
     def predict(self, data: Any, params: dict[str, Any] | None = None) -> np.ndarray:
-        """Return [n, classes] logits of [n, ...] inputs as the trial's model saw them, normalised.
+        """Return logits [n, classes] for inputs [n, ...], which have to be normalised as in the trial.
 
-        params: {"client": 3} for a client's personalised model; without it, or -1, the global one.
+        params: {"client": 3} for a client's personalised model; without it, or with -1, the global model.
         """
         client = int((params or {}).get("client", -1))
         if client not in self._loaded:
@@ -83,7 +85,7 @@ class _Predictor:
 
 
 def _load_pyfunc(path: str, config: dict[str, Any]) -> _Predictor:
-    """Load what tracking/models.py has logged. MLflow calls it by this name."""
+    """Load models that tracking/models.py has logged. MLflow calls a function of this name."""
     folder = Path(path)
     models = SavedModels(files.read_json(folder / "model.json"), read_torch(folder / MODELS), folder)
     return _Predictor(models, config["config_dir"] or None)

@@ -1,4 +1,4 @@
-"""How fast a device trains: rounds of FedAvg on random images, in each way to run them."""
+"""Measure how fast a device trains: rounds of FedAvg on random images, in each way to run them."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -21,11 +21,11 @@ from pflsweep.trial.process import arithmetic
 from pflsweep.util.errors import one_line
 
 CLASSES, NEVER = 10, 10**9
-ROUNDS = 3  # that are timed, if they fit into a measurement's seconds
+ROUNDS = 3  # timed rounds of a measurement, if its seconds allow
 
 
 class Setting(NamedTuple):
-    """A federation of random images and a model. samples: for training, of each client."""
+    """A federation of random images and a model. samples: training samples of each client."""
 
     name: str
     clients: int
@@ -48,19 +48,19 @@ SETTINGS = (
 
 
 class Speed(NamedTuple):
-    """Training images a second of one setting in one way; None with the reason where it was not measured."""
+    """The speed of one setting in one way."""
 
     setting: str
     way: str
-    images: float | None
-    memory: float | None  # bytes at most, of a GPU
-    why: str = ""
+    images: float | None  # training images per second; None where it was not measured
+    memory: float | None  # most bytes that a GPU has held; None on a CPU
+    why: str = ""  # reason why it was not measured
 
 
 def random_federation(samples: list[int], test: list[int], device: str, shape: tuple[int, ...]) -> Federation:
-    """Return clients with random images, so that nothing has to be downloaded; speed does not depend on content.
+    """Return clients with random images: nothing has to be downloaded, and speed does not depend on the content.
 
-    samples, test: [N] how many each client has.
+    samples, test: training and test samples of each client [N].
     """
     n = sum(samples) + sum(test)
     generator = torch.Generator().manual_seed(0)
@@ -74,8 +74,9 @@ def random_federation(samples: list[int], test: list[int], device: str, shape: t
 
 
 def speeds(device: str, seconds: float, settings: tuple[Setting, ...] = SETTINGS) -> Iterator[Speed]:
-    """Yield the speed of each setting on one core of the CPU and on a device in each way, within so many seconds in
-    all, but for the measurement that is under way then.
+    """Yield the speed of each setting on one CPU core, and on a device in each way.
+
+    seconds: for all together; a measurement that has begun is finished.
     """
     end = time.monotonic() + seconds
     ways: dict[str, dict[str, Any]] = {
@@ -94,14 +95,15 @@ def speeds(device: str, seconds: float, settings: tuple[Setting, ...] = SETTINGS
                 continue
             try:
                 yield Speed(setting.name, way, *measured(setting, seconds=each, **how))
-            except (RuntimeError, NotImplementedError) as error:  # too little memory, or a product that it has not
+            except (RuntimeError, NotImplementedError) as error:
+                # Too little memory, or an operation that the device lacks in this precision
                 yield Speed(setting.name, way, None, None, one_line(error)[:200])
 
 
 def measured(
     setting: Setting, *, device: str, precision: str, chunk: int, seconds: float
 ) -> tuple[float, float | None]:
-    """Return training images a second, the median over rounds, and the most memory that a GPU has held, in bytes."""
+    """Return training images per second, the median over rounds, and the most bytes that a GPU has held."""
     fed = random_federation([setting.samples] * setting.clients, [1] * setting.clients, device, setting.shape)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -128,4 +130,5 @@ def measured(
                 took.append((time.perf_counter() - before) / images)
     finally:
         torch.set_num_threads(threads)
-    return 1 / median(took[1:] or took), float(torch.cuda.max_memory_allocated()) if gpu else None  # the first is cold
+    # The first round is cold
+    return 1 / median(took[1:] or took), float(torch.cuda.max_memory_allocated()) if gpu else None

@@ -1,4 +1,4 @@
-"""What the engine yields, as rows of the record's tables."""
+"""Convert the engine's results to rows of the record's tables."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from pflsweep.engine.simulation import Privacy, Result
 
 
 def round_row(result: Result) -> dict[str, Any]:
-    """The round's row in rounds.parquet."""
+    """Return the round's row in rounds.parquet."""
     row: dict[str, Any] = {
         "round": result.round,
         "lr": result.lr,
@@ -28,7 +28,7 @@ def round_row(result: Result) -> dict[str, Any]:
 
 
 def privacy_columns(privacy: Privacy | None) -> dict[str, float]:
-    """Epsilon over the clients that have trained so far, composed over all rounds; and of this round alone."""
+    """Return epsilon over the clients that have trained so far, composed over all rounds, and of this round alone."""
     if privacy is None:
         return {}
     composed, alone = (np.asarray(epsilon) for epsilon in privacy)
@@ -41,12 +41,12 @@ def privacy_columns(privacy: Privacy | None) -> dict[str, float]:
 
 
 def score_columns(scores: dict[str, Scores]) -> dict[str, float]:
-    """What an evaluation adds to its round's row: personal_accuracy, and on other rows personal_all_accuracy."""
+    """Return the columns of an evaluation, such as personal_accuracy, or personal_all_accuracy for the target `all`."""
     return {f"{view}_{name}": value for view, seen in scores.items() for name, value in summary(seen).items()}
 
 
 def summary(scores: Scores) -> dict[str, float]:
-    """A view's numbers over the clients that have samples."""
+    """Return a view's mean scores over the clients that have samples."""
     has = scores.n > 0
     accuracy = np.sort(scores.accuracy[has])
     return {
@@ -60,12 +60,12 @@ def summary(scores: Scores) -> dict[str, float]:
 
 
 def client_rows(result: Result) -> pd.DataFrame | None:
-    """The round's rows in clients.parquet; None where it was not evaluated."""
+    """Return the round's rows in clients.parquet; None where it was not evaluated."""
     return score_table(result.scores, result.round) if result.scores else None
 
 
 def score_table(scores: dict[str, Scores], round: int) -> pd.DataFrame:
-    """A row a client, view and target. Small types: thousands of rounds make millions of rows."""
+    """Return one row a client, view and target, in 32-bit types: thousands of rounds make millions of rows."""
     tables = []
     for name, seen in scores.items():
         view, _, target = name.partition("_")
@@ -77,18 +77,23 @@ def score_table(scores: dict[str, Scores], round: int) -> pd.DataFrame:
 
 
 def newcomer_table(scores: list[Scores], keys: np.ndarray) -> pd.DataFrame:
-    """A row a new client and epoch of its fine-tuning, 0 before the first. keys [N]: their numbers in the partition."""
+    """Return one row a new client and epoch of its fine-tuning; epoch 0 is before the first.
+
+    keys: numbers of the new clients in the partition, [N].
+    """
     tables = [score_table({"new": seen}, epoch).assign(client=keys) for epoch, seen in enumerate(scores)]
     return pd.concat(tables, ignore_index=True).drop(columns=["view", "target"]).rename(columns={"round": "epoch"})
 
 
 def matrices(result: Result) -> dict[str, np.ndarray]:
-    """The method's own matrices."""
+    """Return the method's matrices of a round by name."""
     return {name: value.cpu().numpy() for name, value in result.shown.items() if value.dim() == 2}
 
 
 def partition_table(federation: Federation) -> pd.DataFrame:
-    """One row a client and class: how many training, validation and test samples; the client's group, if it has one."""
+    """Return counts of training, validation and test samples, one row a client and class, with the client's group
+    where the partition has groups.
+    """
     clients, classes = federation.clients, federation.classes
     columns = {"client": np.arange(clients).repeat(classes), "class": np.tile(np.arange(classes), clients)}
     if federation.group is not None:

@@ -62,10 +62,24 @@ class Parser(argparse.ArgumentParser):
 
     _intermixed = False
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        # Kept as they are added: argparse has no public way to ask for them
+        self._own_flags: dict[str, argparse.Action] = {}
+        self._words: Any = None
+        super().__init__(*args, **options)
+
+    def add_argument(self, *args: Any, **options: Any) -> argparse.Action:
+        action = super().add_argument(*args, **options)
+        self._own_flags |= dict.fromkeys(action.option_strings, action)
+        return action
+
+    def add_subparsers(self, **options: Any) -> Any:
+        self._words = super().add_subparsers(**options)
+        return self._words
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        words = next((each for each in self._actions if isinstance(each, argparse._SubParsersAction)), None)
-        if words is not None:
-            return super().parse_known_args(self._word_first(args, words), namespace)
+        if self._words is not None:
+            return super().parse_known_args(self._word_first(args), namespace)
         if self._intermixed:  # parse_known_intermixed_args calls this method again
             return super().parse_known_args(args, namespace)
         self._intermixed = True
@@ -74,18 +88,19 @@ class Parser(argparse.ArgumentParser):
         finally:
             self._intermixed = False
 
-    def _word_first(self, args: list[str], words: "argparse._SubParsersAction[Parser]") -> list[str]:
+    def _word_first(self, args: list[str]) -> list[str]:
         """Return the arguments with the subcommand first: `report --runs DIR runs` becomes `report runs --runs DIR`.
 
         Raises UserError where there is no subcommand or an unknown one.
         """
-        flags = [pair for parser in words.choices.values() for pair in parser._option_string_actions.items()]
+        parsers: dict[str, Parser] = self._words.choices
+        flags = [pair for parser in parsers.values() for pair in parser._own_flags.items()]
         taking = {flag for flag, action in flags if action.nargs != 0}
         free = [word[:1] != "-" and before not in taking for before, word in zip(["", *args], args, strict=False)]
         if not any(free):
-            return args if {"-h", "--help"}.intersection(args) else self.error(f"{words.metavar} is missing")
+            return args if {"-h", "--help"}.intersection(args) else self.error(f"{self._words.metavar} is missing")
         at = free.index(True)
-        word, known = args[at], list(words.choices)
+        word, known = args[at], list(parsers)
         if word not in known:
             raise UserError(f"{self.prog}: there is no '{word}'.{nearest(word, known)} There are: {', '.join(known)}.")
         return [word, *args[:at], *args[at + 1 :]]
@@ -97,6 +112,5 @@ class Parser(argparse.ArgumentParser):
 
     def flags(self) -> list[str]:
         """Return the flags of this parser and of its subcommands."""
-        further = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
-        words = [parser for choices in further for parser in choices.values()]
-        return [*self._option_string_actions, *(flag for parser in words for flag in parser.flags())]
+        words = self._words.choices.values() if self._words else ()
+        return [*self._own_flags, *(flag for parser in words for flag in parser.flags())]

@@ -9,9 +9,9 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -84,9 +84,14 @@ def claimed(folder: Path, choice: str = "paths.runs") -> Iterator[None]:
     holds the lock, UserError where the folder cannot be written to.
     """
     made = [path for path in (folder, *folder.parents) if not path.exists()]
-    with writing(folder, choice):
-        lock = _locked(folder)
-    with lock:
+    with ExitStack() as held:
+        with writing(folder, choice):
+            try:
+                held.enter_context(locked(folder / "lock", wait=False))
+            except BlockingIOError as error:
+                raise Locked(
+                    f"Another process is training this trial now ({folder}). Wait for it or stop it first."
+                ) from error
         try:
             with writing(folder, choice):
                 for left in folder.glob(f".*{TEMPORARY}"):
@@ -100,27 +105,33 @@ def claimed(folder: Path, choice: str = "paths.runs") -> Iterator[None]:
                         path.rmdir()
 
 
-def _locked(folder: Path) -> IO[str]:
+# Not the library filelock, which was tried (4.2). Where the previous holder removes the file meanwhile, a lock that may
+# not wait fails as if somebody held it. Where a file system has no flock, it makes a file that outlives its process.
+@contextmanager
+def locked(path: Path, wait: bool = True) -> Iterator[None]:
+    """Hold the exclusive lock of a file, which is created where it is missing, or of a folder that exists.
+
+    The operating system releases the lock when the process dies. wait: for a process that holds it; otherwise raises
+    BlockingIOError. Raises OSError where the file cannot be written to.
+    """
     while True:
-        folder.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            # the lock is held as long as the file is open: the caller closes it
-            lock = open(folder / "lock", "w")  # noqa: SIM115
+            descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
         except FileNotFoundError:  # its previous holder has removed the folder
             continue
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(lock.fileno()), os.stat(lock.name)):
-                return lock
-        except BlockingIOError as error:
-            lock.close()
-            raise Locked(
-                f"Another process is training this trial now ({folder}). Wait for it or stop it first."
-            ) from error
-        except FileNotFoundError:
-            pass
-        # its previous holder has removed the file, so others would lock a new one
-        lock.close()
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            # Where the previous holder has removed the file, others would lock a new one.
+            try:
+                is_there = os.path.samestat(os.fstat(descriptor), os.stat(path))
+            except FileNotFoundError:
+                is_there = False
+            if is_there:
+                yield
+                return
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""A tiny federation in float64 and a way to run a method in it: `simulate(FedProx, {"mu": 0.1}, rounds=3)`.
+"""A tiny federation in float64, and a way to run a method in it: `simulate(FedProx, {"mu": 0.1}, rounds=3)`.
 
-`FEDERATION` has unequal clients, each without one of the classes. For numbers worked out on paper: `by_hand`
-makes a federation of given samples, `Quadratic` is a task whose gradient is a matrix product.
+`FEDERATION` has clients of different sizes, each without one of the classes. For numbers worked out on paper, `by_hand`
+makes a federation of given samples, and `Quadratic` is a task whose gradient is a matrix product.
 """
 
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ def by_hand(
     keys: list[int] | None = None,
     seed: int = 0,
 ) -> Federation:
-    """A federation of written-out clients, each a list of samples (x, y): for training and for test."""
+    """Return a federation of given clients, each a list of samples (x, y), for training and for test."""
     samples = [sample for client in clients for sample in client]
     ends = np.cumsum([len(client) for client in clients])
     rows = [np.arange(end - len(client), end) for client, end in zip(clients, ends, strict=True)]
@@ -47,7 +47,7 @@ def by_hand(
 
 
 def federation(sizes: tuple[int, ...] = SIZES, keys: list[int] | None = None, classes: int = CLASSES) -> Federation:
-    """Clients of Gaussian samples. Their classes follow their keys: with three classes, each lacks one."""
+    """Return clients with Gaussian samples. Their classes depend on their keys: with three classes, each lacks one."""
     clients = []
     for n, key in zip(sizes, keys or range(len(sizes)), strict=True):
         rng = np.random.default_rng(key)
@@ -60,7 +60,7 @@ FEDERATION = federation()
 
 
 def network(hidden: tuple[int, ...] = (5,), classes: int = CLASSES, seed: int = 0) -> tuple[Task, Tensor]:
-    """A small perceptron as a task, and its initial weights."""
+    """Return a small perceptron as a task, and its initial weights."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = mlp.build((FEATURES,), classes, hidden).double()
@@ -104,7 +104,8 @@ class Quadratic(Task):
         return self.value_and_grad(w, batch)[0]
 
     def logits(self, w: Tensor, x: Tensor) -> Tensor:
-        return x.new_zeros(len(x), 1)  # evaluation wants something; samples of a quadratic are of class 0
+        # Evaluation needs logits; samples of a quadratic are of class 0
+        return x.new_zeros(len(x), 1)
 
 
 # Examples worked out by hand: with batch 1 client A takes one step a round, B two
@@ -125,23 +126,23 @@ class Run(NamedTuple):
 
     @property
     def w(self) -> Tensor:
-        """The server's model, or the part of it that is shared."""
+        """Return the server's model, or the part of it that is shared."""
         return self.simulation.server.w
 
     @property
     def clients(self) -> Any:
-        """All clients' state, [N, ...] each."""
+        """Return all clients' state, [N, ...] each."""
         store: Clients = self.simulation.clients
         return store.get(torch.arange(len(store.seen)))
 
     @property
     def personal(self) -> Tensor:
-        """[N, P]"""
+        """Return the personal models, [N, P]."""
         return torch.stack(list(self.simulation.personal_models()))
 
     @property
     def wire(self) -> tuple[float, float]:
-        """Floats (down, up) of the last round, for one client."""
+        """Return the floats (down, up) of the last round for one client."""
         traffic = self.results[-1].traffic
         return traffic.floats_down, traffic.floats_up
 
@@ -150,7 +151,7 @@ def make(
     method: type[Method], hyper: dict[str, Any] | None = None, *, task: Task = NETWORK[0], epochs: int = 2,
     momentum: float = 0.0, weight_decay: float = 0.0,
 ) -> Any:  # fmt: skip
-    """A method with its hyperparameters and a short run's settings."""
+    """Return a method with its hyperparameters and the settings of a short run."""
     return method(task=task, opt=Sgd(momentum, weight_decay), epochs=epochs, **(hyper or {}))
 
 
@@ -162,7 +163,7 @@ def simulate(
     batching: Batching = DEFAULT, sampling: str = "uniform", metrics: Metrics = OWN,
     first_round: str = "cohort", lr_of: str = "round",
 ) -> Run:  # fmt: skip
-    """Train a method; every round is evaluated. chunk: clients that run at once (EVERYBODY: all)."""
+    """Train a method, with every round evaluated. chunk: clients that run at once (EVERYBODY: all)."""
     task, w0 = network
     made = make(method, hyper, task=task, epochs=epochs, momentum=momentum, weight_decay=weight_decay)
     schedule = Schedule(
@@ -175,7 +176,7 @@ def simulate(
 
 
 class Opened(NamedTuple):
-    """A chunk of clients right before they train: for tests that look inside `fit`."""
+    """A chunk of clients right before training, for tests of `fit`."""
 
     given: Given
     data: ClientData
@@ -183,7 +184,7 @@ class Opened(NamedTuple):
 
 
 def opened(run: Run, ids: list[int]) -> Opened:
-    """These clients at the start of one more round of a finished run, as one chunk."""
+    """Return clients at the start of one more round of a finished run, as one chunk."""
     simulation, chosen = run.simulation, torch.tensor(ids)
     turn = simulation._turn(chosen)
     down, labels = run.method.send(simulation.server, turn), simulation.federation.labels[chosen]
@@ -193,7 +194,7 @@ def opened(run: Run, ids: list[int]) -> Opened:
 
 
 def close(got: Any, expected: Any, tolerance: float = 1e-10) -> None:
-    """Equal to 1e-10: tensors, trees of them, or lists of numbers."""
+    """Assert equality to 1e-10 of tensors, trees of them, or lists of numbers."""
     if isinstance(expected, list):
         expected = torch.tensor(expected, dtype=torch.float64)
     for a, b in zip(leaves(got), leaves(expected), strict=True):
@@ -201,7 +202,7 @@ def close(got: Any, expected: Any, tolerance: float = 1e-10) -> None:
 
 
 def same_in_chunks(method: type[Method], hyper: dict[str, Any] | None = None, **settings: Any) -> None:
-    """One round run client by client, in pairs and all at once gives the same state and personal models."""
+    """Assert that one round gives the same state and personal models client by client, in pairs and all at once."""
     one, two, all_ = (simulate(method, hyper, rounds=1, chunk=k, **settings) for k in (1, 2, EVERYBODY))
     for other in (two, all_):
         close(other.server, one.server)
@@ -210,6 +211,6 @@ def same_in_chunks(method: type[Method], hyper: dict[str, Any] | None = None, **
 
 
 def newest_until_sampled(run: Run) -> None:
-    """A client is evaluated with its own model, before its first turn with the newest global one."""
+    """Assert that a client is evaluated with its own model, and before its first turn with the newest global one."""
     for i in range(EVERYBODY):
         assert torch.equal(run.personal[i], run.clients.w[i] if i in run.results[0].ids else run.w)

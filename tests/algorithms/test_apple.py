@@ -31,7 +31,7 @@ HYPER = {
 
 @pytest.mark.parametrize("ids", [[3], list(range(EVERYBODY))])
 def test_steps_follow_the_gradients_of_the_loss(ids):
-    """In w_i and p_i, of f(W_i) + lambda mu / 2 |p_i - p_0|^2, at every step anew."""
+    """Steps in w_i and p_i follow f(W_i) + lambda mu / 2 |p_i - p_0|^2, recomputed at every step."""
     run = simulate(Apple, HYPER, rounds=3)
     given, data, work = opened(run, ids)
     for batch in list(data.train(1))[:2]:
@@ -66,7 +66,7 @@ def test_without_length_it_depends_on_the_number_of_rounds():
 
 @pytest.mark.parametrize(("participation", "models"), [(1.0, 1), (0.4, 2), (0.6, 20)])
 def test_stale_cores_are_kept_and_unused_ones_forgotten(participation, models):
-    """Beside a plain record of N * N cores."""
+    """Compare with a plain record of N * N cores."""
     run = simulate(Apple, {**HYPER, "models": models}, rounds=1, participation=participation)
     sim, method = run.simulation, run.method
     cores = W0.expand(EVERYBODY, EVERYBODY, -1).clone()  # [i, j]: w_j as client i has it
@@ -83,7 +83,8 @@ def test_stale_cores_are_kept_and_unused_ones_forgotten(participation, models):
         sim._next()
         uploaded(cores, sim.server, ids)
         close(sim.server.cores[sim.server.held], cores)
-        assert len(sim.server.held.unique()) + 1 >= len(sim.server.cores)  # one more at most: the initial model
+        # At most one more, the initial model
+        assert len(sim.server.held.unique()) + 1 >= len(sim.server.cores)
         mixed = (sim.server.p[:, None] @ cores)[:, 0]
         close(torch.stack(list(sim.personal_models()))[ids], mixed[ids])
         seen.add(len(sim.server.cores))
@@ -91,7 +92,7 @@ def test_stale_cores_are_kept_and_unused_ones_forgotten(participation, models):
 
 
 def uploaded(cores, server, ids):
-    """The cohort's own core models, from the server."""
+    """Return the cohort's own core models from the server."""
     cores[ids, ids] = server.cores[server.held.diagonal()][ids]
 
 
@@ -114,7 +115,7 @@ def test_never_downloaded_cores_come_first():
 
 @pytest.mark.parametrize(("round", "preference", "base"), [(2, 1.0, 1.5), (41, 1.0, 8.0), (2, 10.0, 2.0)])
 def test_then_large_weights_are_drawn_more_often(round, preference, base):
-    """With chances proportional to base^|p_ij|, base = max(threshold, preference r M / N), r from 0."""
+    """Probabilities are proportional to base^|p_ij|, base = max(threshold, preference r M / N), r from 0."""
     hyper, p = {**HYPER, "models": 1, "preference": preference}, torch.tensor([3.0, 0.0, 1.0, -2.0, 0.5])
     run = simulate(Apple, hyper, rounds=1)
     server = run.server._replace(held=torch.ones_like(run.server.held), p=p.expand(EVERYBODY, -1))
@@ -122,7 +123,8 @@ def test_then_large_weights_are_drawn_more_often(round, preference, base):
     turn = turn._replace(key=torch.arange(4000) * 7919, round=round)
     drawn = torch.bincount(run.method.downloads(server, turn)[:, 0], minlength=EVERYBODY) / 4000
     chance = base ** p.abs()
-    chance[0] = 0  # its own
+    # Its own core model is never drawn
+    chance[0] = 0
     assert (drawn - chance / chance.sum()).abs().max() < 0.03
 
 
@@ -139,8 +141,9 @@ def test_any_chunking_is_the_same_round():
 
 
 def test_refuses_what_does_not_fit(monkeypatch):
-    """At worst all 25 pairs hold versions of their own, beside the initial model: 2 * 26 models for the old and the new
-    round, 3 uploads, 5 personal models, 5 cores of a client. That is 65."""
+    """In the worst case all 25 pairs have their own versions, beside the initial model: 2 * 26 models for the old and
+    the new round, 3 uploads, 5 personal models, 5 cores of a client, 65 in all.
+    """
     need = 65 * TASK.size * W0.element_size()
     monkeypatch.setattr(memory, "total", lambda device: need)
     three, all_ = (Setup(EVERYBODY, m, 100, 3, torch.tensor(SIZES), torch.tensor(0)) for m in (3, EVERYBODY))
@@ -159,7 +162,7 @@ def test_a_computer_tells_its_memory():
 
 @pytest.mark.slow
 def test_a_client_weights_its_own_group_up():
-    """Two groups of five digits each: p_i of the other members lies above p_i of the other group, for every client."""
+    """Two groups have five digits each: for every client p_i is larger for members of its group than for the others."""
     where = f"{HARD} partition.classes_per_client=5 partition.balanced=true train.participation=1"
     sim = simulation(f"algorithm=apple algorithm.dr_lr=0.003 tracking=none {where}")
     list(sim.run())

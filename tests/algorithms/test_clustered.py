@@ -27,7 +27,7 @@ NEVER = {**EAGER, "eps1": 0.0}
 
 
 def fan(*degrees):
-    """Unit vectors at these angles."""
+    """Return unit vectors at these angles."""
     return torch.tensor([[math.cos(math.radians(a)), math.sin(math.radians(a))] for a in degrees], dtype=torch.float64)
 
 
@@ -38,7 +38,7 @@ def leaving(delta, **hyper):
 @pytest.mark.slow
 @pytest.mark.parametrize("split", ["code", "paper"])
 def test_finds_two_planted_groups_of_real_digits(split):
-    """Clients 0 to 2 hold the digits 0 to 4, clients 3 to 5 the others."""
+    """Clients 0 to 2 have the digits 0 to 4, clients 3 to 5 the others."""
     sim = simulation(
         "algorithm=clustered algorithm.after=3 algorithm.eps1=2 algorithm.eps2=0.1 algorithm.gamma_max=0.3 "
         f"algorithm.split={split} dataset=digits model=mlp partition=pathological partition.clients=6 "
@@ -104,7 +104,7 @@ def test_an_update_of_zero_and_equal_ones_are_cut_as_well():
 
 
 def test_absent_members_join_the_part_with_the_lowest_key():
-    """Clients 1 and 4 pull apart from client 3, whose key is the lowest; 0 and 2 are absent; cluster 1 is as well."""
+    """Clients 1 and 4 move away from client 3, which has the lowest key; 0 and 2, and all of cluster 1, are absent."""
     method, run = make(Clustered, EAGER), simulate(Clustered, NEVER, rounds=1)
     turn = run.simulation._turn(torch.tensor([3, 1, 4]))
     models = torch.tensor([[1.0, 1.0], [7.0, 7.0]]).double()
@@ -118,7 +118,7 @@ def test_absent_members_join_the_part_with_the_lowest_key():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_lowest_key_is_the_clients_not_that_of_its_draws(seed):
-    """Wherever clients stand in the list."""
+    """The order of clients in the list does not matter."""
     keys = [4, 2, 9, 1, 7]
     splits = 0
     for where in (federation(keys=keys), federation(sizes=(20, 7, 5, 12, 20), keys=keys[::-1])):

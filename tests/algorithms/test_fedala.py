@@ -58,7 +58,7 @@ def test_weights_are_learned_and_stay_between_0_and_1():
 
 
 def test_weight_0_keeps_the_clients_own_top():
-    """W = 0: the mixed part of the start is what the client trained last; below it is the server's."""
+    """With W = 0 the mixed part of the start is the client's last trained model; the layers below are the server's."""
     run = simulate(FedALA, {**HYPER, "rate": 0.0}, rounds=2)
     simulation = run.simulation
     simulation.clients._rows.weight.zero_()
@@ -70,7 +70,7 @@ def test_weight_0_keeps_the_clients_own_top():
 
 
 def test_the_step_is_the_gradient_of_the_weights():
-    """Eq. 5 against autograd through eq. 4."""
+    """Compare eq. 5 with autograd through eq. 4."""
     method = make(FedALA, HYPER)
     (ala,) = method.plugins()
     data = ClientData.of(FEDERATION, [3], 1, batch=4, large=16)
@@ -110,12 +110,18 @@ def test_a_client_that_was_never_sampled_has_the_newest_global_model():
 
 
 def test_the_initial_stage_ends_when_losses_are_flat(monkeypatch):
-    """The last ten, of std (of a population) below 0.01; after 100 epochs whatever they do. Later turns have one."""
+    """It ends when the population std of the last ten losses is below 0.01, or after 100 epochs. Later turns have one
+    epoch.
+    """
     losses = (
-        lambda epoch: 0.0,  # flat at once
-        lambda epoch: max(0.0, 20.0 - epoch),  # from epoch 20 on
-        lambda epoch: -float(epoch),  # never
-        lambda epoch: 0.0098 * (-1) ** epoch,  # of a sample the std is 0.0103
+        # Flat at once
+        lambda epoch: 0.0,
+        # Flat from epoch 20 on
+        lambda epoch: max(0.0, 20.0 - epoch),
+        # Never flat
+        lambda epoch: -float(epoch),
+        # The sample std would be 0.0103
+        lambda epoch: 0.0098 * (-1) ** epoch,
         lambda epoch: 0.0102 * (-1) ** epoch,
         lambda epoch: -float(epoch),  # its initial stage is over
         lambda epoch: -float(epoch),  # has no model of its own yet
@@ -151,7 +157,7 @@ def test_while_ala_is_idle_it_is_fedavg_to_the_bit_in_evaluation_too():
 
 
 def test_the_initial_stage_comes_after_the_idle_rounds():
-    """Three of five rounds idle: in the fourth all clients, who have models of their own by then, begin to learn."""
+    """Three of five rounds are idle; in the fourth all clients, which have models by then, begin to learn weights."""
     run = simulate(FedALA, {**HYPER, "idle": 0.6}, rounds=5)
     states = []
     again = Simulation(Verbs.of(run.method), TASK, FEDERATION, run.simulation.schedule, W0)
@@ -177,7 +183,7 @@ def test_plugin_on_fedavg_is_fedala():
 
 
 def test_fedprox_is_held_to_what_was_sent_not_to_the_mix():
-    """The method under ALA starts from the mix, and its steps see the model that the server sent."""
+    """A method under ALA starts from the mix, and its steps see the model that the server sent."""
     seen = []
     inner = Verbs.of(make(FedProx, {"mu": 0.1}))
 
@@ -233,7 +239,7 @@ def test_perfedavg_is_evaluated_one_step_from_the_mix(participation):
 
 @pytest.mark.parametrize(("method", "hyper"), OWN_MODELS)
 def test_a_model_that_a_client_keeps_is_evaluated_as_ever(method, hyper):
-    """And a client without one has the global model, where there is one."""
+    """A client without a model of its own has the global one, where there is one."""
     simulation = plugged(method, hyper, participation=0.2)
     own, seen = rows(simulation), simulation.last >= 0
     assert not seen.all()

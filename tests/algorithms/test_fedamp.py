@@ -33,7 +33,7 @@ def test_every_mix_is_a_mean(alpha, participation):
 
 
 def test_alpha_is_as_large_as_it_may():
-    """Small enough it stays; too large, it leaves the client that is drawn most strongly no weight of its own."""
+    """A small alpha stays; a too large one is cut, so that the client with the strongest pull has xi_ii = 0."""
     small = simulate(FedAMP, {**HYPER, "alpha": 0.01, "lam": 0.01}).server
     assert small.alpha == 0.01
     large = simulate(FedAMP, {**HYPER, "alpha": 100.0}).server
@@ -92,14 +92,14 @@ def test_any_chunking_is_the_same_round(hyper):
 
 
 def test_the_pull_is_at_most_one_over_the_learning_rate():
-    """Steeper, a step would overshoot u_i: from there on every ratio trains the same."""
+    """A larger pull would overshoot u_i: from there on every lam trains the same."""
     steep, steeper = (simulate(FedAMP, {**HYPER, "lam": lam, "alpha": 0.005}, rounds=3).personal for lam in (0.05, 5.0))
     assert torch.equal(steep, steeper)
     assert not torch.equal(steep, simulate(FedAMP, {**HYPER, "lam": 0.01, "alpha": 0.005}, rounds=3).personal)
 
 
 def test_a_cut_pull_is_said_once_with_its_values(caplog):
-    """lam / alpha_k = 5 / 0.005 where 1 / lr is 10; alpha_k falls in later rounds."""
+    """lam / alpha_k is 5 / 0.005 and 1 / lr is 10; alpha_k falls in later rounds."""
     cut, free = {**HYPER, "lam": 5.0, "alpha": 0.005}, {**HYPER, "lam": 0.0004, "alpha": 0.005}
     simulate(FedAMP, free, rounds=2)
     assert not caplog.records
@@ -113,7 +113,7 @@ def test_a_cut_pull_is_said_once_with_its_values(caplog):
 
 
 def test_a_pull_that_is_cut_later_is_said_then(caplog):
-    """alpha_k begins at alpha and comes down to where no weight is negative."""
+    """alpha_k begins at alpha and falls to where no weight is negative."""
     run = simulate(FedAMP, {**HYPER, "alpha": 1e6, "lam": 50.0}, rounds=3)
     (said,) = caplog.messages
     assert "in round 2" in said
@@ -132,7 +132,7 @@ SETTINGS = {"epochs": 1, "batch": 1, "lr": 0.5, "federation": by_hand(SAMPLES), 
 
 
 def halving(distance: float) -> float:
-    """sigma for which exp(-x / sigma) = 1/2 at that distance, so that A' = 1 / (2 sigma)."""
+    """Return the sigma for which exp(-x / sigma) = 1/2 at a squared distance x, so that A' = 1 / (2 sigma)."""
     return distance**2 / math.log(2)
 
 

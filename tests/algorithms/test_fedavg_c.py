@@ -20,7 +20,7 @@ def apart(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 @pytest.mark.parametrize(("ours", "theirs", "hyper"), [(TUNE, FedAvg, {}), (PROX, FedProx, {"mu": 0.5})])
 def test_fine_tuning_and_training_are_one_longer_training(ours, theirs, hyper):
-    """With one rate, without momentum. With mu that takes the same anchor in both, the model as received."""
+    """This holds with one rate and without momentum; with mu the anchor of both is the received model."""
     long = simulate(theirs, hyper, epochs=5, **WHOLE)
     close(simulate(FedAvgC, ours, epochs=2, **WHOLE).w, long.w)
     close(simulate(FedAvgC, ours, epochs=2, chunk=EVERYBODY, **WHOLE).w, long.w)
@@ -51,7 +51,7 @@ def test_stale_keeps_an_absent_clients_model():
 
 @pytest.mark.parametrize("chunk", [1, EVERYBODY])
 def test_current_fine_tunes_the_newest_model_of_everybody(chunk):
-    """What the next round's cohort would start from, had it the same batches: all of its data in one."""
+    """It is what the next round's cohort would start from with the same batches: here one batch of all data."""
     now = PROX | {"evaluated": "current", "finetune_lr": 0.1}
     run = simulate(FedAvgC, now, rounds=1, participation=0.4, chunk=chunk, **WHOLE)
     assert run.clients.w.shape == (EVERYBODY, 0), "nothing is kept"

@@ -28,7 +28,9 @@ def test_any_chunking_is_the_same_round():
 
 
 def where_public_is(owner: int) -> Federation:
-    """A has a sample m = 4, B three with m = -2; one of the four is public, in a seed where it is `owner`'s."""
+    """Return a federation in which A has a sample m = 4 and B three with m = -2, with a seed under which `owner`'s is
+    public.
+    """
     clients = [[([4, 0], 0)], [([-2, 0], 0)] * 3]
     found = (by_hand(clients, seed=seed) for seed in range(50))
     return next(f for f in found if np.isin(f.public(0.25), f.rows["train"][owner]).all())

@@ -32,7 +32,7 @@ from tests.works import LAST, SEEDS, holds
 
 
 def normalised() -> tuple[Task, Tensor]:
-    """A perceptron with layer norm, and its initial weights."""
+    """Return a perceptron with layer norm, and its initial weights."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = model_of(
@@ -101,7 +101,7 @@ def test_any_chunking_is_the_same_round():
 
 
 class SecondIsNorm(Quadratic):
-    """A quadratic whose second number is a normalisation layer's."""
+    """A quadratic whose second parameter belongs to a normalisation layer."""
 
     norm = torch.tensor([False, True])
 
@@ -126,15 +126,15 @@ def test_by_hand(chunk):
 
 @pytest.mark.slow
 def test_own_normalisation_pays_where_features_differ():
-    """On real digits whose images each client sees in a way of its own: measured, 4.4 to 4.8 points above FedAvg. No
-    model of the table's lines for digits has normalisation layers, so FedBN's stands here.
+    """Each client sees real digits in its own way: 4.4 to 4.8 points above FedAvg were measured. No model in the
+    table's lines for digits has normalisation layers, so FedBN's test is here.
     """
     margins = np.array([accuracy(FedBN, seed) - accuracy(FedAvg, seed) for seed in SEEDS])
     assert holds(margins), f"{np.round(100 * margins, 1)} points above FedAvg"
 
 
 def accuracy(method: type[Method], seed: int) -> float:
-    """Mean accuracy over six clients of 100 digits each, in the mean of the last rounds of fifteen."""
+    """Return the mean accuracy over six clients of 100 digits each, averaged over the last of fifteen rounds."""
     federation = seen_differently(seed)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -154,7 +154,7 @@ def accuracy(method: type[Method], seed: int) -> float:
 
 
 def seen_differently(seed: int) -> Federation:
-    """Six clients of the same classes: as they are, inverted, mirrored, transposed, darker, and with noise."""
+    """Return six clients of the same classes: as they are, inverted, mirrored, transposed, darker, and with noise."""
     digits, rng = build_dataset(compose(["dataset=digits"])), np.random.default_rng(seed)
     x = digits.x.float() / digits.x.max()
     ways = (

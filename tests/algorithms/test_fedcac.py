@@ -17,7 +17,7 @@ def test_without_critical_parameters_it_is_fedavg():
 
 
 def test_if_all_parameters_are_critical_and_nobody_shares_it_is_local():
-    """But for parameters that have not moved, which are those of the global model: here there are none."""
+    """Parameters that have not moved would be the global model's; here there are none."""
     settings = {"rounds": 3, "weight_decay": 0.01}
     ours = simulate(FedCAC, {"tau": 1.0, "beta": 0.0}, **settings)
     assert ours.server.critical.all()
@@ -60,7 +60,7 @@ def test_an_absent_client_keeps_what_is_its_own():
 
 
 def written_out(tau, beta, count=3):
-    """As in the authors' code: per tensor, with masks of 0 and 1 and loops over pairs."""
+    """Compute as the authors' code does: per tensor, with masks of 0 and 1 and loops over pairs."""
     models = [named(W0) for _ in range(EVERYBODY)]
     for t in range(1, count + 1):
         masks, trained = [], []

@@ -49,7 +49,7 @@ def gaussian_mmd(x, y):
 
 
 def ensemble(w, common, context, x):
-    """Logits and features of a client's parts (body, head, policy)."""
+    """Return logits and features of a client's parts (body, head, policy)."""
     body, head, policy = w[: HEAD.start], w[HEAD], w[SIZE:]
     z = features(body, x)
     p = {name: piece.view(SHAPES[name]) for name, piece in pieces(policy).items()}
@@ -102,7 +102,7 @@ def test_the_policy_begins_as_a_layer_of_pytorch():
 
 
 def test_global_parts_stay_in_a_turn():
-    """The global head has no gradient: another one of equal logits leaves the own head's first step as it is."""
+    """The global head has no gradient: another head with equal logits leaves the own head's first step unchanged."""
     run = simulate(FedCP, HYPER)
     given, data, work = opened(run, [3])
     after = run.method.step(given, work._replace(w=work.w.clone()), next(data.train(1)))

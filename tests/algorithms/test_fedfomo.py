@@ -13,7 +13,7 @@ HYPER = {"models": 3, "epsilon": 0.3, "decay": 0.05, "validation": 0.3}
 
 
 def start(models, before, trained, hyper=HYPER):
-    """theta-hat and the raw weights of client 3 that was sent these models [m, P]."""
+    """Return theta-hat and the raw weights of client 3 when these models [m, P] are sent to it."""
     method = make(FedFomo, hyper)
     run = simulate(FedFomo, hyper, rounds=1)
     given = run.method and run.simulation._turn(torch.tensor([3]))
@@ -48,7 +48,7 @@ def test_raw_weights_are_gains_by_distance():
 
 
 def test_without_gain_the_model_stays():
-    """All w <= 0: every candidate is far off in a direction that hurts."""
+    """All w <= 0: every candidate is far away in a direction that hurts."""
     worse = torch.stack([w for w in models(20, 3.0) if loss(w) > loss(W0)])
     work = start(worse, W0, worse[0])
     assert (work.gains <= 0).all()
@@ -82,7 +82,8 @@ def test_the_server_sends_the_best_others():
     for i, got in enumerate(ids.tolist()):
         others = [j for j in range(EVERYBODY) if j != i]
         assert set(got) <= set(others)
-        best = run.server.p[i, others].sort(descending=True).values[:2]  # models that tie are as good
+        # Tied models are equally good
+        best = run.server.p[i, others].sort(descending=True).values[:2]
         assert torch.equal(run.server.p[i, got].sort(descending=True).values, best)
 
 
@@ -101,7 +102,7 @@ def test_exploration_repeats_nobody_and_reaches_everybody():
 
 @pytest.mark.parametrize(("round", "share"), [(1, 0.3), (4, 0.15), (7, 0.0), (9, 0.0)])
 def test_epsilon_decays_to_0(round, share):
-    """Of many keyed draws, about epsilon - decay * (round - 1) replace their place."""
+    """Of many keyed draws, a share of about epsilon - decay * (round - 1) is replaced."""
     method = make(FedFomo, {**HYPER, "models": 2})
     key = torch.arange(2000) * 7919
     order = torch.arange(5).expand(2000, 5)
@@ -140,7 +141,7 @@ def test_the_global_model_is_the_plain_mean_of_the_uploads():
 
 
 def test_a_diverged_model_stays_at_home():
-    """The server goes on with what it had of that client, and P keeps its numbers."""
+    """The server keeps the client's former model, and P keeps its numbers."""
     run = simulate(FedFomo, HYPER, rounds=2)
     method, before = run.method, run.server
     broken = before.models.clone()

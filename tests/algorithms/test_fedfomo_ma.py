@@ -27,7 +27,7 @@ def data():
 
 
 def start(models, own, last=1):
-    """Client 3, with its own model and these others [m, P], all of which there are; `last`: its last turn."""
+    """Return theta-hat of client 3, with its own model and these others [m, P]. last: its last turn."""
     everyone = models if own is None else torch.cat([own[None], models])
     without = (everyone.sum(0) - models) / max(1, len(everyone) - 1)
     count = torch.tensor([len(everyone)], dtype=W0.dtype)
@@ -49,7 +49,7 @@ def models(count, spread=1.0):
 
 
 def mixed(everyone):
-    """Eq. 14 and the mix, one model at a time."""
+    """Compute eq. 14 and the mix, one model at a time."""
     mean, gains = everyone.mean(0), []
     for n in range(len(everyone)):
         rest = torch.cat([everyone[:n], everyone[n + 1 :]])
@@ -81,7 +81,7 @@ def test_equal_models_change_nothing():
 
 
 def test_without_gain_the_average_stays():
-    """Of many pairs some have two models neither of which helps the average."""
+    """Of many pairs of models some have none that helps the average."""
     found = 0
     for pair in models(80, 3.0).view(40, 2, -1):
         gains, _ = mixed(pair)

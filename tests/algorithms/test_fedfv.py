@@ -55,7 +55,7 @@ def test_switched_off_it_is_uniform_fedavg():
 
 
 def deltas_projected(deltas, order, kept):
-    """Algorithm 2 as it is written: one client after the other."""
+    """Algorithm 2 as printed: one client after the other."""
     out = deltas.clone()
     for i in range(len(deltas)):
         for j in order:
@@ -69,7 +69,7 @@ def deltas_projected(deltas, order, kept):
 
 @pytest.mark.parametrize(("alpha", "kept"), [(0.0, 0), (0.1, 1), (0.2, 1), (0.5, 3), (1.0, 5)])
 def test_projections_follow_the_loss_and_spare_the_highest(alpha, kept):
-    """M - ceil((M - 1) (1 - alpha)) of five updates stay: of 4, 3.6, 3.2, 2 and 0, rounded up, the rest."""
+    """Of five updates M - ceil((M - 1) (1 - alpha)) are kept."""
     deltas = torch.randn(5, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     order = [2, 4, 0, 3, 1]
     loss = [float(order.index(i)) for i in range(5)]
@@ -89,7 +89,7 @@ def test_equal_losses_stand_in_the_order_of_keys():
 
 @pytest.mark.parametrize("external", ["paper", "code"])
 def test_external_conflicts_are_with_clients_not_seen_since(external):
-    """Client 1 of round t - 2 is in round t - 1 as well, so its older update counts no more."""
+    """Client 1 of round t - 2 is in round t - 1 too, so its older update does not count."""
     ids = torch.tensor([[0, 1], [1, 2], [3, 4]])
     deltas = vectors([[-1, 0, 0], [-9, -9, 0]], [[0, -1, 0], [1, 1, 1]], [[0, 0, -1], [1, 1, 0]])
     g = make(FedFV, {**HYPER, "external": external}).without_external(vectors(2, 3, 4), ids, deltas)
@@ -104,7 +104,7 @@ def test_a_rounds_conflicting_updates_are_summed():
 
 
 def test_history_is_read_once_it_is_tau_rounds_long():
-    """From round tau + 1 on: in round 2 for tau = 1, not yet for tau = 2."""
+    """It is read from round tau + 1 on: in round 2 for tau = 1, not yet for tau = 2."""
     none, one, two = (simulate(FedFV, {**PLAIN, "tau": t}, rounds=2, participation=0.4).w for t in (0, 1, 2))
     assert (one - none).abs().max() > 1e-3
     assert torch.equal(two, none)

@@ -13,7 +13,7 @@ ONE = {"tau": 1.0}
 
 @pytest.mark.parametrize("chunk", [1, EVERYBODY])
 def test_a_missing_class_is_not_pushed_down(chunk):
-    """Client 0 lacks class 2: at tau = 1 its head's row there stays, which FedAvg moves."""
+    """Client 0 lacks class 2: at tau = 1 its head's row for that class stays, while FedAvg moves it."""
     head = TASK.head.stop - 3  # the bias of class 0
     for method, hyper, moves in ((FedLC, ONE, False), (FedAvg, {}, True)):
         run = simulate(method, hyper, rounds=1, participation=1.0, chunk=chunk)

@@ -33,7 +33,7 @@ def test_equal_updates_give_fedavgs_direction():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_epsilon_1_opposes_nobody(seed):
-    """The shortest mix: with d = -sum lambda_i g_i, g_i . d <= -|d|^2 for every client."""
+    """For the shortest mix, with d = -sum lambda_i g_i, g_i . d <= -|d|^2 for every client."""
     g = directions(seed)
     d = -(make(FedMGDA, {**HYPER, "epsilon": 1.0}).weights(g, SHARE) @ g)
     assert d.norm() > 0.01
@@ -43,7 +43,8 @@ def test_epsilon_1_opposes_nobody(seed):
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.3])
 def test_weights_stay_within_epsilon_of_the_shares(epsilon):
     method, lengths = make(FedMGDA, {**HYPER, "epsilon": epsilon}), []
-    for share in (SHARE, SHARE.float()):  # a float32 share is 1 in sum to rounding alone
+    # float32 shares sum to 1 up to rounding alone
+    for share in (SHARE, SHARE.float()):
         weight = method.weights(directions(1), share)
         assert (weight >= -1e-12).all()
         assert (weight - SHARE).abs().max() <= epsilon + 1e-7
@@ -53,7 +54,7 @@ def test_weights_stay_within_epsilon_of_the_shares(epsilon):
 
 
 def test_the_length_of_an_update_does_not_matter():
-    """What makes it robust: a client that uploads a hundred times its update has the say it had before."""
+    """This makes it robust: a client that uploads a hundred times its update has the same influence."""
     method, run = make(FedMGDA, HYPER), simulate(FedMGDA, HYPER, rounds=1)
     turn = run.simulation._turn(torch.arange(EVERYBODY))
     updates = run.personal - run.w

@@ -32,7 +32,7 @@ def test_equal_steps_are_fedavg():
 
 
 def test_a_client_with_more_steps_has_no_more_say():
-    """Two clients pull in opposite directions, equally hard; only one takes ten steps."""
+    """Two clients pull in opposite directions with equal strength; one of them takes ten steps."""
     clients = by_hand([[([1, 0], 0)], [([-1, 0], 0)] * 10])
     settings = {"rounds": 1, "epochs": 1, "batch": 1, "lr": 1e-6, "weights": "uniform", "network": STILL}
     nova, fedavg = (simulate(m, h, federation=clients, **settings).w[0] for m, h in ((FedNova, NONE), (FedAvg, {})))

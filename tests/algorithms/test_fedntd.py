@@ -11,7 +11,7 @@ ONE = {"beta": 1.0, "tau": 1.0}
 
 
 def test_two_classes_are_fedavg():
-    """Of two classes one is not true, and has all the probability."""
+    """With two classes the other one has all the probability."""
     settings = {"federation": federation(classes=2), "network": network(classes=2), "rounds": 3}
     close(simulate(FedNTD, ONE, **settings).w, simulate(FedAvg, **settings).w)
 
@@ -21,7 +21,7 @@ def test_three_classes_are_not():
 
 
 def test_the_first_step_is_fedavgs():
-    """There the local model is the received one, and its divergence is at its least."""
+    """At the beginning the local model is the received one, where the divergence is smallest."""
     settings = {"rounds": 1, "epochs": 1, "batch": 20}
     close(simulate(FedNTD, ONE, **settings).w, simulate(FedAvg, **settings).w)
 

@@ -60,7 +60,7 @@ def test_the_variance_is_that_of_the_authors_code():
 
 
 def least(matrix):
-    """argmin a^T M a over the simplex: the best of all supports on which the stationary point is one."""
+    """Return argmin a^T M a over the simplex: the best over all supports whose stationary point is in the simplex."""
     best, found = float("inf"), None
     for size in range(1, len(matrix) + 1):
         for support in map(list, combinations(range(len(matrix)), size)):
@@ -107,7 +107,8 @@ def written_out(count=3):
                 for k in range(EVERYBODY):
                     pairs = zip(h[i], h[j], h[k], strict=True)
                     matrix[j, k] += sum((a - b) @ (a - c) for a, b, c in pairs)
-            # the client with one sample has no variance, and so no weight on the others
+            # The client with one sample has no variance, and so gives the others no weight
+
             alpha = torch.eye(EVERYBODY).double()[i] if v[i] < 1e-12 else least(matrix)
             heads[i] = {n: sum(a * w[n] for a, w in zip(alpha, trained, strict=True)) for n in head}
         shared = {n: sum(p * w[n] for p, w in zip(SHARE, trained, strict=True)) for n in body}

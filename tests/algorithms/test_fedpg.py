@@ -26,7 +26,8 @@ RATE = {
 }
 MIX = {**RATE, "form": "mix", "gamma": 0.3}
 SEARCH = {**RATE, "s": 1, "beta": 0.4}
-EASY = {**SEARCH, "beta": 1e-9}  # random gradients promise more than a loss can fall
+# Random gradients predict more than a loss can fall
+EASY = {**SEARCH, "beta": 1e-9}
 M, H = 4, 3  # in the problems below
 
 
@@ -35,7 +36,7 @@ def vector(*numbers):
 
 
 class Problem:
-    """Conflicting gradients of M clients and H absent ones, with losses; and what a method makes of them."""
+    """Conflicting gradients of M clients and H absent ones, with losses, and a method's result for them."""
 
     def __init__(self, seed, m=M, history=H, **changes):
         draw = torch.Generator().manual_seed(seed)
@@ -53,14 +54,14 @@ class Problem:
 
     @property
     def columns(self):
-        """Q as it is scaled, one column a row; grad F last."""
+        """Return the scaled Q, one column a row, with grad F as the last."""
         raw = torch.cat([self.rows, (self.h @ self.rows)[None]])
         scaled = self.rows[: self.m].norm(dim=1).mean() * raw / raw.norm(dim=1, keepdim=True)
         first = {"unify": 0, "code": self.m, "literal": len(raw)}[self.method.col_scale]
         return torch.cat([raw[:first], scaled[first:]])
 
     def personal(self):
-        """[m, 12] what is added to d-hat."""
+        """Return what is added to d-hat, [m, 12]."""
         rate, e = self.method.personal_parts(self.rows, self.inner, self.step, self.m)
         own = self.rows[: self.m] / self.rows[: self.m].norm(dim=1, keepdim=True)
         return e if self.method.form == "mix" else -rate[:, None] * self.step.length * own
@@ -83,7 +84,7 @@ def test_h_is_the_gradient_of_unfairness(seed):
 @pytest.mark.parametrize("scale", ["unify", "code", "literal"])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_step_descends_for_all(scale, seed):
-    """Lemma 1: c_j . d <= -|d|^2 for the columns as scaled, with equality on the support; d lies in their hull."""
+    """Lemma 1: c_j . d <= -|d|^2 for the scaled columns, with equality on the support; d is in their hull."""
     problem = Problem(seed, col_scale=scale).solve()
     step = problem.step
     d = step.d / step.sigma
@@ -120,7 +121,7 @@ def test_some_rates_are_bounded():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_without_gamma_a_mix_spares_the_others(seed):
-    """p_i is the nearest to -g_i within c_j . p <= 0: found here by Hildreth's method, one constraint at a time."""
+    """p_i is the nearest to -g_i with c_j . p <= 0, found here by Hildreth's method, one constraint at a time."""
     problem = Problem(seed, form="mix", gamma=0.0).solve()
     e = problem.personal()
     for i in range(M):
@@ -200,7 +201,8 @@ def test_f_by_hand():
 def test_one_client_alone_steps_along_its_gradient():
     problem = Problem(0, m=1, history=0).solve()
     close(problem.step.d, -problem.rows[0])
-    close(problem.personal(), -problem.rows)  # nobody objects: r = 1
+    # No conflict: r = 1
+    close(problem.personal(), -problem.rows)
 
 
 @pytest.mark.parametrize("form", [RATE, MIX])
@@ -256,7 +258,7 @@ def server(clients=5, last=None):
 
 
 def aggregated(hyper, g, loss, ids=None, last=None, replies=()):
-    """The new server and the questions that were asked on the way."""
+    """Return the new server and the questions that were asked."""
     ids = list(range(len(g))) if ids is None else ids
     talk = make(FedPG, hyper).aggregate(server(last=last), Up(g, loss), turn(ids))
     asked, answers = [], iter(replies)
@@ -287,7 +289,7 @@ def test_a_broken_upload_is_an_absent_client(broken, where, hyper):
 
 
 def test_who_is_remembered():
-    """In round 9, three of eight clients: seven have been seen, so FedLF looks back 7 // 3 = 2 rounds."""
+    """In round 9 three of eight clients are there: seven have been seen, so FedLF looks back 7 // 3 = 2 rounds."""
     last, ids = torch.tensor([8, 7, 6, 8, -1, 0, 7, 5]), torch.tensor([3, 5, 4])
 
     def remembered(tau):
@@ -300,7 +302,7 @@ def test_who_is_remembered():
 
 
 def test_the_second_round_remembers_the_first():
-    """As many were seen as a round has, so tau is 1; FedLF's code would wait for one more."""
+    """As many clients were seen as a round has, so tau is 1; FedLF's code would wait for one more."""
     last = torch.tensor([1, 1, 1, -1, -1, -1])
     assert make(FedPG, RATE).history(last, torch.tensor([0, 3, 4]), 2).tolist() == [1, 2]
     assert make(FedPG, RATE).history(last, torch.tensor([0, 1, 2]), 2).tolist() == []
@@ -310,7 +312,7 @@ def test_the_second_round_remembers_the_first():
 
 
 def searched(means, *, s=1, beta=1e-4, sigma=0.5, longest=1.0, lr=0.5, losses=(1.0, 1.2), h=(0.0, 0.0)):
-    """(eta, the steps that were tried) where the losses after each trial are given."""
+    """Return (eta, the steps that were tried) where the losses after each trial are given."""
     step = fedpg.Direction(W0, 1.0, vector(-1.0, -1.0), sigma)
     method, present = make(FedPG, {**SEARCH, "s": s, "beta": beta}), torch.tensor([True, True])
     talk = method.search(step, longest, vector(*losses), vector(*h), turn([0, 1], lr=lr), present)
@@ -331,12 +333,12 @@ def test_the_first_step_that_all_like_is_taken():
 
 
 def test_armijo_wants_its_share_of_the_promise():
-    """Half of what eta * slope promises: 0.5 for eta = 1, 0.25 for 0.5."""
+    """The share is half of what eta * slope predicts: 0.5 for eta = 1, 0.25 for 0.5."""
     assert searched([(0.6, 0.6), (0.7, 0.9)], beta=0.5) == (0.5, [1.0, 0.5])
 
 
 def test_f_has_to_fall_where_it_is_a_column():
-    """L = (1, 1.2); both fall, but further apart. h = 0: F is no column."""
+    """L = (1, 1.2): both losses fall, but their ratio grows. With h = 0, F is no column."""
     apart, closer = (0.2, 1.1), (0.9, 1.0)
     assert searched([apart])[0] == 1
     assert searched([apart, closer], h=(-0.1, 0.1)) == (0.5, [1.0, 0.5])
@@ -362,13 +364,13 @@ def test_the_least_mean_comes_last():
 
 
 def test_bounds_that_leave_nothing_leave_one_trial():
-    """A short d-hat: eta_lb = 0.5 / 2 / 0.1 = 2.5."""
+    """d-hat is short: eta_lb = 0.5 / 2 / 0.1 = 2.5."""
     assert searched([(9.0, 9.0)], sigma=0.1) == (1.0, [1.0])
 
 
 @pytest.mark.parametrize(("last", "longest"), [([-1] * 5, 1.0), ([2, -1, 2, -1, 1], 1.0), ([2, 2, 0, 0, 0], 0.5)])
 def test_who_was_there_last_bounds_the_first_trial(last, longest):
-    """In round 3: S^{t-1} is empty, {0, 2} or {0, 1}; S^t is {0, 2, 3}."""
+    """In round 3 S^{t-1} is empty, {0, 2} or {0, 1}; S^t is {0, 2, 3}."""
     g, loss = torch.randn(3, P, generator=torch.Generator().manual_seed(1)).double(), vector(1.0, 0.5, 0.8)
     run = aggregated(EASY, g, loss, [0, 2, 3], last, [torch.zeros(3).double()])
     assert run.asked[0].eta[0] == longest == run.asked[-1].eta[0, 0]
@@ -382,7 +384,7 @@ WELL = Quadratic([[1, 0], [0, 1]]), vector(0.0, 0.0)
 
 
 def a_then_b(b):
-    """A federation of A at (4, 0) and B, in which the cohorts are A, then B."""
+    """Return a federation of A at (4, 0) and B, in which the cohorts are A, then B."""
     return by_hand([[([4, 0], 0)], [(b, 0)]], seed=0)
 
 
@@ -402,7 +404,8 @@ def test_by_hand(chunk):
     first = simulate(FedPG, RATE, rounds=1, **settings)
     assert first.results[0].ids.tolist() == [0]
     close(first.w, [2, 0])
-    close(first.personal, [[4, 0], [2, 0]])  # B has none yet: the global model
+    # B has no model yet: the global one
+    close(first.personal, [[4, 0], [2, 0]])
     second = simulate(FedPG, RATE, rounds=2, **settings)
     close(second.w, [2.7, -2.4])
     close(second.personal, [[4, 0], [2, -2.4 - 0.5 * 2.688 * 175 / 527]])
@@ -436,7 +439,7 @@ def test_wire(hyper, down, scalars):
 
 
 def test_a_search_sends_its_direction_once():
-    """A vector more, but where the whole cohort has followed the global model, that is not sent."""
+    """The search sends one vector more, but a cohort that already has the global model does not get it again."""
     for participation, down in ((0.6, 2), (1.0, 1)):
         run = simulate(FedPG, {**SEARCH, "beta": 0.9}, rounds=3, participation=participation)
         assert run.wire == (down * P, P)

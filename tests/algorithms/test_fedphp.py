@@ -29,7 +29,7 @@ def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Keeping(FedAvg):
-    """FedAvg whose clients keep what they have trained."""
+    """FedAvg whose clients keep their trained models."""
 
     init_client = stock.own_model
 
@@ -57,7 +57,7 @@ def test_the_first_turn_sets_the_private_model():
 
 @pytest.mark.parametrize(("rounds", "participation", "expected"), [(6, 1.0, 6), (6, 0.4, 2), (2, 0.2, 1)])
 def test_momentum_grows_with_a_clients_own_turns(rounds, participation, expected):
-    """mu = 0.9 times the turns taken before, out of those expected; at most 0.9."""
+    """It is 0.9 times the share of turns taken before among those expected, and at most 0.9."""
     run = simulate(FedPHP, HYPER, rounds=rounds, participation=participation)
     turns = torch.zeros(EVERYBODY, dtype=torch.int64)
     for result in run.results:
@@ -80,7 +80,7 @@ def test_who_never_took_part_has_the_global_model():
 
 @pytest.mark.parametrize("hyper", [HYPER, KD])
 def test_the_teacher_is_the_private_model_of_before_the_turn(hyper):
-    """The step's gradient against autograd through the whole loss."""
+    """Compare the step's gradient with autograd through the whole loss."""
     run = simulate(FedPHP, hyper)
     given, data, work = opened(run, [3])
     batch = next(data.train(1))
@@ -115,7 +115,7 @@ def test_mmd_of_equal_features_is_nothing_and_pulls_nowhere():
 
 @pytest.mark.parametrize("mask", [None, [1, 0, 0]])
 def test_mmd_of_a_single_sample_pulls_nowhere(mask):
-    """Its only distance would be its own bandwidth: nearer features would be pulled the harder."""
+    """Its only distance would be its own bandwidth: the nearer the features, the stronger the pull."""
     ours = drawn(1 if mask is None else 3, 3).requires_grad_()
     value = mmd(ours, ours.detach() + 1e-3, batch_of(len(ours), mask))
     (g,) = torch.autograd.grad(value, ours)
@@ -123,14 +123,14 @@ def test_mmd_of_a_single_sample_pulls_nowhere(mask):
 
 
 def test_training_with_mmd_on_batches_of_one_sample_stays_finite():
-    """From round 2 on the received model lies near the private one; without the mend weights reach 1e3."""
+    """From round 2 on the received model is near the private one; without that rule weights reached 1e3."""
     run = simulate(FedPHP, {**HYPER, "strength": 0.5}, rounds=6, batch=1, lr=0.1)
     plain = simulate(FedAvg, rounds=6, batch=1, lr=0.1)
     assert run.w.abs().max() < 3 * plain.w.abs().max()
 
 
 def test_mmds_width_is_a_constant_of_its_gradient():
-    """Scaling all features would leave the whole of MMD as it is; with the width held, their scale has a gradient."""
+    """Scaling all features would leave MMD unchanged; with the width held constant, their scale has a gradient."""
     ours = drawn(4, 3).requires_grad_()
     (g,) = torch.autograd.grad(mmd(ours, torch.zeros(4, 3, dtype=torch.float64), batch_of(4)), ours)
     assert (g * ours).sum().abs() > 1e-3

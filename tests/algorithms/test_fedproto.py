@@ -34,7 +34,7 @@ def test_nothing_regularises_before_there_are_prototypes():
 
 
 def test_prototypes_are_means_over_all_samples_of_a_class():
-    """Of all clients' models in their last turns, as if their samples lay together."""
+    """They are over all clients' last models, as if all samples were together."""
     run = simulate(FedProto, HYPER)
     z = torch.cat([TASK.features(w, x) for w, (x, _) in zip(run.clients.w, OWN, strict=True)])
     y = torch.cat([y for _, y in OWN])

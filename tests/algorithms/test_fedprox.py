@@ -28,7 +28,7 @@ def test_by_hand():
 
 @pytest.mark.slow
 def test_a_stronger_term_holds_clients_nearer():
-    """What the term is for, on real digits. Accuracy does not show it here: on five federations of digits and on
+    """This is the term's purpose, on real digits. Accuracy does not show it here: on five federations of digits and on
     synthetic(1, 1), mu of 0.1 to 5 changed the global model's by -17 to +7 points, mostly down.
     """
     drift = [mean_drift(mu) for mu in (0.0, 0.1, 1.0, 10.0)]
@@ -37,7 +37,7 @@ def test_a_stronger_term_holds_clients_nearer():
 
 
 def mean_drift(mu: float) -> float:
-    """How far the clients of the first round end from the model that they were sent, on average."""
+    """Return the mean distance of the first round's clients from the model that was sent to them."""
     ours, ends = simulation(f"{DRIFT} algorithm=fedprox algorithm.mu={mu} tracking=none"), []
     verbs = ours.verbs
 

@@ -27,7 +27,7 @@ def test_a_meme_that_is_not_taught_is_fedavgs_whatever_it_teaches():
 
 
 def turn(client, round, received, own):
-    """The losses of the paper, with PyTorch's own divergence."""
+    """Train with the paper's losses, and PyTorch's own divergence."""
     meme, local = named(received), named(own)
     for x, y in batches(client, round, 2):
         of_meme, of_local = answers(meme, x).detach(), answers(local, x).detach()

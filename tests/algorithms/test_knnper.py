@@ -27,9 +27,8 @@ def test_a_weight_of_1_and_one_neighbour_know_what_they_have_seen():
     for i, rows in enumerate(run.simulation.federation.rows["train"]):
         x, y = run.simulation.federation.gather(torch.from_numpy(rows))
         z = TASK.features(run.w, x)
-        apart = [
-            k for k in range(len(y)) if not ((z - z[k]).norm(dim=1) < 1e-9)[y != y[k]].any()
-        ]  # no twin of another class
+        # Without samples that have a twin of another class
+        apart = [k for k in range(len(y)) if not ((z - z[k]).norm(dim=1) < 1e-9)[y != y[k]].any()]
         assert apart
         assert torch.equal(run.method.logits(run.personal[i], x).argmax(1)[apart], y[apart])
 

@@ -11,7 +11,7 @@ ONE = {"layers": 1}
 
 
 def test_is_fedper_upside_down():
-    """The same quadratic with its three parameters in two orders: FedPer's base is LG-FedAvg's head."""
+    """The same quadratic has its three parameters in two orders: FedPer's base is LG-FedAvg's head."""
     h, w0 = torch.tensor([[2.0, 0.5, 1], [0.5, 3, 0.2], [1, 0.2, 1]]), torch.tensor([0.3, -1.0, 2])
     clients = [[([1.0, 2, 0], 0)], [([-1.0, 0, 3], 0), ([2.0, 1, 1], 0)]]
     swap = [2, 0, 1]

@@ -21,7 +21,7 @@ HYPER = {"reg": 30.0, "omega": "paper", "layers": None}
 
 
 def test_omega_is_the_centring_matrix():
-    """Omega 1 = 0, and positive semidefinite: with eigenvalues 0 and 1."""
+    """Omega 1 = 0, and Omega is positive semidefinite, with eigenvalues 0 and 1."""
     omega = make(Mocha, HYPER).relations(W0.expand(4, -1))
     close(omega.sum(1), [0.0] * 4)
     close(torch.linalg.eigvalsh(omega), [0.0, 1.0, 1.0, 1.0])
@@ -32,7 +32,9 @@ def test_omega_is_the_centring_matrix():
 @pytest.mark.parametrize("layers", [None, 1])
 @pytest.mark.parametrize("ids", [[3], list(range(EVERYBODY))])
 def test_steps_follow_the_gradient_of_the_regulariser(omega, layers, ids, monkeypatch):
-    """10^-f (|W|^2 + tr(W Omega W^T)) in the client's own column; the code's trace spares the last d mod 4000 rows."""
+    """It is 10^-f (|W|^2 + tr(W Omega W^T)) in the client's own column; the code's trace leaves out the last d mod 4000
+    rows.
+    """
     assert mocha.ROWS == 4000
     monkeypatch.setattr(mocha, "ROWS", 4)
     run = simulate(Mocha, {**HYPER, "omega": omega, "layers": layers})

@@ -68,9 +68,9 @@ def test_by_hand():
 
 @pytest.mark.slow
 def test_a_stronger_contrast_draws_features_to_the_received_models():
-    """What the contrast is for, on real digits. Accuracy does not show it here: beside mu = 0, mu of 1 and 5 changed
-    the global model's by -5 to +0.5 points: three seeds each of two shards a client, of six clients a round, and of
-    Dirichlet 0.3.
+    """This is the contrast's purpose, on real digits. Accuracy does not show it here: compared with mu = 0, mu of 1 and
+    5 changed the global model's by -5 to +0.5 points, with three seeds each of two shards a client, of six clients a
+    round, and of Dirichlet 0.3.
     """
     nearer = [mean_margin(mu) for mu in (0.0, 1.0, 10.0)]
     assert nearer == sorted(nearer)
@@ -78,7 +78,9 @@ def test_a_stronger_contrast_draws_features_to_the_received_models():
 
 
 def mean_margin(mu: float) -> float:
-    """How much more like the received model's than like their last turn's the features of round 3's clients end."""
+    """Return how much more similar the final features of round 3's clients are to the received model's than to their
+    last turn's.
+    """
     ours, margins = simulation(f"{DRIFT} algorithm=moon algorithm.mu={mu} tracking=none"), []
     verbs, task = ours.verbs, ours.task
 

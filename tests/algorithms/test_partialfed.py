@@ -29,7 +29,7 @@ STILL = {**HYPER, "strategy_lr": 0.0}
 
 
 class OnHalfB:
-    """Training on the second of each two batches."""
+    """FedAvg on the second of each two batches."""
 
     def fit(self, given, data, work):
         return stock.run(self.step, given, work, (halves[1] for halves in data.batches(2, self.epochs)))
@@ -47,7 +47,7 @@ class LocalOnHalfB(OnHalfB, Local):
 
 @dataclass(frozen=True, kw_only=True)
 class Biased(PartialFed):
-    """PartialFed whose clients have preferences from the beginning: for each layer, its logit of "global"."""
+    """PartialFed whose clients have preferences from the beginning: each layer's logit of "global"."""
 
     preferences: tuple = hyper("a layer each")
 
@@ -75,7 +75,7 @@ def test_all_own_is_local_on_the_halves_b():
 
 
 def test_an_own_head_under_a_global_extractor():
-    """The chosen sources are where training starts, and the whole of W_i is uploaded and kept."""
+    """Training starts from the chosen sources, and the whole of W_i is uploaded and kept."""
     run = simulate(Biased, biased(1, -1), rounds=2)
     given, data, work = opened(run, [3])
     used = torch.cat([run.w[TASK.extractor], run.clients.w[3, TASK.head]])
@@ -90,7 +90,7 @@ def test_an_own_head_under_a_global_extractor():
 
 
 def test_layers_that_change_their_source_go_on_where_they_stood():
-    """theta' lasts through the round: a second step on it starts where the first has ended."""
+    """theta' is kept during the turn: a second step on it starts where the first has ended."""
     method = make(PartialFed, STILL)
     given, data, work = opened(simulate(PartialFed, STILL), [3])
     first, second = list(data.batches(2, 1))[:2]
@@ -143,7 +143,7 @@ def test_temperature_falls_from_round_to_round():
 
 
 def test_strategy_and_weights_see_no_sample_in_common():
-    """Without strategy there is nothing of the halves A in the weights; with one there is nothing of B in its step."""
+    """Without a strategy the weights do not depend on the halves A; the strategy's step does not depend on B."""
     method = make(PartialFed, HYPER)
     given, data, work = opened(simulate(PartialFed, HYPER), [3])
     a, b = next(data.batches(2, 1))

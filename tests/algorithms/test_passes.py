@@ -1,4 +1,4 @@
-"""What each method says of its passes over the data, which plans count with, against the gradients that it takes."""
+"""The passes over the data that each method states, for plans, compared with the gradients that it computes."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ HEAD_ALONE = 1 / 3  # a gradient of the head is little more than a forward pass
 
 
 def gradients(monkeypatch: pytest.MonkeyPatch, method: type, values: dict[str, Any], epochs: int) -> float:
-    """Samples of which two rounds of training take a gradient of the whole model."""
+    """Return the number of samples of which two rounds of training compute a gradient of the whole model."""
     counted, real, real_of = [], Task._grads, Task.value_and_grad_of
 
     def counting(task: Task, w: torch.Tensor, batch: Batch, loss: Any, part: slice | None, top: Any, *rest: Any) -> Any:
@@ -41,12 +41,15 @@ def gradients(monkeypatch: pytest.MonkeyPatch, method: type, values: dict[str, A
 def test_passes_are_those_of_the_gradients(name: str, epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     values = read_option(conf_dir() / "algorithm" / f"{name}.yaml")
     method, fedavg = method_at(values.pop("_target_")), method_at("pflsweep.algorithms.fedavg.FedAvg")
-    if "every" in values:  # rounds of which one trains: a plan counts each as if it did
+    # One of these rounds trains; a plan counts each as if it did
+    if "every" in values:
         values["every"] = 1
-    if "models" in values:  # at most as many as there are clients
+    # At most the number of clients
+    if "models" in values:
         values["models"] = min(values["models"], 6)
     found = gradients(monkeypatch, method, values, epochs) / gradients(monkeypatch, fedavg, {}, epochs)
-    assert found == pytest.approx(method.passes(epochs, **values), rel=0.4)  # a public data set, a further head
+    # A public data set or a further head
+    assert found == pytest.approx(method.passes(epochs, **values), rel=0.4)
 
 
 def test_ten_epochs_on_the_head_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def test_hessian_free_is_exact_on_a_quadratic():
     samples = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     federation = by_hand([[(x.tolist(), 0) for x in samples]])
     start = torch.tensor([1.0, -1.0, 2.0], dtype=torch.float64)
-    # delta is as large as a step: on a quadratic the difference is exact at any distance
+    # delta may be as large as a step: on a quadratic the difference is exact at any distance
     run = simulate(
         PerFedAvg, {**HF, "alpha": 0.2, "delta": 0.5}, rounds=1, epochs=1, batch=2, lr=0.1,
         federation=federation, network=(Quadratic(h.tolist()), start),

@@ -24,7 +24,8 @@ def test_without_pull_only_personal_models_move():
     close(run.w, W0)
     assert (run.personal != W0).any(1).all()
     close(simulate(PFedMe, {**loose, "eval": "w"}).personal, W0.expand(EVERYBODY, -1))
-    close(simulate(PFedMe, loose, momentum=0.9).personal, run.personal)  # momentum is w's alone
+    # Momentum acts on w alone
+    close(simulate(PFedMe, loose, momentum=0.9).personal, run.personal)
 
 
 def test_beta_zero_keeps_the_server():

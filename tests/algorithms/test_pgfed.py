@@ -12,7 +12,7 @@ MO, CE = {**FULL, "beta": 0.5}, {**FULL, "estimate": "ce"}
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_mu_0_is_fedavg(momentum):
-    """Bitwise, and alpha stays as it began."""
+    """The models are bitwise equal, and alpha stays as it began."""
     ours = simulate(PGFed, {**FULL, "mu": 0.0}, rounds=4, participation=0.6, momentum=momentum)
     fedavg = simulate(FedAvg, rounds=4, participation=0.6, momentum=momentum)
     assert torch.equal(ours.w, fedavg.w)
@@ -26,7 +26,7 @@ def test_momentum_0_is_pgfed_and_more_is_not():
 
 
 def test_ce_begins_at_the_mean_of_full():
-    """CE's slope of alpha is g1_j + mu grad_j^T theta_glob: on average over j that of `full` at theta_glob."""
+    """CE's slope of alpha, g1_j + mu grad_j^T theta_glob, is the mean over j of that of `full` at theta_glob."""
     run = simulate(PGFed, FULL, rounds=1)
     turn = run.simulation._turn(torch.arange(EVERYBODY))
     full, ce = (type(run.method).send(m, run.server, turn) for m in (run.method, simulate(PGFed, CE, rounds=1).method))

@@ -59,7 +59,7 @@ def test_entropy_is_in_nats():
 
 @BOTH
 def test_evaluation_routes(hyper):
-    """Without the client's exit a platform client is its global model; `global` is scored as a plain model."""
+    """Without the client's exit a platform client has the global model, which `global` scores as a plain model."""
     run = simulate(SplitGP, {**hyper, "threshold": 0.0})
     scores = run.simulation.evaluate()
     same = bool((scores["personal"].loss == scores["global"].loss).all())
@@ -70,7 +70,7 @@ def test_evaluation_routes(hyper):
 
 
 def test_the_clients_exit_alone_is_local_training():
-    """gamma = 1 and keep = 1 on the platform: nothing of the others reaches a client's own model."""
+    """With gamma = 1 and keep = 1 on the platform, other clients do not affect a client's own model."""
     ours = simulate(SplitGP, {**PLATFORM, "gamma": 1.0, "keep": 1.0}, rounds=3, momentum=0.9)
     assert torch.equal(ours.personal[:, :P], simulate(Local, rounds=3, momentum=0.9).personal)
 

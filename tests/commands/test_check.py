@@ -1,4 +1,4 @@
-"""The conformance suite catches what it is for, and `pflsweep check` says so."""
+"""The conformance suite detects defects, and `pflsweep check` reports them."""
 
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def test_a_promise_about_the_wire_is_held_against_the_method() -> None:
 
 
 def test_infinities_hide_no_difference() -> None:
-    """Methods may keep them as markers: a best loss of a client that was never sampled."""
+    """Methods may keep infinities as markers, such as the best loss of a client that was never sampled."""
     inf = float("inf")
     one = torch.tensor([inf, 1.0, -inf])
     assert difference(one, one, 1e-6) == ""
@@ -112,8 +112,10 @@ def test_check_says_a_reason_once(few: None, monkeypatch: pytest.MonkeyPatch, ca
     [
         ["fedprox"],
         ["fedprox", "mu=0.3"],
-        ["pflsweep.algorithms.fedprox.FedProx"],  # its values are those of the YAML file that names it
-        ["scaffold"],  # refuses momentum, so it is tried without
+        # A class gets the values of the YAML file that names it
+        ["pflsweep.algorithms.fedprox.FedProx"],
+        # SCAFFOLD refuses momentum, so it is tested without
+        ["scaffold"],
         ["tests.broken.NeedsAValue", "strength=1"],
     ],
     ids=" ".join,

@@ -1,4 +1,4 @@
-"""Tab: what is offered, and a real bash in which it is installed and pressed."""
+"""Completion: the candidates, and Tab in a real bash in which it is installed."""
 
 import os
 import pty
@@ -29,8 +29,8 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
         ("pflsweep partition=shards partition.sh", ["partition.shards_per_client="]),
         ("pflsweep partition=iid partition.sh", []),
         ("pflsweep train.weights=", ["train.weights=share", "train.weights=uniform"]),
-        ("pflsweep train.comp", ["train.compile="]),
-        ("pflsweep train.compile=", ["train.compile=false", "train.compile=true"]),
+        ("pflsweep checkpoint.k", ["checkpoint.keep="]),
+        ("pflsweep checkpoint.keep=", ["checkpoint.keep=false", "checkpoint.keep=true"]),
         ("pflsweep tr", ["tracking.", "tracking=", "train.", "train="]),
         ("pflsweep seed=1 rec", []),
         ("pflsweep -m sweep=fedala/table1", ["sweep=fedala/table1"]),
@@ -112,7 +112,7 @@ def test_in_a_real_bash(tmp_path: Path) -> None:
 
 
 def typed(keys: str, wanted: str, environment: dict[str, str], seconds: float = 60) -> str:
-    """Return what an interactive bash shows after these keys, as soon as it is what is wanted."""
+    """Return what an interactive bash shows after these keys, as soon as that is what is expected."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.execvpe("bash", ["bash", "-i"], environment)

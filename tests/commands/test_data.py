@@ -1,4 +1,4 @@
-"""`pflsweep data prepare` and `show`: the table, the line below it, the picture; bad input ends with one paragraph."""
+"""`pflsweep data prepare` and `show`: table, line below it and picture; bad input ends with one paragraph."""
 
 import hashlib
 import io

@@ -1,4 +1,6 @@
-"""`pflsweep doctor`: what it finds, what it calls wrong, and the page of a GPU on a device that every machine has."""
+"""`pflsweep doctor`: what it finds and what it calls wrong, and the page of a GPU, made on a device that every machine
+has.
+"""
 
 import re
 import sqlite3
@@ -21,7 +23,7 @@ TINY = Setting("tiny", 4, 0.5, 12, 4, (1, 8, 8), lambda shape, classes: mlp.buil
 
 
 def lines(out: str) -> dict[str, list[str]]:
-    """Return what is printed by its state."""
+    """Return the printed lines by their state."""
     found: dict[str, list[str]] = {}
     for state, said in re.findall(r"^  (ok|note|WRONG) +(.*)$", out, re.MULTILINE):
         found.setdefault(state, []).append(said)
@@ -137,7 +139,7 @@ def test_the_store_is_only_looked_at(capsys: pytest.CaptureFixture) -> None:
 
 @pytest.mark.slow
 def test_the_page_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for what stacks trials in threads, which the device that is made up is not in, and for long ones."""
+    """Without properties that stack trials in threads, which the fake device does not support, and long ones."""
     left_out = (properties.stacking_changes_nothing, properties.hard_clients_are_survived)
     kept = tuple(each for each in properties.ON_A_DEVICE if each not in left_out)
     monkeypatch.setattr(gpu_page, "ON_A_DEVICE", kept)

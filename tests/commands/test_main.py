@@ -1,4 +1,4 @@
-"""The command as a user meets it: words, messages, exit codes, sweeps."""
+"""The command line as a user meets it: words, messages, exit codes, sweeps."""
 
 import re
 import shlex
@@ -228,7 +228,8 @@ def test_a_broken_option_of_ones_own_is_explained(
     Path("failing.py").write_text("import os\n\n[1][3]\n")
     monkeypatch.syspath_prepend(Path.cwd())
     option = file.partition(".")[0]
-    assert main(["list", "algorithms", "--config-dir", "own"]) == 0  # the others are shown
+    # The other options are still shown
+    assert main(["list", "algorithms", "--config-dir", "own"]) == 0
     out = capsys.readouterr().out
     assert "fedala " in out
     assert why in next(line for line in out.splitlines() if line.startswith(f"{option} "))
@@ -310,7 +311,8 @@ def test_the_next_command_that_is_named_works(capsys: pytest.CaptureFixture) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's own
+# Warnings of MLflow and SQLAlchemy
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("clients", "code"), [("5000,6000", 2), ("5000,6", 2), ("6", 0)])
 def test_how_a_sweep_ended_stands_in_its_run(clients: str, code: int) -> None:
     small = [o for o in SMALL if "clients" not in o and "tracking" not in o]
@@ -339,7 +341,7 @@ def test_bad_input_with_tracking_leaves_nothing() -> None:
 @pytest.mark.slow
 def test_ctrl_c_in_a_sweep_ends_it_and_the_same_command_continues() -> None:
     command = [sys.executable, "-c", COMMAND]
-    # so long that no machine ends it before the signal, which comes once the record says that rounds were trained
+    # So long that no machine ends it before the signal, which comes once the record has rounds
     command += ["-m", "seed=0,1,2", *SMALL, "train.rounds=1000000", "checkpoint.every=0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr

@@ -1,4 +1,4 @@
-"""Records carried between folders: what travels, what is kept, and that nothing is trained again."""
+"""Records that are copied between folders: what is copied, what is kept, and that nothing is trained again."""
 
 import json
 import shutil
@@ -53,7 +53,8 @@ def test_a_sweep_carried_to_another_machine_trains_nothing_there(
     assert {path: path.read_bytes() for path in Path("runs").glob("*/status.json")} == before
     from mlflow import MlflowClient
 
-    client = MlflowClient(f"sqlite:///{other}/mlflow.db")  # MLflow keeps one store for an address
+    # MLflow keeps one store per address
+    client = MlflowClient(f"sqlite:///{other}/mlflow.db")
     experiment = client.get_experiment_by_name("pflsweep")
     runs = client.search_runs([experiment.experiment_id], "tags.identity LIKE '%'")
     assert {run.data.tags["identity"] for run in runs} == {path.parent.name for path in before}
@@ -70,7 +71,8 @@ def test_what_is_longer_or_whole_stays(capsys: pytest.CaptureFixture) -> None:
     assert only("runs").done == 3
     assert main([*take, "short", "runs"]) == 0
     assert only("short").done == 3
-    assert not (only("short").folder / "models.pt").exists()  # of one round
+    # Models of one round do not stay
+    assert not (only("short").folder / "models.pt").exists()
     rounds = only("short").folder / "rounds.parquet"
     rounds.write_bytes(rounds.read_bytes()[:50])
     assert main([*take, "short", "runs"]) == 0
@@ -90,11 +92,14 @@ def test_a_longer_run_that_was_stopped_stays_with_its_checkpoint(capsys: pytest.
 
 @pytest.mark.slow
 def test_a_checkpoint_stays_where_rounds_can_follow_it(capsys: pytest.CaptureFixture) -> None:
-    """Of a run that was to become longer, and of one with a damaged table, its backup being imported."""
+    """A checkpoint stays for a run that was to become longer, and for one with a damaged table whose backup is
+    imported.
+    """
     assert main([*TRIAL, "train.rounds=2"]) == 0
     assert main(["record", "export", "--out", "out"]) == 0
     folder = only("runs").folder
-    only("runs").set_status(status="interrupted", target=4)  # killed before the next checkpoint
+    # Killed before the next checkpoint
+    only("runs").set_status(status="interrupted", target=4)
     (folder / "rounds.parquet").write_bytes(b"PAR1")
     assert main(["record", "import", "out", "--no-tracking"]) == 0
     assert (only("runs").done, only("runs").models_round) == (2, 2)
@@ -190,11 +195,12 @@ def test_a_ledger_of_trials_that_failed_gives_way_to_that_of_their_retry(
 def test_ledgers_of_one_plan_from_two_machines_are_joined(
     apart: bool, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """apart: their searches were won by different points, whose final trials do not belong together."""
+    """apart: the searches were won by different points, whose final trials do not belong together."""
     import pflsweep.trial.run
 
     build = pflsweep.trial.run.build
-    for machine in (0, 1):  # each fails at the other's seed
+    # Each machine fails at the other's seed
+    for machine in (0, 1):
 
         def broken(config: Config, *more: Any, machine: int = machine) -> Parts:
             if config.values["seed"] != machine:
@@ -229,11 +235,16 @@ def group(winner: float, trials: str, points: int = 3, without_result: int = 0, 
 @pytest.mark.parametrize(
     ("old", "new", "winner", "trials", "failed"),
     [
-        (group(0.1, "01"), group(0.2, "0"), 0.1, "01", []),  # of equal searches the one with more finals
-        (group(0.1, "01", without_result=1), group(0.2, "0"), 0.2, "0", []),  # a better search before more finals
-        (group(0.2, "0"), group(0.1, "01", without_result=1), 0.2, "0", []),  # though it is the older one
-        (group(0.1, "0"), group(0.2, "0"), 0.2, "0", []),  # of equals the newer
-        (group(0.1, "0", **{"2": "full"}), group(0.1, "1", **{"0": "full"}), 0.1, "01", ["2"]),  # what failed is joined
+        # Of equal searches, the one with more final trials
+        (group(0.1, "01"), group(0.2, "0"), 0.1, "01", []),
+        # A better search counts more than more final trials
+        (group(0.1, "01", without_result=1), group(0.2, "0"), 0.2, "0", []),
+        # Although it is the older one
+        (group(0.2, "0"), group(0.1, "01", without_result=1), 0.2, "0", []),
+        # Of equal ones, the newer
+        (group(0.1, "0"), group(0.2, "0"), 0.2, "0", []),
+        # Failures are merged
+        (group(0.1, "0", **{"2": "full"}), group(0.1, "1", **{"0": "full"}), 0.1, "01", ["2"]),
     ],
 )
 def test_what_is_joined_of_two_ledgers(

@@ -17,7 +17,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A working directory with two finished runs and a failed one."""
+    """Enter a working directory with two finished runs and a failed one."""
     monkeypatch.chdir(tmp_path)
     runs = tmp_path / "runs"
     finished(runs, "fedavg", [2, 4, 6, 8])
@@ -160,7 +160,7 @@ def test_a_record_of_several_versions_of_the_code_is_marked(here):
 
 
 def test_a_trial_counts_once(here):
-    """A copy of its folder, and a trial of the same seed that failed, beside the one that is done."""
+    """A copy of a trial's folder, and a failed trial of the same seed, do not count beside the finished one."""
     runs = here / "runs"
     own = next(record for record in choose(runs, []).done if record.meta["method"] == "fedavg")
     shutil.copytree(own.folder, runs / "backup")
@@ -202,7 +202,7 @@ def test_a_report_imports_neither_torch_nor_mlflow(here):
 
 
 def _heights(root: ET.Element, gid: str) -> list[float]:
-    """The y of a curve's points."""
+    """Return the y of a curve's points."""
     path = root.find(f".//{SVG}g[@id='{gid}']/{SVG}path")
     assert path is not None
     return [float(y) for y in path.attrib["d"].replace("M", "L").split()[2::3]]

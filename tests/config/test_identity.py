@@ -1,10 +1,10 @@
-"""What of a config is in a trial's identity, and that neither moves nor new keys change it."""
+"""Which parts of a config are in a trial's identity, and that moved code and new keys do not change it."""
 
 import json
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.config import identity, options, schema
 from pflsweep.config.compose import Config, compose
 from pflsweep.config.identity import config_digest, method_name, option_of, shipped_options
-from pflsweep.config.keys import PLUGS, flat
+from pflsweep.config.keys import PLUGS, flat, under
 from pflsweep.config.schema import neutral_values, typed
 from pflsweep.methods.protocol import hyper
 from pflsweep.records.archive import places
@@ -46,7 +46,8 @@ def digest(*overrides: str, resumable: bool = True) -> str:
         "data.shuffle=2",
         "train.sampling_alpha=0.3",
         "train.precision=fp32",
-        "train.optimiser_state=kept",  # without momentum there is none
+        # Without momentum there are no optimiser states
+        "train.optimiser_state=kept",
     ],
 )
 def test_identity_leaves_out_what_changes_no_number(override: str) -> None:
@@ -71,7 +72,6 @@ def test_identity_leaves_out_what_changes_no_number(override: str) -> None:
         "metrics.all=true",
         "metrics.trained=true",
         "train.precision=bf16",
-        "train.compile=true",
         "model._target_=pflsweep.models.lenet5.build",
     ],
 )
@@ -128,7 +128,7 @@ def test_moved_modules_and_renamed_classes_change_no_identity(tmp_path: Path) ->
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
 
     def move(old: str, new: str, *classes: str) -> None:
-        """Move a module of the copy, and give its classes another name."""
+        """Move a module of the copied package, and rename its classes."""
         moved = tmp_path.joinpath(*new.split(".")).with_suffix(".py")
         moved.parent.mkdir(exist_ok=True)
         tmp_path.joinpath(*old.split(".")).with_suffix(".py").rename(moved)
@@ -171,21 +171,21 @@ def test_a_new_key_with_its_neutral_value_changes_no_identity(monkeypatch: pytes
 
 @dataclass(frozen=True, kw_only=True)
 class Longer(options.Train):
-    """The keys of `train` with one that is younger than all records."""
+    """The keys of `train` with one that is newer than all records."""
 
     new_key: int = hyper("a new key", neutral=3)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Extended(FedAvg):
-    """FedAvg with a key that is younger than its records."""
+    """FedAvg with a key that is newer than its records."""
 
     paper = "test"
     power: float = hyper("a power", neutral=1.0)
 
 
 def extended(shape: Any, classes: int, hidden: Any, slope: float = 0.0) -> Any:
-    """A function with a parameter that is younger than its records."""
+    """A function with a parameter that is newer than its records."""
 
 
 def test_methods_and_functions_declare_neutral_values() -> None:
@@ -205,7 +205,8 @@ def test_methods_and_functions_declare_neutral_values() -> None:
     ("key", "acts", "idle"),
     [
         ("train.lr_of=last_turn", ["train.lr_decay=0.9"], ["train.lr_decay=0.9", "train.participation=1"]),
-        ("train.lr_of=last_turn", ["train.lr_decay=0.9"], []),  # without decay all rates are one
+        # Without decay all rates are the same
+        ("train.lr_of=last_turn", ["train.lr_decay=0.9"], []),
         ("train.first_round=all", [], ["train.participation=1"]),
     ],
 )
@@ -215,7 +216,7 @@ def test_keys_that_act_on_nothing_are_no_part_of_the_identity(key: str, acts: li
 
 
 def test_neutral_values_are_for_ever() -> None:
-    """A value that is changed here changes the identity of every record that has it."""
+    """Changing a neutral value changes the identity of every record that has it."""
     found = neutral_values(compose(["algorithm=fedala", "dataset=digits"]))
     assert {key: value for key, value in found.items() if "." in key} == {
         "algorithm.draw": "random",
@@ -227,7 +228,6 @@ def test_neutral_values_are_for_ever() -> None:
         "data.shuffle": 0,
         "data.targets": "own",
         "dataset.augment": "none",
-        "train.compile": False,
         "train.steps": None,
         "train.shuffle": "epoch",
         "train.last_batch": "keep",
@@ -251,7 +251,7 @@ def test_neutral_values_are_for_ever() -> None:
 
 
 def test_identities_are_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Golden values under the first numerics: whatever moves these orphans every record."""
+    """Golden identities under the first numerics: a change of them orphans every record."""
     monkeypatch.setattr("pflsweep.trial.metadata.NUMERICS", dict.fromkeys(identity.NUMERICS, 1))
     assert identity.identity("0" * 16, "x") == "2dcb4054b6118517"
     assert digest() == "0e312f7e73597237"
@@ -262,7 +262,7 @@ def test_identities_are_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_committed_records_are_found_by_what_they_hold() -> None:
-    """The command that would train them again has their identity: their options and values, floats as floats."""
+    """The command that would train a committed record again has the record's identity."""
     references: dict[tuple[str, ...], Config] = {}
     folders = [file.parent for place in places(ROOT / "reports/runs") for file in place.glob("*/meta.json")]
     for folder in folders:
@@ -273,7 +273,7 @@ def test_committed_records_are_found_by_what_they_hold() -> None:
         if options not in references:
             references[options] = compose(list(options))
         config = references[options]
-        again = typed(config._replace(values=_merged(config.values, values)))
+        again = typed(replace(config, values=_merged(config.values, values)))
         versions = {"algorithm": meta["method_version"], **meta["plugin_versions"]}
         found = {
             identity.identity(
@@ -290,7 +290,8 @@ def test_committed_records_are_found_by_what_they_hold() -> None:
         }
         assert folder.name == meta["identity"]
         assert folder.name in found
-        assert set(meta["neutral"]) == flat(values).keys() - canonical(again).keys()
+        counted = {key for key in flat(values) if not under(key, identity.RUNTIME)}
+        assert {key for key in meta["neutral"] if key in counted} == counted - canonical(again).keys()
     assert len(folders) >= 32
 
 
@@ -350,7 +351,7 @@ def test_a_methods_name_has_its_plug_ins() -> None:
 
 @pytest.mark.parametrize("where", ["site-packages", "dist-packages"])
 def test_what_is_installed_elsewhere_is_not_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    """As with PYTHONPATH on a cluster, `pip install --user`, or a virtual environment that sees the system's."""
+    """Code in PYTHONPATH on a cluster, from `pip install --user` or of the system is no user's own code."""
     installed = tmp_path / where
     installed.mkdir()
     monkeypatch.syspath_prepend(tmp_path)
@@ -378,7 +379,8 @@ def test_what_own_code_imports_is_part_of_it(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "own_number.py").write_text("WIDTH = 16\n")
     config = compose(["model=wide"], tmp_path)
     before = own_code(config)
-    assert len(before) == 3  # neither numpy nor torch
+    # numpy and torch are not counted
+    assert len(before) == 3
     (tmp_path / "own_number.py").write_text("WIDTH = 640\n")
     after = own_code(config)
     assert len(set(after) - set(before)) == 1

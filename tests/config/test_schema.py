@@ -1,4 +1,4 @@
-"""What may stand in a config, and what is said where something else does."""
+"""Which values a config may have, and the errors for others."""
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -187,7 +187,7 @@ def test_a_method_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_option_of_ones_own_is_never_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A partition's `device: 3` reached its function as 'cpu'."""
+    """Once, the option `device: 3` of a user's partition reached its function as 'cpu'."""
     (tmp_path / "own_partition.py").write_text("def split(dataset, seed, clients, device): ...\n")
     (tmp_path / "partition").mkdir()
     (tmp_path / "partition" / "mine.yaml").write_text(
@@ -245,7 +245,7 @@ def test_the_working_directory_does_not_matter(tmp_path: Path, monkeypatch: pyte
 
 
 def test_conf_inside_the_package_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a wheel, where conf/ lies in the package."""
+    """In a wheel conf/ lies in the package."""
     shutil.copytree(conf_dir(), tmp_path / "conf")
     monkeypatch.setattr(resources, "__file__", str(tmp_path / "util" / "resources.py"))
     assert conf_dir() == tmp_path / "conf"
@@ -287,7 +287,7 @@ def test_config_values_are_plain() -> None:
 
 
 def test_models_of_trials_that_are_threads_are_those_of_each_alone() -> None:
-    """PyTorch has one generator for all threads, and lets others run while one draws."""
+    """PyTorch has one generator for all threads, and a thread may draw while another one builds its model."""
     configs = [compose(["model=cnn", f"seed={seed}"]) for seed in range(4)]
 
     def first(config: Config) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""One table of all methods: every property of pflsweep.conformance on every row, and each row's reductions."""
+"""One table of all methods: every property of pflsweep.conformance for every row, and each row's reductions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -51,7 +51,7 @@ class OnSecondBatch(FedAvg):
         return stock.run(self.step, given, work, batches)
 
 
-# these on every row; the others are in the slow suite
+# These are tested for every row; the others are in the slow suite
 QUICK = (any_chunking, absent_clients_stay, wire_is_exact, state_is_complete, numbers_follow_the_seed)
 YAMLS = {name: yaml.safe_load(file.read_text()) for name, file in option_files("algorithm").items()}
 OWN: dict[str, tuple[type[Method], dict[str, Any]]] = {
@@ -65,11 +65,11 @@ ALA = {"layers": 2, "share": 0.8, "rate": 1.0, "idle": 0.0, "draw": "random"}
 
 
 class Reduction(NamedTuple):
-    """With `values`, the shared model (or the personal models) goes where that of another row goes."""
+    """A claim that with `values` the shared model, or the personal models, has the trajectory of another row's."""
 
     to: str
     values: dict[str, Any] = NOTHING
-    tolerance: float = 0.0  # relative; 0: bitwise
+    tolerance: float = 0.0  # relative tolerance; 0: bitwise
     personal: bool = False
     where: dict[str, Any] = NOTHING  # the federation in which it holds
     schedule: dict[str, Any] = NOTHING
@@ -78,14 +78,14 @@ class Reduction(NamedTuple):
 
 class Row(NamedTuple):
     wire: Callable[[Sizes], float]  # the Comm column of the algorithms' specification
-    algorithm: str = ""  # the YAML file; "": named as the row
+    algorithm: str = ""  # the YAML file; "": it has the row's name
     values: dict[str, Any] = NOTHING  # hyperparameters that differ from the YAML file's
     ala: dict[str, Any] | None = None
     tolerance: float = 1e-10
     reductions: tuple[Reduction, ...] = ()
     works: tuple[Works, ...] = ()
     plugs: dict[type[Plugin], dict[str, Any]] = NOTHING  # plug-ins beside ALA, and their hyperparameters
-    images: bool = False  # tried on the convolution with batch norm and dropout, in place of the MLP
+    images: bool = False  # tested with a convolution, batch norm and dropout instead of the MLP
 
 
 def two(s: Sizes) -> float:
@@ -102,15 +102,17 @@ def prototypes_twice(s: Sizes) -> float:
 
 WIDTH = 5  # features of the tiny model
 ROUNDING = 1e-12
-LONG_SUMS = 1e-10  # a loss with a second part of weight 0 is summed by autograd, in another order
+# Autograd sums a loss with a second part of weight 0 in another order
+LONG_SUMS = 1e-10
 TWO_EXITS = HARD + " train.lr=0.3 algorithm.gamma=0.5 algorithm.keep=0.5"  # of SplitGP, apart early
 TWO_GROUPS = (  # of 15 clients with five classes each, trained until their little data has no more to give
     HARD + " partition.clients=30 partition.classes_per_client=5 train.participation=1 train.batch=48 train.epochs=5 "
     "train.lr=0.3 train.rounds=12"
 )
-TAUGHT = ALIKE + " train.epochs=5 train.lr=0.3 train.participation=1"  # little data, whose labels are soon learnt
+# Few samples, whose labels are soon learnt
+TAUGHT = ALIKE + " train.epochs=5 train.lr=0.3 train.participation=1"
 AMP = {"alpha": 0.5, "sigma": 4.0, "lam": 0.5}  # models of the tiny federation are about 2 apart
-# Long local training on skewed labels, among clients of all sizes; not too small ones, for longer
+# Long local training on skewed labels: clients of all sizes; then clients that are not too small, for longer
 UNEVEN = (
     HARD.replace("pathological", "dirichlet") + " partition.clients=20 partition.alpha=0.3 train.epochs=5 train.lr=0.05"
 )
@@ -539,7 +541,7 @@ TABLE = {
         reductions=(Reduction("local", {"align_epochs": 0}, personal=True, where={"order": [0]}),),
         works=(
             Works("a model of its own", off="algorithm=fedavg"),
-            # by a few tenths of a point; where clients take part half the time it makes no difference
+            # By a few tenths of a point; with a participation of one half there is no difference
             Works("aligned features", off="algorithm.align_epochs=0", on="algorithm.align_lr=0.1", where=GROUPS),
         ),
     ),
@@ -555,12 +557,12 @@ TABLE = {
     ),
     "fedcp": Row(
         lambda s: 2 * (s.P + 2 * WIDTH * WIDTH + 6 * WIDTH),  # the policy: a linear layer and its norm
-        # beside FedPer the split does not pay in so few rounds, nor MMD beside lam=0: no line claims either
+        # In so few rounds the split is no better than FedPer, nor MMD than lam=0, so no line claims either
         works=(Works("a head of its own", off="algorithm=fedavg"),),
     ),
     "gpfl": Row(
         lambda s: 2 * (s.extractor + CLASSES * WIDTH + 2 * (WIDTH * WIDTH + 3 * WIDTH)),  # embeddings and valve
-        # it learns more slowly than FedPer, which stays ahead in so few rounds: no line claims that the valve pays
+        # It learns more slowly than FedPer, which stays ahead in so few rounds, so no line claims that the valve pays
         works=(Works("a head and features of its own", off="algorithm=fedavg"),),
     ),
     "pfedfda": Row(
@@ -679,14 +681,14 @@ TABLE = {
     "second batch of 2": Row(two),
     "second batch of 3": Row(two),
 }
-# those that stand in reductions alone
+# Rows that are used in reductions alone
 REFERENCES = ("second batch of 2", "second batch of 3")
 TRIED = [name for name in TABLE if name not in REFERENCES]
 REDUCTIONS = [(name, reduction) for name, row in TABLE.items() for reduction in row.reductions]
 
 
 def case(name: str, changes: dict[str, Any] | None = None, row: Row | None = None) -> Case:
-    """A row as a case, with some hyperparameters changed; row: in place of the table's of that name."""
+    """Return a row as a case, with some hyperparameters changed. row: instead of the table's of that name."""
     row = row or TABLE[name]
     if name in OWN:
         cls, node = OWN[name]
@@ -732,7 +734,7 @@ def test_property_with_kept_optimiser_states(name: str, property_: Property) -> 
 
 @pytest.mark.parametrize("name", [name for name in TRIED if case(name).simulation().verbs.method.own_lr])
 def test_any_chunking_with_a_rate_of_each_clients_own(name: str) -> None:
-    """Each read of turn.lr is that of one client: a chunk of many with different rates trains as each by itself."""
+    """A chunk of clients with different learning rates trains each as if by itself."""
     runs = []
     for chunk in (1, 4):
         sim = case(name).simulation(lr_of="last_turn", lr_decay=0.5, chunk=chunk)
@@ -742,12 +744,13 @@ def test_any_chunking_with_a_rate_of_each_clients_own(name: str) -> None:
     assert_same(runs[1], runs[0], "in chunks of 4", 1e-10)
 
 
-MARK = -7.25  # the number that no optimiser state has by itself
+# A number that no optimiser state has otherwise
+MARK = -7.25
 
 
 @dataclass(frozen=True)
 class Marked(Sgd):
-    """Its fresh states are known by their numbers."""
+    """SGD whose fresh states have recognisable numbers."""
 
     def init(self, w: Tensor) -> Tensor:
         return super().init(w).fill_(MARK)
@@ -755,7 +758,7 @@ class Marked(Sgd):
 
 @pytest.mark.parametrize("name", TRIED)
 def test_the_engine_finds_all_optimiser_states(name: str) -> None:
-    """Those of the method's works, under their names, and nothing else."""
+    """The states in the method's works are found under their names, and nothing else."""
     seen = []
 
     def watch(verbs: Verbs) -> Verbs:
@@ -775,7 +778,7 @@ def test_the_engine_finds_all_optimiser_states(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in TRIED if not case(name).plain])
 def test_kept_optimiser_states_go_on(name: str) -> None:
-    """They are the only difference: a client's first turn is as ever, its second is not."""
+    """Kept states are the only difference: a client's first turn is the same, its second is not."""
     fresh, kept = (replace(case(name), optimiser_state=how).simulation(participation=1.0) for how in ("fresh", "kept"))
     for round, same in ((1, True), (2, False)):
         ours, theirs = known(advance(kept, 1)), known(advance(fresh, 1))
@@ -813,7 +816,7 @@ def test_ala_that_learns_nothing_leaves_the_server_alone(name: str, still: dict[
 
 
 def path(case: Case, reduction: Reduction) -> list[Tensor]:
-    """The shared model (the first that a server keeps) or the personal models after each round."""
+    """Return the shared model (the first that a server keeps) or the personal models after each round."""
     sim, found = case.simulation(where=reduction.where, **reduction.schedule), []
     for _ in range(reduction.rounds):
         advance(sim, 1)

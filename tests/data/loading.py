@@ -1,4 +1,4 @@
-"""Datasets as their YAML files describe them."""
+"""Load datasets as their YAML files describe them."""
 
 import builtins
 import errno
@@ -29,7 +29,7 @@ def from_yaml(name: str, root: Path = NOWHERE, download: bool = False, **changes
 
 
 def serve(monkeypatch: pytest.MonkeyPatch, contents: dict[str, bytes]) -> list[str]:
-    """Downloads give these contents by file name. Returns a list that grows by each address asked for."""
+    """Let downloads return these contents by file name. Return a list to which each requested address is added."""
     asked = []
 
     def download_url(url: str, root: str, filename: str, md5: str) -> None:
@@ -41,12 +41,12 @@ def serve(monkeypatch: pytest.MonkeyPatch, contents: dict[str, bytes]) -> list[s
 
 
 def chosen(name: str, root: Path, *overrides: str) -> Dataset:
-    """The dataset of a trial, as the command makes it."""
+    """Return the dataset of a trial, as the command builds it."""
     return build_federation(compose([f"dataset={name}", f"data.root={root}", "device=cpu", *overrides]))[0].dataset
 
 
 def forbid(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
-    """A file may not be opened, a folder neither be listed: rights alone would not keep an administrator from it."""
+    """Forbid opening a file or listing a folder. Permissions alone would not stop an administrator."""
 
     def guarded(function: Callable) -> Callable:
         def ask(path, *args, **kwargs):
@@ -61,7 +61,7 @@ def forbid(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
 
 
 def picture(number: int, size: tuple[int, int] = (64, 64), mode: str = "RGB", kind: str = "JPEG") -> bytes:
-    """An image file of one colour, which tells its number."""
+    """Write an image file of one colour, which encodes its number."""
     file = io.BytesIO()
     array = np.full((size[1], size[0], *([3] if mode == "RGB" else [])), number * 7 % 256, np.uint8)
     Image.fromarray(array).save(file, kind)

@@ -23,7 +23,7 @@ def federation(seed: int = 5) -> Federation:
 
 
 def batches(client: int, batching: Batching, round: int = 1, epochs: int = 2, seed: int = 5) -> list[list[int]]:
-    """Row numbers of a client's batches: x is its own row number."""
+    """Return the row numbers of a client's batches; x is its own row number."""
     data = ClientData.of(federation(seed), [client], round, batch=4, large=8, batching=batching)
     found = [batch.x[0, :, 0].int().tolist() for batch in data.train(epochs)]
     assert data.trained == sum(map(len, found)), "what is counted is what was given out"
@@ -65,7 +65,7 @@ def test_by_default_every_epoch_and_round_has_an_order_of_its_own() -> None:
 
 
 def test_steps_are_counted_whatever_a_client_holds() -> None:
-    """An epoch is then so many batches; they go through the data epoch by epoch."""
+    """With train.steps an epoch has that many batches, which go through the data epoch by epoch."""
     assert [sizes(client, Batching(steps=5)) for client in range(4)] == [[1] * 5, [3] * 5, [4] * 5, [4, 4, 1, 4, 4]]
     assert sizes(3, Batching(steps=5, last_batch="drop")) == [4] * 5
     assert sizes(3, Batching(steps=2), epochs=3) == [4, 4, 1, 4, 4, 1], "three epochs of two steps"
@@ -73,13 +73,13 @@ def test_steps_are_counted_whatever_a_client_holds() -> None:
 
 
 def test_one_step_on_batches_cut_once_sees_the_first_batch_alone() -> None:
-    """FedPG's platform trains FedProx and pFedMe so."""
+    """FedPG's platform trains FedProx and pFedMe in this way."""
     one = Batching(shuffle="once", steps=1)
     assert batches(3, one, epochs=1) == batches(3, one, epochs=1, round=9) == batches(3, Batching(shuffle="once"))[:1]
 
 
 def test_groups_of_batches_follow_the_same_rules() -> None:
-    """Per-FedAvg takes two batches a step: of 9 samples a step of 4 + 4, and the last is dropped."""
+    """Per-FedAvg takes two batches a step: with 9 samples a step of 4 + 4, and the last batch is dropped."""
 
     def groups(batching: Batching, client: int = 3) -> list[list[int]]:
         data = ClientData.of(federation(), [client], 1, batch=4, large=8, batching=batching)

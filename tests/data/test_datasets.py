@@ -1,4 +1,4 @@
-"""Loaders: original layouts, damaged and missing files, where data are looked for."""
+"""Loaders: original layouts, damaged and missing files, and where data are looked for."""
 
 import gzip
 import hashlib
@@ -83,7 +83,8 @@ def test_synthetic_clients():
     train = np.bincount(data.owner[: data.train])
     assert np.array_equal(sizes - train, np.round(0.1 * sizes))
     assert torch.equal(data.x, from_yaml("synthetic").x)
-    more = from_yaml("synthetic", clients=31)  # a client's data are its own
+    # More clients do not change a client's data
+    more = from_yaml("synthetic", clients=31)
     assert torch.equal(data.x[data.owner == 3], more.x[more.owner == 3])
 
 
@@ -105,7 +106,7 @@ def idx(array: np.ndarray) -> bytes:
 
 @pytest.fixture
 def small_mnist(tmp_path, monkeypatch):
-    """A folder with 6 + 4 images as MNIST; the loader is told their MD5s. Two files unpacked, two packed."""
+    """Write a folder with 6 + 4 images as MNIST, and tell the loader their MD5s. Two files are unpacked, two packed."""
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (10, 28, 28), np.uint8), rng.integers(0, 10, 10, np.uint8)
     contents = dict(
@@ -219,7 +220,7 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path):
 
 @pytest.fixture(params=["cifar10", "cifar100"])
 def small_cifar(request, tmp_path, monkeypatch):
-    """A folder with 5 images a file, in CIFAR's own layout; torchvision is told their MD5s."""
+    """Write a folder with 5 images a file in CIFAR's layout, and tell torchvision their MD5s."""
     name = request.param
     official = getattr(torchvision().datasets, cifar.SOURCES[name][0])
     rng, images, labels = np.random.default_rng(0), [], []
@@ -255,7 +256,7 @@ def test_cifar(small_cifar):
 
 
 def test_the_second_start_needs_neither_torchvision_nor_pickles(small_cifar, monkeypatch):
-    """Both take seconds; so it goes by what the first one kept."""
+    """Both take seconds, so the second start reads what the first one has kept."""
     name, root, *_ = small_cifar
     first = from_yaml(name, root)
     monkeypatch.setattr(cifar, "torchvision", None)
@@ -296,7 +297,7 @@ def test_a_damaged_cifar_file_is_downloaded(small_cifar, monkeypatch, tmp_path_f
     assert asked == [official.url]
 
 
-# What may not be read
+# Unreadable files
 
 KEPT = [
     ("mnist", "MNIST/raw/train-images-idx3-ubyte"),

@@ -1,4 +1,4 @@
-"""Random crops and flips: what they may do to an image, and that every method sees the same."""
+"""Random crops and flips: their effect on an image, and that every method sees the same ones."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def images(count: int = 40, clients: int = 3) -> torch.Tensor:
 
 
 def crops(image: torch.Tensor) -> dict[tuple[int, int, bool], torch.Tensor]:
-    """All that may come of one image [channels, H, W], by the plain way: pad, cut, flip."""
+    """Return all results for one image [channels, H, W], computed plainly: pad, cut, flip."""
     padded = BLACK.expand(2, SIDE + 2 * REACH, SIDE + 2 * REACH).clone()
     padded[:, REACH:-REACH, REACH:-REACH] = image
     places = range(2 * REACH + 1)

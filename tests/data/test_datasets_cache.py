@@ -1,4 +1,4 @@
-"""What a loader made is kept, trusted only where nothing changed, and never in the way."""
+"""A loader's result is cached, and used only where nothing has changed."""
 
 import logging
 import os
@@ -58,10 +58,12 @@ def test_options_and_source_files_count(loader):
     loader.load(2)
     assert loader.made == 2
     before = os.stat(loader.folder / "numbers").st_mtime_ns
-    loader.write(b"\1\2\4")  # as long, but later
+    # The same length, but a later time
+    loader.write(b"\1\2\4")
     os.utime(loader.folder / "numbers", ns=(before + 1, before + 1))
     assert loader.load(2).x[2] == 4
-    loader.write(b"\1\2\4\5")  # longer, at the same time
+    # Longer, at the same time
+    loader.write(b"\1\2\4\5")
     os.utime(loader.folder / "numbers", ns=(before + 1, before + 1))
     assert len(loader.load(2).x) == 4
     (loader.folder / "more").write_bytes(b"")

@@ -1,4 +1,4 @@
-"""Sets of the datasets library, in the forms in which it keeps them on disk."""
+"""Datasets of the library `datasets`, in the forms in which it stores them on disk."""
 
 import io
 import re
@@ -27,7 +27,7 @@ PIXELS = np.random.default_rng(0).integers(0, 256, (24, 20, 20), np.uint8)
 
 
 def femnist(rows: range = range(24)) -> datasets.Dataset:
-    """Grey images, characters and writers, as flwrlabs/femnist on the Hub has them."""
+    """Return grey images, characters and writers, in the form of flwrlabs/femnist on the Hub."""
     columns = {
         "image": [Image.fromarray(PIXELS[i]) for i in rows],
         "writer_id": [f"f{i % 4:04}_14" for i in rows],

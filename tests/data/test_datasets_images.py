@@ -17,12 +17,13 @@ from tests.data.loading import chosen, forbid, from_yaml, picture, serve
 
 # Tiny-ImageNet
 
-WNIDS = ["n02000", "n01000"]  # as in the original, wnids.txt is in no order
+# As in the original, wnids.txt is not sorted
+WNIDS = ["n02000", "n01000"]
 
 
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
-    """2 classes of 3 training images, 4 validation images, one of them grey; and the unlabelled test images."""
+    """Write 2 classes of 3 training images, 4 validation images, one of them grey, and unlabelled test images."""
     folder = tmp_path / "tiny-imagenet-200"
     (folder / "wnids.txt").parent.mkdir()
     (folder / "wnids.txt").write_text("".join(f"{w}\n" for w in WNIDS))
@@ -46,7 +47,7 @@ def tiny(tmp_path, monkeypatch):
 
 
 def packed(folder: Path, monkeypatch) -> Path:
-    """The folder as the zip that Stanford gives out, in its place; the loader is told its MD5."""
+    """Pack the folder as Stanford's zip in its place, and tell the loader its MD5."""
     path = folder.with_suffix(".zip")
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for file in sorted(folder.rglob("*")):
@@ -137,7 +138,7 @@ def test_tiny_imagenet_is_downloaded_once(tiny, monkeypatch):
 
 @pytest.fixture
 def organ(tmp_path, monkeypatch):
-    """MedMNIST's arrays with 5, 3 and 4 images."""
+    """Write MedMNIST's arrays with 5, 3 and 4 images."""
     rng = np.random.default_rng(0)
     arrays = {}
     for split, count in (("train", 5), ("val", 3), ("test", 4)):
@@ -177,7 +178,7 @@ def test_an_organamnist_of_another_version_is_refused_or_fetched_again(organ, mo
 
 @pytest.fixture
 def office(tmp_path, monkeypatch):
-    """4 domains of 2 classes with 2 to 5 images each, of all sizes."""
+    """Write 4 domains of 2 classes with 2 to 5 images each, of different sizes."""
     top, number, counts = tmp_path / "OfficeHomeDataset_10072016", 0, {}
     for d, name in enumerate(office_home.DOMAINS):
         for one in ("Alarm_Clock", "Bike"):
@@ -226,11 +227,12 @@ def test_an_office_home_that_is_not_whole_is_refused(office):
 
 
 def test_another_number_of_images_is_a_warning_in_each_start(office, caplog):
-    """The usual numbers are known from others' code, so they refuse nothing."""
+    """The usual numbers are known from public code alone, so another number is no error."""
     from_yaml("office_home", office.parent)
     assert not caplog.records
     next((office / "Product/Bike").iterdir()).unlink()
-    for start in (1, 2):  # the second one reads what the first has prepared
+    # The second start reads what the first has prepared
+    for start in (1, 2):
         data = from_yaml("office_home", office.parent)
         assert len(data.x) == 27
         assert len(caplog.records) == start

@@ -1,4 +1,4 @@
-"""SVHN, EMNIST, STL-10 and CINIC-10, small, each in its own layout."""
+"""SVHN, EMNIST, STL-10 and CINIC-10, small, each in its original layout."""
 
 import gzip
 import hashlib
@@ -32,7 +32,7 @@ def pixels(count: int, side: int, channels: int = 3) -> np.ndarray:
 
 @pytest.fixture
 def svhn(tmp_path, monkeypatch):
-    """Six and four images as MATLAB files; torchvision is told their MD5s."""
+    """Write six and four images as MATLAB files, and tell torchvision their MD5s."""
     images, labels = pixels(10, 32), np.array([10, 1, 2, 3, 10, 5, 6, 7, 8, 9])
     folder, official = tmp_path / "SVHN", torchvision().datasets.SVHN
     folder.mkdir()
@@ -76,7 +76,7 @@ def idx(array: np.ndarray) -> bytes:
 
 
 def write_emnist(raw: Path, split: str, labels: np.ndarray) -> np.ndarray:
-    """Six and four images, those of training unpacked; of the other split's parts there is nothing."""
+    """Write six and four images, the training ones unpacked, and nothing of the other split."""
     images = pixels(10, 28, 1)[:, 0]
     raw.mkdir(parents=True, exist_ok=True)
     for part, where in (("train", slice(0, 6)), ("test", slice(6, 10))):
@@ -100,7 +100,7 @@ def test_emnist(tmp_path, split, first):
 
 
 def test_emnist_is_torchvisions(tmp_path):
-    """The same images, in the same orientation, as torchvision gives from these files."""
+    """Images and their orientation are those that torchvision reads from these files."""
     raw = tmp_path / "EMNIST/raw"
     write_emnist(raw, "digits", np.arange(10))
     for file in raw.glob("*.gz"):
@@ -190,7 +190,7 @@ def test_stl10_is_downloaded(stl10, monkeypatch, tmp_path_factory):
 
 @pytest.fixture
 def cinic(tmp_path, monkeypatch):
-    """One image a class and part."""
+    """Write one image for each class and part."""
     monkeypatch.setattr(cinic10, "EACH", 1)
     images = pixels(30, 32)
     for number, image in enumerate(images):

@@ -1,4 +1,4 @@
-"""Data of the user's own, by config alone: a folder of images, arrays, a table."""
+"""A user's own data, by config alone: a folder of images, arrays, a table."""
 
 import io
 import re
@@ -130,7 +130,8 @@ def test_arrays(tmp_path):
     assert data.owners == ("a", "b")
     last = arrays(x_train=content["x_train"].transpose(0, 2, 3, 1), x_test=content["x_test"].transpose(0, 2, 3, 1))
     assert from_yaml("npz", path=saved(tmp_path, last)).x.equal(data.x), "channels last are put first"
-    four = arrays(x_train=np.zeros((5, 6, 5, 4), np.uint8), x_test=np.zeros((2, 6, 5, 4), np.uint8))  # RGB and alpha
+    # Four channels are RGB and alpha
+    four = arrays(x_train=np.zeros((5, 6, 5, 4), np.uint8), x_test=np.zeros((2, 6, 5, 4), np.uint8))
     assert from_yaml("npz", path=saved(tmp_path, four)).shape == (4, 6, 5)
     features = arrays(x_train=np.zeros((5, 13, 8, 8), np.uint8), x_test=np.zeros((2, 13, 8, 8), np.uint8))
     assert from_yaml("npz", path=saved(tmp_path, features)).shape == (13, 8, 8)
@@ -198,10 +199,12 @@ def test_a_file_that_holds_no_arrays_is_refused(tmp_path):
 def test_an_archive_that_cannot_be_unpacked_is_refused(tmp_path):
     np.savez_compressed(tmp_path / "mine.npz", **arrays())
     good = (tmp_path / "mine.npz").read_bytes()
-    start = 30 + int.from_bytes(good[26:28], "little") + int.from_bytes(good[28:30], "little")  # of the first content
+    # The beginning of the first file's content
+    start = 30 + int.from_bytes(good[26:28], "little") + int.from_bytes(good[28:30], "little")
     garbled = good[:start] + b"\xff" * 20 + good[start + 20 :]
     (entry,) = [m.start() for m in re.finditer(b"PK\x01\x02", good)][:1]
-    unknown = good[: entry + 10] + b"\x63\x00" + good[entry + 12 :]  # a way of packing that zipfile does not know
+    # A compression that zipfile does not know
+    unknown = good[: entry + 10] + b"\x63\x00" + good[entry + 12 :]
     for content in (garbled, unknown):
         (tmp_path / "mine.npz").write_bytes(content)
         with pytest.raises(UserError, match=r"mine.npz cannot be read as a .npz file"):
@@ -290,7 +293,7 @@ def test_a_trial_without_augmentation_keeps_the_identity_it_had_before_there_was
 
 
 def test_a_column_has_one_type_in_a_large_table(tmp_path: Path) -> None:
-    """pandas reads large files in parts: client ids of digits alone, and one of letters near the end."""
+    """pandas reads large files in parts: most client ids are digits, and one near the end has letters."""
     lines = [f"{k % 50},0.5,{k % 3}" for k in range(300_000)]
     (tmp_path / "rows.csv").write_text("\n".join(["client,a,label", *lines, "B12,0.5,1"]) + "\n")
     assert _table(tmp_path / "rows.csv")["client"].map(type).unique().tolist() == [str]

@@ -23,13 +23,13 @@ LINES = {
 
 
 def windows(text: str, length: int = 80) -> dict[str, list[str]]:
-    """As LEAF cuts a line: each character, and the `length` before it."""
+    """Cut a line as LEAF does: each character, and the `length` characters before it."""
     padded = " " * length + text
     return {"x": [padded[i : i + length] for i in range(len(text))], "y": list(text)}
 
 
 def leaf(top: Path, lines: dict[str, str] | None = None, length: int = 80) -> Path:
-    """LEAF's folder after preprocess.sh -t sample: the last fifth of each user's samples is the test split."""
+    """Write LEAF's folder after preprocess.sh -t sample: the last fifth of each user's samples is the test split."""
     lines = LINES if lines is None else lines
     for part in ("train", "test"):
         data = {}
@@ -112,7 +112,7 @@ def test_what_is_wrong_is_said(tmp_path):
 
 @pytest.fixture
 def trial(tmp_path, monkeypatch):
-    """A small trial on it, with other words; returns its record's rounds and models."""
+    """Run a small trial on the data with further overrides. Return its record's rounds and models."""
     monkeypatch.chdir(tmp_path)
     leaf(tmp_path / "leaf", length=8)
     small = [
@@ -159,7 +159,7 @@ def test_the_lstm_trains_alike_in_every_mode(trial, words):
 
 
 def test_the_lstm_learns_who_speaks(trial):
-    """Far above the share of the most frequent character."""
+    """Accuracy is far above the share of the most frequent character."""
     result = trial("train.rounds=12", "train.epochs=5", "train.lr=0.5", "train.momentum=0.9", "model.hidden=32")
     every = "".join(LINES.values())
     most = max(map(every.count, set(every))) / len(every)

@@ -1,4 +1,4 @@
-"""AG News: tokens, vocabulary, ids, and which files count."""
+"""AG News: tokens, vocabulary, ids, and which files are read."""
 
 import hashlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The handle through which methods see data: orders, means, holdouts."""
+"""The handle by which methods see data: orders, means, holdouts."""
 
 from itertools import chain
 
@@ -36,7 +36,7 @@ def data(ids: list[int], round: int = 1, batch: int = 2, large: int = 3) -> Clie
 
 
 def seen(batches) -> list[list[int]]:
-    """Row numbers of each batch of a chunk's only client: x is its own row number."""
+    """Return the row numbers of each batch of a chunk's only client; x is its own row number."""
     return [batch.x[0, :, 0].int().tolist() for batch in batches]
 
 
@@ -101,12 +101,15 @@ def test_orders_belong_to_seed_round_stream_and_key():
 @pytest.mark.parametrize(
     ("i", "count", "steps"),
     [
-        (0, 2, [[1, 1]]),  # one sample, used twice
+        # One sample, used twice
+        (0, 2, [[1, 1]]),
         (1, 2, [[1, 1]]),
-        (1, 3, [[1, 1, 1]]),  # two samples for three batches
+        # Two samples for three batches
+        (1, 3, [[1, 1, 1]]),
         (2, 2, [[2, 1]]),
         (3, 2, [[2, 2], [2, 1]]),
-        (3, 3, [[2, 2, 2]]),  # the last sample alone is no group of three
+        # The last sample alone makes no group of three
+        (3, 3, [[2, 2, 2]]),
     ],
 )
 def test_groups_of_batches(i, count, steps):
@@ -133,7 +136,8 @@ def test_a_holdout_is_disjoint_and_the_same_in_every_round(fraction):
 
 @pytest.mark.parametrize(
     ("share", "counts"),
-    [(0.0, [0, 0, 0]), (0.01, [1, 1, 1]), (0.5, [2, 2, 1]), (0.8, [3, 3, 1]), (1.0, [4, 4, 1])],  # of 7, 5 and 1
+    # For clients of 7, 5 and 1 samples
+    [(0.0, [0, 0, 0]), (0.01, [1, 1, 1]), (0.5, [2, 2, 1]), (0.8, [3, 3, 1]), (1.0, [4, 4, 1])],
 )
 def test_a_public_set_has_as_many_of_each_class_as_there_are(share, counts):
     public = FEDERATION.public(share)
@@ -192,7 +196,7 @@ def test_a_sample_is_drawn_once_and_used_to_its_last_row():
 
 @pytest.mark.parametrize("shuffle", ["once", "never"])
 def test_a_block_is_a_run_of_the_order_of_training(shuffle):
-    """Of 7 rows, 3 in a row from one of 5 places; all places come up."""
+    """Of 7 rows, 3 in a row are taken from one of 5 places; all places occur."""
 
     def handle(round):
         return ClientData.of(FEDERATION, [3], round, batch=2, large=3, batching=Batching(shuffle=shuffle))

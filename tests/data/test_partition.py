@@ -1,4 +1,4 @@
-"""Partitions: disjoint, exhaustive, reproducible, of the right classes and sizes; bad options are named."""
+"""Partitions are disjoint, exhaustive, reproducible, and have the right classes and sizes; bad options are errors."""
 
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ fast = settings(max_examples=25, deadline=None, derandomize=True)
 
 
 def fake(samples: int = 1000, classes: int = 10, owners: int | None = None, balanced: bool = True) -> Dataset:
-    """Labels without images; four fifths are the training split."""
+    """Return labels without images, of which four fifths are the training split."""
     rng = np.random.default_rng(0)
     y = np.arange(samples) % classes if balanced else rng.integers(0, classes, samples)
     owner = None if owners is None else rng.integers(0, owners, samples)
@@ -36,17 +36,17 @@ Y = DATA.y.numpy()
 
 
 def sizes(parts: list[np.ndarray]) -> np.ndarray:
-    """Samples of each client. [N]"""
+    """Return the number of samples of each client, [N]."""
     return np.array([len(own) for own in parts])
 
 
 def classes_per_client(parts: list[np.ndarray], y: np.ndarray, classes: int) -> np.ndarray:
-    """How many classes each client has. [N]"""
+    """Return the number of classes of each client, [N]."""
     return (label_counts(parts, y, classes) > 0).sum(1)
 
 
 def whole(rows: Rows) -> list[np.ndarray]:
-    """Each client's training and test rows together."""
+    """Return each client's training and test rows together."""
     return [np.concatenate(pair) for pair in zip(rows.train, rows.test, strict=True)]
 
 
@@ -55,7 +55,7 @@ def dealt(rows: Rows) -> np.ndarray:
 
 
 def check(rows: Rows, clients: int) -> None:
-    """What holds for every partition."""
+    """Assert what holds for every partition."""
     assert len(rows.train) == len(rows.test) == clients
     for own in (*rows.train, *rows.test):
         assert own.dtype == np.int64
@@ -94,7 +94,8 @@ def test_a_partition_is_a_function_of_its_seed(name, seed):
     assert all(np.array_equal(a, b) for a, b in zip([*rows.train, *rows.test], [*again.train, *again.test]))  # noqa: B905
     assert not all(np.array_equal(a, b) for a, b in zip(rows.train, other.train, strict=True))
     assert len(dealt(rows)) == 1000
-    if name in ("by_client", "shards", "classes"):  # keep the dataset's own split
+    # These keep the dataset's own split
+    if name in ("by_client", "shards", "classes"):
         assert max(own.max() for own in rows.train) < data.train <= min(own.min() for own in rows.test)
     else:
         for train, test in zip(rows.train, rows.test, strict=True):
@@ -133,7 +134,7 @@ def test_by_class_respects_the_minimum(clients, alpha, least, seed):
     assert len(dealt(rows)) == 1000
     both = sizes(rows.train) + sizes(rows.test)
     assert both.min() >= least
-    # nobody above its even share is dealt a further class, so nobody exceeds it by more than a class
+    # A client above its even share gets no further class, so none exceeds it by more than a class
     assert both.max() < 1000 / clients + 100
 
 
@@ -180,7 +181,8 @@ def test_by_client_tests_on_what_it_trains_on():
     seed=st.integers(0, 99),
 )
 def test_pathological_gives_each_client_its_classes(clients, k, balanced, seed):
-    assume(clients % (clients * k // 10) == 0)  # groups of clients that come out even
+    # Numbers of clients that divide evenly into groups
+    assume(clients % (clients * k // 10) == 0)
     rows = pathological.split(DATA, seed, clients, k, balanced, 10, 0.25)
     check(rows, clients)
     assert len(dealt(rows)) == 1000
@@ -318,7 +320,7 @@ def test_statistics_by_hand():
     parts, y = [np.array([0, 1, 2]), np.array([4])], np.array([0, 1, 1, 0, 2])
     counts = label_counts(parts, y, 3)
     assert counts.tolist() == [[1, 2, 0], [0, 0, 1]]
-    # everybody's: 1/4, 1/2, 1/4; client 0: 1/3, 2/3, 0
+    # All clients': 1/4, 1/2, 1/4; client 0: 1/3, 2/3, 0
     assert emd(counts) == pytest.approx([1 / 12 + 1 / 6 + 1 / 4, 1 / 4 + 1 / 2 + 3 / 4])
     assert summary(counts) == {
         "clients": 2, "size_mean": 2, "size_std": 1, "size_min": 1, "size_max": 3,
@@ -410,10 +412,12 @@ def test_every_yaml_says_what_it_is_and_has_clients():
     for path in CONF.glob("*.yaml"):
         assert path.read_text().startswith("# ")
         config = yaml.safe_load(path.read_text())
-        if path.stem == "from_file":  # which says how many: see test_partition_file.py
+        # The file gives the number of clients: see test_partition_file.py
+        if path.stem == "from_file":
             continue
         assert "clients" in config
-        if path.stem != "latent":  # it trains: see test_partition_latent.py
+        # It trains an embedder: see test_partition_latent.py
+        if path.stem != "latent":
             rows = from_yaml(path.stem, fake(20_000, owners=4 if path.stem == "domain" else 20))
             check(rows, config["clients"] or 20)
 

@@ -1,4 +1,4 @@
-"""What is done with the clients of any partition: targets of others, clients kept apart, chances to be sampled."""
+"""Options for the clients of any partition: others' targets, clients that are held out, unequal participation."""
 
 import numpy as np
 import pytest
@@ -67,7 +67,8 @@ def test_a_methods_holdout_is_the_targets_and_nobody_trains_on_it(ids):
     rest, held = parts(other, ids)
     assert same(rest, parts(own, ids)[0])
     assert same(held, parts(own, [other.targets[i] for i in ids])[1])
-    everybody = np.concatenate(parts(other, [i for i in range(CLIENTS) if i != 1])[0])  # 1 has a single sample
+    # Client 1 has a single sample
+    everybody = np.concatenate(parts(other, [i for i in range(CLIENTS) if i != 1])[0])
     assert not set(np.concatenate(held)) & set(everybody) - set(own.rows["train"][1])
 
 
@@ -117,7 +118,7 @@ def sampled(sim: Simulation) -> torch.Tensor:
 
 
 def cohorts(sim: Simulation, rounds: int = 400) -> np.ndarray:
-    """[N] how often each client is drawn, by the order of keys."""
+    """Return how often each client is drawn, [N], by the order of keys."""
     counts = torch.zeros(CLIENTS)
     for sim.round in range(1, rounds + 1):
         ids = sampled(sim)
@@ -127,7 +128,7 @@ def cohorts(sim: Simulation, rounds: int = 400) -> np.ndarray:
 
 
 def plainly(order: list[int] | None = None) -> Simulation:
-    """FedAvg's."""
+    """Train like FedAvg, written out."""
     made = Case(lambda task, opt, epochs: FedAvg(task=task, opt=opt, epochs=epochs))
     return made.simulation(where={"order": order})
 

@@ -1,4 +1,4 @@
-"""Partitions that a file says, and clients that a column of the dataset names."""
+"""Partitions that a file gives, and clients that a column of the dataset names."""
 
 import json
 import pickle
@@ -129,7 +129,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 
 
 def example(about: str) -> str:
-    """A Python block of docs/data.md that has a word."""
+    """Return the Python block of docs/data.md that has a word."""
     (found,) = [block for block in blocks((ROOT / "docs" / "data.md").read_text()) if about in block]
     return found
 

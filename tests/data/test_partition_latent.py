@@ -1,4 +1,4 @@
-"""The latent partition, on real digits with a small embedder: what it learns, what it keeps, what it deals."""
+"""The latent partition, on real digits with a small embedder: its training, its cache, and its clients."""
 
 import logging
 from pathlib import Path
@@ -50,7 +50,8 @@ def test_every_row_is_dealt_once_and_the_splits_are_kept(root):
     cut = found.dataset.train
     assert np.array_equal(np.sort(train), np.arange(cut))
     assert np.array_equal(np.sort(test), np.arange(cut, len(found.dataset.y)))
-    for k in range(5):  # evenly
+    # Each cluster is dealt evenly
+    for k in range(5):
         assert np.ptp(found.sizes.numpy()[found.group == k]) <= 1
 
 
@@ -63,7 +64,7 @@ def test_clients_spread_evenly_over_clusters(root, clients, clusters):
 
 
 def test_a_row_in_another_cluster_moves_few_others() -> None:
-    """As where another machine's K-means rounds otherwise."""
+    """On another machine K-means may round differently."""
     found = np.random.default_rng(0).integers(2, size=1000)
     other = found.copy()
     other[500] = 1 - other[500]
@@ -110,7 +111,8 @@ def test_what_is_kept_is_checked_and_what_is_learnt_can_be_repeated(tmp_path):
     (kept,) = (tmp_path / "prepared").glob("*.bin")
     whole = kept.read_bytes()
     kept.write_bytes(whole[:-5] + b"\xff" + whole[-4:])
-    again = federation(tmp_path)  # trained anew
+    # The embedder is trained again
+    again = federation(tmp_path)
     assert kept.read_bytes() == whole
     assert again.checksum == first.checksum
     changed = federation(tmp_path, "partition.training.seed=1")
@@ -166,7 +168,7 @@ def test_a_model_that_refuses_the_data_is_named_by_the_embedders_key(root, untra
 
 
 def test_a_hidden_layer_that_gives_no_vector_is_refused_before_training(root, untrained):
-    """The last linear layer below ConvNeXt's head stands inside a block, at each place of the image."""
+    """The last linear layer below ConvNeXt's head is inside a block, applied at each place of the image."""
     config = compose([
         "partition=latent", "model@partition.embedder=torchvision", "partition.embedder.name=convnext_tiny",
         "device=cpu", "partition.components=4", "partition.training.augment=none", f"data.root={root}",

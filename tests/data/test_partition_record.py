@@ -1,4 +1,4 @@
-"""What a record and MLflow keep of a partition: its numbers, picture and groups, and the clients that are new."""
+"""What a record and MLflow keep of a partition: its numbers, picture and groups, and the new clients."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def test_a_record_has_the_numbers() -> None:
 
 
 def test_one_federation_serves_all_seeds() -> None:
-    """partition.seed: the rows and what is held back of them are its draw; models and cohorts are the trial's."""
+    """partition.seed determines the rows and those that are held back; the trial's seed models and cohorts."""
     first, second, other = (
         run(f"seed={seed}", f"partition.seed={drawn}", "data.validation=0.2").record
         for seed, drawn in ((1, 7), (2, 7), (1, 8))
@@ -101,7 +101,8 @@ def test_permuted_targets_test_another_distribution() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's own
+# Warnings of MLflow and SQLAlchemy
+@pytest.mark.filterwarnings("ignore")
 def test_mlflow_has_them_as_metrics() -> None:
     from mlflow import MlflowClient
 

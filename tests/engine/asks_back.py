@@ -1,4 +1,4 @@
-"""A method that asks back while it aggregates: what the protocol's questions are for, and a test of them."""
+"""A method that asks clients while it aggregates, as an example of the protocol's questions and for their tests."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from pflsweep.ops.vmap import per_client
 
 class Up(NamedTuple):
     delta: Vector  # [C, P] trained minus received
-    loss: Scalars  # [C] on all of the client's data, of the model it received
+    loss: Scalars  # [C] of the received model, on all of the client's data
 
 
 class Question(NamedTuple):
-    move: Vector  # [C, P] from the model that the clients received
+    move: Vector  # [C, P] step from the received model
 
 
 class Reply(NamedTuple):
-    loss: Scalars  # [C] there
+    loss: Scalars  # [C] after that step
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A method that asks back: every client of the cohort answers, and each question is counted."""
+"""A method that asks back: every client of the cohort answers, and each question is counted in the traffic."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ ASKED: list[list[int]] = []
 
 
 class Recording(LineSearch):
-    """Notes whom it asks."""
+    """LineSearch that records which clients it asks."""
 
     def answer(self, given, data, question):  # type: ignore[no-untyped-def]
         ASKED[-1].extend(given.turn.ids.tolist())
@@ -44,14 +44,15 @@ def simulation(lr: float, trials: int, chunk: int = 2, cls: type[LineSearch] = L
 def test_the_whole_cohort_answers_each_question(chunk: int) -> None:
     ASKED.clear()
     result = next(simulation(lr=20.0, trials=5, chunk=chunk, cls=Recording).run())
-    questions = ASKED[:-1]  # the last entry is the end of the conversation
+    # The last entry marks the end
+    questions = ASKED[:-1]
     assert len(questions) > 1
     assert all(asked == result.ids.tolist() for asked in questions)
 
 
 @pytest.mark.parametrize(("lr", "asked"), [(0.05, 1), (1e9, 5)])
 def test_questions_and_replies_are_counted(lr: float, asked: int) -> None:
-    """A small step is good at once; of steps this large, none is."""
+    """A small step passes at once; large ones never do."""
     sim = simulation(lr, trials=5)
     model = sizes(sim).P
     assert next(sim.run()).traffic == Traffic(model + asked * model, model, 0, 1 + asked)

@@ -58,7 +58,7 @@ def test_rows_are_copies() -> None:
 
 @pytest.mark.parametrize("copied", [engine_clients.COPIED, 0.0])
 def test_a_stores_state_is_its_seen_rows(copied: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Written and read, as one copy or as views of neighbours."""
+    """Rows are written and read as one copy or as views of neighbours."""
     monkeypatch.setattr(engine_clients, "COPIED", copied)
     clients = store()
     assert clients.state()["rows"] == []
@@ -91,7 +91,7 @@ class Inner(NamedTuple):
     w: Tensor
     opt: Tensor
     head_opt: Any
-    optional: Tensor  # no optimiser's
+    optional: Tensor  # not an optimiser's state
 
 
 class Outer(NamedTuple):
@@ -100,7 +100,7 @@ class Outer(NamedTuple):
 
 
 def nested(*values: float) -> Outer:
-    """A method's work within a plug-in's, a client a value: a state of one number, and one of one and two."""
+    """Return a method's work within a plug-in's, one value a client: a state of one number, and one of one and two."""
     one = torch.tensor(values, dtype=torch.float32)[:, None]
     w, two = torch.zeros(len(values), 4), 10 * one.expand(-1, 2)
     return Outer(w, Inner(w.clone(), one, (one.clone(), two.clone()), torch.ones(len(values))))
@@ -112,7 +112,7 @@ def test_optimiser_states_are_found_by_name_wherever_they_stand() -> None:
 
 
 def resumed(kept: OptimiserStates, *ids: int) -> list[float]:
-    """A state with which these clients begin; the other one is ten times as large."""
+    """Return a state with which these clients begin; the other one is ten times as large."""
     work = nested(*[0.0] * len(ids))
     kept.resume(torch.tensor(ids), work)
     assert torch.equal(work.inner.head_opt[1], 10 * work.inner.opt.expand(-1, 2))

@@ -1,4 +1,4 @@
-"""A cohort is trained chunk by chunk, as large as memory allows, and put together again."""
+"""A cohort is trained in chunks as large as the memory allows, and put together again."""
 
 from typing import Any
 
@@ -30,8 +30,8 @@ def test_a_cohort_is_cut_and_put_together_again() -> None:
 
 
 def test_a_chunk_that_does_not_fit_into_memory_is_halved() -> None:
-    """Room for two clients at once: six are tried, three, two, and two from then on; rounds are those of any other
-    chunking.
+    """There is room for two clients at once: six are tried, then three, then two, and two from then on. Rounds equal
+    those of any other chunking.
     """
     tried = []
 
@@ -52,7 +52,7 @@ def test_a_chunk_that_does_not_fit_into_memory_is_halved() -> None:
 
 
 def test_personalised_models_that_do_not_fit_into_memory_are_made_in_halves() -> None:
-    """Of all clients, where a cohort has two."""
+    """All clients have a personal model, while a cohort has two clients."""
     tried = []
 
     def cramped(verbs: Verbs) -> Verbs:

@@ -1,4 +1,4 @@
-"""What crosses the wire is counted by type."""
+"""Traffic is counted by the types of messages' fields."""
 
 from typing import Any, NamedTuple
 

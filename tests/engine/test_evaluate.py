@@ -1,4 +1,4 @@
-"""Scores: by hand on tables of known answers, and beside the models themselves."""
+"""Scores: by hand on tables of known predictions, and compared with the models themselves."""
 
 from dataclasses import replace
 from typing import Any
@@ -27,11 +27,11 @@ from pflsweep.models.layers import BatchNorm2d
 
 EVERYTHING = replace(OWN, subset=0.5, all=True, trained=True)
 Y = [0, 0, 1, 1, 2, 2, 2, 2, 0]
-TESTED = [[0, 1, 2], [3, 4], [5, 6, 7, 8]]  # rows of three clients
+TESTED = [[0, 1, 2], [3, 4], [5, 6, 7, 8]]  # test rows of three clients
 
 
 def tiny(seed: int = 0) -> tuple[Task, Federation]:
-    """Inputs are their class one-hot; a model is the matrix [3, 3] of what it answers to each."""
+    """Return a task whose inputs are one-hot classes, and whose models are matrices [3, 3] of logits for each class."""
     y = torch.tensor(Y)
     x, none = nn.functional.one_hot(y).float(), torch.zeros(1)
     dataset = Dataset("tiny", x, y, len(Y), 3, 1.0, none, none + 1, "tiny")
@@ -41,7 +41,7 @@ def tiny(seed: int = 0) -> tuple[Task, Federation]:
 
 
 def answers(*classes: int) -> Tensor:
-    """The model that answers classes[k] to class k, with a logit of 1 beside zeros."""
+    """Return the model that predicts classes[k] for class k, with a logit of 1 and zeros."""
     return nn.functional.one_hot(torch.tensor(classes), 3).T.float().flatten()
 
 
@@ -51,7 +51,7 @@ def scored(models: list[Tensor], metrics: Metrics = EVERYTHING, large: int = 4) 
 
 
 def test_batch_norm_is_calibrated_on_all_classes_of_a_sorted_dataset() -> None:
-    """Of 160 images that are their class, 40 of each in a row, four batches of ten are drawn."""
+    """Four batches of ten are drawn from 160 images that are their class, sorted in runs of 40."""
     y = torch.arange(4).repeat_interleave(40)
     dataset = Dataset("sorted", y.float().view(-1, 1, 1, 1), y, 160, 4, 1.0, torch.zeros(1), torch.ones(1), "sorted")
     rows = Rows([np.arange(160)], [np.arange(160)])
@@ -65,12 +65,13 @@ def test_batch_norm_is_calibrated_on_all_classes_of_a_sorted_dataset() -> None:
 
 
 def test_scores_by_hand() -> None:
-    """A model that is right, one that always says 0, and one that takes 1 for 2 and 2 for 1."""
+    """One model is right, one always predicts 0, and one swaps 1 and 2."""
     found = scored([answers(0, 1, 2), answers(0, 0, 0), answers(0, 2, 1)])
     own, everything = found["own"], found["all"]
     assert own.n.tolist() == [3, 2, 4]
     assert own.correct.tolist() == [3, 0, 1]
-    assert own.f1.tolist() == pytest.approx([1, 0, (1 + 0 + 0) / 3])  # classes 0 (right), 1 (said) and 2 (there)
+    # F1 of class 0 (right), class 1 (predicted wrongly) and class 2 (missed)
+    assert own.f1.tolist() == pytest.approx([1, 0, (1 + 0 + 0) / 3])
     assert everything.n.tolist() == [9, 9, 9]
     assert everything.correct.tolist() == [9, 3, 3]
     assert everything.f1.tolist() == pytest.approx([1, (2 * 3 / (3 + 9)) / 3, 1 / 3])
@@ -90,7 +91,8 @@ def test_macro_f1_is_scikit_learns() -> None:
 
 def test_the_subset_is_a_clients_own_rows_and_those_of_some_others() -> None:
     _, federation = tiny()
-    for share, others in ((0.1, 1), (0.5, 1), (0.6, 2), (1.0, 2)):  # ceil of 2 c
+    # The number of others is ceil(2 share)
+    for share, others in ((0.1, 1), (0.5, 1), (0.6, 2), (1.0, 2)):
         found = targets(federation, "test", replace(OWN, subset=share))["subset"]
         for i, rows in enumerate(found):
             whole = [j for j, own in enumerate(TESTED) if set(own) <= set(rows.tolist())]
@@ -100,7 +102,7 @@ def test_the_subset_is_a_clients_own_rows_and_those_of_some_others() -> None:
 
 
 def test_half_of_the_others_are_as_many_as_on_fedpgs_platform() -> None:
-    """N // 2, whether N is even or odd."""
+    """The number is N // 2, for even and odd N."""
     for clients in (6, 5):
         federation = fixture(even=True).federation.only(np.arange(clients))
         own = federation.rows["test"]
@@ -120,7 +122,9 @@ def test_the_subset_may_be_as_large_as_the_clients_own() -> None:
 
 
 def test_everybodys_rows_may_be_drawn_to_the_size_of_the_clients_own() -> None:
-    """G-acc on FedPG's platform: each client's model on a draw of its own, without replacement, from all test rows."""
+    """G-acc on FedPG's platform: each client's model is scored on its own draw, without replacement, from all test
+    rows.
+    """
     _, federation = tiny()
     drawn = replace(EVERYTHING, all_size="own")
     everybody = set(range(len(Y)))
@@ -166,7 +170,7 @@ def asked(sim: Simulation, metrics: Metrics = EVERYTHING) -> Simulation:
 @pytest.mark.parametrize("images", [False, True])
 @pytest.mark.parametrize("together", [1, 4, 16])
 def test_sharing_batches_changes_no_score(images: bool, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Personal models and a global one; with batch norm each client has statistics of its own."""
+    """Personal models and a global one are scored together; with batch norm each client has its own statistics."""
     monkeypatch.setattr(evaluate, "TOGETHER", together)
     sim = advance(case(FedRoD, init_personal="copy").simulation(where={"images": images}), 2)
     plain, shared = sim.evaluate(), asked(sim).evaluate()
@@ -230,7 +234,8 @@ def test_trained_models_are_those_before_aggregation() -> None:
     advance(sim, 1)
     assert sim.trained is not None
     share = sim.federation.sizes.double() / sim.federation.sizes.sum()
-    torch.testing.assert_close(share @ sim.trained, sim.global_model())  # FedAvg's global model is their mean
+    # FedAvg's global model is the mean of the trained ones
+    torch.testing.assert_close(share @ sim.trained, sim.global_model())
     assert not any(torch.equal(w, before) for w in sim.trained)
     scores = sim.evaluate()
     for i, w in enumerate(sim.trained):

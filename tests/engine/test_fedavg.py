@@ -1,4 +1,4 @@
-"""FedAvg on flat vectors is FedAvg as one would write it with copies of a module and torch.optim.SGD."""
+"""FedAvg on flat vectors equals FedAvg written with copies of a module and torch.optim.SGD."""
 
 import copy
 from typing import Any
@@ -20,7 +20,7 @@ from pflsweep.methods.task import Task
 def literal(
     momentum: float, weight_decay: float, rounds: int, participation: float, optimiser_state: str = "fresh"
 ) -> Tensor:
-    """The same cohorts and batches, everything else by hand."""
+    """Train with the same cohorts and batches, and all else written out."""
     federation, model = fixture()
     states: dict[int, Any] = {}  # by client, of its last turn
     cohorts = Case(lambda task, opt, epochs: FedAvg(task=task, opt=opt, epochs=epochs)).simulation(

@@ -1,4 +1,4 @@
-"""New clients: what they start from, that each trains alone, on its own rows, by plain SGD."""
+"""New clients: what they start from, and that each trains alone, on its own rows, by plain SGD."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Momentum that clients keep from turn to turn, by hand; tests/conformance/test_methods.py tries it on every method."""
+"""Momentum that clients keep from turn to turn, by hand. tests/conformance/test_methods.py tests all methods."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from tests.algorithms.helpers import EVERYBODY, STILL, by_hand, close, simulate
 @pytest.mark.parametrize("chunk", [1, EVERYBODY])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_many_short_turns_are_one_long_one(weight_decay: float, chunk: int) -> None:
-    """Local on full batches: with kept momentum, rounds are epochs."""
+    """Local on full batches: with kept momentum, rounds equal epochs."""
     settings = {"batch": 20, "momentum": 0.9, "weight_decay": weight_decay, "chunk": chunk}
     long = simulate(Local, rounds=1, epochs=4, **settings)
     for epochs in (1, 2):
@@ -53,4 +53,5 @@ def test_without_momentum_nothing_is_kept(method: type) -> None:
     assert optimisers is not None
     assert [state.numel() for state in optimisers.get(torch.arange(EVERYBODY))] == [0]
     assert fresh.simulation.optimisers is None
-    kept.simulation.load(fresh.simulation.state())  # one record serves both
+    # A checkpoint serves both
+    kept.simulation.load(fresh.simulation.state())

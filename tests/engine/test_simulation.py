@@ -1,4 +1,4 @@
-"""Rounds: who is sampled, what a result says, and that a run can be stopped and continued."""
+"""Rounds: sampling, the content of a result, and that a run can be stopped and continued."""
 
 from dataclasses import replace
 from itertools import islice
@@ -133,9 +133,12 @@ def stale(sim: Simulation) -> Simulation:
 
 
 def test_stale_personal_models_are_those_of_before_aggregation() -> None:
-    """FedRoD's is its own head on the shared model: the one that it was sent at its last turn, not today's."""
+    """FedRoD's personal model is its head on the shared model that was sent in the client's last turn, not the newest
+    one.
+    """
     sim = stale(case(FedRoD, {"init_personal": "copy"}).simulation())
-    wanted = list(case(FedRoD, {"init_personal": "copy"}).simulation().personal_models())  # of before training
+    # The models from before training
+    wanted = list(case(FedRoD, {"init_personal": "copy"}).simulation().personal_models())
     for _ in range(4):
         server = sim.server
         result = next(sim.run())
@@ -188,7 +191,7 @@ def test_scores_are_those_of_the_models() -> None:
 
 
 class Contrary(FedAvg):
-    """The global model for everybody, but read the other way."""
+    """A method whose personal model is the global one with other `logits`."""
 
     def logits(self, w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return -self.task.logits(w, x)
@@ -208,7 +211,7 @@ def test_every_client_is_scored_with_the_global_model_on_its_own_rows() -> None:
 
 
 def test_personal_models_are_scored_themselves_beside_a_global_one() -> None:
-    """FedRoD has both: what is known of the global model must not stand for the others."""
+    """FedRoD has both: scores of the global model must not be reused for personal ones."""
     sim = advance(case(FedRoD, {"init_personal": "copy"}).simulation(), 2)
     scores = sim.evaluate("train")
     for i, w in enumerate(sim.personal_models()):

@@ -1,4 +1,4 @@
-"""Trials that train as one cohort: each as by itself, whatever its floats, and whatever becomes of the others."""
+"""Trials that train as one cohort: each as if by itself, whatever its floats, and whatever happens to the others."""
 
 import gc
 import weakref
@@ -19,7 +19,8 @@ from pflsweep.engine.stack import Seat, Stack, at_once
 from pflsweep.methods.protocol import Verbs
 from tests.conformance.test_methods import OWN, TABLE, YAMLS, case
 
-APART = {  # floats that decide what is computed (is there a teacher, a strategy to learn?), or on which rows
+# Floats that decide what is computed, or on which rows
+APART = {
     ("fedphp", "strength"): "data-dependent control flow",
     ("partialfed", "strategy_lr"): "data-dependent control flow",
     ("fedfomo", "validation"): "read where all clients are trained at once",
@@ -41,7 +42,7 @@ FLOATS = [
 
 
 def seen(sim: Simulation, seat: Seat | None = None) -> dict[str, torch.Tensor]:
-    """Two rounds later: all that is known of a simulation, and how much it has trained on."""
+    """Train two rounds more, and return all that is known of a simulation, and how much it has trained on."""
     if seat is not None:
         seat.take(sim)
     images = torch.tensor([result.images for result in islice(sim.run(), 2)])
@@ -49,7 +50,7 @@ def seen(sim: Simulation, seat: Seat | None = None) -> dict[str, torch.Tensor]:
 
 
 def require_as_by_itself(cases: list[Case], *trials: dict[str, Any]) -> Stack:
-    """Each case's trial among the others ends where it ends alone."""
+    """Assert that each case's trial ends among the others as it does alone."""
     apart = [of.simulation(**how) for of, how in zip(cases, trials, strict=True)]
     together = [of.simulation(**how) for of, how in zip(cases, trials, strict=True)]
     ended, stack = at_once([partial(seen, sim) for sim in together])
@@ -66,7 +67,7 @@ def prox(mu: float) -> Case:
 
 @pytest.fixture
 def fits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many trials each common fit had."""
+    """Record how many trials each common `fit` had."""
     counts: list[int] = []
     at_once_ = stacking._at_once
 
@@ -104,7 +105,7 @@ class Counted(NamedTuple):
 
 
 class Counting(FedAvg):
-    """FedAvg whose work begins with whole numbers."""
+    """FedAvg whose work has a field of whole numbers."""
 
     def start(self, given: Any, data: Any) -> Counted:
         w = given.down.w
@@ -123,7 +124,7 @@ def test_trials_that_differ_in_more_are_trained_one_by_one() -> None:
 
 
 def test_trials_in_other_rounds_take_turns(fits: list[int]) -> None:
-    """One begins a round later; the other two go together."""
+    """One trial begins a round later; the other two go together."""
     late = advance(prox(0.1).simulation(), 1)
     sims = [prox(0.1).simulation(), late, prox(0.2).simulation()]
     ended, stack = at_once([partial(seen, sim) for sim in sims])
@@ -193,7 +194,7 @@ def test_private_training_stays_each_trials_own(fits: list[int]) -> None:
 
 
 def test_a_float_outside_each_is_no_number() -> None:
-    """A method that would mix the trials' numbers with the wrong clients says so instead."""
+    """A method that would mix one trial's numbers into another's clients raises an error."""
 
     class Reads(FedProx):
         def fit(self, given: Any, data: Any, work: Any) -> Any:
@@ -212,12 +213,11 @@ def test_verbs_know_what_they_are_of() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("what", "value"), [("precision", "bf16"), ("compiled", 4)])
-def test_other_ways_of_computing_stay_apart(what: str, value: object) -> None:
+def test_other_precisions_stay_apart() -> None:
     sims = [prox(mu).simulation() for mu in (0.1, 0.2)]
-    setattr(sims[1].task, what, value)
+    sims[1].task.precision = "bf16"
     _, stack = at_once([partial(seen, sim) for sim in sims])
-    assert stack.refused == "NotStackable: the trials' gradients are computed in different ways"
+    assert stack.refused == "NotStackable: the trials' gradients are computed in different precisions"
 
 
 def test_an_error_in_meeting_leaves_nobody_untrained(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +231,7 @@ def test_an_error_in_meeting_leaves_nobody_untrained(monkeypatch: pytest.MonkeyP
 
 
 def test_what_failed_or_ended_is_forgotten_while_others_train(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the help of the garbage collector: memory is short just then."""
+    """Memory is freed without the garbage collector, since it is short at that moment."""
     alive: list[weakref.ref] = []
     at_once_ = stacking._at_once
 

@@ -1,4 +1,4 @@
-"""Worker processes: the same bits as one process, whatever the method; and what happens when one of them fails."""
+"""Worker processes give the same bits as one process, for every method; and what happens when one of them fails."""
 
 import gc
 import json
@@ -45,7 +45,8 @@ from tests.broken import SendsMoreThanItSays
 from tests.conformance.test_methods import TABLE, TRIED, case
 from tests.sweep.sweeping import MAIN, require_same
 
-NOT_OF_WORKERS = (hard_clients_are_survived, another_device_changes_nothing)  # too long; of the CPU alone
+# Left out: a property that takes too long, and one of the CPU alone
+NOT_OF_WORKERS = (hard_clients_are_survived, another_device_changes_nothing)
 
 pytestmark = pytest.mark.skipif(
     not engine_workers.possible(torch.device("cpu")), reason="workers need Linux without a GPU"
@@ -56,7 +57,7 @@ FORK = engine_workers._fork
 
 @pytest.fixture(autouse=True)
 def forks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """However short the work is, it goes to workers. Their pids; at the end none of them is left."""
+    """Send all work to workers, however short it is, and yield their pids. At the end none of them is left."""
     pids: list[int] = []
 
     def counted(*args: Any) -> Any:
@@ -71,7 +72,7 @@ def forks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 def followed(sim: Simulation, rounds: int) -> dict[str, torch.Tensor]:
-    """Some rounds further, all that can be seen of a simulation."""
+    """Train some rounds more, and return all that can be seen of a simulation."""
     results: list[Result] = list(islice(sim.run(), rounds))
     seen = {**known(sim), **models(sim)}
     for k, result in enumerate(results):
@@ -87,7 +88,7 @@ def followed(sim: Simulation, rounds: int) -> dict[str, torch.Tensor]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRIED)
 def test_workers_change_no_bit(name: str, forks: list[int]) -> None:
-    """Two, then three, in a simulation that goes on from the checkpoint of the two."""
+    """Two workers, then three in a simulation that continues from the checkpoint of the two."""
     of, how = replace(case(name), optimiser_state="kept"), {"participation": MOST, "eval_every": 1}
     one, two = of.simulation(**how), replace(of, workers=2).simulation(**how)
     assert_same(followed(two, 2), followed(one, 2), "two workers")
@@ -106,7 +107,7 @@ def test_property(name: str, property_: Property) -> None:
 
 
 def test_evaluation_on_everybodys_rows(forks: list[int]) -> None:
-    """G-acc, S-acc and the view before aggregation, of a model with dropout and batch norm, in chunks of two."""
+    """G-acc, S-acc and the view before aggregation, with dropout and batch norm, in chunks of two."""
     metrics = replace(OWN, subset=0.5, all=True, trained=True)
     seen = []
     for workers in (1, 3):
@@ -128,7 +129,7 @@ def test_an_upload_may_change_its_shape(forks: list[int]) -> None:
 
 
 def test_what_the_server_keeps_of_an_upload_is_not_written_over(forks: list[int]) -> None:
-    """Its model of the next round is a view of the memory into which that round's uploads might go."""
+    """The server's next model is a view of memory into which the next uploads might be written."""
 
     def first_of_cohort(verbs: Verbs) -> Verbs:
         return verbs._replace(aggregate=lambda server, up, turn: server._replace(w=up.w[0]))
@@ -145,7 +146,7 @@ def test_what_the_server_keeps_of_an_upload_is_not_written_over(forks: list[int]
 
 
 def failing(on: Callable[[], bool], fail: Callable[[], Any], workers: int = 2) -> Simulation:
-    """FedAvg of which `fit` fails once: where `on` says so, in a worker."""
+    """FedAvg whose `fit` fails once, in a worker, where `on` says so."""
     here = os.getpid()
 
     def watch(verbs: Verbs) -> Verbs:
@@ -205,7 +206,7 @@ def test_a_killed_worker_is_an_error_that_says_so() -> None:
 
 
 def test_after_a_failure_a_checkpoint_brings_everything_back(tmp_path: Path) -> None:
-    """The fourth round fails; loaded anew, the same simulation goes on bitwise."""
+    """The fourth round fails; after loading the checkpoint the same simulation continues bitwise."""
     once = tmp_path / "failed"
     sim = failing(lambda: sim.round == 4 and not once.exists(), lambda: once.touch() or os.kill(os.getpid(), 9))
     state = packed(advance(sim, 3))
@@ -243,10 +244,11 @@ def test_very_many_jobs_are_all_done_once(forks: list[int]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["done", "closed", "fails here", "fails there"])
 def test_nothing_is_left_of_workers(end: str) -> None:
-    """Neither processes nor open files; but workers that are done are asked for when the next ones are made."""
+    """No processes and no open files are left; workers that are done are collected when the next ones start."""
     here, workers = os.getpid(), Workers(3)
     others = set(children(here))
-    dict(workers.map("x", [1.0] * 9, lambda k: k))  # the very first one
+    # The very first map
+    dict(workers.map("x", [1.0] * 9, lambda k: k))
 
     def do(k: int) -> int:
         time.sleep(0.02)
@@ -317,7 +319,7 @@ def test_memory_is_given_out_again_when_nothing_lies_in_it() -> None:
 
 
 def test_memory_that_nobody_asks_for_again_is_let_go() -> None:
-    """Uploads of another size in each round, two at a time."""
+    """Uploads have another size in each round, two at a time."""
     before, pool = shared_memory(), memory.Pool()
     for megabytes in range(1, 20):
         two = [pool.empty((megabytes << 20,), torch.uint8).fill_(k) for k in (1, 2)]
@@ -328,7 +330,7 @@ def test_memory_that_nobody_asks_for_again_is_let_go() -> None:
 
 
 def test_workers_can_be_asked_from_a_thread() -> None:
-    """As a notebook or Dask may do it: a fork of a thread that is not the main one."""
+    """A notebook or Dask may fork from a thread that is not the main one."""
     found: dict[int, int] = {}
     thread = threading.Thread(target=lambda: found.update(Workers(2).map("x", [3, 2, 1], lambda k: os.getpid())))
     thread.start()
@@ -347,7 +349,7 @@ def test_short_work_stays_here(monkeypatch: pytest.MonkeyPatch, forks: list[int]
 
 
 def test_rows_of_clients_that_were_never_sampled_take_no_memory() -> None:
-    """A hundred thousand clients of a megabyte each: 100 GB, of which two rows are written and five are read."""
+    """A hundred thousand clients have a megabyte each, 100 GB, of which two rows are written and five are read."""
     before = shared_memory()
     clients = Clients(torch.zeros(2**18), 100_000)
     clients.put(torch.tensor([5, 70_000]), torch.ones(2, 2**18))
@@ -357,7 +359,7 @@ def test_rows_of_clients_that_were_never_sampled_take_no_memory() -> None:
 
 
 def shared_memory() -> float:
-    """MB of this process that lie in shared memory or in files."""
+    """Return the MB of this process that are in shared memory or in files."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith(("RssShmem", "RssFile"))) / 1024
 
@@ -366,7 +368,7 @@ def shared_memory() -> float:
 
 
 def workers_at(monkeypatch: pytest.MonkeyPatch, cores: int, *overrides: str) -> int:
-    """What train.workers comes to for 10 clients, where this process has so many cores."""
+    """Return the value of train.workers=auto for 10 clients, where this process has a number of cores."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
     few = ["partition.clients=10", "train.participation=1", "device=cpu"]
     return build(compose([*few, *overrides])).schedule.workers
@@ -380,7 +382,8 @@ def workers_at(monkeypatch: pytest.MonkeyPatch, cores: int, *overrides: str) -> 
         (1, [], 1),
         (16, [], 10),
         (16, ["train.participation=0.8"], 8),
-        (16, ["train.participation=0.7"], 1),  # more than two threads a client
+        # More than two threads a client
+        (16, ["train.participation=0.7"], 1),
         (2, ["train.threads=2"], 1),
         (2, ["train.threads=1"], 2),
         (2, ["train.workers=4"], 4),
@@ -407,14 +410,15 @@ def test_workers_of_several_threads_are_refused(monkeypatch: pytest.MonkeyPatch)
 
 # The whole command
 
-LONG = [  # rounds of half a second, half of it in workers
+# Rounds of half a second, half of it in workers
+LONG = [
     "dataset=digits", "model=mlp", "partition.clients=10", "train.participation=1", "train.epochs=25", "train.rounds=6",
     "checkpoint.every=0", "tracking=none",
 ]  # fmt: skip
 
 
 def start(folder: Path, workers: int) -> subprocess.Popen:
-    """The command in a process group of its own, as a terminal would start it."""
+    """Start the command in its own process group, as a terminal would."""
     folder.mkdir(exist_ok=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
     return subprocess.Popen(
@@ -434,10 +438,11 @@ def children(pid: int) -> list[int]:
 
 
 def workers_of(process: subprocess.Popen, folder: Path) -> list[int]:
-    """Its workers, as soon as it has one and a checkpoint."""
+    """Return the command's workers, as soon as it has one and a checkpoint."""
     until = time.monotonic() + 120
     while time.monotonic() < until and process.poll() is None:
-        found = [pid for pid in children(process.pid) if alive(pid)]  # and not done, but nobody has asked yet
+        # Without those that have ended and are not collected yet
+        found = [pid for pid in children(process.pid) if alive(pid)]
         if found and list(folder.glob("runs/*/checkpoint.pt")):
             return found
         time.sleep(0.005)
@@ -458,7 +463,7 @@ def gone(pids: list[int]) -> bool:
 
 
 def alive(pid: int) -> bool:
-    """Whether there is such a process, and it is more than an exit status that nobody has asked for yet."""
+    """Return whether a process exists and is not just an exit status that was not collected yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -467,7 +472,7 @@ def alive(pid: int) -> bool:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """In one process."""
+    """Run the trial in one process."""
     folder = tmp_path_factory.mktemp("one")
     finish(start(folder, 1))
     return folder
@@ -483,7 +488,8 @@ def test_what_ends_the_command_or_a_worker_loses_nothing(what: str, tmp_path: Pa
     elif what == "kill -9 of a worker":
         os.kill(pids[0], signal.SIGKILL)
     else:
-        os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to workers too
+        # A terminal sends the signal to workers too
+        os.killpg(process.pid, signal.SIGINT)
     if what == "twice":
         time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)

@@ -1,4 +1,4 @@
-"""The written-out gradient of a dense model is autograd's."""
+"""The written-out gradient of a dense model equals autograd's."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +15,7 @@ from pflsweep.models import cnn, layers, mlp
 from pflsweep.models.blocks import model_of
 
 SHAPE, CLASSES = (1, 6, 5), 4
-PLAIN: Callable[..., Tensor] = partial(cross_entropy)  # another function, so autograd computes its gradient
+PLAIN: Callable[..., Tensor] = partial(cross_entropy)  # a function of its own, so that autograd computes the gradient
 
 
 def biasless() -> nn.Sequential:
@@ -101,7 +101,7 @@ def test_what_is_not_finite_passes_as_in_autograd() -> None:
 
 
 def test_a_dense_model_is_trained_as_by_a_plain_loop() -> None:
-    """A student's loop: nn.Module, autograd, torch.optim.SGD."""
+    """Compare with a plain training loop: nn.Module, autograd, torch.optim.SGD."""
     torch.manual_seed(0)
     model = mlp.build(SHAPE, CLASSES, (9, 8)).double()
     task = Task(model)

@@ -1,4 +1,4 @@
-"""Optimality is checked by the conditions that characterise it, and on small problems by rational arithmetic."""
+"""Quadratic programs: optimality is checked by its conditions, and on small problems by rational arithmetic."""
 
 from fractions import Fraction
 from itertools import product
@@ -11,7 +11,7 @@ from pflsweep.methods.qp import _finished, min_norm, nonnegative
 
 
 def columns(seed: int, n: int, d: int) -> torch.Tensor:
-    """Conflicting, parallel and doubled columns [d, n], on scales that networks have."""
+    """Return conflicting, parallel and duplicate columns [d, n], on scales that networks have."""
     rng = np.random.default_rng(seed)
     c = torch.from_numpy(rng.normal(size=(d, n)) + 0.3 * rng.normal(size=(d, 1)))
     if n > 3:
@@ -67,7 +67,7 @@ def test_nothing_is_solved_at_once() -> None:
 
 @pytest.mark.parametrize("d", [3, 200])
 def test_the_same_problem_has_the_same_bits(d: int) -> None:
-    """Wherever memory lies: ProxQP alone gives two answers to these."""
+    """Where memory lies must not matter: ProxQP alone gives two answers to these problems."""
     c, draw = columns(0, 12, d), np.random.default_rng(0)
     gram, inner = c.T @ c, c.T @ torch.from_numpy(np.random.default_rng(9).normal(size=d))
     shifted, seen = [], set()
@@ -85,7 +85,7 @@ def test_a_diverged_model_gives_nan_at_once() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_any_start_ends_in_the_same_weights(seed: int) -> None:
-    """Also one whose weights do not add up to 1: ProxQP may give up before they do."""
+    """Starts include weights that do not sum to 1, since ProxQP may give up before they do."""
     rng, n = np.random.default_rng(seed), 12
     c = rng.normal(size=(30, n)) * 10.0 ** rng.integers(-2, 1, size=n)
     low, high = np.full(n, 0.02), np.full(n, 0.3)

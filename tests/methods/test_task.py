@@ -1,4 +1,4 @@
-"""A model as one flat vector is the plain model: same logits, same gradients, parts are slices."""
+"""A model as one flat vector is the plain model: same logits, same gradients, and its parts are slices."""
 
 from typing import Any
 
@@ -156,7 +156,7 @@ def test_a_batch_of_padding_alone_has_no_loss_and_no_gradient(model: nn.Sequenti
 
 
 def test_nothing_below_the_head_has_an_empty_gradient() -> None:
-    """As of logistic regression, for methods that train what is below the head by itself."""
+    """Logistic regression has nothing below its head, which methods may train by itself."""
     model = model_of(head=nn.Linear(5, CLASSES, dtype=torch.float64))
     task = Task(model)
     w = task.vector(model)
@@ -190,7 +190,7 @@ def test_sums_by_class_leave_out_the_padding() -> None:
 
 
 def scaled(task: Task) -> Any:
-    """A loss with a number of its own after the model's: the features are multiplied by it."""
+    """Return a loss with one number more than the model's parameters, by which features are multiplied."""
 
     def loss(w: Tensor, batch: Batch) -> Tensor:
         z = task.trained_features(w, batch)
@@ -223,13 +223,14 @@ def test_dropout_is_noise_of_the_key_and_of_training_alone() -> None:
     assert task.calibrated
     assert torch.equal(task.loss(w, rows), task.loss(w, rows))
     assert not torch.equal(task.loss(w, rows), task.loss(w, rows._replace(key=torch.tensor(6))))
-    with context():  # no key, no dropout
+    # Without a key there is no dropout
+    with context():
         quiet = cross_entropy(task.logits(w, x), rows)
     assert torch.equal(task.loss(w, rows._replace(key=None)), quiet)
 
 
 def test_a_loss_may_see_features(model: nn.Sequential, task: Task) -> None:
-    """The mean square of what the head sees, added to the loss: its gradient is the sum of both."""
+    """The mean square of the features is added to the loss: its gradient is the sum of both."""
     w = task.vector(model)
 
     def square(logits: Tensor, z: Tensor, batch: Batch) -> Tensor:

@@ -1,4 +1,4 @@
-"""A dataset of images chooses the CNN; a model named in the command still wins."""
+"""A dataset of images selects the CNN; a model that the command names overrides it."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Dropout and batch norm under the context: exact, blind to padding, the same lifted and in threads."""
+"""Dropout and batch norm in the context: exact, blind to padding, the same under vmap and in threads."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -134,7 +134,8 @@ def test_calibration_over_uneven_batches_is_that_of_all_samples():
         padded = torch.cat([part, torch.full((2, 4, 3, 3), 99.0)])
         with context(mask=torch.arange(len(padded)) < len(part), collect=stats):
             layer(padded)
-    with context(mask=torch.zeros(2, dtype=torch.bool), collect=stats):  # a client out of batches
+    # A client without further batches
+    with context(mask=torch.zeros(2, dtype=torch.bool), collect=stats):
         assert layer(torch.zeros(2, 4, 3, 3).double()).isfinite().all()
     total, mean, var = stats[0]
     assert total == 20
@@ -207,7 +208,7 @@ def test_a_convolution_with_channels_last_is_the_same_convolution(lifted: bool, 
 
 
 def derivatives(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
-    """A dense layer and what its derivatives of first and second order give, with a gradient of stride 0 among them."""
+    """Return a dense layer's derivatives of first and second order, also with a gradient of stride 0."""
     layer = Linear(weight.shape[1], weight.shape[0])
     layer.weight, layer.bias = nn.Parameter(weight), nn.Parameter(bias)
     x = x.clone().requires_grad_()
@@ -221,7 +222,7 @@ def derivatives(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
 
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """What oneDNN's product is called with."""
+    """Record the arguments of oneDNN's product."""
     seen: list[tuple[int, ...]] = []
     forward = layers._Product.forward
 
@@ -262,7 +263,7 @@ def test_other_dense_layers_are_pytorchs(called: list) -> None:
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 def test_under_what_transforms_it_a_dense_layer_is_pytorchs(called: list) -> None:
-    """As a user may do it with the models of a record."""
+    """A user may transform the models of a record."""
     layer, x = Linear(300, 256), torch.randn(32, 300)
     weights = dict(layer.named_parameters())
 

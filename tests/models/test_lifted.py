@@ -1,4 +1,4 @@
-"""Every model under torch.func.vmap is the model in a loop: the same loss and the same gradient for each client."""
+"""Every model under torch.func.vmap gives the same loss and gradient for each client as in a loop."""
 
 import pytest
 import torch
@@ -73,7 +73,7 @@ class Gradient:
 
 
 def rows_of(shape: tuple[int, ...]) -> Batch:
-    """Two clients' batches of three samples, the second client's last one padding."""
+    """Return two clients' batches of three samples; the second client's last one is padding."""
     draw = torch.Generator().manual_seed(1)
     if len(shape) == 1:
         x = torch.randint(30, (2, 3, *shape), generator=draw, dtype=torch.int32)

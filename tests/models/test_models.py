@@ -45,13 +45,16 @@ def test_parameter_counts():
     assert count(cnn.build((1, 28, 28), 10)) == 582_026
     assert count(cnn.build((3, 32, 32), 10)) == 878_538
     assert count(cnn_pg.build((3, 32, 32), 10, (0.2, 0.5))) == 797_962
-    assert count(tf_cnn.build((3, 32, 32), 10)) == 122_570  # as TensorFlow's tutorial prints
+    # The number that TensorFlow's tutorial prints
+    assert count(tf_cnn.build((3, 32, 32), 10)) == 122_570
     assert count(mlp.build((1, 28, 28), 10, [200, 200])) == 199_210
     assert count(mlp.build((60,), 10, [])) == 610
     assert count(lenet5.build((3, 32, 32), 10)) == 62_006
     assert count(lenet5.build((1, 28, 28), 10)) == 44_426
-    assert count(nfresnet18.build((3, 32, 32), 100, 0.2)) == 11_220_132  # as many as ResNet-18 with batch norm
-    assert count(nfresnet_pg.build((3, 32, 32), 100, 0.2)) == 189_844  # as the authors' class has
+    # The number of ResNet-18 with batch norm
+    assert count(nfresnet18.build((3, 32, 32), 100, 0.2)) == 11_220_132
+    # The number of the authors' class
+    assert count(nfresnet_pg.build((3, 32, 32), 100, 0.2)) == 189_844
     assert count(fasttext.build((200,), 4, 98_635, 32)) == 98_635 * 32 + 32 * 33 + 4 * 33
     lstm = 4 * 256 * (8 + 256 + 1) + 4 * 256 * (256 + 256 + 1)
     assert count(char_lstm.build((80,), 80, 80, 8, 256)) == 80 * 8 + lstm + 80 * 257 == 817_872
@@ -165,7 +168,7 @@ def test_the_character_lstm_is_pytorchs_with_one_bias():
 
 @torch.no_grad()
 def test_vgg11_shows_the_second_dense_layer():
-    """FedFomo's latent partition: 4096 numbers an image, before the ReLU."""
+    """FedFomo's latent partition uses 4096 numbers an image, before the ReLU."""
     model = vgg11.build((3, 32, 32), 10, "none", 32, 0.5)
     x = torch.randn(2, 3, 32, 32)
     z = model.fc2[0](model[:-2](x))

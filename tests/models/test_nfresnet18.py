@@ -1,4 +1,4 @@
-"""NF-ResNet-18: without any normalisation the signal keeps the variance that its scaling promises."""
+"""NF-ResNet-18: without normalisation the signal keeps the variance that its scaling promises."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ ALPHA = 0.2
 
 
 def variance(x: Tensor) -> float:
-    """Of a channel, the mean over channels; without the border, where zeros are padded in."""
+    """Return the variance of a channel, averaged over channels, without the border, which is padded by zeros."""
     return float(x[:, :, 1:-1, 1:-1].var((0, 2, 3)).mean())
 
 
@@ -21,7 +21,8 @@ def test_a_convolution_keeps_the_variance_whatever_its_weights():
     conv = ScaledConv2d(16, 64, 3)
     with torch.no_grad():
         before = conv(x)
-        conv.weight.mul_(5).add_(3)  # standardised: neither scale nor mean matters
+        # Weights are standardised, so that neither scale nor mean matters
+        conv.weight.mul_(5).add_(3)
         assert torch.allclose(conv(x), before, atol=1e-4)
         assert variance(before) == pytest.approx(1, rel=0.03)
         conv.gain.fill_(2.0)
@@ -38,7 +39,7 @@ def test_an_activation_gives_variance_one():
 @pytest.mark.slow
 @torch.no_grad()
 def test_the_signal_propagates_as_predicted():
-    """1 + alpha^2 after the first block of each stage, 1 + 2 alpha^2 after its second."""
+    """The variance is 1 + alpha^2 after the first block of each stage and 1 + 2 alpha^2 after its second."""
     torch.manual_seed(0)
     model = nfresnet18.build((3, 64, 64), 10, ALPHA)
     x = model.conv1(torch.randn(48, 3, 64, 64))
@@ -60,7 +61,7 @@ def test_the_branch_grows_the_variance_by_alpha():
 
 
 def test_it_has_no_normalisation_of_activations():
-    """A sample's logits depend on that sample alone, and in evaluation as in training."""
+    """A sample's logits depend on that sample alone, in evaluation as in training."""
     model, x = nfresnet18.build((3, 16, 16), 5, ALPHA), torch.randn(4, 3, 16, 16)
     torch.testing.assert_close(model(x)[:1], model(x[:1]), rtol=1e-4, atol=1e-5)
     names = {type(module).__name__ for module in model.modules()}

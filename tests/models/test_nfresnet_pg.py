@@ -1,4 +1,4 @@
-"""FedPG's NF-ResNet-18 against its definition, written out layer by layer with functions alone."""
+"""FedPG's NF-ResNet-18 compared with its definition, written out layer by layer."""
 
 import pytest
 import torch
@@ -36,7 +36,8 @@ def test_it_computes_what_the_authors_network_does(size: int) -> None:
     torch.manual_seed(0)
     model = nfresnet_pg.build((3, size, size), 7, ALPHA).double()
     for weight in model.parameters():
-        weight.add_(0.1 * torch.randn_like(weight))  # gains are all 1 at first
+        # Gains are all 1 at first
+        weight.add_(0.1 * torch.randn_like(weight))
     x = torch.randn(4, 3, size, size, dtype=torch.float64)
     torch.testing.assert_close(model(x), written_out(dict(model.named_parameters()), x))
     assert [weight.shape[0] for name, weight in model.named_parameters() if name.endswith("0.conv1.weight")] == [

@@ -1,4 +1,4 @@
-"""Torchvision's models as chains of named blocks: the very model, ours in what keeps a state or draws."""
+"""Torchvision's models as chains of named blocks: the same models, with our layers where one keeps a state or draws."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from pflsweep.ops.random import tensor_key
 from pflsweep.ops.torchvision_compat import torchvision
 from pflsweep.util.errors import UserError
 
-# the smallest of each family, and the side of the images it is tried on
+# The smallest model of each family, with the side of its test images
 ONE_EACH = {
     "alexnet": 63,
     "convnext_tiny": 32,
@@ -39,7 +39,7 @@ def test_each_family_is_tried():
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "side"), ONE_EACH.items())
 def test_the_logits_are_torchvisions(name, side):
-    """In training, with dropout off: batch norm reads the batch in both."""
+    """Logits are compared in training with dropout off, where batch norm uses the batch in both."""
     torch.manual_seed(3)
     ours = build((3, side, side), 5, name, "batch", 8).double()
     torch.manual_seed(3)
@@ -58,7 +58,7 @@ def test_the_logits_are_torchvisions(name, side):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in supported() if not name.startswith("regnet") or "00mf" in name])
 def test_parameter_counts_are_the_published_ones(name):
-    """Without memory for the weights; RegNets compute their widths with tensors, so the small ones must do."""
+    """Models are built without memory for weights, except small RegNets, which compute their widths with tensors."""
     with torch.device("cpu" if name.startswith("regnet") else "meta"):
         model = build((3, 80, 80), 1000, name, "batch", 8)
     published = torchvision().models.get_model_weights(name).DEFAULT.meta["num_params"]

@@ -1,4 +1,4 @@
-"""Products are the same by either library, and the kind of processor decides which."""
+"""Matrix products are the same by either library, and the kind of processor decides which one is used."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def test_the_kind_of_processor_decides(
 
 @pytest.mark.parametrize("by", ["oneDNN", "torch"])
 def test_products(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large ones and small ones, beside float64."""
+    """Compare large and small products with float64."""
     if by == "oneDNN" and not products._has_onednn():
         pytest.skip("this PyTorch has no oneDNN")
     monkeypatch.setattr(products, "provider", lambda: by)

@@ -22,7 +22,7 @@ def test_generator_depends_on_everything_and_nothing_else():
 
 
 def test_keys_and_numbers_never_change():
-    """Records made today must be reproduced tomorrow: these values are pinned."""
+    """These values are pinned, since today's records have to be reproducible for ever."""
     assert tensor_key(0, "pinned", 1).item() == 1832699482804323715
     assert uniform(torch.tensor(42), (3,)).tolist() == [
         0.5961188673973083,

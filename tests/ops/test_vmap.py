@@ -1,4 +1,4 @@
-"""`each`: one client plainly, several under vmap, the same numbers; whatever the trees look like."""
+"""`per_client`: one client alone and several under vmap give the same numbers, whatever trees they have."""
 
 import threading
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ class Thing:
 
     @per_client
     def twist(self, tree: Outer, scale: float) -> Outer:
-        """Each client's own sum scales what it has."""
+        """Scale each client's tensors by the client's own sum."""
         total = tree.inner.a.sum() * self.factor * scale
         inner = tree.inner._replace(a=tree.inner.a * total)
         return Outer(inner, tree.b + tree.pair[0], (tree.b.mean(), tree.pair[1]), {"d": tree.named["d"]})

@@ -1,3 +1,3 @@
 import torch
 
-torch.set_num_threads(1)  # models this small lose nine tenths of their time to a second thread
+torch.set_num_threads(1)  # A second thread makes models this small ten times slower

@@ -1,4 +1,4 @@
-"""Malicious clients: who they are, what they upload, and that they count nowhere."""
+"""Malicious clients: which ones they are, what they upload, and that no score counts them."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -45,13 +45,14 @@ class Uploads(NamedTuple):
 
 
 def uploads(attack: Attack, method: Any = FedAvg, hyper: dict[str, Any] | None = None) -> Uploads:
-    """What everybody uploads in one more round, with the attack and without."""
+    """Return what all clients upload in one more round, with the attack and without."""
     run = simulate(method, hyper, rounds=2)
     given, data, work = opened(run, list(range(EVERYBODY)))
     verbs = run.simulation.verbs
     work = verbs.fit(given, data, work)
     (forged, kept), (honest, own) = (v.finish(given, data, work) for v in (attack.plug(verbs), verbs))
-    close(kept, own)  # its own state it keeps as it is
+    # Its own state is unchanged
+    close(kept, own)
     return Uploads(forged, honest, attack.malicious(), given.down.w)
 
 
@@ -97,7 +98,7 @@ def test_two_steps_by_hand() -> None:
 
 
 def test_a1_is_noise_of_its_own_for_each_client_and_field() -> None:
-    """SCAFFOLD uploads a model and an update: both are noise, and nothing of what was trained is left."""
+    """SCAFFOLD uploads a model and an update: both become noise, without anything that was trained."""
     forged, honest, bad, _ = uploads(gaussian(), Scaffold, {"global_lr": 1.0})
     noise = torch.cat([forged.w[bad], forged.delta[bad]]) / 2.0
     assert abs(noise.mean()) < 5 / noise.numel() ** 0.5
@@ -144,7 +145,7 @@ def test_malicious_clients_count_nowhere() -> None:
 
 
 def test_the_mix_of_a_malicious_client_stays_its_own() -> None:
-    """ALA keeps what a client has trained; what it uploads is another matter."""
+    """ALA keeps the trained model, whatever the client uploads."""
     attack = scaled()
     run = simulate(
         FedAvg, rounds=1, plugins=(Ala(task=NETWORK[0], layers=1, share=0.8, rate=1.0, idle=0.0, draw="random"), attack)
@@ -176,7 +177,7 @@ def test_what_cannot_be_forged_is_refused_before_training(overrides: list[str], 
 
 @dataclass(frozen=True, kw_only=True)
 class Silent(FedAvg):
-    """A method whose `finish` does not say what it returns."""
+    """A method whose `finish` has no return annotation."""
 
     def finish(self, given, data, work):
         return stock.Empty(), given.client
@@ -190,7 +191,7 @@ def test_a_method_without_annotations_is_refused_when_it_uploads() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class SaysNothingOfDown(FedAvg):
-    """A method whose `send` does not say what it returns."""
+    """A method whose `send` has no return annotation."""
 
     def send(self, server, turn):
         return OtherName(super().send(server, turn).w)
@@ -226,11 +227,12 @@ def test_the_record_says_who_was_malicious(tmp_path, monkeypatch) -> None:
     assert pflsweep.run(small).record.meta["malicious"] == []
 
 
-LONG = HARD + " train.rounds=15"  # until it is seen who learns
+# Enough rounds to see which methods learn
+LONG = HARD + " train.rounds=15"
 
 
 def margins(on: str, off: str) -> np.ndarray:
-    """[seeds] accuracy of the global model under `on` beyond that under `off`."""
+    """Return how much higher the global model's accuracy is with `on` than with `off`, for each seed."""
     a, b = (
         np.array([accuracy(f"{side} tracking=none {LONG}", "global", seed) for seed in range(3)]) for side in (on, off)
     )
@@ -250,7 +252,8 @@ def test_a2_ruins_an_average_and_not_normalised_directions() -> None:
 def test_a2_does_not_ruin_fedpg_whose_step_has_the_median_length() -> None:
     fedpg = "algorithm=fedpg algorithm.reference=median"
     assert holds(margins(f"{fedpg} attack=scaled", "algorithm=fedavg attack=scaled") - 0.4)
-    assert holds(margins(f"{fedpg} attack=scaled", fedpg) + 0.15)  # as good as without, but for so much
+    # Not worse than without the attack by more than 0.15
+    assert holds(margins(f"{fedpg} attack=scaled", fedpg) + 0.15)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""DP-SGD: clipped and noised gradients, Poisson batches, and what they cost."""
+"""DP-SGD: clipped gradients with noise, Poisson batches, and the epsilon that they cost."""
 
 import signal
 import sys
@@ -52,7 +52,8 @@ from tests.trial.test_run import assert_same as assert_same_record
 from tests.works import HARD, accuracy, holds
 
 TASK, W0 = NETWORK
-FREE = 1e12  # a clip that never clips
+# A norm that no gradient reaches
+FREE = 1e12
 
 
 def dp(
@@ -77,7 +78,7 @@ def a_batch(size: int = 5, seed: int = 0) -> Batch:
 
 
 def clipped(batch: Batch, clip: float, **options: Any) -> Tensor:
-    """The sum of the samples' clipped gradients, one after the other."""
+    """Return the sum of the samples' clipped gradients, computed one after the other."""
     total = 0
     for k in range(len(batch.y)):
         g = TASK.grad(W0, Batch(batch.x[k : k + 1], batch.y[k : k + 1], None, None, None), **options)
@@ -111,7 +112,7 @@ def test_the_sum_moves_by_no_more_than_the_clip_when_a_sample_comes() -> None:
 
 
 def test_a_gradient_that_is_not_finite_has_no_say() -> None:
-    """It cannot be clipped, and NaN in the sum would tell that its sample is there."""
+    """Such a gradient cannot be clipped, and NaN in the sum would reveal that its sample is there."""
     batch = a_batch(5)
     broken = batch._replace(x=batch.x.index_fill(0, torch.tensor([2]), torch.inf))
     others = torch.tensor([0, 1, 3, 4])
@@ -212,7 +213,7 @@ def test_each_pass_draws_anew_and_the_same_again() -> None:
 
 
 def test_an_empty_batch_is_a_noisy_step() -> None:
-    """With B = 1 and n = 20 every third batch is empty; clients that are out of batches still stand still."""
+    """With B = 1 and n = 20 every third batch is empty; clients without further batches still do not move."""
     data = handle([3, 0], 1)
     batches = list(data.poisson(1.0, 1.0).train(1))
     assert len(batches) == 20
@@ -233,7 +234,7 @@ def test_other_ways_to_read_the_data_are_refused() -> None:
 
 
 def test_without_noise_and_clipping_a_step_is_the_sum_of_gradients_over_b() -> None:
-    """One round of FedAvg beside plain steps on the same Poisson batches."""
+    """One round of FedAvg equals plain steps on the same Poisson batches."""
     run = simulate(FedAvg, rounds=1, epochs=2, plugins=(dp(FREE, 0.0),))
     trained = []
     for i, n in enumerate(SIZES):
@@ -250,7 +251,7 @@ def test_without_noise_and_clipping_a_step_is_the_sum_of_gradients_over_b() -> N
 
 
 def noisy_network() -> tuple[Task, Tensor]:
-    """With dropout."""
+    """Return a network with dropout."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = model_of(fc1=nn.Sequential(nn.Linear(FEATURES, 5), nn.ReLU(), Dropout(0.3)), head=nn.Linear(5, CLASSES))
@@ -297,7 +298,8 @@ def test_steps_and_rates_are_those_of_the_training() -> None:
     two_phases = simulate(FedRep, {"head_epochs": 3}, rounds=2, epochs=2, plugins=(dp(),)).simulation.spent
     assert torch.equal(two_phases.steps, 2 * 5 * epoch)
     hyper = {"models": 3, "epsilon": 0.3, "decay": 0.05, "validation": 0.2}
-    rest = torch.tensor([5, 9, 1, 16, 4])  # 7, 12, 1, 20, 5 without a fifth, rounded up
+    # 7, 12, 1, 20 and 5 without a fifth, which is rounded up
+    rest = torch.tensor([5, 9, 1, 16, 4])
     fomo = simulate(FedFomo, hyper, rounds=1, epochs=1, plugins=(dp(),)).simulation.spent
     assert torch.equal(fomo.steps, -(-rest // 4))
     close(fomo.rate, (4 / rest).clamp(max=1).double(), 1e-6)
@@ -331,18 +333,18 @@ def test_epsilon_grows_with_steps_and_rate_and_falls_with_noise_and_delta() -> N
 
 
 def test_several_gradients_of_a_batch_count_as_one_with_less_noise() -> None:
-    """Jointly k Gaussian releases of sensitivity C are one of sensitivity sqrt(k) C."""
+    """Together, k Gaussian releases of sensitivity C are one of sensitivity sqrt(k) C."""
     assert float(dp(sigma=2.0).epsilon(spent(100, 0.05, 4))) == float(dp(sigma=1.0).epsilon(spent(100, 0.05)))
 
 
 @pytest.mark.parametrize(("sigma", "low", "high"), [(1.0, 9.1, 10.1), (2.0, 3.1, 3.6)])
 def test_epsilon_is_near_fedfomos_table(sigma: float, low: float, high: float) -> None:
-    """10.26 and 3.57 there: 20 rounds of 5 epochs, batches of 50 of about 3000 samples."""
+    """The table has 10.26 and 3.57 for 20 rounds of 5 epochs, batches of 50 of about 3000 samples."""
     assert low < float(dp(sigma=sigma).epsilon(spent(100 * 60, 50 / 3000))) < high
 
 
 def test_epsilon_may_be_read_after_some_rounds() -> None:
-    """20 rounds of 50 steps: after one, after a fifth of one, and never after more than there were."""
+    """For 20 rounds of 50 steps: after one round, after a fifth of one, and never after more rounds than there were."""
     of = spent(20 * 50, 0.05, turns=20)
     for read_after, steps in ((1.0, 50), (0.2, 10), (2.5, 125), (20.0, 1000), (30.0, 1000), (None, 1000)):
         wanted = float(dp().epsilon(spent(steps, 0.05)))
@@ -448,7 +450,7 @@ def test_without_noise_epsilon_is_infinite_and_without_privacy_there_is_none(
 
 @pytest.mark.slow
 def test_noise_costs_accuracy() -> None:
-    """And epsilon falls: the trade that FedFomo's Tables 3 and 5 show."""
+    """With more noise epsilon and accuracy fall, as in FedFomo's Tables 3 and 5."""
     where = "partition=iid model.hidden=[32] train.rounds=8 train.epochs=1 train.lr=0.2"
     common = f"algorithm=local privacy=dp_sgd tracking=none {HARD} {where}"
     without, some, much = (

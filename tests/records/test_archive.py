@@ -1,4 +1,4 @@
-"""Archives of records: read as the folder was, written as a whole, and refused where they are not what we write."""
+"""Archives of records: read like the folder, written whole, and refused where they are not what pflsweep writes."""
 
 import io
 import json
@@ -42,7 +42,7 @@ def ends(*words: str) -> int:
 
 @pytest.fixture
 def sweep(elsewhere: None) -> Sweep:
-    """Return a sweep of two methods and two seeds, whose records are in runs/."""
+    """Return a sweep of two methods and two seeds, with its records in runs/."""
     sweep = Sweep(Path("runs"))
     sweep.add(C25, "fedavg", {0: [2, 3, 4, 5], 1: [3, 3, 3, 3]})
     sweep.add(C25, "pgfed", {0: [5, 5, 6, 6], 1: [6, 6, 6, 6]})
@@ -52,13 +52,13 @@ def sweep(elsewhere: None) -> Sweep:
 
 @pytest.fixture
 def packed(sweep: Sweep) -> Path:
-    """Return an archive of the sweep; the folder is still there."""
+    """Return an archive of the sweep. The folder stays."""
     assert ends("export", "--out", "x.zip") == 0
     return Path("x.zip")
 
 
 def search(sweep: Sweep, method: str) -> Record:
-    """Return the only trial of a search, which the sweep's group of a method now has."""
+    """Return the only trial of a search, which becomes the search of a method's group."""
     tried = records.finished(Path("runs"), method, [1, 2, 3, 4], train__lr=0.7, data__validation=0.2)
     group = sweep.group(C25, method)
     group |= {"points": 1, "points_settled": 1, "space": {"train.lr": [0.7]}, "config": tried.values}
@@ -78,7 +78,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def rewritten(file: Path, change: Callable[[zipfile.ZipInfo, bytes], tuple[zipfile.ZipInfo | str, bytes]]) -> None:
-    """Write an archive anew, each of its files as `change` has it."""
+    """Write an archive again, with each file's content changed by `change`."""
     with zipfile.ZipFile(file) as archive:
         found = [(info, archive.read(info)) for info in archive.infolist()]
     with zipfile.ZipFile(file, "w") as archive:
@@ -113,7 +113,8 @@ def test_a_report_made_of_an_archive_is_that_made_of_the_folder(packed: Path, na
     for here in ("one", "two"):
         there = Path(here, name)
         there.parent.mkdir(parents=True)
-        if here == "one":  # a folder of the name that the archive, or what it lies in, has
+        # A folder with the name of the archive or of its folder
+        if here == "one":
             shutil.copytree("runs", there if name == "x.zip" else there.parent, dirs_exist_ok=True)
         else:
             shutil.copyfile(packed, there)
@@ -218,6 +219,14 @@ def test_a_sweep_is_exported_with_the_trials_of_its_search(sweep: Sweep, capsys:
     assert not Path("none.zip").exists()
 
 
+def test_a_ledger_of_another_reading_is_exported_and_imported(sweep: Sweep) -> None:
+    sweep.write("1" * 16 + "-code", reading="code")
+    assert ends("export", "--out", "x.zip") == 0
+    assert [ledger.reading for ledger in ledgers(*choose(Path("x.zip"), []).places)] == ["paper", "code"]
+    assert ends("import", "x.zip", "--runs", "imported") == 0
+    assert contents(Path("imported")) == members(Path("x.zip"))
+
+
 def test_what_an_archive_has_stays_when_more_is_exported(packed: Path, capsys: pytest.CaptureFixture) -> None:
     before = members(packed)
     new = records.finished(Path("new"), "fedprox", [1, 2, 3, 4])
@@ -277,7 +286,7 @@ def test_a_kill_while_an_archive_is_written_leaves_the_old_one(packed: Path) -> 
     assert len(choose(packed, []).records) == 5
 
 
-# Archives of somebody else
+# Foreign archives
 
 
 def truncated(file: Path) -> None:
@@ -314,12 +323,14 @@ def compressed(file: Path) -> None:
     rewritten(file, change)
 
 
-CENTRAL = struct.Struct("<4s4B4H3L5H2L")  # an entry of the directory at the end of an archive, as zipfile reads it
-FLAGS, CRC, PACKED, SIZE = 5, 9, 10, 11  # fields of it
+# The layout of an entry in the directory at an archive's end, as zipfile reads it
+CENTRAL = struct.Struct("<4s4B4H3L5H2L")
+# Indices of its fields
+FLAGS, CRC, PACKED, SIZE = 5, 9, 10, 11
 
 
 def directory(file: Path, change: Callable[[list], None]) -> None:
-    """Change the entry of the first table of clients in the directory of an archive."""
+    """Change the directory entry of the first table of clients in an archive."""
     content = bytearray(file.read_bytes())
     with zipfile.ZipFile(io.BytesIO(bytes(content))) as archive:
         at = archive.start_dir
@@ -422,7 +433,7 @@ def test_files_with_other_names_are_named_and_never_read(
 
 
 def lying(file: Path) -> None:
-    """Declare a table of some bytes that unpacks to 256 MB, with the checksum of what is declared."""
+    """Declare a table of some bytes that unpacks to 256 MB, with the checksum of the declared part."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     stream = b"".join(packer.compress(bytes(2**20)) for _ in range(256)) + packer.flush()
 
@@ -516,7 +527,7 @@ def test_a_linked_archive_in_a_folder_is_not_imported(packed: Path, capsys: pyte
 
 @pytest.mark.slow
 def test_damage_of_the_directory_of_an_archive_is_an_error_and_no_crash(packed: Path) -> None:
-    """The directory stands at the end and says where each file is, and how large: some of its bytes are changed."""
+    """Change some bytes of the directory, which is at the end and tells each file's place and size."""
     whole, said = packed.read_bytes(), []
     with zipfile.ZipFile(packed) as archive:
         places = range(archive.start_dir, len(whole), 23)

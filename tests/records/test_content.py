@@ -1,4 +1,4 @@
-"""docs/reports.md says what lies in a record as the table of its files does."""
+"""docs/reports.md lists the files of a record as `records/content.py` does."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""Somebody else's records and ledgers: what they say is data. It is neither run nor shown as markup, and what is
-damaged is an error of every command.
+"""Foreign records and ledgers are data: never run as code nor shown as markup; every command reports damage as an
+error.
 """
 
 import json
@@ -36,13 +36,14 @@ from tests.report.records import finished
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 WORDS = ["tracking=none", "partition.clients=4", "model.hidden=[8]", "train.epochs=1", "train.rounds=2"]
-FRAMED = (Path(html.__file__).parent / "templates/framed.html").read_text()  # the one script that pages have
+# The one script that pages may have
+FRAMED = (Path(html.__file__).parent / "templates/framed.html").read_text()
 EVIL = "from pathlib import Path\nPath('MARKER').touch()\n\ndef build(*args, **more): ...\nclass Method: ...\n"
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The record of a small trial, with each file that a record may have."""
+    """Return the record of a small trial, with each file that a record may have."""
     runs = tmp_path_factory.mktemp("trained")
     folder = pflsweep.run([*WORDS, f"paths.runs={runs}"]).record.folder
     files.write_npz(folder / "matrices.npz", {"A": np.eye(4)})
@@ -53,13 +54,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(trained: Path, elsewhere: None) -> Path:
-    """A copy of it in runs/."""
+    """Return a copy of the record in runs/."""
     return Path(shutil.copytree(trained, Path("runs", trained.name)))
 
 
 @pytest.fixture
 def evil(elsewhere: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A module that can be imported and leaves a file when it is."""
+    """Create a module that leaves a file when it is imported."""
     Path("evil.py").write_text(EVIL)
     monkeypatch.syspath_prepend(os.getcwd())
     yield
@@ -67,7 +68,7 @@ def evil(elsewhere: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def changed(folder: Path, meta: dict[str, Any] | None = None, **groups: dict[str, Any]) -> None:
-    """Change meta.json and config.yaml as somebody would who hides it."""
+    """Change meta.json and config.yaml with matching digests, as an attacker would."""
     config = yaml.safe_load((folder / "config.yaml").read_text())
     for group, values in groups.items():
         config[group] = {**config[group], **values}
@@ -154,7 +155,7 @@ def test_speeds_of_a_method_of_ones_own_are_known_to_a_plan_that_has_it(
     assert cost.known_speeds(Path("runs"), [own])
 
 
-# What is carried
+# Copied records
 
 
 def ends(*words: str) -> int:
@@ -195,7 +196,7 @@ def pickled(folder: Path) -> None:
 
 
 def inside(folder: Path) -> None:
-    """The end of the file, which is read at opening, is whole."""
+    """Damage a file inside; its end, which is read at opening, stays whole."""
     content = (folder / "partition.parquet").read_bytes()
     (folder / "partition.parquet").write_bytes(content[:4] + bytes(60) + content[64:])
 
@@ -294,13 +295,13 @@ def test_the_ledger_of_somebody_else_names_no_other_folder() -> None:
         report(["pgfed/table1"])
 
 
-# What is shown
+# Pages
 
 BAD = "<script>alert(1)</script>|`code`[x](javascript:alert(1))*b*<img src=x onerror=alert(1)>"
 
 
 class Tags(HTMLParser):
-    """The elements of a page, and the addresses they name."""
+    """The elements of a page, and the addresses that they name."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -314,9 +315,7 @@ class Tags(HTMLParser):
 
 
 def require_harmless(text: str, folder: Path) -> None:
-    """Assert that markdown gives a page without scripts and with tables that are whole, also where a reader lets HTML
-    pass.
-    """
+    """Assert that markdown gives a page without scripts and with whole tables, also where a viewer lets HTML pass."""
     from markdown_it import MarkdownIt
 
     assert "alert(1)" in text, "what is to be escaped is not there"
@@ -415,7 +414,7 @@ def test_code_is_shown_as_it_is(text: str) -> None:
     assert f"<code>{said}</code>" in reader.render(f"| a |\n|---|\n| {markdown.cell(markdown.code(text))} |\n")
 
 
-# What is damaged
+# Damage
 
 
 def test_no_message_cuts_a_path() -> None:
@@ -458,7 +457,7 @@ MAY_BE_MISSING = tuple(name for name, part in PARTS.items() if part.written == "
 
 
 def ends_with(command: str, folder: Path) -> int | UserError:
-    """The exit code of a command, or what it raised, whose exit code is 2."""
+    """Return the exit code of a command, 2 for a UserError."""
     try:
         if command == "train":
             pflsweep.run(WORDS)
@@ -486,12 +485,15 @@ COMMANDS = ("report", "export", "import", "Result", "train", "train on")
 def test_damage_of_any_file_is_an_error_of_every_command_that_has_to_do_with_it(
     folder: Path, name: str, damage: str, capsys: pytest.CaptureFixture
 ) -> None:
-    finished(Path("runs"), "fedprox", [1, 2, 3, 4])  # which can be reported and copied
+    # A record that can be reported and copied
+    finished(Path("runs"), "fedprox", [1, 2, 3, 4])
     DAMAGES[damage](folder / name)
-    of_another_type = damage == "another type" and name in ("study.parquet",)  # it may have any columns
+    # The study's table may have any columns
+    of_another_type = damage == "another type" and name in ("study.parquet",)
     for command in COMMANDS:
         if damage == "missing" and name in ("meta.json", *MAY_BE_MISSING):
-            continue  # no record, or one that has no such file
+            # No record, or one without this file
+            continue
         concerned = {CHECKPOINT: ("train on",), MODELS: ("Result", "train")}.get(name, COMMANDS)
         if command not in concerned or of_another_type:
             continue

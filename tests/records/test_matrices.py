@@ -1,4 +1,4 @@
-"""Small matrices over the rounds."""
+"""Small matrices that are kept over the rounds."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def test_a_long_run_is_thinned_evenly() -> None:
 
 @pytest.mark.parametrize(("stopped", "checkpoint"), [(70, 64), (64, 64), (200, 130), (299, 1), (140, 0)])
 def test_a_run_that_was_stopped_ends_like_one_that_was_not(stopped: int, checkpoint: int) -> None:
-    """Its tables were ahead of the checkpoint, and have been thinned meanwhile."""
+    """A stopped run has tables ahead of its checkpoint, which have been thinned already."""
     whole = run(range(1, 301))
     torn = run(range(checkpoint + 1, 301), matrices.upto(run(range(1, stopped + 1)), checkpoint))
     assert whole.keys() == torn.keys()
@@ -46,7 +46,8 @@ def test_large_matrices_and_those_that_change_shape() -> None:
 
 
 def test_a_run_that_is_read_as_of_an_earlier_round_shows_that_rounds_matrix() -> None:
-    arrays = run(range(1, 101))  # every other round is kept
+    # With 100 rounds every other one is kept
+    arrays = run(range(1, 101))
     cut = matrices.cut(arrays, 50)
     assert cut["P"].tolist() == np.full((3, 3), 50.0).tolist()
     assert matrices.over_rounds(cut, "P")[0].tolist() == list(range(2, 51, 2))

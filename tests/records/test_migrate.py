@@ -1,4 +1,4 @@
-"""Records of format 0, as pflsweep 0.1 wrote them, become records of the present format."""
+"""Records of format 0, as pflsweep 0.1 wrote them, are migrated to the present format."""
 
 import json
 import shutil
@@ -70,7 +70,8 @@ def test_files_that_were_not_committed_go_along(runs: Path) -> None:
     folder, weights = runs / OLD[0], torch.ones(2)
     rounds = files.read_json(folder / "status.json")["rounds"]
     state = {"round": rounds, "last": torch.zeros(3), "study": {"rows": [1]}}
-    state["clients"] = {"ids": torch.arange(2), "rows": [weights]}  # before there were blocks and private training
+    # The state from before there were blocks and private training
+    state["clients"] = {"ids": torch.arange(2), "rows": [weights]}
     torch.save({"identity": OLD[0], "simulation": state}, folder / "checkpoint.pt")
     torch.save({"global": None, "personal": {0: {"w": weights}}}, folder / "models.pt")
     files.write_parquet(folder / "newcomers.parquet", pd.DataFrame({"epoch": [0], "n": [1], "correct": [1]}))
@@ -93,9 +94,11 @@ def test_what_was_killed_goes_on(runs: Path) -> None:
     shutil.copytree(runs, whole)
     migrate(whole)
     new = {files.read_json(file)["migrated_from"]: file.parent for file in whole.glob("*/meta.json")}
-    shutil.copytree(new[OLD[0]], runs / new[OLD[0]].name)  # the old folder is still there
+    # Killed before the old folder was removed
+    shutil.copytree(new[OLD[0]], runs / new[OLD[0]].name)
     shutil.copytree(new[OLD[1]], runs / new[OLD[1]].name)
-    (runs / new[OLD[1]].name / "meta.json").unlink()  # half a record
+    # Killed before meta.json was written
+    (runs / new[OLD[1]].name / "meta.json").unlink()
     migrate(runs)
     assert contents(runs) == contents(whole)
 

@@ -1,4 +1,4 @@
-"""The record folder: tables, checkpoint, lock, and what is said of a damaged file."""
+"""The record folder: tables, checkpoint, lock, and errors about damaged files."""
 
 import json
 import resource
@@ -26,7 +26,7 @@ META = meta()
 
 
 def made(folder: Path, rounds: int = 3) -> Record:
-    """A written record of a few rounds, evaluated in every other one."""
+    """Return a written record of a few rounds, evaluated in every other one."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {"train": {"rounds": rounds}, "seed": 0}
     record = Record.new(folder, META, config, pd.DataFrame({"client": [0]}))
@@ -87,7 +87,7 @@ def test_clients_of_some_rounds(tmp_path: Path) -> None:
 
 
 def test_tables_are_read_when_they_are_asked_for_and_damage_is_said_then(tmp_path: Path) -> None:
-    """A damage that leaves the end of the file as it was."""
+    """Damage inside a file, which leaves its end whole, is found when the table is read."""
     made(tmp_path)
     for name, ask in (("clients.parquet", "clients"), ("matrices.npz", "matrices")):
         file = tmp_path / name
@@ -113,7 +113,7 @@ def test_what_is_trained_since_a_record_was_opened_is_not_in_it(tmp_path: Path) 
 
 
 def test_a_record_that_goes_on_is_the_one_of_an_undisturbed_run(tmp_path: Path) -> None:
-    """Its last round was scored as the last one and now is no longer due."""
+    """The last round was evaluated as the last one, and is not due any more when the trial goes on."""
     whole, cut = made(tmp_path / "whole", 5), Record(made(tmp_path / "cut", 3).folder)
     cut.truncate(3)
     cut.drop_scores(lambda t: t == 1)
@@ -164,7 +164,7 @@ def test_a_file_that_lacks_what_it_has_to_say_is_damaged(tmp_path: Path, name: s
     [*[(f, d) for f in FILES for d in DAMAGES], *[(f, "missing") for f in FILES[1:6]]],
 )
 def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, name: str, damage: str) -> None:
-    """The folder is what to move only where meta.json says that it is this trial's."""
+    """The error advises to move the folder only where meta.json shows that it is this trial's."""
     for folder in (tmp_path / META["identity"], tmp_path / "other"):
         made(folder)
         file = folder / name
@@ -225,7 +225,8 @@ def test_a_record_keeps_no_password(tmp_path: Path) -> None:
     for one in (record, again, Record(tmp_path)):
         assert one.config["tracking"] == {"uri": "postgresql://lab@host/runs", "every": 5.0}
     assert not [file for file in tmp_path.iterdir() if b"secret" in file.read_bytes()]
-    assert config["tracking"]["uri"] == "postgresql://lab:secret@host/runs"  # that of the command goes on
+    # The command's own config keeps the password
+    assert config["tracking"]["uri"] == "postgresql://lab:secret@host/runs"
 
 
 @pytest.mark.parametrize(
@@ -268,8 +269,9 @@ def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path: Path, monkeypatch: 
     flock, removed = files.fcntl.flock, []
 
     def late(lock: Any, how: int) -> None:
-        if not removed:  # who held it before takes file and folder away
-            removed.append(lock.name)
+        # The holder removes the file and the folder
+        if not removed:
+            removed.append(lock)
             shutil.rmtree(tmp_path / "x")
         flock(lock, how)
 
@@ -291,7 +293,7 @@ def test_a_folder_of_ones_own_is_removed_where_nothing_was_written(tmp_path: Pat
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """No file may grow past 300 bytes."""
+    """Limit files to 300 bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (300, before[1]))
     try:
@@ -361,7 +363,8 @@ def test_a_folder_that_goes_while_it_is_locked_is_made_again(tmp_path: Path, mon
 
     def then_gone(path: Path, **how: Any) -> None:
         mkdir(path, **how)
-        if path.name == "x" and not made_once:  # another process had it, and wrote nothing
+        # Another process held the lock and wrote nothing
+        if path.name == "x" and not made_once:
             made_once.append(path)
             path.rmdir()
 

@@ -1,4 +1,4 @@
-"""Tuned methods side by side: a sweep's winners in one table, and its search in none."""
+"""Tuned methods in one table: a sweep's winners are in it, the trials of its searches are not."""
 
 import json
 import shutil
@@ -17,12 +17,13 @@ from tests.report.records import create, finished
 from tests.sweep.sweeping import run_here
 
 SMALL = ("train.rounds=3", "partition.clients=6", "model.hidden=[16]", "checkpoint.every=0", "checkpoint.models=false")
-SPACES = {"fedavg": [0.5, 0.0001], "pgfed": [0.1, 0.0001]}  # the second learns nothing in three rounds
+# The second learning rate learns nothing in three rounds
+SPACES = {"fedavg": [0.5, 0.0001], "pgfed": [0.1, 0.0001]}
 
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A folder in which two methods were tuned, with other winners, and what the sweep has said."""
+    """Return a folder in which two methods were tuned, with different winners, and what the sweep printed."""
     folder = tmp_path_factory.mktemp("swept")
     (folder / "sweeps/space").mkdir(parents=True)
     for method, rates in SPACES.items():
@@ -34,7 +35,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 @pytest.fixture
 def here(swept, tmp_path, monkeypatch) -> Path:
-    """A copy of it to work in."""
+    """Return a copy of the folder."""
     shutil.copytree(swept[0], tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -78,7 +79,8 @@ def test_a_search_is_shown_where_its_folder_is_named(here, capsys):
     assert "8 runs" in out
     main(["runs", hidden[0].meta["identity"][:8]])
     assert "1 runs" in capsys.readouterr().out
-    main(["runs", "fedavg-*"])  # trials of the search have the names of final ones
+    # Trials of the search have the same names as final ones
+    main(["runs", "fedavg-*"])
     assert "2 runs; 2 trials of searches left out" in capsys.readouterr().out
 
 
@@ -94,7 +96,7 @@ def test_another_rate_is_another_row_of_the_same_table(here):
 
 
 def ledger(runs: Path, record: Record, split: str, **more) -> None:
-    """Of a sweep that has searched train.lr in this record's setting."""
+    """Return a ledger of a sweep that has searched train.lr in this record's setting."""
     asked = {"model.hidden": [200], "train.rounds": 3, "train.batch": 32, "data.validation": 0.0}
     own = {
         "config": asked, "space": {"train.lr": [0.05, 0.1, 0.2]}, "points": 3, "points_settled": 3,
@@ -113,7 +115,8 @@ def test_trials_that_have_no_result_are_of_the_search_too(tmp_path):
     others = [
         create(tmp_path, "fedavg", data__validation=0.1),
         create(tmp_path, "fedavg", data__validation=0.2, model__hidden=[100]),
-        create(tmp_path, "fedavg", data__validation=0.2, seed=1),  # the search has the first seed alone
+        # The search uses the first seed alone
+        create(tmp_path, "fedavg", data__validation=0.2, seed=1),
     ]
     ledger(tmp_path, won, "validation")
     assert beside([won, *tried, *others]).trials == {record.meta["identity"] for record in tried}
@@ -164,7 +167,7 @@ def test_a_row_of_a_search_with_points_that_have_no_result_is_marked(tmp_path, m
 
 
 def test_a_final_trial_that_is_superseded_is_named_and_in_no_table(tmp_path, monkeypatch):
-    """Its point had won before another one was tried again."""
+    """A final trial is superseded where its point won before another point was tried again."""
     won, lost = (finished(tmp_path, "fedavg", [n, 5, 5, 5], data__validation=0.0, train__lr=lr)
                  for n, lr in ((5, 0.05), (4, 0.1)))  # fmt: skip
     ledger(tmp_path, won, "validation", superseded=[lost.meta["identity"]])
@@ -176,7 +179,7 @@ def test_a_final_trial_that_is_superseded_is_named_and_in_no_table(tmp_path, mon
 
 
 def test_the_runs_of_a_sweep_stand_in_its_order(tmp_path):
-    """Whichever began first: two workers, or a kill, must not change a page or its baseline."""
+    """The order in which trials began, with two workers or a kill, must not change a page or its baseline."""
     late, early = (finished(tmp_path, "fedavg", [5, 5, 5, 5], seed=seed, data__validation=0.0) for seed in (1, 0))
     for record, hour in ((late, "09"), (early, "10")):
         record.meta["created"] = f"2026-01-01T{hour}:00:00.000+00:00"

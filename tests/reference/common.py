@@ -11,13 +11,13 @@ import torch.nn.functional as F
 
 
 def gradient(loss, w, x, y):
-    """The gradient of `loss` at `w`, flat [P]."""
+    """Return the gradient of `loss` at `w`, flat [P]."""
     point = w.detach().clone().requires_grad_(True)
     return torch.autograd.grad(loss(point, x, y), point)[0]
 
 
 def local_training(loss, w, x, y, batches, lr, momentum):
-    """FedAvg's client: SGD with heavy-ball momentum (buffer fresh, so zero) over one round's batches."""
+    """Train FedAvg's client: SGD with heavy-ball momentum (a fresh buffer) over one round's batches."""
     velocity = torch.zeros_like(w)
     for rows in batches:
         velocity = momentum * velocity + gradient(loss, w, x[rows], y[rows])
@@ -26,18 +26,18 @@ def local_training(loss, w, x, y, batches, lr, momentum):
 
 
 def share_average(models, sizes):
-    """sum_i p_i theta_i over the sampled clients, p_i = n_i / (sum of n_j over the *sampled* clients)."""
+    """Return sum_i p_i theta_i over the sampled clients, p_i = n_i / (sum of n_j over the *sampled* clients)."""
     total = sum(sizes[i] for i in models)
     return sum(sizes[i] / total * models[i] for i in models)
 
 
 def copy_of(vectors):
-    """A copy of a dictionary of vectors, so that a record of one round does not change later."""
+    """Copy a dictionary of vectors, so that the record of a round does not change later."""
     return {key: vector.clone() for key, vector in vectors.items()}
 
 
 def layer_slices(widths):
-    """Where each layer lies in the perceptron's flat vector: weight [out, in] row by row, then bias."""
+    """Return each layer's slices in the perceptron's flat vector: weight [out, in] row by row, then bias."""
     slices, start = [], 0
     for n_in, n_out in pairwise(widths):
         stop = start + n_out * n_in + n_out
@@ -47,7 +47,7 @@ def layer_slices(widths):
 
 
 def perceptron(widths, activation=torch.relu):
-    """The tiny model: (P, logits(w, x), loss(w, x, y)) of a fully connected net with these widths."""
+    """Return the tiny model: (P, logits(w, x), loss(w, x, y)) of a fully connected net with these widths."""
     slices = layer_slices(widths)
 
     def logits(w, x):

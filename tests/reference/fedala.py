@@ -43,7 +43,7 @@ def weight_epoch(loss, theta, theta_i, W, top, x, y, epoch_batches, eta):
 
 
 def converged(losses, window, tol):
-    """The rule of line 9."""
+    """Return whether line 9's rule is met."""
     return len(losses) > window and statistics.pstdev(losses[-window:]) < tol
 
 

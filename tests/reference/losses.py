@@ -26,7 +26,8 @@ def plain(logits, label):
 
 
 def cosine(a, b):
-    if not (a.any() and b.any()):  # features that ReLU has all cut: no direction, and no gradient
+    # Features that ReLU has all set to 0 have no direction and no gradient
+    if not (a.any() and b.any()):
         return torch.zeros((), dtype=a.dtype)
     return (a @ b) / (torch.sqrt(a @ a) * torch.sqrt(b @ b))
 

@@ -27,7 +27,7 @@ OPT = {"beta_1": 0.8, "beta_2": 0.7, "tau": 0.05}
 
 
 def features(w: Tensor, x: Tensor) -> Tensor:
-    """What the head of Run's perceptron sees."""
+    """Return the features that the head of Run's perceptron sees."""
     part = layer_slices(WIDTHS)[0]
     weight, bias = w[part][: WIDTHS[0] * WIDTHS[1]], w[part][WIDTHS[0] * WIDTHS[1] :]
     return torch.relu(x @ weight.reshape(WIDTHS[1], WIDTHS[0]).T + bias)
@@ -87,7 +87,7 @@ def test_losses(chunk: int, method: type, hyper: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("chunk", [1, 5])
 def test_fedbn(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run's perceptron has no normalisation layers: the first layer's biases stand for them."""
+    """Run's perceptron has no normalisation layers: the first layer's biases take their place."""
     norm = set(range(WIDTHS[0] * WIDTHS[1], WIDTHS[0] * WIDTHS[1] + WIDTHS[1]))
     marked = property(lambda task: torch.tensor([j in norm for j in range(task.size)]))
     monkeypatch.setattr(Task, "norm", marked)

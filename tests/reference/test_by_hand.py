@@ -26,7 +26,7 @@ def index(*batches):
 
 
 def same(got, expected):
-    """Equal to 1e-12: numbers, vectors, or dictionaries of them with the same keys."""
+    """Assert equality to 1e-12 of numbers, vectors, or dictionaries of them with the same keys."""
     if isinstance(expected, dict):
         assert got.keys() == expected.keys()
         for key in expected:

@@ -1,4 +1,4 @@
-"""Records with chosen numbers, written by record.py itself, without training anything."""
+"""Records with chosen numbers, written by record.py itself, without training."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ SIZE = 10  # test samples of a client
 
 
 def meta(**changes: Any) -> dict[str, Any]:
-    """Return meta.json of a record without the time of its creation: all keys that one has to have."""
+    """Return meta.json of a record without the time of its creation, with all required keys."""
     return {
         "format": FORMAT,
         "identity": "0" * 16,
@@ -43,7 +43,7 @@ def meta(**changes: Any) -> dict[str, Any]:
 
 
 def ledger(groups: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
-    """Return the content of a sweep's ledger with all keys that one has to have."""
+    """Return the content of a sweep's ledger, with all required keys."""
     return {
         "format": FORMAT,
         "sweep": "a test",
@@ -59,7 +59,7 @@ def ledger(groups: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
 
 
 def group(setting: str, method: str, **changes: Any) -> dict[str, Any]:
-    """Return a group of a ledger, of which nothing was searched or trained, with all keys that one has to have."""
+    """Return a group of a ledger, without a search or trials, with all required keys."""
     return {
         "setting": setting,
         "method": method,
@@ -80,7 +80,7 @@ def group(setting: str, method: str, **changes: Any) -> dict[str, Any]:
 
 
 def config(method: str, seed: int, rounds: int, **changes: Any) -> dict[str, Any]:
-    """A resolved config; `changes` have dotted keys with __ for the dot."""
+    """Return a resolved config. changes: dotted keys with __ for the dot."""
     values: dict[str, Any] = {
         "algorithm": {"_option_": method, "mu": 0.1},
         "ala": {},
@@ -103,7 +103,7 @@ def config(method: str, seed: int, rounds: int, **changes: Any) -> dict[str, Any
 
 
 def create(runs: Path, method: str = "fedavg", seed: int = 0, rounds: int = 3, **changes: Any) -> Record:
-    """A record without rounds, running."""
+    """Create a record without rounds, with status running."""
     values = config(method, seed, rounds, **changes)
     same = {**values, "train": {**values["train"], "rounds": None}}
     identity = f"{hash_of(repr([method, same])):016x}"
@@ -115,9 +115,9 @@ def create(runs: Path, method: str = "fedavg", seed: int = 0, rounds: int = 3, *
 
 
 def train(record: Record, correct: list[list[int]], *, views: tuple[str, ...] = ("personal", "global")) -> Record:
-    """Rounds after the last one; `correct` has a line a round, a number a client, each of SIZE samples.
+    """Add rounds. correct: a line a round, a number a client, of SIZE samples.
 
-    views: whatever is not personal, such as personal_all, has half the accuracy.
+    views: all others than personal, such as personal_all, have half the accuracy.
     """
     for numbers in correct:
         done = record.done + 1
@@ -154,7 +154,7 @@ def finished(
     peak: int = 1,
     **changes: Any,
 ) -> Record:
-    """A finished run of three rounds: half of `last`, `last` and `peak` more for everybody but 10, `last`."""
+    """Write a finished run of three rounds: half of `last`, `last` + `peak` (at most 10), `last`."""
     middle = [min(number + peak, SIZE) for number in last]
     record = train(create(runs, method, seed, **changes), [[n // 2 for n in last], middle, last], views=views)
     record.set_status(status="finished")
@@ -169,7 +169,7 @@ def partition(clients: int, classes: int = 3) -> pd.DataFrame:
 
 
 def hash_of(text: str) -> int:
-    """As many bits as an identity has; Python's own hash differs from process to process."""
+    """Return a hash with as many bits as an identity. Python's own hash differs from process to process."""
     import hashlib
 
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())

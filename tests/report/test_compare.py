@@ -81,7 +81,7 @@ def test_settings_are_not_mixed(tmp_path):
 
 
 def test_a_search_is_told_from_what_it_has_found_and_no_two_settings_share_a_name(tmp_path):
-    """A tuned learning rate parts rows, whatever else differs; search trials hold validation data back."""
+    """A tuned learning rate separates rows, whatever else differs; search trials hold validation data back."""
     runs = [
         finished(tmp_path, "fedavg", [5, 5, 5, 5], data__validation=v, train__lr=lr, partition__alpha=alpha, **more)
         for alpha, more in ((0.3, {}), (0.1, {"model__hidden": [100]}))
@@ -109,7 +109,8 @@ def test_a_kept_optimiser_state_is_a_setting_and_older_records_had_a_fresh_one(t
     assert [[r in setting.records for r in runs] for setting in found] == [
         [True, True, False, False, False, False],
         [False, False, True, False, False, False],
-        [False, False, False, True, True, True],  # without momentum it acts on nothing
+        # Without momentum the key has no effect
+        [False, False, False, True, True, True],
     ]
     key = "train.optimiser_state"
     assert [setting.config.get(key) for setting in found] == ["fresh", "kept", None]
@@ -117,7 +118,7 @@ def test_a_kept_optimiser_state_is_a_setting_and_older_records_had_a_fresh_one(t
 
 
 def test_what_is_scored_beside_the_accuracy_parts_no_settings(tmp_path):
-    """It trains the same: runs are compared, and have a dash where they did not score something."""
+    """Metrics change no training: runs are compared, with a dash where something was not scored."""
     half = {"subset": 0.5, "subset_size": "union", "all": True, "trained": False}
     fifth = {"subset": 0.2, "subset_size": "own", "all": False, "trained": False}
     none = {"subset": 0.0, "subset_size": "own", "all": False, "trained": False}
@@ -145,7 +146,7 @@ def test_what_is_scored_beside_the_accuracy_parts_no_settings(tmp_path):
 
 
 def test_a_study_parts_neither_settings_nor_rows(tmp_path):
-    """It changes no number of its trial, which stands for a seed that was not trained without it."""
+    """A study changes no number of its trial, which counts for a seed that was not trained without it."""
     study = {"_option_": "trajectory", "client": 4}
     runs = [
         finished(tmp_path / "0", "fedavg", [2, 4, 6, 8], study={}),
@@ -211,7 +212,7 @@ def test_a_curve_of_seeds_has_what_all_of_them_have_and_the_band_that_is_asked_f
 
 
 def test_other_metrics_by_hand(tmp_path):
-    """Clients at 20, 40, 60, 80 percent: 50 in the mean, with std sqrt(5) * 10; what is not personal has half of it."""
+    """Clients at 20, 40, 60, 80 percent: mean 50, std sqrt(5) * 10; all views except personal have half of it."""
     all_data = finished(tmp_path, "pgfed", [2, 4, 6, 8], views=("personal", "personal_all", "trained"))
     records = [finished(tmp_path, "local", [2, 2, 6, 6]), all_data]
     (setting,) = settings(records)
@@ -221,7 +222,8 @@ def test_other_metrics_by_hand(tmp_path):
     assert table.loc["pgfed", "personal G-acc"] == "25.00 (11.18)"
     assert table.loc["pgfed", "trained"] == "25.00 (11.18)"
     assert table.loc["local", "personal G-acc"] == "-"
-    assert table.loc["pgfed", "gain over local"] == "+10.00 (10.00)"  # of 0, 20, 0 and 20 points
+    # Mean and std of 0, 20, 0 and 20 points
+    assert table.loc["pgfed", "gain over local"] == "+10.00 (10.00)"
     assert table.loc["local", "gain over local"] == "-"
     assert table["rounds to 60%"].to_dict() == {"local": "never", "pgfed": "2"}
     last = all_data.clients_in(3)
@@ -246,7 +248,7 @@ def test_what_a_run_took(tmp_path):
 
 
 def test_new_clients_by_hand(tmp_path):
-    """Two seeds of two new clients, of which one has no test rows: the mean of the other's accuracies, by epoch."""
+    """Two seeds of two new clients, one of them without test rows: the mean of the other's accuracies, by epoch."""
     records_ = []
     for seed, correct in ((0, (1, 3)), (1, (2, 4))):
         record = finished(tmp_path, "fedavg", [2, 4], seed=seed)
@@ -265,7 +267,7 @@ def test_new_clients_by_hand(tmp_path):
 
 
 def test_a_column_that_a_record_lacks_is_a_number_that_is_missing(tmp_path):
-    """As a record from before a metric was added: every page is made, and its number is not there."""
+    """A record may be from before a metric was added: every page is written, without that number."""
     record = finished(tmp_path / "runs", "fedavg", [5, 6, 7, 8])
     file = record.folder / "rounds.parquet"
     needed = ["round", "seconds", "eval_seconds", "personal_accuracy"]

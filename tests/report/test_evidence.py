@@ -1,4 +1,4 @@
-"""The pages under reports/ are made of the records under reports/runs, by anyone, without training."""
+"""The pages under reports/ can be written from the records under reports/runs by anyone, without training."""
 
 import re
 import shutil
@@ -28,12 +28,12 @@ def test_a_committed_page_is_what_its_records_say(name: str, tmp_path: Path) -> 
 
 
 def told(file: Path) -> str:
-    """A file's words, without the pictures in it: their last digits are a machine's own."""
+    """Return a file's words without its pictures, whose last digits depend on the machine."""
     return re.sub(r'src="data:[^"]*"', "", file.read_text())
 
 
 def indexed(folder: Path) -> dict[str, list[str]]:
-    """The lines of an index by page, one a reading."""
+    """Return the lines of an index by page, one a reading."""
     found: dict[str, list[str]] = {}
     for line in (folder / "index.md").read_text().splitlines():
         if line.startswith("| ["):
@@ -48,7 +48,7 @@ def test_the_index_has_each_page() -> None:
 
 @pytest.mark.slow
 def test_curves_have_a_panel_for_each_accuracy_of_a_setting(tmp_path: Path) -> None:
-    """FedPG's table 1: on own, shared and all data, and of the global model, which Local does not have."""
+    """FedPG's table 1 has accuracies on own, shared and all data, and of the global model, which Local lacks."""
     with chdir(ROOT):
         assert main(["fedpg/table1", "--runs", "reports/runs", "--out", str(tmp_path)]) == 0
     drawn = (tmp_path / "fedpg/table1/curves.svg").read_text()

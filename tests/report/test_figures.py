@@ -1,4 +1,4 @@
-"""Figures are whole and can be read: nothing that is drawn falls off the page, or hides something else."""
+"""Figures are whole and readable: nothing falls off the page or hides something else."""
 
 from itertools import pairwise
 

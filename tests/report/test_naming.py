@@ -1,4 +1,4 @@
-"""Settings are called as a person would call them, and no two alike."""
+"""Settings have readable names, and no two have the same."""
 
 from typing import Any
 

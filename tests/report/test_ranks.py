@@ -1,4 +1,4 @@
-"""Ranks, Friedman's test and Nemenyi's critical difference, beside numbers worked by hand and printed by Demsar."""
+"""Ranks, Friedman's test and Nemenyi's critical difference, compared with hand calculations and Demsar's numbers."""
 
 import math
 

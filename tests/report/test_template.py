@@ -1,4 +1,4 @@
-"""Pages from templates: what they are given is escaped, and nothing is left out by mistake."""
+"""Pages from templates: values are escaped, and a missing value is an error."""
 
 import jinja2
 import pytest

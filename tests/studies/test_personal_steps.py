@@ -1,4 +1,4 @@
-"""The steps of both objectives against plain PyTorch."""
+"""The steps of both objectives compared with plain PyTorch."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def study(method: FedAvg, **changes: float) -> PersonalSteps:
 
 @pytest.mark.parametrize("explicit", [True, False])
 def test_steps_descend_the_objective(explicit: bool) -> None:
-    """Eq. 4 by autograd, every f_j apart."""
+    """Eq. 4 is written out with autograd, each f_j by itself."""
     simulation, method = finished()
     of, client, task, federation = study(method), 0, simulation.task, simulation.federation
     pool = [of._drawn(simulation, step) for step in range(of.steps)]
@@ -80,7 +80,7 @@ def test_both_objectives_begin_alike_and_are_one_without_mu() -> None:
 
 
 def test_a_small_client_begins_its_rows_anew() -> None:
-    """Client 1 has one row: three steps are three epochs."""
+    """Client 1 has one row, so three steps are three epochs."""
     simulation, method = finished()
     assert len(list(study(method)._models(simulation, 1, None))) == 4
 

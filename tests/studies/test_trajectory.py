@@ -1,4 +1,4 @@
-"""Both ways of one client, and their plane, against simulations of their own and against numpy."""
+"""Both trajectories of one client, and their plane, compared with simulations and numpy."""
 
 from typing import Any
 
@@ -60,7 +60,8 @@ def test_a_turn_looked_at_is_the_turn_that_follows(momentum: float) -> None:
 def test_both_ways_are_those_of_the_simulations_they_stand_for(idle: float, acts_from: int) -> None:
     _, study = watched(idle)
     own, plain = simulation(FedALA, **ALA, idle=idle), simulation(FedAvg)
-    first = 2  # 35% of 6
+    # 35% of 6 rounds
+    first = 2
     for round in range(1, ROUNDS + 1):
         ours, theirs = (torch.stack(next_turn(sim, CLIENT)) for sim in (own, plain))
         if round >= first:

@@ -1,4 +1,4 @@
-"""A trial with a study: the same rounds as without, one more table, also where it was stopped and continued."""
+"""A trial with a study has the same rounds as without and one more table, also where it was stopped and continued."""
 
 import signal
 from pathlib import Path
@@ -77,7 +77,7 @@ def test_records_from_before_there_were_studies_are_found() -> None:
 
 @pytest.mark.parametrize("words", [STUDIES["personal_steps"], ["algorithm=fedala", "algorithm.idle=0.5"]])
 def test_more_rounds_are_another_trial(words: list[str]) -> None:
-    """Where a moment is a share of the rounds."""
+    """The moment of such a study is a share of the rounds."""
     folders = [run(*words, f"train.rounds={t}").record.folder for t in (2, 3)]
     assert folders[0] != folders[1]
     assert Record(folders[0]).done == 2

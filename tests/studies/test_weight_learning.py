@@ -1,4 +1,4 @@
-"""ALA's curves: what they begin with, that they are the method's own steps, and which rounds they are of."""
+"""ALA's learning curves: their beginning, that they are the method's own steps, and the rounds that they are of."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def test_rounds_are_spread_from_alas_first_to_the_last(options: dict[str, Any], 
 
 
 def test_an_epoch_is_the_methods_own() -> None:
-    """After the initial stage the method learns for one epoch: to where the curve's first one leads."""
+    """After the initial stage the method learns for one epoch, which is the first one of the curve."""
     sim = simulation(FedALA, **ALA, idle=0.0)
     for _ in range(3):
         sim._next()

@@ -1,4 +1,4 @@
-"""A plan that tests of the queue and of what is seen of it share."""
+"""A plan that tests of the queue and of its status share."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from pflsweep.sweep.search_space import axis
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
-    """Three points of lr in one group, two seeds."""
+    """Return a plan with three points of lr in one group, and two seeds."""
     config = compose([f"paths.runs={tmp_path}"])
     space = {"train.lr": axis("train.lr", {"grid": [0.1, 0.2, 0.3]}, "a test")}
     group = Group("", "fedavg", config, space, [{"train.lr": lr} for lr in (0.1, 0.2, 0.3)], 3)

@@ -1,4 +1,4 @@
-"""Compares all that two sweeps of the same trials have left: records, ledger, printed tables, report, MLflow.
+"""Compare all that two sweeps of the same trials have left: records, ledger, printed tables, report, MLflow.
 
 Numbers have to be equal to the last bit. Only what depends on time, place or program version is left out.
 """
@@ -38,7 +38,7 @@ class Sweep(NamedTuple):
 
 
 class Comparison:
-    """Counts what was compared, and keeps a line for each difference."""
+    """Counts of what was compared, and a line for each difference."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -85,7 +85,8 @@ def compare(expected: Sweep, found: Sweep, report: Callable[[Path], str]) -> Com
     for folder in found.folders:
         _compare_ledgers(comparison, expected.folders[0], folder)
     printed = [without_times(sweep.printed) for sweep in (expected, found)]
-    if len(found.folders) > 1:  # the final table needs all records in one folder; the winners come before it
+    # The final table needs all records in one folder; only the winners, which are printed before it, are compared
+    if len(found.folders) > 1:
         printed = [text.partition("best: the highest")[0] for text in printed]
     _compare_lines(comparison, "printed", *printed)
     with tempfile.TemporaryDirectory() as place:
@@ -95,7 +96,7 @@ def compare(expected: Sweep, found: Sweep, report: Callable[[Path], str]) -> Com
                 shutil.copytree(record, merged / "runs" / record.name, dirs_exist_ok=True)
             shutil.copytree(folder / "runs" / "sweeps", merged / "runs" / "sweeps", dirs_exist_ok=True)
         pages = [without_times(report(folder)) for folder in (expected.folders[0], merged)]
-    # rows are in the order in which trials began, which is another one with two workers or after a kill
+    # Rows are in the order in which trials began, which differs with two workers or after a kill
     _compare_lines(comparison, "report", *("\n".join(sorted(page.splitlines())) for page in pages))
     _compare_tracking(comparison, _tracked(expected.tracking), _tracked(found.tracking))
     return comparison
@@ -104,13 +105,14 @@ def compare(expected: Sweep, found: Sweep, report: Callable[[Path], str]) -> Com
 def without_times(text: str) -> str:
     """Return printed tables, or a report in markdown, without columns of times, widths of columns and machines."""
     kept: list[str] = []
-    dropped: list[int] = []  # columns of the table that the line is in
+    dropped: list[int] = []  # indices of columns to leave out of the current table
     inside = False
     for line in text.partition("Made by:")[0].splitlines():
         if set(line) == {"-"}:
             inside = not inside
             continue
-        if inside:  # the last columns of the printed table: seconds, images/s, floats sent
+        # Without the last columns of the printed table: seconds, images/s, floats sent
+        if inside:
             words = line.replace("floats sent", "floats_sent").split()
             line = " ".join([*words[:-3], words[-1]])
         if line.startswith("|"):
@@ -148,7 +150,7 @@ def _finished(folder: Path) -> dict[str, Path]:
 
 
 def _compare_records(comparison: Comparison, expected: list[Path], found: list[Path]) -> None:
-    """Every trial has a finished record in one of the folders, and each record has the rounds of the undisturbed one.
+    """Check that every trial has a finished record in one of the folders, with the rounds of the undisturbed one.
 
     A record may be unfinished only where another folder has the finished one: that trial was taken over by a command
     that cannot see the first one's files.
@@ -179,7 +181,8 @@ def _compare_record(comparison: Comparison, expected: Path, found: Path) -> None
     comparison.same_items(f"{what}: config.yaml", *(_less(config, (), PLACES) for config in configs))
     for file in sorted(expected.iterdir()):
         if not (other := found / file.name).exists():
-            continue  # already told: another list of files
+            # Reported already, as another list of files
+            continue
         where = f"{what}: {file.name}"
         if file.suffix == ".parquet":
             comparison.same_arrays(where, _columns(file), _columns(other))
@@ -196,7 +199,7 @@ def _columns(file: Path) -> dict[Any, np.ndarray]:
 
 
 def _leaves(file: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield each tensor and number of a checkpoint or of saved models, with where it stands."""
+    """Yield each tensor and number of a checkpoint or of saved models, with its path."""
 
     def walk(where: str, content: Any) -> Iterator[tuple[str, np.ndarray]]:
         if isinstance(content, Mapping):
@@ -282,10 +285,10 @@ def _compare_tracking(comparison: Comparison, expected: dict[str, list[Run]], fo
 
 
 def _compare_points(comparison: Comparison, what: str, expected: list[Row], found: list[Row]) -> None:
-    """Compare the points of all metrics: how many there are at each step, and their values but for times."""
+    """Compare the points of all metrics: their number at each step, and their values except times."""
     counts = [Counter((point["key"], point["step"]) for point in points) for points in (expected, found)]
     other = {place for place in {*counts[0], *counts[1]} if counts[0][place] != counts[1][place]}
-    metrics = defaultdict(list)  # those whose points differ in the same way are told in one line
+    metrics = defaultdict(list)  # metrics whose points differ in the same way share a line
     for key in sorted({key for key, _ in other}):
         steps = sorted(step for name, step in other if name == key)
         metrics[tuple((step, counts[0][key, step], counts[1][key, step]) for step in steps)].append(key)

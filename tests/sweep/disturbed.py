@@ -1,4 +1,4 @@
-"""The real command as a session of processes that is disturbed from outside, and a small disk for it."""
+"""Run the real command as a session of processes that can be disturbed from outside, and make a small disk for it."""
 
 import os
 import random
@@ -16,24 +16,26 @@ from pathlib import Path
 
 from tests.sweep.sweeping import MAIN, workers_of
 
-SIZE = "48m"  # of the small disk
+SIZE = "48m"  # size of the small disk
 
 
 class Command:
-    """The sweep's command in one folder: it can be given again and again. It leads a session of processes."""
+    """The sweep's command in one folder, which can be given again and again. It leads a session of processes."""
 
     def __init__(self, folder: Path, words: Sequence[str], bytecode: Path) -> None:
         self.folder, self.words = folder, words
-        self.lives, self.strange = 0, 0  # how often it was given; how often it ended for no reason that we know
-        self.earlier: list[tuple[int, float]] = []  # sessions of lives before, each with the time of its end
+        # How often it was given, and how often it ended for an unknown reason
+        self.lives, self.strange = 0, 0
+        self.earlier: list[tuple[int, float]] = []  # former sessions, each with the time of its end
         self._environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-        # without compiled bytecode each start would take 10 seconds more
+        # Without compiled bytecode each start would take 10 seconds longer
         self._environment |= {"PYTHONPYCACHEPREFIX": str(bytecode), "PYTHONPATH": str(Path(__file__).parents[2])}
-        self._environment |= {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}  # the latter for `abort`
+        # PYTHONFAULTHANDLER is for `abort`
+        self._environment |= {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
 
     def begin(self) -> None:
         self.lives, self.begun, self.aborted = self.lives + 1, time.time(), False
-        self.allowed = {0}  # exit codes that what has happened to it explains
+        self.allowed = {0}  # exit codes that are explained by events
         out, err = (open(self.folder / f"{name}{self.lives}", "w") for name in ("out", "err"))  # noqa: SIM115
         with out, err:
             self.process = subprocess.Popen(
@@ -49,7 +51,7 @@ class Command:
 
     @property
     def code(self) -> int | None:
-        """Its exit code, None while it runs."""
+        """Return the exit code; None while the command runs."""
         return self.process.poll()
 
     @property
@@ -58,17 +60,19 @@ class Command:
 
     @property
     def said(self) -> str:
-        """What is on its stderr."""
+        """Return the content of the command's stderr."""
         return (self.folder / f"err{self.lives}").read_text()
 
     @property
     def started(self) -> bool:
-        """Whether it has planned the sweep: the first line on stderr tells that."""
+        """Return whether the command has planned the sweep, which the first line on stderr shows."""
         return bool(self.said)
 
     @property
     def training(self) -> bool:
-        """Whether it has begun to train since it was given; workers take as long to start as the command itself."""
+        """Return whether the command has begun to train since it was given. Its workers take as long to start as
+        itself.
+        """
         for file in (self.folder / "runs").glob("*/status.json"):
             with suppress(OSError):
                 if file.stat().st_mtime > self.begun:
@@ -81,7 +85,7 @@ class Command:
         return None
 
     def close(self) -> None:
-        """Note that it has ended."""
+        """Note that the command has ended."""
         self.earlier.append((self.process.pid, time.monotonic()))
 
     def abort(self) -> str:
@@ -97,24 +101,24 @@ class Command:
         return f"{tail(said)}; it was in {' < '.join(f'{name} ({file}:{line})' for file, line, name in frames[:10])}"
 
     def kill(self) -> None:
-        """End all its processes."""
+        """Kill all processes of the command."""
         send(session(self.process.pid), signal.SIGKILL)
         self.process.wait()
 
     def targets(self, target: str, draw: random.Random) -> list[int]:
-        """The processes that an event is about. Empty for a worker where there is none now."""
+        """Return the processes that an event is about; none for a worker where there is none now."""
         pid = self.process.pid
         workers = workers_of(pid) if target == "worker" else []
         return {"command": [pid], "group": session(pid), "worker": [draw.choice(workers)] if workers else []}[target]
 
     @property
     def progress(self) -> dict[str, int]:
-        """Rounds of the trials that are not finished, by folder."""
+        """Return the rounds of the trials that are not finished, by folder."""
         return {name: rounds for name, (_, status, rounds) in self._records().items() if status != "finished"}
 
     @property
     def phase(self) -> str:
-        """How far the sweep has come in this folder, for a log line."""
+        """Return how far the sweep has come in this folder, for a log line."""
         if not self.started:
             return "starting"
         records = self._records().values()
@@ -123,7 +127,7 @@ class Command:
         return ", ".join([f"{finished} finished", *running])
 
     def _records(self) -> dict[str, tuple[str, str, int]]:
-        """Name, status and rounds of each record."""
+        """Return name, status and rounds of each record."""
         found = {}
         for file in sorted((self.folder / "runs").glob("*/meta.json")):
             with suppress(OSError, JSONDecodeError):
@@ -133,7 +137,7 @@ class Command:
 
 
 def session(leader: int) -> list[int]:
-    """The processes that a command has begun, itself among them, that are alive."""
+    """Return the living processes that a command has started, itself included."""
     found = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -150,13 +154,13 @@ def send(pids: Sequence[int], number: signal.Signals) -> None:
 
 
 def tail(text: str) -> str:
-    """The last lines of what was said, in one."""
+    """Return the last lines of a text as one line."""
     return " | ".join(text.strip().splitlines()[-4:])[-600:]
 
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[None]:
-    """A file system of its own in `folder`; what is in it at the end is kept. Raises OSError where it cannot be had."""
+    """Mount a small file system in `folder`; its content is kept at the end. Raises OSError where that fails."""
     folder.mkdir(parents=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "pflsweep-chaos", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -172,7 +176,7 @@ def small_disk(folder: Path) -> Iterator[None]:
 
 
 def no_small_disk() -> str | None:
-    """Why no disk can be filled here; None where it can."""
+    """Return why no disk can be filled here; None where it can."""
     try:
         with tempfile.TemporaryDirectory() as place, small_disk(Path(place) / "tried"):
             return None

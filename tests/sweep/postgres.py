@@ -1,4 +1,4 @@
-"""A PostgreSQL server of its own, for tests on many machines and for the chaos test."""
+"""Start a PostgreSQL server of our own, for tests on many machines and for the chaos test."""
 
 import os
 import shutil
@@ -13,7 +13,8 @@ class Postgres:
     """A running server on a free port, with its data in a new folder below /tmp."""
 
     def __init__(self, binaries: Path) -> None:
-        # not in a test's folder, which the user postgres may not enter
+        # Not in a test's folder, which the user postgres may not enter
+
         folder = Path(subprocess.check_output(["mktemp", "-du", "/tmp/pflsweep-postgres-XXXXXX"], text=True).strip())
         self.binaries, self.folder, self.port = binaries, folder, free_port()
         folder.mkdir(mode=0o755)
@@ -44,7 +45,7 @@ class Postgres:
             self.start()
 
     def database(self, name: str) -> str:
-        """A new, empty one; its url."""
+        """Create a new, empty database, and return its URL."""
         self._call("createdb", "-h", self.folder, "-p", self.port, "-U", "lab", name)
         return f"postgresql://lab@127.0.0.1:{self.port}/{name}"
 
@@ -63,7 +64,7 @@ def free_port() -> int:
 
 
 def binaries() -> Path | None:
-    """The newest server's, where Debian or the system has them."""
+    """Return the folder of the newest server's programs, where Debian or the system has them."""
     places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda bin: float(bin.parent.name))
     if asked := shutil.which("pg_config"):
         places.append(Path(subprocess.check_output([asked, "--bindir"], text=True).strip()))

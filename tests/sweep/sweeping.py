@@ -1,4 +1,4 @@
-"""A sweep of twelve short trials as the real command in a process of its own, and what it left."""
+"""Run a sweep of twelve short trials as the real command in a process of its own, and read what it has left."""
 
 import json
 import os
@@ -27,7 +27,7 @@ MAIN = "import sys; from pflsweep.commands.main import main; sys.exit(main())"
 
 
 def start(folder: Path, *arguments: str, code: str = MAIN, tracking: str = "none") -> subprocess.Popen:
-    """The command, begun in `folder`."""
+    """Start the command in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
     return subprocess.Popen(
@@ -37,7 +37,7 @@ def start(folder: Path, *arguments: str, code: str = MAIN, tracking: str = "none
 
 
 def wait_for(what: Callable[[], object], process: subprocess.Popen, seconds: float = 180) -> None:
-    """Until something is so; the test fails where the command ends before, or takes longer."""
+    """Wait until a condition holds. Fails where the command ends before, or where it takes too long."""
     until = time.monotonic() + seconds
     while not what():
         if process.poll() is not None or time.monotonic() > until:
@@ -54,14 +54,14 @@ def workers_of(pid: int) -> list[int]:
 
 
 def run(folder: Path, *arguments: str, code: str = MAIN, tracking: str = "none") -> subprocess.CompletedProcess:
-    """The command to its end."""
+    """Run the command to its end."""
     process = start(folder, *arguments, code=code, tracking=tracking)
     out, err = process.communicate(timeout=300)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def run_here(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    """The command to its end in this process, which has everything imported."""
+    """Run the command to its end in this process, which has all imports done."""
     folder.mkdir(parents=True, exist_ok=True)
     out, err = StringIO(), StringIO()
     with chdir(folder), redirect_stdout(out), redirect_stderr(err):
@@ -70,7 +70,7 @@ def run_here(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
 
 
 def numbers(folder: Path) -> dict[str, pd.DataFrame]:
-    """Each trial's rounds by its identity, without what is a time."""
+    """Return each trial's rounds by its identity, without times."""
     found = {}
     for file in (folder / "runs").glob("*/meta.json"):
         assert json.loads((file.parent / "status.json").read_text())["status"] == "finished"
@@ -80,7 +80,9 @@ def numbers(folder: Path) -> dict[str, pd.DataFrame]:
 
 
 def require_same(one: Path, other: Path, **within: float) -> None:
-    """The same trials with the same numbers, to the last bit, or within rtol and atol; counts are equal."""
+    """Assert that trials are the same and numbers equal to the last bit, or within rtol and atol; counts are always
+    equal.
+    """
     first, second = numbers(one), numbers(other)
     assert set(first) == set(second)
     for identity, rounds in first.items():
@@ -90,7 +92,7 @@ def require_same(one: Path, other: Path, **within: float) -> None:
 
 
 def states(url: str) -> Counter:
-    """How often each slot is in each state: (study, slot, state) -> trials."""
+    """Return how often each slot is in each state: (study, slot, state) -> trials."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     found: Counter = Counter()
     for name in optuna.get_all_study_names(url):
@@ -100,7 +102,7 @@ def states(url: str) -> Counter:
 
 
 def require_each_once(url: str, slots: int) -> None:
-    """Every slot is complete once, and nothing is left open."""
+    """Assert that every slot is complete once, and that nothing is left open."""
     found = states(url)
     assert {count for (*_, state), count in found.items() if state == "COMPLETE"} == {1}
     assert sum(state == "COMPLETE" for *_, state in found) == slots
@@ -112,7 +114,7 @@ def database(folder: Path) -> str:
 
 
 def age_heartbeats(queue: Queue) -> None:
-    """Let all heartbeats in a queue's database be a minute old, as if nobody had sent one since."""
+    """Make all heartbeats in a queue's database a minute old, as if no worker had sent one since."""
     file = queue.storage.url.removeprefix("sqlite:///")
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("update trial_heartbeats set heartbeat = datetime('now', '-60 seconds')")

@@ -1,4 +1,4 @@
-"""`pflsweep -m`: what is refused before anything runs, and values of keys that not every option has."""
+"""`pflsweep -m`: what is refused before anything runs, and values of keys that only some options have."""
 
 from pathlib import Path
 

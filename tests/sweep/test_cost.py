@@ -1,4 +1,4 @@
-"""What a sweep costs: images as trials train them, speeds of records, and the page of plan=true."""
+"""What a sweep costs: images as trials train them, speeds by records, and the page of plan=true."""
 
 import json
 import os
@@ -21,7 +21,8 @@ from pflsweep.trial.progress import duration
 from pflsweep.trial.run import run_trial
 from pflsweep.util.errors import UserError
 
-FOLDERS = {  # of the data, where they are at hand
+# Folders of datasets that may be on this machine
+FOLDERS = {
     "mnist": "MNIST",
     "fmnist": "FashionMNIST",
     "cifar10": "cifar-10-batches-py",
@@ -35,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def trained(*words: str) -> tuple[int, int]:
-    """(What a trial is said to train on, what it does)."""
+    """Return the images that a trial is estimated to train on, and those that it does train on."""
     config = compose([*words, *SMALL, "train.rounds=8"])
     return cost.images(config), int(run_trial(config).rounds["images"].sum())
 
@@ -55,7 +56,9 @@ def split(dataset, seed, clients, {option}):
 def test_a_partition_of_ones_own_costs_what_it_cuts(
     option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its option named test_fraction means something else: the plan counted half of the training rows."""
+    """A user's partition has an option test_fraction with another meaning; once the plan counted half of the training
+    rows.
+    """
     (tmp_path / f"own_{option}.py").write_text(OWN_PARTITION.format(option=option))
     (tmp_path / "partition").mkdir()
     (tmp_path / "partition" / "mine.yaml").write_text(
@@ -83,7 +86,9 @@ def test_the_size_of_digits(share: float) -> None:
 
 
 def test_sizes_as_their_papers_and_options_say() -> None:
-    """Where the data are not at hand: MedMNIST 2, Office-Home, Tiny-ImageNet and AG News as published."""
+    """Datasets that may not be at hand have the sizes of MedMNIST 2, Office-Home, Tiny-ImageNet and AG News as
+    published.
+    """
     stated = {"organamnist": (58_850, 11), "office_home": (15_588, 65), "tiny_imagenet": (110_000, 200)}
     stated |= {"agnews": (127_600, 4), "svhn": (99_289, 10), "stl10": (13_000, 10), "cinic10": (270_000, 10)}
     stated |= {"emnist": (131_600, 47)}
@@ -129,8 +134,10 @@ def test_images_are_exact_where_rows_divide(words: list[str]) -> None:
         ["train.participation=1.0", "data.limit=900", "partition.least=8", "partition.clients=10"],
         ["partition=iid", "data.new=5", "train.participation=0.5"],
         ["partition=pathological", "train.participation=1.0", "algorithm=fedala"],
-        ["partition=iid", "partition.clients=7", "train.participation=0.01"],  # one of them
-        ["dataset=synthetic", "partition=natural", "train.participation=1.0"],  # no `clients`: all
+        # A cohort of one client
+        ["partition=iid", "partition.clients=7", "train.participation=0.01"],
+        # Without `clients` all natural clients are used
+        ["dataset=synthetic", "partition=natural", "train.participation=1.0"],
     ],
 )
 def test_images_are_within_2_percent(words: list[str]) -> None:
@@ -208,7 +215,8 @@ def test_speeds_are_of_a_core_and_a_worker_has_its_share_of_them(monkeypatch: py
     (file,) = Path("runs").glob("*/meta.json")
     meta = json.loads(file.read_text())
     assert meta["environment"]["cores"] == 1
-    for device, slower in (("cpu", 2), ("cuda", 1)):  # what a record of two cores says
+    # Speeds by a record of two cores
+    for device, slower in (("cpu", 2), ("cuda", 1)):
         meta["environment"] |= {"cores": 2, "device": device}
         file.write_text(json.dumps(meta))
         (found,) = {*cost.known_speeds(Path("runs")).values()}
@@ -217,7 +225,7 @@ def test_speeds_are_of_a_core_and_a_worker_has_its_share_of_them(monkeypatch: py
 
 @pytest.mark.slow
 def test_a_record_tells_what_cores_its_trial_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not what it made of them: a small model takes one thread of each process."""
+    """The cores that a trial could use count: a small model takes one thread of each process alone."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda of: set(range(8)), raising=False)
     torch.set_num_threads(5)
     try:
@@ -315,7 +323,8 @@ def test_the_page_after_trials_and_of_what_cannot_be_known(capsys: pytest.Captur
     (file,) = Path("runs").glob("*/status.json")
     status, rounds = json.loads(file.read_text()), pd.read_parquet(file.with_name("rounds.parquet"))
     assert status["seconds"] == pytest.approx((rounds["seconds"] + rounds["eval_seconds"]).sum())
-    file.write_text(json.dumps({**status, "seconds": 1.5}))  # on a machine of a known speed
+    # As if on a machine of a known speed
+    file.write_text(json.dumps({**status, "seconds": 1.5}))
     capsys.readouterr()
     before = files()
     assert main(["-m", "algorithm=fedavg,local", *trial, "train.rounds=2000", "plan=true"]) == 0
@@ -324,14 +333,17 @@ def test_the_page_after_trials_and_of_what_cannot_be_known(capsys: pytest.Captur
     assert "lower bound" not in out
     assert files() == before
     times = {row.split()[0]: row.split()[-2:] for row in out.split("\n\n")[0].splitlines()}
-    assert times["fedavg"] == times["local"] == ["25", "min"]  # a thousand times as many rounds
+    # With a thousand times as many rounds
+    assert times["fedavg"] == times["local"] == ["25", "min"]
     if not cost_has_gpu():
         assert main(["-m", "algorithm=fedavg", *trial, "device=cuda", "plan=true"]) == 0
         assert "on this machine with 1 worker: unknown.\n1 of unknown speed" in capsys.readouterr().out
 
 
 def files() -> list[Path]:
-    """Without SQLite's own beside a database, which go when the first command's connection is collected as garbage."""
+    """Return the files of a folder without those of SQLite beside a database, which go when the connection is
+    collected.
+    """
     return sorted(file for file in Path().rglob("*") if not file.name.endswith(("-shm", "-wal")))
 
 

@@ -1,4 +1,4 @@
-"""Hyperband: its brackets, who is promoted, and that rungs go on from checkpoints."""
+"""Hyperband: its brackets, which points are promoted, and that rungs go on from checkpoints."""
 
 import json
 from pathlib import Path
@@ -19,11 +19,13 @@ SEARCH = [
     "model.hidden=[16]", "checkpoint.models=false", "workers.heartbeat=1",
 ]  # fmt: skip
 SLOTS = 22
-WHOLE = 3 + 1 + 1  # of them with all rounds
+WHOLE = 3 + 1 + 1  # slots that train all rounds
 
 
 def test_the_brackets_of_the_paper() -> None:
-    """Table 1 of Li et al. has R = 81: per bracket 81, 27, 9, 3, 1; then 34 (27 points are halved as here), ..."""
+    """Table 1 of Li et al. has R = 81: the first bracket has 81, 27, 9, 3, 1 points, the next 34 (27 of them are halved
+    as here), ...
+    """
     found = [(rung.rounds, len(rung.slots)) for rung in rungs(143, 81)]
     assert found[:5] == [(1, 81), (3, 34), (9, 15), (27, 8), (81, 5)]
     below = {rung.slots: rung for rung in rungs(143, 81)}
@@ -58,7 +60,7 @@ def test_the_best_are_promoted_and_what_has_no_value_comes_last() -> None:
 
 
 def records(folder: Path) -> list[tuple[dict[str, Any], dict[str, Any], pd.DataFrame]]:
-    """Config, meta and rounds of each record."""
+    """Return config, meta and rounds of each record."""
     return [
         (yaml.safe_load(file.read_text()), json.loads((file.parent / "meta.json").read_text()), table)
         for file in (folder / "runs").glob("*/config.yaml")
@@ -68,7 +70,7 @@ def records(folder: Path) -> list[tuple[dict[str, Any], dict[str, Any], pd.DataF
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """A whole search by one worker, and how many rounds were trained in it."""
+    """Run a whole search with one worker, and return how many rounds were trained in it."""
     folder, trained = tmp_path_factory.mktemp("searched"), 0
     train = simulation.run_round
 
@@ -121,7 +123,7 @@ def test_the_winner_is_one_of_those_that_trained_all_rounds(searched: tuple[Path
 def test_another_sweep_finds_what_has_gone_on_since(
     searched: tuple[Path, int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    """A first rung is scored as of its rounds, although its record has more by now."""
+    """A first rung is scored after its own rounds, although its record has more by now."""
     folder, _ = searched
     before = {file: file.stat().st_mtime_ns for file in (folder / "runs").glob("*/rounds.parquet")}
     words = [word.replace("seed=0", "seed=0,1") for word in SEARCH]

@@ -30,7 +30,7 @@ from tests.sweep.sweeping import (
 
 pytestmark = pytest.mark.slow
 
-# where the process kills itself, the n-th time that it comes there: module, function, when
+# Places where the process kills itself: module, function, the n-th call
 PHASES = {
     "before claim": ("pflsweep.sweep.queue", "Queue.claim", 4, "before"),
     "mid-round": ("pflsweep.engine.simulation", "run_round", 15, "after"),
@@ -140,7 +140,7 @@ def test_what_one_worker_raises_does_not_end_the_others(
     assert "A worker has ended, the others go on: it broke" in capfd.readouterr().err
 
 
-# A worker that segfaults over one point of the search, so many times in all
+# A worker that segfaults over one point of the search, a given number of times
 DEADLY = """
 import os, signal
 from pathlib import Path
@@ -161,7 +161,7 @@ ONE_SEARCH = ["-m", "algorithm=fedavg", "seed=0", *TWELVE[3:5], *TWELVE[6:], "wo
 
 @pytest.mark.parametrize("times", [2, 3])
 def test_deaths_that_a_command_outlives_count(times: int, tmp_path: Path) -> None:
-    """The third in a row leaves the point without a result, and the signal is the reason; two are forgotten."""
+    """The third death in a row leaves the point without a result, with the signal as the reason; two are forgotten."""
     boot = "from pflsweep.sweep.launch import processes\n"
     boot += f"processes.BOOT = {DEADLY.format(times=times)!r} + processes.BOOT\n"
     done = run(tmp_path, *ONE_SEARCH, code=boot + MAIN)
@@ -169,14 +169,17 @@ def test_deaths_that_a_command_outlives_count(times: int, tmp_path: Path) -> Non
         assert done.returncode == 1
         reason = "its worker was ended 3 times in a row at round 0, the last time by SIGSEGV"
         assert f"fedavg: no winner: 1 of 2 points has no result ({reason})" in done.stderr
-        done = run(tmp_path, *ONE_SEARCH, code=boot + MAIN)  # the same command tries that point again
+        # The same command tries that point again
+        done = run(tmp_path, *ONE_SEARCH, code=boot + MAIN)
     assert done.returncode == 0, done.stderr
     assert "train.lr=0.1" in done.stdout, "the point that was killed is the best one"
     assert "no winner" not in done.stdout
 
 
 def test_a_command_that_is_killed_leaves_nothing_that_counts(tmp_path: Path) -> None:
-    """Killed four times with its workers in mid-trial, each time without a further round on the disk."""
+    """The command is killed four times with its workers in mid-trial, without a further round on the disk; that fails
+    no trial.
+    """
     command = [*ONE_SEARCH, "train.rounds=400", "checkpoint.every=1000"]
     for _ in range(4):
         with start(tmp_path, *command) as process:
@@ -190,7 +193,7 @@ def test_a_command_that_is_killed_leaves_nothing_that_counts(tmp_path: Path) -> 
 
 
 def states_of(folder: Path) -> Counter:
-    """The states of a sweep's slots; none before there is a database."""
+    """Return the states of a sweep's slots; none before there is a database."""
     return states(database(folder)) if (folder / "runs" / "sweeps" / "optuna.db").exists() else Counter()
 
 

@@ -1,4 +1,4 @@
-"""Hydra's launchers start the same workers: by joblib's and submitit's the records are those of one worker."""
+"""Hydra's launchers start the same workers: with joblib's and submitit's the records equal those of one worker."""
 
 import os
 import signal
@@ -36,9 +36,11 @@ def test_the_same_records(launcher: list[str], basic: Path, tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     require_same(basic, tmp_path)
     require_each_once(database(tmp_path), 4)
-    assert [path.name for path in tmp_path.iterdir()] == ["runs"]  # no folders of the launcher's
+    # The launcher leaves no folders
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     (plan,) = tmp_path.glob("runs/sweeps/plans/*.json")
-    assert stat.S_IMODE(plan.stat().st_mode) == 0o600  # a storage's address may have a password
+    # A storage's URL may have a password
+    assert stat.S_IMODE(plan.stat().st_mode) == 0o600
 
 
 def test_a_failing_trial_does_not_end_the_others(basic: Path, tmp_path: Path) -> None:
@@ -54,7 +56,7 @@ def test_a_failing_trial_does_not_end_the_others(basic: Path, tmp_path: Path) ->
 
 
 def test_a_job_that_is_preempted(tmp_path: Path) -> None:
-    """As Slurm warns of it. It brings its round to an end, leaves its trial to others, and is queued again."""
+    """On Slurm's warning a job finishes its round, leaves its trial to others, and is queued again."""
     words = [*FOUR, *SUBMITIT, "seed=0", "workers.count=1", "train.rounds=100", "checkpoint.every=0"]
     with start(tmp_path, *words) as process:
         while process.poll() is None and not list(tmp_path.glob("runs/*/checkpoint.pt")):
@@ -66,11 +68,13 @@ def test_a_job_that_is_preempted(tmp_path: Path) -> None:
     assert process.returncode == 0, err
     assert "this job is preempted" in next(controller.glob("*_log.err")).read_text()
     require_each_once(database(tmp_path), 2)
-    assert "FAIL" not in {state for *_, state in states(database(tmp_path))}  # nobody was taken for dead
+    # No lease has expired
+    assert "FAIL" not in {state for *_, state in states(database(tmp_path))}
 
 
 def test_a_launcher_that_cannot_start_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")  # no Slurm
+    # A PATH without Slurm
+    monkeypatch.setenv("PATH", "")
     done = run(tmp_path, *FOUR, "hydra/launcher=submitit_slurm")
     assert done.returncode == 2
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("pflsweep: ")]

@@ -1,4 +1,4 @@
-"""The ledger: what a report needs of a sweep, as it stands at any moment."""
+"""The ledger: what a report needs of a sweep, at any moment."""
 
 import json
 from copy import deepcopy
@@ -103,7 +103,7 @@ def test_the_ledger_keeps_no_password(plan: Plan) -> None:
     values = deepcopy(group.config.values)
     values["tracking"]["uri"] = uri
     word = f"tracking.uri='{uri}'"
-    plan = plan._replace(groups=[group._replace(config=group.config._replace(values=values))])
+    plan = plan._replace(groups=[group._replace(config=replace(group.config, values=values))])
     queue = Queue(plan)
     queue.prepare()
     ledger.write(queue, ["seed=0,1", word])

@@ -1,5 +1,5 @@
-"""Many machines: workers on a Dask cluster and by hand that meet in a real PostgreSQL, with one killed in mid-trial,
-with commands that begin at once, with a cluster and with a database that go away.
+"""Many machines: workers on a Dask cluster and commands on two machines, which meet in a real PostgreSQL. A worker is
+killed in mid-trial, commands begin at once, and cluster and database become unavailable.
 """
 
 import json
@@ -29,7 +29,7 @@ SWEEP = [
     "train.rounds=60", "checkpoint.every=0", "checkpoint.models=false", "workers.heartbeat=1",
 ]  # fmt: skip
 SLOTS = 8
-Begin = Callable[..., subprocess.Popen]  # what the fixture gives
+Begin = Callable[..., subprocess.Popen]  # type of the fixture `begin`
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """By one worker on sqlite."""
+    """Run the sweep with one worker on SQLite."""
     folder = tmp_path_factory.mktemp("undisturbed")
     done = run_here(folder, *SWEEP, "checkpoint.every=60")
     assert done.returncode == 0, done.stderr
@@ -74,7 +74,7 @@ def lab(postgres: Postgres, request: pytest.FixtureRequest) -> Lab:
 
 
 class Cluster(NamedTuple):
-    """A Dask scheduler and two workers with a thread each, which nobody starts anew."""
+    """A Dask scheduler and two workers with one thread each, which are not restarted."""
 
     address: str
     scheduler: subprocess.Popen
@@ -94,7 +94,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
     processes = []
     for number, words in enumerate([scheduler, worker, worker]):
-        folder = tmp_path / f"dask{number}"  # a worker's folder is not the command's
+        # A Dask worker has another folder than the command
+        folder = tmp_path / f"dask{number}"
         folder.mkdir()
         with open(folder / "log", "w") as log:
             processes.append(subprocess.Popen(words, cwd=folder, env=environment, stdout=log, stderr=log))
@@ -108,7 +109,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def begin() -> Iterator[Begin]:
-    """Starts commands; what still runs at the test's end is killed."""
+    """Yield a function that starts commands. Those that still run at the test's end are killed."""
     processes: list[subprocess.Popen] = []
 
     def beginning(*arguments: Any, **options: Any) -> subprocess.Popen:
@@ -122,12 +123,12 @@ def begin() -> Iterator[Begin]:
 
 
 def storage(url: str) -> optuna.storages.RDBStorage:
-    """Optuna's, which leaves no connection open."""
+    """Return Optuna's storage without a connection that stays open."""
     return optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": sqlalchemy.NullPool})
 
 
 def under_way(folder: Path) -> dict[Path, pd.DataFrame]:
-    """Records with a checkpoint that are not finished, with their rounds as of now."""
+    """Return the records with a checkpoint that are not finished, with their present rounds."""
     return {
         file.parent: pd.read_parquet(BytesIO((file.parent / "rounds.parquet").read_bytes()))  # it may be replaced
         for file in (folder / "runs").glob("*/checkpoint.pt")
@@ -136,13 +137,15 @@ def under_way(folder: Path) -> dict[Path, pd.DataFrame]:
 
 
 def rounds_of(folder: Path) -> dict[Path, int]:
-    """How far each record has come."""
+    """Return the number of rounds of each record."""
     files = (folder / "runs").glob("*/status.json")
     return {file.parent: json.loads(file.read_text())["rounds"] for file in files}
 
 
 def interrupted(folder: Path, seconds: float = 60) -> dict[Path, int]:
-    """How far each has come, all slots free again; workers on other machines need a moment for that."""
+    """Wait until all slots are free again, for which workers on other machines need a moment. Return the rounds of each
+    record.
+    """
     until = time.monotonic() + seconds
     while {state for *_, state in states(database(folder))} != {"WAITING"}:
         assert time.monotonic() < until, states(database(folder))
@@ -153,8 +156,8 @@ def interrupted(folder: Path, seconds: float = 60) -> dict[Path, int]:
 
 
 def require_slots(url: str, slots: int, deaths: int) -> None:
-    """Each complete once, after `deaths` workers had died in all; nothing is left open. Of two trials that commands
-    enqueued at once for a slot, one was dropped and never ran.
+    """Assert that each slot is complete once, after `deaths` deaths of workers in all, and that nothing is left open.
+    Of two trials that commands enqueued at once for a slot, one was dropped and never ran.
     """
     found = states(storage(url))
     assert sorted(count for (*_, state), count in found.items() if state == "COMPLETE") == [1] * slots
@@ -167,7 +170,7 @@ def require_slots(url: str, slots: int, deaths: int) -> None:
 
 
 def require_tracked(url: str, identities: set[str]) -> None:
-    """One run for each identity and one for the sweep, all of them finished."""
+    """Assert that MLflow has one run for each identity and one for the sweep, all of them finished."""
     engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
     with engine.connect() as connection:
 
@@ -192,14 +195,16 @@ def test_a_dask_worker_killed_in_mid_trial(
     require_same(undisturbed, folder)
     require_slots(lab.optuna, SLOTS, deaths=1)
     require_tracked(lab.mlflow, set(numbers(folder)))
-    for record, rounds in before.items():  # taken over from the checkpoint: the rounds before it are as they were
-        known = rounds.head(len(rounds) - 1)  # tables are written before it: the last round's may have been lost
+    # Trials were taken over from the checkpoint, and the rounds before it are unchanged
+    for record, rounds in before.items():
+        # Tables are written before the checkpoint, so the last round may have been trained again
+        known = rounds.head(len(rounds) - 1)
         after = pd.read_parquet(record / "rounds.parquet")
         pd.testing.assert_frame_equal(after.head(len(known)), known, check_exact=True)
 
 
 def test_a_dask_cluster_that_goes_away(begin: Begin, cluster: Cluster, tmp_path: Path) -> None:
-    """Ctrl-C, a scheduler that dies: trials end after their round, and the same command goes on from there."""
+    """On Ctrl-C, and when the scheduler dies, trials end after their round, and the same command continues them."""
     folder = tmp_path / "command"
     words = [*SWEEP, *cluster.words, "algorithm=fedavg", "seed=0,1", "train.rounds=100000"]
     process = begin(folder, *words)
@@ -237,8 +242,8 @@ def test_a_dask_cluster_without_workers(begin: Begin, cluster: Cluster, tmp_path
 
 
 def test_commands_on_two_machines(undisturbed: Path, lab: Lab, begin: Begin, tmp_path: Path) -> None:
-    """They begin at once, on empty databases, and share nothing else. In mid-trial the server is away for longer than
-    heartbeats may be missed: nobody is taken for dead by that, and each slot is trained once between them.
+    """Two commands begin at once, on empty databases, and share nothing else. In mid-trial the server is away for
+    longer than heartbeats may be missed; no lease expires by that, and each slot is trained once between them.
     """
     folders = [tmp_path / "one", tmp_path / "other"]
     commands = [begin(folder, *SWEEP, *lab.words, tracking="mlflow") for folder in folders]
@@ -262,7 +267,7 @@ def test_commands_on_two_machines(undisturbed: Path, lab: Lab, begin: Begin, tmp
 
 
 def test_a_database_that_stays_away(undisturbed: Path, lab: Lab, begin: Begin, tmp_path: Path) -> None:
-    """Nothing is lost: the trial under way goes on to its end, and the same command does the rest."""
+    """Nothing is lost: the running trial goes on to its end, and the same command does the rest."""
     few = ["-m", "algorithm=fedavg", "seed=2,3", *SWEEP[3:], lab.words[0]]
     process = begin(tmp_path, *few, code=f"import pflsweep.util.retry; pflsweep.util.retry.PATIENCE = 1; {MAIN}")
     wait_for(lambda: under_way(tmp_path), process)

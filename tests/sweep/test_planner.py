@@ -1,4 +1,4 @@
-"""From a command to a plan: its groups, jobs and configs, and its id."""
+"""From a command to a plan: its groups, slots and configs, and its id."""
 
 import re
 from collections import Counter
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def planned(*words: str, calls: Counter | None = None) -> Plan:
-    """The plan of `pflsweep -m`; calls counts what is composed."""
+    """Return the plan of `pflsweep -m`. calls: counts what is composed."""
     own = [word for word in words if is_of_sweep(word)]
     command = checked(command_of(_compose(own, _sources(None))))
     if command.sweep and (search := read_table(command.sweep).search):
@@ -69,7 +69,8 @@ def test_copies_are_what_composing_would_give_and_options_are_composed_once() ->
         *("algorithm=fedprox,pgfed", "algorithm.mu=0.1,1", "seed=0,3", "data.limit=null,500"),
         "metrics.trained=true,false", "+setting=pgfed", "partition.clients=50", calls=calls,
     )  # fmt: skip
-    assert sorted(calls.values()) == [1] * 4  # two methods, two kinds of limits
+    # Composed once for each of two methods and two kinds of limits
+    assert sorted(calls.values()) == [1] * 4
     assert len(plan.groups) == 16
     for job in plan.jobs:
         (config,) = plan.configs(job, {})
@@ -208,7 +209,8 @@ def test_a_table_is_composed_once_for_each_combination_of_options() -> None:
     assert [(group.setting, group.method) for group in plan.groups] == [
         (setting, method) for setting in table.settings for method in ("local", "pgfed", "pgfedmo")
     ]
-    assert sorted(calls.values()) == [1] * 6  # of 18 cells: three methods, two datasets
+    # For 18 cells, composed once for each of three methods and two datasets
+    assert sorted(calls.values()) == [1] * 6
     for group in plan.groups:
         assert group.config == compose([*table.settings[group.setting], *table.methods[group.method]])
     assert [group.tries for group in plan.groups[:3]] == [4, 20, 60]
@@ -216,7 +218,9 @@ def test_a_table_is_composed_once_for_each_combination_of_options() -> None:
 
 
 def test_what_refers_to_another_key_follows_it() -> None:
-    """To a swept number, a searched one and the seed, as if each trial were composed."""
+    """A key that refers to a swept number, a searched one or the seed has the value that composing each trial would
+    give.
+    """
     links = ["algorithm.mu=${train.lr}", "paths.runs=runs${seed}", "train.weight_decay=${.momentum}"]
     plan = planned("algorithm=fedprox", *links, "train.lr=0.5,0.25", "seed=1,2", "train.momentum=0.5")
     found = [(each["train.lr"], each["algorithm.mu"], each["paths.runs"]) for each in trials(plan)]
@@ -275,8 +279,10 @@ SAME = ["algorithm=fedprox", "train.lr=0.1,0.2", "seed=0,1", "tune=grid"]
         ["data.root=/nowhere", "data.download=true"],
         ["tracking=none", "checkpoint.every=0"],
         ["workers.count=4", "workers.heartbeat=1", "retry=true", "plan=true"],
-        ["data.shuffle=3", "train.sampling_alpha=2"],  # of what is switched off
-        ["train.rounds=30"],  # the default
+        # Keys of a feature that is switched off
+        ["data.shuffle=3", "train.sampling_alpha=2"],
+        # The default value
+        ["train.rounds=30"],
     ],
 )
 def test_the_id_is_that_of_the_trials(words: list[str]) -> None:
@@ -312,7 +318,8 @@ def test_the_id_depends_on_data_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> 
     words = ("dataset=csv", "dataset.label=label", "partition=iid")
     ids = []
     for name, labels in (("a.csv", 2), ("b.csv", 2), ("b.csv", 3)):
-        monkeypatch.setattr(cost, "_sizes", {})  # as in another process
+        # As in another process, without cached sizes
+        monkeypatch.setattr(cost, "_sizes", {})
         Path(name).write_text("x,label\n" + "\n".join(f"{k},{k % labels}" for k in range(90)))
         ids.append(planned(*words, f"dataset.path={name}").id)
     assert ids[0] == ids[1] != ids[2]
@@ -351,7 +358,8 @@ def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
         assert again == plan
         assert list(again.jobs) == list(plan.jobs)
         for group, other in zip(plan.groups, again.groups, strict=True):
-            assert repr(other) == repr(group)  # 1 stays 1 and no 1.0
+            # By repr, since 1 has to stay 1 and not become 1.0
+            assert repr(other) == repr(group)
             assert [axis.distribution for axis in other.space.values()] == [
                 axis.distribution for axis in group.space.values()
             ]

@@ -1,4 +1,4 @@
-"""The queue: what a slot's trials say of it, who may claim, winners, and what two commands at once leave."""
+"""The queue: the state of a slot by its trials, who may claim it, winners, and two commands at once."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -41,25 +41,32 @@ def frozen(state: TrialState, number: int, **attrs: Any) -> FrozenTrial:
     [
         ([], "lost", ()),
         ([(WAITING, {})], "waiting", ()),
-        ([(WAITING, {}), (WAITING, {})], "waiting", (1,)),  # two commands enqueued it at once
+        # Two commands enqueued the slot at once
+        ([(WAITING, {}), (WAITING, {})], "waiting", (1,)),
         ([(RUNNING, {}), (WAITING, {})], "running", (1,)),
         ([(COMPLETE, {}), (WAITING, {})], "done", (1,)),
         ([(FAIL, {}), (COMPLETE, {})], "done", ()),
-        ([(FAIL, {})] * 9, "lost", ()),  # leases that were lost, as by a reboot, count against nobody
+        # Expired leases, as after a reboot, do not count as failures
+        ([(FAIL, {})] * 9, "lost", ()),
         ([(FAIL, {"death": KILLED | {"rounds": 0}})] * 2, "lost", ()),
         ([(FAIL, {"death": KILLED | {"rounds": 0}})] * 3, "failed", ()),
-        ([(FAIL, {"death": KILLED | {"rounds": 7}}), (FAIL, {})] * 3, "failed", ()),  # a lost lease between is no round
-        ([(FAIL, {"death": KILLED | {"rounds": n}}) for n in (7, 7, 8)], "lost", ()),  # the record came further
+        # An expired lease in between is no further round
+        ([(FAIL, {"death": KILLED | {"rounds": 7}}), (FAIL, {})] * 3, "failed", ()),
+        # The record has a further round
+        ([(FAIL, {"death": KILLED | {"rounds": n}}) for n in (7, 7, 8)], "lost", ()),
         ([(FAIL, {"death": KILLED | {"rounds": n}}) for n in (7, 8, 8, 8)], "failed", ()),
-        ([*[(FAIL, {"death": KILLED | {"rounds": 0}})] * 3, (FAIL, {"retried": True})], "lost", ()),  # counted anew
+        # A retry resets the count
+        ([*[(FAIL, {"death": KILLED | {"rounds": 0}})] * 3, (FAIL, {"retried": True})], "lost", ()),
         ([(FAIL, {"error": "it"})], "failed", ()),
         ([(FAIL, {"error": "it", "diverged": True})], "diverged", ()),
-        ([(FAIL, {"error": "it"}), (WAITING, {})], "waiting", ()),  # retried
+        # A retried slot
+        ([(FAIL, {"error": "it"}), (WAITING, {})], "waiting", ()),
         ([(WAITING, {"duplicate": True}), (FAIL, {"duplicate": True})], "lost", ()),
         ([(PRUNED, {})], "pruned", ()),
         ([(COMPLETE, {}), (WAITING, {"anew": 1})], "waiting", ()),
         ([(COMPLETE, {}), (COMPLETE, {"anew": 1})], "done", ()),
-        ([(COMPLETE, {}), (COMPLETE, {"anew": 1}), (WAITING, {"anew": 1})], "done", (2,)),  # two commands
+        # Two commands replaced a trial at once
+        ([(COMPLETE, {}), (COMPLETE, {"anew": 1}), (WAITING, {"anew": 1})], "done", (2,)),
         ([(COMPLETE, {}), (COMPLETE, {"anew": 1}), (WAITING, {"anew": 2})], "waiting", ()),
     ],
 )
@@ -79,7 +86,8 @@ def test_searches_come_first_and_final_trials_wait_for_them(plan: Plan) -> None:
     final = queue.claim()
     assert final is not None
     assert final.job == FINAL
-    assert final.point == {"train.lr": 0.2}  # the first of equals
+    # The first of equal points wins
+    assert final.point == {"train.lr": 0.2}
     assert not queue.finished
 
 
@@ -92,7 +100,8 @@ def test_a_slot_is_granted_once(plan: Plan) -> None:
 def test_two_commands_at_once_enqueue_each_slot_once(plan: Plan) -> None:
     one, two = Queue(plan), Queue(plan)
     for queue in (one, two):
-        queue.refresh()  # both see that nothing is there
+        # Both see that nothing is enqueued yet
+        queue.refresh()
     for queue in (one, two):
         queue._enqueue([job for job in plan.jobs if queue.slots[job].status == "lost"])
     for queue in (one, two):
@@ -110,14 +119,15 @@ def test_a_silent_worker_is_taken_over_and_that_counts_against_nobody(plan: Plan
         assert claim is not None
         assert claim.job == SEARCH
         queue.revive()
-        assert queue.slots[SEARCH].status == "running"  # it beats still
+        # It still sends heartbeats
+        assert queue.slots[SEARCH].status == "running"
         age_heartbeats(queue)
         queue.revive()
         assert queue.slots[SEARCH].status == "waiting"
 
 
 def die(queue: Queue, folder: Path, rounds: int) -> None:
-    """Let a worker claim the search's first slot, write so many rounds of it to its record, and be killed."""
+    """Let a worker claim the search's first slot, write some rounds of it to its record, and be killed."""
     worker = Queue(queue.plan, worker=f"worker {rounds}")
     worker.refresh()
     claim = worker.claim()
@@ -131,7 +141,7 @@ def die(queue: Queue, folder: Path, rounds: int) -> None:
 
 @pytest.mark.slow
 def test_a_third_death_in_a_row_without_a_further_round_fails_a_trial(plan: Plan, tmp_path: Path) -> None:
-    """Progress is what the record says, whatever heartbeats have told."""
+    """Progress is what the record has, whatever heartbeats have reported."""
     queue = opened(plan)
     for rounds in (9, 12, 12, 13, 17, 17):
         die(queue, tmp_path, rounds)
@@ -140,7 +150,8 @@ def test_a_third_death_in_a_row_without_a_further_round_fails_a_trial(plan: Plan
     slot = queue.slots[SEARCH]
     assert slot.status == "failed"
     assert slot.reason == "its worker was ended 3 times in a row at round 17, the last time by SIGKILL"
-    again = opened(plan)  # the same command tries what has no result first, and counts anew
+    # The same command first tries the point without a result, with a new count of deaths
+    again = opened(plan)
     assert again.slots[SEARCH].status == "waiting"
     for _ in range(2):
         die(again, tmp_path, 17)
@@ -211,7 +222,7 @@ def test_a_point_without_a_result_leaves_no_winner_unless_a_part_is_enough(plan:
 
 
 def crash_last(queue: Queue) -> None:
-    """Try all three points: the second is the best, the third has no result."""
+    """Try all three points: the second is the best, the third crashes and has no result."""
     assert [done(queue, value, {}) for value in (0.4, 0.6)] == [0.1, 0.2]
     last = queue.claim()
     assert last is not None
@@ -220,12 +231,12 @@ def crash_last(queue: Queue) -> None:
 
 @pytest.fixture
 def partial(plan: Plan) -> Plan:
-    """The plan with tune.partial: its final trials are trained before every point has a result."""
+    """Return the plan with tune.partial, whose final trials are trained before every point has a result."""
     return plan._replace(tune=replace(plan.tune, partial=True))
 
 
 def done(queue: Queue, value: float, result: dict[str, Any]) -> Any:
-    """The point of the next claim, which is told as done."""
+    """Claim a slot, store it as done, and return its point."""
     claim = queue.claim()
     assert claim is not None
     queue.tell(claim, value, result)
@@ -233,7 +244,7 @@ def done(queue: Queue, value: float, result: dict[str, Any]) -> Any:
 
 
 def final(identity: str) -> dict[str, Any]:
-    """What a worker tells of a final trial."""
+    """Return the result that a worker stores for a final trial."""
     return {"trials": [{"identity": identity}]}
 
 
@@ -248,7 +259,8 @@ def test_a_point_that_is_tried_again_may_win_and_supersedes_final_trials(partial
     again.revive()
     assert [again.slots[job].superseded for job in partial.final(0)] == [("a",), ("b",)]
     assert [again.slots[job].trials for job in partial.final(0)] == [[], []]
-    assert [done(again, 0.6, final(name)) for name in ("c", "d")] == [0.3, 0.3]  # both final trials anew
+    # Both final trials are trained again
+    assert [done(again, 0.6, final(name)) for name in ("c", "d")] == [0.3, 0.3]
     assert again.finished
     other = opened(partial)
     assert other.finished
@@ -268,7 +280,7 @@ def test_final_trials_stay_where_a_retried_point_loses(partial: Plan) -> None:
 
 @pytest.mark.slow
 def test_a_point_that_is_retried_elsewhere_may_win_here(partial: Plan) -> None:
-    """A machine that has seen the search's end trains no final trial of its old winner; one under way is done anew."""
+    """A machine that saw the search's end trains no final trial of its old winner; one under way is repeated."""
     plan, here = partial, opened(partial)
     crash_last(here)
     here.refresh()
@@ -280,7 +292,8 @@ def test_a_point_that_is_retried_elsewhere_may_win_here(partial: Plan) -> None:
     assert here.claim() is None
     assert done(there, 0.7, {}) == 0.3
     here.tell(early, 0.5, {})
-    for queue in (there, here, Queue(plan)):  # both see what is to be done anew, which it is once
+    # Each sees what has to be trained again, which is done once
+    for queue in (there, here, Queue(plan)):
         queue.revive()
     here.refresh()
     assert done(here, 0.6, {}) == 0.3
@@ -295,7 +308,7 @@ def test_a_point_that_is_retried_elsewhere_may_win_here(partial: Plan) -> None:
 
 
 def test_who_has_seen_all_done_hears_of_a_retry(partial: Plan) -> None:
-    """So do the command's own table and ledger at its end, and a worker that is idle meanwhile."""
+    """A command that has seen all done reads of a retry, and so do its table and ledger at the end and idle workers."""
     plan, queue = partial, opened(partial)
     crash_last(queue)
     assert [done(queue, 0.5, final("a")) for _ in range(2)] == [0.2, 0.2]
@@ -321,7 +334,7 @@ def test_a_final_trial_whose_record_was_deleted_here_is_trained_anew(plan: Plan,
     queue = opened(plan)
     there, gone = str(tmp_path), str(tmp_path / "gone")
     for _ in range(3):
-        # of a search the value is enough
+        # For a search the value is enough
         done(queue, 0.5, {"trials": [{"identity": "a", "host": gethostname(), "folder": gone}]})
     done(queue, 0.5, {"trials": [{"identity": "a", "host": gethostname(), "folder": there}]})
     done(queue, 0.5, {"trials": [{"identity": "a", "host": "another machine", "folder": gone}]})
@@ -367,7 +380,7 @@ def test_many_slots_are_one_study(plan: Plan) -> None:
 
 
 def test_a_worker_that_was_suspended_has_lost_its_lease(plan: Plan) -> None:
-    """Others can take a trial over only after five silent heartbeats: until then the database is not asked."""
+    """A trial can be taken over only after five missed heartbeats: before that the database is not asked."""
     queue, other = opened(plan), opened(plan)
     claim = queue.claim()
     assert claim is not None
@@ -403,12 +416,12 @@ def test_a_heartbeat_that_comes_too_late_renews_nothing(plan: Plan) -> None:
 
 
 def _suspend(queue: Queue, claim: Lease) -> None:
-    """As if this process had been stopped for a minute."""
+    """Make the last renewal a minute old, as if this process had been suspended."""
     queue._renewed[claim.trial] -= 60
 
 
 def test_what_is_seen_in_optuna_dashboard(plan: Plan) -> None:
-    """Names of studies and values that a person reads, and what each trial is, also of final trials."""
+    """Studies and values have names for readers of optuna-dashboard, and each trial says what it is."""
     groups = [plan.groups[0]._replace(setting="cifar10"), plan.groups[0]._replace(setting="mnist", method="mine")]
     queue = opened(plan._replace(groups=groups))
     studies = {study.study_name: study for study in optuna_studies(queue)}

@@ -1,4 +1,4 @@
-"""Readings: what a paper's authors' code does otherwise, laid over its tables."""
+"""Readings: what a paper's authors' code does differently, laid over the paper's tables."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def test_the_paper_is_read_as_its_sweep_says() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "each"), READINGS)
 def test_every_row_that_a_reading_changes_can_be_trained(name: str, each: str) -> None:
-    """A change has an effect on some cell, and what it makes of each is a config that passes all checks."""
+    """Each change has an effect on some cell, and every config that it gives passes all checks."""
     before, after = spec.read_table(name), reading.read_table(name, "paper", each)
     assert set(after.methods) <= set(before.methods)
     changed = 0
@@ -36,7 +36,8 @@ def test_every_row_that_a_reading_changes_can_be_trained(name: str, each: str) -
         if old != new:
             changed += 1
             check(compose([*new, "tracking=none"]))
-        if changed == 2:  # to compose takes half a second
+        # Composing takes half a second
+        if changed == 2:
             break
     assert changed or before.search != after.search, "a change changes something"
 
@@ -73,7 +74,7 @@ def test_fedpgs_platform_gives_two_methods_one_step() -> None:
 
 
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
-    """A table of the user's own with two rows and two columns, and a reading of it with one change."""
+    """Write a user's table with two rows and two columns, and a reading of it with one change."""
     monkeypatch.chdir(tmp_path)
     Path("sweeps/reading").mkdir(parents=True)
     Path("sweeps/mine").mkdir()
@@ -87,7 +88,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
 
 
 def test_a_cell_may_have_overrides_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They lie over its row's and its column's, and no other cell has them."""
+    """They override its row's and its column's, and no other cell has them."""
     own(tmp_path, monkeypatch, "cells: {prox: {'*/large': algorithm=fedavg train.batch=8}}, methods: {'*': train.lr=1}")
     table = reading.read_table("mine/table1", "paper", "code")
     words = {cell: table.words(*cell) for cell in table.cells}

@@ -1,4 +1,4 @@
-"""Points of searches: even coverage from the first ones on, and proposals that depend on no worker."""
+"""Points of searches: they cover the space evenly from the first ones on, and proposals depend on no worker."""
 
 import math
 import random
@@ -32,7 +32,7 @@ SPACE: Space = {
 
 
 def tuned(sampler: str, seed: int = 0) -> Tune:
-    """A search's keys, as far as its points depend on them."""
+    """Return the keys of a search on which its points depend."""
     known = {"points": None, "split": "validation", "validation": 0.2, "view": "personal", "round": "last", "seeds": 1}
     return Tune.of({**known, "prune": "none", "sampler": sampler, "seed": seed})
 
@@ -41,7 +41,7 @@ TPE = tuned("tpe")
 
 
 def bins(values: list[float], low: float, high: float, count: int) -> list[int]:
-    """How many values lie in each of so many equal parts of a range."""
+    """Return how many values are in each of several equal parts of a range."""
     return np.histogram(values, bins=count, range=(low, high))[0].tolist()
 
 
@@ -65,7 +65,8 @@ def test_whole_numbers_have_the_same_share_each_and_stay_in_their_range() -> Non
     found = Counter(point["n"] for point in sobol({"n": whole}, 300, 0))
     assert set(found) == {1, 2, 3}
     assert max(found.values()) - min(found.values()) <= 3
-    narrow = axis("train.lr", {"grid": [0.123456, 0.123459]}, "a test")  # rounding to four digits would leave it
+    # Rounding to four digits would leave this range
+    narrow = axis("train.lr", {"grid": [0.123456, 0.123459]}, "a test")
     assert all(0.123456 <= point["lr"] <= 0.123459 for point in sobol({"lr": narrow}, 20, 0))
 
 
@@ -84,7 +85,7 @@ def test_more_points_continue_fewer_and_methods_get_others() -> None:
 
 
 def score(point: dict[str, Any]) -> float:
-    """The best is at lr = 0.01, mu = 0.3."""
+    """Return a score whose maximum is at lr = 0.01, mu = 0.3."""
     return 1 - (math.log10(point["train.lr"]) + 2) ** 2 / 9 - (point["algorithm.mu"] - 0.3) ** 2
 
 
@@ -96,7 +97,7 @@ def told(params: dict[str, Any], value: float | None = None, **user_attrs: Any) 
 
 
 def searched(count: int, of: Callable[[dict[str, Any]], FrozenTrial], tune: Tune = TPE) -> list[FrozenTrial]:
-    """The trials of a search, one after another."""
+    """Return the trials of a search, tried one after another."""
     trials: list[FrozenTrial] = []
     first = first_points(tune, SPACE, count, "a")
     for k in range(count):
@@ -120,7 +121,8 @@ def test_a_proposal_depends_on_the_needed_results_alone(sampler: str) -> None:
     needed, others = trials[: 20 - AHEAD + 1], trials[20 - AHEAD + 1 :]
     proposed = propose(tune, SPACE, "a", trials, 20)
     assert propose(tune, SPACE, "a", [*needed, *(told(trial.params, 0.99) for trial in others)], 20) == proposed
-    waiting = create_trial(state=TrialState.WAITING)  # not claimed by anybody, so without a point
+    # A slot that is not claimed yet, so without a point
+    waiting = create_trial(state=TrialState.WAITING)
     assert propose(tune, SPACE, "a", [*needed, *[waiting] * len(others)], 20) == proposed
     opposite = [told(trial.params, 1 - (trial.value or 0)) for trial in needed]
     assert propose(tune, SPACE, "a", [*opposite, *others], 20) != proposed
@@ -128,7 +130,7 @@ def test_a_proposal_depends_on_the_needed_results_alone(sampler: str) -> None:
 
 def test_what_diverged_is_avoided_and_what_crashed_says_nothing() -> None:
     def bad(**attrs: Any) -> int:
-        """How many of the proposals have a rate at which trials end so."""
+        """Return how many of the proposals have a learning rate at which trials end in this way."""
 
         def end(params: dict[str, Any]) -> FrozenTrial:
             return told(params, **attrs) if params["train.lr"] > 0.003 else told(params, score(params))
@@ -142,14 +144,14 @@ def test_what_diverged_is_avoided_and_what_crashed_says_nothing() -> None:
 
 @pytest.fixture
 def tpe(plan: Plan) -> Plan:
-    """The plan with 16 points by TPE."""
+    """Return the plan with 16 points by TPE."""
     tune = replace(plan.tune, sampler="tpe")
     group = plan.groups[0]._replace(space=SPACE, points=first_points(tune, SPACE, 16, "fedavg"), tries=16)
     return plan._replace(tune=tune, groups=[group])
 
 
 def drawn(queue: Queue) -> list[Point]:
-    """The point of each slot of the search."""
+    """Return the point of each slot of the search."""
     queue.refresh()
     trials = [queue.slots[job].trial for job in queue.plan.searched(0)]
     return [queue.plan.groups[0].point_of(trial.params) for trial in trials if trial is not None]
@@ -165,7 +167,7 @@ def search_alone(plan: Plan) -> list[Point]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_who_finishes_first_and_who_is_killed_changes_no_point(seed: int, tpe: Plan) -> None:
-    """Several workers finish in random order; some put their slots back, some are silent and taken over."""
+    """Several workers finish in random order; some give their slots back, some fall silent and are replaced."""
     alone = search_alone(tpe)
     draw, plan = random.Random(seed), tpe._replace(id=f"{seed + 1}" * 16)
     workers = [Queue(plan) for _ in range(5)]
@@ -187,7 +189,8 @@ def test_who_finishes_first_and_who_is_killed_changes_no_point(seed: int, tpe: P
             elif end < 0.85:
                 queue.release(claim)
             else:
-                age_heartbeats(queue)  # of all: each of them is taken over, and tells nothing any more
+                # All running trials are taken over, and their workers store nothing any more
+                age_heartbeats(queue)
                 held = []
                 workers[0].revive()
         workers[0].refresh()

@@ -1,4 +1,4 @@
-"""Sweep files: what they say, and what is refused before anything runs or is written."""
+"""Sweep files: what they mean, and what is refused before anything runs or is written."""
 
 import re
 from pathlib import Path
@@ -107,7 +107,8 @@ def test_ones_own_folder_comes_before_the_packages(tmp_path: Path) -> None:
     assert list(read_table("pgfed/table1").settings) == ["digits"]
     assert read_table(str(tmp_path / "sweeps/pgfed/table1.yaml")).methods == read_table("pgfed/table1").methods
     assert len(table_names()) == 32
-    write("lab/mine", "include: pgfed/table2\nseeds: [9]\n")  # the package's
+    # The shipped file
+    write("lab/mine", "include: pgfed/table2\nseeds: [9]\n")
     assert len(read_table("lab/mine").methods) == 6
     assert "lab/mine" in table_names()
     write("scale/tiny", "images: 100\n")
@@ -137,7 +138,8 @@ def test_a_space_changed_by_a_table() -> None:
         read_space("pgfedmo", [{"algorithm.mu": {"grid": []}}], "t")
 
 
-BAD = [  # more of the file, or a whole one; words of the message
+# Lines that are added to the file, or a whole file, with words of the message
+BAD = [
     ("methods: {fedavg: algorithm=fedavgg}", ["sweeps/mine.yaml: fedavg in digits", "Did you mean 'fedavg'"]),
     ("methods: {a: algorithm=fedprox algorithm.mo=1}", ["a in digits", "Did you mean 'algorithm.mu'"]),
     ("settings: {digits: train.raunds=2}", ["fedavg in digits", "Did you mean 'train.rounds'"]),
@@ -196,7 +198,7 @@ BAD = [  # more of the file, or a whole one; words of the message
     ("search: tune=grid\nspace: {all: {train.lr: {grid: [0.1, -1], log: false}}}", ["train.lr is -1", "fedavg digits"]),
     (
         "search: tune=random tune.points=2\nspace: {all: {train.lr: {range: [-1, 1], log: false}}}",
-        ["train.lr is -1", "fedavg digits"],
+        ["train.lr is -", "fedavg digits"],
     ),
     ("methods: {on: algorithm=fedavg}", ["mine.yaml: methods has the name True", "quote it"]),
     ("settings: {null: train.lr=1}", ["mine.yaml: settings has the name None", "quote it"]),
@@ -221,7 +223,7 @@ def test_a_bad_file_is_refused(text: str, words: list[str], capsys: pytest.Captu
 
 
 def refused(arguments: list[str], words: list[str], capsys: pytest.CaptureFixture) -> None:
-    """In one paragraph, with exit code 2, and nothing is written."""
+    """Assert that a command ends with one paragraph and exit code 2, and writes nothing."""
     before = sorted(Path().rglob("*"))
     assert main(["-m", *arguments]) == 2
     out, err = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""What a person sees of a sweep: the live page, lines in a log, tables and pictures."""
+"""What a user sees of a sweep: the live page, lines in a log, tables and pictures."""
 
 import io
 import time
@@ -20,7 +20,7 @@ def told(value: float, folder: str = "gone", seconds: float = 0.0) -> dict:
 
 
 def advance(queue: Queue, values: list[float | str]) -> None:
-    """Settle the next slots: with a value, or a reason of failure, of which `nan` is that the trial diverged."""
+    """Settle the next slots, each with a value or a reason of failure; `nan` means that the trial diverged."""
     for value in values:
         claim = queue.claim()
         assert claim is not None
@@ -83,7 +83,7 @@ def test_what_is_left_goes_by_rounds_and_not_by_those_of_an_earlier_command(queu
     queue.set_attr(claim, "reached", 2 * rounds // 3)
     view._look()
     view._began = time.monotonic() - 100
-    thirds = 1 + 2 * 3 + 2 * 1.25 * 3  # of this search, two more, and two seeds with a quarter more data
+    thirds = 1 + 2 * 3 + 2 * 1.25 * 3  # the rest of this search, two more, and two seeds with a quarter more data
     assert view._left() == pytest.approx(100 * thirds, rel=0.01)
 
 
@@ -98,7 +98,7 @@ def test_what_is_left_of_a_search_counts_the_rounds_of_each_tuning_seed(plan: Pl
     queue.set_attr(claim, "reached", rounds)
     view._look()
     view._began = time.monotonic() - 100
-    seeds = 1 + 2 * 2 + 2 * 1.25  # one more of this search, two of each other, and two with a quarter more data
+    seeds = 1 + 2 * 2 + 2 * 1.25  # one more of this search, two of each other one, and two with a quarter more data
     assert view._left() == pytest.approx(100 * seeds, rel=0.01)
 
 
@@ -116,7 +116,7 @@ def test_what_was_pruned_or_failed_took_the_rounds_that_it_had_and_leaves_none(q
 
 
 def test_rounds_that_are_trained_a_second_time_take_their_time(queue: Queue) -> None:
-    """A trial goes on from its last checkpoint, which may lie behind the round that it had reached."""
+    """A trial continues from its last checkpoint, which may be behind the round that it had reached."""
     rounds = queue.plan.groups[0].config.values["train"]["rounds"]
     claim = queue.claim()
     assert claim is not None
@@ -161,7 +161,7 @@ def test_a_log_has_a_line_for_each_trial_that_ends(queue: Queue, capsys: pytest.
 
 @pytest.mark.slow
 def test_the_end_names_winners_and_means(queue: Queue, capsys: pytest.CaptureFixture) -> None:
-    """A point that diverged has lost its search: that is no failure of the sweep."""
+    """A point that diverged has lost its search, which is no failure of the sweep."""
     advance(queue, [0.4, 0.6, "nan", 0.75, 0.77])
     assert summary.conclude(queue, track=False) == 0
     out, err = capsys.readouterr()
@@ -169,7 +169,8 @@ def test_the_end_names_winners_and_means(queue: Queue, capsys: pytest.CaptureFix
     assert "60.0" in out
     assert "76.0 ± 1.4 (5/5, 1 failed)" in out
     assert err == ""
-    assert "Records that are not here: 1 in gpu1:." in out  # both seeds told of one folder
+    # Both seeds have the same folder
+    assert "Records that are not here: 1 in gpu1:." in out
 
 
 def test_the_end_says_that_a_point_without_a_result_leaves_no_winner(
@@ -207,7 +208,8 @@ def test_standings(queue: Queue) -> None:
 
 def test_a_search_as_a_picture(queue: Queue) -> None:
     advance(queue, [0.4])
-    assert pictures.of_searches(queue) == {}  # a point is no search
+    # A single point makes no picture
+    assert pictures.of_searches(queue) == {}
     advance(queue, [0.6, 0.5])
     ((name, made),) = pictures.of_searches(queue).items()
     assert name == "search/fedavg"

@@ -1,4 +1,4 @@
-"""Sweeps as a user meets them: searches, samplers, pruning, failures, two workers, Ctrl-C, what is printed."""
+"""Sweeps as a user runs them: searches, samplers, pruning, failures, two workers, Ctrl-C, printed tables."""
 
 import json
 import os
@@ -33,7 +33,7 @@ Say = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Say:
-    """The command in a folder of its own: (exit code, stdout, stderr)."""
+    """Run the command in its own folder. Return (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
 
     def command(*arguments: str) -> tuple[int, str, str]:
@@ -45,14 +45,14 @@ def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 def configs() -> list[dict[str, Any]]:
-    """The config of each record."""
+    """Return the config of each record."""
     import yaml
 
     return [yaml.safe_load(file.read_text()) for file in Path("runs").glob("*/config.yaml")]
 
 
 def studies() -> dict[str, list[optuna.trial.FrozenTrial]]:
-    """Trials of each study by its method and setting, or `final`."""
+    """Return the trials of each study by its method and setting, or under `final`."""
     url = database(Path.cwd())
     names = optuna.get_all_study_names(url)
     return {name.rsplit(" ", 2)[0]: optuna.load_study(study_name=name, storage=url).trials for name in names}
@@ -61,7 +61,7 @@ def studies() -> dict[str, list[optuna.trial.FrozenTrial]]:
 def test_a_sweep_that_is_called_by_its_command_is_called_without_the_password(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """Wherever it is named: on the terminal, in its ledger, in MLflow."""
+    """The password is left out on the terminal, in the ledger and in MLflow."""
     monkeypatch.chdir(tmp_path)
     assert main(["-m", "seed=0,1", "tracking.uri=postgresql://lab:secret@host/runs", "plan=true"]) == 0
     out = capsys.readouterr().out
@@ -104,7 +104,8 @@ def test_on_test_data_only_where_it_is_said(say: Say) -> None:
     assert code == 0
     assert "on TEST data" in out
     assert {config["data"]["validation"] for config in configs()} == {0.0}
-    assert len(configs()) == 2  # the winner's final trial is one of them
+    # The winner's final trial is one of the search's
+    assert len(configs()) == 2
 
 
 @pytest.mark.slow
@@ -146,7 +147,8 @@ def test_a_failed_trial_is_named_and_tried_again_only_when_asked(say: Say) -> No
     code, out, err = say(*arguments)
     assert code == 2
     assert "fedavg" in out
-    assert err.count("1797 samples") == 4  # two trials: as they end, and at the end
+    # For two trials: when each ends, and at the end
+    assert err.count("1797 samples") == 4
     again = say(*arguments)
     assert again[0] == 2
     assert "nothing is left to run" in again[2]
@@ -217,15 +219,17 @@ def test_ctrl_c_stops_trials_that_run_at_once_after_their_round(workers: str, tr
 @pytest.mark.slow
 @pytest.mark.parametrize("to_all", [True, False], ids=["of a terminal", "to the command alone"])
 def test_ctrl_c_while_workers_start(to_all: bool, tmp_path: Path) -> None:
-    """Some are not there yet, and in a terminal those that are hear it as if it were theirs."""
+    """Some workers have not started yet; those that have also get the Ctrl-C of a terminal."""
     with start(tmp_path, "-m", *SMALL, "seed=0,1", "train.rounds=3000", "workers.count=2") as process:
         assert process.stderr is not None
-        process.stderr.readline()  # how many trials there are
+        # The first line says how many trials there are
+        process.stderr.readline()
         time.sleep(1)
         os.killpg(process.pid, signal.SIGINT) if to_all else process.send_signal(signal.SIGINT)
         _, rest = process.communicate(timeout=120)
     assert process.returncode == 130, rest
-    assert to_all or "Traceback" not in rest  # in a terminal an interpreter that only starts says so itself
+    # In a terminal an interpreter that is just starting prints a traceback itself
+    assert to_all or "Traceback" not in rest
     status = [json.loads(file.read_text())["status"] for file in (tmp_path / "runs").glob("*/status.json")]
     assert set(status) <= {"interrupted"}
     assert {state for *_, state in states(database(tmp_path))} == {"WAITING"}
@@ -274,7 +278,7 @@ def test_numbers_need_no_record_to_be_told_again(tmp_path: Path) -> None:
 def test_a_stack_goes_on_with_trials_that_stand_in_other_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One has three of six rounds behind it and ends before the others, which then go on without it."""
+    """One trial has three of six rounds already and ends before the others, which then go on without it."""
     command = ["-m", *SMALL, "algorithm=fedprox", "train.rounds=6", "train.lr_decay=0.9", "algorithm.mu=0.5"]
     one, three = tmp_path / "one", tmp_path / "three"
     assert run_here(three, *command, "train.rounds=3", "seed=1").returncode == 0
@@ -296,8 +300,8 @@ def test_a_stack_goes_on_with_trials_that_stand_in_other_rounds(
 
 @pytest.mark.slow
 def test_stacked_trials_give_the_numbers_of_single_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one method, with other learning rates and seeds, on validation data and in the end; what is alike goes at
-    once, and the numbers differ by rounding alone.
+    """Trials of one method with different learning rates and seeds, in the search and in the end, train as stacks;
+    numbers differ from those of single trials by rounding alone.
     """
     command = ["-m", *SMALL, "algorithm=fedprox,local", "tune=grid", "tune.points=2", "seed=0,1", "train.workers=2"]
     one, four = tmp_path / "one", tmp_path / "four"

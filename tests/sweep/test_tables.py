@@ -1,4 +1,4 @@
-"""The papers' tables as sweep files: their rows, columns, settings and grids beside what is printed and stated."""
+"""The papers' tables as sweep files: rows, columns, settings and grids are those that the papers print and state."""
 
 from functools import cache
 from pathlib import Path
@@ -20,11 +20,13 @@ PAPER = Path(__file__).parents[2] / "reports" / "paper"
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 PRINTED = sorted(file.stem for file in PAPER.glob("*_*.csv"))
 ALGORITHMS = list(option_files("algorithm"))
-BENCHMARK = "benchmark"  # of no paper
+BENCHMARK = "benchmark"  # sweep that is of no paper
 OF_PAPERS = [name for name in table_names() if name != BENCHMARK]
-ROWS = {  # rows that are not named as the algorithm they train
+# Rows with another name than the algorithm that they train
+ROWS = {
     "cfl": "clustered",
-    **dict.fromkeys(("explicit", "implicit"), "fedavg"),  # objectives of its study, which one trial has both of
+    # Two objectives of a study, which one trial records together
+    **dict.fromkeys(("explicit", "implicit"), "fedavg"),
     "sfedpg": "s_fedpg",
     **{f"sfedpg_s{s}": "s_fedpg" for s in (1, 3, 5)},
     **{f"fedpg_g{gamma}": "fedpg_mix" for gamma in ("03", "06", "10")},
@@ -32,18 +34,20 @@ ROWS = {  # rows that are not named as the algorithm they train
     **{f"validation{share}": "fedfomo" for share in ("0.01", "0.05", "0.1", "0.2", "0.4", "0.6", "0.8", "0.9")},
 }
 SEARCH = {"pgfed": ["tune=grid", "tune.split=validation"], "fedpg": ["tune=grid", "tune.split=test"]}
-FIVE_RUNS = ("fedfomo/figure4", "fedfomo/figure5", "fedfomo/figure10")  # of a paper with three
+# Figures with five runs, in a paper that has three elsewhere
+FIVE_RUNS = ("fedfomo/figure4", "fedfomo/figure5", "fedfomo/figure10")
 SPEED = "cifar10/clients50/batch128"  # of pgfed/table7
-STUDIED = ("pgfed/figure2", "fedala/figure3", "fedala/figure4")  # one trial looked at closely, with nothing searched
+# Studies of one trial, without a search
+STUDIED = ("pgfed/figure2", "fedala/figure3", "fedala/figure4")
 
 
 def sweep_of(csv: str) -> str:
-    """The sweep that fills a printed table."""
+    """Return the sweep that fills a printed table."""
     return csv.replace("_fig", "/figure").replace("_", "/")
 
 
 def column(table: str, row: Any) -> str:
-    """The setting of a sweep that fills a printed column."""
+    """Return the setting of a sweep that fills a printed column."""
     if row.setting.startswith("domain="):
         return f"{row.dataset}/domain"
     two_models = table == "fedala/table2" and row.model == "resnet18"
@@ -71,7 +75,7 @@ def config_of(name: str, setting: str, row: str) -> Config:
 
 
 def any_row(name: str) -> str:
-    """The same row in most tables, since to compose a config takes a while."""
+    """Return a row that most tables have, since composing a config takes a while."""
     rows = list(table(name).methods)
     return next((row for row in rows if algorithm_of(row) in ("fedavg", "fedala")), rows[0])
 
@@ -90,7 +94,7 @@ def test_every_printed_table_and_each_figure_with_runs_of_its_own_has_a_sweep() 
 
 @pytest.mark.parametrize("csv", PRINTED)
 def test_rows_columns_and_cells_are_the_printed_ones(csv: str) -> None:
-    """Exactly those, but for the trials that printed gains are measured against."""
+    """The sweep has exactly the printed cells, and the trials that printed gains are measured against."""
     name, rows = sweep_of(csv), pd.read_csv(PAPER / f"{csv}.csv", dtype=str)
     printed = {(column(name, row), row.method) for row in rows.itertuples()}
     settings = {setting for setting, _ in printed}
@@ -99,7 +103,8 @@ def test_rows_columns_and_cells_are_the_printed_ones(csv: str) -> None:
     if csv == "fedala_table4":
         printed |= {(setting, row.removesuffix("_ala")) for setting, row in printed if row.endswith("_ala")}
         assert len(printed) == 70 + 18 + 18
-    if csv == "pgfed_table7":  # speed is measured with another batch
+    # Speed is measured with another batch size
+    if csv == "pgfed_table7":
         printed |= {(SPEED, row) for _, row in printed}
         settings = settings | {SPEED}
     cells = table(name).cells
@@ -118,7 +123,7 @@ def test_settings_are_those_of_the_papers_settings_csv(csv: str) -> None:
     for setting, line in columns.items():
         theirs = test_settings.checked(tuple(test_settings.overrides(line)))
         assert without_algorithm(config_of(name, setting, any_row(name))) == without_algorithm(theirs), setting
-    # Table 7 prints accuracies beside speeds; those are table 1's, with its batch.
+    # Table 7 prints accuracies beside speeds; those are table 1's, with its batch size.
     assert set(table(name).settings) - set(columns) == ({"cifar10/clients50"} if SPEED in columns else set())
 
 
@@ -148,7 +153,7 @@ def test_a_name_means_the_same_in_every_table_of_a_paper(paper: str) -> None:
 
 
 def test_trials_that_tables_share_are_the_same() -> None:
-    """Tables that are other views of trials add none."""
+    """Tables that show the same trials in another way add none."""
     whole = table("pgfed/table1")
     for k in (2, 3, 4, 7):
         view = table(f"pgfed/table{k}")
@@ -183,7 +188,9 @@ def test_seeds_and_search_are_the_papers(name: str) -> None:
 
 @pytest.mark.parametrize("scale", ["paper", "small"])
 def test_the_benchmark_tunes_all_methods_alike(scale: str) -> None:
-    """All of conf/algorithm, with so many points of a random search each, and one range of the learning rate."""
+    """The benchmark has all of conf/algorithm, with the same number of random points and one range of the learning
+    rate.
+    """
     of = read_table(BENCHMARK, scale)
     assert of.methods == {name: [f"algorithm={name}"] for name in ALGORITHMS if not name.startswith("as_run/")}
     assert (of.seeds, of.only, of.search[0]) == ([0, 1, 2], {}, "tune=random")
@@ -204,7 +211,7 @@ def test_the_benchmarks_columns_compose_and_fedbn_has_layers_to_keep_on_images()
 
 @pytest.mark.slow
 def test_what_is_varied_by_row_or_column_is_as_printed() -> None:
-    """Hyperparameters that a table or figure shows side by side."""
+    """Hyperparameters that a table or figure varies have the printed values."""
 
     def shown(name: str, prefix: str, key: str) -> list[Any]:
         settings = [s for s in table(name).settings if s.startswith(prefix)] or [*table(name).settings][:1]
@@ -309,7 +316,7 @@ def test_a_table_searches_what_its_paper_says_and_no_more(name: str) -> None:
 
 
 def plugged() -> set[tuple[str, ...]]:
-    """The rows of all tables that have a plug-in, in each of the ways in which they have it."""
+    """Return the rows of all tables with a plug-in, in each of their variants."""
     found = set()
     for name in table_names():
         for of_setting in table(name).settings.values():

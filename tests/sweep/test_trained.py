@@ -24,7 +24,7 @@ SMALL = ["partition.clients=4", "model.hidden=[8]", "train.epochs=1", "train.rou
 
 
 def told(capsys: pytest.CaptureFixture, *words: str) -> str:
-    """Return what plan=true says in its last paragraph."""
+    """Return the last paragraph of plan=true."""
     assert main(["-m", *words, "plan=true"]) == 0
     return str(capsys.readouterr().out.split("\n\n")[-1])
 
@@ -37,7 +37,8 @@ def test_a_plan_knows_what_was_trained(capsys: pytest.CaptureFixture) -> None:
     capsys.readouterr()
     assert "1 of them trained already; time for the other 3" in told(capsys, *words)
     assert "1 of them trained already" in told(capsys, *words, "train.rounds=1")
-    assert "0 of them trained already" in told(capsys, *words, "train.rounds=3")  # they go on
+    # These trials are continued
+    assert "0 of them trained already" in told(capsys, *words, "train.rounds=3")
     assert "0 of them trained already" in told(capsys, *words, "train.lr=0.2")
 
 
@@ -86,9 +87,9 @@ def test_a_search_at_another_scale_is_reused_as_long_as_it_is_of_the_same_settin
 
 @pytest.mark.slow
 def test_every_committed_trial_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command of each committed ledger finds its final trials, but for those of older versions of their method.
+    """The command of each committed ledger finds its final trials, except those of older versions of their method.
 
-    Under the numerics with which they were trained: a later version is another trial.
+    The test uses the numerics versions with which they were trained: under later ones these are other trials.
     """
 
     def is_known(config: Config, code: Any) -> bool:

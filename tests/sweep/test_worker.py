@@ -1,4 +1,4 @@
-"""What workers of one machine share, and what they tell when a trial goes wrong."""
+"""What workers of one machine share, and what they store when a trial goes wrong."""
 
 import os
 import shutil
@@ -77,7 +77,8 @@ def test_a_trial_that_fails_says_why(
     lost = says == "diverged"
     assert (slot.status, slot.reason) == ("diverged" if lost else "failed", reason)
     assert [key for key in ("trace", "input", "diverged") if slot.result.get(key)] == [says]
-    assert run.SWEEP not in os.environ  # what is trained next in this process is not this sweep's
+    # Later trials in this process do not belong to this sweep
+    assert run.SWEEP not in os.environ
     final = queue.slots[Job(0, True, 0)]
     if lost:
         assert final.reason == f"its search has no winner: every point has lost ({reason})"
@@ -127,7 +128,7 @@ def test_a_claim_that_fails_puts_those_before_it_back(plan: Plan, monkeypatch: p
 
 @pytest.mark.slow
 def test_a_stack_tells_what_became_of_each(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One is pruned, one fails, one is another process's at first; that one is trained in the end."""
+    """One trial is pruned, one fails, one is held by another process at first and is trained in the end."""
     busy = [1]
 
     def trained(queue: Queue, claim: Any, *_: Any) -> Any:
@@ -154,7 +155,7 @@ def test_a_stack_tells_what_became_of_each(plan: Plan, monkeypatch: pytest.Monke
 
 
 def test_a_database_that_is_away_in_a_stack_loses_nothing(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the others have found is told; the slot of the one that met it is free, and the worker ends."""
+    """Results of the other trials are stored, the slot of the one that met the error is free, and the worker ends."""
 
     def trained(queue: Queue, claim: Any, *_: Any) -> Any:
         if claim.job.number == 1:
@@ -171,7 +172,7 @@ def test_a_database_that_is_away_in_a_stack_loses_nothing(plan: Plan, monkeypatc
 
 
 def test_training_does_not_wait_for_the_database(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How far a trial is comes with its next beat; one that misses the database is no matter."""
+    """A trial's progress is stored with its next heartbeat, and a heartbeat may fail."""
     queue = Queue(plan)
     queue.prepare()
     claim = queue.claim()
@@ -222,7 +223,8 @@ def test_points_of_another_scale_train_apart_from_final_trials(plan: Plan) -> No
         plan = plan._replace(id=f"{len(expected):016}", groups=groups, workers=replace(plan.workers, stack=4))
         queue = Queue(plan)
         queue.prepare()
-        point = queue.claim(plan.searched(0))  # of the second group, whose final trials are then ready
+        # A point of the second group, whose final trials are then ready
+        point = queue.claim(plan.searched(0))
         assert point is not None
         queue.tell(point, 0.5, {"trials": []})
         queue._order.sort(key=lambda job: not job.final)
@@ -230,7 +232,7 @@ def test_points_of_another_scale_train_apart_from_final_trials(plan: Plan) -> No
 
 
 def test_the_best_round_counts_in_searches_alone(plan: Plan) -> None:
-    """A final trial's would be chosen on test data."""
+    """A final trial's best round would be chosen on test data."""
     best = plan._replace(tune=replace(plan.tune, round="best"))
     result = pflsweep.run(["train.rounds=1", "partition.clients=4", "tracking=none"])
     columns = {"personal_accuracy": [0.5, 0.9, 0.7], "personal_validation_accuracy": [0.3, 0.6, 0.4]}
@@ -276,7 +278,7 @@ def test_a_slot_that_was_taken_over_meanwhile_is_not_put_back(
 
 
 class Recording:
-    """A listener that keeps what it is told."""
+    """A listener that keeps what it receives."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []
@@ -302,7 +304,7 @@ def test_a_worker_that_lost_its_lease_stops_after_its_round_and_tracks_nothing_m
     watched = worker._Watch.__call__
 
     def suspended(watch: Any, record: Any) -> None:
-        """In the third round this worker is silent for a minute, and another takes its trial over."""
+        """Suspend this worker for a minute in the third round, and let another one take its trial over."""
         if record.done == 3:
             age_heartbeats(watch.queue)
             other.revive()

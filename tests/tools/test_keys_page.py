@@ -1,4 +1,4 @@
-"""docs/keys.md says what the keys' declarations and conf/ say today."""
+"""docs/keys.md agrees with the keys' declarations and conf/."""
 
 from pflsweep.config.options import rules, sweep_rules
 from tools import keys_page

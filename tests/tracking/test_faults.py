@@ -1,6 +1,4 @@
-"""What tracking does about kills, stores that are lost, away or full, interruptions and bad addresses: on real stores,
-with real trials.
-"""
+"""Tracking under kills, lost, unavailable or full stores, interruptions and bad addresses: real stores, real trials."""
 
 import multiprocessing
 import os
@@ -31,12 +29,13 @@ from tests.report.records import create, finished, train
 from tests.sweep.test_machines import Postgres, postgres  # noqa: F401 (the latter: a fixture)
 from tests.tracking.test_run import Store, empty, store  # noqa: F401 (fixtures)
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's and SQLAlchemy's own
+# Warnings of MLflow and SQLAlchemy
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 TRIAL = ["partition.clients=4", "model.hidden=[8]", "train.epochs=1", "train.rounds=6", "tracking.every=0"]
 
 
 def killed(work: Callable[[], object], monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    """Do `work` in a process that kills itself right after it called `place`, such as a class's method."""
+    """Run `work` in a process that kills itself right after calling `place`, such as a class's method."""
     module, _, name = place.rpartition(".")
     holder = _resolved(module)
     original = getattr(holder, name)
@@ -64,7 +63,7 @@ def _resolved(path: str) -> object:
 
 
 def points(options: dict, run_id: str) -> Counter:
-    """How often the store has each metric and step of a run."""
+    """Return how often the store has each metric and step of a run."""
     with opened(Tracking.of(options)) as (client, _):
         keys = client.get_run(run_id).data.metrics
         return Counter((key, point.step) for key in keys for point in client.get_metric_history(run_id, key))
@@ -120,7 +119,8 @@ def test_further_runs_of_one_trial_and_one_sweep_are_ended_and_say_why(store, tm
 
 def test_a_store_whose_process_was_killed_when_it_was_made_is_made_anew(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    # a store in the user's cache would be copied instead of made
+    # A store in the user's cache would be copied instead of created
+
     monkeypatch.setattr(stores, "_empty_store", lambda: tmp_path / "cache" / "empty.db")
     options = {"uri": None, "experiment": "pflsweep"}
 
@@ -172,7 +172,7 @@ def _without_run(folder: Path, empty: Path, run: str) -> None:  # noqa: F811
         (_replaced, 3),
         (_older, 4),
         (_without_run, 3),
-        # to make a store takes seconds
+        # Creating a store takes seconds
         *(pytest.param(*each, marks=pytest.mark.slow) for each in ((_deleted, 6), (_without_folder, 3), (_emptied, 3))),
     ],
 )
@@ -192,7 +192,8 @@ def test_a_store_that_is_lost_in_mid_run_is_said_once_and_holds_all_at_the_end(
             return run.info.run_id
 
     def watch(record: Record) -> None:
-        if record.done == 1:  # a backup, with a run of one round
+        # A backup, with a run of one round
+        if record.done == 1:
             with (
                 closing(sqlite3.connect(folder / "mlflow.db")) as now,
                 closing(sqlite3.connect(folder / "backup.db")) as to,
@@ -220,7 +221,8 @@ def test_a_sweeps_run_that_the_store_has_lost_is_made_anew_and_said(store, tmp_p
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
     tracking_run.open_sweep(record.tracking, "abc", Sweep("seed=0,1", {}, {}))
     assert not tracking_run.restore_sweep(record.tracking, "abc", Sweep("seed=0,1", {}, {}))
-    for trial_first in (False, True):  # a trial makes the sweep's run too, but knows no name
+    # A trial creates the sweep's run too, but does not know its name
+    for trial_first in (False, True):
         _replaced(tmp_path, empty, "")
         with monkeypatch.context() as patch:
             patch.setenv(tracking_run.SWEEP, "abc")
@@ -257,12 +259,12 @@ def test_a_run_that_was_stopped_twice_has_the_points_of_an_undisturbed_one(every
     assert set(run.data.tags) == set(other.data.tags)
 
 
-# A store that is away
+# A store that is unavailable
 
 
 @contextmanager
 def away(file: Path) -> Iterator[None]:
-    """The store cannot be used meanwhile: something else stands in its file."""
+    """Make the store unusable within the context: something else takes the place of its file."""
     content = file.read_bytes()
     file.write_text("this is a diary\n" * 100)
     try:
@@ -327,7 +329,7 @@ def test_an_interrupted_trial_of_a_sweep_does_not_wait_for_a_store_that_is_away(
 
 
 def both_send(record: Record, monkeypatch: pytest.MonkeyPatch) -> tracking_run.Listener:
-    """Two workers that each found nothing in the store, and so send all of it. Return one of them."""
+    """Let two workers that each found nothing in the store send all of a record. Return one of them."""
     both = [tracking_run.open_run(record.tracking, Record(record.folder)) for _ in range(2)]
     for listener in both:
         listener.rows(Record(record.folder))
@@ -379,7 +381,8 @@ def test_the_times_of_rounds_are_the_records(store, tmp_path):  # noqa: F811
     assert tracking_run.stamps(record) == [begun + 600, begun + 1200, begun + 1800]
     record.meta["sessions"] = [{"from": 3, "begun": "2026-01-01T00:01:00.000+00:00"}]
     assert tracking_run.stamps(record) == [begun + 600, begun + 1200, begun + 50_600]
-    record.meta["sessions"] += [{"from": 2, "begun": "2026-01-01T00:02:00.000+00:00"}]  # from an older checkpoint
+    # The other session began at an older checkpoint
+    record.meta["sessions"] += [{"from": 2, "begun": "2026-01-01T00:02:00.000+00:00"}]
     assert tracking_run.stamps(record) == [begun + 600, begun + 110_600, begun + 111_200]
     with tracking_run.open_run(record.tracking, record) as run:
         run.finish(record, "finished")
@@ -390,7 +393,7 @@ def test_the_times_of_rounds_are_the_records(store, tmp_path):  # noqa: F811
 
 
 def test_a_worker_that_slept_asks_how_far_the_run_has_come(store, tmp_path, monkeypatch):  # noqa: F811
-    """The other worker has trained the same rounds, in another folder, and took other times."""
+    """Another worker has trained the same rounds meanwhile, in another folder, with other times."""
     asleep, awake = (create(tmp_path / name) for name in ("one", "two"))
     with tracking_run.open_run(asleep.tracking, asleep) as first:
         train(asleep, [[1, 1, 1, 1]])
@@ -415,7 +418,7 @@ def test_a_worker_that_slept_asks_how_far_the_run_has_come(store, tmp_path, monk
 
 @contextmanager
 def limited(pragma: str) -> Iterator[None]:
-    """Every connection that MLflow opens has this limit of SQLite's, as that of a full or read-only disk."""
+    """Give every connection that MLflow opens a limit of SQLite, as on a full or read-only disk."""
 
     def limit(connection: sqlite3.Connection, _: object) -> None:
         connection.execute(pragma)
@@ -438,7 +441,8 @@ def test_a_full_disk_is_said_at_once_at_the_start_and_costs_a_warning_later(
     record = create(tmp_path / "runs", rounds=300)
     began = time.monotonic()
 
-    def open_many() -> None:  # SQLite fills the pages that it has first
+    # SQLite first fills the pages that it has
+    def open_many() -> None:
         for index in range(300):
             record.meta["identity"] = f"{index:016x}"
             tracking_run.open_run(record.tracking, record)

@@ -1,4 +1,4 @@
-"""A trial's models, loaded from a real store and from a real server of MLflow's."""
+"""A trial's models, loaded from a real store and from a real MLflow server."""
 
 import os
 import shutil
@@ -23,7 +23,8 @@ from pflsweep.util.errors import UserError
 from tests.tracking.test_overview import POINT, WINNER
 from tests.tracking.test_run import SMALL, Store, empty, store  # noqa: F401 (fixtures)
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's own
+# Warnings of MLflow and SQLAlchemy
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def models_of(options: dict):
 
 
 def load(tracking_uri: str, model_uri: str):
-    """As a user would, without what `mlflow.set_tracking_uri` leaves behind: an environment variable."""
+    """Load a model as a user would, without the environment variable that `mlflow.set_tracking_uri` leaves behind."""
     import mlflow
 
     with pytest.MonkeyPatch.context() as patch:
@@ -47,7 +48,7 @@ def load(tracking_uri: str, model_uri: str):
 
 
 def require_same(result: Result, loaded, inputs: np.ndarray) -> None:
-    """What MLflow has loaded predicts what the record's models do."""
+    """Assert that a model loaded by MLflow predicts the same as the record's models."""
     x = torch.from_numpy(inputs)
     with torch.no_grad():
         assert (loaded.predict(inputs) == result.load_global()(x).numpy()).all()

@@ -1,4 +1,4 @@
-"""What MLflow shows of a sweep at its top level, and what tells its trials apart, in a real store."""
+"""What MLflow shows of a sweep at its top level, and how its trials can be told apart, in a real store."""
 
 import json
 import subprocess
@@ -20,7 +20,8 @@ from pflsweep.tracking.store import NOTE, listing
 from tests.report.records import finished
 from tests.tracking.test_run import SMALL, Store, empty, store  # noqa: F401 (fixtures)
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's own
+# Warnings of MLflow and SQLAlchemy
+pytestmark = pytest.mark.filterwarnings("ignore")
 FINAL = {"role": "final", "sweep": "a table", "setting": "digits", "reading": "paper"}
 POINT = Labels("fedavg lr=0.1 seed=0 (search)", {**FINAL, "role": "search"})
 WINNER = Labels("fedavg lr=0.1 seed=0", FINAL)
@@ -52,7 +53,8 @@ def test_a_point_as_a_person_says_it(point: dict, words: str) -> None:
 @pytest.mark.slow
 def test_trials_of_a_search_and_its_winner_have_names_and_roles_of_their_own(store: Store) -> None:  # noqa: F811
     words = ["-m", *SMALL, "algorithm=fedavg,fedprox", "tune=random", "tune.points=3", "seed=0,1"]
-    for _ in range(2):  # the second time nothing is left to train, and nothing is said twice
+    # The second time nothing is left to train, and nothing is logged twice
+    for _ in range(2):
         assert main(words) == 0
     parent = parent_of(store)
     trials = [run for run in store.runs() if run.info.run_id != parent.info.run_id]
@@ -136,7 +138,8 @@ def test_a_trial_of_another_sweep_goes_to_the_one_that_asks_for_it(store: Store,
     assert (run.info.run_name, run.data.tags["role"]) == ("fedavg-digits-dirichlet-0", "final")
     assert "sweep" not in run.data.tags
     monkeypatch.setenv(tracking_run.SWEEP, "abc")
-    for labels in (POINT, WINNER):  # with tune.split=test the winner's final trial is its point's
+    # With tune.split=test the winner's final trial is the trial of its point
+    for labels in (POINT, WINNER):
         tracking_run.send(record.tracking, record, labels)
         parent = parent_of(store)
         (run,) = (run for run in store.runs() if "identity" in run.data.tags)
@@ -144,7 +147,8 @@ def test_a_trial_of_another_sweep_goes_to_the_one_that_asks_for_it(store: Store,
         assert {key: run.data.tags[key] for key in FINAL} == labels.tags
         assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
     monkeypatch.delenv(tracking_run.SWEEP)
-    with tracking_run.open_run(record.tracking, record) as listener:  # more rounds, by themselves
+    # More rounds, without a sweep
+    with tracking_run.open_run(record.tracking, record) as listener:
         listener.finish(record, "finished")
     (run,) = (run for run in store.runs() if "identity" in run.data.tags)
     assert (run.info.run_name, run.data.tags["sweep"]) == (WINNER.name, "a table")

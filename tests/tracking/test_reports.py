@@ -1,4 +1,4 @@
-"""Reports of tables in a real MLflow store: linked to their runs, and kept with the sweep's."""
+"""Reports of tables in a real MLflow store: linked to their runs, and kept with the sweep's run."""
 
 import subprocess
 import sys
@@ -12,14 +12,15 @@ from pflsweep.tracking.overview import Sweep as About
 from tests.report.paper.fixtures import Sweep
 from tests.tracking.test_run import empty, store  # noqa: F401 (fixtures)
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's own
+# Warnings of MLflow and SQLAlchemy
+pytestmark = pytest.mark.filterwarnings("ignore")
 C25 = "cifar10/clients25"
 ID = "0123456789abcdef"
 PAGE = Path("reports/pgfed/table1/README.md")
 
 
 def tracked(runs: Path, monkeypatch: pytest.MonkeyPatch, **ledger: object) -> Sweep:
-    """A sweep with two methods of one seed, whose runs are in the store."""
+    """Return a sweep with two methods of one seed, whose runs are in the store."""
     sweep = Sweep(runs, seeds=(0,))
     records = [*sweep.add(C25, "local", {0: [4] * 4}), *sweep.add(C25, "pgfed", {0: [7] * 4})]
     tracking_run.open_sweep(records[0].tracking, ID, About("pgfed/table1", {}, {}))
@@ -43,7 +44,7 @@ def test_a_report_links_to_its_runs_and_is_kept_with_the_sweeps(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
 ) -> None:
-    """said: what the ledger tells of tracking; older ones nothing, then the trials do."""
+    """said: what the ledger says about tracking; older ledgers say nothing, then the trials' configs do."""
     tracked(Path("runs"), monkeypatch, **said)
     runs = {run.info.run_name: run.info.run_id for run in store.runs()}
     parent = runs.pop("pgfed/table1")

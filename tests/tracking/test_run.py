@@ -1,4 +1,4 @@
-"""Against a real MLflow store. Making one takes seconds, so each test gets a copy of one."""
+"""Runs in a real MLflow store. Creating one takes seconds, so each test gets a copy."""
 
 import json
 import logging
@@ -25,12 +25,13 @@ from pflsweep.tracking.store import opened, uri_of
 from pflsweep.util.errors import UserError
 from tests.report.records import config, create, finished, train
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's own
+# Warnings of MLflow and SQLAlchemy
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(scope="session")
 def empty(tmp_path_factory):
-    """A store with nothing in it."""
+    """Create an empty store."""
     folder = tmp_path_factory.mktemp("store")
     with opened(Tracking.of({"uri": f"sqlite:///{folder / 'mlflow.db'}", "experiment": "unused"})):
         pass
@@ -39,7 +40,7 @@ def empty(tmp_path_factory):
 
 @pytest.fixture
 def store(tmp_path, empty, monkeypatch):
-    """A store of the working directory."""
+    """Copy the store into the working directory."""
     shutil.copy(empty, tmp_path / "mlflow.db")
     monkeypatch.chdir(tmp_path)
     for name in (tracking_run.SWEEP, "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
@@ -90,7 +91,8 @@ def test_a_run_from_beginning_to_end(store, tmp_path):
         run.rows(record)
         (shown,) = store.runs()
         assert shown.info.status == "RUNNING"
-        assert shown.data.metrics["personal/accuracy"] == pytest.approx(0.25)  # while it runs
+        # While the trial runs
+        assert shown.data.metrics["personal/accuracy"] == pytest.approx(0.25)
         train(record, [[3, 4, 5, 6], [2, 4, 4, 6]])
         record.set_status(status="finished")
         run.finish(record, "finished")
@@ -137,11 +139,12 @@ def test_every_view_and_target_is_shown(store, tmp_path):
 
 @pytest.mark.slow
 def test_killed_and_continued_no_step_is_doubled(store, tmp_path):
-    """Killed after round 3 was sent, with the checkpoint at round 1."""
+    """The trial is killed after round 3 was sent, with the checkpoint at round 1."""
     record = create(tmp_path / "runs", rounds=4)
     train(record, [[1, 1, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3]])
     killed = tracking_run.open_run(record.tracking, record)
-    killed.rows(record)  # and never heard of again: its status stays RUNNING
+    # Killed here, so its status stays RUNNING
+    killed.rows(record)
     record.truncate(1)
     with tracking_run.open_run(record.tracking, record) as run:
         train(record, [[2, 2, 2, 2]])
@@ -156,7 +159,8 @@ def test_killed_and_continued_no_step_is_doubled(store, tmp_path):
 @pytest.mark.slow
 def test_an_extension_goes_on_in_the_same_run(store, tmp_path):
     record = finished(tmp_path / "runs", "fedavg", [2, 4, 6, 8])
-    for _ in range(2):  # finishing twice adds nothing
+    # Finishing twice adds nothing
+    for _ in range(2):
         with tracking_run.open_run(record.tracking, record) as run:
             run.finish(record, "finished")
     longer = config("fedavg", 0, 5, device="cpu")
@@ -176,7 +180,7 @@ def test_an_extension_goes_on_in_the_same_run(store, tmp_path):
 
 @pytest.mark.slow
 def test_a_round_that_turns_out_to_be_the_last_gets_its_scores_and_its_summary(store, tmp_path):
-    """eval_every=2, stopped after round 3; then given again with train.rounds=3."""
+    """The trial is stopped after round 3 with eval_every=2, then given again with train.rounds=3."""
     record = train(create(tmp_path / "runs"), [[1, 1, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3]])
     scores = {key: value for key, value in record.last_row.items() if key.startswith(("personal_", "global_"))}
     clients = record.clients_in(3)
@@ -236,7 +240,8 @@ def test_what_mlflow_cannot_hold(store, tmp_path):
 
 
 def test_a_sweep_is_a_parent(store, tmp_path, monkeypatch):
-    before = finished(tmp_path / "runs", "local", [1, 1, 1, 1])  # never tracked
+    # A run that was never tracked
+    before = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
     cfg = before.tracking
     tracking_run.open_sweep(cfg, "abc", Sweep("algorithm=local,fedavg,pgfed", {}, {}))
     monkeypatch.setenv(tracking_run.SWEEP, "abc")
@@ -262,7 +267,8 @@ def test_a_sweep_is_a_parent(store, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_sweep_that_was_trained_untracked_is_sent_when_it_is_given_again(store, monkeypatch):
-    monkeypatch.setattr(summary, "MANY", 1)  # of more the table is not made, but all are sent
+    # With more trials the table is not made, but all are sent
+    monkeypatch.setattr(summary, "MANY", 1)
     words = ["-m", "partition.clients=4", "model.hidden=[8]", "train.rounds=2", "seed=0,1"]
     assert main([*words, "tracking=none"]) == 0
     assert store.client.get_experiment_by_name("pflsweep") is None
@@ -279,7 +285,8 @@ def test_a_sweep_that_was_trained_untracked_is_sent_when_it_is_given_again(store
 def test_a_sweep_that_was_trained_untracked_in_part_is_sent_whole(store, tmp_path):
     words = ["-m", "partition.clients=4", "model.hidden=[8]", "train.rounds=2", "seed=0,1"]
     assert main([*words, "tracking=none"]) == 0
-    shutil.rmtree(next(tmp_path.glob("runs/*/meta.json")).parent)  # as if it had been stopped before
+    # As if the trial had been stopped before
+    shutil.rmtree(next(tmp_path.glob("runs/*/meta.json")).parent)
     assert main(words) == 0
     assert len([run for run in store.runs() if "mlflow.parentRunId" in run.data.tags]) == 2
 
@@ -290,7 +297,8 @@ def test_a_sweep_whose_end_was_not_told_is_ended_by_the_same_command(store):
     assert main(words) == 0
     (parent,) = (run for run in store.runs() if "pflsweep.sweep" in run.data.tags)
     store.client.set_tag(parent.info.run_id, "mlflow.loggedArtifacts", "[]")
-    store.client.update_run(parent.info.run_id, status="RUNNING")  # as if it had died before
+    # As if the sweep had died before
+    store.client.update_run(parent.info.run_id, status="RUNNING")
     assert main(words) == 0
     (parent,) = (run for run in store.runs() if "pflsweep.sweep" in run.data.tags)
     assert parent.info.status == "FINISHED"
@@ -346,12 +354,14 @@ def test_a_record_that_was_never_tracked_is_sent_once(store, tmp_path):
 @pytest.mark.slow
 def test_what_the_store_lacks_of_a_record_is_sent_again(store, tmp_path):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
-    killed = tracking_run.open_run(record.tracking, record)  # after training, before it could say so
+    # Killed after training, before the run was ended
+    killed = tracking_run.open_run(record.tracking, record)
     killed.rows(record)
     tracking_run.send(record.tracking, record)
     (run,) = store.runs()
     assert (run.info.status, run.data.metrics["summary/accuracy"]) == ("FINISHED", 0.1)
-    train(record, [[2, 2, 2, 2]])  # a session without tracking
+    # A session without tracking
+    train(record, [[2, 2, 2, 2]])
     tracking_run.send(record.tracking, record)
     (run,) = store.runs()
     assert store.steps(run, "personal/accuracy") == [1, 2, 3, 4]
@@ -552,7 +562,7 @@ def test_a_dead_server_is_an_error_before_training(several, store, monkeypatch, 
 
 @pytest.mark.parametrize("several", [False, True])
 def test_where_a_server_is_not_required_the_same_command_sends_later(several, store, capsys, caplog):
-    """Two warnings for a trial, at its start and its end, and not three for each trial of a sweep."""
+    """A trial gives two warnings, at its start and its end; a sweep does not repeat them for each trial."""
     words = [*(["-m", "seed=0,1"] if several else []), *SMALL, "tracking.required=false"]
     assert main([*words, f"tracking.uri={DEAD}"]) == 0
     trained = identities()
@@ -575,7 +585,8 @@ def test_a_server_that_is_back_at_the_end_gets_the_whole_trial(store, tmp_path):
         train(record, [[1, 1, 1, 1]])
         run.rows(record)
         assert not isinstance(run, tracking_run.MlflowRun)
-        run.options = there  # its server answers
+        # Now its server answers
+        run.options = there
         run.finish(record, "finished")
     (shown,) = store.runs()
     assert (shown.info.status, store.steps(shown, "personal/accuracy")) == ("FINISHED", [1])

@@ -7,12 +7,13 @@ import pytest
 from pflsweep.config.options import Tracking
 from pflsweep.tracking import store
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's own
+# Warnings of MLflow and SQLAlchemy
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.mark.slow
 def test_an_empty_store_is_kept_for_the_next_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept is of this MLflow and empty; a copy that was damaged is made anew."""
+    """The cached store is of this MLflow version and empty; a damaged one is created again."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     made: list[str] = []
     real = store._make_tables

@@ -1,4 +1,6 @@
-"""Trials that are given their partition, cohorts and batches: as if they had drawn them, and never taken for others."""
+"""Trials that are given their partition, cohorts and batches train as if they had drawn them, and have identities of
+their own.
+"""
 
 import re
 from typing import Any
@@ -29,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def drawn_by(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> tuple[Result, dict[str, Any]]:
-    """An ordinary trial, and what it has drawn, as `pflsweep.run` takes it."""
+    """Run an ordinary trial, and return it with what it has drawn, in the form that `pflsweep.run` takes."""
     batches: dict[tuple[int, int], list[np.ndarray]] = {}
     usual = ClientData._as_prescribed
 
@@ -50,7 +52,7 @@ def drawn_by(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> tuple[Result,
 
 
 def require_same(one: Result, other: Result) -> None:
-    """All numbers, to the last bit."""
+    """Assert that all numbers are equal to the last bit."""
     times = ["seconds", "eval_seconds"]
     pd.testing.assert_frame_equal(one.rounds.drop(columns=times), other.rounds.drop(columns=times), check_exact=True)
     pd.testing.assert_frame_equal(one.clients, other.clients, check_exact=True)
@@ -63,9 +65,12 @@ def require_same(one: Result, other: Result) -> None:
     "words",
     [
         ["algorithm=fedavg"],
-        ["algorithm=fedfomo", "algorithm.models=2"],  # trains on a part of a client's rows
-        ["algorithm=perfedavg", "train.batch=8"],  # takes batches in groups
-        ["algorithm=ditto", "train.steps=3"],  # goes through them twice
+        # Trains on a part of a client's rows
+        ["algorithm=fedfomo", "algorithm.models=2"],
+        # Takes batches in groups
+        ["algorithm=perfedavg", "train.batch=8"],
+        # Goes through the batches twice
+        ["algorithm=ditto", "train.steps=3"],
     ],
     ids=lambda words: words[0].partition("=")[2],
 )
@@ -82,7 +87,8 @@ def test_each_part_alone_gives_the_same_bits_under_an_identity_of_its_own(monkey
     rows = {split: drawn["partition"][split] for split in ("train", "test")}
     trials = [
         pflsweep.run(SMALL, partition=rows),
-        pflsweep.run(SMALL, cohorts=[ids.flip(0).tolist() for ids in drawn["cohorts"]]),  # a cohort is a set
+        # A cohort is a set, in any order
+        pflsweep.run(SMALL, cohorts=[ids.flip(0).tolist() for ids in drawn["cohorts"]]),
         pflsweep.run(SMALL, batches=drawn["batches"]),
     ]
     for trial in trials:
@@ -93,7 +99,7 @@ def test_each_part_alone_gives_the_same_bits_under_an_identity_of_its_own(monkey
 
 
 def test_a_step_by_hand() -> None:
-    """One client, one step on given rows: w - lr * the gradient there."""
+    """One client takes one step on given rows: w - lr * the gradient on them."""
     words = [*SMALL, "train.rounds=1", "train.steps=1", "train.participation=0.25", "train.lr=0.5"]
     parts = build(compose(words))
     rows = parts.federation.rows["train"][2][[5, 1, 3]]

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,13 +13,14 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+import yaml
 
 import pflsweep
 from pflsweep.commands import list as commands_list
 from pflsweep.config.compose import compose
 from pflsweep.engine.simulation import Simulation
 from pflsweep.methods.task import Task
-from pflsweep.records.record import Record
+from pflsweep.records.record import Record, digest_of_config
 from pflsweep.trial import progress
 from pflsweep.trial.build import _tell_emulated, build
 from pflsweep.trial.run import Diverged, Result, Stopped, run_trial
@@ -60,7 +60,7 @@ class Ear:
 
 
 def assert_same(one: Result, other: Result) -> None:
-    """Bitwise, but for times."""
+    """Assert that two records are bitwise equal, except times."""
     times = ["seconds", "eval_seconds"]
     pd.testing.assert_frame_equal(one.rounds.drop(columns=times), other.rounds.drop(columns=times), check_exact=True)
     pd.testing.assert_frame_equal(one.clients, other.clients, check_exact=True)
@@ -115,7 +115,8 @@ def test_summary_numbers_by_hand() -> None:
         np.array([4, 0, 8.0]), np.array([1, 0, 6.0]), np.array([2.0, np.nan, 1.0]), np.array([0.2, np.nan, 0.6])
     )
     found = summary(scores)
-    assert found["accuracy"] == pytest.approx(0.5)  # of 0.25 and 0.75; the client without data counts nowhere
+    # The mean of 0.25 and 0.75; the client without data does not count
+    assert found["accuracy"] == pytest.approx(0.5)
     assert found["accuracy_weighted"] == pytest.approx(7 / 12)
     assert found["std"] == pytest.approx(0.25)
     assert found["worst10"] == pytest.approx(0.25)
@@ -136,7 +137,7 @@ def test_fedpgs_metrics_are_in_the_record() -> None:
     wanted = (table["correct"] / table["n"]).mean()
     assert result.rounds["trained_all_accuracy"].iloc[-1] == pytest.approx(wanted)
     assert result.rounds["trained_all_f1"].iloc[-1] == pytest.approx(table["f1"].mean(), rel=1e-6)
-    # FedAvg's personal model is the global one: one number on everybody's data
+    # FedAvg's personal model is the global one, which has one accuracy on all clients' data
     assert last.loc[(last["view"] != "trained") & (last["target"] == "all"), "correct"].nunique() == 1
 
 
@@ -186,7 +187,8 @@ def test_an_interrupted_extension_still_has_its_earlier_rounds() -> None:
     assert again.record.status["status"] == "finished"
 
 
-@pytest.mark.parametrize("rounds", [1, 3])  # 3: an extension
+# With 3 rounds the trial is extended
+@pytest.mark.parametrize("rounds", [1, 3])
 def test_a_trial_that_has_diverged_is_not_finished_by_repeating_it(rounds: int) -> None:
     diverging = ["train.lr=1e30", "checkpoint.every=0"]
     for again in (1, rounds):
@@ -273,7 +275,7 @@ def test_kill_9_loses_at_most_the_time_since_the_checkpoint() -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
         checkpoints = list(Path("runs").glob("*/checkpoint.pt"))
-        # one read of a file that is replaced under us; a table is read in several
+        # Read the file at once: it may be replaced while a table is read in several steps
         if checkpoints and json.loads((checkpoints[0].parent / "status.json").read_text())["rounds"] >= 3:
             break
         time.sleep(0.005)
@@ -284,7 +286,8 @@ def test_kill_9_loses_at_most_the_time_since_the_checkpoint() -> None:
     assert 3 <= done < 80
     ear = Ear()
     result = run_trial(compose(overrides), lambda config, record: ear)
-    assert ear.heard[0] in (done, done + 1)  # the tables may be one write ahead of the checkpoint
+    # The tables may be one write ahead of the checkpoint
+    assert ear.heard[0] in (done, done + 1)
     assert_same(result, pflsweep.run([*overrides, "paths.runs=other"]))
 
 
@@ -321,7 +324,8 @@ def files(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-@pytest.mark.parametrize("keep", ["true", "false"])  # without a checkpoint the trial would begin anew
+# Without a checkpoint the trial would begin again
+@pytest.mark.parametrize("keep", ["true", "false"])
 def test_a_refused_extension_leaves_the_finished_record_as_it_was(keep: str) -> None:
     folder = run("train.rounds=2", f"checkpoint.keep={keep}").record.folder
     before = files(folder)
@@ -376,7 +380,7 @@ def test_the_round_that_is_asked_for_was_evaluated() -> None:
 
 
 def test_a_stopped_trial_may_end_where_it_stands() -> None:
-    """Its last round was none when it was trained, and so is evaluated now."""
+    """The last round was not the last one when it was trained, and so is evaluated now."""
     ear = Ear(3, lambda: signal.raise_signal(signal.SIGINT))
     with pytest.raises(Stopped):
         run_trial(compose([*SMALL, "train.rounds=6", "train.eval_every=2"]), lambda config, record: ear)
@@ -425,10 +429,12 @@ def test_a_model_of_ones_own_that_was_edited_is_trained_again(monkeypatch: pytes
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hidden", ["[16]", "[]"])  # the latter is logistic regression: nothing is below the head
+# [] is logistic regression, with nothing below the head
+@pytest.mark.parametrize("hidden", ["[16]", "[]"])
 @pytest.mark.parametrize("algorithm", sorted(commands_list._options("algorithm", None)))
 def test_every_method_ends_with_models_that_can_be_loaded(algorithm: str, hidden: str) -> None:
-    fewer = ["algorithm.models=5"] if algorithm == "as_run/pgfed_fedfomo" else []  # of six clients it cannot send eight
+    # With six clients it cannot send eight models
+    fewer = ["algorithm.models=5"] if algorithm == "as_run/pgfed_fedfomo" else []
     result = run("train.rounds=1", f"algorithm={algorithm}", f"model.hidden={hidden}", *fewer)
     x = torch.zeros(2, *result.record.meta["shape"])
     assert result.load_personal(5)(x).shape == (2, result.record.meta["classes"])
@@ -439,7 +445,8 @@ def test_a_commit_with_changes_is_dirty(tmp_path: Path, monkeypatch: pytest.Monk
 
     (tmp_path / "package").mkdir()
     monkeypatch.setattr(metadata, "__file__", str(tmp_path / "package" / "trial" / "metadata.py"))
-    monkeypatch.setattr(metadata, "commit", metadata.commit.__wrapped__)  # it remembers
+    # Without its cache
+    monkeypatch.setattr(metadata, "commit", metadata.commit.__wrapped__)
     assert metadata.commit() is None
     name = ["-c", "user.name=n", "-c", "user.email=e"]
     for words in (["init", "-q"], [*name, "commit", "-q", "--allow-empty", "-m", "x"]):
@@ -569,28 +576,32 @@ def test_bf16_that_the_processor_has_not_is_warned_of_once(
     assert caplog.text.count("here fp32 is the faster one") == told
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("c++") is None, reason="PyTorch compiles with a C++ compiler")
-def test_a_compiled_trial_is_another_trial_with_the_numbers_of_the_eager_one() -> None:
-    rounds = "train.rounds=3"
-    eager, compiled = run(rounds), run(rounds, "train.compile=true")
-    assert compiled.record.folder != eager.record.folder
-    apart = (compiled.rounds["personal_loss"] - eager.rounds["personal_loss"]).abs()
-    assert apart.max() < 1e-4
-    assert_same(run(rounds, "train.compile=true", "train.workers=auto", "paths.runs=other"), compiled)
-    with pytest.raises(UserError, match=r"train\.workers is 2 with train\.compile=true, but worker processes end"):
-        run("train.compile=true", "train.workers=2", "train.threads=auto")
-    with pytest.raises(UserError, match=r"train\.compile does not go with privacy=dp_sgd"):
-        run("train.compile=true", "privacy=dp_sgd")
+def test_a_record_with_a_key_that_is_gone_is_still_the_trials() -> None:
+    """train.compile=false, its neutral value, was in the config of each record until the key was removed."""
+    folder = run("train.rounds=2").record.folder
+    values, config = Record(folder).values, Record(folder).config
+    meta, status = (json.loads((folder / name).read_text()) for name in ("meta.json", "status.json"))
+    config["train"]["compile"] = False
+    meta["neutral"] = sorted([*meta["neutral"], "train.compile"])
+    status["config"] = [digest_of_config(config)]
+    (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    (folder / "meta.json").write_text(json.dumps(meta))
+    (folder / "status.json").write_text(json.dumps(status))
+    Record(folder).verify()
+    assert Record(folder).values == values
+    continued = run("train.rounds=3")
+    assert continued.record.folder == folder
+    assert_same(continued, run("train.rounds=3", "paths.runs=other"))
 
 
 def test_a_gpu_neither_rounds_nor_adds_in_any_order_as_it_does_by_default() -> None:
-    """cuDNN's convolutions do both unless they are told."""
+    """cuDNN's convolutions do both by default."""
     cudnn, cuda = torch.backends.cudnn, torch.backends.cuda
     kinds = cuda.matmul, cudnn.conv
 
     def said() -> list[Any]:
-        with cudnn.flags():  # which raises where kinds of layers disagree
+        # Raises where the settings of layer kinds disagree
+        with cudnn.flags():
             pass
         return [*("tf32" in kind.fp32_precision for kind in kinds), cudnn.allow_tf32, cudnn.deterministic]
 

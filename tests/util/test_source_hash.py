@@ -1,4 +1,4 @@
-"""The digest of the code that trained a record: what changes it, and what is then said and marked."""
+"""The digest of the code that trained a record: which changes it notices, and how they are reported."""
 
 import ast
 import json
@@ -34,14 +34,16 @@ AVERAGE = ("methods/stock.py", "w=turn.share @ up.w", "w=1.5 * turn.share @ up.w
 
 
 def forget() -> None:
-    """As in a new process."""
+    """Clear the caches, as in a new process."""
     for function in (source_hash._shared, source_hash._reached, source_hash._shipped, source_hash.equivalent):
         function.cache_clear()
 
 
 @pytest.fixture
 def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Edit]:
-    """Digests are of a copy of the package from here on. Replaces a text in one of its files; "" is the file's end."""
+    """Return a function that replaces a text in a file of a copied package ("": the file's end), whose digests are used
+    from here on.
+    """
     copy = tmp_path / "copy"
     shutil.copytree(source_hash.ROOT, copy, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(source_hash, "ROOT", copy)
@@ -78,7 +80,7 @@ def digests() -> dict[str, str]:
     ],
 )
 def test_a_digest_is_of_what_a_trial_imports(edit: Edit, edited: tuple[str, str, str], components: list[str]) -> None:
-    """fedfomo_ma is a variant in a file of its own, which imports fedfomo's."""
+    """fedfomo_ma is a variant in its own file, which imports fedfomo's."""
     before = digests()
     edit(*edited)
     assert changed(before, digests()) == components
@@ -88,7 +90,7 @@ def test_a_digest_is_of_what_a_trial_imports(edit: Edit, edited: tuple[str, str,
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
-        ("methods/stock.py", '"""McMahan et al. 2017, Algorithm 1: w', '"""Of McMahan et al. 2017: w'),
+        ("methods/stock.py", '"""Average the clients', '"""Mean of the clients'),
         ("methods/stock.py", "# Client\n", "# What a client does\n"),
         ("methods/stock.py", "(self: Method, server: Any, turn: Turn) -> Down:", "(self, server, turn: object):"),
         ("methods/stock.py", "import torch\n", "import string\n\nimport torch\n"),
@@ -98,7 +100,8 @@ def test_a_digest_is_of_what_a_trial_imports(edit: Edit, edited: tuple[str, str,
     ],
 )
 def test_what_changes_no_number_changes_no_digest(edit: Edit, file: str, old: str, new: str) -> None:
-    if "made: Server" in new:  # the same statements without the annotation
+    # Without the annotation the statements would be the same
+    if "made: Server" in new:
         edit(file, old, new.replace(": Server", ""))
         old, new = new.replace(": Server", ""), new
     before = digests()
@@ -116,14 +119,14 @@ def test_a_module_that_is_only_moved_changes_no_digest(edit: Edit) -> None:
 
 
 def test_the_type_of_a_field_is_part_of_it(edit: Edit) -> None:
-    """Messages are counted by the types of their fields."""
+    """The types of a message's fields decide how its traffic is counted."""
     before = digests()
     edit("methods/stock.py", "class Up(NamedTuple):\n    w: Vector", "class Up(NamedTuple):\n    w: Scalars")
     assert changed(before, digests()) == ["engine"]
 
 
 def test_what_own_code_imports_of_pflsweep_counts(edit: Edit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is itself a part of the identity."""
+    """A user's own code is itself a part of the identity."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_ditto.py").write_text(
         "from pflsweep.algorithms.ditto import Ditto\n\n\nclass OwnDitto(Ditto):\n    pass\n"
@@ -179,7 +182,8 @@ def test_going_on_with_edited_code_is_said_and_marked(edit: Edit, capsys: pytest
     edit(*AVERAGE)
     run("train.rounds=2")
     assert "was edited" not in capsys.readouterr().err, "a finished trial is reused silently"
-    with quietly(mute=True):  # as in the processes of a sweep
+    # As in the worker processes of a sweep
+    with quietly(mute=True):
         record = run("train.rounds=3").record
     said = [line for line in capsys.readouterr().err.splitlines() if "was edited" in line]
     assert len(said) == 1

@@ -1,5 +1,6 @@
-"""Variants as authors' public code computes them, where that is another computation than the method's paper.
+"""Variants of methods as authors' public code computes them, where that differs from the method's paper.
 
-A file a variant, named after the code base: pfedplat (FedPG's authors), pgfed, pfllib (FedALA's), fedfomo. They exist
-so that a table can be run as its numbers were made (`reading=code`); to use a method, take the one of its paper.
+Each variant has a file, named after the code base: pfedplat (of FedPG's authors), pgfed, pfllib (of FedALA's authors),
+fedfomo. With them a table can be run as its numbers were computed (`reading=code`). To use a method, take the one of
+its paper.
 """

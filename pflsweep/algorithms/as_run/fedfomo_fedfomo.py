@@ -15,48 +15,50 @@ from pflsweep.methods.task import Batch
 from pflsweep.ops import random
 from pflsweep.ops.vmap import per_client
 
-SELF = 0.1  # what a client's entry of P for itself begins with
-LEAST = 1e-9  # a sum of weights below it is enlarged by it
-SEED = 0  # of the clustering: --seed 0 in all commands of the README
+SELF = 0.1  # initial value of a client's entry of P for itself
+LEAST = 1e-9  # added to a sum of weights that is smaller
+SEED = 0  # of the clustering, by --seed 0 in all commands of the README
 
 
 class Server(NamedTuple):
     models: Tensor  # [N, P] each client's latest upload
-    last: Tensor  # [N] the round of it; 0: none yet
+    last: Tensor  # [N] the round of that upload; 0: none yet
     keys: Tensor  # [N] draw keys of the clients that have uploaded
     sizes: Tensor  # [N] training samples
     p: Tensor  # [N, N] P
     means: Tensor  # [K + 1, P] of the clusters, and the global model; K = 0 where nothing is clustered
-    there: Tensor  # [K + 1] whether there is such a mean
+    there: Tensor  # [K + 1] whether that mean exists
 
     @property
     def active(self) -> Tensor:
-        """[N] the last cohort"""
+        """Return which clients were in the last cohort, [N] bool."""
         return (self.last > 0) & (self.last == self.last.max())
 
 
 class Down(NamedTuple):
     models: Vector  # [C, m, P] the other clients' models, then the means
-    ids: Ids  # [C, m] whose they are; a mean's is N or more, an empty place's -1
+    ids: Ids  # [C, m] their clients; N or more for a mean, -1 for an empty place
 
 
 class Rated(NamedTuple):
-    losses: Tensor  # [C] the sum of means over batches
-    batches: Tensor  # [C]
+    """Losses that have been summed up so far."""
+
+    losses: Tensor  # [C] sum of the batches' mean losses
+    batches: Tensor  # [C] number of batches
 
 
 @dataclass(frozen=True, kw_only=True)
 class AsRunFomo(Method):
-    """What FedFomo and its model-average variant share in FedFomo (NVlabs) fe04f66, the authors' code: main.py,
+    """Base class of FedFomo and its model-average variant in FedFomo (NVlabs) fe04f66, the authors' code: main.py,
     server.py, federation.py (compute_fomo_weights, update_client_weights, federate), client.py
     (get_federating_clients).
 
-    Abstract: `send` and `mixed`.
+    Abstract: subclasses define `sent` and `mixed`.
     """
 
     models: int = hyper("M: clients' models that are rated, the client's own among them", low=1)
-    epsilon: float = hyper("chance that a place explores", low=0, high=1)
-    decay: float = hyper("what epsilon loses each round", low=0, high=1)
+    epsilon: float = hyper("probability that a place gets a random client", low=0, high=1)
+    decay: float = hyper("decrease of epsilon each round", low=0, high=1)
     validation: float = hyper("share of the training data that rates models and is not trained on", above=0, below=1)
     first_epochs: int | None = hyper(
         "epochs of the first round, after which nothing is clustered yet; null: as in all others", low=1
@@ -83,15 +85,15 @@ class AsRunFomo(Method):
     def choose(self, server: Server, turn: Turn, round: int) -> Tensor:
         """Return M - 1 others of the last cohort for each client, [C, m]; -1 where there are no more.
 
-        A place takes the best by P of those left, or with probability epsilon the next in a random order. All draws are
-        the same in each round, since the code seeds numpy anew.
+        A place gets the best remaining client by P, or with probability epsilon the next in a random order. All draws
+        are the same in each round, since the code seeds numpy in every round.
         """
         count = min(self.models - 1, int(server.active.sum()))
         key = turn.key[:, None]
         possible = server.active & (torch.arange(len(server.p), device=turn.ids.device) != turn.ids[:, None])
         ties, explored = (random.fold(random.fold(key, k), server.keys).argsort(1) for k in (1, 2))
         by_rank = ties.gather(1, server.p[turn.ids].gather(1, ties).sort(dim=1, descending=True, stable=True).indices)
-        places = [order.argsort(1) for order in (by_rank, explored)]  # [C, N] where each client stands in an order
+        places = [order.argsort(1) for order in (by_rank, explored)]  # [C, N] each client's position in an order
         flips = torch.stack([random.uniform(random.fold(k, 3), (count,)) for k in turn.key])
         explores = flips < self.epsilon - self.decay * (round - 1)
         chosen = []
@@ -103,7 +105,7 @@ class AsRunFomo(Method):
         return torch.cat(chosen, 1) if chosen else turn.ids.new_zeros(len(turn.ids), 0)
 
     def rated(self, validation: Any, models: Tensor) -> Tensor:
-        """Return the losses [C, n] of models [C, n, P]: means of batch means, each on an augmentation of its own."""
+        """Return the losses [C, n] of models [C, n, P]: means of batch means, each with a new augmentation."""
         losses = []
         for k, w in enumerate(models.unbind(1)):
             none = Rated(w.new_zeros(len(w)), w.new_zeros(len(w)))
@@ -120,7 +122,7 @@ class AsRunFomo(Method):
         return Work(mix, self.opt.init(mix), mix, gains)
 
     def mixed(self, down: Any, client: Client, data: Any) -> tuple[Tensor, Tensor]:
-        """Return theta-hat [C, P], and what P adds for the client and for each candidate, [C, 1 + m]."""
+        """Return theta-hat [C, P], and what is added to P for the client and each candidate, [C, 1 + m]."""
         raise NotImplementedError
 
     def fit(self, given: Given, data: Any, work: Work) -> Work:
@@ -132,13 +134,14 @@ class AsRunFomo(Method):
         return Up(work.w, work.gains, given.down.ids), Client(work.start, work.w)
 
     def aggregate(self, server: Server, up: Up, turn: Turn) -> Server:
-        """P_in <- P_in + w_n / |sum w|; a mean adds nothing."""
+        """P_in <- P_in + w_n / |sum w|; means add nothing."""
         everyone = torch.cat([turn.ids[:, None], up.ids], 1)
         counts = (everyone >= 0) & (everyone < len(server.p)) & up.gains.isfinite()
         places = (turn.ids[:, None], torch.where(counts, everyone, 0))
         p = server.p.index_put(places, torch.where(counts, up.gains, 0), accumulate=True)
         models, last, keys = server.models.clone(), server.last.clone(), server.keys.clone()
-        sound = up.w.isfinite().all(1)  # a diverged model stays at home
+        # A model that diverged is not stored
+        sound = up.w.isfinite().all(1)
         ids = turn.ids[sound]
         models[ids], last[ids], keys[ids] = up.w[sound], turn.round, turn.key[sound]
         return server._replace(models=models, last=last, keys=keys, p=p)
@@ -147,7 +150,7 @@ class AsRunFomo(Method):
         return server.means[-1] if server.there[-1] else None
 
     def personal(self, server: Server, client: Client, data: Any, turn: Turn) -> Tensor:
-        """Return what the client would begin the next round with: the code federates once more before it evaluates."""
+        """Return the mix that would begin the next round: the code mixes once more before it evaluates."""
         return self.mixed(self.sent(server, turn, turn.round + 1), client, data)[0]
 
     def send(self, server: Server, turn: Turn) -> Any:
@@ -168,24 +171,24 @@ class FedFomoFedFomo(AsRunFomo):
     Where it differs from the paper:
     - candidates are the client's own model, M - 1 of the last cohort, the means of K clusters of clients, and the
       global model: 11 at M = 5 and K = 5, the true number of distributions in the commands (`clusters`);
-    - clusters are spectral ones (scikit-learn, labels by discretisation) of the clients that have uploaded, on the row
-      softmax of P, made symmetric. A mean is weighted by n_i and is of those members that were active last; the global
-      model is the plain mean of the means;
-    - distances are L1 norms, without anything added; a model at distance 0 has weight 0 here (there NaN);
+    - clients that have uploaded are clustered by spectral clustering (scikit-learn, labels by discretisation) of the
+      row softmax of P, made symmetric. A mean is over those members of a cluster that were active last, weighted by
+      n_i; the global model is the plain mean of the means;
+    - distances are L1 norms, with nothing added; a model at distance 0 has weight 0 (the code: NaN);
     - losses are means of batch means, with a new augmentation of the validation rows for each model;
     - P adds w_n / |sum of all signed w|, also for the client itself, whose entry begins with 0.1; means add nothing;
     - the draws of the exploration are the same in each round;
-    - a client is scored by the mix with which it would begin the next round.
+    - a client is evaluated with the mix with which it would begin the next round.
     Below full participation the code begins with an epoch of all clients (train.first_round=all and first_epochs=1),
-    after which nothing is clustered; it takes round 2's candidates from round 2's cohort, here they are of all. Where
-    no more than K clients have uploaded, each is a cluster; the code fails on an empty cluster, which here is no
-    candidate. Under privacy=dp_sgd epsilon covers the training rows alone, as algorithm=fedfomo says.
+    after which nothing is clustered; it takes round 2's candidates from round 2's cohort, here from all clients. Where
+    at most K clients have uploaded, each is a cluster. The code fails on an empty cluster, which here is no candidate.
+    Under privacy=dp_sgd the guarantee covers the training rows alone, see algorithm=fedfomo.
     """
 
     paper = "Zhang et al., ICLR 2021, as its authors run it"
     unsampled_model = "the mix that it would begin with"
     cost = "M + K + 2 forward passes over the validation share, in evaluation too; the server keeps N + K + 1 models"
-    dp_incompatible_reason = ""  # but for the gains, as FedFomo
+    dp_incompatible_reason = ""  # apart from the gains, as FedFomo
 
     clusters: int = hyper("K: clusters of clients, whose means are candidates", low=1)
 
@@ -225,7 +228,8 @@ class FedFomoFedFomo(AsRunFomo):
         """Return the cluster of each client, [N]; -1 for one that has not uploaded."""
         labels = torch.full_like(server.last, -1)
         ids = (server.last > 0).nonzero().flatten()
-        ids = ids[server.keys[ids].argsort()]  # so that the numbers of clients do not matter
+        # In the order of draw keys, so that the numbering of clients does not matter
+        ids = ids[server.keys[ids].argsort()]
         if len(ids) <= self.clusters:
             labels[ids] = torch.arange(len(ids), device=ids.device)
             return labels
@@ -242,21 +246,21 @@ class FedFomoFedFomo(AsRunFomo):
 
 
 def mean_of_active(server: Server, members: Tensor) -> Tensor:
-    """Return the mean [P] of the models of those members [N] that were active last, weighted by n_i."""
+    """Return the mean [P] of the models of those members that were active last, weighted by n_i. members: [N] bool."""
     active = members & (server.last == server.last[members].max())
     share = torch.where(active, server.sizes, 0).to(server.models.dtype)
     return share @ server.models / share.sum()
 
 
 def weights(better: Tensor, apart: Tensor, valid: Tensor) -> Tensor:
-    """Return the signed weights w_n [C, n]: how much better a model is, over the L1 norm of how far it is."""
+    """Return the signed weights w_n [C, n]: a model's gain over the L1 norm of its difference."""
     distance = apart.abs().sum(2)
     valid = valid & better.isfinite() & distance.isfinite() & (distance > 0)
     return torch.where(valid, better / torch.where(valid, distance, 1), 0)
 
 
 def shares(weight: Tensor) -> Tensor:
-    """Return w / |sum of w|, what P adds."""
+    """Return w / |sum of w|, which is added to P."""
     total = weight.sum(1, keepdim=True).abs()
     return weight / torch.where(total < LEAST, total + LEAST, total)
 

@@ -16,7 +16,7 @@ from pflsweep.methods.stock import to_all
 class Down(NamedTuple):
     mean: Vector  # [C, P] of the last cohort's models
     models: Vector  # [C, m, P] the other clients' models
-    ids: Ids  # [C, m] whose they are; -1: nobody's
+    ids: Ids  # [C, m] their clients; -1: no model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,19 +24,18 @@ class FedFomoFedFomoMA(AsRunFomo):
     """FedFomo's variant "Ours (MA)" in NVlabs/FedFomo fe04f66, the authors' code (--baseline_model model_avg).
 
     Where it differs from algorithm=fedfomo_ma, which follows the paper's equation 14:
-    - the average without a client is the plain mean of the others among the client itself and the M - 1 that are
-      chosen; the baseline is the mean of the last cohort's models, weighted by n_i, from which the mix starts, and
-      which is the global model;
+    - candidates are the client itself and the M - 1 that are chosen; an average without one of them is the plain mean
+      of the others. The baseline, from which the mix starts, is the mean of the last cohort's models, weighted by n_i,
+      and also the global model;
     - weights are divided by the L1 norm of the difference of these two means; at a difference of 0 a weight is 0;
-    - losses, P, its draws and the evaluation are as in algorithm=as_run/fedfomo_fedfomo; nothing is clustered among the
-      candidates.
-    There, the baseline of a round is over that round's cohort, which is the last one's in all released commands.
+    - losses, P, its draws and the evaluation are as in algorithm=as_run/fedfomo_fedfomo; there are no clusters.
+    In the code the baseline of a round is over that round's cohort, which in all released commands is the last one.
     """
 
     paper = "Zhang et al., ICLR 2021, as its authors run it"
     unsampled_model = "the mix that it would begin with"
     cost = "M + 1 forward passes over the validation share, in evaluation too; the server keeps N models"
-    dp_incompatible_reason = ""  # but for the gains, as FedFomo
+    dp_incompatible_reason = ""  # apart from the gains, as FedFomo
 
     def sent(self, server: Server, turn: Turn, round: int) -> Down:
         ids = self.choose(server, turn, round)
@@ -44,14 +43,15 @@ class FedFomoFedFomoMA(AsRunFomo):
         return Down(to_all(mean, turn), server.models[ids.clamp(min=0)], ids)
 
     def mixed(self, down: Down, client: Client, data: Any) -> tuple[Tensor, Tensor]:
-        if not down.mean.shape[1]:  # nobody has uploaded
+        # Before the first upload
+        if not down.mean.shape[1]:
             return client.trained, client.trained.new_zeros(len(client.trained), 1)
         _, validation = data.holdout(self.validation)
         valid = pad(down.ids >= 0, (1, 0), value=True)[:, :, None]
         models = torch.where(valid, torch.cat([client.trained[:, None], down.models], 1), 0)
         others = valid.sum(1, keepdim=True) - 1
         without = (models.sum(1, keepdim=True) - models) / others.clamp(min=1)
-        without = torch.where(others > 0, without, models)  # the only one is not left out
+        without = torch.where(others > 0, without, models)  # a single candidate is not left out
         mean = down.mean[:, None]
         losses = self.rated(validation, torch.cat([mean, without], 1))
         weight = weights(losses[:, 1:] - losses[:, :1], without - mean, valid[:, :, 0])

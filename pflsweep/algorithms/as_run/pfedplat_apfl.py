@@ -28,12 +28,12 @@ class Work(NamedTuple):
 class PfedplatAPFL(Method):
     """APFL (Deng, Kamani, Mahdavi, arXiv 2020) in pfedplat bce4bd1, the public platform of FedPG's authors.
 
-    Where it differs from the paper, for each batch, with gradients of before the steps:
+    Where it differs from the paper, for each batch, with gradients from before the steps:
     - v steps along the gradient of its own loss, not of the mixture's, and then becomes the mixture:
       v <- alpha v + (1 - alpha) w;
     - alpha moves in every batch: alpha <- alpha - lr (<v - w, alpha grad f(v) + (1 - alpha) grad f(w)> + 0.02 alpha),
       within [0, 1], with the new v and w;
-    - a client is scored by v as of its last turn;
+    - a client is evaluated with v of its last turn;
     - v and alpha have the learning rate of the client (train.lr_of=last_turn: that of the round after its last turn),
       w that of the round.
     """
@@ -41,7 +41,7 @@ class PfedplatAPFL(Method):
     paper = "Deng et al., arXiv 2020, as FedPG's platform runs it"
     own_lr = True
     unsampled_model = "the common initial model"
-    cost = "a step takes a second gradient, and makes the mixture (3P); P + 1 a client are kept"
+    cost = "a step computes a second gradient and the mixture (3P); a client keeps P + 1 numbers"
     dp_incompatible_reason = ""
 
     alpha: float = hyper("weight of the private model in the mixture to start from", low=0, high=1)
@@ -51,10 +51,7 @@ class PfedplatAPFL(Method):
     fit = stock.local_epochs
     aggregate = stock.average
     global_model = stock.shared_model
-
-    @classmethod
-    def passes(cls, epochs: int, **values: Any) -> float:
-        return 2
+    passes = classmethod(stock.two_passes)
 
     def init_client(self, w: Tensor, setup: Setup) -> Client:
         return Client(w, w.new_tensor(self.alpha))

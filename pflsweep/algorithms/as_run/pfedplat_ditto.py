@@ -22,10 +22,10 @@ class PfedplatDitto(Method):
     """Ditto (Li et al., ICML 2021) in pfedplat bce4bd1, the public platform of FedPG's authors.
 
     Where it differs from the paper:
-    - a client has one model, which is its personal one and what it sends. Each batch moves it twice with the gradient
-      of before: w <- w - lr g, then w <- w - lr (g + lam (w - w^t));
-    - the server moves by a client at a time, in the cohort's order: w^t <- w^t + (w_i - w^t) / N, so that a round
-      goes 9.6% of the way at 10 of 100 clients and 63% at all of them;
+    - a client has one model, which is its personal one and is sent. Each batch moves it twice with the gradient from
+      before: w <- w - lr g, then w <- w - lr (g + lam (w - w^t));
+    - the server moves by one client after the other, in the cohort's order: w^t <- w^t + (w_i - w^t) / N, so that a
+      round goes 9.6% of the way with 10 of 100 clients and 63% with all of them;
     - the second step has the learning rate of the client (train.lr_of=last_turn: that of the round after its last
       turn), the first that of the round.
     """
@@ -33,7 +33,7 @@ class PfedplatDitto(Method):
     paper = "Li et al., ICML 2021, as FedPG's platform runs it"
     own_lr = True
     unsampled_model = "the common initial model"
-    cost = "a second step along the same gradient reads the received model (2P); P a client is kept"
+    cost = "a second step along the same gradient reads the received model (2P); a client keeps P"
     dp_incompatible_reason = ""
 
     lam: float = hyper("strength of the pull towards the global model (lambda)", low=0)

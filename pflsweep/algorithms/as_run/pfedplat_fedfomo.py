@@ -13,7 +13,7 @@ from pflsweep.methods.task import Batch
 from pflsweep.ops.vmap import per_client
 from pflsweep.util.errors import UserError
 
-APART = 1e-6  # what the distance between two models is enlarged by
+APART = 1e-6  # added to the distance between two models
 
 
 class Server(NamedTuple):
@@ -26,13 +26,15 @@ class Down(NamedTuple):
 
 
 class Question(NamedTuple):
-    base: Vector  # [C, P] against which models are rated
+    base: Vector  # [C, P] the model to compare with
     models: Vector  # [C, M, P] those of the whole cohort
 
 
 class Rated(NamedTuple):
+    """Losses that have been summed up so far."""
+
     losses: Tensor  # [C, 1 + M] sums over rows: of the base, then of each model
-    rows: Tensor  # [C]
+    rows: Tensor  # [C] number of rows
 
 
 class Reply(NamedTuple):
@@ -44,18 +46,18 @@ class PfedplatFedFomo(Method):
     """FedFomo (Zhang et al., ICLR 2021) in pfedplat bce4bd1, the public platform of FedPG's authors.
 
     Where it differs from the paper:
-    - the candidates are the personal models of the present cohort, all of them and the client's own among them;
-      nothing is chosen by P and nothing explores;
+    - the candidates are all personal models of the present cohort, the client's own among them; there is no choice by P
+      and no exploration;
     - they are rated on all training rows, in training mode (with dropout, here of one draw for all models), against
       the mean of the previous cohort's models as they were before that cohort trained;
-    - the mix is sum_n w*_n theta_n with w* = max(w, 0) / its sum; a client without a gain goes on with its own model;
-    - a client is scored by the model that it has trained, as of its last turn;
-    - the platform counts each model that a client downloads as a round: of M rounds, M the size of a cohort, one
-      takes place. The learning rate decays with the rounds counted;
-    - there, a client trains with the learning rate of the round after its last turn, of those that take place; here
-      with that of the round, which at 10 of 100 clients and a decay of 0.999 is about 9% less.
-    A cohort is known to all its members only when it is aggregated, so that they mix and train when the server asks
-    them then. Momentum, which the platform ignores, is refused.
+    - the mix is sum_n w*_n theta_n with w* = max(w, 0) / its sum; a client without a gain continues with its own model;
+    - a client is evaluated with the model that it trained in its last turn;
+    - the platform counts each model that a client downloads as a round: with cohorts of size M, one of M rounds takes
+      place. The learning rate decays with the counted rounds;
+    - a client trains with the learning rate of the round (the platform: of the round after its last turn, among those
+      that take place; with 10 of 100 clients and a decay of 0.999 ours is about 9% less).
+    The members of a cohort are only known at its aggregation, so clients mix and train when the server asks them then.
+    Momentum, which the platform ignores, is refused.
     """
 
     paper = "Zhang et al., ICLR 2021, as FedPG's platform runs it"
@@ -112,11 +114,11 @@ class PfedplatFedFomo(Method):
 
     @per_client
     def mixed(self, question: Question, down: Down, rated: Rated) -> Tensor:
-        """theta-hat [P], one candidate at a time: all clients of a chunk read the same [M, P]."""
+        """Return theta-hat [P]. Candidates are added one by one, since all clients of a chunk read the same [M, P]."""
         losses, models = rated.losses / rated.rows, question.models.unbind()
         distance = torch.stack([(w - question.base).norm() for w in models])
         gains = (losses[0] - losses[1:]) / (distance + APART)
-        weight = torch.where(gains.isfinite(), gains, 0).clamp(min=0)  # a diverged model has no say at all
+        weight = torch.where(gains.isfinite(), gains, 0).clamp(min=0)  # 0 for models that diverged
         total = weight.sum()
         mix = sum(torch.where(part > 0, part * w, 0) for part, w in zip(weight.unbind(), models, strict=True))
         return torch.where(total > 0, mix / torch.where(total > 0, total, 1), down.w)

@@ -24,23 +24,21 @@ class PfedplatFedRep(Method):
 
     Where it differs from the paper:
     - the personal part is the bias of the last layer, K numbers. A turn begins with the received model and the
-      client's own bias; the bias alone trains for `head_epochs`, then all else for E epochs;
-    - everything is sent and averaged, so that there is a global model, with the mean of the biases;
-    - a client is scored with the model that it has trained, whose body is not averaged yet;
+      client's own bias; the bias alone is trained for `head_epochs`, then all other parameters for E epochs;
+    - all parameters are sent and averaged, so that there is a global model, with the mean of the biases;
+    - a client is evaluated with the model that it has trained, whose body is not averaged yet;
     - both phases have the learning rate of the client (train.lr_of=last_turn: that of the round after its last turn).
     """
 
     paper = "Collins et al., ICML 2021, as FedPG's platform runs it"
     own_lr = True
     unsampled_model = "the common initial model"
-    cost = "one more epoch (`head_epochs`), whose gradients are the last bias's alone; P a client is kept"
+    cost = "one more epoch (`head_epochs`), with gradients of the last bias alone; a client keeps P"
     dp_incompatible_reason = ""
 
-    head_epochs: int = hyper("epochs on the bias, before the epochs on all else", low=0)
+    head_epochs: int = hyper("epochs on the bias, before the epochs on all other parameters", low=0)
 
-    @classmethod
-    def passes(cls, epochs: int, **values: Any) -> float:
-        return 1 + float(values["head_epochs"]) / (3 * epochs)  # a bias's gradient is little more than a forward pass
+    passes = classmethod(stock.passes_with_head)
 
     init = stock.global_server
     init_client = stock.own_model

@@ -23,16 +23,17 @@ class Work(NamedTuple):
 class PfedplatFedRoD(Method):
     """FedRoD (Chen and Chao, ICLR 2022) in pfedplat bce4bd1, the public platform of FedPG's authors.
 
-    S is the model that a client has received, W_S the weight of its last layer. Where it differs from the paper:
-    - a private head is W_S z + b_p, of which the bias b_p alone is the client's and learns, from the batch that moved
-      the generic model: CE on the generic logits plus W_S z + b_p;
+    S is the received model, W_S the weight of its last layer. Where it differs from the paper:
+    - a private head is W_S z + b_p. Only the bias b_p is the client's own and is trained, on the same batch as the
+      generic model, by CE of the generic logits plus W_S z + b_p;
     - b_p has the initial learning rate in all rounds (`private_lr`);
-    - a client is scored by W_S z + b_p with S's body (doubled there, which changes no prediction), as of its last turn.
+    - a client is evaluated with W_S z + b_p on S's body, of its last turn (the code doubles these logits, which changes
+      no prediction).
     """
 
     paper = "Chen and Chao, ICLR 2022, as FedPG's platform runs it"
     unsampled_model = "the common initial model"
-    cost = "a step takes a second forward pass, for the private bias; P a client is kept"
+    cost = "a step adds a second forward pass for the private bias; a client keeps P"
     dp_incompatible_reason = "label counts enter its loss"
 
     private_lr: float = hyper("learning rate of the private bias, without decay", above=0)
@@ -58,7 +59,7 @@ class PfedplatFedRoD(Method):
             return cross_entropy(logits + log_prior, batch)
 
         g = self.task.grad(work.w, batch, balanced)
-        # generic logits + W_S z + b_p are those of one model, whose last layer is the sum of both
+        # The generic logits plus W_S z + b_p are those of one model whose last layer is the sum of both
         bias, head = stock.last_bias(self), self.task.head
         private = torch.cat([given.down.w[head.start : bias.start], work.bias])
         summed = torch.cat([work.w[: head.start], work.w[head] + private])

@@ -1,4 +1,4 @@
-"""SplitGP as FedPG's platform scores it: by the body that a client has trained with the global head."""
+"""SplitGP as FedPG's platform evaluates it: with the body that a client has trained and the global head."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -38,10 +38,10 @@ class Work(NamedTuple):
 class PfedplatSplitGP(Method):
     """SplitGP (Han et al., INFOCOM 2023) in the later release of pfedplat, the platform of FedPG's authors: SplitGP_g.
 
-    It trains as `algorithm=splitgp algorithm.form=platform` does. Where the evaluation differs: no sample is routed
-    (the threshold is unused), and a client is scored by the copy of its body with the global head, as trained at its
-    last turn. There gamma is FedPG's flag, whose default of 1 gives the global head no gradient and scores the body of
-    before training; the printed numbers need a smaller one, so that its value is inferred.
+    It trains like `algorithm=splitgp algorithm.form=platform`. The evaluation differs: samples are not routed (the
+    threshold is unused), and a client is evaluated with the copy of its body with the global head, as trained in its
+    last turn. In that release gamma is FedPG's flag, whose default of 1 gives the global head no gradient and evaluates
+    the body from before training; the printed numbers need a smaller gamma, so its value is inferred.
     """
 
     paper = "Han et al., INFOCOM 2023, as FedPG's platform scores it"
@@ -56,10 +56,7 @@ class PfedplatSplitGP(Method):
     fit = stock.local_epochs
     personal = stock.personal_is_own
     global_model = stock.shared_model
-
-    @classmethod
-    def passes(cls, epochs: int, **values: Any) -> float:
-        return 2
+    passes = classmethod(stock.two_passes)
 
     def init(self, w: Tensor, setup: Setup) -> Server:
         return Server(w, w.repeat(setup.clients, 1))

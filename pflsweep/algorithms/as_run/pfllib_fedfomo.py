@@ -1,4 +1,4 @@
-"""FedFomo as FedALA's authors run it: the last cohort's models are the candidates, and a client is scored trained."""
+"""FedFomo as FedALA's authors run it: candidates are the last cohort's models; clients are evaluated after training."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 from pflsweep.algorithms.fedfomo import Client, FedFomo, Server, Up, Work, normalised
 from pflsweep.methods.protocol import Given, Turn
 
-APART = 1e-5  # what the distance between two models is enlarged by
+APART = 1e-5  # added to the distance between two models
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,13 +18,13 @@ class PfllibFedFomo(FedFomo):
     """FedFomo (Zhang et al., ICLR 2021) in PFLlib 43c5744, the library of FedALA's authors.
 
     Where it differs from the paper:
-    - the candidates are the models of the last cohort alone. A client's own is one of them where the client was in
-      that cohort, has no place of its own, and counts among the `models` that are sent;
-    - nothing explores (`epsilon` is 0);
-    - a client without a gain goes on with the model that it has trained, and not with the one of before;
-    - clients are scored by the models that they have trained, as of their last turn.
-    Gains are rated as in the paper, against the model from which the client's last training began. There, losses on
-    the validation rows are means over batches; here they are means over rows.
+    - the candidates are the models of the last cohort alone. A client's own model is one of them only where the client
+      was in that cohort, and then counts among the `models` that are sent;
+    - there is no exploration (`epsilon` is 0);
+    - a client without a gain continues with the model that it has trained (the paper: with the one from before);
+    - clients are evaluated with the models that they trained in their last turn.
+    Gains are rated as in the paper, against the model from which the client's last training began. Losses on the
+    validation rows are means over rows (the code: over batches).
     """
 
     paper = "Zhang et al., ICLR 2021, as FedALA's authors run it"
@@ -40,7 +40,8 @@ class PfllibFedFomo(FedFomo):
         weight, models = normalised(gains), torch.where(valid[:, :, None], down.models, 0)
         mix = (weight[:, None] @ models)[:, 0]
         mix = torch.where((weight > 0).any(1, keepdim=True), mix, client.trained)
-        return Work(mix, self.opt.init(mix), mix, pad(gains, (1, 0)))  # gains of the own model are among the others'
+        # The first column is for the own model, whose gain is among the others here
+        return Work(mix, self.opt.init(mix), mix, pad(gains, (1, 0)))
 
     def aggregate(self, server: Server, up: Up, turn: Turn) -> Server:
         """P_in <- P_in + w_n; then this cohort's models replace all earlier ones."""

@@ -11,7 +11,7 @@ from pflsweep.methods.protocol import Given, Method, Turn, hyper
 from pflsweep.methods.task import Batch, cross_entropy
 from pflsweep.ops.vmap import per_client
 
-WIDTHS = (20, 30, 40, 100)  # of MMD's kernels exp(-d^2 / width); in the code exp(-d^2 / (2 a)) with a = 10, 15, 20, 50
+WIDTHS = (20, 30, 40, 100)  # of MMD's kernels exp(-d^2 / width); the code: exp(-d^2 / (2 a)) with a = 10, 15, 20, 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,24 +19,24 @@ class PfllibFedPHP(Method):
     """FedPHP (Li et al., ECML PKDD 2021) in PFLlib 43c5744, the library of FedALA's authors.
 
     Where it differs from the paper:
-    - there is no private model that is handed on. In round t of T, counted from 0, a client begins with
-      m w_i + (1 - m) w, m = mu t / T, of the model w_i that it trained last and of the global one w;
-    - the global model is the teacher: the loss is (1 - lambda) CE + lambda MMD, of its features and the client's, with
+    - there is no private model. In round t of T, counted from 0, a client begins with m w_i + (1 - m) w, m = mu t / T,
+      where w_i is the model that it trained last and w the global one;
+    - the global model is the teacher: the loss is (1 - lambda) CE + lambda MMD of its and the client's features, with
       kernels of fixed widths;
-    - a client is scored by the mix from which it is about to train.
+    - a client is evaluated with the mix with which it would begin the next round.
     """
 
     paper = "Li et al., ECML PKDD 2021, as FedALA's authors run it"
     resumable = False  # the mix depends on the number of rounds
     supports_ala = True
     unsampled_model = "the newest global model, mixed with the initial one"
-    cost = "a step takes a forward pass of the global model more and reads it (P); P a client is kept"
+    cost = "a step adds a forward pass of the global model, which it reads (P); a client keeps P"
     dp_incompatible_reason = (
         "MMD's gradient is no sum over samples: each acts through the distances to all others of its batch"
     )
 
-    strength: float = hyper("weight of the global model's teaching (lambda); the loss has the rest", low=0, high=1)
-    mu: float = hyper("weight of the client's own model in the mix, where it ends", low=0, high=1)
+    strength: float = hyper("weight of the transfer from the global model (lambda); CE has the rest", low=0, high=1)
+    mu: float = hyper("last value of the own model's weight in the mix", low=0, high=1)
 
     init = stock.global_server
     init_client = stock.own_model
@@ -47,7 +47,7 @@ class PfllibFedPHP(Method):
     global_model = stock.shared_model
 
     def mix(self, w: Tensor, own: Tensor, turn: Turn, done: int) -> Tensor:
-        """Return m own + (1 - m) w [C, P] after so many rounds."""
+        """Return m own + (1 - m) w [C, P] after `done` rounds."""
         m = self.mu * done / turn.rounds
         return m * own + (1 - m) * w
 

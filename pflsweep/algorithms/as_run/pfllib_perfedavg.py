@@ -1,4 +1,4 @@
-"""Per-FedAvg as FedALA's authors run it: two passes a round, and two steps on test batches before scoring."""
+"""Per-FedAvg as FedALA's authors run it: two passes a round, and two steps on test batches before evaluation."""
 
 from dataclasses import dataclass
 from itertools import islice
@@ -17,10 +17,10 @@ class PfllibPerFedAvg(Method):
     """Per-FedAvg (Fallah et al., NeurIPS 2020), first order, in PFLlib 43c5744, the library of FedALA's authors.
 
     Where it differs from the paper:
-    - the inner and the outer rate are one, the run's learning rate;
+    - the inner and the outer rate are the same, the run's learning rate;
     - the server calls a client's training twice a round, so that it makes 2 E passes;
-    - before it is scored, a client takes two SGD steps from the global model on two batches of its *test* rows, which
-      are among those that it is scored on. Later versions of the library use training rows.
+    - before evaluation a client takes two SGD steps from the global model on two batches of its *test* rows, which are
+      among those that it is evaluated on. Later versions of the library use training rows.
     """
 
     paper = "Fallah et al., NeurIPS 2020, as FedALA's authors run it"
@@ -36,17 +36,14 @@ class PfllibPerFedAvg(Method):
     finish = stock.upload
     aggregate = stock.average
     global_model = stock.shared_model
-
-    @classmethod
-    def passes(cls, epochs: int, **values: Any) -> float:
-        return 2
+    passes = classmethod(stock.two_passes)
 
     def fit(self, given: Given, data: Any, work: stock.Work) -> stock.Work:
         return stock.run(self.step, given, work, data.batches(2, 2 * self.epochs))
 
     @per_client
     def step(self, given: Given, work: stock.Work, batches: tuple[Batch, ...]) -> stock.Work:
-        """w <- w - beta grad f(w - beta grad f(w; D); D')"""
+        """w <- w - beta grad f(w - beta grad f(w; D); D')."""
         lr, w = given.turn.lr, work.w
         g = self.task.grad(w - lr * self.task.grad(w, batches[0]), batches[1])
         return stock.Work(*self.opt.update(w, work.opt, g, lr))

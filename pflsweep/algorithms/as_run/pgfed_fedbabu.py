@@ -15,8 +15,8 @@ from pflsweep.methods.protocol import Turn
 class PgfedFedBABU(FedBABU):
     """FedBABU (Oh et al., ICLR 2022) in pgfed b1d70f7, the code of PGFed's authors.
 
-    Their server sums the clients' extractors into a model of zeros, which clients receive before they fine-tune it: so
-    the head that they fine-tune is zero, and not the one under which the extractor was learnt.
+    Their server sums the clients' extractors into a model of zeros, which clients receive and fine-tune. So fine-tuning
+    begins with a head of zeros, and not with the one under which the extractor was learnt.
     """
 
     paper = "Oh et al., ICLR 2022, as PGFed's authors run it"

@@ -1,4 +1,4 @@
-"""FedFomo as PGFed's authors run it: as in PFLlib, but that P adds normalised weights."""
+"""FedFomo as PGFed's authors run it: as in PFLlib, except that normalised weights are added to P."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +12,8 @@ from pflsweep.methods.protocol import Given
 class PgfedFedFomo(PfllibFedFomo):
     """FedFomo (Zhang et al., ICLR 2021) in pgfed b1d70f7, the code of PGFed's authors, which descends from PFLlib.
 
-    It differs from the paper as PfllibFedFomo does, and in one thing more: the server's table P adds the normalised
-    weights of the mix, which are 0 for a model without a gain, and not the raw ones. Losses are means over rows.
+    It differs from the paper as PfllibFedFomo does, and in one more point: the normalised weights of the mix, which are
+    0 for a model without a gain, are added to the server's table P, not the raw ones. Losses are means over rows.
     """
 
     paper = "Zhang et al., ICLR 2021, as PGFed's authors run it"

@@ -1,4 +1,4 @@
-"""FedRoD as PGFed's authors run it: the priors of classes are those of one pass that drops the last batch."""
+"""FedRoD as PGFed's authors run it: class priors are counted in one pass, which drops the last batch."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -24,8 +24,8 @@ class PgfedFedRoD(FedRoD):
     """FedRoD (Chen and Chao, ICLR 2022) in pgfed b1d70f7, the code of PGFed's authors.
 
     A client counts its classes once, in a shuffled pass over its batches: with train.last_batch=drop the rows of the
-    partial last one do not count. A class that is missed has the smallest positive prior in place of 0, with which the
-    loss is infinite there, but its gradient is the same.
+    partial last batch do not count. A class that is missed gets the smallest positive prior; the code has 0, with which
+    the loss is infinite, but the gradient is the same.
     """
 
     paper = "Chen and Chao, ICLR 2022, as PGFed's authors run it"
@@ -40,7 +40,7 @@ class PgfedFedRoD(FedRoD):
         return stock.Up(work.w), Client(work.head, self.counts(given, data))
 
     def counts(self, given: Given, data: Any) -> Tensor:
-        """Return the class counts [C, K] of the first turn's pass, which `fit` and `finish` both ask for."""
+        """Return the class counts [C, K] of the first turn's pass; `fit` and `finish` both need them."""
         first, known = given.turn.last < 0, given.client.counts
         if not first.any():
             return known

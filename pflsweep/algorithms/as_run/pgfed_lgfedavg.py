@@ -1,4 +1,4 @@
-"""LG-FedAvg as PGFed's authors run it: in each batch a step of the body, then one of the head."""
+"""LG-FedAvg as PGFed's authors run it: for each batch a step of the body, then one of the head."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -23,17 +23,17 @@ class Work(NamedTuple):
 class PgfedLGFedAvg(LGFedAvg):
     """LG-FedAvg (Liang et al., NeurIPS 2019 workshop) in pgfed b1d70f7, the code of PGFed's authors.
 
-    The body and the head do not move together: the head's gradient is of the batch's second pass, after the body's
-    step. Under the PyTorch that the code asks for (1.4) the half that is frozen may still move on its momentum; here it
-    does not.
+    Body and head do not move together: the head's gradient is from a second pass of the batch, after the body's step.
+    With the PyTorch that the code requires (1.4) the frozen half may still move by its momentum; here it does not.
     """
 
     paper = "Liang et al., NeurIPS 2019 workshop, as PGFed's authors run it"
-    cost = "a step takes two gradients, of the body and of the head; a client keeps its lower layers"
+    cost = "a step computes two gradients, of the body and of the head; a client keeps its lower layers"
 
     @classmethod
     def passes(cls, epochs: int, **values: Any) -> float:
-        return 4 / 3  # a head's gradient is little more than a forward pass
+        # A head's gradient is little more than a forward pass
+        return 4 / 3
 
     def start(self, given: Given, data: Any) -> Work:  # type: ignore[override]
         body, head = given.client.body, given.down.w

@@ -1,4 +1,4 @@
-"""pFedMe as PGFed's authors run it: a hidden weight decay in the inner steps."""
+"""pFedMe as PGFed's authors run it: with an unnamed weight decay in the inner steps."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,10 @@ from pflsweep.ops.vmap import per_client
 
 @dataclass(frozen=True, kw_only=True)
 class PgfedPFedMe(PFedMe):
-    """pFedMe (Dinh et al., NeurIPS 2020) in pgfed b1d70f7, the code of PGFed's authors, and in the original's.
+    """pFedMe (Dinh et al., NeurIPS 2020) in pgfed b1d70f7, the code of PGFed's authors, and in the original code.
 
-    The optimiser of the inner steps adds a weight decay of 1e-3, which no option names. In pgfed a client is scored by
-    w_i, which has overwritten the personalised model there (eval = "w"), as its last turn left it.
+    The optimiser of the inner steps adds a weight decay of 1e-3, which no option names. In pgfed a client is evaluated
+    with w_i of its last turn, which has overwritten the personalised model there (eval = "w").
     """
 
     paper = "Dinh et al., NeurIPS 2020, as PGFed's authors run it"

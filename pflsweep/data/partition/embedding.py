@@ -1,13 +1,12 @@
 """Embed a dataset: train a network on it, and take the principal components of its last hidden linear layer."""
 
-import fcntl
 import hashlib
 import json
 import logging
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +27,7 @@ from pflsweep.methods.task import Task
 from pflsweep.ops import random
 from pflsweep.ops.vmap import only
 from pflsweep.util.errors import UserError
+from pflsweep.util.files import locked
 from pflsweep.util.source_hash import own_modules
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,9 @@ def embed(
     options = [VERSION, dataset.checksum, moments, _described(build), dict(training), components]
     digest = hashlib.blake2b(json.dumps(options).encode(), digest_size=8).hexdigest()
     name = f"{dataset.name}-embedding-{digest}"
-    with _alone(root / "prepared", name):
+    with ExitStack() as held:
+        with suppress(OSError):  # a folder that cannot be written to has no lock
+            held.enter_context(locked(root / "prepared" / f"{name}.lock"))
         kept = prepared(root, name, None, options, partial(_made, dataset, build, training, components, device))
     truth = dataset.y[dataset.train :].numpy()
     accuracy = float(np.mean(kept.y[dataset.train :] == truth))
@@ -206,17 +208,3 @@ def _hidden(model: nn.Sequential, whole: Federation, rows: Tensor) -> tuple[np.n
     finally:
         hook.remove()
     return np.concatenate(given), np.concatenate(predicted)
-
-
-@contextmanager
-def _alone(folder: Path, name: str) -> Iterator[None]:
-    """Let one process at a time inside. Without a lock where the folder cannot be written to."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / f"{name}.lock", "w")  # noqa: SIM115 (closed below)
-    except OSError:
-        yield
-        return
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

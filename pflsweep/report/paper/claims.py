@@ -1,10 +1,13 @@
-"""The papers' claims in words, judged on a table's cells: the small language on top of reports/paper/claims.yaml."""
+"""What the papers say in words, judged on a table's cells.
+
+Each claim of reports/paper/claims.yaml has one of FORMS, which compare the numbers that operands stand for.
+"""
 
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from math import hypot
+from math import hypot, isinf
 from statistics import correlation, fmean, median
 from typing import Any, NamedTuple
 
@@ -16,7 +19,7 @@ TAKE: dict[str, Callable[[list[float]], float]] = {"max": max, "min": min, "medi
 
 
 class Statistic(NamedTuple):
-    """One number of a table, printed or ours."""
+    """One number of a table, printed or ours, or what an operand makes of some."""
 
     paper: str
     table: str
@@ -29,31 +32,23 @@ class Statistic(NamedTuple):
     std: float | None
     best: bool = False  # printed bold
     noise: float | None = None  # its std over seeds, whatever `std` is over
+    less: str = ""  # what an operand has subtracted, where it differs in a key
+
+    def at(self, keys: Iterable[str]) -> tuple[str, ...]:
+        """Return the values of some keys."""
+        return tuple(getattr(self, key) for key in keys)
 
     @property
     def key(self) -> tuple[str, ...]:
-        return (self.table, self.dataset, self.model, self.setting, self.metric, self.method)
+        return self.at(KEYS)
 
     @property
     def column(self) -> tuple[str, ...]:
-        return self.key[:-1]
-
-
-class Term(NamedTuple):
-    """A number that an operand stands for, with the keys by which it meets others."""
-
-    keys: dict[str, str]
-    value: float
-    less: str = ""  # what was subtracted, where it differs in a key
-    noise: float | None = None
-
-    @property
-    def column(self) -> tuple[str, ...]:
-        return tuple(self.keys[key] for key in COLUMN)
+        return self.at(COLUMN)
 
 
 class Check(NamedTuple):
-    """One comparison that a claim rests on."""
+    """One comparison."""
 
     holds: bool
     said: str
@@ -69,25 +64,44 @@ class Ruling(NamedTuple):
     without: list[tuple[str, ...]] = []  # noqa: RUF012 (never changed): keys of cells that print has and no run of ours
 
 
+Select = Callable[[dict[str, Any]], list[Statistic]]  # the cells that an operand names
+Body = dict[str, Any]  # of a claim: its operands, and how they are compared
+
+
 def judge(claim: dict[str, Any], cells: list[Statistic], needed: set[tuple[str, ...]] | None = None) -> Ruling:
-    """Judge a claim on the cells of its paper. needed: keys without which it cannot be told, as `needed_cells` returns
-    them.
-    """
-    court = _Court(claim, cells)
-    ((form, body),) = claim["expr"].items()
-    body = body or {}
-    checks = list(court.checks(form, body))
-    if not checks or (needed is not None and not needed <= court.seen):
+    """A claim on the cells of its paper. needed: keys without which it cannot be told, as `needed_cells` names them."""
+    checks, quantifier, seen = _checked(claim, cells)
+    if not checks or (needed is not None and not needed <= seen):
         return Ruling(None, checks)
-    return Ruling(_verdict(checks, body.get("quantifier", "all")), checks)
+    return Ruling(_verdict(checks, quantifier), checks)
 
 
 def needed_cells(claim: dict[str, Any], printed: list[Statistic]) -> set[tuple[str, ...]]:
-    """Return the keys of all printed cells that a claim is about."""
-    court = _Court(claim, printed)
+    """The keys of all printed cells that a claim is about."""
+    return _checked(claim, printed)[2]
+
+
+def _checked(claim: dict[str, Any], cells: list[Statistic]) -> tuple[list[Check], str, set[tuple[str, ...]]]:
+    """Return the comparisons of a claim, how many of them have to hold, and the keys of the cells that it is about."""
+    where = {"table": claim["table"], **(claim.get("where") or {})}
+    own = [cell for cell in cells if cell.paper == claim["paper"]]
+    seen: set[tuple[str, ...]] = set()
+
+    def select(op: dict[str, Any]) -> list[Statistic]:
+        named = {**where, **{key: op[key] for key in KEYS if key in op}}
+        wanted = {key: [str(each) for each in _listed(value)] for key, value in named.items()}
+        barred = [*_listed(op.get("except", [])), *([] if wanted.get("method") == ["_head"] else ["_head"])]
+        found = [
+            cell
+            for cell in own
+            if cell.method not in barred and all(getattr(cell, key) in allowed for key, allowed in wanted.items())
+        ]
+        seen.update(cell.key for cell in found)
+        return found
+
     ((form, body),) = claim["expr"].items()
-    list(court.checks(form, body or {}))
-    return court.seen
+    body = body or {}
+    return list(FORMS[form](select, body)), body.get("quantifier", "all"), seen
 
 
 def _verdict(checks: list[Check], quantifier: str) -> bool | str:
@@ -106,227 +120,193 @@ def _verdict(checks: list[Check], quantifier: str) -> bool | str:
     return True if n == of else "partly" if n else False
 
 
-class _Court:
-    def __init__(self, claim: dict[str, Any], cells: list[Statistic]) -> None:
-        self.where = {"table": claim["table"], **(claim.get("where") or {})}
-        self.cells = [cell for cell in cells if cell.paper == claim["paper"]]
-        self.seen: set[tuple[str, ...]] = set()
+# Forms: each yields its comparisons
 
-    def checks(self, form: str, body: dict[str, Any]) -> Iterator[Check]:
-        forms: dict[str, Callable[[dict[str, Any]], Iterator[Check]]] = {
-            "top": self._top,
-            "greater": self._greater,
-            "diff": lambda body: self._ranges(body, lambda a, b: a - b),
-            "ratio": lambda body: self._ranges(body, lambda a, b: a / b),
-            "value": self._values,
-            "trend": self._trend,
-            "correlation": self._correlation,
-            "bold": self._bold,
-        }
-        return forms[form](body)
 
-    def _selected(self, op: dict[str, Any]) -> list[Statistic]:
-        want = {key: [str(x) for x in _listed(value)] for key, value in self.where.items()}
-        want |= {key: [str(x) for x in _listed(op[key])] for key in KEYS if key in op}
-        bar, head = _listed(op.get("except", [])), want.get("method") == ["_head"]
-        found = [
-            cell
-            for cell in self.cells
-            if cell.method not in bar
-            and (cell.method != "_head" or head)
-            and all(getattr(cell, key) in allowed for key, allowed in want.items())
-        ]
-        self.seen |= {cell.key for cell in found}
-        return found
+def _top(select: Select, body: Body) -> Iterator[Check]:
+    """In each column the n-th best of some methods beats every other method."""
+    mine, places, sign = _listed(body["method"]), body.get("places", 1), -1 if body.get("lowest") else 1
+    op = {key: value for key, value in body.items() if key in (*KEYS, "stat", "minus", "abs") and key != "method"}
+    if "among" in body:
+        op["method"] = [*body["among"], *(method for method in mine if method not in body["among"])]
+    for column in _by(COLUMN, _numbers(select, op)):
+        ranked = sorted(column, key=lambda cell: -sign * cell.value)
+        own = [cell for cell in ranked if cell.method in mine]
+        others = [cell for cell in ranked if cell.method not in mine]
+        if len(own) >= places and others:
+            a, b = own[places - 1], others[0]
+            yield _compared(sign * (a.value - b.value), a, b, body, a.column)
 
-    def _terms(self, op: dict[str, Any]) -> list[Term]:
-        """Return the terms that an operand stands for."""
-        terms = []
-        for cell in self._selected(op):
-            value = _stat(cell, op.get("stat", "value"))
-            if value is not None:
-                noise = cell.noise if op.get("stat", "value") == "value" else None
-                terms.append(Term(dict(zip(KEYS, cell.key, strict=True)), value, noise=noise))
-        if "take" in op:
-            terms = [_taken(group, op["take"]) for group in _by_column(terms)]
-        if "minus" in op:
-            terms = list(self._less(terms, op))
-        return [term._replace(value=abs(term.value)) for term in terms] if op.get("abs") else terms
 
-    def _less(self, terms: list[Term], op: dict[str, Any]) -> Iterator[Term]:
-        """Yield the terms minus the same cells with some keys replaced."""
-        other = op["minus"]
-        dropped = ("minus", "abs", "take", *(["except"] if "method" in other else []))
-        free = _named(other)
-        lists: list[Any] = [each.get("method") for each in (op, other)]
-        step = all(isinstance(each, list) for each in lists) and len(lists[0]) == len(lists[1]) and "take" not in other
-        subtracted = self._terms({**{k: v for k, v in op.items() if k not in dropped}, **other})
-        for a, b in _meeting(terms, subtracted, free):
-            if not step or lists[0].index(a.keys["method"]) == lists[1].index(b.keys["method"]):
-                less = "" if "take" in other else " ".join(b.keys[key] for key in KEYS if key in free)
-                yield Term(a.keys, a.value - b.value, less, _noise(a, b))
+def _greater(select: Select, body: Body) -> Iterator[Check]:
+    for a, b in _pairs(select, body):
+        margin = a.value - b.value if a.value != b.value else 0.0  # both may be infinite
+        yield _compared(margin, a, b, body, b.column)
 
-    def _pairs(self, body: dict[str, Any]) -> Iterator[tuple[Term, Term]]:
-        left, right = body["left"], body["right"]
-        for a, b in _meeting(self._terms(left), self._terms(right), _named(left) | _named(right)):
-            if body.get("pair") == "zip":
-                of = [_listed(op["method"]).index(t.keys["method"]) for op, t in ((left, a), (right, b))]
-                if of[0] != of[1]:
-                    continue
+
+def _value(select: Select, body: Body) -> Iterator[Check]:
+    return _inside([(cell.value, _name(cell), cell) for cell in _numbers(select, body["of"])], body)
+
+
+def _difference(select: Select, body: Body) -> Iterator[Check]:
+    return _inside([(a.value - b.value, _versus(a, b), a) for a, b in _pairs(select, body) if a.value or b.value], body)
+
+
+def _ratio(select: Select, body: Body) -> Iterator[Check]:
+    return _inside([(a.value / b.value, _versus(a, b), a) for a, b in _pairs(select, body) if a.value or b.value], body)
+
+
+def _trend(select: Select, body: Body) -> Iterator[Check]:
+    ((axis, order),) = body["along"].items()
+    sign = 1 if body["direction"] == "up" else -1
+    apart = [key for key in KEYS if key != axis and not (key == "table" and body.get("across_tables"))]
+    for series in _by(apart, _numbers(select, {**body["of"], axis: order})):
+        points = {getattr(cell, axis): cell for cell in series}
+        there = [points[str(at)] for at in order if str(at) in points]
+        steps = [(there[0], there[-1])] if body.get("by") == "ends" else list(pairwise(there))
+        for a, b in steps if len(there) > 1 else []:
+            if not (isinf(a.value) and isinf(b.value)):
+                check = _compared(sign * (b.value - a.value), b, a, body, ())
+                yield check._replace(said=f"{_name(b)} vs {getattr(a, axis)}: {b.value:.4g}, {a.value:.4g}")
+
+
+def _correlation(select: Select, body: Body) -> Iterator[Check]:
+    sign, place = 1 if body["sign"] == "positive" else -1, ("table", "dataset", "setting")
+    xs = {cell.at(place): cell.value for cell in _numbers(select, body["x"])}
+    for series in _by(("table", "dataset", "method", "less"), _numbers(select, body["y"])):
+        points = [(xs[cell.at(place)], cell.value) for cell in series if cell.at(place) in xs]
+        if len(points) > 2:
+            r, first = correlation(*zip(*points, strict=True)), series[0]
+            name = " ".join(first.at(("table", "dataset", "method", "less")))
+            yield Check(sign * r > 0, f"{name}: r = {r:.2f}", ())
+
+
+def _bold(select: Select, body: Body) -> Iterator[Check]:
+    """What is printed bold is the best of its column."""
+    for cells in _by([key for key in COLUMN if key != "setting" or body.get("over") != "settings"], select({})):
+        sign = -1 if cells[0].metric in LOW else 1
+        top = max(sign * cell.value for cell in cells)
+        bold = [cell for cell in cells if cell.best]
+        holds = bool(bold) and all(sign * cell.value > top - EPS for cell in bold)
+        for column in dict.fromkeys(cell.column for cell in cells):
+            yield Check(holds, f"bold {', '.join(cell.method for cell in bold) or 'nothing'}", column)
+
+
+FORMS: dict[str, Callable[[Select, Body], Iterator[Check]]] = {
+    "top": _top,
+    "greater": _greater,
+    "value": _value,
+    "diff": _difference,
+    "ratio": _ratio,
+    "trend": _trend,
+    "correlation": _correlation,
+    "bold": _bold,
+}
+
+
+# Operands: each stands for numbers
+
+
+def _numbers(select: Select, op: dict[str, Any]) -> list[Statistic]:
+    """Return the numbers that an operand stands for."""
+    found, stat = select(op), op.get("stat", "value")
+    if stat != "value":
+        with_std = [(cell, cell.std) for cell in found if cell.std is not None]
+        found = [cell._replace(value=s if stat == "std" else cell.value - s, noise=None) for cell, s in with_std]
+    if "take" in op:
+        found = [_taken(column, op["take"]) for column in _by(COLUMN, found)]
+    if "minus" in op:
+        found = list(_less(select, found, op))
+    return [cell._replace(value=abs(cell.value)) for cell in found] if op.get("abs") else found
+
+
+def _taken(column: list[Statistic], take: str) -> Statistic:
+    value = TAKE[take]([cell.value for cell in column])
+    one = next((cell for cell in column if cell.value == value), None)
+    # a mean, or a median between two, is no cell's
+    return one or column[0]._replace(method=take, value=value, noise=None)
+
+
+def _less(select: Select, cells: list[Statistic], op: dict[str, Any]) -> Iterator[Statistic]:
+    """The cells minus the same cells with some keys replaced."""
+    other = op["minus"]
+    dropped = ("minus", "abs", "take", *(["except"] if "method" in other else []))
+    lists: list[Any] = [each.get("method") for each in (op, other)]
+    step = all(isinstance(each, list) for each in lists) and len(lists[0]) == len(lists[1]) and "take" not in other
+    subtracted = _numbers(select, {**{key: value for key, value in op.items() if key not in dropped}, **other})
+    for a, b in _meeting(cells, subtracted, free := _free(other)):
+        if not step or lists[0].index(a.method) == lists[1].index(b.method):
+            less = "" if "take" in other else " ".join(b.at(key for key in KEYS if key in free))
+            yield a._replace(value=a.value - b.value, noise=_noise(a, b), less=less)
+
+
+def _pairs(select: Select, body: Body) -> Iterator[tuple[Statistic, Statistic]]:
+    """Yield the numbers of both sides that meet."""
+    left, right = body["left"], body["right"]
+    step = body.get("pair") == "zip"
+    for a, b in _meeting(_numbers(select, left), _numbers(select, right), _free(left) | _free(right)):
+        if not step or _listed(left["method"]).index(a.method) == _listed(right["method"]).index(b.method):
             yield a, b
 
-    def _top(self, body: dict[str, Any]) -> Iterator[Check]:
-        mine, places, sign = _listed(body["method"]), body.get("places", 1), -1 if body.get("lowest") else 1
-        op = {key: value for key, value in body.items() if key in (*KEYS, "stat", "minus", "abs") and key != "method"}
-        if "among" in body:
-            op["method"] = [*body["among"], *(method for method in mine if method not in body["among"])]
-        for column in _by_column(self._terms(op)):
-            ranked = sorted(column, key=lambda term: -sign * term.value)
-            own = [term for term in ranked if term.keys["method"] in mine]
-            others = [term for term in ranked if term.keys["method"] not in mine]
-            if len(own) >= places and others:
-                a, b = own[places - 1], others[0]
-                yield _compared(sign * (a.value - b.value), a, b, body, a.column)
 
-    def _greater(self, body: dict[str, Any]) -> Iterator[Check]:
-        for a, b in self._pairs(body):
-            margin = a.value - b.value if a.value != b.value else 0.0  # both may be infinite
-            yield _compared(margin, a, b, body, b.column)
-
-    def _values(self, body: dict[str, Any]) -> Iterator[Check]:
-        return _inside([(term.value, _named_cell(term), term) for term in self._terms(body["of"])], body)
-
-    def _ranges(self, body: dict[str, Any], of: Callable[[float, float], float]) -> Iterator[Check]:
-        met = [(a, b) for a, b in self._pairs(body) if a.value or b.value]
-        return _inside([(of(a.value, b.value), _versus(a, b), a) for a, b in met], body)
-
-    def _trend(self, body: dict[str, Any]) -> Iterator[Check]:
-        ((axis, order),) = body["along"].items()
-        sign = 1 if body["direction"] == "up" else -1
-        apart = [key for key in KEYS if key != axis and not (key == "table" and body.get("across_tables"))]
-        series: dict[tuple[str, ...], dict[str, Term]] = defaultdict(dict)
-        for term in self._terms({**body["of"], axis: order}):
-            series[tuple(term.keys[key] for key in apart)][term.keys[axis]] = term
-        for points in series.values():
-            there = [points[str(at)] for at in order if str(at) in points]
-            steps = [(there[0], there[-1])] if body.get("by") == "ends" else list(pairwise(there))
-            for a, b in steps if len(there) > 1 else []:
-                if abs(a.value) != float("inf") or abs(b.value) != float("inf"):
-                    check = _compared(sign * (b.value - a.value), b, a, body, ())
-                    yield check._replace(said=f"{_named_cell(b)} vs {a.keys[axis]}: {b.value:.4g}, {a.value:.4g}")
-
-    def _correlation(self, body: dict[str, Any]) -> Iterator[Check]:
-        sign = 1 if body["sign"] == "positive" else -1
-
-        def place(term: Term) -> tuple[str, ...]:
-            return tuple(term.keys[key] for key in ("table", "dataset", "setting"))
-
-        xs = {place(term): term.value for term in self._terms(body["x"])}
-        series: dict[tuple[str, ...], list[tuple[float, float]]] = defaultdict(list)
-        for term in self._terms(body["y"]):
-            if place(term) in xs:
-                series[*place(term)[:2], term.keys["method"], term.less].append((xs[place(term)], term.value))
-        for name, points in series.items():
-            if len(points) > 2:
-                r = correlation(*zip(*points, strict=True))
-                yield Check(sign * r > 0, f"{' '.join(name)}: r = {r:.2f}", ())
-
-    def _bold(self, body: dict[str, Any]) -> Iterator[Check]:
-        columns = defaultdict(list)
-        over = [key for key in COLUMN if key != "setting" or body.get("over") != "settings"]
-        for cell in self._selected({}):
-            columns[tuple(getattr(cell, key) for key in over)].append(cell)
-        for cells in columns.values():
-            sign = -1 if cells[0].metric in LOW else 1
-            top = max(sign * cell.value for cell in cells)
-            bold = [cell for cell in cells if cell.best]
-            holds = bool(bold) and all(sign * cell.value > top - EPS for cell in bold)
-            for column in dict.fromkeys(cell.column for cell in cells):
-                yield Check(holds, f"bold {', '.join(cell.method for cell in bold) or 'nothing'}", column)
-
-
-def _inside(numbers: list[tuple[float, str, Term]], body: dict[str, Any]) -> Iterator[Check]:
-    """Yield a check of each number, or of one that stands for all, against the range."""
-    low, high = body["is"]
-
-    def within(number: float) -> bool:
-        return bool(low - EPS <= number <= high + EPS)
-
-    reduce = body.get("reduce", "each")
-    if reduce == "each":
-        for number, said, term in numbers:
-            yield Check(within(number), f"{said}: {number:.4g}", term.column)
-    elif numbers and reduce == "mean":
-        number = fmean(each[0] for each in numbers)
-        yield Check(within(number), f"mean: {number:.4g}", ())
-    elif numbers:
-        number, said, term = (max if reduce == "max" else min)(numbers, key=lambda each: each[0])
-        there = all(term.keys[key] == str(value) for key, value in body.get("at", {}).items())
-        yield Check(within(number) and there, f"{said}: {number:.4g}", ())
-
-
-def _compared(margin: float, a: Term, b: Term, body: dict[str, Any], column: tuple[str, ...]) -> Check:
-    """Return the check whether a beats b by more than it has to, and by more than the noise of both besides."""
-    low, noise = body.get("margin", 0), _noise(a, b)
-    clear = None if noise is None else margin > low + noise + EPS
-    return Check(_above(margin, low, body), _versus(a, b), column, clear)
-
-
-def _noise(a: Term, b: Term) -> float | None:
-    """Return the noise of a difference of two numbers; None where one's is not known."""
-    return None if a.noise is None or b.noise is None else hypot(a.noise, b.noise)
-
-
-def _above(margin: float, low: float, body: dict[str, Any]) -> bool:
-    return bool(margin > low + EPS or (body.get("ties") and margin > low - EPS))
-
-
-def _stat(cell: Statistic, stat: str) -> float | None:
-    if stat == "value":
-        return cell.value
-    return None if cell.std is None else cell.std if stat == "std" else cell.value - cell.std
-
-
-def _by_column(terms: Iterable[Term]) -> list[list[Term]]:
-    columns = defaultdict(list)
-    for term in terms:
-        columns[term.column].append(term)
-    return list(columns.values())
-
-
-def _taken(column: list[Term], take: str) -> Term:
-    value = TAKE[take]([term.value for term in column])
-    one = next((term for term in column if term.value == value), None)
-    if one is None:  # a mean, or a median between two
-        return Term({**column[0].keys, "method": take}, value)
-    return Term(one.keys, value, noise=one.noise)
-
-
-def _meeting(left: list[Term], right: list[Term], free: set[str]) -> Iterator[tuple[Term, Term]]:
-    """Yield the pairs that agree in every key that is not free."""
+def _meeting(left: list[Statistic], right: list[Statistic], free: set[str]) -> Iterator[tuple[Statistic, Statistic]]:
+    """Pairs that agree in every key that is not free."""
     fixed = [key for key in KEYS if key not in free]
-    by_fixed = defaultdict(list)
-    for term in right:
-        by_fixed[tuple(term.keys[key] for key in fixed)].append(term)
-    for a in left:
-        for b in by_fixed[tuple(a.keys[key] for key in fixed)]:
-            yield a, b
+    by_fixed = {group[0].at(fixed): group for group in _by(fixed, right)}
+    return ((a, b) for a in left for b in by_fixed.get(a.at(fixed), []))
 
 
-def _named(op: dict[str, Any]) -> set[str]:
+def _free(op: dict[str, Any]) -> set[str]:
+    """Return the keys that an operand names itself."""
     return {key for key in KEYS if key in op} | ({"method"} if "except" in op else set())
+
+
+def _by(keys: Iterable[str], cells: Iterable[Statistic]) -> list[list[Statistic]]:
+    groups = defaultdict(list)
+    for cell in cells:
+        groups[cell.at(keys)].append(cell)
+    return list(groups.values())
 
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _named_cell(term: Term) -> str:
-    return " ".join(term.keys[key] for key in ("method", "dataset", "setting", "metric"))
+# Comparisons
 
 
-def _versus(a: Term, b: Term) -> str:
-    apart = [key for key in KEYS if a.keys[key] != b.keys[key]] or ["method"]
-    own, other = (", ".join(term.keys[key] for key in sorted({*apart, "method"}, key=KEYS.index)) for term in (a, b))
-    where = re.sub(" +", " ", " ".join(a.keys[key] for key in ("dataset", "setting", "metric") if key not in apart))
+def _compared(margin: float, a: Statistic, b: Statistic, body: Body, column: tuple[str, ...]) -> Check:
+    """Return the check whether a beats b by more than it has to, and by more than their noise besides."""
+    low, noise = body.get("margin", 0), _noise(a, b)
+    clear = None if noise is None else margin > low + noise + EPS
+    return Check(margin > low + (-EPS if body.get("ties") else EPS), _versus(a, b), column, clear)
+
+
+def _inside(numbers: list[tuple[float, str, Statistic]], body: Body) -> Iterator[Check]:
+    """Each number in the range, or one that stands for all."""
+    low, high = body["is"]
+    reduce, at = body.get("reduce", "each"), body.get("at", {})
+    if numbers and reduce == "mean":
+        numbers = [(fmean(number for number, _, _ in numbers), "mean", numbers[0][2])]
+    elif numbers and reduce != "each":
+        numbers = [(max if reduce == "max" else min)(numbers, key=lambda each: each[0])]
+    for number, said, cell in numbers:
+        there = all(getattr(cell, key) == str(value) for key, value in at.items())
+        column = cell.column if reduce == "each" else ()
+        yield Check(low - EPS <= number <= high + EPS and there, f"{said}: {number:.4g}", column)
+
+
+def _noise(a: Statistic, b: Statistic) -> float | None:
+    """Return the noise of a difference of two numbers; None where one's is not known."""
+    return None if a.noise is None or b.noise is None else hypot(a.noise, b.noise)
+
+
+def _name(cell: Statistic) -> str:
+    return " ".join(cell.at(("method", "dataset", "setting", "metric")))
+
+
+def _versus(a: Statistic, b: Statistic) -> str:
+    apart = [key for key in KEYS if getattr(a, key) != getattr(b, key)] or ["method"]
+    own, other = (", ".join(cell.at(sorted({*apart, "method"}, key=KEYS.index))) for cell in (a, b))
+    where = re.sub(" +", " ", " ".join(a.at(key for key in ("dataset", "setting", "metric") if key not in apart)))
     return f"{own} vs {other} ({where}): {a.value:.4g}, {b.value:.4g}"

@@ -23,7 +23,6 @@ KEYS = {
     "weight_decay": "train.weight_decay",
     "lr_decay": "train.lr_decay",
 }
-ROUNDED = ("train.precision", "train.compile")
 OWN = ("algorithm.", *(f"{group}." for group in PLUGS if group != "attack"))
 CLASSES = r"(\d+) random classes|classes per client[^\d]*(\d+)|, (\d+) classes per client"
 PARTITIONS = {  # how a stated partition names its number, and the key that holds it
@@ -83,7 +82,7 @@ def _uneven(of: Comparison) -> list[str]:
         rows: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         for method, group in _groups(of, setting).items():
             for key, value in whole(group["config"]).items():
-                if key.startswith("train.") and key not in (*ROUNDED, *group["space"]):
+                if key.startswith("train.") and key not in ("train.precision", *group["space"]):
                     rows[key][inline(value)].append(method)
         for key, values in rows.items():
             said = "; ".join(f"{value} for {', '.join(methods)}" for value, methods in sorted(values.items()))
@@ -117,17 +116,15 @@ def _own(group: dict[str, Any]) -> str:
 
 
 def _rounded(of: Comparison) -> list[str]:
-    """Return precision and compiling, with the columns that have them, and the rows where not all of a column do."""
+    """Return precisions below fp32, with the columns that have them, and the rows where not all of those do."""
     places: dict[str, list[str]] = defaultdict(list)
     begun = {setting: configs for setting in _settings(of) if (configs := _configs(of, setting))}
     for setting, configs in begun.items():
         rows: dict[str, list[str]] = defaultdict(list)
         for method, config in configs.items():
-            kind, compiled = (whole(config)[key] for key in ROUNDED)
+            kind = whole(config)["train.precision"]
             if kind != "fp32":
                 rows[f"gradients in {inline(kind)} (`train.precision`)"].append(method)
-            if compiled:
-                rows["compiled gradients (`train.compile`)"].append(method)
         for what, methods in rows.items():
             places[what].append(setting + ("" if len(methods) == len(configs) else f" of {', '.join(methods)}"))
     return [what if where == list(begun) else f"{what} ({'; '.join(where)})" for what, where in places.items()]

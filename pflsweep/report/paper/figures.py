@@ -17,6 +17,7 @@ from pflsweep.report.paper.comparison import Cell, Comparison, title
 from pflsweep.report.paper.formats import short
 from pflsweep.report.paper.layout import LEADERBOARD, Layout, require_known
 from pflsweep.report.paper.store import Trial
+from pflsweep.report.stats import mean_std
 from pflsweep.report.style import Picture
 
 
@@ -170,7 +171,7 @@ def _by_round(trials: list[Trial], column: str, label: str) -> Curve:
 
 
 def _one_std(values: NDArray[np.float64]) -> tuple[float, float]:
-    mean, std = float(values.mean()), float(values.std(ddof=1))
+    mean, std = mean_std(values.tolist())
     return mean - std, mean + std
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from pflsweep.report import compare
 from pflsweep.report.compare import at_last, client_accuracy, column, newcomers_accuracy, rounds_to
 from pflsweep.report.paper import studied, weights
 from pflsweep.report.paper.store import Trial
+from pflsweep.report.stats import mean_std
 
 Values = pd.Series  # by client
 
@@ -145,9 +146,8 @@ QUANTITIES = ("accuracy", "gain", *NUMBERS)
 
 def over_seeds(numbers: list[float]) -> Value:
     """Return the mean and sample standard deviation; the std is None for one seed, or where a number is infinite."""
-    mean = fmean(numbers) if numbers else math.nan
-    std = stdev(numbers) if len(numbers) > 1 and math.isfinite(mean) else None
-    return Value(mean, std, len(numbers))
+    mean, std = mean_std(numbers)
+    return Value(mean, None if math.isnan(std) else std, len(numbers))
 
 
 def over_clients(values: list[Values]) -> Value:

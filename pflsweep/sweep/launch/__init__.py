@@ -1,7 +1,8 @@
-"""Start workers: in this process, in others of this machine, on a Dask cluster, or as jobs of Hydra's launcher."""
+"""Start workers: in this process, in others on this machine, on a Dask cluster, or as jobs of a Hydra launcher."""
 
 from hydra.plugins.launcher import Launcher
 
+from pflsweep.config.hydra_private import is_basic
 from pflsweep.sweep.launch import dask, hydra_launcher, processes
 from pflsweep.sweep.plan import Plan
 from pflsweep.sweep.queue import Queue
@@ -9,11 +10,12 @@ from pflsweep.sweep.worker import work
 
 
 def run(queue: Queue, launcher: Launcher) -> None:
-    """Train with all workers until the plan is settled. Raises KeyboardInterrupt, DiskFull, UserError where workers
-    cannot be started.
+    """Train with all workers until the plan is settled.
+
+    Raises KeyboardInterrupt, DiskFull, and UserError where workers cannot be started.
     """
     plan = queue.plan
-    if not _is_basic(launcher):
+    if not is_basic(launcher):
         hydra_launcher.run(plan, launcher)
     elif plan.workers.backend == "dask":
         dask.run(queue)
@@ -24,8 +26,8 @@ def run(queue: Queue, launcher: Launcher) -> None:
 
 
 def check(plan: Plan, launcher: Launcher) -> None:
-    """Raise UserError if the plan's workers would be more than this machine can hold. Jobs of a launcher and workers of
-    a Dask cluster are elsewhere.
+    """Raise UserError if the plan's workers are more than this machine can hold. Workers on a Dask cluster and jobs of
+    a launcher run elsewhere and are not checked.
     """
     if is_here(plan, launcher):
         processes.check_count(plan.workers.count)
@@ -33,11 +35,4 @@ def check(plan: Plan, launcher: Launcher) -> None:
 
 def is_here(plan: Plan, launcher: Launcher) -> bool:
     """Return whether the workers of a plan are started on this machine."""
-    return _is_basic(launcher) and plan.workers.backend == "processes"
-
-
-def _is_basic(launcher: Launcher) -> bool:
-    """Return whether Hydra's default launcher is chosen: workers are started by pflsweep itself."""
-    from hydra._internal.core_plugins.basic_launcher import BasicLauncher
-
-    return isinstance(launcher, BasicLauncher)
+    return is_basic(launcher) and plan.workers.backend == "processes"

@@ -1,4 +1,4 @@
-"""Workers on a running Dask cluster."""
+"""Run workers on an existing Dask cluster."""
 
 import logging
 import os
@@ -19,15 +19,16 @@ from pflsweep.trial.process import Stop, interruptible
 from pflsweep.trial.progress import say
 from pflsweep.util.errors import UserError
 
-LOOK = 2.0  # seconds between two looks at a Dask cluster
-JOINING = 60  # seconds for which a cluster may be without any worker
+LOOK = 2.0  # seconds between two checks of the cluster
+JOINING = 60  # seconds for which a cluster may be without a Dask worker
 
 
 def run(queue: Queue) -> None:
-    """Train on the workers of a running Dask scheduler; the task of one that dies is given to another. Where a task was
-    the death of several workers in a row, Dask tells, and that counts as one death against its trial.
+    """Train on the workers of a running Dask scheduler. Raises UserError, KeyboardInterrupt.
 
-    By Dask's own client: joblib on a cluster of one slot trains in this process instead.
+    Dask gives the task of a worker that dies to another one. After several deaths in a row it gives up; that counts as
+    one death against the task's trial. Dask's own client is used, since joblib would train in this process where the
+    cluster has one slot.
     """
     plan = queue.plan
     try:
@@ -40,8 +41,10 @@ def run(queue: Queue) -> None:
         client = Client(address, timeout="10s")
     except (OSError, TimeoutError, ValueError) as error:
         raise UserError(f"workers.address: there is no Dask scheduler at '{address}' ({error}).") from error
-    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # we say ourselves that it has gone
-    with client, interruptible() as pressed:  # Dask's own callbacks may swallow a KeyboardInterrupt
+    # The error below says that the scheduler has gone
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
+    # Dask's callbacks may swallow a KeyboardInterrupt, so Ctrl-C sets a flag
+    with client, interruptible() as pressed:
         _require_worker(client, pressed)
         shared = plan._replace(workers=replace(plan.workers, count=min(count, _most_on_a_machine(client))))
         while True:
@@ -65,10 +68,9 @@ def run(queue: Queue) -> None:
 
 
 def _wait(client: Any, tasks: Sequence[Any], pressed: Stop) -> None:
-    """Until all are done. Raises what one of them did, CancelledError without a scheduler, UserError without workers,
-    KeyboardInterrupt.
+    """Wait until all tasks are done, by polling: Ctrl-C in one of Dask's own waits prints its tracebacks.
 
-    By looking, since Ctrl-C in a wait of Dask's leaves its tracebacks behind.
+    Raises the exception of a task, CancelledError without a scheduler, UserError without workers, KeyboardInterrupt.
     """
     from distributed import CancelledError
 
@@ -86,6 +88,7 @@ def _wait(client: Any, tasks: Sequence[Any], pressed: Stop) -> None:
 
 
 def _require_worker(client: Any, pressed: Stop) -> None:
+    """Wait until the scheduler has a worker. Raises UserError after JOINING seconds, KeyboardInterrupt."""
     until = time.monotonic() + JOINING
     while client.status == "running" and not client.nthreads():
         if pressed():
@@ -99,7 +102,9 @@ def _require_worker(client: Any, pressed: Stop) -> None:
 
 
 def _most_on_a_machine(client: Any) -> int:
-    """How many Dask workers share a machine. Raises UserError where one would train two trials."""
+    """Return the largest number of Dask workers on one machine. Raises UserError where one has several threads, in
+    which it would train several trials.
+    """
     workers = client.scheduler_info(n_workers=-1)["workers"].values()
     if any(worker["nthreads"] > 1 for worker in workers):
         raise UserError(
@@ -110,20 +115,22 @@ def _most_on_a_machine(client: Any) -> int:
 
 
 def _task(plan: Plan, number: int, name: str, folder: str) -> None:
-    """Work on a Dask worker, in the folder of the command, until that is gone, or the scheduler."""
+    """Run a worker in a Dask task, in the command's folder, until the plan is settled or the task is not wanted."""
     from distributed import get_worker
     from distributed.worker import thread_state
 
     host, key, here = get_worker(), thread_state.key, os.getcwd()
     try:
-        os.chdir(folder)  # relative paths are the command's
+        # Relative paths in configs refer to the command's folder
+        os.chdir(folder)
     except OSError as error:
         raise UserError(
             f"The Dask worker on {gethostname()} cannot go to {folder}, where the command was given "
             f"({error.strerror}). Give it in a folder that all machines have, shared if records are to be in one place."
         ) from error
     if folder not in sys.path:
-        sys.path.append(folder)  # where a method of one's own may lie
+        # The user's own methods may be modules in that folder
+        sys.path.append(folder)
     try:
         with suppress(KeyboardInterrupt):
             work(plan, number, lambda: not _wanted(host, key), name)
@@ -132,6 +139,6 @@ def _task(plan: Plan, number: int, name: str, folder: str) -> None:
 
 
 def _wanted(host: Any, key: Any) -> bool:
-    """Whether a Dask worker that is connected still has the task `key` to do."""
+    """Return whether a connected Dask worker still has the task `key` to do."""
     task = host.state.tasks.get(key)
     return task is not None and task.state != "cancelled" and host.status.name not in ("closing", "closed", "failed")

@@ -1,4 +1,4 @@
-"""Workers as jobs of one of Hydra's launchers: joblib, submitit, ..."""
+"""Run workers as jobs of a Hydra launcher, such as joblib or submitit."""
 
 import os
 import signal
@@ -21,15 +21,20 @@ JOB = "hydra.sweeper.worker"  # the override that makes a launched job a worker:
 
 
 def run(plan: Plan, launcher: Launcher) -> None:
-    """Train as jobs of hydra/launcher=joblib, submitit_slurm, ...; the plan reaches them as a file."""
+    """Train as jobs of a Hydra launcher (hydra/launcher=joblib, submitit_slurm, ...). The plan reaches them as a file.
+
+    Raises UserError where the launcher cannot start or finish them.
+    """
     folder = plan.folder
     file = folder / "plans" / f"{plan.id}.json"
     jobs = [[f"+{JOB}='{number}:{file}'"] for number in range(plan.workers.count)]
-    if type(launcher).__name__ == "SlurmLauncher":  # a job has cores of its own
+    # A Slurm job has cores of its own, so it shares its machine with no other worker
+    if type(launcher).__name__ == "SlurmLauncher":
         plan = plan._replace(workers=replace(plan.workers, count=1))
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        before = os.umask(0o077)  # a storage's address may have a password
+        # Readable by this user alone, since a storage's URL may have a password
+        before = os.umask(0o077)
         try:
             write(plan, file)
         finally:
@@ -41,15 +46,17 @@ def run(plan: Plan, launcher: Launcher) -> None:
 
 
 def _returns(launcher: Launcher, jobs: list[list[str]], folder: Path) -> Sequence[JobReturn]:
-    """What a launcher's jobs returned. Raises UserError where it cannot start them, or one was ended from outside."""
+    """Launch jobs and return their results. Raises UserError where the launcher fails or a job is killed."""
     params, name = getattr(launcher, "params", {}), type(launcher).__name__
-    if Path(params.get("submitit_folder", "")) == Path(".submitit/%j"):  # the default, in the working directory
+    # submitit's default is in the working directory; its logs belong beside the plan
+    if Path(params.get("submitit_folder", "")) == Path(".submitit/%j"):
         params["submitit_folder"] = str(folder / "submitit" / "%j")
     try:
         return launcher.launch(jobs, initial_job_idx=0)
     except UserError:
         raise
-    except Exception as error:  # submitit's, joblib's, Slurm's: each has its own
+    except Exception as error:
+        # submitit, joblib and Slurm raise errors of their own
         said = shortened(error, 500)
         raise UserError(
             f"hydra/launcher: {name} could not bring the workers to their end ({said}). What is trained is kept: "
@@ -58,7 +65,7 @@ def _returns(launcher: Launcher, jobs: list[list[str]], folder: Path) -> Sequenc
 
 
 def launched(worker: str) -> None:
-    """What such a job runs: '3:/runs/sweep-1f.json'."""
+    """Run the worker of a launched job. worker: its number and the plan's file, as in '3:/runs/plans/1f.json'."""
     number, _, file = worker.partition(":")
     with signals.terminable(), _warned() as over:
         work(read(Path(file)), int(number), over)
@@ -66,13 +73,14 @@ def launched(worker: str) -> None:
 
 @contextmanager
 def _warned() -> Iterator[Stop]:
-    """Gives whether the job's time is over, or others need its place, of which Slurm warns by a signal.
+    """Yield a function that returns whether Slurm has warned, by a signal, that the job is about to be ended.
 
-    submitit would end the job at that, or queue it again: in the middle of a round, as an error of the trial's. Here it
-    does so when the worker has brought its round to an end.
+    On that signal submitit would end or requeue the job at once: in the middle of a round, as an error of the trial.
+    Here its handler is called after the worker has finished its round.
     """
     submitits, heard = signal.getsignal(signal.SIGUSR2), list[tuple[Any, ...]]()
-    if not callable(submitits):  # not a job of submitit's
+    # Without a handler this is no job of submitit
+    if not callable(submitits):
         yield lambda: False
         return
     signal.signal(signal.SIGUSR2, lambda *signalled: heard.append(signalled))

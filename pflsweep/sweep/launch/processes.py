@@ -1,5 +1,6 @@
-"""Workers in processes of their own on this machine: started, watched, started anew when they are killed, stopped
-together. What runs in such a process is in worker_process.py.
+"""Run workers in processes on this machine: start, watch and stop them, and replace those that are killed.
+
+The code that such a process runs is in worker_process.py.
 """
 
 import json
@@ -26,10 +27,10 @@ from pflsweep.util.errors import UserError, shortened
 from pflsweep.util.files import DiskFull
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # of libraries other than PyTorch
-EARLY = 3  # times in a row that a worker may be killed while it has no trial
-LOOK = 0.1  # seconds between two looks at the processes
-ENDING = 8.0  # seconds that workers have to end when the disk is full
-# Bytes that a worker takes before any data: 480 MB were measured with torch 2.14 (CPU), pandas, optuna and mlflow
+EARLY = 3  # a worker that is killed so often in a row without having a trial is not replaced
+LOOK = 0.1  # seconds between two checks of the processes
+ENDING = 8.0  # seconds that workers get to finish their rounds when the disk is full
+# Bytes of memory of a worker without data: 480 MB were measured with torch 2.14 (CPU), pandas, optuna and mlflow
 MEMORY = 0.5e9
 # The worker finds modules where the command does, also a method of the user's beside a notebook
 BOOT = """
@@ -42,8 +43,8 @@ sys.exit(main(**job))
 
 
 class Worker:
-    """A worker process. Its standard input is a pipe that nothing is written to: when it is closed the worker stops
-    after its round, and when this command dies the system closes it.
+    """A worker process. Nothing is written to its standard input, a pipe. When the pipe is closed the worker stops
+    after its round; the system closes it when this command dies.
     """
 
     def __init__(self, number: int, plan: Path, environment: dict[str, str], heartbeat: int) -> None:
@@ -51,7 +52,7 @@ class Worker:
         self.error = plan.with_name(f"{self.name}.error")
         job = {"path": sys.path, "plan": str(plan), "number": number, "name": self.name, "error": str(self.error)}
         job |= {"command": os.getpid(), "heartbeat": heartbeat}
-        # in a group of its own, so that a terminal's Ctrl-C reaches the command alone
+        # In a process group of its own, so that a terminal's Ctrl-C reaches the command alone
         self.process = subprocess.Popen(
             [sys.executable, "-c", BOOT, json.dumps(job)], stdin=subprocess.PIPE, env=environment, process_group=0
         )
@@ -62,18 +63,19 @@ class Worker:
         self.process.stdin.close()
 
     def kill(self) -> None:
+        """End the worker at once."""
         self.process.kill()
         self.process.wait()
 
     @property
     def raised(self) -> BaseException | None:
-        """What the worker has raised, once it has ended by itself."""
-        # the file is this command's own, in a folder that is nobody else's
+        """Return the exception with which the worker ended; None without one."""
+        # Safe to unpickle: the file lies in a temporary folder of this command
         return pickle.loads(self.error.read_bytes()) if self.error.exists() else None
 
     @property
     def status(self) -> str:
-        """Why the process ended, in the system's words."""
+        """Return how the process ended: its exit status, or the signal that killed it."""
         code = self.process.returncode
         if code >= 0:
             return f"exit status {code}"
@@ -101,8 +103,8 @@ def check_count(count: int) -> None:
 def run(plan: Plan, queue: Queue) -> None:
     """Train with `workers.count` processes until the plan is settled or all of them have ended.
 
-    Raises KeyboardInterrupt on Ctrl-C and SIGTERM, DiskFull when a worker does, and what a worker has raised if all
-    have raised.
+    Raises KeyboardInterrupt on Ctrl-C and SIGTERM, DiskFull when a worker does, and the first worker's exception if all
+    workers have raised one.
     """
     count = plan.workers.count
     shares = {name: os.environ.get(name, str(threads_each(count))) for name in THREADS}
@@ -112,7 +114,8 @@ def run(plan: Plan, queue: Queue) -> None:
 
         def start(number: int) -> Worker:
             worker = Worker(number, file, {**os.environ, **shares}, plan.workers.heartbeat)
-            killing.callback(worker.kill)  # on a second Ctrl-C, or a bug; of one that has ended nothing is left to kill
+            # For a second Ctrl-C or a bug; killing a worker that has ended does nothing
+            killing.callback(worker.kill)
             return worker
 
         workers = {number: start(number) for number in range(count)}
@@ -120,7 +123,7 @@ def run(plan: Plan, queue: Queue) -> None:
         with _stopping(workers) as pressed:
             while workers:
                 time.sleep(LOOK)
-                # a signal that came before, and whose exception a library has swallowed
+                # A signal that came before `_stopping`, and whose exception a library has swallowed
                 if signals.requested() and not pressed.is_set():
                     raise KeyboardInterrupt
                 for worker in _ended(workers):
@@ -147,16 +150,17 @@ def run(plan: Plan, queue: Queue) -> None:
 
 
 def _ended(workers: dict[int, Worker]) -> list[Worker]:
-    """Take the workers whose processes have ended out of `workers`."""
+    """Remove the workers whose processes have ended from `workers`, and return them."""
     ended = [worker for worker in workers.values() if worker.process.poll() is not None]
     for worker in ended:
         del workers[worker.number]
-        worker.stop()  # closes our end of its pipe
+        # Closes this side of the pipe
+        worker.stop()
     return ended
 
 
 def _end_all(workers: Collection[Worker]) -> None:
-    """Let workers bring their rounds to an end, for some seconds."""
+    """Stop workers, and wait up to ENDING seconds for them to finish their rounds."""
     for worker in workers:
         worker.stop()
     until = time.monotonic() + ENDING
@@ -166,8 +170,9 @@ def _end_all(workers: Collection[Worker]) -> None:
 
 @contextmanager
 def _stopping(workers: dict[int, Worker]) -> Iterator[threading.Event]:
-    """Stop all workers after their rounds on Ctrl-C and SIGTERM; a second one raises KeyboardInterrupt at once. Yield
-    the event that one came.
+    """Stop all workers after their rounds on Ctrl-C and SIGTERM; a second signal raises KeyboardInterrupt at once.
+
+    Yield an event that the first signal sets.
     """
     pressed = threading.Event()
 

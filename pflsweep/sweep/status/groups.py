@@ -1,4 +1,4 @@
-"""How a sweep stands, per method and setting, read off the queue: for the live view, the end and MLflow."""
+"""The status of a sweep by method and setting, for the live view, the end of a command and MLflow."""
 
 import math
 from typing import NamedTuple
@@ -13,19 +13,19 @@ NONE = "-"
 
 
 class GroupStatus(NamedTuple):
-    """Of one group."""
+    """The status of a group. done, total, failed: numbers of slots; accuracies are in [0, 1]."""
 
     done: int
     total: int
     failed: int
-    without_result: list[str]  # reasons why points of its search neither won nor lost
-    best: float | None  # of its search, in [0, 1]
-    point: Point  # that it belongs to
-    final: list[float]  # of its final trials, in [0, 1]
+    without_result: list[str]  # reasons of the points of its search that have no result
+    best: float | None  # accuracy of the search's best point
+    point: Point  # the best point
+    final: list[float]  # accuracies of the final trials
 
     @property
     def text(self) -> str:
-        """A cell of the table: accuracy in percent, of final trials where there are some."""
+        """Return the group's cell of a table: accuracy in percent, of final trials as soon as there are some."""
         count = f"{self.done}/{self.total}" + (f", {self.failed} failed" if self.failed else "")
         if self.final:
             return f"{spread(self.final)}{PARTIAL * bool(self.without_result)} ({count})"
@@ -33,6 +33,7 @@ class GroupStatus(NamedTuple):
 
 
 def group_status(queue: Queue, group: int) -> GroupStatus:
+    """Return the status of a group."""
     finals = [queue.slots[job] for job in queue.plan.final(group)]
     everything = [*(queue.slots[job] for job in queue.plan.searched(group)), *finals]
     best = queue.best(group)
@@ -48,7 +49,7 @@ def group_status(queue: Queue, group: int) -> GroupStatus:
 
 
 def table(queue: Queue) -> pd.DataFrame:
-    """A row a method, a column a setting."""
+    """Return the table of a sweep, one row a method and one column a setting."""
     cells: dict[str, dict[str, str]] = {}
     for g, group in enumerate(queue.plan.groups):
         cells.setdefault(group.method, {})[group.setting or "accuracy"] = group_status(queue, g).text
@@ -57,7 +58,7 @@ def table(queue: Queue) -> pd.DataFrame:
 
 
 def winners(queue: Queue) -> pd.DataFrame:
-    """A row for each search: what won, at what, and what it was chosen on."""
+    """Return one row for each search: the winner, its accuracy, and that of its final trials."""
     lines = []
     for g, group in enumerate(queue.plan.groups):
         if group.tries:
@@ -83,9 +84,7 @@ def failures(queue: Queue) -> list[str]:
 
 
 def failed(queue: Queue) -> list[tuple[Job, SweepTask]]:
-    """Return the slots that failed, and final trials that diverged. A point that diverged has lost its search, which is
-    no failure.
-    """
+    """Return the slots that failed, and final trials that diverged. A point that diverged has only lost its search."""
     return [
         (job, slot)
         for job, slot in queue.slots.items()
@@ -94,7 +93,7 @@ def failed(queue: Queue) -> list[tuple[Job, SweepTask]]:
 
 
 def no_winner(queue: Queue) -> list[str]:
-    """Return a line for each search of which some points have no result; with tune.partial a winner was elected."""
+    """Return a line for each search that is over with some points without result."""
     lines = []
     for g, group in enumerate(queue.plan.groups):
         reasons = [slot.reason for slot in queue.without_result(g)]
@@ -113,12 +112,12 @@ def no_winner(queue: Queue) -> list[str]:
 
 
 def title(queue: Queue, job: Job) -> str:
-    """Return a slot in a person's words, with its point as far as it is known: of a final trial the winner's."""
+    """Return a slot's name for messages, with its point as far as it is known."""
     return queue.plan.title(job, queue.plan.foreseen(job) or point_of(queue.plan.groups[job.group], queue.slots[job]))
 
 
 def spread(values: list[float]) -> str:
-    """Percent: the mean, and where there are several the standard deviation over seeds."""
+    """Return the mean of accuracies over seeds in percent; of several with ± the sample standard deviation."""
     mean = sum(values) / len(values)
     if len(values) < 2:
         return f"{100 * mean:.1f}"

@@ -1,4 +1,4 @@
-"""What a person sees while a sweep runs: one live page on a terminal; in a log a line for each trial that ends."""
+"""Show a sweep while it runs: one live page on a terminal; in a log, a line for each trial that ends."""
 
 import sys
 import threading
@@ -17,23 +17,23 @@ from pflsweep.sweep.status import groups
 from pflsweep.trial.progress import duration
 from pflsweep.util.errors import UserError, shortened
 
-EVERY = 2.0  # seconds between two looks at the storage
-QUIET = 10.0  # seconds between two lines on what is running, in a log
-RUNNING = 8  # running trials that are named
+EVERY = 2.0  # seconds between two reads of the queue
+QUIET = 10.0  # seconds between two reports of running trials in a log
+RUNNING = 8  # running trials that are listed at most
 
 
 def trained_before(slot: SweepTask) -> bool:
-    """Whether a settled slot's trials were there already: it took a small part of the time that they say."""
+    """Return whether a settled slot's trials were trained before: it took under a tenth of their training time."""
     said = sum(each["seconds"] for each in slot.trials)
     took = None if slot.trial is None else slot.trial.duration
     return took is not None and took.total_seconds() < said / 10
 
 
 class View:
-    """Looks at the queue in a thread of its own, from `with` to its end."""
+    """Context manager that reads and shows the queue in a thread of its own."""
 
     def __init__(self, plan: Plan, tell: Callable[[Queue], None] = lambda queue: None) -> None:
-        """tell: called when trials have ended."""
+        """tell: called with the queue when trials have ended; after a UserError it is called again."""
         self.plan, self._tell = plan, tell
         self.console = Console(stderr=True)
         self._untold = False
@@ -48,7 +48,8 @@ class View:
         self._since: dict[Job, float] = {}
         self._live = Live(console=self.console, auto_refresh=False, transient=True)
         self._thread = threading.Thread(target=self._follow, daemon=True)
-        self._reported = time.monotonic() - QUIET + 2 * EVERY  # the first line on what is running comes soon
+        # The first report of running trials comes after two reads
+        self._reported = time.monotonic() - QUIET + 2 * EVERY
 
     def __enter__(self) -> "View":
         count = len(self._queue.slots)
@@ -62,12 +63,14 @@ class View:
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         self._over.set()
         self._thread.join()
-        with suppress(Exception):  # where a database is away, that is said by who needs it
+        # Workers report a database that is unavailable
+        with suppress(Exception):
             self._look()
         if self.console.is_terminal:
             self._live.stop()
 
     def _follow(self) -> None:
+        """Read and show the queue until the end. Say when the database becomes unavailable and when it is back."""
         away = False
         while not self._over.wait(EVERY):
             try:
@@ -75,13 +78,14 @@ class View:
                 if away:
                     self._line("The sweep's database is back.")
                 away = False
-            except Exception as error:  # the workers have more patience
+            except Exception as error:
                 said = shortened(error.__cause__ or error)
                 if not away:
                     self._line(f"The sweep's database cannot be read now ({said}); workers wait for it.")
                 away = True
 
     def _look(self) -> None:
+        """Read the queue once, and show what is new."""
         self._queue.refresh()
         self._there = {job: min(there, self._share(job)) for job, there in self._there.items()}
         before = len(self._said)
@@ -105,6 +109,7 @@ class View:
                 self._line(f"running: {running[-1]}{self._rest()}")
 
     def _pass_on(self) -> None:
+        """Call `tell`. Say once that it failed; the next read calls it again."""
         try:
             self._tell(self._queue)
         except UserError as error:
@@ -118,11 +123,13 @@ class View:
         print(text, file=sys.stderr, flush=True)
 
     def _end_of(self, job: Job) -> str:
+        """Return the line about a slot that was settled."""
         slot, count = self._queue.slots[job], len(self._queue.slots)
         what = f"{100 * slot.value:.1f}%" if slot.value is not None else f"{slot.status}: {slot.reason or 'loses'}"
         return f"[{len(self._said)}/{count}] {groups.title(self._queue, job)}: {what}{self._rest()}"
 
     def _page(self) -> RenderableType:
+        """Return the live page: counts by status, running trials, table."""
         counts: dict[str, int] = {}
         for slot in self._queue.slots.values():
             counts[slot.status] = counts.get(slot.status, 0) + 1
@@ -131,6 +138,7 @@ class View:
         return Group(head, *(f"  running {text}" for text in self._running()), self._table())
 
     def _running(self) -> list[str]:
+        """Return a line for each running trial, at most RUNNING and the number of others."""
         lines = []
         for job, slot in self._queue.slots.items():
             if slot.status == "running":
@@ -142,7 +150,7 @@ class View:
         return [*lines[:RUNNING], *more]
 
     def _table(self) -> Table:
-        """Best so far of each method and setting, in percent."""
+        """Return the table of methods and settings, in percent."""
         found = groups.table(self._queue)
         page = Table(*found.columns)
         for row in found.itertuples(index=False):
@@ -150,12 +158,13 @@ class View:
         return page
 
     def _gradients(self, job: Job) -> float:
-        with suppress(UserError):  # its data cannot be read: the trial says so
+        """Return the gradients of a slot; 0 where its data cannot be read, which the trial will report."""
+        with suppress(UserError):
             return cost.gradients(self.plan, job)
         return 0
 
     def _share(self, job: Job) -> float:
-        """Of a slot's rounds, under all seeds of its trials, those that are trained."""
+        """Return the share of a slot's rounds that are trained, over all seeds: in [0, 1]."""
         slot, rounds = self._queue.slots[job], self.plan.rounds(job)
         if slot.status == "done":
             return 1.0
@@ -163,12 +172,15 @@ class View:
         return min(1.0, reached / (rounds * (1 if job.final else len(self.plan.tuning_seeds))))
 
     def _rest(self) -> str:
+        """Return the end of a line: the remaining time, "" where it is unknown."""
         left = self._left()
         return f"; about {duration(left)} left in all" if left else ""
 
     def _left(self) -> float | None:
-        """Seconds, by the gradients that were taken since the command began; known trials take no time, and what was
-        pruned, or failed, will take no more.
+        """Estimate the remaining seconds by the gradients per second since the command began; None without any.
+
+        Trials that were trained before do not count towards the speed. Slots that were pruned or failed take no more
+        time.
         """
         slots, shares = self._queue.slots, {job: self._share(job) for job in self.plan.jobs}
         over = {job for job, slot in slots.items() if slot.status in SETTLED}

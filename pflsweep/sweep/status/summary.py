@@ -1,4 +1,4 @@
-"""What a sweep prints: before, what it will cost; at its end, a table of its trials, and where to look next."""
+"""What a sweep prints: before it runs, its cost; at its end, a table of its trials and where to look next."""
 
 import math
 import sys
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from pflsweep.sweep.trained import Left
     from pflsweep.tracking.logging import Labels
 
-LONG = 60  # seconds; of a sweep that takes less nothing is said before it starts
-MANY = 100  # records that are read for a table; of more, what was told of them serves
+LONG = 60  # seconds; a shorter sweep starts without a forecast
+MANY = 100  # records that are read for a table at most; with more, the queue's results are shown
 
 
 def estimate(plan: Plan) -> str:
-    """Return the trials of a plan, those of them that are trained already, and what the others cost. Nothing is run."""
+    """Return the text of plan=true: the trials of a plan, how many are trained already, and what the others cost."""
     from pflsweep.sweep import trained
 
     told = trained.ledgers_of(plan)
@@ -46,13 +46,14 @@ def estimate(plan: Plan) -> str:
 
 
 def forecast(plan: Plan) -> str:
-    """Return a line on how long a sweep will take on this machine; "" where that is less than LONG, or not known."""
+    """Return a line on how long a sweep will take on this machine; "" where that is less than LONG or unknown."""
     from pflsweep.sweep import trained
 
     try:
         left = list(trained.left(plan, trained.known_trials(plan.runs), trained.ledgers_of(plan)))
         table, ways = _costs(plan, left)
-    except UserError:  # data that cannot be read: the trial says so
+    except UserError:
+        # Data that cannot be read, which the trial will report
         return ""
     workers = plan.workers.count
     seconds = _sum(table["seconds"]) / workers
@@ -66,7 +67,7 @@ def forecast(plan: Plan) -> str:
 
 
 def _costs(plan: Plan, left: "list[Left]") -> "tuple[pd.DataFrame, Counter[str]]":
-    """Return a line a group with what its untrained trials cost, and how many speeds are known in which way."""
+    """Return one row a group with the cost of its untrained trials, and counts of groups by source of their speed."""
     import pandas as pd
 
     speeds = cost.known_speeds(plan.runs, [group.config for group in plan.groups])
@@ -92,12 +93,14 @@ def _costs(plan: Plan, left: "list[Left]") -> "tuple[pd.DataFrame, Counter[str]]
 
 
 def _known(ways: Counter[str]) -> str:
+    """Return the sources of speeds as text."""
     return ", ".join(f"{how} ({count})" for how, count in ways.most_common() if how != "unknown")
 
 
 def _searches(plan: Plan, left: "list[Left]", told: "list[Ledger]") -> str:
-    """Return how many searches of a plan are trained already, and how many were in another setting than now; "" for a
-    plan that searches nothing.
+    """Say how many searches of a plan are trained already, and how many were trained with another config before.
+
+    Return "" for a plan without searches.
     """
     from pflsweep.sweep import trained
 
@@ -116,12 +119,12 @@ def _searches(plan: Plan, left: "list[Left]", told: "list[Ledger]") -> str:
 
 
 def _sum(seconds: "pd.Series") -> float:
-    """Of those that are known."""
+    """Return the sum of the known numbers; NaN where none is known."""
     return float(seconds.sum(min_count=1))
 
 
 def _page(table: "pd.DataFrame") -> str:
-    """With times and large numbers as a person says them."""
+    """Return a table of costs as text, with durations such as `2 h` and thousands separated."""
     shown = table.assign(time=[_time(seconds) for seconds in table["seconds"]])
     for column in {"points", "rounds a point"} & {*shown}:
         shown[column] = [number or status_groups.NONE for number in shown[column]]
@@ -134,6 +137,7 @@ def _time(seconds: float) -> str:
 
 
 def _total(plan: Plan, table: "pd.DataFrame", ways: Counter[str], searches: str) -> str:
+    """Return the closing lines of an estimate."""
     workers, seeds, missing = plan.workers.count, plan.seeds, ways.pop("unknown", 0)
     known = _known(ways)
     said = [f"Speeds are those of {known}."] if known else []
@@ -155,8 +159,9 @@ def _total(plan: Plan, table: "pd.DataFrame", ways: Counter[str], searches: str)
 
 
 def conclude(queue: Queue, track: bool) -> int:
-    """Tell MLflow how a sweep ended, where `track`, and print it. The exit code: 1 where a trial failed, 2 where all
-    that failed did so of bad input.
+    """Print the results of a sweep, and send them to MLflow where `track`.
+
+    Return the exit code: 0 without failures, 2 where all that failed had bad input, else 1.
     """
     from pflsweep.sweep import pictures
     from pflsweep.sweep.browse import cells_of
@@ -165,7 +170,8 @@ def conclude(queue: Queue, track: bool) -> int:
     plan, records = queue.plan, records_of(queue)
     searched = any(group.tries for group in plan.groups)
     tables = {"standings": status_groups.table(queue)} | ({"winners": status_groups.winners(queue)} if searched else {})
-    if track:  # first: who reads what is printed may be gone
+    # MLflow first, since printing fails where the reader of a pipe is gone
+    if track:
         lines, figures = status_groups.failures(queue), pictures.of_searches(queue)
         finish_sweep(plan.groups[0].config.tracking, plan.id, records, lines, tables, figures, cells_of(queue, records))
     if searched:
@@ -180,9 +186,10 @@ def conclude(queue: Queue, track: bool) -> int:
 
 
 def _name_failures(queue: Queue) -> int:
+    """Print each failure with its traceback, and return the exit code."""
     bad = status_groups.failed(queue)
     failed = [slot for _, slot in bad]
-    # after the slots that failed come searches without a winner, which have no trace
+    # The failures are first the failed slots, then searches without a winner, which have no traceback
     for line, trace in zip_longest(status_groups.failures(queue), (slot.result.get("trace") for slot in failed)):
         print(f"pflsweep: {line}" + (f"\n{trace}" if trace else ""), file=sys.stderr)
     if not failed:
@@ -190,12 +197,13 @@ def _name_failures(queue: Queue) -> int:
     points = all(not job.final for job, _ in bad)
     again = "the same command" if points else "retry=true"
     print(f"{len(failed)} of {len(queue.slots)} trials failed; {again} tries them again.", file=sys.stderr)
-    causes = [slot for slot in failed if not slot.result.get("no_winner")]  # what a lost search has left out is none
+    # A final trial without a winner is a consequence of its search, not a cause
+    causes = [slot for slot in failed if not slot.result.get("no_winner")]
     return 2 if causes and all(slot.result.get("input") for slot in causes) else 1
 
 
 def _chosen_on(plan: Plan) -> str:
-    """How the winners were chosen."""
+    """Return a sentence on how the winners were chosen."""
     tune = plan.tune
     how = {"last": "the last round", "best": "the best round"}[tune.round]
     if tune.split == "validation":
@@ -207,44 +215,45 @@ def _chosen_on(plan: Plan) -> str:
 
 
 def records_of(queue: Queue) -> list["Record"]:
-    """Of the final trials, where they are few and their folders are here."""
+    """Return the records of all final trials; none where they are more than MANY or one is not on this machine."""
     told = _told(queue)
     records = [record for record, _ in trained(queue)] if len(told) <= MANY else []
     return records if len(records) == len(told) else []
 
 
 def trained(queue: Queue) -> Iterator[tuple["Record", "Labels"]]:
-    """The final trials whose records are here, as of the round that was asked for, and what MLflow calls them."""
+    """Yield the records of final trials on this machine as of the sweep's rounds, with their names for MLflow."""
     from pflsweep.records.record import Record
     from pflsweep.sweep.browse import labels_of
 
     for (folder, rounds), job in _told(queue).items():
         if (folder / "meta.json").exists():
             record = Record.as_of(folder, rounds)
-            if rounds in record.evaluated:  # not where it has been trained further since
+            # A record that was continued may have lost the scores of that round
+            if rounds in record.evaluated:
                 yield record, labels_of(queue.plan, job, queue.winner(job.group) or {}, record.meta["seed"])
 
 
 def _told(queue: Queue) -> dict[tuple[Path, int], Job]:
-    """Folder and rounds of the final trials, each with a slot that it is of."""
+    """Return by folder and rounds of each final trial one of its slots."""
     groups = queue.plan.groups
     return {(Path(one["folder"]), groups[job.group].config.train.rounds): job for job, one in _final(queue)}
 
 
 def _final(queue: Queue) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """What the final trials' workers have told, each with its job."""
+    """Return pairs of a slot and a result for all final trials that are done."""
     return ((job, one) for job, slot in queue.slots.items() if job.final for one in slot.trials)
 
 
 def mark_superseded(queue: Queue) -> list[str]:
-    """Name final trials whose point has lost since as superseded in their records. Returns their identities."""
+    """Mark the records of final trials whose points do not win any more as superseded. Return their identities."""
     from pflsweep.records.record import Record
 
     marked = []
     for identity in {identity for job, slot in queue.slots.items() if job.final for identity in slot.superseded}:
         folder = queue.plan.runs / identity
         marked.append(identity)
-        # a record that is elsewhere, damaged, or in training for another sweep is left as it is
+        # A record that is elsewhere, damaged, or in training for another sweep is left as it is
         if folder.exists():
             with suppress(UserError), claimed(folder):
                 record = Record(folder)
@@ -253,7 +262,7 @@ def mark_superseded(queue: Queue) -> list[str]:
 
 
 def _elsewhere(queue: Queue) -> str:
-    """Of which machines and folders final trials' records are that are not here; '' for none."""
+    """Return how many final trials' records are in which folders of other machines; "" where all are here."""
     told = {(one["host"], Path(one["folder"])) for _, one in _final(queue)}
     places = Counter(f"{host}:{folder.parent}" for host, folder in sorted(told) if not folder.exists())
     return ", ".join(f"{count} in {place}" for place, count in places.items())

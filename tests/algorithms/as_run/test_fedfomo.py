@@ -1,4 +1,4 @@
-"""FedFomo as three code bases compute it, against the descriptions written out a client and a model at a time."""
+"""FedFomo as three code bases compute it, compared with their descriptions written out client by client."""
 
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ def data_of(client: int, round: int) -> ClientData:
 
 
 def risk(w: Tensor, data: ClientData) -> float:
-    """The mean cross-entropy on all training rows that a handle has."""
+    """Return the mean cross-entropy on all training rows of a handle."""
     x, y = FEDERATION.gather(torch.from_numpy(data._rows["train"][0]))
     return float(entropy(answers(named(w), x), y))
 
@@ -39,12 +39,12 @@ def trained(w: Tensor, data: ClientData, lr: float = LR) -> Tensor:
 class Written(NamedTuple):
     models: list[Tensor]
     p: Tensor
-    kept: int  # turns without a gain from any candidate
+    kept: int  # turns in which no candidate has a gain
     own: int  # candidates that were the client's own
 
 
 def last_cohorts(run: Run, normalise: bool) -> Written:
-    """FedFomo in PFLlib, where every model of the last cohort is sent; pgfed: normalised entries of P."""
+    """Run FedFomo as in PFLlib, with all models of the last cohort sent; pgfed: normalised weights are added to P."""
     old, model, p = [W0] * EVERYBODY, [W0] * EVERYBODY, torch.eye(EVERYBODY, dtype=W0.dtype)
     uploaded: list[int] = []
     kept = own = 0
@@ -95,7 +95,7 @@ def test_the_candidates_are_the_best_of_the_last_cohort() -> None:
 
 
 def present_cohorts(run: Run, every: int) -> tuple[list[Tensor], Tensor]:
-    """FedFomo in pfedplat: personal models, and the global one."""
+    """Run FedFomo as in pfedplat. Return personal models and the global one."""
     model, base = [W0] * EVERYBODY, W0
     for result in run.results:
         if (result.round - 1) % every:

@@ -1,4 +1,4 @@
-"""FedFomo and its variant MA as their authors run them, against their code's steps written out client by client."""
+"""FedFomo and its variant MA as their authors run them, compared with their code's steps written out."""
 
 from itertools import pairwise
 from typing import Any
@@ -27,7 +27,7 @@ def data_of(client: int, round: int, purpose: str = "train") -> ClientData:
 
 
 def risk(w: Tensor, validation: ClientData, evaluation: int) -> float:
-    """class_eval: the mean of the batches' mean losses."""
+    """Return class_eval: the mean of the batches' mean losses."""
     batches = list(validation.rating(f"rating/{evaluation}"))
     return float(np.mean([float(entropy(answers(named(w), b.x[0]), b.y[0])) for b in batches]))
 
@@ -41,7 +41,7 @@ def trained(w: Tensor, data: ClientData, epochs: int = 2) -> Tensor:
 
 
 class Code:
-    """The authors' server and clients, in their words: first_model, client_weights, federated_model_dicts."""
+    """The authors' server and clients, with their names: first_model, client_weights, federated_model_dicts."""
 
     def __init__(self, hyper: dict[str, Any], clusters: int | None) -> None:
         self.hyper, self.clusters = hyper, clusters
@@ -56,7 +56,8 @@ class Code:
     def get_federating_clients(self, client: int, epoch: int) -> list[int]:
         possible = [c for c in self.uploaded_clients if c != client]
         key = FEDERATION.draw_keys[client]
-        # in place of numpy's draws, which are the same in each round: two random orders and a number for each place
+        # Instead of numpy's draws, which are the same in each round: two random orders and a number for each place
+
         luck, shuffle = (random.fold(random.fold(key, k), FEDERATION.draw_keys).tolist() for k in (1, 2))
         top_clients = sorted(possible, key=lambda c: (-self.client_weights[client, c], luck[c]))
         rand_clients = sorted(possible, key=lambda c: shuffle[c])
@@ -75,7 +76,7 @@ class Code:
         return clients
 
     def federated(self, client: int, epoch: int, validation: ClientData) -> tuple[Tensor, dict[int, float]]:
-        """The client's mix, and what its client_weights add."""
+        """Return the client's mix, and the weights that its client_weights adds."""
         clients = self.get_federating_clients(client, epoch)
         models = [self.model[c] for c in clients]
         if self.clusters is None:  # model_avg
@@ -101,7 +102,7 @@ class Code:
         return baseline + sum((delta / total * (w - baseline) for delta, w in positive), torch.zeros_like(W0)), adds
 
     def average(self) -> Tensor:
-        """Federation.model of those that were active last."""
+        """Return Federation.model over those that were active last."""
         return self.weighted(range(EVERYBODY), self.uploaded_clients)
 
     def weighted(self, clients: Any, among: Any) -> Tensor:
@@ -147,7 +148,7 @@ def followed(run: Run, hyper: dict[str, Any], clusters: int | None, first_epochs
 
 
 def scored(run: Run, code: Code) -> Tensor:
-    """One more federation, in which nobody trains."""
+    """Federate once more, without training."""
     round = run.results[-1].round
     held = [data_of(c, round, "evaluate").holdout(HELD)[1] for c in range(EVERYBODY)]
     return torch.stack([code.federated(c, round, held[c])[0] for c in range(EVERYBODY)])
@@ -227,7 +228,9 @@ def test_the_model_average_variant_by_hand(chunk: int) -> None:
 
 
 def test_a_clusters_mean_is_of_those_that_were_active_last() -> None:
-    """Of rounds 3, 3, 1 and 2: weights 1 and 3 of 4; of the last two the one of round 2 alone."""
+    """With last rounds 3, 3, 1 and 2 the first two count, with weights 1 and 3 of 4; of the last two, the one of round
+    2.
+    """
     models = torch.tensor([[4.0], [8], [100], [7]])
     server = Server(
         models, torch.tensor([3, 3, 1, 2]), torch.arange(4), torch.tensor([1, 3, 5, 5]), torch.eye(4), models, models
@@ -238,7 +241,7 @@ def test_a_clusters_mean_is_of_those_that_were_active_last() -> None:
 
 
 def test_explorations_draws_are_those_of_every_round() -> None:
-    """With P as it is and epsilon 1 the same others are chosen in each round, as numpy's seed is set anew."""
+    """With an unchanged P and epsilon 1 the same clients are chosen in each round, since numpy's seed is set again."""
     run = simulate(FedFomoFedFomo, {**FOMO, "epsilon": 1.0, "decay": 0.0}, rounds=3)
     turn = run.simulation._turn(torch.arange(EVERYBODY))
     chosen = [run.method.choose(run.server, turn, round) for round in (2, 3, 9)]

@@ -1,4 +1,4 @@
-"""FedPG's platform: its variants against numbers worked out by hand, or against the description written out."""
+"""The variants of FedPG's platform, compared with numbers worked out by hand or with the description written out."""
 
 from typing import Any
 
@@ -62,7 +62,7 @@ def test_ditto_by_hand(chunk: int) -> None:
 
 
 def test_dittos_server_goes_a_tenth_of_the_way_for_each_of_ten() -> None:
-    """With N = 5 and one client online, a fifth of the way to it."""
+    """With N = 5 and one client online, the server goes a fifth of the way to it."""
     run = simulate(PfedplatDitto, {"lam": 0.1}, rounds=1, participation=0.2)
     (i,) = run.results[0].ids.tolist()
     close(run.w, W0 + (run.personal[i] - W0) / EVERYBODY)
@@ -114,7 +114,7 @@ def test_the_rates_of_a_clients_last_turn(chunk: int) -> None:
 
 
 def test_both_phases_of_fedrep_have_the_rate_of_a_clients_last_turn() -> None:
-    """A client that comes first in round 2 trains as if rates did not decay."""
+    """A client whose first turn is in round 2 trains as if learning rates did not decay."""
     stale, undecayed, usual = (
         simulate(PfedplatFedRep, {"head_epochs": 1}, participation=0.4, lr_decay=decay, lr_of=of)
         for decay, of in ((0.5, "last_turn"), (1.0, "round"), (0.5, "round"))
@@ -201,7 +201,7 @@ def test_a_model_without_a_last_bias_is_refused(cls: type) -> None:
     ],
 )
 def test_personal_models_are_stale_and_never_trained_ones_initial(cls: type, values: dict[str, Any]) -> None:
-    """As the platform scores all its methods: a round that a client sits out leaves its model as it was."""
+    """The platform scores all its methods so: a round without a turn leaves a client's model as it was."""
     before, after = (simulate(cls, values, rounds=count, participation=0.4) for count in (2, 3))
     last = set(after.results[-1].ids.tolist())
     for i in range(EVERYBODY):

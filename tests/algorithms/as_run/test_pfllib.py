@@ -47,7 +47,7 @@ def features(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
 
 
 def discrepancy(ours: Tensor, theirs: Tensor) -> Tensor:
-    """The mean over pairs of rows of k(x, x') + k(y, y') - 2 k(x, y')."""
+    """Return the mean over pairs of rows of k(x, x') + k(y, y') - 2 k(x, y')."""
 
     def kernel(a: Tensor, b: Tensor) -> Tensor:
         squares = ((a[:, None] - b[None]) ** 2).sum(2)

@@ -1,4 +1,4 @@
-"""PGFed's authors' code: its variants against the description written out, or against numbers by hand."""
+"""The variants of PGFed's authors, compared with the description written out or with numbers by hand."""
 
 import pytest
 import torch
@@ -37,7 +37,8 @@ BODY = [name for name in NAMES if name not in (WEIGHT, BIAS)]
 def test_fedbabu_fine_tunes_from_a_head_of_zeros(chunk: int) -> None:
     values = {"finetune_epochs": 2, "finetune_lr": 0.05}
     run = simulate(PgfedFedBABU, values, rounds=2, chunk=chunk)
-    close(run.w, simulate(FedBABU, values, rounds=2).w)  # what is shared is FedBABU's
+    # The shared extractor is FedBABU's
+    close(run.w, simulate(FedBABU, values, rounds=2).w)
     zero = torch.zeros(TASK.head.stop - TASK.head.start, dtype=run.w.dtype)
     for client, own in enumerate(run.personal):
         w = named(torch.cat([run.w, zero]))
@@ -74,7 +75,7 @@ def test_pfedmes_models_of_clients_that_were_never_sampled_are_initial() -> None
 
 @pytest.mark.parametrize("chunk", [1, EVERYBODY])
 def test_fedrods_priors_are_of_one_pass_without_its_last_batch(chunk: int) -> None:
-    """The first turn's pass of batches of four: of 7, 12, 1, 20 and 5 rows it sees 4, 12, 1, 20 and 4."""
+    """In the first turn's pass with batches of four, of 7, 12, 1, 20 and 5 rows 4, 12, 1, 20 and 4 are seen."""
     dropped = Batching(last_batch="drop")
     head = W0[TASK.head]
     server, heads, seen = W0, [head] * EVERYBODY, []

@@ -1,4 +1,4 @@
-"""A client's training written out in plain torch, with parameters as torch names them, to hold variants against."""
+"""A client's training written out in plain torch, with parameters named as in torch, to compare variants with."""
 
 from collections.abc import Callable
 
@@ -28,7 +28,7 @@ def joined(parameters: dict[str, Tensor]) -> Tensor:
 def moved(
     parameters: dict[str, Tensor], loss: Callable[[dict[str, Tensor]], Tensor], names: list[str], lr: float = LR
 ) -> dict[str, Tensor]:
-    """One step of plain SGD on some parameters."""
+    """Take one step of plain SGD on some parameters."""
     free = {name: parameters[name].detach().requires_grad_() for name in names}
     grads = torch.autograd.grad(loss({**parameters, **free}), list(free.values()))
     return {**parameters, **{name: parameters[name] - lr * g for name, g in zip(names, grads, strict=True)}}
@@ -53,7 +53,9 @@ SHARE = FEDERATION.sizes.double() / FEDERATION.sizes.sum()
 
 
 def rounds(turn: Callable[[int, int, Tensor, Tensor], tuple[Tensor, Tensor]], count: int = 3) -> tuple[Tensor, Tensor]:
-    """Full rounds: turn(client, round, received, own) -> (upload, own). Returns the server's model and all own ones."""
+    """Train full rounds: turn(client, round, received, own) -> (upload, own). Return the server's model and all own
+    ones.
+    """
     server, own = W0, W0.repeat(EVERYBODY, 1)
     for round in range(1, count + 1):
         made = [turn(i, round, server, own[i]) for i in range(EVERYBODY)]

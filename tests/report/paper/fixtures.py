@@ -1,4 +1,4 @@
-"""A folder of runs with a sweep's ledger, made from chosen numbers: what a sweep would have left."""
+"""A folder of runs with a sweep's ledger, made from chosen numbers, as a sweep would leave it."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ Numbers = dict[tuple[str, str], dict[int, list[int]]]  # (setting, method) -> se
 
 
 class Sweep:
-    """Ledger and records of a sweep; `write` after each change. peak: what the best round has above the last."""
+    """Ledger and records of a sweep; call `write` after each change. peak: excess of the best round over the last."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Sweep:
         runs.mkdir(exist_ok=True)
 
     def add(self, setting: str, method: str, by_seed: dict[int, list[int]], **changes: Any) -> list[Record]:
-        """Finished runs of three rounds; as many clients as numbers."""
+        """Add finished runs of three rounds, with as many clients as numbers."""
         records = []
         for seed, correct in by_seed.items():
             same = {"partition__clients": len(correct), "dataset___option_": place(setting), **changes}
@@ -48,7 +48,7 @@ class Sweep:
         return self.groups.setdefault((setting, method), new)
 
     def write(self, stem: str = "0123456789abcdef", at: float = 1e9, **more: Any) -> Path:
-        """The ledger; at: when it was written; more: what younger ones say beside."""
+        """Write the ledger. at: the time of writing. more: keys that only newer ledgers have."""
         command = f"pflsweep -m sweep={self.name} scale={self.scale}"
         own = {"sweep": self.name, "scale": self.scale, "command": command, "written": at, "seeds": self.seeds}
         content = ledger(list(self.groups.values()), **{**own, **more})
@@ -59,7 +59,7 @@ class Sweep:
 
 
 def place(setting: str) -> str:
-    """So that the same numbers in two settings are two runs."""
+    """Return a folder for a setting, so that the same numbers in two settings are two runs."""
     return setting.replace("/", "_")
 
 

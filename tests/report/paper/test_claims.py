@@ -1,4 +1,4 @@
-"""The language of claims: the verdicts on print that are recorded with them, and each form worked out by hand."""
+"""The language of claims: the recorded verdicts on print, and each form worked out by hand."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def test_a_verdict_on_print_is_the_recorded_one(claim: dict) -> None:
 
 
 def cells(**values: tuple[float, ...]) -> list[Statistic]:
-    """A row a method, a column a setting s0, s1, ...; std 1."""
+    """Return cells with a row a method and a column a setting s0, s1, ...; the std is 1."""
     return [
         Statistic("p", "1", "d", "m", f"s{k}", "acc", method, value, 1.0)
         for method, row in values.items()
@@ -53,11 +53,13 @@ AB = {"left": {"method": "a"}, "right": {"method": "b"}}
     [
         ({"top": {"method": ["a"]}}, "partly"),
         ({"top": {"method": ["a"], "among": ["b"]}}, True),
-        ({"top": {"method": ["a", "c"], "places": 2}}, True),  # the second of them: 3 > 1 and 2.5 > 2
+        # Both are in the first two places: 3 > 1 and 2.5 > 2
+        ({"top": {"method": ["a", "c"], "places": 2}}, True),
         ({"top": {"method": ["a", "b"], "places": 2}}, False),
         ({"top": {"method": ["b"], "lowest": True}}, True),
         ({"greater": AB}, True),
-        ({"greater": {**AB, "margin": 1.0}}, "partly"),  # 1 is not above 1
+        # A difference of 1 is not above a margin of 1
+        ({"greater": {**AB, "margin": 1.0}}, "partly"),
         ({"greater": {**AB, "margin": 1.0, "ties": True}}, True),
         ({"greater": {"left": {"method": "b"}, "right": {"method": "a"}}}, False),
         ({"greater": {"left": {"method": "b"}, "right": {"method": "a"}, "quantifier": "some"}}, False),
@@ -65,7 +67,8 @@ AB = {"left": {"method": "a"}, "right": {"method": "b"}}
         ({"diff": {**AB, "reduce": "max", "is": [2, 2], "at": {"setting": "s0"}}}, True),
         ({"diff": {**AB, "reduce": "max", "is": [2, 2], "at": {"setting": "s1"}}}, False),
         ({"diff": {**AB, "reduce": "mean", "is": [1.5, 1.5]}}, True),
-        ({"ratio": {**AB, "is": [1.5, 3]}}, True),  # 3/1 and 3/2
+        # The ratios are 3 / 1 and 3 / 2
+        ({"ratio": {**AB, "is": [1.5, 3]}}, True),
         ({"value": {"of": {"method": "a", "stat": "value-std"}, "is": [2, 2]}}, True),
         ({"trend": {"of": {"method": "b"}, "along": {"setting": ["s0", "s1"]}, "direction": "up"}}, True),
         ({"trend": {"of": {"method": "a"}, "along": {"setting": ["s0", "s1"]}, "direction": "up"}}, False),
@@ -76,7 +79,7 @@ AB = {"left": {"method": "a"}, "right": {"method": "b"}}
     ],
 )
 def test_forms_by_hand(expr: dict, verdict: bool | str) -> None:
-    """a 3 3, b 1 2, c 4 2.5."""
+    """The numbers are a 3 3, b 1 2, c 4 2.5."""
     assert holds(expr, a=(3, 3), b=(1, 2), c=(4, 2.5)) == verdict
 
 
@@ -102,7 +105,8 @@ def test_a_claim_cannot_be_told_before_all_its_cells_are_there() -> None:
 
 def test_a_comparison_is_clear_where_it_holds_by_more_than_both_stds_over_seeds() -> None:
     claim = {"paper": "p", "table": [1], "expr": {"greater": AB}}
-    apart = {"a": (10, 10, 10, 9), "b": (8.5, 9, 11.5, 5)}  # by 1.5, 1, -1.5 and 4 where the root is 1.41
+    # Differences 1.5, 1, -1.5 and 4; the root of the sum of variances is 1.41
+    apart = {"a": (10, 10, 10, 9), "b": (8.5, 9, 11.5, 5)}
     noisy = [cell._replace(noise=1.0 if cell.setting != "s3" else None) for cell in cells(**apart)]
     assert [check.clear for check in judge(claim, noisy).checks] == [True, False, False, None]
 

@@ -1,4 +1,4 @@
-"""Numbers of a table worked out by hand, and print fed back as if it were ours."""
+"""Numbers of a table worked out by hand, and printed numbers fed back as if they were ours."""
 
 import json
 import math
@@ -41,7 +41,9 @@ def made(of: Comparison, method: str, metric: str, setting: str = "clients25", d
 
 @pytest.fixture
 def sweep(tmp_path: Path) -> Sweep:
-    """Four clients. Mean accuracies over two seeds: local 50 and 60%, pgfed 60 and 80%, fedavg 40 and 40%."""
+    """Return a sweep with four clients. Mean accuracies over two seeds: local 50 and 60%, pgfed 60 and 80%, fedavg 40
+    and 40%.
+    """
     sweep = Sweep(tmp_path / "runs")
     sweep.add(C25, "local", {0: [2, 4, 6, 8], 1: [4, 4, 8, 8]})
     sweep.add(C25, "pgfed", {0: [4, 6, 6, 8], 1: [8, 8, 8, 8]})
@@ -53,7 +55,8 @@ def sweep(tmp_path: Path) -> Sweep:
 def test_accuracy_is_a_mean_over_clients_and_its_std_is_over_seeds(sweep: Sweep) -> None:
     of = reproduced(sweep.runs, "pgfed/table1")
     own = made(of, "pgfed", "acc")
-    assert own.value == pytest.approx((70.0, math.sqrt(200), 2))  # of 60 and 80
+    # Mean and std of 60 and 80
+    assert own.value == pytest.approx((70.0, math.sqrt(200), 2))
     assert own.difference == pytest.approx(70 - 81.02)
     assert own.agrees  # 11.02 < 2 root(200 / 2 + 0.41^2 / 3) = 20.0
     base = made(of, "fedavg", "acc")
@@ -65,7 +68,7 @@ def test_accuracy_is_a_mean_over_clients_and_its_std_is_over_seeds(sweep: Sweep)
 
 
 def test_a_method_of_ones_own_is_a_row_at_the_end(sweep: Sweep) -> None:
-    """Better than all: it is our best, but no claim's rival and none of print's cells."""
+    """It is better than all others: our best, but no rival in a claim and none of print's cells."""
     sweep.add(C25, "mine", {0: [9, 9, 9, 9], 1: [9, 9, 9, 9]})
     sweep.write()
     of = reproduced(sweep.runs, "pgfed/table1")
@@ -73,11 +76,13 @@ def test_a_method_of_ones_own_is_a_row_at_the_end(sweep: Sweep) -> None:
     assert own.value.mean == pytest.approx(90)
     assert (own.place, own.difference, own.agrees) == (1, None, None)
     assert (list(of.layout.rows.values())[-2:], of.own_rows) == (["PGFedMo (ours)", "mine"], {15})
-    assert (of.complete, of.fillable, len(of.made)) == (3, 84, 85)  # in the one setting that it was in
+    # In the only setting in which it was run
+    assert (of.complete, of.fillable, len(of.made)) == (3, 84, 85)
     assert "mine" not in {cell.method for cell in of.cells()}
     assert [each.n for each in of.taus()] == [3]
     assert "mine" in {pair.method for pair in of.paired()}
-    assert reproduced(sweep.runs, "pgfed/figure3").layout.rows == {1: "PGFed"}  # of one method, and not in print
+    # One method's row, which is not in print
+    assert reproduced(sweep.runs, "pgfed/figure3").layout.rows == {1: "PGFed"}
 
 
 def test_a_method_of_ones_own_slows_no_other_row(tmp_path: Path) -> None:
@@ -92,12 +97,13 @@ def test_a_method_of_ones_own_slows_no_other_row(tmp_path: Path) -> None:
 
 
 def test_kendalls_tau_by_hand(sweep: Sweep) -> None:
-    """Ours local 55, fedavg 40, pgfed 70; print 72.40, 65.07, 81.02: the same order. A fourth disagrees with two."""
+    """Ours: local 55, fedavg 40, pgfed 70; print: 72.40, 65.07, 81.02, the same order. A fourth disagrees with two."""
     assert list(reproduced(sweep.runs, "pgfed/table1").taus()) == [("CIFAR10, 25 clients", 1.0, 3, 14)]
     sweep.add(C25, "apfl", {0: [4, 5, 5, 5], 1: [5, 5, 5, 5]})  # 48.75, printed 77.03
     sweep.write()
     ((_, tau, n, _),) = reproduced(sweep.runs, "pgfed/table1").taus()
-    assert (tau, n) == (pytest.approx((5 - 1) / 6), 4)  # only local and apfl are the other way round
+    # Only local and apfl are in the other order
+    assert (tau, n) == (pytest.approx((5 - 1) / 6), 4)
 
 
 def test_two_rows_of_a_column_have_no_order(tmp_path: Path) -> None:
@@ -126,7 +132,8 @@ def test_gains_are_paired_by_client_and_seed(sweep: Sweep) -> None:
 def test_gains_need_the_baselines_seed(sweep: Sweep) -> None:
     del sweep.group(C25, "local")["trials"]["1"]
     sweep.write()
-    of = reproduced(sweep.runs, "pgfed/table3")  # of table 1's trials
+    # Table 3 uses table 1's trials
+    of = reproduced(sweep.runs, "pgfed/table3")
     assert made(of, "pgfed", "gain").value == pytest.approx((10.0, 10.0, 1))
     assert not made(of, "pgfed", "gain").complete
     del sweep.group(C25, "local")["trials"]["0"]
@@ -137,7 +144,9 @@ def test_gains_need_the_baselines_seed(sweep: Sweep) -> None:
 
 
 def test_rounds_to_a_goal_and_speedup_over_the_slowest(tmp_path: Path) -> None:
-    """Half of the last round's numbers, one more than these, these: by method the first round with 70%."""
+    """Correct answers are half of the last round's, one more than these, these; each method has its first round with
+    70%.
+    """
     sweep = Sweep(tmp_path / "runs", seeds=(0,), peak=1)
     for method, correct in {"apfl": 7, "fedper": 6, "perfedavg": 8, "fedrod": 9, "pgfed": 7}.items():
         sweep.add(C25, method, {0: [correct] * 4})
@@ -146,7 +155,8 @@ def test_rounds_to_a_goal_and_speedup_over_the_slowest(tmp_path: Path) -> None:
     assert made(of, "apfl", "rounds_to_70").value.mean == 2
     assert made(of, "fedper", "rounds_to_70").value.mean == 2  # 60% in the last round, 70% in the second
     waiting = made(of, "apfl", "speedup")
-    assert math.isnan(waiting.value.mean)  # pgfedmo may be slower still
+    # pgfedmo, which is missing, may be even slower
+    assert math.isnan(waiting.value.mean)
     assert (waiting.none, [answer.method for answer in waiting.lacking]) == (False, ["pgfedmo"])
     sweep.add(C25, "pgfedmo", {0: [5, 5, 5, 5]})
     sweep.write()
@@ -162,7 +172,8 @@ def test_speed_relative_to_fedavg(sweep: Sweep) -> None:
     sweep.groups = {(c50, method): {**group, "setting": c50} for (_, method), group in sweep.groups.items()}
     sweep.write()
     of = reproduced(sweep.runs, "pgfed/table7")
-    assert made(of, "pgfed", "images_per_s", "clients50").value.mean == pytest.approx(400)  # 200 in 0.5 s
+    # 200 images in 0.5 s
+    assert made(of, "pgfed", "images_per_s", "clients50").value.mean == pytest.approx(400)
     assert made(of, "pgfed", "relative_speed", "clients50").value == (pytest.approx(100.0), None, 2)
 
 
@@ -185,7 +196,8 @@ def test_ala_is_measured_against_the_method_without_it_in_the_best_round(tmp_pat
     sweep.add("cifar100/dir0.1", "fedavg_ala", {0: [6, 6, 6, 6]})
     sweep.write()
     of = reproduced(sweep.runs, "fedala/table4")
-    assert made(of, "fedavg_ala", "acc", "dir0.1", "cifar100").value.mean == pytest.approx(70)  # best, not last
+    # The best round, not the last
+    assert made(of, "fedavg_ala", "acc", "dir0.1", "cifar100").value.mean == pytest.approx(70)
     assert made(of, "fedavg_ala", "gain", "dir0.1", "cifar100").value == (pytest.approx(40), None, 1)
 
 
@@ -197,17 +209,19 @@ def test_time_communication_and_ala_parameters(tmp_path: Path) -> None:
     of = reproduced(sweep.runs, "fedala/table3")
     where = ("dir0.1", "tinyimagenet")
     assert made(of, "fedrep", "time_per_iter_min", *where).value.mean == pytest.approx(0.5 / 60)
-    assert made(of, "fedrep", "time_total_min", *where).value.mean == pytest.approx(1 / 60)  # two rounds: the best
+    # Two rounds, to the best one
+    assert made(of, "fedrep", "time_total_min", *where).value.mean == pytest.approx(1 / 60)
     assert made(of, "fedavg", "comm_params_per_iter", *where).value.mean == 2.0
     metric = layout.read("fedala/table1").metrics["params_millions"]
     printed = {p.setting: p.value for p in layout.read("fedala/table1").printed if p.metric == "params_millions"}
-    for layers in range(1, 7):  # with 10 classes it is what the paper prints
+    # With 10 classes it is the printed number
+    for layers in range(1, 7):
         trial: Any = type("Trial", (), {"meta": {"classes": 10}, "config": {"algorithm.layers": layers}})()
         assert round(metrics.ala_parameters(trial, metric.options), 3) == printed[f"p{layers}"]
 
 
 def test_views_and_targets_of_fedpg(tmp_path: Path) -> None:
-    """Whatever is not personal on own data has half the accuracy: FedAvg's personal models are the trained ones."""
+    """All accuracies other than personal on own data are halved: FedAvg's personal models are the trained ones."""
     sweep = Sweep(tmp_path / "runs", "fedpg/table1", seeds=(0,))
     views = ("personal", "global", "trained", "personal_all", "global_all")
     for method in ("fedavg", "fedpg"):
@@ -224,7 +238,8 @@ def test_views_and_targets_of_fedpg(tmp_path: Path) -> None:
 def test_paired_tests_by_hand(sweep: Sweep) -> None:
     pairs = {pair.method: pair for pair in reproduced(sweep.runs, "pgfed/table1").paired()}
     assert set(pairs) == {"local", "fedavg"}
-    assert pairs["local"].gain.mean == pytest.approx(0.15)  # of 10 and 20 points
+    # Mean of 10 and 20 points
+    assert pairs["local"].gain.mean == pytest.approx(0.15)
     assert pairs["local"].gain.kind == "range of 2 seeds"
     # 20 20 0 0 and 40 40 0 0 points: under each seed two of two that differ are positive: 2 / 2^2
     assert pairs["local"].p == pytest.approx([0.5, 0.5])
@@ -253,7 +268,7 @@ def test_emds_of_our_partitions_stand_for_those_in_heads(tmp_path: Path) -> None
 
 
 def test_noise_is_over_seeds_whatever_the_std_is_over(tmp_path: Path) -> None:
-    """Seeds' means of 50 and 60%; a client's own accuracies differ by far more."""
+    """Seeds' means are 50 and 60%; a client's own accuracies differ by far more."""
     sweep = Sweep(tmp_path / "runs", "fedpg/table1")
     sweep.add("fmnist/pat2", "fedpg", {0: [2, 4, 6, 8], 1: [2, 6, 8, 8]}, views=("personal", "global_all"))
     sweep.write()
@@ -261,17 +276,19 @@ def test_noise_is_over_seeds_whatever_the_std_is_over(tmp_path: Path) -> None:
     noise = {cell.metric: cell.noise for cell in of.cells()}
     assert noise == {"l_acc": pytest.approx(0.1 / math.sqrt(2)), "gm_acc": pytest.approx(0.05 / math.sqrt(2))}
     agrees = {m.line.metric: (m.difference, m.agrees) for m in of.made.values() if m.there}
-    assert agrees == {  # printed: 0.897 ± 0.068 over models, and 0.89
+    # Printed are 0.897 ± 0.068 over models, and 0.89
+    assert agrees == {
         "l_acc": (pytest.approx(0.55 - 0.897), False),
         "gm_acc": (pytest.approx(0.275 - 0.89), False),
     }
     own = of.made[next(place for place, m in of.made.items() if m.line.metric == "l_acc" and m.there)]
     near = {mean: own._replace(value=own.value._replace(mean=mean)).agrees for mean in (0.877, 0.917, 0.876, 0.918)}
-    assert near == {0.877: True, 0.917: True, 0.876: False, 0.918: False}  # 2 points, whatever the models' std
+    # The limit is 2 points, whatever the std over models
+    assert near == {0.877: True, 0.917: True, 0.876: False, 0.918: False}
 
 
 class Echo(Comparison):
-    """Print as if we had measured it."""
+    """Printed numbers as if we had measured them."""
 
     def value(self, line: Printed) -> Value:
         return Value(math.nan if line.value is None else line.value, line.std, 3)
@@ -305,7 +322,7 @@ def test_print_fed_back_agrees_with_itself(name: str) -> None:
 
 
 class EchoOfCode(Echo):
-    """The same where FedPG's own code is not public."""
+    """The same, without rows for which FedPG's authors have no public code."""
 
     def value(self, line: Printed) -> Value:
         known = super().value(line)
@@ -345,13 +362,14 @@ def test_a_claim_waits_for_the_other_tables_it_is_about(sweep: Sweep) -> None:
     of = echo("pgfed/table1")
     alone = {claim["id"]: ruling.holds for claim, ruling in rulings(of, [])}
     assert alone["pgfed-t1-1"] is True
-    assert alone["pgfed-t1-14"] is None  # of tables 1, 5 and 6
+    # A claim about tables 1, 5 and 6
+    assert alone["pgfed-t1-14"] is None
     mine = {c["id"]: r.holds for c, r in rulings(reproduced(sweep.runs, "pgfed/table1"), [])}
     assert set(mine.values()) == {None}
 
 
 def test_a_reading_of_the_code_has_its_own_trials_views_and_rows_without_code(tmp_path: Path) -> None:
-    """FedPG's table: its own row has no public code; pFedMe is scored by what it has trained."""
+    """FedPG's table: its own row has no public code; pFedMe is scored by its trained models."""
     sweep = Sweep(tmp_path / "runs", "fedpg/table1", seeds=(0,))
     for method in ("pfedme", "local"):
         sweep.add("fmnist/pat2", method, {0: [4, 4, 4, 4]}, views=("personal", "trained"))

@@ -1,4 +1,4 @@
-"""Layouts hold every printed number, and say of each metric how it comes about."""
+"""Layouts have every printed number, and say how each metric is computed."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -91,7 +91,7 @@ def test_printed_formulas_are_numbers_and_lost_cells_are_none() -> None:
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A layout of one's own, in the working directory, of a table that the package knows nothing of."""
+    """Write a user's own layout, in the working directory, of a table that the package does not know."""
     monkeypatch.chdir(tmp_path)
     for name in ("layouts/mine", "paper"):
         (tmp_path / "reports" / name).mkdir(parents=True)

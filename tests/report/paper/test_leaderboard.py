@@ -1,4 +1,6 @@
-"""The leaderboard: who is ranked over which columns, budgets, and the page of trials that were really trained."""
+"""The leaderboard: which methods are ranked over which columns, budgets, and the page of trials that are really
+trained.
+"""
 
 import csv
 import json
@@ -57,8 +59,10 @@ def test_it_has_a_row_and_a_column_for_all_that_its_sweep_trains() -> None:
 
 
 def test_a_search_of_fewer_points_is_all_choices_of_them() -> None:
-    tested = [(0.8, 0.7), (0.9, 0.6), (0.5, 0.9), (0.9, 0.4)]  # two score alike
-    found = expected_best(tested, 5)  # one diverged
+    # Two score the same
+    tested = [(0.8, 0.7), (0.9, 0.6), (0.5, 0.9), (0.9, 0.4)]
+    # One diverged
+    found = expected_best(tested, 5)
 
     def best(chosen: tuple[int, ...]) -> float:
         known = [tested[at] for at in chosen if at < len(tested)]
@@ -78,7 +82,8 @@ def test_who_lacks_a_column_or_a_seed_is_named_and_not_ranked(tmp_path: Path) ->
         sweep.add(place, "fedavg", {0: [8, 8], 1: [8, 8]})
         sweep.add(place, "ditto", {0: [9, 9], 1: [9, 9]} if place == DIR01 else {0: [9, 9]})
     sweep.add(DIR01, "pgfed", {0: [9, 9], 1: [9, 10]})
-    sweep.add(PAT2, "local", {0: [5, 5], 1: [5, 5]})  # one of four: no column to rank
+    # One method of four does not make a column
+    sweep.add(PAT2, "local", {0: [5, 5], 1: [5, 5]})
     sweep.write()
     of = board(tmp_path / "runs")
     assert [of.of.layout.columns[at].setting for at in of.columns] == ["dir0.1", "dir0.3"]
@@ -171,7 +176,7 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_the_page_of_trained_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user's copy of the benchmark, smaller and with a method of their own: searched, trained, reported."""
+    """A user's smaller copy of the benchmark, with a method of their own, is searched, trained and reported."""
     monkeypatch.chdir(tmp_path)
     Path("sweeps").mkdir()
     Path("sweeps/benchmark.yaml").write_text(SWEEP)

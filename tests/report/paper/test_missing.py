@@ -1,4 +1,4 @@
-"""What a page says is missing: the commands that fill it, read as the sweeper reads them."""
+"""What a page says is missing: the commands that train it, parsed by the sweeper."""
 
 import re
 import shlex
@@ -22,7 +22,7 @@ Cells = set[tuple[str, str]]
 
 
 def commands(folder: Path, name: str, runs: str = "runs") -> dict[str, list[str]]:
-    """Of the page's section: each command, and the lines below it."""
+    """Return each command of the page's section, and the lines below it."""
     with chdir(folder):
         main([name, "--runs", runs, "--out", "out"])
     text = (folder / "out" / name / "README.md").read_text()
@@ -34,14 +34,14 @@ def commands(folder: Path, name: str, runs: str = "runs") -> dict[str, list[str]
 
 
 def trained_by(command: str) -> Cells:
-    """Setting and method of all that it trains."""
+    """Return setting and method of all that a command trains."""
     words = dict(word.split("=", 1) for word in shlex.split(command)[2:])
     only = OverridesParser.create().parse_override(f"only={words['only']}").value() if "only" in words else []
     return set(chosen(read_table(words["sweep"], words["scale"]), list(map(str, only))).cells)
 
 
 def asked(name: str) -> Cells:
-    """Of its own rows and of those that they are measured against."""
+    """Return the cells of a page's own rows and of those that they are measured against."""
     of = Comparison(layout.read(name), Store(Path("nowhere"), "small", []))
     return {(answer.setting, answer.method) for answer in of.asked}
 
@@ -76,11 +76,11 @@ def test_rows_that_are_missing_are_trained_like_those_beside_them(tmp_path: Path
 def test_what_a_command_has_begun_it_ends(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path / "runs")
     sweep.add(C25, "local", {0: ALL[0]})
-    begun = f"pflsweep -m sweep=pgfed/table1 'only=[{C25}]' scale=small train.compile=true"
+    begun = f"pflsweep -m sweep=pgfed/table1 'only=[{C25}]' scale=small train.precision=bf16"
     sweep.write(command=begun)
     found = commands(tmp_path, "pgfed/table1")
     assert found[begun] == ["CIFAR10, 25 clients: local"]
-    (rest,) = (command for command in found if "compile=true" in command and command != begun)
+    (rest,) = (command for command in found if "precision=bf16" in command and command != begun)
     assert trained_by(rest) == {cell for cell in asked("pgfed/table1") if cell[0] == C25 and cell[1] != "local"}
 
 

@@ -1,6 +1,6 @@
-"""What `pflsweep report` writes of a paper's table: pages, CSV, LaTeX, figures, the index.
+"""What `pflsweep report` writes for a paper's table: pages, CSV, LaTeX, figures, the index.
 
-`python -m tests.report.paper.test_pages` writes the golden report anew.
+`python -m tests.report.paper.test_pages` writes the golden report again.
 """
 
 import csv
@@ -31,7 +31,7 @@ C25 = "cifar10/clients25"
 
 
 def small_store(runs: Path) -> Sweep:
-    """Two settings; a failed trial, a running one, one that no ledger names, and rows that nobody has trained."""
+    """Return runs of two settings with a failed trial, a running one, one that no ledger names, and untrained rows."""
     sweep = Sweep(runs)
     numbers = {"local": (4, 5), "fedavg": (2, 4), "fedrod": (7, 7), "pgfed": (7, 8), "pgfedmo": (8, 8)}
     for method, (first, second) in numbers.items():
@@ -49,7 +49,7 @@ def small_store(runs: Path) -> Sweep:
 
 
 def report(folder: Path) -> Path:
-    """The report of the small store, made in a folder."""
+    """Write the report of the small store into a folder."""
     with chdir(folder):
         small_store(Path("runs"))
         main(["pgfed/table1", "--out", "out"])
@@ -91,11 +91,11 @@ def test_a_page_is_made_of_records_that_lack_columns(tmp_path: Path) -> None:
 def test_gradients_of_less_than_fp32_are_said(tmp_path: Path) -> None:
     with chdir(tmp_path):
         sweep = Sweep(Path("runs"))
-        sweep.add(C25, "pgfed", {0: [6, 7, 8, 9]}, train__precision="bf16", train__compile=True)
+        sweep.add(C25, "pgfed", {0: [6, 7, 8, 9]}, train__precision="bf16")
         sweep.write()
         main(["pgfed/table1", "--out", "out"])
         text = Path("out/pgfed/table1/README.md").read_text()
-        assert "\n- gradients in bf16 (`train.precision`)\n- compiled gradients (`train.compile`)\n" in text
+        assert "\n- gradients in bf16 (`train.precision`)\n" in text
 
 
 def test_a_precision_of_some_columns_and_rows_is_said_of_those(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_rows_differ_in_no_key_that_is_younger_than_a_ledger_or_searched_or_said
 
 
 def test_accuracies_stand_once_more_with_each_test_sample_counting_the_same(tmp_path: Path) -> None:
-    """Of the best round, as the table is; FedALA's tables count samples themselves."""
+    """They are of the best round, like the table; FedALA's tables weight samples themselves."""
     heading = "<summary>With each test sample counting the same</summary>"
     for name, setting in (("pgfed/table1", C25), ("fedala/table2", "cifar10/dir0.1")):
         (tmp_path / name).mkdir(parents=True)
@@ -296,7 +296,7 @@ def _widths(line: str) -> list[str]:
 
 
 def test_the_curves_are_the_numbers(made: Path) -> None:
-    """Local, seed means of 4 and 4.5: half, itself, itself, so 20, 40, 40 and 20, 45, 45 percent."""
+    """Local has seed means of 4 and 4.5 correct answers: half, all, all of it, so 20, 40, 40 and 20, 45, 45 percent."""
     root = ET.parse(made / "curves.svg").getroot()
     names = {group.get("id") for group in root.iter("{http://www.w3.org/2000/svg}g")}
     wanted = {f"curve {C25} {m}" for m in ("local", "fedavg", "fedrod", "pgfed", "pgfedmo")}
@@ -351,7 +351,7 @@ def test_the_newest_scale_unless_another_is_asked_for(tmp_path: Path, monkeypatc
 def test_a_page_of_trials_that_are_not_here_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    """In a checkout with committed pages, a first small sweep of one's own."""
+    """In a checkout with committed pages, a user's first small sweep leaves them."""
     monkeypatch.chdir(tmp_path)
     small_store(Path("carried"))
     own = Sweep(Path("runs"))
@@ -367,7 +367,8 @@ def test_a_page_of_trials_that_are_not_here_stays(
     main(["pgfed/table1", "--out", "own"])
     assert "1 of 84 cells complete, seeds 0, 1." in (tmp_path / "own/pgfed/table1/README.md").read_text()
     own.add(C25, "local", {0: [1, 1, 1, 1], 1: [2, 2, 2, 2]}, model__width=2)
-    main(["pgfed/table1", "--out", "own"])  # its trials are all here still
+    # All trials of the page are still here
+    main(["pgfed/table1", "--out", "own"])
 
 
 def test_a_record_of_several_versions_of_the_code_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,7 +410,7 @@ def test_one_broken_table_does_not_hide_the_others(tmp_path: Path, monkeypatch: 
 def test_a_number_that_a_method_does_not_have_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Print has a global model of FedRep and we have none: claims about the others are told without it."""
+    """Print has a global model of FedRep and we have none: claims about the other methods are judged without it."""
     monkeypatch.chdir(tmp_path)
     sweep = Sweep(Path("runs"), "fedpg/table3", seeds=(0,))
     for attack in ("clean", "A1", "A2"):
@@ -446,7 +447,7 @@ def test_what_is_measured_against_other_rows_waits_for_them(tmp_path: Path, monk
 
 
 def test_a_search_by_another_view_than_the_tables_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """FedAvg's personal model is the global one, and its row is of models that trained on from it."""
+    """FedAvg's personal model is the global one, and its row has the models after local training."""
     monkeypatch.chdir(tmp_path)
     sweep = Sweep(Path("runs"), "fedpg/table1", seeds=(0,))
     for method in ("fedavg", "ditto"):
@@ -482,7 +483,7 @@ def test_a_row_of_ones_own_has_our_number_alone(tmp_path: Path, monkeypatch: pyt
 def test_rounds_have_a_decimal_and_agree_where_they_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """70% in round 2 and 3, and twice in round 2; print has no std."""
+    """70% is reached in rounds 2 and 3, and twice in round 2; print has no std."""
     monkeypatch.chdir(tmp_path)
     sweep = Sweep(Path("runs"), "pgfed/table2")
     sweep.add(C25, "pgfed", {0: [8] * 4})
@@ -497,7 +498,7 @@ def test_rounds_have_a_decimal_and_agree_where_they_are_the_same(
 
 
 def test_figures_without_printed_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """New clients' accuracy by epoch, 10 to 30 and 20 to 60%: what the fine-tuning ends with, and its curve."""
+    """New clients' accuracy by epoch, 10 to 30 and 20 to 60%: the end of the fine-tuning, and its curve."""
     monkeypatch.chdir(tmp_path)
     sweep = Sweep(Path("runs"), "pgfed/figure4", seeds=(0,))
     for method, last in (("local", 3), ("pgfed", 6)):
@@ -519,7 +520,7 @@ def test_figures_without_printed_numbers(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_claim_about_a_figure_is_judged_when_all_its_cells_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The least gain over Local, by client: -10 points for one, so that not every client is better off."""
+    """The least gain over Local by client is -10 points, so that not every client is better off."""
     monkeypatch.chdir(tmp_path)
     sweep = Sweep(Path("runs"), seeds=(0,))
     settings = [f"{data}/clients{n}" for data in ("cifar10", "cifar100") for n in (25, 50, 100)]
@@ -534,7 +535,7 @@ def test_a_claim_about_a_figure_is_judged_when_all_its_cells_are_there(
 
 
 def test_the_change_of_a_and_its_two_regressions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A grows with client j's samples, 20 or 40. A row is without its own entry, so that row means fall with i's."""
+    """A grows with client j's samples, 20 or 40. A row lacks its own entry, so row means fall with client i's."""
     monkeypatch.chdir(tmp_path)
     sweep = Sweep(Path("runs"), seeds=(0,))
     sweep.add(C25, "local", {0: [4, 4, 4, 4]})

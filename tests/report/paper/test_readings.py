@@ -1,4 +1,4 @@
-"""A page of both readings, and what single changes of the code explain."""
+"""A page of both readings, and which gaps single changes of the code explain."""
 
 import csv
 import json
@@ -17,13 +17,14 @@ from pflsweep.util.errors import UserError
 from tests.report.paper.fixtures import Sweep
 
 WHERE = "fmnist/pat2"
-VIEWS = ("personal", "trained", "personal_all", "trained_all", "global_all")  # all but personal has half the accuracy
+# All views except `personal` have half the accuracy
+VIEWS = ("personal", "trained", "personal_all", "trained_all", "global_all")
 Add = Callable[..., None]
 
 
 @pytest.fixture
 def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Add:
-    """Writes a sweep of FedPG's table 1 under a reading: correct answers of ten, the same for all clients, by seed."""
+    """Write a sweep of FedPG's table 1 under a reading. Arguments: correct answers of ten by seed, for all clients."""
     monkeypatch.chdir(tmp_path)
     stems = iter("abcdefgh")
 
@@ -51,7 +52,7 @@ def page() -> str:
 
 
 def test_a_page_has_both_readings_beside_each_other(add: Add) -> None:
-    """Near print are Ditto's G-acc under the paper's reading (0.4; 0.389) and Local's L-acc under the code's."""
+    """Close to print are Ditto's G-acc under the paper's reading (0.4; 0.389) and Local's L-acc under the code's."""
     add("paper", {"local": [8, 8], "ditto": [9, 9], "fedamp": [6, 6]}, steps=1)
     add("code", {"local": [10, 10], "ditto": [5, 5]}, steps=2)
     text = page()
@@ -63,7 +64,8 @@ def test_a_page_has_both_readings_beside_each_other(add: Add) -> None:
     of = made()
     agree = "- **Agrees with print:** reading **paper**: **1 of 7** numbers; reading **code**: **1 of 5** numbers."
     assert agree in text
-    assert of.verdicts["paper"].compared == 7  # L and G of three rows, GM of Ditto alone
+    # L and G of three rows, and GM of Ditto alone
+    assert of.verdicts["paper"].compared == 7
     differences = [abs(c.difference or 0.0) for c in of.readings["code"].papers if c.difference is not None]
     assert of.verdicts["code"].difference == pytest.approx(100 * sum(differences) / 5)
     assert text.index(agree) < text.index("| Local") < text.index("<summary>What explains the difference")
@@ -121,8 +123,9 @@ def test_a_change_explains_a_gap_that_it_closes_by_half_as_predicted(add: Add) -
 
 
 def test_a_gap_that_closes_against_what_was_predicted_or_overshoots_is_not_explained(add: Add) -> None:
-    """FedFomo's L-acc is expected to fall; here it rises from 0.5 to 0.9 (trained: half) where 0.991 is printed."""
-    add("paper", {"fedfomo": [4]}, steps=1)  # its row is of trained models under both readings: 0.2
+    """FedFomo's L-acc is predicted to fall; here it rises from 0.5 to 0.9 (trained: half), and 0.991 is printed."""
+    # Its row has the trained models under both readings: 0.2
+    add("paper", {"fedfomo": [4]}, steps=1)
     add("fedfomo", {"fedfomo": [10]}, steps=2)  # 0.5
     add("stale", {"fedfomo": [10]}, steps=3)
     found = {s.base.line.metric: s for s in effect(made(), "fedfomo").shifts}
@@ -134,11 +137,12 @@ def test_a_gap_that_closes_against_what_was_predicted_or_overshoots_is_not_expla
 
 
 def test_a_change_is_compared_at_its_own_scale_over_common_seeds(add: Add) -> None:
-    """The page is of the newest scale of a whole table; the change was tried at another, with one seed of two."""
+    """The page is of the newest scale of a whole table; the change was tried at another, with one of two seeds."""
     add("paper", {"local": [4, 8]}, scale="150", steps=1)
     add("paper", {"local": [9, 9]}, scale="small", steps=2)
     add("stale", {"local": [6]}, scale="150", steps=3)
-    add("epochs", {"local": [6]}, scale="12", steps=4)  # no base of this scale
+    # No base at this scale
+    add("epochs", {"local": [6]}, scale="12", steps=4)
     of = made()
     stale = effect(of, "stale")
     assert stale.scale == "150"
@@ -150,7 +154,7 @@ def test_a_change_is_compared_at_its_own_scale_over_common_seeds(add: Add) -> No
 
 
 def test_cells_that_a_change_does_not_reach_are_no_effect_of_it(add: Add) -> None:
-    """The same trial under both: Local is none of the rows that are changed."""
+    """Local is not changed by it, so the same trial answers both."""
     add("paper", {"local": [8], "apfl": [5]})
     ledger = json.loads(Path(f"runs/sweeps/{'a' * 16}.json").read_text())
     Path(f"runs/sweeps/{'b' * 16}.json").write_text(json.dumps({**ledger, "reading": "apfl"}))

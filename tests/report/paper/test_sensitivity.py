@@ -1,4 +1,4 @@
-"""Accuracy by searched hyperparameter, from what ledgers tell of the searches."""
+"""Accuracy by searched hyperparameter, from the searches in ledgers."""
 
 import xml.etree.ElementTree as ET
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which runs answer a cell: by the ledgers, as of the round asked for, and never a mixture."""
+"""Which runs answer a cell: by the ledgers, as of the round that was asked for, and never a mixture."""
 
 import json
 import os
@@ -36,7 +36,8 @@ def test_finished_trials_by_seed(sweep: Sweep) -> None:
 
 def test_what_nobody_has_asked_for_is_not_there(sweep: Sweep) -> None:
     sweep.add(SETTING, "fedavg", {0: [1, 1, 1, 1]})
-    finished(sweep.runs, "pgfed", [9, 9, 9, 9])  # foreign: no ledger names it
+    # A foreign run, which no ledger names
+    finished(sweep.runs, "pgfed", [9, 9, 9, 9])
     sweep.write()
     told = answer(sweep, "pgfed")
     assert (told.trials, told.seeds, told.complete, told.commands) == ({}, [], False, [])
@@ -59,7 +60,8 @@ def test_failed_running_and_absent_trials_are_named(sweep: Sweep) -> None:
 
 def test_a_trial_is_read_as_of_the_round_asked_for(sweep: Sweep) -> None:
     (record,) = sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]}, peak=1)
-    train(record, [[9, 9, 9, 9]])  # goes on, at another scale
+    # The trial goes on at another scale
+    train(record, [[9, 9, 9, 9]])
     record.set_status(status="running", target=300)
     sweep.write()
     trial = answer(sweep).trials[0]
@@ -70,7 +72,8 @@ def test_a_trial_is_read_as_of_the_round_asked_for(sweep: Sweep) -> None:
 
 def test_a_round_that_an_extension_left_unevaluated_is_no_number(sweep: Sweep) -> None:
     (record,) = sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]})
-    record.drop_scores(lambda t: t % 2 == 0)  # it went on with eval_every=2
+    # The trial went on with eval_every=2
+    record.drop_scores(lambda t: t % 2 == 0)
     train(record, [[9, 9, 9, 9]])
     sweep.write()
     told = answer(sweep)
@@ -85,7 +88,8 @@ def test_seeds_of_other_rounds_are_an_error(sweep: Sweep) -> None:
     sweep.groups.clear()
     sweep.seeds = [1]
     sweep.add(SETTING, "fedavg", {1: [2, 4, 6, 8]})
-    sweep.group(SETTING, "fedavg")["config"]["train.rounds"] = 2  # its record has been extended since
+    # The record has been extended since
+    sweep.group(SETTING, "fedavg")["config"]["train.rounds"] = 2
     sweep.write("b")
     with pytest.raises(UserError, match=r"they differ in train\.rounds: train\.rounds is 3 and 2"):
         answer(sweep)
@@ -163,11 +167,13 @@ def test_a_cell_names_as_few_commands_as_train_its_seeds(sweep: Sweep) -> None:
     sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]})
     sweep.write("a", at=1.0, command="narrow")
     sweep.write("b", at=2.0, command="wide")
-    assert answer(sweep).commands == ["wide"]  # they tell the same, and it is newer
+    # Both have the same, and this one is newer
+    assert answer(sweep).commands == ["wide"]
     sweep.seeds = [0, 1]
     sweep.add(SETTING, "fedavg", {1: [2, 4, 6, 8]})
     sweep.write("c", at=0.5, command="both seeds")
-    assert answer(sweep).commands == ["both seeds"]  # it tells more
+    # This one has more
+    assert answer(sweep).commands == ["both seeds"]
     sweep.seeds = [0]
     sweep.write("e", at=9.0, command="the newest, narrow")
     assert answer(sweep).commands == ["both seeds"], "though that one comes first"

@@ -1,4 +1,4 @@
-"""Pages of figures that are made of studies' tables: their numbers, claims and pictures."""
+"""Pages of figures from studies' tables: their numbers, claims and pictures."""
 
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def page(name: str, tables: dict[str, pd.DataFrame], methods: tuple[str, ...], **config: Any) -> tuple[str, Path]:
-    """A report of one trial a setting, which is all methods', with this table of its study."""
+    """Return a report with one trial a setting, for all methods, with this table of its study."""
     sweep = Sweep(Path("runs"), name, seeds=(0,))
     for setting, table in tables.items():
         (record,) = sweep.add(setting, methods[0], {0: [5, 5, 5, 5]}, **config)
@@ -32,12 +32,12 @@ def groups(file: Path) -> dict[str, Any]:
 
 
 def heights(group: Any) -> list[float]:
-    """Of a line's points: y grows downwards."""
+    """Return the heights of a line's points; y grows downwards."""
     return [-float(mark.get("y")) for mark in group.iter(f"{SVG}use")]
 
 
 def steps() -> pd.DataFrame:
-    """From 40%: explicit gains 20 and 10 points, implicit 10 and 0. A client without test rows counts nowhere."""
+    """Return a table that begins at 40%: explicit gains 20 and 10 points, implicit 10 and 0. One client has no rows."""
     correct = {"explicit": ([8, 10, 12], [4, 4, 5]), "implicit": ([8, 9, 10], [4, 4, 4])}
     rows = [
         (client, objective, step, (20, 10)[client], count, 1.0)
@@ -84,7 +84,7 @@ def test_weight_learning_by_round(later: float, said: str) -> None:
 
 
 def trajectory(acts_from: int) -> pd.DataFrame:
-    """Rounds 3 to 6; the way with ALA begins each round 0.2 lower from where it acts on."""
+    """Return rounds 3 to 6; the trajectory with ALA begins each round 0.2 lower from where ALA acts on."""
     points = [
         {
             "what": "point", "series": series, "round": round, "at": at, "ala": round >= acts_from,

@@ -15,12 +15,13 @@ from tests.report.paper.fixtures import Sweep
 from tests.report.paper.test_pages import _heights
 
 MADE = "{http://www.w3.org/2000/svg}"
-# clients 0 and 1 of one distribution, 2 and 3 of another; P over three rounds is k times this
+# Clients 0 and 1 have one distribution, 2 and 3 another; P in round k is k times this
+
 P = np.array([[1, 4, 1, 2], [6, 1, 1, 0], [0, 0, 1, 8], [2, 2, 2, 1]], dtype=np.float32)
 
 
 def grouped(record: Record, tested: list[int], rounds: int = 3) -> None:
-    """A partition of two distributions, the first of class 0 and the second of class 1, and P by round."""
+    """Return a partition of two distributions, the first of class 0 and the second of class 1, and P by round."""
     own = np.array([0, 0, 1, 1])
     rows = [(i, k, "ab"[own[i]], 20 * (own[i] == k), 0, 5 * (tested[i] == k)) for i in range(4) for k in range(2)]
     columns = ["client", "class", "group", "train", "validation", "test"]
@@ -44,7 +45,9 @@ def page(name: str) -> str:
 
 
 def test_weights_within_and_across_distributions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """3 P: within (4 + 6 + 8 + 2) * 3 / 4 = 15; across (1 + 2 + 1 + 0 + 0 + 0 + 2 + 2) * 3 / 8 = 3."""
+    """In round 3 P is three times: within (4 + 6 + 8 + 2) * 3 / 4 = 15; across (1 + 2 + 1 + 0 + 0 + 0 + 2 + 2) * 3 / 8
+    = 3.
+    """
     monkeypatch.chdir(tmp_path)
     fomo("fedfomo/table2", "cifar10/latent5", tested=[0, 0, 1, 1])
     text = page("fedfomo/figure8")
@@ -126,7 +129,7 @@ def test_a_record_without_groups_and_p_has_no_numbers(tmp_path: Path) -> None:
 
 
 def test_every_figures_claims_can_be_told(tmp_path: Path) -> None:
-    """Each claim about a figure looks at cells that its layout has: no run could tell it otherwise."""
+    """Each claim about a figure uses cells that its layout has; otherwise no run could decide it."""
     empty = store.Store(tmp_path, "paper", [])
     for name in layout.names():
         of = layout.read(name)

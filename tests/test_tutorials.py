@@ -1,0 +1,77 @@
+"""Each tutorial in docs/ runs as a reader would run it: write its files, run its commands, compare its output."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TUTORIALS = ("getting_started", "adding_a_method", "own_data", "own_table")
+FENCE = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', flags=re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    """A fenced block of a page: a file where it has a title, commands (sh), or output of the last commands (text)."""
+
+    kind: str
+    title: str
+    text: str
+
+
+def blocks(page: str) -> list[Block]:
+    """Return the blocks of a page of docs/ that a reader writes, runs or sees."""
+    found = FENCE.findall((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"))
+    return [block for block in (Block(*each) for each in found) if block.title or block.kind in ("sh", "text")]
+
+
+def words(line: str) -> str:
+    """Return a line without rules of tables and without the widths of columns."""
+    return " ".join(re.sub(r"[-─━]{3,}", "", line).split())
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> dict[str, str]:
+    """Return a reader's environment, in which `python` and `pflsweep` are those of this test."""
+    (tmp_path / "bin").mkdir()
+    start = "import sys; from pflsweep.commands.main import main; sys.exit(main())"
+    for name, given in (("python", ""), ("pflsweep", f'-c "{start}"')):
+        (tmp_path / "bin" / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {given} "$@"\n')
+        (tmp_path / "bin" / name).chmod(0o755)
+    path = [str(tmp_path / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+    return {**os.environ, "PATH": os.pathsep.join(path), "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", TUTORIALS)
+def test_a_tutorial_runs_as_it_is_written(page: str, tmp_path: Path, shell: dict[str, str]) -> None:
+    folder, seen, shown = tmp_path / "work", set[str](), 0
+    folder.mkdir()
+    for block in blocks(page):
+        if block.title:
+            (folder / block.title).parent.mkdir(parents=True, exist_ok=True)
+            (folder / block.title).write_text(block.text)
+        elif block.kind == "sh":
+            done = subprocess.run(
+                ["bash", "-e", "-c", block.text], cwd=folder, env=shell, capture_output=True, text=True, timeout=500
+            )
+            assert done.returncode == 0, f"{block.text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+            seen = {words(line) for line in (done.stdout + done.stderr).splitlines()}
+        else:
+            missing = [line for line in filter(str.strip, block.text.splitlines()) if words(line) not in seen]
+            assert not missing, f"not in the output: {missing}\n" + "\n".join(sorted(seen))
+            shown += 1
+    assert shown, "a tutorial shows what its commands print"
+
+
+def test_every_command_of_a_tutorial_is_run() -> None:
+    """Each command of a tutorial is in a fenced block, since indented ones are not run."""
+    assert shutil.which("bash")
+    for page in TUTORIALS:
+        text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+        assert not re.findall(r"^    (?:pflsweep|python) .*$", text, flags=re.MULTILINE), page
+        assert any(block.kind == "sh" and "pflsweep" in block.text for block in blocks(page)), page

@@ -1,0 +1,97 @@
+"""Draw docs/table.svg: FedPG's table 1 on Fashion-MNIST, our numbers and the printed ones, for README.
+
+python -m tools.table_picture
+"""
+
+from pathlib import Path
+
+import pandas as pd
+
+from tools.round_picture import DASHED, FAINT, INK, text
+
+ROOT = Path(__file__).parents[1]
+PICTURE = ROOT / "docs" / "table.svg"
+TABLE = ROOT / "reports" / "fedpg" / "table1" / "table.csv"
+PANELS = {
+    "l_acc": ("personal models,", "own test data"),
+    "s_acc": ("personal models,", "half of all test data"),
+    "g_acc": ("personal models,", "all test data"),
+    "gm_acc": ("global model,", "all test data"),
+}
+WIDTH, LEFT, TOP, LINE, PANEL, GAP = 1000, 100, 96, 38, 186, 36
+AGREES, DIFFERS = "#0969da", "#bc4c00"
+
+
+def cells() -> pd.DataFrame:
+    """Return the cells that have a number of ours, of the table as the authors' code computes it."""
+    table = pd.read_csv(TABLE)
+    return table[(table["dataset"] == "fmnist") & (table["reading"] == "code")].dropna(subset="value")
+
+
+def picture() -> str:
+    """Return the picture as SVG: a panel for each accuracy, a line for each method that has a number of ours."""
+    table = cells()
+    methods = list(dict.fromkeys(table.sort_values("row_order")["method_label"]))
+    height = TOP + LINE * len(methods) + 76
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img"',
+        f'  font-family="Helvetica, Arial, sans-serif" font-size="15" fill="{INK}">',
+        "<title>FedPG's table 1 on Fashion-MNIST: our accuracy and the printed one</title>",
+        f'<rect x="1" y="1" width="{WIDTH - 2}" height="{height - 2}" rx="10" fill="#ffffff" stroke="#d1d9e0"/>',
+    ]
+    for k, method in enumerate(methods):
+        parts.append(text(LEFT - 14, TOP + LINE * (k + 0.5) + 5, method, anchor="end"))
+    for k, (metric, names) in enumerate(PANELS.items()):
+        x = LEFT + k * (PANEL + GAP)
+        found = table[table["metric"] == metric].set_index("method_label")
+        parts += axis(x, len(methods), names)
+        for row, method in enumerate(methods):
+            y = TOP + LINE * (row + 0.5)
+            if method not in found.index:
+                parts.append(text(x + PANEL / 2, y + 5, "no global model", size=12, fill=FAINT))
+                continue
+            parts += cell(x, y, *(found.loc[method, name] for name in ("value", "printed", "agrees")))
+    return "\n".join([*parts, *legend(height - 20), "</svg>", ""])
+
+
+def axis(x: float, lines: int, names: tuple[str, str]) -> list[str]:
+    """Return a panel's headings, and its grid from 0 to 1."""
+    bottom = TOP + LINE * lines
+    parts = [text(x + PANEL / 2, 42 + 18 * k, name, bold=True, size=14) for k, name in enumerate(names)]
+    for share in (0, 0.5, 1):
+        at = x + PANEL * share
+        parts.append(f'<line x1="{at}" y1="{TOP - 14}" x2="{at}" y2="{bottom}" {DASHED}/>')
+        parts.append(text(at, bottom + 18, f"{share:g}", size=12, fill=FAINT))
+    return parts
+
+
+def cell(x: float, y: float, ours: float, printed: float, agrees: bool) -> list[str]:
+    """Return the two marks of a cell, and a line between them."""
+    color = AGREES if agrees else DIFFERS
+    a, b = (round(x + PANEL * value, 1) for value in (ours, printed))
+    # The number stands on our mark's side of the pair, unless the panel ends there.
+    right = (a > b and a + 44 < x + PANEL + GAP) or min(a, b) - 44 < x
+    at, anchor = (max(a, b) + 10, "start") if right else (min(a, b) - 10, "end")
+    return [
+        f'<line x1="{a}" y1="{y}" x2="{b}" y2="{y}" stroke="{color}" stroke-width="2"/>',
+        f'<circle cx="{b}" cy="{y}" r="6" fill="#ffffff" stroke="{INK}" stroke-width="1.5"/>',
+        f'<circle cx="{a}" cy="{y}" r="4" fill="{color}"/>',
+        text(at, y + 5, f"{ours:.3f}", size=12, fill=color, anchor=anchor),
+    ]
+
+
+def legend(y: float) -> list[str]:
+    """Return what the marks mean."""
+    parts = []
+    marks = [
+        (f'<circle cx="{{x}}" cy="{y - 5}" r="6" fill="#ffffff" stroke="{INK}" stroke-width="1.5"/>', "printed"),
+        (f'<circle cx="{{x}}" cy="{y - 5}" r="4" fill="{AGREES}"/>', "ours, agrees with print"),
+        (f'<circle cx="{{x}}" cy="{y - 5}" r="4" fill="{DIFFERS}"/>', "ours, differs"),
+    ]
+    for x, (mark, said) in zip((LEFT + 130, LEFT + 250, LEFT + 480), marks, strict=True):
+        parts += [mark.format(x=x), text(x + 14, y, said, anchor="start", size=14)]
+    return parts
+
+
+if __name__ == "__main__":
+    PICTURE.write_text(picture(), encoding="utf-8")
