@@ -17,9 +17,9 @@ ROOT = Path(__file__).parents[1]
 DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 PLACES = re.findall(r"^\| ([^|]+?) \|.*\| `([\w/]+\.py)` `([\w.]+)` \|$", GLOSSARY, flags=re.MULTILINE)
-# What a config and its parts are; a file is on a config's way where a function is given or returns one of these, until
-# the first round. Functions are counted until the simulation is made: those that are given the config, as Hydra
-# composed it or checked, or a group of it.
+# Types of a config and its parts. A file is on a config's way where a function takes or returns one of them, until the
+# first round. Functions are counted until the simulation is made: those that take the config, as Hydra composed it or
+# checked, or a group of it.
 FOLLOW = """
 import sys
 from pathlib import Path

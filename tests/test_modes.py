@@ -1,4 +1,4 @@
-"""The conformance table with gradients in bf16.
+"""The conformance properties with gradients in bf16.
 
 Chunks, stacks and workers are modes too; their properties are in test_methods.py and tests/engine/test_workers.py.
 """

@@ -39,6 +39,8 @@ NEUTRAL: dict[str, Any] = {
     **{group: {} for group in (*PLUGS, "study")},
     **options.neutral(),
 }
+# Neutral values of keys that are gone. The configs of older records have them, and keep their identities.
+GONE: dict[str, Any] = {"train.compile": False}
 # Keys that have an effect only under a condition on the flat config, which may lack neutral values
 CONDITIONAL_KEYS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "data.shuffle": lambda config: config.get("data.targets") == "permuted",

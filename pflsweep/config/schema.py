@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 from pflsweep.config import options
 from pflsweep.config.compose import Config, unknown_key
 from pflsweep.config.fields import Rule, hyperparameters, kinds_of, require, rules_of
-from pflsweep.config.identity import NEUTRAL
+from pflsweep.config.identity import GONE, NEUTRAL
 from pflsweep.config.keys import PLUGS, flat, put, under
 from pflsweep.config.node import Node
 from pflsweep.util.errors import UserError
@@ -62,7 +62,7 @@ def neutral_values(config: Config) -> dict[str, Any]:
     The trainer's keys and those of methods, plug-ins and studies declare it. For a key of a model, a dataset or a
     partition it is the default of the function's parameter, since passing the default is the same call.
     """
-    found = dict(NEUTRAL)
+    found = {**NEUTRAL, **GONE}
     for group in DESCRIBED:
         rules = _described_rules(config, group)
         found |= {key: rule.neutral for key, rule in rules if rule.neutral is not ...}

@@ -276,7 +276,7 @@ def _space(config: Config, changes: list[Any], where: str) -> Space:
 
 
 def chosen(table: Table, only: list[str]) -> Table:
-    """Return a table's rows and columns that match `only`. Raises UserError where a pattern matches none."""
+    """Return a table with the rows and columns that match `only`. Raises UserError where a pattern matches none."""
     parts: dict[str, dict[str, list[str]]] = {}
     for pattern in only:
         if pattern in table.without_code:

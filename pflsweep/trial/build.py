@@ -371,7 +371,7 @@ def _check_private_batches(config: Config, prescribed: "Prescribed | None") -> N
 
 
 def _no_own_lr(lr_of: str, algorithm: Node) -> str:
-    """Return the message for clients with learning rates of their own in a method that reads one for all."""
+    """Return the message for clients with their own learning rates in a method that reads one for all."""
     known = [name for name, cls in _methods().items() if cls.own_lr]
     return (
         f"train.lr_of is '{lr_of}', but {algorithm} takes one learning rate for all clients of a round. It goes with "

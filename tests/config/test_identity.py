@@ -228,6 +228,7 @@ def test_neutral_values_are_for_ever() -> None:
         "data.shuffle": 0,
         "data.targets": "own",
         "dataset.augment": "none",
+        "train.compile": False,
         "train.steps": None,
         "train.shuffle": "epoch",
         "train.last_batch": "keep",
