@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from pflsweep.trial.run import Result
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def run(

@@ -11,7 +11,7 @@ from pflsweep.config.compose import GROUPS, known_keys, option_files
 from pflsweep.config.keys import key_of
 from pflsweep.util import files
 from pflsweep.util.errors import Parser, UserError
-from pflsweep.util.resources import own_and_shipped
+from pflsweep.util.resources import sweep_names, yaml_names
 
 # Bash splits words at `=` and `:` and replaces the last part alone, so the parts before are cut off the candidates
 BASH = """_pflsweep() {
@@ -111,7 +111,7 @@ def _offered(given: list[str], word: str, own: str | None) -> Iterable[str]:
 
         return [*KNOWN, "--config-dir"]
     if command == "report":
-        return [] if {"runs", "all", "site"} & {*given} else ["runs", "all", "site", *_files("reports/layouts")]
+        return [] if {"runs", "all", "site"} & {*given} else ["runs", "all", "site", *yaml_names("reports/layouts")]
     if command == "check":
         return option_files("algorithm", own)
     if command == "completion":
@@ -125,7 +125,7 @@ def _values(word: str, own: str | None) -> list[str]:
     head = f"{key}={value[: value.rindex(',') + 1] if ',' in value else ''}"
     name = key_of(word)
     if name in ("sweep", "scale"):
-        found: Iterable[str] = _files("sweeps/scale") if name == "scale" else _sweeps()
+        found: Iterable[str] = yaml_names("sweeps/scale") if name == "scale" else sweep_names()
     elif name in (*GROUPS, "setting", "tune"):
         found = option_files(name, own)
     elif name in (rules := options.rules()):
@@ -134,14 +134,3 @@ def _values(word: str, own: str | None) -> list[str]:
     else:
         found = []
     return [f"{head}{each}" for each in found]
-
-
-def _sweeps() -> list[str]:
-    """Return the names of the sweeps that can be run."""
-    return [name for name in _files("sweeps") if name.partition("/")[0] not in ("common", "reading", "scale", "space")]
-
-
-def _files(folder: str) -> list[str]:
-    """Return the names of the YAML files in a folder, the user's and the shipped ones."""
-    roots = own_and_shipped(folder)
-    return [file.relative_to(root).with_suffix("").as_posix() for root in roots for file in root.rglob("*.yaml")]

@@ -8,6 +8,7 @@ from pflsweep.config.compose import compose, option_files, read_option, sweep_de
 from pflsweep.config.keys import as_override
 from pflsweep.config.options import rules, sweep_rules
 from pflsweep.util.errors import Parser, UserError, nearest
+from pflsweep.util.resources import sweep_names, yaml_names
 
 GROUPS = {
     "algorithms": "algorithm",
@@ -61,9 +62,7 @@ def _keys(config_dir: str | None) -> dict[str, str]:
 
 def _sweeps() -> dict[str, str]:
     """Return a line for each sweep in the working directory and the package."""
-    from pflsweep.sweep.spec import table_names
-
-    return {name: _or_why(_line_of_sweep, name) for name in table_names()}
+    return {name: _or_why(_line_of_sweep, name) for name in sweep_names()}
 
 
 def _readings() -> Iterator[str]:
@@ -91,9 +90,7 @@ def _readings() -> Iterator[str]:
 
 def _spaces(config_dir: str | None) -> Iterator[str]:
     """Yield a paragraph for each method on its search space: a line for each hyperparameter, with its source."""
-    from pflsweep.sweep.spec import space_names
-
-    names = space_names()
+    names = yaml_names("sweeps/space")
     yield "Hyperparameters, values that tune=grid tries, range of the other searches, source:"
     for name in names:
         yield f"{name}\n{_or_why(_lines_of_space, name)}"

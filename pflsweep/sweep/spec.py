@@ -14,7 +14,7 @@ from pflsweep.config.keys import key_of
 from pflsweep.config.overrides import check_hydra, quoted
 from pflsweep.sweep.search_space import Space, axis
 from pflsweep.util.errors import UserError, nearest, require_known
-from pflsweep.util.resources import own_and_shipped, shipped
+from pflsweep.util.resources import own_and_shipped, shipped, sweep_names, yaml_names
 
 EXAMPLE = "`train.lr: {grid: [0.1, 0.01]}`"
 UNSEARCHED = ("seed", "device", "paths", "checkpoint", "tracking", "hydra", "sweep", "tune", "workers")
@@ -119,8 +119,8 @@ def _at_scale(scale: str, scales: Any, file: str) -> dict[str, Any]:
     if not isinstance(scales, dict):
         raise UserError(f"{file}: 'scales' has to name some, each with its own of {', '.join(AT_A_SCALE)}.")
     for name, changes in scales.items():
-        if name not in _names("scale"):
-            raise UserError(f"{file}: scales.{name} is no scale.{nearest(str(name), _names('scale'))}")
+        if name not in (known := yaml_names("sweeps/scale")):
+            raise UserError(f"{file}: scales.{name} is no scale.{nearest(str(name), known)}")
         if not isinstance(changes, dict):
             raise UserError(f"{file}: scales.{name} is {changes!r}: it may have {', '.join(AT_A_SCALE)}.")
         require_known(changes, AT_A_SCALE, f"{file}: scales.{name}")
@@ -205,7 +205,7 @@ def read_scale(name: str, key: str = "scale") -> Scale:
             raise UserError(f"{key}={name}: a number of rounds has to be at least 1, as in {key}=150.")
         return Scale(name, None, None, None, {}, int(name))
     try:
-        path = _find(name, f"{key}: No scale", _names("scale"), "scale")
+        path = _find(name, f"{key}: No scale", yaml_names("sweeps/scale"), "scale")
     except UserError as error:
         raise UserError(f"{error} Or give a number of rounds, as in {key}=150.") from error
     content, file = _read(path)
@@ -274,7 +274,7 @@ def _included(path: Path, above: list[Path]) -> dict[str, Any]:
         raise UserError(f"{_shown(path)}: include is {names!r}: it has to be a sweep file, or a list of some.")
     merged: dict[str, Any] = {}
     for name in names:
-        found = _find(name, f"{_shown(path)}: include: No file", _names())
+        found = _find(name, f"{_shown(path)}: include: No file", yaml_names("sweeps"))
         merged = _merged(merged, _included(found, [*above, path]))
     return _merged(merged, content)
 
@@ -300,33 +300,9 @@ def _named(name: str, folder: str) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def _names(folder: str = "") -> list[str]:
-    """Return the names of all files in a folder of sweeps/, the user's own and shipped ones."""
-    found = {
-        file.relative_to(sweeps / folder).with_suffix("").as_posix(): None
-        for sweeps in own_and_shipped("sweeps")
-        for file in sorted((sweeps / folder).rglob("*.yaml"))
-    }
-    return list(found)
-
-
-def table_names() -> list[str]:
-    """Return the names of the sweeps that can be run."""
-    return [
-        name
-        for name in _names()
-        if not name.startswith(("scale/", "space/", "reading/")) and "common" not in name.split("/")
-    ]
-
-
-def space_names() -> list[str]:
-    """Return the algorithms that have a search space."""
-    return _names("space")
-
-
 def table_file(name: str) -> Path:
     """Return the file of a sweep. Raises UserError where there is none."""
-    return _find(name, "sweep: No sweep", table_names())
+    return _find(name, "sweep: No sweep", sweep_names())
 
 
 def _shown(path: Path) -> str:

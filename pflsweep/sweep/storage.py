@@ -1,15 +1,17 @@
 """Open Optuna's storage, from many processes at once, and retry its calls while the database is unavailable."""
 
 import logging
+import os
 import sqlite3
 import time
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from optuna.storages import RDBStorage
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL, Engine, make_url
 
 from pflsweep.sweep.plan import Plan
 from pflsweep.util import files, retry
@@ -60,7 +62,18 @@ def opened(url: str, heartbeat: int) -> RDBStorage:
         from sqlalchemy import event
 
         event.listen(storage.engine, "connect", lambda connection, _: connection.execute("pragma synchronous=normal"))
+    weakref.finalize(storage, _close, storage.engine, os.getpid()).atexit = False
     return storage
+
+
+def _close(engine: Engine, process: int) -> None:
+    """Close the connections of a storage that nothing refers to any more.
+
+    Otherwise the garbage collector finds them open, which Python 3.13 warns of. A fork shares them with its parent, and
+    must leave them alone. process: the one that opened them.
+    """
+    if os.getpid() == process:
+        engine.dispose()
 
 
 def _first_of_many(url: str, options: dict[str, Any], heartbeat: int) -> RDBStorage:

@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from pflsweep.report.markdown import inline
@@ -59,7 +60,7 @@ def log_cells(client: "MlflowClient", run_id: str, cells: Sequence[Cell]) -> Non
     run = client.get_run(run_id)
     known, several = run.data, len({cell.setting for cell in cells}) > 1
     series = {key: found for cell in cells for key, found in _series(cell, several).items() if found}
-    if best := max((_mean(cell.final) for cell in cells if cell.final), default=None):
+    if best := max((fmean(cell.final) for cell in cells if cell.final), default=None):
         series["summary/accuracy"] = {max(cell.rounds for cell in cells): best}
     now = round(time.time() * 1000)
     points: list[Metric] = []
@@ -76,7 +77,7 @@ def log_cells(client: "MlflowClient", run_id: str, cells: Sequence[Cell]) -> Non
 def _series(cell: Cell, several: bool) -> dict[str, dict[int, float]]:
     """Return a cell's metrics by step. A name is `accuracy/fedala`, with the setting between if there are several."""
     where = f"{cell.setting}/{cell.method}" if several else cell.method
-    final = {**cell.curve, **({cell.rounds: _mean(cell.final)} if cell.final else {})}
+    final = {**cell.curve, **({cell.rounds: fmean(cell.final)} if cell.final else {})}
     return {_key(f"accuracy/{where}"): final, _key(f"search/{where}"): dict(enumerate(cell.search, 1))}
 
 
@@ -88,7 +89,7 @@ def _key(text: str) -> str:
 def _description(name: str, cells: Sequence[Cell]) -> str:
     """Return the description: a table of the cells in markdown, the best of each setting first."""
     settings = list(dict.fromkeys(cell.setting for cell in cells))
-    order = sorted(cells, key=lambda cell: (settings.index(cell.setting), -_mean(cell.final)))
+    order = sorted(cells, key=lambda cell: (settings.index(cell.setting), -fmean(cell.final or [0.0])))
     searched = any(cell.search for cell in cells)
     heads = ["setting", "method", "accuracy %", *(["chosen hyperparameters", "in the search %"] if searched else [])]
     # MLflow shows no table where the second line has one dash a column
@@ -105,10 +106,6 @@ def _description(name: str, cells: Sequence[Cell]) -> str:
     return f"**{inline(name)}**\n\n" + "\n".join(lines) + f"\n\n{says}`summary/accuracy`: the highest in this table."
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
-
-
 def _percent(values: Sequence[float]) -> str:
     """Return the mean in percent and the number of seeds as text; "-" without any."""
-    return f"{100 * _mean(values):.1f} ({len(values)} seed{'s' * (len(values) > 1)})" if values else "-"
+    return f"{100 * fmean(values):.1f} ({len(values)} seed{'s' * (len(values) > 1)})" if values else "-"

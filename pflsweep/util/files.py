@@ -11,13 +11,16 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-import pandas as pd
 import yaml
 
 from pflsweep.util.errors import UserError
+
+# Imported where they are used: Tab waits for what this module imports.
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
 
 # The C loader is ten times as fast; it needs libyaml.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -199,11 +202,13 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
-def write_parquet(path: Path, table: pd.DataFrame) -> None:
+def write_parquet(path: Path, table: "pd.DataFrame") -> None:
     atomic(path, lambda p: table.to_parquet(p, index=False))
 
 
-def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
+def write_npz(path: Path, arrays: "dict[str, np.ndarray]") -> None:
+    import numpy as np
+
     def save(temporary: Path) -> None:
         with open(temporary, "wb") as file:  # given a name, savez would append .npz
             np.savez(file, **arrays)  # type: ignore[arg-type]
@@ -237,6 +242,8 @@ def read_yaml(path: Readable) -> dict[str, Any]:
     return content
 
 
-def read_npz(path: Readable) -> dict[str, np.ndarray]:
+def read_npz(path: Readable) -> "dict[str, np.ndarray]":
+    import numpy as np
+
     with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
         return dict(arrays)

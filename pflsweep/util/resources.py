@@ -18,6 +18,22 @@ def own_and_shipped(name: str) -> list[Path]:
     return [Path.cwd() / name, shipped(name)]
 
 
+def yaml_names(folder: str) -> list[str]:
+    """Return the names of all YAML files below a folder, the working directory's first: `pgfed/table1` in sweeps."""
+    found = {
+        file.relative_to(root).with_suffix("").as_posix(): None
+        for root in own_and_shipped(folder)
+        for file in sorted(root.rglob("*.yaml"))
+    }
+    return list(found)
+
+
+def sweep_names() -> list[str]:
+    """Return the sweeps that can be run by name; files that they include are none."""
+    apart = ("scale", "space", "reading")
+    return [n for n in yaml_names("sweeps") if n.split("/")[0] not in apart and "common" not in n.split("/")]
+
+
 def user_cache() -> Path:
     """Return the cache folder of pflsweep, for datasets and an empty MLflow store. It need not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pflsweep"

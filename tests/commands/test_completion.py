@@ -51,6 +51,27 @@ def test_what_is_offered(line: str, wanted: list[str]) -> None:
     assert candidates(line) == wanted
 
 
+def test_tab_waits_for_no_large_library() -> None:
+    code = (
+        "import sys; from pflsweep.commands.main import main; main(['completion', '--query', 'pflsweep sweep=fed']); "
+        "heavy = {'torch', 'mlflow', 'numpy', 'pandas', 'optuna'} & {*sys.modules}; sys.exit(', '.join(heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "sweep=fedala/table1\n" in done.stdout
+    assert done.stderr.strip() == ""
+
+
+def test_sweeps_are_offered_as_they_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    """One's own are among them, and what they include is not."""
+    for name in ("mine/first", "mine/common/all", "space/mine"):
+        Path(f"sweeps/{name}.yaml").parent.mkdir(parents=True, exist_ok=True)
+        Path(f"sweeps/{name}.yaml").write_text("{settings: {a: dataset=digits}, methods: {local: algorithm=local}}")
+    main(["list", "sweeps"])
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert "mine/first" in listed
+    assert candidates("pflsweep sweep=") == sorted(f"sweep={name}" for name in listed)
+
+
 def test_every_command_and_ones_own_options_are_offered() -> None:
     assert set(COMMANDS) <= set(candidates("pflsweep "))
     Path("mine/algorithm").mkdir(parents=True)

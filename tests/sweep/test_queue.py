@@ -1,5 +1,6 @@
 """The queue: the state of a slot by its trials, who may claim it, winners, and two commands at once."""
 
+import gc
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy import event
 
+from pflsweep.sweep import storage as storages
 from pflsweep.sweep.plan import Job, Plan
 from pflsweep.sweep.queue import Lease, Queue, _standing, point_of
 from pflsweep.util import files
@@ -445,3 +447,15 @@ def test_what_is_seen_in_optuna_dashboard(plan: Plan) -> None:
 def optuna_studies(queue: Queue) -> list[optuna.Study]:
     url = queue.storage.url
     return [optuna.load_study(study_name=name, storage=url) for name in optuna.get_all_study_names(url)]
+
+
+def test_a_storage_that_nobody_holds_has_no_open_connection(tmp_path: Path) -> None:
+    """Python 3.13 warns of a database that the garbage collector finds open."""
+    storage = storages.opened(f"sqlite:///{tmp_path}/optuna.db", 10)
+    optuna.create_study(storage=storage).enqueue_trial({})
+    pool = storage.engine.pool
+    closed: list[Any] = []
+    event.listen(pool, "close", lambda connection, _: closed.append(connection))
+    del storage
+    gc.collect()
+    assert closed

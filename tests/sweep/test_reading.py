@@ -10,10 +10,11 @@ from pflsweep.config.compose import compose
 from pflsweep.config.schema import check
 from pflsweep.sweep import reading, spec
 from pflsweep.util.errors import UserError
+from pflsweep.util.resources import sweep_names
 from tests.sweep.test_planner import planned
 
 PAPERS = readings.names()
-TABLES = [name for name in spec.table_names() if name.partition("/")[0] in PAPERS]
+TABLES = [name for name in sweep_names() if name.partition("/")[0] in PAPERS]
 READINGS = [
     (name, each) for name in TABLES for each in ("code", *(c.name for c in readings.asked(name, readings.CODE).changes))
 ]

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from pflsweep.commands.main import main
-from pflsweep.sweep.spec import Scale, read_scale, read_space, read_table, table_names
+from pflsweep.sweep.spec import Scale, read_scale, read_space, read_table
 from pflsweep.util.errors import UserError
+from pflsweep.util.resources import sweep_names
 
 SMALL = """
 settings: {digits: partition.clients=6 train.rounds=2}
@@ -106,11 +107,11 @@ def test_ones_own_folder_comes_before_the_packages(tmp_path: Path) -> None:
     write("pgfed/table1", SMALL)
     assert list(read_table("pgfed/table1").settings) == ["digits"]
     assert read_table(str(tmp_path / "sweeps/pgfed/table1.yaml")).methods == read_table("pgfed/table1").methods
-    assert len(table_names()) == 32
+    assert len(sweep_names()) == 32
     # The shipped file
     write("lab/mine", "include: pgfed/table2\nseeds: [9]\n")
     assert len(read_table("lab/mine").methods) == 6
-    assert "lab/mine" in table_names()
+    assert "lab/mine" in sweep_names()
     write("scale/tiny", "images: 100\n")
     assert read_scale("tiny").images == 100
     write("space/fedprox", "algorithm.mu: {grid: [7.0]}\n")
@@ -274,7 +275,7 @@ def test_the_list_of_sweeps(capsys: pytest.CaptureFixture) -> None:
     write("broken", "settings: [")
     assert main(["list", "sweeps"]) == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert list(lines) == table_names()
+    assert list(lines) == sweep_names()
     assert lines["mine"] == "two methods on digits  [2 methods x 1 setting x 1 seed, not searched]"
     assert lines["broken"].startswith("cannot be read: ")
     assert "mean personalised accuracy" in lines["pgfed/table1"]

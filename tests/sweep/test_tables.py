@@ -12,8 +12,9 @@ from pflsweep.config.compose import Config, compose, option_files
 from pflsweep.config.keys import PLUGS, flat
 from pflsweep.config.schema import check
 from pflsweep.sweep.plan import changed
-from pflsweep.sweep.spec import Scale, Table, read_scale, read_space, read_table, table_names
+from pflsweep.sweep.spec import Scale, Table, read_scale, read_space, read_table
 from pflsweep.trial.build import build
+from pflsweep.util.resources import sweep_names
 from tests import test_settings
 
 PAPER = Path(__file__).parents[2] / "reports" / "paper"
@@ -21,7 +22,7 @@ SWEEPS = Path(__file__).parents[2] / "sweeps"
 PRINTED = sorted(file.stem for file in PAPER.glob("*_*.csv"))
 ALGORITHMS = list(option_files("algorithm"))
 BENCHMARK = "benchmark"  # sweep that is of no paper
-OF_PAPERS = [name for name in table_names() if name != BENCHMARK]
+OF_PAPERS = [name for name in sweep_names() if name != BENCHMARK]
 # Rows with another name than the algorithm that they train
 ROWS = {
     "cfl": "clustered",
@@ -146,7 +147,7 @@ def test_every_row_trains_its_method_and_every_column_composes(name: str) -> Non
 @pytest.mark.parametrize("paper", ["pgfed", "fedala", "fedpg", "fedfomo"])
 def test_a_name_means_the_same_in_every_table_of_a_paper(paper: str) -> None:
     rows: dict[str, list[str]] = {}
-    for name in table_names():
+    for name in sweep_names():
         if name.startswith(paper):
             for row, words in table(name).methods.items():
                 assert rows.setdefault(row, words) == words, f"{row} in {name}"
@@ -294,7 +295,7 @@ def test_a_stated_grid_is_searched_as_stated(algorithm: str, key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in table_names() if name.partition("/")[0] in SEARCH and name not in STUDIED]
+    "name", [name for name in sweep_names() if name.partition("/")[0] in SEARCH and name not in STUDIED]
 )
 def test_a_table_searches_what_its_paper_says_and_no_more(name: str) -> None:
     paper = name.partition("/")[0]
@@ -318,7 +319,7 @@ def test_a_table_searches_what_its_paper_says_and_no_more(name: str) -> None:
 def plugged() -> set[tuple[str, ...]]:
     """Return the rows of all tables with a plug-in, in each of their variants."""
     found = set()
-    for name in table_names():
+    for name in sweep_names():
         for of_setting in table(name).settings.values():
             dp = [word.replace("+setting=fedfomo_dp", "privacy=dp_sgd") for word in of_setting]
             for of_method in table(name).methods.values():
@@ -334,7 +335,7 @@ def test_plug_ins_go_with_the_rows_that_have_them(words: tuple[str, ...]) -> Non
     build(compose([*words, "partition.clients=4"]))
 
 
-@pytest.mark.parametrize("name", table_names())
+@pytest.mark.parametrize("name", sweep_names())
 def test_a_scale_changes_rows_and_adds_none(name: str) -> None:
     assert list(read_table(name, "small").methods) == list(read_table(name).methods)
 

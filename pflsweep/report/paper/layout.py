@@ -16,7 +16,7 @@ from pflsweep.report.paper.claims import KEYS, Statistic
 from pflsweep.report.paper.published import Column, Printed
 from pflsweep.util import errors, files
 from pflsweep.util.errors import UserError, nearest, one_line
-from pflsweep.util.resources import own_and_shipped
+from pflsweep.util.resources import own_and_shipped, yaml_names
 
 OVER = ("seeds", "clients", "nothing")
 BEST = ("high", "low", "none")
@@ -147,12 +147,7 @@ def _unsaid(like: Printed, row: int, method: str) -> Printed:
 
 def names() -> list[str]:
     """Return the tables that have a layout, in the order of a reader."""
-    found = {
-        file.relative_to(root).with_suffix("").as_posix(): None
-        for root in own_and_shipped("reports/layouts")
-        for file in sorted(root.rglob("*.yaml"))
-    }
-    return list(found)
+    return yaml_names("reports/layouts")
 
 
 @cache

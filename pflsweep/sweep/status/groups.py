@@ -1,8 +1,9 @@
 """The status of a sweep by method and setting, for the live view, the end of a command and MLflow."""
 
-import math
+from statistics import fmean
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from pflsweep.report.compare import PARTIAL
@@ -118,8 +119,5 @@ def title(queue: Queue, job: Job) -> str:
 
 def spread(values: list[float]) -> str:
     """Return the mean of accuracies over seeds in percent; of several with ± the sample standard deviation."""
-    mean = sum(values) / len(values)
-    if len(values) < 2:
-        return f"{100 * mean:.1f}"
-    std = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
-    return f"{100 * mean:.1f} ± {100 * std:.1f}"
+    mean = f"{100 * fmean(values):.1f}"
+    return mean if len(values) < 2 else f"{mean} ± {100 * np.std(values, ddof=1):.1f}"

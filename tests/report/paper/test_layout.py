@@ -8,8 +8,9 @@ import pytest
 
 from pflsweep.report.paper import figures, layout, metrics, published
 from pflsweep.report.paper.build import build
-from pflsweep.sweep.spec import read_table, table_names
+from pflsweep.sweep.spec import read_table
 from pflsweep.util.errors import UserError
+from pflsweep.util.resources import sweep_names
 from tests.sweep.test_tables import PRINTED, column, sweep_of
 
 NAMES = layout.names()
@@ -20,7 +21,7 @@ FIGURES = [name for name in NAMES if name not in IN_PRINT]
 def test_every_printed_table_has_a_layout() -> None:
     assert sorted(IN_PRINT) == sorted(sweep_of(csv) for csv in PRINTED)
     assert sum(len(layout.read(name).printed) for name in IN_PRINT) == 1311
-    assert set(table_names()) <= set(NAMES)
+    assert set(sweep_names()) <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -40,7 +41,7 @@ def test_a_figure_shows_what_its_sweep_trains(name: str) -> None:
     of = layout.read(name)
     trained = {cell for sweep in of.sweeps for cell in read_table(sweep).cells}
     assert {(of.setting_of(line), line.method) for line in of.printed} <= trained
-    if name in table_names():
+    if name in sweep_names():
         assert {(of.setting_of(line), line.method) for line in of.printed} == set(read_table(name).cells)
     assert len({(line.row, of.column_of(line)) for line in of.printed}) == len(of.printed)
 
@@ -57,7 +58,7 @@ def test_each_printed_number_has_a_place_of_its_own(name: str) -> None:
 @pytest.mark.parametrize("name", IN_PRINT)
 def test_a_number_is_made_of_the_sweeps_setting_for_its_column(name: str) -> None:
     of = layout.read(name)
-    assert set(of.sweeps) <= set(table_names())
+    assert set(of.sweeps) <= set(sweep_names())
     assert of.sweeps[0] == name
     assert of.printed
     for line in of.printed:
