@@ -116,6 +116,7 @@ def test_trials_of_searches_are_told_from_final_ones() -> None:
     assert sorted(pflsweep.load()["role"]) == ["final", "search", "search"]
 
 
+@pytest.mark.slow
 def test_a_sweep_of_which_trials_fail_returns_the_others(capsys: pytest.CaptureFixture) -> None:
     clients = {**SWEPT, "partition__clients": [6, 5000]}
     trials = pflsweep.run_sweep("algorithm=local", **clients)
@@ -127,6 +128,7 @@ def test_a_sweep_of_which_trials_fail_returns_the_others(capsys: pytest.CaptureF
         pflsweep.run_sweep("algorithm=local plan=true")
 
 
+@pytest.mark.slow
 def test_options_of_ones_own_are_found() -> None:
     Path("mine/algorithm").mkdir(parents=True)
     Path("mine/algorithm/mine.yaml").write_text("_target_: pflsweep.algorithms.fedavg.FedAvg\n")

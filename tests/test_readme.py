@@ -94,6 +94,7 @@ def test_the_example_of_given_inputs_runs(tmp_path: Path, monkeypatch: pytest.Mo
     assert names["result"].record.meta["name"] == "fedavg-digits-dirichlet-prescribed-0"
 
 
+@pytest.mark.slow
 def test_the_example_of_a_searchs_scale_is_planned(folder: Path) -> None:
     (command,) = re.findall(
         r"^    pflsweep (.* tune\.scale=.*)$", (ROOT / "docs" / "sweeps.md").read_text(), re.MULTILINE

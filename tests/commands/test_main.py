@@ -186,6 +186,7 @@ def test_commands_that_need_no_options_of_ones_own_take_their_folder(capsys: pyt
     assert "There is no folder of runs 'nowhere'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_long_sweep_says_so_before_it_starts_and_a_short_one_does_not(
     capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -323,6 +323,7 @@ def test_what_is_hashed_beside_the_config() -> None:
     assert digest("train.rounds=7", resumable=False) != digest(resumable=False)
 
 
+@pytest.mark.slow
 def test_a_raised_family_changes_the_identities_of_its_models_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     words = {"dense": ["model=mlp"], "convolutional": ["model=cnn"], "text": ["model=fasttext"]}
     words["recurrent"] = ["model=char_lstm"]

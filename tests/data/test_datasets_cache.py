@@ -72,6 +72,7 @@ def test_options_and_source_files_count(loader):
     assert [path.name for path in loader.kept.parent.iterdir()] == ["numbers.bin"], "one file, whatever it was"
 
 
+@pytest.mark.slow
 def test_any_damage_to_what_is_kept_is_seen(loader):
     right = loader.load()
     whole = loader.kept.read_bytes()

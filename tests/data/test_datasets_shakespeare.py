@@ -150,6 +150,7 @@ def weights(result) -> torch.Tensor:
     ],
     ids=" ".join,
 )
+@pytest.mark.slow
 def test_the_lstm_trains_alike_in_every_mode(trial, words):
     method = [word for word in words if not word.startswith("train.")]
     alone, other = weights(trial("train.chunk=1", *method)), weights(trial(*words))
@@ -158,6 +159,7 @@ def test_the_lstm_trains_alike_in_every_mode(trial, words):
     assert not torch.allclose(alone, start, atol=1e-3), "something was learnt"
 
 
+@pytest.mark.slow
 def test_the_lstm_learns_who_speaks(trial):
     """Accuracy is far above the share of the most frequent character."""
     result = trial("train.rounds=12", "train.epochs=5", "train.lr=0.5", "train.momentum=0.9", "model.hidden=32")

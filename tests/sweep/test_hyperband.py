@@ -87,6 +87,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     return folder, trained
 
 
+@pytest.mark.slow
 def test_no_round_is_trained_twice(searched: tuple[Path, int]) -> None:
     folder, trained = searched
     points = [(meta, rounds) for config, meta, rounds in records(folder) if config["data"]["validation"]]
@@ -120,6 +121,7 @@ def test_the_winner_is_one_of_those_that_trained_all_rounds(searched: tuple[Path
     assert group["winner"] == max(group["tried"], key=lambda tried: tried["value"])["point"]
 
 
+@pytest.mark.slow
 def test_another_sweep_finds_what_has_gone_on_since(
     searched: tuple[Path, int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

@@ -120,6 +120,7 @@ def test_what_a_row_sets_is_not_searched_for_it_unless_the_file_says_how(tmp_pat
     assert spaces["own"]["algorithm.mu"] == [0.5, 2.0]
 
 
+@pytest.mark.slow
 def test_a_search_at_another_scale_tries_what_that_scale_tries(tmp_path: Path) -> None:
     (tmp_path / "sweeps/scale").mkdir(parents=True)
     (tmp_path / "sweeps/scale/tiny.yaml").write_text("images: 7000\npoints: 2\nseeds: 1\nset: {train.batch: 7}\n")
@@ -260,6 +261,7 @@ def test_a_key_that_the_command_sets_is_not_searched() -> None:
     assert group.config.values["algorithm"]["mu"] == 0.3
 
 
+@pytest.mark.slow
 def test_the_seed_of_the_command_comes_before_the_files() -> None:
     only = "only=[local,cifar10/clients25]"
     assert planned("sweep=pgfed/table1", only).seeds == [0, 1, 2]

@@ -166,6 +166,7 @@ def search_alone(plan: Plan) -> list[Point]:
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_who_finishes_first_and_who_is_killed_changes_no_point(seed: int, tpe: Plan) -> None:
     """Several workers finish in random order; some give their slots back, some fall silent and are replaced."""
     alone = search_alone(tpe)

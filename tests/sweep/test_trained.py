@@ -53,6 +53,7 @@ def test_a_plan_knows_the_winner_of_a_search_by_its_ledger(capsys: pytest.Captur
     assert "2 of them trained already" in told(capsys, *words)
 
 
+@pytest.mark.slow
 def test_a_search_at_another_scale_is_reused_as_long_as_it_is_of_the_same_setting(
     capsys: pytest.CaptureFixture,
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_method_without_a_global_model_has_those_of_its_clients(store: Store, 
         loaded.predict(inputs)
 
 
+@pytest.mark.slow
 def test_more_rounds_replace_the_model_and_the_same_command_adds_none(store: Store, inputs: np.ndarray) -> None:  # noqa: F811
     for rounds in (2, 2, 3):
         result = run_trial(compose([*SMALL, "algorithm=fedala", f"train.rounds={rounds}"]))
@@ -90,6 +91,7 @@ def test_more_rounds_replace_the_model_and_the_same_command_adds_none(store: Sto
     require_same(result, load(store.client.tracking_uri, f"runs:/{run.info.run_id}/model"), inputs)
 
 
+@pytest.mark.slow
 def test_models_that_are_made_later_are_sent_and_those_of_points_are_not(store: Store) -> None:  # noqa: F811
     run_trial(compose([*SMALL, "checkpoint.models=false"]), labels=WINNER)
     assert not models_of(store.options)[1]

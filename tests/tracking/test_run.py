@@ -561,6 +561,7 @@ def test_a_dead_server_is_an_error_before_training(several, store, monkeypatch, 
 
 
 @pytest.mark.parametrize("several", [False, True])
+@pytest.mark.slow
 def test_where_a_server_is_not_required_the_same_command_sends_later(several, store, capsys, caplog):
     """A trial gives two warnings, at its start and its end; a sweep does not repeat them for each trial."""
     words = [*(["-m", "seed=0,1"] if several else []), *SMALL, "tracking.required=false"]

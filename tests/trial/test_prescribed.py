@@ -82,6 +82,7 @@ def test_what_an_ordinary_trial_has_drawn_gives_its_bits(monkeypatch: pytest.Mon
     assert given.record.meta["name"].endswith("-dirichlet-prescribed-0")
 
 
+@pytest.mark.slow
 def test_each_part_alone_gives_the_same_bits_under_an_identity_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     ordinary, drawn = drawn_by(monkeypatch, SMALL)
     rows = {split: drawn["partition"][split] for split in ("train", "test")}

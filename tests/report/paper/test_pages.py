@@ -314,6 +314,7 @@ def _heights(root: ET.Element, name: str) -> list[float]:
     return [float(y) for y in numbers[1::2]]
 
 
+@pytest.mark.slow
 def test_all_of_them_and_the_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
@@ -446,6 +447,7 @@ def test_what_is_measured_against_other_rows_waits_for_them(tmp_path: Path, monk
     assert "A cell that needs other rows is measured against them." in text
 
 
+@pytest.mark.slow
 def test_a_search_by_another_view_than_the_tables_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """FedAvg's personal model is the global one, and its row has the models after local training."""
     monkeypatch.chdir(tmp_path)

@@ -82,6 +82,7 @@ def test_a_page_has_both_readings_beside_each_other(add: Add) -> None:
     assert len(known) == 10
 
 
+@pytest.mark.slow
 def test_rows_of_ones_own_stand_in_the_same_place_under_both_readings(add: Add) -> None:
     add("paper", {"mine": [8]}, steps=1)
     add("code", {"another": [6], "mine": [7]}, steps=2)
