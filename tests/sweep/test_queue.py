@@ -378,7 +378,7 @@ def test_many_slots_are_one_study(plan: Plan) -> None:
     again = Queue(many)
     again.refresh()
     assert sum(slot.status == "done" for slot in again.slots.values()) == 20
-    assert optuna.get_all_study_names(queue.storage.url) == [f"final trials {many.id}"]
+    assert optuna.get_all_study_names(queue.storage) == [f"final trials {many.id}"]
 
 
 def test_a_worker_that_was_suspended_has_lost_its_lease(plan: Plan) -> None:
@@ -445,8 +445,8 @@ def test_what_is_seen_in_optuna_dashboard(plan: Plan) -> None:
 
 
 def optuna_studies(queue: Queue) -> list[optuna.Study]:
-    url = queue.storage.url
-    return [optuna.load_study(study_name=name, storage=url) for name in optuna.get_all_study_names(url)]
+    storage = storages.opened(queue.storage.url, 60)
+    return [optuna.load_study(study_name=name, storage=storage) for name in optuna.get_all_study_names(storage)]
 
 
 def test_a_storage_that_nobody_holds_has_no_open_connection(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from pflsweep.commands.main import main
 from pflsweep.engine import stack
+from pflsweep.sweep.storage import opened
 from tests.sweep.sweeping import (
     database,
     numbers,
@@ -53,9 +54,9 @@ def configs() -> list[dict[str, Any]]:
 
 def studies() -> dict[str, list[optuna.trial.FrozenTrial]]:
     """Return the trials of each study by its method and setting, or under `final`."""
-    url = database(Path.cwd())
-    names = optuna.get_all_study_names(url)
-    return {name.rsplit(" ", 2)[0]: optuna.load_study(study_name=name, storage=url).trials for name in names}
+    storage = opened(database(Path.cwd()), 60)
+    names = optuna.get_all_study_names(storage)
+    return {name.rsplit(" ", 2)[0]: optuna.load_study(study_name=name, storage=storage).trials for name in names}
 
 
 def test_a_sweep_that_is_called_by_its_command_is_called_without_the_password(
