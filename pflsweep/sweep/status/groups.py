@@ -1,12 +1,11 @@
 """The status of a sweep by method and setting, for the live view, the end of a command and MLflow."""
 
-from statistics import fmean
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from pflsweep.report.compare import PARTIAL
+from pflsweep.report.stats import mean_std
 from pflsweep.sweep.plan import Job, Point
 from pflsweep.sweep.queue import SETTLED, Queue, SweepTask, point_of
 
@@ -119,5 +118,5 @@ def title(queue: Queue, job: Job) -> str:
 
 def spread(values: list[float]) -> str:
     """Return the mean of accuracies over seeds in percent; of several with ± the sample standard deviation."""
-    mean = f"{100 * fmean(values):.1f}"
-    return mean if len(values) < 2 else f"{mean} ± {100 * np.std(values, ddof=1):.1f}"
+    mean, std = mean_std(values)
+    return f"{100 * mean:.1f}" if len(values) < 2 else f"{100 * mean:.1f} ± {100 * std:.1f}"
