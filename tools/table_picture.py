@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from tools.round_picture import DASHED, FAINT, INK, text
+from tools.round_picture import DASHED, FAINT, INK, head, text
 
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "table.svg"
@@ -18,7 +18,7 @@ PANELS = {
     "g_acc": ("personal models,", "all test data"),
     "gm_acc": ("global model,", "all test data"),
 }
-WIDTH, LEFT, TOP, LINE, PANEL, GAP = 1000, 100, 96, 38, 186, 36
+LEFT, TOP, LINE, PANEL, GAP = 100, 96, 38, 186, 36
 AGREES, DIFFERS = "#0969da", "#bc4c00"
 
 
@@ -33,12 +33,7 @@ def picture() -> str:
     table = cells()
     methods = list(dict.fromkeys(table.sort_values("row_order")["method_label"]))
     height = TOP + LINE * len(methods) + 76
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img"',
-        f'  font-family="Helvetica, Arial, sans-serif" font-size="15" fill="{INK}">',
-        "<title>FedPG's table 1 on Fashion-MNIST: our accuracy and the printed one</title>",
-        f'<rect x="1" y="1" width="{WIDTH - 2}" height="{height - 2}" rx="10" fill="#ffffff" stroke="#d1d9e0"/>',
-    ]
+    parts = [head(height, "FedPG's table 1 on Fashion-MNIST: our accuracy and the printed one")]
     for k, method in enumerate(methods):
         parts.append(text(LEFT - 14, TOP + LINE * (k + 0.5) + 5, method, anchor="end"))
     for k, (metric, names) in enumerate(PANELS.items()):

@@ -18,7 +18,7 @@ class Work(NamedTuple):
 
 
 class Tuning(NamedTuple):
-    """What fine-tuning needs beside the data."""
+    """Constants of a client's fine-tuning."""
 
     anchor: Tensor  # [C, P] theta, as received
     lr: float

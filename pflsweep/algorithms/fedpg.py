@@ -49,7 +49,7 @@ class Losses(NamedTuple):
 
 
 class Personal(NamedTuple):
-    """What a client needs for its model beside omega^{t+1}. It is sent and needs no answer."""
+    """Message to a client, with which it makes its model from omega^{t+1}. It needs no answer."""
 
     rate: Scalars  # [C] r_i; [C, 0] for form = mix
     e: Vector  # [C, P] e_i; [C, 0] for form = rate

@@ -33,7 +33,7 @@ class Finding(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What is checked: the config of a trial and the keys of a sweep, as another command would use them."""
+    """The config of a trial and the keys of a sweep that are checked, as another command would use them."""
 
     config: Config
     sweep: dict[str, Any]

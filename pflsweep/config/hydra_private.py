@@ -1,4 +1,4 @@
-"""What pflsweep uses of Hydra and OmegaConf although it is not public. No other module imports their private names.
+"""Private names of Hydra and OmegaConf that pflsweep uses. No other module imports them from there.
 
 Tested with Hydra 1.3.2 and 1.3.8, OmegaConf 2.3.0 and 2.3.1: pyproject.toml admits no later minor version of either.
 """

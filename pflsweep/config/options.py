@@ -36,7 +36,7 @@ class Trial(Keys):
 
 @dataclass(frozen=True, kw_only=True)
 class Data(Keys):
-    """Where the data are and which rows of them are used."""
+    """Folder of the data, and the rows of them that are used."""
 
     root: str | None = hyper("folder of the datasets; null: PFLSWEEP_DATA, else the user's cache", empty=False)
     download: bool = hyper("whether missing files may be fetched")
@@ -69,7 +69,7 @@ class Partition(Keys):
 
 @dataclass(frozen=True, kw_only=True)
 class Paths(Keys):
-    """Where files are written."""
+    """Folders to which files are written."""
 
     runs: str = hyper("folder of the records: a trial's is <runs>/<identity>", empty=False)
 
@@ -85,7 +85,7 @@ class Checkpoint(Keys):
 
 @dataclass(frozen=True, kw_only=True)
 class Tracking(Keys):
-    """Where runs are logged beside their records."""
+    """The store to which runs are logged beside their records."""
 
     backend: str = hyper("what logs runs", choices=("mlflow", "none"), neutral="mlflow")
     uri: str | None = hyper("an MLflow tracking URI; null: sqlite:///mlflow.db in the working directory", neutral=None)
@@ -170,7 +170,7 @@ class Train(Keys):
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics(Keys):
-    """What is scored beside each client's personal model and the global one on the client's own rows.
+    """Scores beside those of each client's personal model and the global one on the client's own rows.
 
     FedPG's tables call the accuracy on the rows `own` L-acc, on `subset` S-acc and on `all` G-acc. With an attack, too,
     these are the rows of all clients, so that numbers can be compared with those without attack.

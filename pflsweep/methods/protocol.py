@@ -96,7 +96,7 @@ Kept = Annotated[Tensor, "kept"]
 
 
 class Setup(NamedTuple):
-    """What server and clients know before training. It is not counted as communication."""
+    """Facts that server and clients know before training. They are not counted as communication."""
 
     clients: int  # N
     cohort: int  # M, clients in a round

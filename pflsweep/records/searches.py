@@ -14,7 +14,7 @@ from pflsweep.util.archive import Folder
 
 
 class Searches(NamedTuple):
-    """What some sweeps have searched. Trials are named by their identities.
+    """The searches of some sweeps. Trials are named by their identities.
 
     keys: keys that were searched over for some method, such as train.lr.
     trials: trials of a search that are no sweep's final trial now.

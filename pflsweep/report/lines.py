@@ -38,12 +38,13 @@ def looks(order: Sequence[str], own: Collection[str] = ()) -> dict[str, dict[str
     best = next((key for key in order if key not in own), None)
     shown = [key for key in order if key in own or key == best or key in REFERENCES]
     shown += [key for key in order if key not in shown][: max(0, MOST - len(shown))]
+    mine = [key for key in shown if key in own]
     found: dict[str, dict[str, Any]] = {}
     for key in reversed(shown[:MOST]):  # what is drawn last lies on top
         look: dict[str, Any] = {"color": GREY, "linewidth": 1.2, "linestyle": DASHED.get(key, "-"), "zorder": 2}
         if key in own:
-            mine = [each for each in shown if each in own]
-            look |= {"color": style.PALETTE[0], "linewidth": 2.2, "linestyle": _dash(mine.index(key)), "zorder": 4}
+            dash = style.DASHES[mine.index(key) % len(style.DASHES)]
+            look |= {"color": style.PALETTE[0], "linewidth": 2.2, "linestyle": dash, "zorder": 4}
         elif key == best:
             look |= {"color": style.PALETTE[1], "linewidth": 1.9, "linestyle": "-", "zorder": 3}
         found[key] = look
@@ -57,13 +58,8 @@ def key(drawn: Iterable[Collection[str]], own: Collection[str]) -> str:
     return "orange: the best method"
 
 
-def _dash(number: int) -> Any:
-    """Return the dash of the paper's first method, or of its variants."""
-    return style.DASHES[number % len(style.DASHES)]
-
-
 def distinct(keys: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return how each of a few lines is drawn, each in a colour of its own; `looks` where there are too many colours.
+    """Return how each line is drawn, each in a colour of its own: for no more lines than there are colours.
 
     keys: in the order of colours, which is that of a table, so that a method keeps its colour from figure to figure.
     """

@@ -1,4 +1,4 @@
-"""What the papers say in words, judged on a table's cells.
+"""Judge the papers' claims in words on the cells of a table.
 
 Each claim of reports/paper/claims.yaml has one of FORMS, which compare the numbers that operands stand for.
 """
@@ -182,7 +182,7 @@ def _correlation(select: Select, body: Body) -> Iterator[Check]:
 
 
 def _bold(select: Select, body: Body) -> Iterator[Check]:
-    """What is printed bold is the best of its column."""
+    """Check that each number that is printed bold is the best of its column."""
     for cells in _by([key for key in COLUMN if key != "setting" or body.get("over") != "settings"], select({})):
         sign = -1 if cells[0].metric in LOW else 1
         top = max(sign * cell.value for cell in cells)

@@ -47,7 +47,7 @@ class Cell(NamedTuple):
 
     @property
     def absent(self) -> str:
-        """Why it is not there: no code, none, failed, or missing."""
+        """The reason for which a cell has no number: no code, none, failed, or missing."""
         if self.answer.without_code:
             return "no code"
         return "none" if self.none else "failed" if self.answer.failed else "missing"

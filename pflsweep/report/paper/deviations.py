@@ -1,4 +1,4 @@
-"""Where the trials behind a table differ from what its paper states."""
+"""Find where the trials behind a table differ from what its paper states."""
 
 import math
 import re

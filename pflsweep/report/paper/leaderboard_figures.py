@@ -69,16 +69,17 @@ def budget(of: Comparison) -> Iterator[Picture]:
     if not curves:
         return
     methods = {line.row: line.method for line in of.layout.printed}
-    rows = {methods[row]: row for row in _shown(of, list(curves))}
+    rows = {methods[row]: row for row in curves}
+    looks = lines.looks(list(rows))
     with style.figure(figures.WIDTH, 4.0) as (made, axes):
         ends = []
-        for method, look in lines.looks(list(rows)).items():
+        for method, look in looks.items():
             label, curve = board.label(rows[method]), [100 * each for each in curves[rows[method]]]
             points = range(1, len(curve) + 1)
             axes.plot(points, curve, marker="o", markersize=3, gid=f"budget {label}", **look)
             ends.append(End(f"{label}  {curve[-1]:.1f}%", len(curve), curve[-1], look["color"]))
         axes.set(
-            title=f"{len(rows)} of {len(curves)} methods: the best mean ranks, Local and FedAvg",
+            title=f"{len(looks)} of {len(curves)} methods: the best mean ranks, Local and FedAvg",
             xlabel="points of the search",
             ylabel="mean accuracy over columns (%)",
         )

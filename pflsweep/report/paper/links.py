@@ -1,4 +1,4 @@
-"""Where a page's runs can be browsed, as reports are told by whoever tracks them: they know no tracker themselves."""
+"""Links to a page's runs where they can be browsed. Whoever tracks runs tells reports, which know no tracker."""
 
 from pathlib import Path
 from typing import NamedTuple, Protocol

@@ -64,11 +64,10 @@ def _differs(of: Reproduction, name: str) -> str:
     if not apart:
         return ""
     named = [f"{_place(of, cell)} {value(cell)} ({cell.line.shown})" for cell in furthest(table)[:NAMED]]
-    mean = (
-        "" if math.isnan(verdict.difference) else f"; all accuracies differ by {points(verdict.difference)} on average"
-    )
+    known = not math.isnan(verdict.difference)
+    mean = f"; all accuracies differ by {points(verdict.difference)} on average" if known else ""
     said = f"; the furthest, print in brackets: {'; '.join(named)}" if named else ""
-    return f"{apart} of {verdict.compared}{'' if math.isnan(verdict.difference) else mean}{said}"
+    return f"{apart} of {verdict.compared}{mean}{said}"
 
 
 def _why(of: Reproduction, why: str) -> str:

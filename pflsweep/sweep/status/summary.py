@@ -1,4 +1,4 @@
-"""What a sweep prints: before it runs, its cost; at its end, a table of its trials and where to look next."""
+"""The text that a sweep prints: before it runs, its cost; at its end, a table of its trials and where to look next."""
 
 import math
 import sys
