@@ -159,7 +159,7 @@ def require_slots(url: str, slots: int, deaths: int) -> None:
     """Assert that each slot is complete once, after `deaths` deaths of workers in all, and that nothing is left open.
     Of two trials that commands enqueued at once for a slot, one was dropped and never ran.
     """
-    found = states(storage(url))
+    found = states(url)
     assert sorted(count for (*_, state), count in found.items() if state == "COMPLETE") == [1] * slots
     assert {state for *_, state in found} <= {"COMPLETE", "FAIL"}
     opened = storage(url)
