@@ -53,7 +53,8 @@ def test_a_report_links_to_its_runs_and_is_kept_with_the_sweeps(
     text = PAGE.read_text()
     for run in (parent, *runs.values()):
         assert f"](http://127.0.0.1:5000/#/experiments/{_experiment(store)}/runs/{run}?" in text
-    made = {"README.md", "page.html", "table.csv", "table.tex", "curves.png", "curves.svg"}
+    pictures = {f"{name}.{kind}" for name in ("agreement", "curves") for kind in ("png", "svg")}
+    made = {"README.md", "page.html", "table.csv", "table.tex"} | pictures
     assert files(store, parent) == made
     stray = Path("old.png")
     stray.write_bytes(b"")
