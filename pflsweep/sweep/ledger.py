@@ -14,7 +14,8 @@ from pflsweep.config.reading import PAPER
 from pflsweep.records.content import FORMAT
 from pflsweep.records.record import kept
 from pflsweep.sweep.plan import Group, Plan, relevant
-from pflsweep.sweep.queue import SETTLED, Queue, SweepTask, point_of
+from pflsweep.sweep.queue import Queue
+from pflsweep.sweep.slots import SETTLED, SweepTask, point_of
 from pflsweep.sweep.status.groups import group_status
 from pflsweep.util import files
 from pflsweep.util.errors import without_password

@@ -7,7 +7,8 @@ import numpy as np
 
 from pflsweep.report import figures, style
 from pflsweep.sweep.plan import Group
-from pflsweep.sweep.queue import Queue, SweepTask
+from pflsweep.sweep.queue import Queue
+from pflsweep.sweep.slots import SweepTask
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,21 +3,19 @@
 Each slot of the plan is enqueued as a WAITING trial of Optuna. A worker claims it by setting it RUNNING, which the
 database grants once, and sends heartbeats while it trains, which renew its lease. When it was silent for too long its
 trial FAILs without an `error` and the slot is enqueued again; this does not count as a failure. A slot may thus have
-several trials of Optuna: `_standing` says which one counts. While the database is unavailable, calls wait for it, see
-`Retrying`.
+several trials of Optuna: `slots.standing` says which one counts. While the database is unavailable, calls wait for it,
+see `Retrying`.
 
 A search elects a winner only when each of its points has a result. A point that diverged or was pruned has one: it has
 lost. A point that crashed, or whose worker was killed again and again, has none; until it is tried again the final
 trials of its group are `blocked`, unless tune.partial is set.
 """
 
-import json
 import time
 import warnings
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from socket import gethostname
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -26,72 +24,17 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from pflsweep.sweep.hyperband import promoted
-from pflsweep.sweep.plan import Group, Job, Plan
+from pflsweep.sweep.plan import Job, Plan
 from pflsweep.sweep.sampling import propose, pruner, results_needed
 from pflsweep.sweep.search_space import Point, distributions, drawn_as
+from pflsweep.sweep.slots import POINT, SETTLED, SweepTask, as_kept, identities, point_of, rounds_in_record, standing
 from pflsweep.sweep.storage import SILENCE, Retrying, opened, place_of, storage_url
-from pflsweep.util import files
 from pflsweep.util.retry import PAUSE
 
 LONGEST = 400  # characters of a group's name in a study's name, which PostgreSQL limits to 512
-DEATHS = 3  # a slot fails after so many deaths of its workers in a row without a further round
 FINAL_JOB = Job(0, True, 0)  # stands for all final trials, since they share one study
-POINT = "point"  # attribute of a final trial: its point as JSON
 # Attribute of the final trials' study: a new value makes other commands read settled searches again
 RETRIED = "retried"
-OPEN = (TrialState.WAITING, TrialState.RUNNING)
-SETTLED = ("done", "pruned", "diverged", "failed")  # all but "failed" are results, by which a point wins or loses
-
-
-class SweepTask(NamedTuple):
-    """The state of a slot.
-
-    status: waiting, running, done, pruned, diverged, failed, lost (its lease expired) or blocked (no winner).
-    trial: the trial of Optuna that counts; None before the first.
-    deaths: workers that died over it in a row, without a further round in its record.
-    extra: numbers of duplicate trials, which arise where two commands enqueue a slot at once.
-    superseded: identities of its former final trials, whose points do not win any more.
-    """
-
-    status: str
-    trial: FrozenTrial | None
-    deaths: int = 0
-    extra: tuple[int, ...] = ()
-    superseded: tuple[str, ...] = ()
-
-    @property
-    def value(self) -> float | None:
-        """Return the accuracy that slots are compared by, in [0, 1]; None unless the slot is done."""
-        return self.trial.value if self.trial is not None and self.status == "done" else None
-
-    @property
-    def result(self) -> dict[str, Any]:
-        """Return what the worker has stored with the trial."""
-        return {} if self.trial is None else self.trial.user_attrs
-
-    @property
-    def trials(self) -> list[dict[str, Any]]:
-        """Return the results of a done slot's trials, one a seed, as `worker.outcome` makes them."""
-        return self.result.get("result", {}).get("trials", []) if self.status == "done" else []
-
-    @property
-    def deleted(self) -> bool:
-        """Return whether the record of a trial that was trained on this machine is gone."""
-        here = [Path(told["folder"]) for told in self.trials if told.get("host") == gethostname()]
-        return not all(folder.exists() for folder in here)
-
-    @property
-    def reason(self) -> str:
-        """Return why the slot diverged or failed; "" for all others."""
-        if self.status not in ("diverged", "failed"):
-            return ""
-        if "error" in self.result:
-            return str(self.result["error"])
-        death = self.result["death"]
-        return (
-            f"its worker was ended {self.deaths} times in a row at round {death['rounds']}, the last time by "
-            f"{death['status']}"
-        )
 
 
 class Lease(NamedTuple):
@@ -219,10 +162,10 @@ class Queue:
             return slot._replace(status="waiting") if slot.status == "done" else slot
         if not self.electable(job.group):
             return slot._replace(status="blocked")
-        same = slot.result.get(POINT) == _as_kept(self.winner(job.group))
+        same = slot.result.get(POINT) == as_kept(self.winner(job.group))
         if same or slot.status != "done":
             return slot
-        return slot._replace(status="lost", superseded=(*slot.superseded, *_identities(slot.trial)))
+        return slot._replace(status="lost", superseded=(*slot.superseded, *identities(slot.trial)))
 
     def claim(self, skip: Iterable[Job] = ()) -> Lease | None:
         """Claim the next slot that is free and ready. Return None where none is known; `refresh` may find some."""
@@ -346,7 +289,7 @@ class Queue:
         for name in self._by_study():
             for trial in self._trials(name):
                 if trial.state == TrialState.RUNNING and trial.user_attrs.get("worker") == worker:
-                    death = {"status": status, "rounds": _rounds_in_record(trial)}
+                    death = {"status": status, "rounds": rounds_in_record(trial)}
                     trial_id = self._id_of(name, trial.number)
                     self._ask(self.storage.set_trial_user_attr, trial_id, "death", death)
                     self._ask(self.storage.set_trial_state_values, trial_id, state=TrialState.FAIL)
@@ -385,7 +328,7 @@ class Queue:
         """Set the final state of a claimed slot's trial."""
         values = None if value is None else [value]
         self._ask(self.storage.set_trial_state_values, claim.trial, state=state, values=values)
-        self.slots[claim.job] = _standing([self._ask(self.storage.get_trial, claim.trial)])
+        self.slots[claim.job] = standing([self._ask(self.storage.get_trial, claim.trial)])
 
     def _claimed(self, job: Job, trial_id: int) -> Lease:
         """Store this worker and the point to train with a slot that it was granted, and return the lease."""
@@ -394,7 +337,7 @@ class Queue:
         if job.final:
             point = self.winner(job.group) or {}
             # Each key by itself too, for optuna-dashboard
-            for key, value in {POINT: _as_kept(point), **point}.items():
+            for key, value in {POINT: as_kept(point), **point}.items():
                 self._ask(self.storage.set_trial_user_attr, trial_id, key, value)
             return Lease(job, trial_id, point)
         trial = self._ask(self.storage.get_trial, trial_id)
@@ -455,7 +398,7 @@ class Queue:
         for trial in self._trials(name):
             by_slot.setdefault(trial.user_attrs.get("slot", ""), []).append(trial)
         for job in jobs:
-            slot = self.slots[job] = self._judged(job, _standing(by_slot.get(_label(job), [])))
+            slot = self.slots[job] = self._judged(job, standing(by_slot.get(_label(job), [])))
             for extra in slot.extra:
                 self._drop(self._id_of(name, extra))
         settled = all(self.slots[job].status in SETTLED for job in jobs)
@@ -524,80 +467,6 @@ class Queue:
         return self._ids[name, number]
 
 
-def point_of(group: Group, slot: SweepTask) -> Point:
-    """Return the point that a slot trains, which is the winner for a final trial; {} where it is not known yet."""
-    if slot.trial is None:
-        return {}
-    if POINT in slot.trial.user_attrs:
-        won = json.loads(slot.trial.user_attrs[POINT])
-        return {key: won[key] for key in group.space if key in won}
-    return group.point_of(slot.trial.params)
-
-
-def _as_kept(point: Point | None) -> str:
-    """Return a point as the text that the database keeps, so that points can be compared with stored ones."""
-    return json.dumps(point, sort_keys=True)
-
-
 def _label(job: Job) -> str:
     """Return the text by which a trial names its slot."""
     return f"{job.group}/{job.number}"
-
-
-def _standing(trials: list[FrozenTrial]) -> SweepTask:
-    """Return the state of a slot from its trials in Optuna, in the order of their numbers.
-
-    Where a done trial was replaced (`anew`), only the trials from its first replacement on count. Among those, a trial
-    that is over settles the slot. Else the first open trial counts, and other waiting ones are `extra`. Else the last
-    trial says whether the slot failed or its lease was lost.
-    """
-    trials = [trial for trial in trials if not trial.user_attrs.get("duplicate")]
-    finished = {identity: None for trial in trials for identity in _identities(trial)}
-    replaced = [trial.user_attrs.get("anew") for trial in trials]
-    newest = next((old for old in reversed(replaced) if old is not None), None)
-    trials = trials if newest is None else trials[replaced.index(newest) :]
-    if not trials:
-        return SweepTask("lost", None)
-    running = [trial for trial in trials if trial.state in OPEN]
-    for state, status in ((TrialState.COMPLETE, "done"), (TrialState.PRUNED, "pruned")):
-        over = [trial for trial in trials if trial.state == state]
-        if over:
-            extra = tuple(t.number for t in running if t.state == TrialState.WAITING)
-            return SweepTask(status, over[0], 0, extra, tuple(finished.keys() - set(_identities(over[0]))))
-    superseded = tuple(finished)
-    if running:
-        first = running[0]
-        extra = tuple(t.number for t in running[1:] if t.state == TrialState.WAITING)
-        return SweepTask(first.state.name.lower(), first, 0, extra, superseded)
-    last, deaths = trials[-1], _deaths(trials)
-    if "error" in last.user_attrs:
-        return SweepTask("diverged" if last.user_attrs.get("diverged") else "failed", last, superseded=superseded)
-    return SweepTask("failed" if deaths >= DEATHS else "lost", last, deaths, superseded=superseded)
-
-
-def _deaths(trials: Iterable[FrozenTrial]) -> int:
-    """Return how many workers died in a row over a slot's trials without a further round in the record."""
-    count, furthest = 0, -1
-    for trial in trials:
-        if trial.user_attrs.get("retried"):
-            count, furthest = 0, -1
-        if death := trial.user_attrs.get("death"):
-            count = 1 if death["rounds"] > furthest else count + 1
-            furthest = max(furthest, death["rounds"])
-    return count
-
-
-def _rounds_in_record(trial: FrozenTrial) -> int:
-    """Return how many rounds of a slot are on the disk; without its record here, those of its earlier seeds alone."""
-    record = trial.user_attrs.get("record")
-    if record is None:
-        return 0
-    with suppress(OSError, ValueError, KeyError):
-        return int(record["before"]) + int(files.read_json(Path(record["folder"]) / "status.json")["rounds"])
-    return int(record["before"])
-
-
-def _identities(trial: FrozenTrial | None) -> tuple[str, ...]:
-    """Return the identities of the finished trials that a trial of Optuna stands for; () where none is finished."""
-    told = [] if trial is None else trial.user_attrs.get("result", {}).get("trials", [])
-    return tuple(one["identity"] for one in told)

@@ -203,7 +203,16 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def write_parquet(path: Path, table: "pd.DataFrame") -> None:
-    atomic(path, lambda p: table.to_parquet(p, index=False))
+    """Write a table without its index, with the same values in half the bytes that pandas' defaults take."""
+    # Bytes of the same place of all floats lie together, which compresses; a dictionary of losses only adds to them
+    floats = [name for name in table.columns if table[name].dtype.kind == "f"]
+    encoding = dict.fromkeys(floats, "BYTE_STREAM_SPLIT")
+    others = [name for name in table.columns if name not in floats]
+
+    def write(temporary: Path) -> None:
+        table.to_parquet(temporary, index=False, compression="zstd", use_dictionary=others, column_encoding=encoding)
+
+    atomic(path, write)
 
 
 def write_npz(path: Path, arrays: "dict[str, np.ndarray]") -> None:

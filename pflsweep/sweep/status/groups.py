@@ -7,7 +7,8 @@ import pandas as pd
 from pflsweep.report.compare import PARTIAL
 from pflsweep.report.stats import mean_std
 from pflsweep.sweep.plan import Job, Point
-from pflsweep.sweep.queue import SETTLED, Queue, SweepTask, point_of
+from pflsweep.sweep.queue import Queue
+from pflsweep.sweep.slots import SETTLED, SweepTask, point_of
 
 NONE = "-"
 

@@ -12,7 +12,8 @@ from rich.table import Table
 
 from pflsweep.sweep import cost
 from pflsweep.sweep.plan import Job, Plan
-from pflsweep.sweep.queue import SETTLED, Queue, SweepTask
+from pflsweep.sweep.queue import Queue
+from pflsweep.sweep.slots import SETTLED, SweepTask
 from pflsweep.sweep.status import groups
 from pflsweep.trial.progress import duration
 from pflsweep.util.errors import UserError, shortened

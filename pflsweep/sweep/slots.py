@@ -1,0 +1,144 @@
+"""The state of a slot: which of its trials in Optuna counts, and what they say together."""
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from socket import gethostname
+from typing import Any, NamedTuple
+
+from optuna.trial import FrozenTrial, TrialState
+
+from pflsweep.sweep.plan import Group
+from pflsweep.sweep.search_space import Point
+from pflsweep.util import files
+
+DEATHS = 3  # a slot fails after so many deaths of its workers in a row without a further round
+POINT = "point"  # attribute of a final trial: its point as JSON
+OPEN = (TrialState.WAITING, TrialState.RUNNING)
+SETTLED = ("done", "pruned", "diverged", "failed")  # all but "failed" are results, by which a point wins or loses
+
+
+class SweepTask(NamedTuple):
+    """The state of a slot.
+
+    status: waiting, running, done, pruned, diverged, failed, lost (its lease expired) or blocked (no winner).
+    trial: the trial of Optuna that counts; None before the first.
+    deaths: workers that died over it in a row, without a further round in its record.
+    extra: numbers of duplicate trials, which arise where two commands enqueue a slot at once.
+    superseded: identities of its former final trials, whose points do not win any more.
+    """
+
+    status: str
+    trial: FrozenTrial | None
+    deaths: int = 0
+    extra: tuple[int, ...] = ()
+    superseded: tuple[str, ...] = ()
+
+    @property
+    def value(self) -> float | None:
+        """Return the accuracy that slots are compared by, in [0, 1]; None unless the slot is done."""
+        return self.trial.value if self.trial is not None and self.status == "done" else None
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """Return what the worker has stored with the trial."""
+        return {} if self.trial is None else self.trial.user_attrs
+
+    @property
+    def trials(self) -> list[dict[str, Any]]:
+        """Return the results of a done slot's trials, one a seed, as `worker.outcome` makes them."""
+        return self.result.get("result", {}).get("trials", []) if self.status == "done" else []
+
+    @property
+    def deleted(self) -> bool:
+        """Return whether the record of a trial that was trained on this machine is gone."""
+        here = [Path(told["folder"]) for told in self.trials if told.get("host") == gethostname()]
+        return not all(folder.exists() for folder in here)
+
+    @property
+    def reason(self) -> str:
+        """Return why the slot diverged or failed; "" for all others."""
+        if self.status not in ("diverged", "failed"):
+            return ""
+        if "error" in self.result:
+            return str(self.result["error"])
+        death = self.result["death"]
+        return (
+            f"its worker was ended {self.deaths} times in a row at round {death['rounds']}, the last time by "
+            f"{death['status']}"
+        )
+
+
+def point_of(group: Group, slot: SweepTask) -> Point:
+    """Return the point that a slot trains, which is the winner for a final trial; {} where it is not known yet."""
+    if slot.trial is None:
+        return {}
+    if POINT in slot.trial.user_attrs:
+        won = json.loads(slot.trial.user_attrs[POINT])
+        return {key: won[key] for key in group.space if key in won}
+    return group.point_of(slot.trial.params)
+
+
+def as_kept(point: Point | None) -> str:
+    """Return a point as the text that the database keeps, so that points can be compared with stored ones."""
+    return json.dumps(point, sort_keys=True)
+
+
+def standing(trials: list[FrozenTrial]) -> SweepTask:
+    """Return the state of a slot from its trials in Optuna, in the order of their numbers.
+
+    Where a done trial was replaced (`anew`), only the trials from its first replacement on count. Among those, a trial
+    that is over settles the slot. Else the first open trial counts, and other waiting ones are `extra`. Else the last
+    trial says whether the slot failed or its lease was lost.
+    """
+    trials = [trial for trial in trials if not trial.user_attrs.get("duplicate")]
+    finished = {identity: None for trial in trials for identity in identities(trial)}
+    replaced = [trial.user_attrs.get("anew") for trial in trials]
+    newest = next((old for old in reversed(replaced) if old is not None), None)
+    trials = trials if newest is None else trials[replaced.index(newest) :]
+    if not trials:
+        return SweepTask("lost", None)
+    running = [trial for trial in trials if trial.state in OPEN]
+    for state, status in ((TrialState.COMPLETE, "done"), (TrialState.PRUNED, "pruned")):
+        over = [trial for trial in trials if trial.state == state]
+        if over:
+            extra = tuple(t.number for t in running if t.state == TrialState.WAITING)
+            return SweepTask(status, over[0], 0, extra, tuple(finished.keys() - set(identities(over[0]))))
+    superseded = tuple(finished)
+    if running:
+        first = running[0]
+        extra = tuple(t.number for t in running[1:] if t.state == TrialState.WAITING)
+        return SweepTask(first.state.name.lower(), first, 0, extra, superseded)
+    last, deaths = trials[-1], _deaths(trials)
+    if "error" in last.user_attrs:
+        return SweepTask("diverged" if last.user_attrs.get("diverged") else "failed", last, superseded=superseded)
+    return SweepTask("failed" if deaths >= DEATHS else "lost", last, deaths, superseded=superseded)
+
+
+def _deaths(trials: Iterable[FrozenTrial]) -> int:
+    """Return how many workers died in a row over a slot's trials without a further round in the record."""
+    count, furthest = 0, -1
+    for trial in trials:
+        if trial.user_attrs.get("retried"):
+            count, furthest = 0, -1
+        if death := trial.user_attrs.get("death"):
+            count = 1 if death["rounds"] > furthest else count + 1
+            furthest = max(furthest, death["rounds"])
+    return count
+
+
+def rounds_in_record(trial: FrozenTrial) -> int:
+    """Return how many rounds of a slot are on the disk; without its record here, those of its earlier seeds alone."""
+    record = trial.user_attrs.get("record")
+    if record is None:
+        return 0
+    with suppress(OSError, ValueError, KeyError):
+        return int(record["before"]) + int(files.read_json(Path(record["folder"]) / "status.json")["rounds"])
+    return int(record["before"])
+
+
+def identities(trial: FrozenTrial | None) -> tuple[str, ...]:
+    """Return the identities of the finished trials that a trial of Optuna stands for; () where none is finished."""
+    told = [] if trial is None else trial.user_attrs.get("result", {}).get("trials", [])
+    return tuple(one["identity"] for one in told)
