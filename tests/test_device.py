@@ -117,7 +117,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
 
     def run(words: str, runs: str = "there", stop: bool = False) -> Result:
         with monkeypatch.context() as patched, another_device() as device:
-            patched.setattr(build, "device_of", lambda config: device)
+            patched.setattr(build, "device_of", lambda name: device)
             return here(words, runs, stop)
 
     return run

@@ -138,7 +138,7 @@ def _devices(asked: Asked) -> Iterator[Finding]:
     import torch
 
     from pflsweep.ops import memory
-    from pflsweep.trial.build import device_of
+    from pflsweep.trial.device import device_of
 
     cores, size = len(os.sched_getaffinity(0)), memory.total(torch.device("cpu"))
     yield Finding(OK, f"CPU: {processor.name()}, {cores} core{'s' * (cores > 1)}, {size / 1e9:.1f} GB of memory")
@@ -154,7 +154,7 @@ def _devices(asked: Asked) -> Iterator[Finding]:
         except RuntimeError as error:
             yield Finding(WRONG, f"{name}: PyTorch cannot compute there ({one_line(error)[:200]}). {REINSTALL}")
     try:
-        yield Finding(OK, f"device={asked.config.device} is {device_of(asked.config)}")
+        yield Finding(OK, f"device={asked.config.device} is {device_of(asked.config.device)}")
     except UserError as error:
         yield Finding(WRONG, str(error))
 
@@ -218,7 +218,8 @@ def _places() -> dict[str, str]:
 
 def _storage(asked: Asked) -> Iterator[Finding]:
     """Yield whether records, the database of sweeps and MLflow's store can be used."""
-    from pflsweep.tracking.store import check_server, check_store, refusal
+    from pflsweep.tracking.failures import refusal
+    from pflsweep.tracking.store import check_server, check_store
 
     runs = Path(asked.config.paths.runs).absolute()
     try:

@@ -8,16 +8,9 @@ import sys
 from typing import NoReturn
 
 from pflsweep.config.options import Tracking
-from pflsweep.tracking.store import (
-    DEFAULT,
-    HOST,
-    PORT,
-    check_file,
-    check_server,
-    explained,
-    listing,
-    sqlite_file,
-)
+from pflsweep.tracking.address import DEFAULT, HOST, PORT, sqlite_file
+from pflsweep.tracking.failures import explained
+from pflsweep.tracking.store import check_file, check_server, listing
 from pflsweep.util.errors import Parser, UserError, without_password
 
 # A program that opens a page when its server answers. It runs in a process of its own, since this one becomes MLflow.

@@ -1,7 +1,9 @@
 """Nodes: options of config groups that build something, a class or a function that they name in `_target_`."""
 
 import importlib
+import inspect
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -47,6 +49,63 @@ class Node:
     def paths(self) -> list[str]:
         """Return the import paths that the node and the nodes inside it name."""
         return [self.path, *_paths(self.options)]
+
+    def call(self, *args: Any, **offered: Any) -> Any:
+        """Call what the node names, with its options and those of `offered` that it has parameters for.
+
+        Raises UserError where they do not fit.
+        """
+        function: Callable = self.load()
+        if not callable(function):
+            raise UserError(f"{self}: {self.path} is no function or class, but {_kind(function)}.")
+        try:
+            takes = inspect.signature(function).parameters
+        except ValueError as error:
+            # Some built-in functions have no signature
+            raise UserError(f"{self}: {self.path} cannot be used: {one_line(error)}.") from error
+        if taken := self.options.keys() & offered.keys():
+            key = min(taken)
+            raise UserError(
+                f"{self.group}.{key}: '{key}' is an argument that pflsweep passes to {self.path} itself "
+                f"({offered[key]!r} here). Give the option of {self} another name."
+            )
+        given = {key: value for key, value in offered.items() if key in takes}
+        try:
+            inspect.signature(function).bind(*args, **self.options, **given)
+        except TypeError as error:
+            raise UserError(f"{self}: its keys do not fit {self.path} ({error}).") from error
+        return self._maker()(*args, **given)
+
+    def construct(self, shared: dict[str, Any]) -> Any:
+        """Make the dataclass that the node names, with its options and those of `shared` that it has fields for."""
+        known = {field.name for field in fields(self.load())}
+        return self._maker()(**{name: value for name, value in shared.items() if name in known})
+
+    def _maker(self) -> Callable:
+        """Return the function or class with the node's options filled in, not yet called.
+
+        The caller calls it, since Hydra would wrap its exceptions, UserError among them. A node inside the node, such
+        as the embedder of partition=latent, becomes a function with its options filled in as well.
+        """
+        # Imported here, since it takes long and commands such as `list` make nothing
+        from hydra.utils import instantiate
+
+        # Loaded first for the sake of its errors: Hydra's name neither option nor remedy
+        self.loaded()
+        return instantiate(_as_partial({"_target_": self.path, **self.options}), _convert_="all")
+
+
+def _as_partial(value: Any) -> Any:
+    """Return options for Hydra in which each node is marked to be filled in and not called."""
+    if not isinstance(value, dict):
+        return value
+    inner = {key: _as_partial(each) for key, each in value.items()}
+    return {**inner, "_partial_": True} if "_target_" in value else inner
+
+
+def _kind(found: Any) -> str:
+    """Say what an object that cannot be called is."""
+    return "a module: name a function in it" if inspect.ismodule(found) else f"a value of type {type(found).__name__}"
 
 
 def _paths(values: Any) -> list[str]:

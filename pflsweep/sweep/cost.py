@@ -18,7 +18,8 @@ from pflsweep.config.keys import under
 from pflsweep.config.options import Train
 from pflsweep.data.datasets import emnist
 from pflsweep.sweep.plan import Job, Plan, changed
-from pflsweep.trial.build import build_dataset, build_federation, build_model, device_of
+from pflsweep.trial.build import build_dataset, build_federation, build_model
+from pflsweep.trial.device import device_of
 from pflsweep.trial.metadata import model_name
 from pflsweep.trial.process import cores, process_wide
 from pflsweep.util import files as util_files
@@ -239,8 +240,8 @@ def speed(config: Config, speeds: Speeds, workers: int = 1) -> tuple[float | Non
     in as many processes.
     """
     try:
-        device = device_of(config)
-        share = cores(config, workers) if device == "cpu" else 1
+        device = device_of(config.device)
+        share = cores(config.train.workers, config.train.threads, workers) if device == "cpu" else 1
         choices = {**config.choices, "model": model_name(config)}
         where = {"device": device, "processor": processor.name()}
         keys = _keys(choices, where, config.train, config.node("model").options)
@@ -276,5 +277,5 @@ def _step_speed(config: Config, device: str) -> float:
     one = Batch(x.to(device), y.to(device), mask=None, live=None, key=torch.tensor(0, device=device))
     # CPU time of the thread does not depend on what else the cores do
     clock = thread_time if device == "cpu" else perf_counter
-    with process_wide(changed(config, {"train.threads": 1})):
+    with process_wide(1, config.train.precision):
         return batch / shortest(lambda: task.grad(w, one).sum().item(), clock, least=0.2)

@@ -145,7 +145,8 @@ def _settle_all(queue: Queue, claims: list[Lease], stop: Stop) -> set[Job]:
         return set() if _settle(queue, claims[0], partial(_trained, queue, claims[0], stop)) else {claims[0].job}
     plan, job = queue.plan, claims[0].job
     try:
-        with process_wide(plan.groups[job.group].config):
+        train = plan.groups[job.group].config.train
+        with process_wide(train.threads, train.precision):
             ended, stack = at_once([partial(_trained, queue, claim, stop) for claim in claims])
     except BaseException:
         # A second Ctrl-C

@@ -14,7 +14,7 @@ from pflsweep import __version__
 from pflsweep.config.keys import PLUGS, flat
 from pflsweep.records.record import VIEWS, Record
 from pflsweep.tracking.datasets import dataset_input
-from pflsweep.tracking.store import NOTE, SOURCE, adopt, last_step, named, show_picture
+from pflsweep.tracking.lookup import NOTE, SOURCE, adopt, last_step, named, show_picture
 from pflsweep.util.timing import rate
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from pflsweep.report.markdown import inline
-from pflsweep.tracking.store import NOTE
+from pflsweep.tracking.lookup import NOTE
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -8,7 +8,10 @@ from pflsweep.config.options import Tracking
 from pflsweep.records.ledger import Ledger
 from pflsweep.report.paper.links import Links
 from pflsweep.report.paper.store import Trial
-from pflsweep.tracking.store import HOST, PORT, find, forgiven, opened, point_to, route, sqlite_file, uri_of
+from pflsweep.tracking.address import HOST, PORT, sqlite_file, uri_of
+from pflsweep.tracking.failures import forgiven
+from pflsweep.tracking.lookup import find, point_to, route
+from pflsweep.tracking.store import opened
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from pflsweep.config.options import Tracking
 from pflsweep.records.record import Damaged, Record
-from pflsweep.tracking import store
+from pflsweep.tracking import address
+from pflsweep.tracking.address import uri_of
+from pflsweep.tracking.failures import Gone, explained, forgiven, is_gone, reason, refusal
 from pflsweep.tracking.logging import (
     MARK,
     Labels,
@@ -28,26 +30,10 @@ from pflsweep.tracking.logging import (
     relabel,
     stamps,
 )
+from pflsweep.tracking.lookup import find, find_sweep, last_step, named, point_to, sweep_run, unnamed
 from pflsweep.tracking.models import log_models
 from pflsweep.tracking.overview import Cell, Sweep, describe_sweep, log_cells
-from pflsweep.tracking.store import (
-    Gone,
-    explained,
-    file_number,
-    find,
-    find_sweep,
-    forgiven,
-    is_gone,
-    last_step,
-    named,
-    opened,
-    point_to,
-    reason,
-    refusal,
-    sweep_run,
-    unnamed,
-    uri_of,
-)
+from pflsweep.tracking.store import file_number, opened
 from pflsweep.util.errors import UserError, without_password
 from pflsweep.util.retry import StorageUnavailable, retry_until_available
 
@@ -113,7 +99,7 @@ def send(options: Tracking, record: Record, labels: Labels | None = None) -> Non
 
 def destination(options: Tracking) -> str:
     """Return a line that says where runs go; "" where nothing is tracked."""
-    return "" if options.backend == "none" else store.destination(options)
+    return "" if options.backend == "none" else address.destination(options)
 
 
 def _is_sent(options: Tracking, record: Record, status: str, labels: Labels | None) -> bool:

@@ -1,4 +1,4 @@
-"""Open and check the MLflow store, by one process at a time, and find runs in it by their tags.
+"""Open, create and check an MLflow store, by one process at a time.
 
 MLflow is imported inside of functions, since that takes 2 seconds.
 """
@@ -13,24 +13,22 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING
 
-from pflsweep import __version__
 from pflsweep.config.options import Tracking
-from pflsweep.records.record import Damaged
+from pflsweep.tracking.address import experiment_of, sqlite_file, uri_of
+from pflsweep.tracking.failures import ELSE, explained, is_gone, no_store
+from pflsweep.tracking.lookup import NOTE, TRAINING
 from pflsweep.util import files
-from pflsweep.util.errors import UserError, shortened, without_password
+from pflsweep.util.errors import UserError, without_password
 from pflsweep.util.resources import user_cache
-from pflsweep.util.retry import StorageUnavailable
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Experiment, Run
+    from mlflow.entities import Experiment
     from sqlalchemy import Engine
 
 PAGES = {"mlflow.experimentKind": "custom_model_development"}  # without it MLflow shows its pages for language models
-HOST, PORT = "127.0.0.1", 5000  # where `pflsweep ui` serves a store that is a file or a database
 VIEW = "pflsweep"  # key of the run list's columns, stored as MLflow's own "Share view" stores them
 # Columns of the run list, with their widths in pixels
 COLUMNS = {
@@ -48,17 +46,12 @@ ABOUT = (
     "trials: `search` are points that a search has tried, `final` what a report has. `summary/accuracy` is the mean "
     "over clients of their personalised models' accuracy on their own test data, in the last round."
 )
-TRAINING = "?workflowType=machine_learning"  # end of an address; without it MLflow shows a page for language models
-SOURCE = {"mlflow.source.name": "pflsweep", "mlflow.source.type": "LOCAL"}
-NAME = 250  # characters of a run's name
-NOTE = "mlflow.note.content"  # a run's description, in markdown
 SHOWN = {
     "selectedColumns": [column for column in COLUMNS if column.startswith(("metrics.", "tags."))],
     "columnOrder": [*COLUMNS],
     "columnWidths": COLUMNS,
 }
 DESCRIBED = {NOTE: ABOUT, f"mlflow.sharedViewState.{VIEW}": json.dumps(SHOWN)}
-DUPLICATE = "pflsweep.duplicate"  # tag of a run that was ended because another one is of the same trial or sweep
 FILE_NAME = 255  # bytes of a file's name that a file system takes
 # Environment variables of MLflow, unless the user has set them
 SETTINGS = {
@@ -69,15 +62,6 @@ SETTINGS = {
     # A connection that is kept open would go on writing into a file that was deleted, unnoticed
     "MLFLOW_SQLALCHEMYSTORE_POOLCLASS": "NullPool",
 }
-# Parts of messages by which stores say that a run or their tables are gone
-GONE = (
-    *("no such table", "unable to open database file", "must be in the 'active' state", "RESOURCE_DOES_NOT_EXIST"),
-    *('" does not exist', "doesn't exist", "database disk image is malformed"),
-)
-DEFAULT = "sqlite:///mlflow.db"
-ELSE = "choose another store with tracking.uri=sqlite:///other.db, or train without: tracking=none."
-
-log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -129,7 +113,7 @@ def _client(options: Tracking) -> "Iterator[tuple[MlflowClient, Experiment | Non
     file = sqlite_file(uri)
     if (uri.startswith("sqlite:") and file is None) or uri.rstrip("/") in ("http:", "https:"):
         # sqlite:// is a database in memory, which ends with the process
-        raise _no_store(uri)
+        raise no_store(uri)
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
     with files.locked(file.parent) if file is not None else _alone_on_server(uri):
@@ -287,92 +271,10 @@ def check_store(options: Tracking) -> str:
         elif uri.startswith("http"):
             _mlflow(uri).search_experiments(max_results=1)
         elif uri.startswith("sqlite:"):
-            raise _no_store(uri)
+            raise no_store(uri)
         else:
             check_server(uri)
     return f"{shown} answers"
-
-
-@contextmanager
-def explained(uri: str) -> Iterator[None]:
-    """Turn any error that a store raises into a UserError, see `refusal`."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        # sqlite3, SQLAlchemy, MLflow and requests raise errors of their own
-        raise refusal(uri, error) from error
-
-
-def refusal(uri: str, error: Exception) -> UserError:
-    """Return the error for users where a store cannot be used: StorageUnavailable where it may answer later, DiskFull,
-    or a plain UserError.
-    """
-    file, said, shown = sqlite_file(uri), shortened(error), without_password(uri)
-    if isinstance(error, UserError):
-        return error
-    if any(text in said for text in NO_STORE):
-        return _no_store(uri)
-    if (full := files.full(error, file.parent if file is not None else Path.cwd())) is not None:
-        if file is not None or _cause(error, OSError):
-            return files.DiskFull(f"The MLflow store {shown}: {full}")
-        return files.DiskFull(
-            f"The MLflow store {shown} has no space left, or is read-only ({without_password(said)}). Make space on "
-            "its server and give the same command again: it goes on where it was."
-        )
-    told = without_password(f"The MLflow store {uri} cannot be used ({said}).")
-    for words, advice in ADVICE.items():
-        if any(word in said for word in words):
-            return (StorageUnavailable if "locked" in words else UserError)(f"{told} {advice} Or {ELSE}")
-    refused = _cause(error, PermissionError | NotADirectoryError | FileExistsError)
-    if file is not None and (refused or not _may_write(file)):
-        return UserError(
-            f"{told} {file.parent} must be a folder in which you may write; {files.free(file.parent)} are free there. "
-            f"Or {ELSE}"
-        )
-    return StorageUnavailable(
-        f"{told} Its place must be there, reachable and writable. Or send runs to it later "
-        f"(tracking.required=false), {ELSE}"
-    )
-
-
-def _no_store(uri: str) -> UserError:
-    """Return the error to raise where a uri names no store."""
-    return UserError(
-        f"'{without_password(uri)}' (tracking.uri{_by_variable(uri)}) is no address of an MLflow store. Right are a "
-        "file (sqlite:///mlflow.db, sqlite:////data/mlflow.db), a database (postgresql://user@host/name) and a server "
-        "of MLflow's (http://host:5000). Or train without: tracking=none."
-    )
-
-
-def _by_variable(uri: str) -> str:
-    """Return a note that the environment gives a uri; "" where it does not."""
-    return ", by the environment's MLFLOW_TRACKING_URI" if os.environ.get("MLFLOW_TRACKING_URI") == uri else ""
-
-
-# Parts of errors that mean a wrong uri, and of errors for which there is better advice than to check the place
-NO_STORE = ("unsupported URI", "filesystem tracking backend", "load plugin", "Could not parse")
-ADVICE = {
-    ("schema", "revision"): "Another version of MLflow made it: take a copy of the file, then `mlflow db upgrade` it.",
-    ("not a database", "malformed"): "The file is not a database, or a damaged one: move it away.",
-    ("locked",): "Another program holds it: wait for it or end it.",
-    ("deleted",): "The experiment was deleted in MLflow: restore it there, or choose another: tracking.experiment.",
-}
-
-
-def _cause(error: BaseException | None, kind: Any) -> bool:
-    """Return whether an error, or one in its chain of causes, is of a class."""
-    return error is not None and (isinstance(error, kind) or _cause(error.__cause__ or error.__context__, kind))
-
-
-def _may_write(file: Path) -> bool:
-    """Return whether the user may write a store's file and its folder."""
-    return os.access(file.parent, os.W_OK | os.X_OK) and (not file.exists() or os.access(file, os.R_OK | os.W_OK))
-
-
-class Gone(Exception):  # noqa: N818 (a state)
-    """The store's file was deleted or replaced since it was opened."""
 
 
 def file_number(uri: str) -> tuple[int, int] | None:
@@ -385,141 +287,8 @@ def file_number(uri: str) -> tuple[int, int] | None:
     return None if found is None else (found.st_dev, found.st_ino)
 
 
-def is_gone(error: Exception) -> bool:
-    """Return whether an error says that the store has lost a run or its tables: it was deleted or replaced."""
-    if isinstance(error, Gone):
-        return True
-    said = f"{getattr(error, 'error_code', '')} {error}"
-    return any(text in said for text in GONE)
-
-
-@contextmanager
-def forgiven(what: str) -> Iterator[None]:
-    """Turn a store's error into a warning: the record has everything and can be sent again. what: what is sent."""
-    try:
-        yield
-    except Damaged:
-        # The record that is sent is damaged, so it does not have everything
-        raise
-    except Exception as error:
-        said = reason(error)
-        log.warning("MLflow did not take %s: %s. The record has it all; the same command sends it again.", what, said)
-
-
-def reason(error: BaseException) -> str:
-    """Return an error's message for a warning: short and without passwords."""
-    return without_password(shortened(error))
-
-
-def experiment_of(options: Tracking) -> str:
-    """Return the name of the experiment. An environment variable that is set to "" counts as not set."""
-    return str(options.experiment or "pflsweep")
-
-
-def destination(options: Tracking) -> str:
-    """Return a line that says where runs go, and which environment variables say so."""
-    variables = {"MLFLOW_TRACKING_URI": options.uri, "MLFLOW_EXPERIMENT_NAME": options.experiment}
-    said = [name for name, value in variables.items() if value and os.environ.get(name) == value]
-    by = f" ({', '.join(said)})" if said else ""
-    shown = without_password(str(options.uri or DEFAULT))
-    return f"Runs go to MLflow at {shown}, experiment {experiment_of(options)}{by}"
-
-
-def uri_of(options: Tracking) -> str:
-    """Return the uri of a store. That of a file is made absolute and quoted for SQLAlchemy."""
-    uri = str(options.uri or DEFAULT)
-    file = sqlite_file(uri)
-    if file is None:
-        return uri
-    whole = f"sqlite:///{file}"
-    # `?` and `%` have a meaning in a uri. Slashes are quoted too: else MLflow would create a folder called `%3F`
-    if sqlite_file(whole) != file:
-        whole = f"sqlite:///{quote(str(file), safe='')}"
-    return whole + "".join(uri.partition("?")[1:])
-
-
-def sqlite_file(uri: str) -> Path | None:
-    """Return the file of a sqlite uri, None for others. It is absolute, so that a later change of folder does not move
-    it.
-    """
-    from sqlalchemy.engine import make_url
-
-    name = make_url(uri).database if uri.startswith("sqlite:///") else None
-    return Path(name).absolute() if name else None
-
-
 def _quiet() -> None:
     """Silence MLflow and alembic, which log each table that they create. Errors are reported by this package."""
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
-
-
-# Its runs
-
-
-def find(client: "MlflowClient", experiment: str, tag: str, value: str) -> "Run | None":
-    """Return the first run with a tag; None without any."""
-    found = client.search_runs([experiment], f"tags.`{tag}` = '{value}'", order_by=["attributes.start_time"])
-    return found[0] if found else None
-
-
-def adopt(client: "MlflowClient", experiment: str, tag: str, value: str) -> "Run | None":
-    """Return the first run with a tag; None without any. Others, which two processes created at once, are ended."""
-    found = client.search_runs([experiment], f"tags.`{tag}` = '{value}'", order_by=["attributes.start_time"])
-    for other in found[1:]:
-        if DUPLICATE not in other.data.tags:
-            client.set_terminated(other.info.run_id, "KILLED")
-            client.set_tag(other.info.run_id, DUPLICATE, f"of run {found[0].info.run_id}, which has the same {tag}")
-    return found[0] if found else None
-
-
-def find_sweep(client: "MlflowClient", experiment: str, sweep: str) -> "Run | None":
-    """Return the run of a sweep; None without any. sweep: the id of its plan."""
-    return find(client, experiment, "pflsweep.sweep", sweep)
-
-
-def sweep_run(client: "MlflowClient", experiment: str, sweep: str | None, name: str | None = None) -> str | None:
-    """Return the id of a sweep's run, which is created where it is missing. Return None for a trial without a sweep."""
-    if not sweep:
-        return None
-    run = adopt(client, experiment, "pflsweep.sweep", sweep)
-    tags = {**SOURCE, "pflsweep.sweep": sweep, "pflsweep": __version__}
-    run = run or client.create_run(experiment, run_name=named(name or unnamed(sweep)), tags=tags)
-    return run.info.run_id
-
-
-def unnamed(sweep: str) -> str:
-    """Return the name of a sweep's run that was created by one of its trials, which does not know the sweep's name."""
-    return f"sweep-{sweep}"
-
-
-def named(name: str) -> str:
-    """Cut a run's name to the length that PostgreSQL allows."""
-    return name if len(name) <= NAME else f"{name[: NAME - 3]}..."
-
-
-def last_step(client: "MlflowClient", run_id: str, metric: str) -> int:
-    """Return the last step of a run's metric; 0 without any."""
-    return max((point.step for point in client.get_metric_history(run_id, metric)), default=0)
-
-
-def route(experiment: str, run_id: str, file: str = "") -> str:
-    """Return the address of a run, or of one of its files, in MLflow's pages, without the server."""
-    return f"#/experiments/{experiment}/runs/{run_id}" + (f"/artifacts/{file}" if file else "") + TRAINING
-
-
-def point_to(client: "MlflowClient", experiment: str, run_id: str, file: str, words: str) -> None:
-    """Add a link to one of a run's files to its description, unless it is there. words: the link's text."""
-    _add_line(client, run_id, f"[{words}]({route(experiment, run_id, file)})")
-
-
-def show_picture(client: "MlflowClient", run_id: str, file: str, words: str) -> None:
-    """Add a picture, one of a run's files, to its description, unless it is there. words: the picture's text."""
-    _add_line(client, run_id, f"![{words}](get-artifact?path={quote(file, safe='')}&run_uuid={run_id})")
-
-
-def _add_line(client: "MlflowClient", run_id: str, line: str) -> None:
-    before = client.get_run(run_id).data.tags.get(NOTE, "")
-    if line not in before:
-        client.set_tag(run_id, NOTE, f"{before}\n\n{line}".strip())

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from pflsweep.config.compose import Config
 from pflsweep.engine.workers import available
 from pflsweep.trial.progress import say
 from pflsweep.util import signals
@@ -34,12 +33,12 @@ def threads_each(workers: int) -> int:
     return torch.get_num_threads() if workers == 1 else max(1, available() // workers)
 
 
-def cores(config: Config, beside: int = 1) -> float:
+def cores(workers: str | int, threads: str | int, beside: int = 1) -> float:
     """Return how many cores a trial uses on a CPU, by its processes or threads.
 
-    beside: workers that train on this machine, this one included. With more workers than cores the number is below 1.
+    workers, threads: the keys of `train`. beside: workers that train on this machine, this one included. With more
+    workers than cores the number is below 1.
     """
-    workers, threads = config.train.workers, config.train.threads
     asked = threads if workers in ("auto", 1) else workers
     if asked == "auto" or (workers == "auto" and threads == 1):
         asked = threads_each(beside)
@@ -47,16 +46,16 @@ def cores(config: Config, beside: int = 1) -> float:
 
 
 @contextmanager
-def process_wide(config: Config, auto: int | None = None) -> Iterator[None]:
-    """Set PyTorch's number of threads and its arithmetic for a config, and restore them at the end.
+def process_wide(threads: str | int, precision: str, auto: int | None = None) -> Iterator[None]:
+    """Set PyTorch's number of threads and its arithmetic, and restore them at the end.
 
     Both hold for the whole process. Stacked trials, which train in threads of one process, enter this once around all
-    of them. auto: the value of train.threads=auto; None: the present number.
+    of them. threads, precision: the keys of `train`. auto: the value of train.threads=auto; None: the present number.
     """
-    before, asked = torch.get_num_threads(), config.train.threads
-    torch.set_num_threads(int(asked) if asked != "auto" else auto or before)
+    before = torch.get_num_threads()
+    torch.set_num_threads(int(threads) if threads != "auto" else auto or before)
     try:
-        with arithmetic(config.train.precision):
+        with arithmetic(precision):
             yield
     finally:
         torch.set_num_threads(before)

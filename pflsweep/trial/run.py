@@ -158,9 +158,12 @@ def run_trial(
     config = typed(config)
     with _BUILDING:
         parts = build(config, prescribed)
+    train = config.train
     # Computed before `process_wide` sets threads to one for a small model
-    share = cores(config, beside)
-    with nullcontext() if seat is not None else process_wide(config, _fastest(parts)):
+    share = cores(train.workers, train.threads, beside)
+    # A stack of trials has set it for all of them
+    alone = seat is None
+    with process_wide(train.threads, train.precision, _fastest(parts)) if alone else nullcontext():
         w0 = parts.task.vector(parts.model)
         simulation = engine.Simulation(parts.verbs, parts.task, parts.federation, parts.schedule, w0, parts.metrics)
         meta = describe(config, parts)

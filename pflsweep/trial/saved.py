@@ -7,10 +7,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from pflsweep.config.compose import Config
+from pflsweep.config.compose import Config, compose, folders, unknown_key
+from pflsweep.config.identity import portable
+from pflsweep.config.keys import flat, put
+from pflsweep.config.schema import check
 from pflsweep.records.checkpoint import read_torch
 from pflsweep.records.content import MODELS
-from pflsweep.trial.build import build_model, config_of_model
+from pflsweep.trial.build import build_model
 from pflsweep.util import files
 from pflsweep.util.errors import UserError, one_line
 
@@ -89,3 +92,42 @@ def _load_pyfunc(path: str, config: dict[str, Any]) -> _Predictor:
     folder = Path(path)
     models = SavedModels(files.read_json(folder / "model.json"), read_torch(folder / MODELS), folder)
     return _Predictor(models, config["config_dir"] or None)
+
+
+def config_of_model(name: str, node: Any, seed: int, config_dir: str | Path | None = None) -> Config:
+    """Return a config with the model of a record. name: the record's meta["model"]. node: `model` in its config.
+
+    A record may come from somebody else. So code is imported by the option's file alone, in conf/model or config_dir;
+    it has to be the code that the record names, and the record's other values have to pass the option's rules.
+
+    Raises UserError where they do not.
+    """
+    if not isinstance(node, dict):
+        raise UserError(f"its config says model: {node!r}, and not a model's options.")
+    option = name.removesuffix(f".{node.get('name')}")
+    places = [folder / "model" for folder in folders(config_dir)]
+    # Looked up in a list and not joined to a path, since a record's option name may contain ".."
+    known = {str(file.relative_to(place).with_suffix("")) for place in places for file in place.rglob("*.yaml")}
+    if option not in known:
+        where = f"there is none in '{config_dir}' either" if config_dir else "name the folder that has it: config_dir"
+        raise UserError(
+            f"model={option} is none of pflsweep's options, and code is never taken from a record: {where} "
+            '(as with --config-dir). For example: result.load_global(config_dir="my_conf").'
+        )
+    config = compose([f"model={option}", "tracking=none"], config_dir)
+    allowed, given = flat(portable({"model": config.reference["model"]}, config.choices)), flat({"model": node})
+    for key, value in given.items():
+        if key not in allowed:
+            raise UserError(unknown_key(key, list(allowed)))
+        if key == "model" and value != allowed[key]:
+            path = config.reference["model"]["_target_"]
+            raise UserError(
+                f"the record's model was built by {value!r}, but model={option} is {allowed[key]!r} ({path}). What a "
+                "record names is not run: if that code is yours, build the model with it and load "
+                "`result.record.models()` into it."
+            )
+        if key != "model":
+            put(config.values, key, value)
+    config.values["seed"] = seed
+    check(config)
+    return config

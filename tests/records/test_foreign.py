@@ -18,16 +18,16 @@ import torch
 import yaml
 
 import pflsweep
-from pflsweep.commands import record as commands_record
 from pflsweep.commands.main import main
 from pflsweep.commands.report import main as report
 from pflsweep.config.compose import compose
+from pflsweep.records import checked
 from pflsweep.records.content import CARRIED, CHECKPOINT, MODELS, PARTS
 from pflsweep.records.record import Damaged, Record, digest_of_config
 from pflsweep.report import html, markdown
 from pflsweep.sweep import cost
+from pflsweep.tracking.failures import forgiven
 from pflsweep.tracking.logging import _tags
-from pflsweep.tracking.store import forgiven
 from pflsweep.trial.run import Result
 from pflsweep.util import files
 from pflsweep.util.errors import UserError, shortened
@@ -252,7 +252,7 @@ def test_a_linked_folder_is_ones_own_to_export_and_is_not_imported(folder: Path,
 def test_a_file_that_is_too_large_is_not_read(
     folder: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands_record, "LARGEST", (folder / "rounds.parquet").stat().st_size - 1)
+    monkeypatch.setattr(checked, "LARGEST", (folder / "rounds.parquet").stat().st_size - 1)
     assert ends("import", "runs", "--runs", "out") == 2
     assert re.search(r"rounds\.parquet is not copied: it has [\d,]+ bytes, and at most", capsys.readouterr().err)
 
@@ -366,7 +366,7 @@ def test_text_of_a_record_is_markup_on_no_page_of_a_paper() -> None:
 
 
 def test_mlflows_description_of_a_run_has_no_markup_of_the_record() -> None:
-    from pflsweep.tracking.store import NOTE
+    from pflsweep.tracking.lookup import NOTE
 
     record = finished(Path("runs"), "fedavg", [1, 2, 3, 4])
     record.meta["name"] = BAD

@@ -18,6 +18,7 @@ import sqlalchemy
 from pflsweep.config.compose import compose
 from pflsweep.config.options import Tracking
 from pflsweep.records.record import Record
+from pflsweep.tracking import lookup
 from pflsweep.tracking import run as tracking_run
 from pflsweep.tracking import store as stores
 from pflsweep.tracking.overview import Sweep
@@ -464,7 +465,7 @@ def test_a_full_disk_is_said_at_once_at_the_start_and_costs_a_warning_later(
     assert said in last.message
     tracking_run.send(record.tracking, record)
     with opened(Tracking.of(store.options)) as (client, experiment):
-        run = stores.find(client, experiment, "identity", record.meta["identity"])
+        run = lookup.find(client, experiment, "identity", record.meta["identity"])
     assert run.info.status == "FINISHED"
     assert store.steps(run, "train/seconds") == list(range(1, 41))
 

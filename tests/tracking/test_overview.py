@@ -15,8 +15,9 @@ from pflsweep.config.options import Tracking
 from pflsweep.sweep.browse import said
 from pflsweep.tracking import run as tracking_run
 from pflsweep.tracking.logging import Labels
+from pflsweep.tracking.lookup import NOTE
 from pflsweep.tracking.overview import Cell, Sweep
-from pflsweep.tracking.store import NOTE, listing
+from pflsweep.tracking.store import listing
 from tests.report.records import finished
 from tests.tracking.test_run import SMALL, Store, empty, store  # noqa: F401 (fixtures)
 

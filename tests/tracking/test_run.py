@@ -20,8 +20,9 @@ from pflsweep.commands.main import main
 from pflsweep.config.options import Tracking
 from pflsweep.sweep.status import summary
 from pflsweep.tracking import run as tracking_run
+from pflsweep.tracking.address import uri_of
 from pflsweep.tracking.overview import Sweep
-from pflsweep.tracking.store import opened, uri_of
+from pflsweep.tracking.store import opened
 from pflsweep.util.errors import UserError
 from tests.report.records import config, create, finished, train
 
@@ -474,7 +475,7 @@ def test_training_does_not_wait_for_a_server_that_has_gone(store, tmp_path, capl
 
 
 def test_no_password_is_said(store, tmp_path, monkeypatch, capsys, caplog):
-    from pflsweep.tracking.store import forgiven
+    from pflsweep.tracking.failures import forgiven
 
     uri = "http://lab:secret@127.0.0.1:9"
     record = create(tmp_path / "runs", tracking__uri=uri)

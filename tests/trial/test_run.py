@@ -22,7 +22,8 @@ from pflsweep.engine.simulation import Simulation
 from pflsweep.methods.task import Task
 from pflsweep.records.record import Record, digest_of_config
 from pflsweep.trial import progress
-from pflsweep.trial.build import _tell_emulated, build
+from pflsweep.trial.build import build
+from pflsweep.trial.device import _tell_emulated
 from pflsweep.trial.run import Diverged, Result, Stopped, run_trial
 from pflsweep.util.errors import UserError
 from pflsweep.util.retry import StorageUnavailable

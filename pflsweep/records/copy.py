@@ -1,0 +1,119 @@
+"""Copy finished records and ledgers into a folder of runs or an archive, as far as it lacks them."""
+
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pflsweep.records import archive
+from pflsweep.records.checked import Contents, Found, read_contents
+from pflsweep.records.content import CHECKPOINT, LOCK, MODELS
+from pflsweep.records.ledger import Ledger, read_ledger
+from pflsweep.records.record import Record
+from pflsweep.records.select import choose, finished
+from pflsweep.util import files as util_files
+from pflsweep.util.archive import pack
+from pflsweep.util.errors import UserError
+
+
+def copy_into_folder(contents: Contents, out: Path, flag: str) -> tuple[int, int]:
+    """Copy records and ledgers that a folder lacks into it. Return how many of each were copied.
+
+    flag: the option that names the folder, for messages.
+    """
+    new = [each for each in contents.found if not _has(out / each.record.place.name, each.record)]
+    new = [each for each in new if _copy(each, out / each.record.place.name, flag)]
+    joined = [ledger for ledger, content in contents.ledgers if _join(ledger, content, out, flag)]
+    return len(new), len(joined)
+
+
+def copy_into_archive(contents: Contents, out: Path, flag: str) -> tuple[int, int]:
+    """Add records and ledgers to an archive, which is created where it is missing. Return how many of each were added.
+
+    flag: the option that names the archive, for messages. Raises UserError where a file in the archive would be lost.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        if out.exists():
+            before = read_contents(choose(out, []), None, own=True, with_ledgers=True)
+            if lost := [*before.left, *before.damaged]:
+                raise UserError(
+                    f"{out} is there and holds what would be lost: {lost[0].removesuffix('.')}. Move it away, or name "
+                    f"another file: {flag}."
+                )
+            copy_into_folder(before, Path(folder), "TMPDIR")
+        copied = copy_into_folder(contents, Path(folder), "TMPDIR")
+        with util_files.writing(out.parent, flag):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            pack(Path(folder), out, archive.KNOWN)
+    return copied
+
+
+def _join(ledger: Ledger, content: dict[str, Any], out: Path, flag: str) -> bool:
+    """Merge a ledger of this content into `out`. Return True if anything changed."""
+    own = out / "sweeps" / ledger.path.name
+    known = read_ledger(own) if own.exists() else None
+    old, new = sorted((known or ledger, ledger), key=lambda each: each.written)
+    groups = {key: _joined(old.groups.get(key, group), group) for key, group in new.groups.items()}
+    if known is not None and groups == known.groups:
+        return False
+    content = {**(content if new is ledger else util_files.read_json(new.path)), "groups": list(groups.values())}
+    with util_files.writing(out, flag):
+        own.parent.mkdir(parents=True, exist_ok=True)
+        util_files.write_json(own, content)
+    return True
+
+
+def _joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Merge two ledger groups of one plan.
+
+    Keep the group with more points that have a result, then the one with more final trials, then the newer. Add the
+    final trials of the other group where both have the same winner.
+    """
+
+    def tells(group: dict[str, Any]) -> tuple[int, int]:
+        return group["points_settled"] - len(group["without_result"]), len(group["trials"])
+
+    less, more = sorted((old, new), key=tells)
+    if less["winner"] != more["winner"]:
+        return more
+    trials = {**less["trials"], **more["trials"]}
+    failed = {**less["failed"], **more["failed"]}
+    return {**more, "trials": trials, "failed": {seed: why for seed, why in failed.items() if seed not in trials}}
+
+
+def _has(folder: Path, record: Record) -> bool:
+    """Return whether a folder has at least as many rounds of this trial. A shorter or damaged record is replaced."""
+    with suppress(UserError):
+        other = Record(folder)
+        return other.done > record.done or (other.done == record.done and finished(other))
+    return False
+
+
+def _copy(found: Found, folder: Path, flag: str) -> bool:
+    """Write a record into a folder that lacks it. Return False if it was trained there meanwhile.
+
+    meta.json is written last, so that an interrupted copy is no record. A checkpoint in the folder stays where the
+    trial can be continued from it. Raises UserError; Locked where the trial is being trained.
+    """
+    with util_files.claimed(folder, flag):
+        needed = not _has(folder, found.record)
+        if needed:
+            with util_files.writing(folder, flag):
+                util_files.replace_all(folder, found.files)
+                _drop_what_does_not_fit(Record(folder))
+        (folder / LOCK).unlink()
+    return needed
+
+
+def _drop_what_does_not_fit(record: Record) -> None:
+    """Remove a checkpoint that cannot be read or is ahead of the record's tables, and models of another round."""
+    checkpoint = None
+    with suppress(UserError):
+        checkpoint = record.checkpoint()
+    if checkpoint is None or checkpoint.round > record.done:
+        record.remove(CHECKPOINT)
+    models = 0
+    with suppress(UserError):
+        models = record.models_round
+    if models != record.done:
+        record.remove(MODELS)

@@ -1,0 +1,48 @@
+"""Where runs go: the address of an MLflow store, as options and the environment say it."""
+
+import os
+from pathlib import Path
+from urllib.parse import quote
+
+from pflsweep.config.options import Tracking
+from pflsweep.util.errors import without_password
+
+HOST, PORT = "127.0.0.1", 5000  # where `pflsweep ui` serves a store that is a file or a database
+DEFAULT = "sqlite:///mlflow.db"
+
+
+def experiment_of(options: Tracking) -> str:
+    """Return the name of the experiment. An environment variable that is set to "" counts as not set."""
+    return str(options.experiment or "pflsweep")
+
+
+def destination(options: Tracking) -> str:
+    """Return a line that says where runs go, and which environment variables say so."""
+    variables = {"MLFLOW_TRACKING_URI": options.uri, "MLFLOW_EXPERIMENT_NAME": options.experiment}
+    said = [name for name, value in variables.items() if value and os.environ.get(name) == value]
+    by = f" ({', '.join(said)})" if said else ""
+    shown = without_password(str(options.uri or DEFAULT))
+    return f"Runs go to MLflow at {shown}, experiment {experiment_of(options)}{by}"
+
+
+def uri_of(options: Tracking) -> str:
+    """Return the uri of a store. That of a file is made absolute and quoted for SQLAlchemy."""
+    uri = str(options.uri or DEFAULT)
+    file = sqlite_file(uri)
+    if file is None:
+        return uri
+    whole = f"sqlite:///{file}"
+    # `?` and `%` have a meaning in a uri. Slashes are quoted too: else MLflow would create a folder called `%3F`
+    if sqlite_file(whole) != file:
+        whole = f"sqlite:///{quote(str(file), safe='')}"
+    return whole + "".join(uri.partition("?")[1:])
+
+
+def sqlite_file(uri: str) -> Path | None:
+    """Return the file of a sqlite uri, None for others. It is absolute, so that a later change of folder does not move
+    it.
+    """
+    from sqlalchemy.engine import make_url
+
+    name = make_url(uri).database if uri.startswith("sqlite:///") else None
+    return Path(name).absolute() if name else None

@@ -1,0 +1,129 @@
+"""Say in words for people why an MLflow store cannot be used, and tell errors that pass from those that do not."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pflsweep.records.record import Damaged
+from pflsweep.tracking.address import sqlite_file
+from pflsweep.util import files
+from pflsweep.util.errors import UserError, shortened, without_password
+from pflsweep.util.retry import StorageUnavailable
+
+log = logging.getLogger(__name__)
+
+ELSE = "choose another store with tracking.uri=sqlite:///other.db, or train without: tracking=none."
+# Parts of messages by which stores say that a run or their tables are gone
+GONE = (
+    *("no such table", "unable to open database file", "must be in the 'active' state", "RESOURCE_DOES_NOT_EXIST"),
+    *('" does not exist', "doesn't exist", "database disk image is malformed"),
+)
+# Parts of errors that mean a wrong uri, and of errors for which there is better advice than to check the place
+NO_STORE = ("unsupported URI", "filesystem tracking backend", "load plugin", "Could not parse")
+ADVICE = {
+    ("schema", "revision"): "Another version of MLflow made it: take a copy of the file, then `mlflow db upgrade` it.",
+    ("not a database", "malformed"): "The file is not a database, or a damaged one: move it away.",
+    ("locked",): "Another program holds it: wait for it or end it.",
+    ("deleted",): "The experiment was deleted in MLflow: restore it there, or choose another: tracking.experiment.",
+}
+
+
+class Gone(Exception):  # noqa: N818 (a state)
+    """The store's file was deleted or replaced since it was opened."""
+
+
+@contextmanager
+def explained(uri: str) -> Iterator[None]:
+    """Turn any error that a store raises into a UserError, see `refusal`."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        # sqlite3, SQLAlchemy, MLflow and requests raise errors of their own
+        raise refusal(uri, error) from error
+
+
+def refusal(uri: str, error: Exception) -> UserError:
+    """Return the error for users where a store cannot be used: StorageUnavailable where it may answer later, DiskFull,
+    or a plain UserError.
+    """
+    file, said, shown = sqlite_file(uri), shortened(error), without_password(uri)
+    if isinstance(error, UserError):
+        return error
+    if any(text in said for text in NO_STORE):
+        return no_store(uri)
+    if (full := files.full(error, file.parent if file is not None else Path.cwd())) is not None:
+        if file is not None or _cause(error, OSError):
+            return files.DiskFull(f"The MLflow store {shown}: {full}")
+        return files.DiskFull(
+            f"The MLflow store {shown} has no space left, or is read-only ({without_password(said)}). Make space on "
+            "its server and give the same command again: it goes on where it was."
+        )
+    told = without_password(f"The MLflow store {uri} cannot be used ({said}).")
+    for words, advice in ADVICE.items():
+        if any(word in said for word in words):
+            return (StorageUnavailable if "locked" in words else UserError)(f"{told} {advice} Or {ELSE}")
+    refused = _cause(error, PermissionError | NotADirectoryError | FileExistsError)
+    if file is not None and (refused or not _may_write(file)):
+        return UserError(
+            f"{told} {file.parent} must be a folder in which you may write; {files.free(file.parent)} are free there. "
+            f"Or {ELSE}"
+        )
+    return StorageUnavailable(
+        f"{told} Its place must be there, reachable and writable. Or send runs to it later "
+        f"(tracking.required=false), {ELSE}"
+    )
+
+
+def no_store(uri: str) -> UserError:
+    """Return the error to raise where a uri names no store."""
+    return UserError(
+        f"'{without_password(uri)}' (tracking.uri{_by_variable(uri)}) is no address of an MLflow store. Right are a "
+        "file (sqlite:///mlflow.db, sqlite:////data/mlflow.db), a database (postgresql://user@host/name) and a server "
+        "of MLflow's (http://host:5000). Or train without: tracking=none."
+    )
+
+
+def _by_variable(uri: str) -> str:
+    """Return a note that the environment gives a uri; "" where it does not."""
+    return ", by the environment's MLFLOW_TRACKING_URI" if os.environ.get("MLFLOW_TRACKING_URI") == uri else ""
+
+
+def _cause(error: BaseException | None, kind: Any) -> bool:
+    """Return whether an error, or one in its chain of causes, is of a class."""
+    return error is not None and (isinstance(error, kind) or _cause(error.__cause__ or error.__context__, kind))
+
+
+def _may_write(file: Path) -> bool:
+    """Return whether the user may write a store's file and its folder."""
+    return os.access(file.parent, os.W_OK | os.X_OK) and (not file.exists() or os.access(file, os.R_OK | os.W_OK))
+
+
+def is_gone(error: Exception) -> bool:
+    """Return whether an error says that the store has lost a run or its tables: it was deleted or replaced."""
+    if isinstance(error, Gone):
+        return True
+    said = f"{getattr(error, 'error_code', '')} {error}"
+    return any(text in said for text in GONE)
+
+
+@contextmanager
+def forgiven(what: str) -> Iterator[None]:
+    """Turn a store's error into a warning: the record has everything and can be sent again. what: what is sent."""
+    try:
+        yield
+    except Damaged:
+        # The record that is sent is damaged, so it does not have everything
+        raise
+    except Exception as error:
+        said = reason(error)
+        log.warning("MLflow did not take %s: %s. The record has it all; the same command sends it again.", what, said)
+
+
+def reason(error: BaseException) -> str:
+    """Return an error's message for a warning: short and without passwords."""
+    return without_password(shortened(error))
