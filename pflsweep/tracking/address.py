@@ -1,4 +1,4 @@
-"""Where runs go: the address of an MLflow store, as options and the environment say it."""
+"""Find out where runs go: the address of an MLflow store, from options that the environment may have set."""
 
 import os
 from pathlib import Path

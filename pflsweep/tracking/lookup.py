@@ -18,18 +18,22 @@ DUPLICATE = "pflsweep.duplicate"  # tag of a run that was ended because another 
 
 def find(client: "MlflowClient", experiment: str, tag: str, value: str) -> "Run | None":
     """Return the first run with a tag; None without any."""
-    found = client.search_runs([experiment], f"tags.`{tag}` = '{value}'", order_by=["attributes.start_time"])
-    return found[0] if found else None
+    return next(iter(_tagged(client, experiment, tag, value)), None)
 
 
 def adopt(client: "MlflowClient", experiment: str, tag: str, value: str) -> "Run | None":
     """Return the first run with a tag; None without any. Others, which two processes created at once, are ended."""
-    found = client.search_runs([experiment], f"tags.`{tag}` = '{value}'", order_by=["attributes.start_time"])
+    found = _tagged(client, experiment, tag, value)
     for other in found[1:]:
         if DUPLICATE not in other.data.tags:
             client.set_terminated(other.info.run_id, "KILLED")
             client.set_tag(other.info.run_id, DUPLICATE, f"of run {found[0].info.run_id}, which has the same {tag}")
     return found[0] if found else None
+
+
+def _tagged(client: "MlflowClient", experiment: str, tag: str, value: str) -> "list[Run]":
+    """Return the runs with a tag, the first one started first."""
+    return list(client.search_runs([experiment], f"tags.`{tag}` = '{value}'", order_by=["attributes.start_time"]))
 
 
 def find_sweep(client: "MlflowClient", experiment: str, sweep: str) -> "Run | None":

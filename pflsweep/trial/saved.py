@@ -50,7 +50,7 @@ class SavedModels:
             raise UserError(f"{folder / 'meta.json'}: shape {shape!r} and classes {classes!r} are no whole numbers.")
         try:
             said = str(about["model"]), about["options"], about["seed"]
-            config = self._trained or config_of_model(*said, config_dir)
+            config = self._trained or _config_of_model(*said, config_dir)
             model = build_model(config, tuple(shape), classes)
         except UserError as error:
             raise UserError(f"The model of {folder} cannot be built: {error}") from error
@@ -94,7 +94,7 @@ def _load_pyfunc(path: str, config: dict[str, Any]) -> _Predictor:
     return _Predictor(models, config["config_dir"] or None)
 
 
-def config_of_model(name: str, node: Any, seed: int, config_dir: str | Path | None = None) -> Config:
+def _config_of_model(name: str, node: Any, seed: int, config_dir: str | Path | None = None) -> Config:
     """Return a config with the model of a record. name: the record's meta["model"]. node: `model` in its config.
 
     A record may come from somebody else. So code is imported by the option's file alone, in conf/model or config_dir;

@@ -219,10 +219,11 @@ def test_a_sweep_is_exported_with_the_trials_of_its_search(sweep: Sweep, capsys:
     assert not Path("none.zip").exists()
 
 
-def test_a_ledger_of_another_reading_is_exported_and_imported(sweep: Sweep) -> None:
-    sweep.write("1" * 16 + "-code", reading="code")
+@pytest.mark.parametrize("reading", ["code", "one_step", "cifar100_network"])
+def test_a_ledger_of_another_reading_is_exported_and_imported(sweep: Sweep, reading: str) -> None:
+    sweep.write("1" * 16 + f"-{reading}", reading=reading)
     assert ends("export", "--out", "x.zip") == 0
-    assert [ledger.reading for ledger in ledgers(*choose(Path("x.zip"), []).places)] == ["paper", "code"]
+    assert [ledger.reading for ledger in ledgers(*choose(Path("x.zip"), []).places)] == ["paper", reading]
     assert ends("import", "x.zip", "--runs", "imported") == 0
     assert contents(Path("imported")) == members(Path("x.zip"))
 
