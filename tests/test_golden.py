@@ -7,10 +7,12 @@ all trajectories. If one has moved, it says so and writes nothing. Else it write
 - golden.json: the trajectories that were not there yet. A test compares them up to rounding, on any machine.
 - golden_bits.json: hashes of their bits on this kind of machine, and of what models, datasets and partitions give, with
   the digests of the code that computed them. What needs files or trains (latent, domain; studies) is not among them.
-- pflsweep/equivalent.json: the digests of the present code. They join those of golden_bits.json where each trajectory
-  has the same bits as it had then, so that a refactoring marks no record that it continues; else they stand apart.
+- pflsweep/util/equivalent.json: the digests of the present code. They join those of golden_bits.json where each
+  trajectory has the same bits as it had then, so that a refactoring marks no record that it continues; else they stand
+  apart.
 """
 
+import argparse
 import hashlib
 import json
 import sys
@@ -175,6 +177,7 @@ def test_the_present_code_is_recorded() -> None:
 
 
 def main() -> int:
+    argparse.ArgumentParser(prog="python -m tests.test_golden", description=__doc__).parse_args()
     # With several threads sums have other bits
     torch.set_num_threads(1)
     kind = f"{processor.name()}, {torch.backends.cpu.get_cpu_capability()}"

@@ -150,12 +150,12 @@ def test_where_nothing_was_trained_there_is_nothing_to_load() -> None:
 
 @pytest.mark.slow
 def test_the_example_runs_and_shows_what_is_committed() -> None:
-    """Each cell shows the same kinds of output, methods and settings as in the committed file."""
+    """Each cell shows the kinds of output, methods and settings of the committed file; a table may have new columns."""
     committed = json.loads(EXAMPLE.read_text())
     made = executed(committed)
     for ours, theirs in zip(made["cells"], committed["cells"], strict=True):
         assert kinds(ours) == kinds(theirs), "".join(ours["source"])
-        assert words(ours) == words(theirs), "".join(ours["source"])
+        assert words(ours) >= words(theirs), "".join(ours["source"])
     assert sum(cell["cell_type"] == "code" for cell in made["cells"]) >= 5
 
 

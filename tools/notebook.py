@@ -4,11 +4,11 @@ Without Jupyter: a cell is Python, and its last line is shown if it is an expres
 its own, so that it leaves nothing behind.
 """
 
+import argparse
 import ast
 import base64
 import json
 import os
-import sys
 import tempfile
 from contextlib import chdir, redirect_stdout
 from io import StringIO
@@ -56,9 +56,11 @@ def _outputs(said: str, value: Any, count: int) -> list[dict[str, Any]]:
     return found
 
 
-def main(files: list[str]) -> None:
+def main() -> None:
     """Execute notebooks and write each where it lies."""
-    for file in map(Path, files):
+    parser = argparse.ArgumentParser(prog="python -m tools.notebook", description=__doc__)
+    parser.add_argument("files", nargs="+", type=Path, metavar="NOTEBOOK")
+    for file in parser.parse_args().files:
         place = file.absolute()
         with tempfile.TemporaryDirectory() as folder, chdir(folder):
             made = executed(json.loads(place.read_text()))
@@ -67,4 +69,4 @@ def main(files: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

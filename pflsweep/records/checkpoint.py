@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pflsweep.records.content import CHECKPOINT
 from pflsweep.util.files import atomic
 
 FORMAT = 1  # version of the checkpoint file's layout
@@ -12,7 +11,7 @@ FORMAT = 1  # version of the checkpoint file's layout
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state from which a trial continues after a round: tensors, numbers, lists and dicts in `checkpoint.pt`.
+    """The state from which a trial continues after a round: tensors, numbers, lists and dicts in one file.
 
     identity: of the trial; it reveals a file that was copied from another trial's record.
     simulation: the result of `Simulation.state()`.
@@ -28,9 +27,9 @@ class Checkpoint:
         """Return the number of rounds that were trained."""
         return int(self.simulation["round"])
 
-    def write(self, folder: Path) -> None:
-        """Write the checkpoint into a record's folder. Raises OSError where the disk is full or read-only."""
-        write_torch(folder / CHECKPOINT, {"format": FORMAT, **vars(self)})
+    def write(self, path: Path) -> None:
+        """Write the checkpoint into a file. Raises OSError where the disk is full or read-only."""
+        write_torch(path, {"format": FORMAT, **vars(self)})
 
     @classmethod
     def read(cls, path: Path) -> "Checkpoint":

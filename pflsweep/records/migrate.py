@@ -133,7 +133,7 @@ def _write(folder: Path, new: Path, meta: Json, config: Json) -> None:
         table = pd.read_parquet(new / "newcomers.parquet")
         util_files.write_parquet(new / "newcomers.parquet", table if "round" in table else table.assign(round=ended))
     if (folder / CHECKPOINT).exists():
-        _checkpoint(read_torch(folder / CHECKPOINT)["simulation"], meta["identity"]).write(new)
+        _checkpoint(read_torch(folder / CHECKPOINT)["simulation"], meta["identity"]).write(new / CHECKPOINT)
     if (folder / MODELS).exists():
         write_torch(new / MODELS, {"round": ended, **read_torch(folder / MODELS)})
     util_files.write_text(new / "config.yaml", yaml.safe_dump(config, sort_keys=False))

@@ -160,15 +160,15 @@ class Record:
                 # A trial that was killed at its beginning may have left files behind
                 for name, part in PARTS.items():
                     if part.written != "begin":
-                        (self.folder / name).unlink(missing_ok=True)
-                files.write_parquet(self.folder / "partition.parquet", self.partition)
+                        self.path_to_write(name).unlink(missing_ok=True)
+                files.write_parquet(self.path_to_write("partition.parquet"), self.partition)
                 self._partition = None
             # The old digest stays allowed, since config.yaml is still the old one if the process dies right here
             digests = [digest_of_config(self.config), *self._written]
             self.set_status(status="running", target=self.config["train"]["rounds"], error=None, config=digests)
-            files.write_text(self.folder / "config.yaml", yaml.safe_dump(self.config, sort_keys=False))
+            files.write_text(self.path_to_write("config.yaml"), yaml.safe_dump(self.config, sort_keys=False))
             self._written = digests[:1]
-            files.write_json(self.folder / "meta.json", self.meta)
+            files.write_json(self.path_to_write("meta.json"), self.meta)
 
     @property
     def folder(self) -> Path:
@@ -179,6 +179,16 @@ class Record:
                 f"`pflsweep record import {self.place.parent}` copies it into runs."
             )
         return self.place
+
+    def path(self, name: str) -> Folder:
+        """Return where one file of the record lies. Readers and writers ask here, so a file can lie elsewhere."""
+        return self.place / name
+
+    def path_to_write(self, name: str) -> Path:
+        """Return where one file of the record is written. Raises UserError where the record lies in an archive."""
+        path = self.path(name)
+        # In an archive, `folder` raises
+        return path if isinstance(path, Path) else self.folder / name
 
     @property
     def values(self) -> dict[str, Any]:
@@ -318,26 +328,26 @@ class Record:
         """Write the tables, then the checkpoint. Raises UserError where the disk is full or read-only."""
         with writing(self.folder):
             self._clients = [self.clients]
-            files.write_parquet(self.folder / "rounds.parquet", self.rounds)
-            files.write_parquet(self.folder / "clients.parquet", self.clients)
+            files.write_parquet(self.path_to_write("rounds.parquet"), self.rounds)
+            files.write_parquet(self.path_to_write("clients.parquet"), self.clients)
             if self.matrices:
-                files.write_npz(self.folder / "matrices.npz", self.matrices)
+                files.write_npz(self.path_to_write("matrices.npz"), self.matrices)
             if checkpoint is not None:
-                checkpoint.write(self.folder)
+                checkpoint.write(self.path_to_write(CHECKPOINT))
             self.set_status(**self._progress())
 
     def set_status(self, **changes: Any) -> None:
         """Change some fields of status.json."""
         self.status = {**self.status, **changes, "updated": _now()}
         with writing(self.folder):
-            files.write_json(self.folder / "status.json", self.status)
+            files.write_json(self.path_to_write("status.json"), self.status)
 
     def checkpoint(self) -> Checkpoint | None:
         """Read the last checkpoint, if there is one. Raises UserError where it belongs to another trial."""
         found: Checkpoint | None = self._read(CHECKPOINT, Checkpoint.read, None)
         if found is not None and found.identity != self.meta["identity"]:
             raise UserError(
-                f"{self.place / CHECKPOINT} is a checkpoint of another config ({found.identity}, "
+                f"{self.path(CHECKPOINT)} is a checkpoint of another config ({found.identity}, "
                 f"not {self.meta['identity']}). Put the right file there, or move this one away to begin anew."
             )
         return found
@@ -345,14 +355,15 @@ class Record:
     def remove(self, name: str) -> None:
         """Remove one file of the record, if it is there."""
         with writing(self.folder):
-            (self.folder / name).unlink(missing_ok=True)
+            self.path_to_write(name).unlink(missing_ok=True)
 
     def save_newcomers(self, table: pd.DataFrame) -> None:
         """Write the new clients' scores for the last round, beside those of rounds at which the trial ended before."""
         before = self._newcomers()
         others = before[before["round"] != self.done]
         with writing(self.folder):
-            files.write_parquet(self.folder / "newcomers.parquet", _joined([others, table.assign(round=self.done)]))
+            both = _joined([others, table.assign(round=self.done)])
+            files.write_parquet(self.path_to_write("newcomers.parquet"), both)
 
     def _newcomers(self) -> pd.DataFrame:
         """Return the new clients' scores for all rounds at which the trial has ended."""
@@ -361,12 +372,12 @@ class Record:
     def save_study(self, table: pd.DataFrame) -> None:
         """Write the study's table."""
         with writing(self.folder):
-            files.write_parquet(self.folder / "study.parquet", table)
+            files.write_parquet(self.path_to_write("study.parquet"), table)
 
     def save_models(self, models: dict[str, Any]) -> None:
         """Write the models of the last round, as `models` returns them."""
         with writing(self.folder):
-            write_torch(self.folder / MODELS, {"round": self.done, **models})
+            write_torch(self.path_to_write(MODELS), {"round": self.done, **models})
 
     def models(self) -> dict[str, Any]:
         """Read the models of the last round: {"global": state_dict or None, "personal": {client: state_dict}}.
@@ -406,7 +417,7 @@ class Record:
 
         Raises Damaged where the file cannot be read.
         """
-        path = self.place / name
+        path = self.path(name)
         if missing is not ... and not path.exists():
             return missing
         try:
@@ -429,7 +440,7 @@ class Record:
         own = vars(self).get("meta", {}).get("identity") == self.place.name
         movable = own and not isinstance(self.place, ArchivePath)
         anew = f", or move the folder {self.place} away to train this trial anew" if movable else ""
-        return Damaged(f"{self.place / name} cannot be read: it is {how}. Put the right file back{anew}.")
+        return Damaged(f"{self.path(name)} cannot be read: it is {how}. Put the right file back{anew}.")
 
 
 def another_format(path: Folder, found: Any, runs: Folder) -> OtherFormat:

@@ -23,6 +23,9 @@ from pflsweep.util.timing import rate
 Array = NDArray[np.float64]
 PARTIAL = " †"  # marks a row whose winner was elected although points of its search have no result
 
+# Words for the rows that a score is of, by what follows the view in a column's name
+TARGETS = {"": "", "subset": " S-acc", "all": " G-acc", "validation": " on validation data"}
+
 # Rows of one table may differ in the method, what is plugged into it, the seed, in what is scored beside the accuracy,
 # and in what changes no number, as a study of the trial
 APART = ("algorithm", *PLUGS, "seed", "metrics", "study", *RUNTIME)
@@ -342,9 +345,14 @@ def record_curves(record: Record) -> list[Curve]:
 
 
 def evaluated(records: Iterable[Record]) -> list[str]:
-    """All views, and view_target where that is not the client's own data, that some record has."""
+    """Return each view that some record has, or view_target where the data is not the client's own.
+
+    A metric that is called something_accuracy itself is none of them.
+    """
     columns = dict.fromkeys(str(column) for record in records for column in record.rounds)
-    return [name.removesuffix("_accuracy") for name in columns if name.startswith(VIEWS) and name.endswith("_accuracy")]
+    scores = [name for name in columns if name.startswith(VIEWS) and name.endswith("_accuracy")]
+    names = [name.removesuffix("_accuracy") for name in scores]
+    return [name for name in names if name.partition("_")[2] in TARGETS]
 
 
 def spoken(name: str) -> str:
@@ -352,5 +360,4 @@ def spoken(name: str) -> str:
     and `personal G-acc` on all of it.
     """
     view, _, target = name.partition("_")
-    words = {"": "", "subset": " S-acc", "all": " G-acc", "validation": " on validation data"}
-    return view + words[target]
+    return view + TARGETS[target]

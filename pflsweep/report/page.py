@@ -134,7 +134,7 @@ def _studies(rows: list[Row]) -> list[str]:
     """Return where the tables of studies lie."""
     return [
         f"{inline(record.meta['study'])} of {inline(record.meta['name'])}: "
-        + code((record.place / "study.parquet").as_posix())
+        + code(record.path("study.parquet").as_posix())
         for row in rows
         for record in row.studied
     ]

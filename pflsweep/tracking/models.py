@@ -28,7 +28,7 @@ def log_models(client: "MlflowClient", run_id: str, record: Record) -> None:
     """Log a record's models, unless those of this round are logged already. Models of earlier rounds are deleted."""
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 
-    if not (record.folder / MODELS).exists() or record.models_round != record.done:
+    if not record.path_to_write(MODELS).exists() or record.models_round != record.done:
         return
     run = client.get_run(run_id)
     known = client.search_logged_models([run.info.experiment_id], f"source_run_id = '{run_id}'")
@@ -65,7 +65,7 @@ def _write(folder: Path, record: Record, model_id: str, run_id: str) -> None:
     from mlflow.types import DataType, ParamSchema, ParamSpec
 
     (folder / DATA).mkdir(parents=True, exist_ok=True)
-    _link(record.folder / MODELS, folder / DATA / MODELS)
+    _link(record.path_to_write(MODELS), folder / DATA / MODELS)
     files.write_json(folder / DATA / "model.json", record.model_facts)
     # Without a signature MLflow drops the params of a prediction; -1 is the global model
     signature = ModelSignature(params=ParamSchema([ParamSpec("client", DataType.long, -1)]))

@@ -1,4 +1,4 @@
-"""Records with chosen numbers, written by record.py itself, without training."""
+"""Records with chosen numbers, written by the product's own code, without training."""
 
 from pathlib import Path
 from typing import Any
@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pflsweep.engine.evaluate import Scores
 from pflsweep.records.content import FORMAT
 from pflsweep.records.record import Record
+from pflsweep.trial.tables import score_columns
 
 SIZE = 10  # test samples of a client
 
@@ -129,11 +131,8 @@ def train(record: Record, correct: list[list[int]], *, views: tuple[str, ...] = 
         tables = []
         for name in views:
             shown = accuracy if name == "personal" else accuracy / 2
-            row |= {
-                f"{name}_accuracy": shown.mean(), f"{name}_accuracy_weighted": shown.mean(),
-                f"{name}_std": shown.std(), f"{name}_worst10": shown.min(), f"{name}_f1": shown.mean() / 2,
-                f"{name}_loss": 1 - shown.mean(),
-            }  # fmt: skip
+            scores = Scores(np.full(len(numbers), SIZE), shown * SIZE, 1 - shown, shown / 2)
+            row |= score_columns({name: scores})
             view, _, target = name.partition("_")
             tables.append(pd.DataFrame({
                 "round": done, "view": view, "target": target or "own", "client": range(len(numbers)), "n": SIZE,

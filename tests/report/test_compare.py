@@ -5,8 +5,9 @@ import pytest
 from pflsweep.commands.main import main
 from pflsweep.records.record import Record
 from pflsweep.report import page, tables
-from pflsweep.report.compare import Row, banded, check_baseline, client_accuracy, settings, summary
+from pflsweep.report.compare import Row, banded, check_baseline, client_accuracy, evaluated, settings, summary
 from pflsweep.report.tables import accuracy, brief, cost, others
+from pflsweep.trial import tables as recorded
 from pflsweep.util.errors import UserError
 from tests.report.records import create, finished, train
 
@@ -229,6 +230,20 @@ def test_other_metrics_by_hand(tmp_path):
     last = all_data.clients_in(3)
     assert client_accuracy(last, "personal", "all").tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4])
     assert client_accuracy(last).tolist() == pytest.approx([0.2, 0.4, 0.6, 0.8])
+
+
+def test_a_new_metric_is_a_column_whatever_it_is_called(tmp_path, monkeypatch):
+    folder, known = tmp_path / "runs", recorded.summary
+    runs = [finished(folder, "fedavg", [2, 4, 6, 8], seed=0)]
+    monkeypatch.setattr(recorded, "summary", lambda scores: {**known(scores), "top_accuracy": 0.25})
+    runs += [finished(folder, method, [2, 4, 6, 8], seed=1) for method in ("fedavg", "local")]
+    (setting,) = settings(runs)
+    assert evaluated(runs) == ["personal", "global"]
+    assert list(runs[1].rounds["personal_top_accuracy"]) == [0.25] * 3
+    mixed, new = setting.rows
+    assert tables._percent(tables._last(new, "personal_top_accuracy")) == "25.00"
+    assert tables._percent(tables._last(mixed, "personal_top_accuracy")) == tables.NONE
+    assert main(["report", "runs", "--runs", str(folder), "--out", str(tmp_path / "out")]) == 0
 
 
 def test_rounds_to_a_target_count_the_seeds_that_never_reach_it(tmp_path):

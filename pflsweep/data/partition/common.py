@@ -53,8 +53,8 @@ def check_test_split(dataset: Dataset, option: str) -> None:
     """Raise UserError on a dataset without a test split, which this partition keeps. option: the partition's name."""
     if dataset.train == len(dataset.y):
         raise UserError(
-            f"partition={option} keeps the dataset's own test split, and {dataset.name} has none: use one that cuts it "
-            "(dirichlet, iid, pathological, quantity)."
+            f"partition={option} keeps the dataset's own test split, and {dataset.name} has none: use a partition that "
+            "cuts one, such as dirichlet."
         )
 
 
