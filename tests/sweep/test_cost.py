@@ -309,7 +309,7 @@ def test_the_page_of_a_table_needs_no_data_and_writes_nothing(
     assert totals.splitlines()[1].split()[:3] == ["cifar10/clients25", "2", "10"]
     assert len(totals.splitlines()) == 7
     assert (
-        "pgfed/table1 at scale small: 60 trials, seeds 0, 1, 0 of them trained already; time for the other 60 on "
+        "pgfed/table1 at scale small: 60 trials, seeds 0, 1; 0 of them trained already; time for the other 60 on "
         in words
     )
     assert "plain gradient steps (12). Plain steps are a lower bound" in words

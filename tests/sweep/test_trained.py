@@ -32,7 +32,7 @@ def told(capsys: pytest.CaptureFixture, *words: str) -> str:
 @pytest.mark.slow
 def test_a_plan_knows_what_was_trained(capsys: pytest.CaptureFixture) -> None:
     words = ["algorithm=local,fedavg", "seed=0,1", *SMALL]
-    assert "4 trials, seeds 0, 1, 0 of them trained already; time for the other 4" in told(capsys, *words)
+    assert "4 trials, seeds 0, 1; 0 of them trained already; time for the other 4" in told(capsys, *words)
     assert main(["algorithm=fedavg", "seed=1", *SMALL]) == 0
     capsys.readouterr()
     assert "1 of them trained already; time for the other 3" in told(capsys, *words)
@@ -47,7 +47,7 @@ def test_a_plan_knows_the_winner_of_a_search_by_its_ledger(capsys: pytest.Captur
     words = ["algorithm=fedprox", "tune=grid", "tune.points=2", *SMALL]
     assert main(["-m", *words]) == 0
     capsys.readouterr()
-    assert "3 trials, seed 0, 3 of them trained already; time for the other 0" in told(capsys, *words)
+    assert "3 trials, seed 0; 3 of them trained already; time for the other 0" in told(capsys, *words)
     for file in Path("runs/sweeps").glob("*.json"):
         file.unlink()
     assert "2 of them trained already" in told(capsys, *words)
@@ -70,7 +70,7 @@ def test_a_search_at_another_scale_is_reused_as_long_as_it_is_of_the_same_settin
     capsys.readouterr()
     (small,) = ledgers(Path("runs"))
     seen = told(capsys, *words)
-    assert "own at scale 2: 3 trials, seed 0, 2 of them trained already" in seen
+    assert "own at scale 2: 3 trials, seed 0; 2 of them trained already" in seen
     assert "Searches at scale 1: 1 of 1 are trained already, 0 are to be trained (0 trials)." in seen
     assert main(["-m", *words]) == 0
     assert "in the last round at scale 1 on validation data" in capsys.readouterr().out

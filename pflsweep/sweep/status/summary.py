@@ -150,7 +150,7 @@ def _total(plan: Plan, table: "pd.DataFrame", ways: Counter[str], searches: str)
     reading = "" if plan.reading == "paper" else f", reading {plan.reading}"
     return "\n".join(filter(None, [
         f"{plan.name} at scale {plan.scale}{reading}: {trials:,} trials, seed{'s' * (len(seeds) > 1)} "
-        f"{', '.join(map(str, seeds))}, {trained:,} of them trained already; time for the other {left:,} on "
+        f"{', '.join(map(str, seeds))}; {trained:,} of them trained already; time for the other {left:,} on "
         f"this machine with {workers} worker{'s' * (workers > 1)}: {_time(_sum(table['seconds']) / workers)}.",
         searches,
         " ".join(said),
