@@ -72,7 +72,7 @@ def _panel(axes: Any, unit: str, readings: dict[str, list[Point]], of: Compariso
     axes.set(xlabel=f"printed {unit}", ylabel=f"our {unit}", xlim=(low, high), ylim=(low, high))
     axes.set_aspect("equal", adjustable="box")
     axes.legend(loc="upper left", bbox_to_anchor=(0, 1.16), fontsize=8.5, borderaxespad=0, handletextpad=0.4)
-    _name(axes, every, of, high - low)
+    _name(axes, every, of, low, high - low)
 
 
 def _limits(numbers: list[float], unit: str) -> tuple[float, float]:
@@ -82,8 +82,8 @@ def _limits(numbers: list[float], unit: str) -> tuple[float, float]:
     return (max(low, 0.0), min(high, 100.0)) if unit == ACCURACY else (low, high)
 
 
-def _name(axes: Any, every: list[Point], of: Comparison, span: float) -> None:
-    """Write beside the furthest points what they are, each row once, without overlaps."""
+def _name(axes: Any, every: list[Point], of: Comparison, low: float, span: float) -> None:
+    """Write beside the furthest points what they are, each row once, without overlaps. low: both axes' lower end."""
     furthest: dict[int, Point] = {}
     for point in sorted(every, key=lambda point: -abs(point.ours - point.printed)):
         if not point.cell.agrees:
@@ -96,15 +96,17 @@ def _name(axes: Any, every: list[Point], of: Comparison, span: float) -> None:
         head = title(point.column) if len(groups) > 1 else point.column.header
         told = head if len(columns) > 1 else ""
         text = ", ".join(filter(None, [short(of.layout.rows[point.cell.line.row]), told]))
-        x, y, align = _place(point, 0.0175 * span * len(text), 0.036 * span, dots, names)
+        x, y, align = _place(point, 0.0175 * span * len(text), 0.036 * span, low, dots, names)
         axes.text(x, y, text, fontsize=8, ha=align, va="center", color="#444444", zorder=4)
 
 
-def _place(point: Point, width: float, height: float, dots: list[Box], names: list[Box]) -> tuple[float, float, str]:
+def _place(
+    point: Point, width: float, height: float, low: float, dots: list[Box], names: list[Box]
+) -> tuple[float, float, str]:
     """Return where a name of this size hides no other name and the fewest points, and add its box to the names.
 
     It stands beside its point rather than higher or lower, and rather away from the line, on which the points that
-    agree lie.
+    agree lie. It does not cross the axes, which begin at `low` and have their numbers there.
     """
     x, y, out = point.printed, point.ours, 0.6 * height
     sides = [(x + out, y, "left", x + out + width / 2), (x - out, y, "right", x - out - width / 2)]
@@ -113,7 +115,10 @@ def _place(point: Point, width: float, height: float, dots: list[Box], names: li
     steps = [(at, y + step * height, align, middle) for step in (0.8, -0.8) for at, _, align, middle in sides]
     sides += [*steps, (x, y + 1.1 * height, "center", x), (x, y - 1.1 * height, "center", x)]
     boxes = [_box(middle, at, width, height) for _, at, _, middle in sides]
-    hidden = [(sum(_meet(box, name) for name in names), sum(_meet(box, dot) for dot in dots)) for box in boxes]
+    hidden = [
+        (sum(_meet(box, name) for name in names) + (min(box[0], box[2]) < low), sum(_meet(box, dot) for dot in dots))
+        for box in boxes
+    ]
     best = hidden.index(min(hidden))
     names.append(boxes[best])
     return sides[best][:3]
