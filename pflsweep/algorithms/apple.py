@@ -12,7 +12,7 @@ from pflsweep.methods.protocol import Given, Ids, Kept, Method, Scalars, Setup, 
 from pflsweep.methods.task import Batch
 from pflsweep.ops import memory, random
 from pflsweep.ops.vmap import per_client
-from pflsweep.util.errors import UserError
+from pflsweep.util.errors import UserError, in_gb
 
 
 class Server(NamedTuple):
@@ -116,7 +116,7 @@ class Apple(Method):
             )
             raise UserError(
                 f"algorithm: APPLE may come to hold {versions} versions of {n} clients' core models, with what a round "
-                f"needs beside them {need / 2**30:.3g} GiB, but {w.device.type} has {have / 2**30:.3g} GiB. Use a "
+                f"needs beside them {in_gb(need)}, but {w.device.type} has {in_gb(have)}. Use a "
                 f"smaller model, fewer clients (partition.clients) or fewer rounds (train.rounds){instead}."
             )
 

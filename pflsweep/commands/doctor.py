@@ -17,7 +17,7 @@ from pflsweep import __version__
 from pflsweep.config.compose import Config, compose_both, option_files
 from pflsweep.config.schema import check
 from pflsweep.util import files, processor
-from pflsweep.util.errors import Parser, UserError, one_line, without_password
+from pflsweep.util.errors import Parser, UserError, in_gb, one_line, without_password
 
 OK, NOTE, WRONG = "ok", "note", "WRONG"
 LITTLE = 1e9  # bytes; less free space is reported, since a record with its checkpoint may take that much
@@ -141,13 +141,13 @@ def _devices(asked: Asked) -> Iterator[Finding]:
     from pflsweep.trial.device import device_of
 
     cores, size = len(os.sched_getaffinity(0)), memory.total(torch.device("cpu"))
-    yield Finding(OK, f"CPU: {processor.name()}, {cores} core{'s' * (cores > 1)}, {size / 1e9:.1f} GB of memory")
+    yield Finding(OK, f"CPU: {processor.name()}, {cores} core{'s' * (cores > 1)}, {in_gb(size)} of memory")
     if not torch.cuda.is_available():
         why = _without_cuda()
         yield Finding(WRONG, why) if why else Finding(OK, "no GPU: training is on the CPU")
     for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         has = torch.cuda.get_device_properties(number)
-        name = f"GPU {number}: {has.name}, {has.total_memory / 1e9:.1f} GB"
+        name = f"GPU {number}: {has.name}, {in_gb(has.total_memory)}"
         try:
             (torch.ones(2, 2, device=f"cuda:{number}") @ torch.ones(2, 2, device=f"cuda:{number}")).sum().item()
             yield Finding(OK, name)
@@ -283,7 +283,7 @@ def _disk(asked: Asked) -> Iterator[Finding]:
     }
     for key, place in places.items():
         free = shutil.disk_usage(files.existing(place)).free
-        room = f"{key}: {free / 1e9:,.1f} GB are free in {place}"
+        room = f"{key}: {in_gb(free)} are free in {place}"
         yield Finding(WRONG, f"{room}: make room, or choose another folder") if free < LITTLE else Finding(OK, room)
 
 

@@ -19,6 +19,7 @@ from pflsweep.trial.metadata import commit
 from pflsweep.trial.process import arithmetic
 from pflsweep.trial.speed import SETTINGS, Setting, Speed, speeds
 from pflsweep.util import processor
+from pflsweep.util.errors import in_gb
 
 MINUTES = 10
 # Shares of the time: for comparing each method with the CPU, and for the speeds. The rest is for the other properties.
@@ -139,7 +140,7 @@ def _machine(device: str) -> dict[str, str]:
     found = {"device": device_name(device)}
     if device.startswith("cuda"):
         of = torch.cuda.get_device_properties(device)
-        found |= {"memory": f"{of.total_memory / 1e9:.1f} GB", "compute capability": f"{of.major}.{of.minor}"}
+        found |= {"memory": in_gb(of.total_memory), "compute capability": f"{of.major}.{of.minor}"}
         found |= {"CUDA of PyTorch": str(torch.version.cuda)}
     return found | {
         "processor": processor.name(),

@@ -5,6 +5,7 @@ the code does, and where that was read. `reading=code` applies all changes; `rea
 much it matters.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
@@ -17,6 +18,7 @@ from pflsweep.util.resources import own_and_shipped
 
 PAPER, CODE = "paper", "code"
 KEYS = ("code", "changes", "unknown", "not_modelled")
+NAME = "[a-z0-9_]+"  # of a change; a ledger's file name ends in it
 NEEDED = ("paper", "code", "where")  # keys that every change must have, each a sentence
 
 
@@ -139,6 +141,10 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 
 def _change(name: str, given: Any, where: str) -> Change:
     """Return a change from its content in a file. where: its place, for messages. Raises UserError."""
+    if not re.fullmatch(NAME, name):
+        raise UserError(
+            f"{where} has no name that a file can have: use lower-case letters, digits and underscores, as in one_step."
+        )
     if not isinstance(given, dict):
         raise UserError(f"{where} is {given!r}: it has to be lines of `key: value`.")
     require_known(given, tuple(part.name for part in fields(Change) if part.name != "name"), where)

@@ -32,11 +32,6 @@ def keep_freed() -> None:
             mallopt(M_TRIM_THRESHOLD, LIMIT)
 
 
-def text(count: float) -> str:
-    """Return a number of bytes as text, in GB or TB."""
-    return f"{count / 1e12:,.1f} TB" if count >= 1e12 else f"{count / 1e9:.1f} GB"
-
-
 def total(device: torch.device) -> float:
     """Return the size of a device's memory in bytes, used or not; infinity where it is not known."""
     if device.type == "cuda":

@@ -3,12 +3,13 @@
 import re
 from pathlib import Path
 
+from pflsweep.config.reading import NAME
 from pflsweep.records.content import CARRIED
 from pflsweep.util.archive import Archive, ArchivePath, Folder
 
 SUFFIX = ".zip"
 # The files of an archive: those of records, and ledgers, whose names end in their reading unless it is the paper's
-KNOWN = re.compile(rf"[0-9a-f]{{16}}/({'|'.join(map(re.escape, CARRIED))})|sweeps/[0-9a-f]{{16}}(-[a-z0-9_]+)?\.json")
+KNOWN = re.compile(rf"[0-9a-f]{{16}}/({'|'.join(map(re.escape, CARRIED))})|sweeps/[0-9a-f]{{16}}(-{NAME})?\.json")
 
 
 def is_archive(path: Path) -> bool:

@@ -10,7 +10,7 @@ from pflsweep.config.keys import PLUGS, as_override
 from pflsweep.config.node import Node
 from pflsweep.trial.device import check_precision, device_of
 from pflsweep.trial.schedule import COPIES, schedule_of
-from pflsweep.util.errors import UserError, one_line
+from pflsweep.util.errors import UserError, in_gb, one_line
 
 # This module imports PyTorch, which a plan does without
 if TYPE_CHECKING:
@@ -206,9 +206,9 @@ def check_size(config: Config, shape: tuple[int, ...], classes: int) -> None:
         options = ", ".join(f"model.{key}={as_override(value)}" for key, value in config.node("model").options.items())
         raise UserError(
             f"{config.node('model')} has {count:,} parameters with its options ({options or 'none'}), "
-            f"{memory.text(4 * count)} in 32 bits. To train it takes {COPIES} times as much at least (weights, their "
-            f"gradient and a client's update), {memory.text(least)}, and this machine's {device.type} has "
-            f"{memory.text(has)} of memory. Use a smaller model."
+            f"{in_gb(4 * count)} in 32 bits. To train it takes {COPIES} times as much at least (weights, their "
+            f"gradient and a client's update), {in_gb(least)}, and this machine's {device.type} has "
+            f"{in_gb(has)} of memory. Use a smaller model."
         )
 
 

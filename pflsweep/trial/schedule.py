@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from pflsweep.config.options import Train
-from pflsweep.util.errors import UserError
+from pflsweep.util.errors import UserError, in_gb
 
 COPIES = 3  # copies of a model's weights that training one client holds at least
 CROWD = 4  # worker processes allowed per core: slower than one a core, but harmless
@@ -98,6 +98,6 @@ def _check_workers(workers: int, device: Any, cohort: int, size: int) -> None:
     if device.type == "cpu" and processes > 1 and needed > has:
         raise UserError(
             f"train.workers is {workers}: {processes} processes with {COPIES} times the model's "
-            f"{memory.text(4 * size)} each (weights, their gradient and an update) take {memory.text(needed)}, and "
-            f"this machine has {memory.text(has)}: use at most train.workers={max(1, int(has // (COPIES * 4 * size)))}."
+            f"{in_gb(4 * size)} each (weights, their gradient and an update) take {in_gb(needed)}, and "
+            f"this machine has {in_gb(has)}: use at most train.workers={max(1, int(has // (COPIES * 4 * size)))}."
         )

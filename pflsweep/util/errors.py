@@ -17,6 +17,11 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def in_gb(count: float) -> str:
+    """Return a number of bytes as text, in GB or TB."""
+    return f"{count / 1e12:,.1f} TB" if count >= 1e12 else f"{count / 1e9:.1f} GB"
+
+
 def shortened(error: BaseException, longest: int = 300) -> str:
     """Return an exception's message as one line, cut after about `longest` characters.
 

@@ -149,7 +149,7 @@ def test_refuses_what_does_not_fit(monkeypatch):
     three, all_ = (Setup(EVERYBODY, m, 100, 3, torch.tensor(SIZES), torch.tensor(0)) for m in (3, EVERYBODY))
     make(Apple, HYPER).init(W0, three)
     monkeypatch.setattr(memory, "total", lambda device: need - 1)
-    with pytest.raises(UserError, match=r"26 versions of 5 clients' .* GiB, but cpu has .* GiB.*algorithm\.models=4,"):
+    with pytest.raises(UserError, match=r"26 versions of 5 clients' .* GB, but cpu has .* GB.*algorithm\.models=4,"):
         make(Apple, HYPER).init(W0, three)
     make(Apple, HYPER).init(W0, three._replace(rounds=8))  # 24 uploads in all
     make(Apple, {**HYPER, "models": 4}).init(W0, all_)  # 11 versions

@@ -163,6 +163,7 @@ def test_a_reading_that_is_not_there_is_named(
         ("code: x\nchanges: {one: {paper: a, code: b}}", "changes.one.where is missing"),
         ("code: x\nchanges: {one: {paper: a, code: b, where: c, sets: d}}", "unknown key 'sets'. Did you mean 'set'"),
         ("code: x\nchanges: {one: {paper: a, code: b, where: c, methods: 3}}", "has to be lines of"),
+        ("code: x\nchanges: {One-step: {paper: a, code: b, where: c}}", "no name that a file can have"),
         ("code: x\nunknown: fedpg\nchanges: {}", "has to be a list of texts"),
     ],
 )

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from pflsweep.ops import memory
-from pflsweep.util.errors import UserError, one_line
+from pflsweep.util.errors import UserError, in_gb, one_line
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 
@@ -37,7 +37,7 @@ def read(images: Iterable[tuple[str, bytes]], count: int, name: str, channels: i
     if size is not None and count * channels * size**2 > has:
         raise UserError(
             f"dataset.size is {size}: {count} images of {size}x{size} pixels and {channels} channels are "
-            f"{count * channels * size**2 / 1e9:,.0f} GB, and this machine has {has / 1e9:.0f} GB of memory. Use less."
+            f"{in_gb(count * channels * size**2)}, and this machine has {in_gb(has)} of memory. Use less."
         )
     x: np.ndarray | None = None
     for place, (label, content) in enumerate(images):

@@ -23,7 +23,7 @@ from pflsweep.sweep.queue import Queue
 from pflsweep.trial.process import available, memory_available, threads_each
 from pflsweep.trial.progress import say
 from pflsweep.util import signals
-from pflsweep.util.errors import UserError, shortened
+from pflsweep.util.errors import UserError, in_gb, shortened
 from pflsweep.util.files import DiskFull
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # of libraries other than PyTorch
@@ -95,8 +95,8 @@ def check_count(count: int) -> None:
     if count * MEMORY > memory:
         fit = max(1, int(memory / MEMORY))
         raise UserError(
-            f"workers.count: {count} workers need {count} x {MEMORY / 1e9:.1f} GB = {count * MEMORY / 1e9:.1f} GB of "
-            f"memory before they have any data, and {memory / 1e9:.1f} GB are free. Use workers.count={fit}."
+            f"workers.count: {count} workers need {count} x {in_gb(MEMORY)} = {in_gb(count * MEMORY)} of "
+            f"memory before they have any data, and {in_gb(memory)} are free. Use workers.count={fit}."
         )
 
 
