@@ -96,21 +96,23 @@ def _name(axes: Any, every: list[Point], of: Comparison, low: float, span: float
         head = title(point.column) if len(groups) > 1 else point.column.header
         told = head if len(columns) > 1 else ""
         text = ", ".join(filter(None, [short(of.layout.rows[point.cell.line.row]), told]))
-        x, y, align = _place(point, 0.0175 * span * len(text), 0.036 * span, low, dots, names)
+        size = (0.0175 * span * len(text), 0.036 * span)
+        x, y, align = _place(point.printed, point.ours, *size, low, dots, names)
         axes.text(x, y, text, fontsize=8, ha=align, va="center", color="#444444", zorder=4)
 
 
 def _place(
-    point: Point, width: float, height: float, low: float, dots: list[Box], names: list[Box]
+    x: float, y: float, width: float, height: float, low: float, dots: list[Box], names: list[Box]
 ) -> tuple[float, float, str]:
-    """Return where a name of this size hides no other name and the fewest points, and add its box to the names.
+    """Return where the name of a point (x, y), printed and ours, hides no other name and the fewest points, and add its
+    box to the names.
 
     It stands beside its point rather than higher or lower, and rather away from the line, on which the points that
     agree lie. It does not cross the axes, which begin at `low` and have their numbers there.
     """
-    x, y, out = point.printed, point.ours, 0.6 * height
+    out = 0.6 * height
     sides = [(x + out, y, "left", x + out + width / 2), (x - out, y, "right", x - out - width / 2)]
-    if point.ours > point.printed:
+    if y > x:
         sides.reverse()
     steps = [(at, y + step * height, align, middle) for step in (0.8, -0.8) for at, _, align, middle in sides]
     sides += [*steps, (x, y + 1.1 * height, "center", x), (x, y - 1.1 * height, "center", x)]

@@ -247,6 +247,14 @@ def test_a_point_of_the_picture_is_ours_against_print(made: Path) -> None:
     assert 0 <= low < high <= 100
 
 
+@pytest.mark.parametrize(("printed", "side"), [(70.0, "right"), (22.0, "left")])
+def test_a_name_in_the_picture_leaves_the_line_free_and_crosses_no_axis(printed: float, side: str) -> None:
+    """Above the line a name ends at its point, unless it would begin before the axes do, at 15."""
+    x, y, align = against_print._place(printed, 85.0, 30.0, 3.0, 15.0, [], [])
+    assert (y, align) == (85.0, side)
+    assert (x > printed) is (side == "left")
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_the_golden_report(made: Path, name: str) -> None:
     assert (made / name).read_text() == (GOLDEN / name).read_text()
