@@ -90,7 +90,7 @@ def _parser(pages: list[str]) -> argparse.ArgumentParser:
         table = words.add_parser(page, description=f"Make {what} anew from a sweep's runs, beside what was printed.")
         table.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help=RUNS)
         table.add_argument("--out", type=Path, default=Path("reports"), metavar="DIR", help="where to write (reports)")
-        table.add_argument("--scale", metavar="NAME", help="of which sweeps (that of the newest)")
+        table.add_argument("--scale", metavar="NAME", help="of which sweeps (paper if there is one, else the newest's)")
     about = "Make a static site of the reports in a folder: index, tables, leaderboard, methods. It needs no server."
     site = words.add_parser("site", help="a static site of all reports", description=about)
     site.add_argument(

@@ -19,10 +19,10 @@ DISCUSSION = "DISCUSSION.md"  # written by a person, beside the page that includ
 
 
 def build(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracker: Tracker | None = None) -> list[str]:
-    """Write the reports of these names and the index; a line about each. scale: None is each table's newest. tracker:
-    who knows where the runs can be browsed, and keeps the reports with them.
+    """Write the reports of these names and the index; a line about each.
 
-    Raises UserError at the end where some could not be made.
+    scale: None is each table's best one (`Stores.best_scale`). tracker: knows where the runs can be browsed, and keeps
+    the reports with them. Raises UserError at the end where some could not be made.
     """
     if not archive.exists(runs):
         raise UserError(
@@ -50,7 +50,7 @@ def build(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracke
 
 def _one(name: str, stores: Stores, out: Path, scale: str | None, tracker: Tracker) -> str:
     figures.check(layout.read(name))
-    of = reproduction(name, stores, scale or stores.newest_scale(layout.read(name).sweeps))
+    of = reproduction(name, stores, scale or stores.best_scale(layout.read(name).sweeps))
     folder = _made(out / name)
     _check_kept(folder, of.first.store)
     ledgers = [each for table in of.readings.values() for each in table.store.of(of.layout.sweeps)]

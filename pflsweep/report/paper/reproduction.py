@@ -46,11 +46,17 @@ class Stores:
             self._known[scale, reading] = Store(self.runs, scale, self.every, reading)
         return self._known[scale, reading]
 
-    def newest_scale(self, sweeps: Iterable[str]) -> str:
-        """Return the scale of the newest sweep among some, or of any without them; single changes do not count."""
+    def best_scale(self, sweeps: Iterable[str]) -> str:
+        """Return the paper's own scale where some sweeps have a finished trial of it, else that of the newest of them.
+
+        Without any of them it is that of the newest sweep there is. Sweeps of single changes do not count.
+        """
         tables = [ledger for ledger in self.every if ledger.reading in READINGS]
-        own = [ledger for ledger in tables if ledger.sweep in sweeps] or tables
-        return own[-1].scale if own else "paper"
+        own = [ledger for ledger in tables if ledger.sweep in sweeps]
+        if any(ledger.scale == "paper" and any(group["trials"] for group in ledger.groups.values()) for ledger in own):
+            return "paper"
+        newest = (own or tables)[-1:]
+        return newest[0].scale if newest else "paper"
 
     def readings(self, sweeps: Iterable[str], scale: str) -> list[str]:
         """Return the readings, paper and code, in which some sweeps were begun at a scale; the paper's without any."""

@@ -103,17 +103,30 @@ def test_scales_do_not_mix(sweep: Sweep) -> None:
     sweep.group(SETTING, "fedavg")
     sweep.write("b", at=2.0)
     stores = Stores(sweep.runs, ledgers(sweep.runs))
-    assert stores.newest_scale([sweep.name]) == stores.newest_scale(["another"]) == "smoke"
-    assert Stores(sweep.runs, []).newest_scale([sweep.name]) == "paper"
+    assert stores.best_scale([sweep.name]) == stores.best_scale(["another"]) == "smoke"
+    assert Stores(sweep.runs, []).best_scale([sweep.name]) == "paper"
     assert stores.readings([sweep.name], "smoke") == stores.readings([sweep.name], "large") == ["paper"]
     sweep.write("e" * 16, at=5e9, reading="code")
     sweep.scale = "150"
     sweep.write("f" * 16, at=6e9, reading="one_step")
     stores = Stores(sweep.runs, ledgers(sweep.runs))
     assert stores.readings([sweep.name], "smoke") == ["paper", "code"]
-    assert stores.newest_scale([sweep.name]) == "smoke", "a single change makes no page"
+    assert stores.best_scale([sweep.name]) == "smoke", "a single change makes no page"
     assert list(answer(sweep, scale="small").trials) == [0]
     assert list(answer(sweep, scale="smoke").trials) == []
+
+
+def test_the_papers_own_scale_is_the_best_once_a_trial_of_it_has_finished(sweep: Sweep) -> None:
+    sweep.scale = "paper"
+    sweep.group(SETTING, "fedavg")
+    sweep.write("a" * 16, at=1.0)
+    sweep.scale = "150"
+    sweep.write("b" * 16, at=2.0)
+    assert Stores(sweep.runs, ledgers(sweep.runs)).best_scale([sweep.name]) == "150"
+    sweep.scale = "paper"
+    sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]})
+    sweep.write("a" * 16, at=1.0)
+    assert Stores(sweep.runs, ledgers(sweep.runs)).best_scale([sweep.name]) == "paper"
 
 
 def test_portions_of_a_sweep_make_one_table(sweep: Sweep) -> None:
