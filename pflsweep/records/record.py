@@ -59,7 +59,7 @@ class Record:
     def __init__(self, folder: str | Folder) -> None:
         """Open an existing record. Raises UserError where the folder is none or is damaged; so do later reads."""
         self.place: Folder = Path(folder) if isinstance(folder, str) else folder
-        if not (self.place / "meta.json").exists():
+        if not self.path("meta.json").exists():
             raise UserError(f"{self.place} is not a record of a trial: it has no meta.json.")
         self.meta: dict[str, Any] = self._read("meta.json", files.read_json)
         if self.meta.get("format") != FORMAT:

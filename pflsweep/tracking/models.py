@@ -28,7 +28,7 @@ def log_models(client: "MlflowClient", run_id: str, record: Record) -> None:
     """Log a record's models, unless those of this round are logged already. Models of earlier rounds are deleted."""
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 
-    if not record.path_to_write(MODELS).exists() or record.models_round != record.done:
+    if not record.path(MODELS).exists() or record.models_round != record.done:
         return
     run = client.get_run(run_id)
     known = client.search_logged_models([run.info.experiment_id], f"source_run_id = '{run_id}'")

@@ -1,4 +1,4 @@
-"""The first picture of a table's page: our numbers against the printed ones, a point a cell, a colour a reading."""
+"""Draw our numbers against the printed ones, a point a cell and a colour a reading: the first picture of a page."""
 
 import math
 from collections.abc import Mapping
