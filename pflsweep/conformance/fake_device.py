@@ -1,11 +1,14 @@
 """A fake device, so that a machine without a GPU can test that all tensors are on one device.
 
-Its tensors hold CPU tensors. To compute with these and with CPU tensors together is an error, as on a GPU.
+Its tensors hold CPU tensors. To compute with these and with CPU tensors together is an error, as on a GPU. So is an
+operation for which the CPU waits, in a function that a GPU would replay as a CUDA graph (ops/graph.py).
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -13,11 +16,16 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pflsweep.ops import graph
+
 # A device that PyTorch knows on every machine and that nothing here uses: its real tensors have shapes, but no values.
 NAME = "meta"
 # Operations that accept indices on the CPU for tensors on a GPU.
 INDEXED = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
 MOVES = ("aten::copy_", "aten::_to_copy")  # operations between devices
+# Operations that give the CPU a number, or a shape that depends on numbers.
+WAITS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal", "aten::_unique2")
+_replaying = threading.local()
 
 
 class There(Tensor):
@@ -55,6 +63,8 @@ class _Asked(TorchFunctionMode):
             return args[0].cpu().__reduce_ex__(*args[1:])
         if function is Tensor.data_ptr:
             return (args[0].held if isinstance(args[0], There) else args[0]).data_ptr()
+        if function is Tensor.untyped_storage:
+            return (args[0].held if isinstance(args[0], There) else args[0]).untyped_storage()
         if function is Tensor.tolist:
             return args[0].cpu().tolist()
         if function is Tensor.new_tensor:
@@ -67,8 +77,21 @@ class _Asked(TorchFunctionMode):
 @contextmanager
 def another_device() -> Iterator[str]:
     """Make the fake device available, and yield its name."""
-    with _Asked(), _Makes():
+    with _Asked(), _Makes(), patch.dict(graph.recorders, {NAME: _record}):
         yield NAME
+
+
+def _record(fn: graph.Repeat) -> graph.Repeat:
+    """Return what a CUDA graph of fn would do. Unlike a graph it runs the whole function each time."""
+
+    def replay() -> None:
+        _replaying.on = True
+        try:
+            fn()
+        finally:
+            _replaying.on = False
+
+    return replay
 
 
 def _run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -77,6 +100,8 @@ def _run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     device = None if kwargs.get("device") is None else torch.device(kwargs["device"])
     given = pytree.tree_leaves((args, kwargs))
     there = [value for value in given if isinstance(value, There)]
+    if getattr(_replaying, "on", False):
+        _require_no_wait(name, args, device, there, given)
     if there and name not in MOVES:
         _require_one_device(name, args, given)
     # Such an operation changes the shape of its argument: of the wrapper, and of what it holds.
@@ -105,6 +130,17 @@ def _require_one_device(name: str, args: Any, given: list[Any]) -> None:
         on_cpu = isinstance(value, Tensor) and not isinstance(value, There) and value.dim() > 0
         if on_cpu and not any(value is index for index in indices):
             raise RuntimeError(f"{name}: a tensor {list(value.shape)} is on the CPU and others are on another device")
+
+
+def _require_no_wait(name: str, args: Any, device: torch.device | None, there: list[Any], given: list[Any]) -> None:
+    """Raise RuntimeError for an operation that a CUDA graph cannot record: one for which the CPU waits."""
+    chosen = pytree.tree_leaves(args[1]) if name == "aten::index" else []
+    by_mask = any(isinstance(index, Tensor) and index.dtype == torch.bool for index in chosen)
+    tensors = sum(isinstance(value, Tensor) for value in given)
+    target = args[0].device if name == "aten::copy_" else device
+    moves = name in MOVES and target is not None and len(there) != (tensors if target.type == NAME else 0)
+    if name in WAITS or by_mask or moves:
+        raise RuntimeError(f"{name}: the CPU would wait for the device, so that a CUDA graph cannot record it")
 
 
 def _held(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:

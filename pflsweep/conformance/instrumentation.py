@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 from torch import Tensor
 
@@ -13,6 +14,7 @@ from pflsweep.methods import stock
 from pflsweep.methods.optimizer import WHOLE, Sgd
 from pflsweep.methods.protocol import Verbs
 from pflsweep.methods.task import Batch, Task
+from pflsweep.ops import graph
 from pflsweep.ops.vmap import leaves, vmapped
 
 _WORK = {"fit": 2, "step": 1}  # verb -> position of the work, which the optimiser may write into
@@ -107,13 +109,17 @@ def _named(tree: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
 
 @contextmanager
 def steps_through(wrap: Callable[[Callable], Callable]) -> Iterator[None]:
-    """Make `stock.run` call each step through `wrap`. A method that has a loop of its own is not affected."""
+    """Make `stock.run` call each step through `wrap`. A method that has a loop of its own is not affected.
+
+    No step becomes a CUDA graph, since what `wrap` looks at would not be computed while it is recorded.
+    """
+
+    def run(step: Callable, *args: Any) -> Any:
+        return original(wrap(step), *args)
+
     original = stock.run
-    stock.run = lambda step, given, work, batches: original(wrap(step), given, work, batches)
-    try:
+    with patch.object(stock, "run", run), patch.dict(graph.recorders, clear=True):
         yield
-    finally:
-        stock.run = original
 
 
 def poisoned(step: Callable) -> Callable:

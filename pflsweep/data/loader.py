@@ -307,11 +307,21 @@ class ClientData:
     def _batches(self, orders: list[list[np.ndarray]], stream: str | None) -> Iterator[Batch]:
         steps = max(map(len, orders), default=0)
         keys = [None] * steps if stream is None else self._keys(stream, steps)
-        if len(orders) == 1:
-            yield from self._of_one(orders[0], keys)
-            return
-        for step, key in enumerate(keys):
-            yield self._padded([o[step] if step < len(o) else NONE for o in orders], key)
+        return self._of_one(orders[0], keys) if len(orders) == 1 else self._of_many(orders, keys)
+
+    def _of_many(self, orders: list[list[np.ndarray]], keys: Any) -> Iterator[Batch]:
+        """Yield the batches of a chunk's clients, each padded to the longest of its step.
+
+        All row numbers go to the device at once, since a GPU's queue of work is empty after each transfer.
+        """
+        rows = [[order[step] if step < len(order) else NONE for order in orders] for step in range(len(keys))]
+        device, sizes = self._federation.device, torch.tensor([[len(own) for own in step] for step in rows])
+        blocks = [self._block(step) for step in rows]
+        index = torch.from_numpy(np.concatenate([block.ravel() for block in blocks] or [NONE])).to(device)
+        sizes = sizes.to(device)
+        steps = zip(index.split([block.size for block in blocks]), blocks, sizes, sizes > 0, keys, strict=True)
+        for where, block, size, live, key in steps:
+            yield self._padded(where.view(block.shape), size, key, live)
 
     def _of_one(self, order: list[np.ndarray], keys: Any) -> Iterator[Batch]:
         """Yield the batches of a chunk's only client, x [1, B, ...], y [1, B].
@@ -337,17 +347,21 @@ class ClientData:
             return None
         return self._federation.gather(torch.from_numpy(rows).to(self._federation.device))
 
-    def _padded(self, rows: list[np.ndarray], key: Tensor | None, live: Tensor | None = None) -> Batch:
-        """Return a batch of each client's rows, padded to the longest. live: as in Batch; None: clients with rows."""
-        device = self._federation.device
-        sizes = torch.tensor([len(r) for r in rows])
-        index = np.full((len(rows), max(1, int(sizes.max()))), self._federation.padding, dtype=np.int64)
-        for line, r in zip(index, rows, strict=True):
-            line[: len(r)] = r
-        mask = (torch.arange(index.shape[1]) < sizes[:, None]).to(device)
-        x, y = self._federation.gather(torch.from_numpy(index).to(device))
-        x = x if key is None else self._federation.augmented(x, key)
-        return Batch(x, y, mask, (sizes > 0 if live is None else live).to(device), key)
+    def _block(self, rows: list[np.ndarray]) -> np.ndarray:
+        """Return each client's row numbers of a batch, padded to the longest, [C, B]."""
+        block = np.full((len(rows), max(1, *map(len, rows))), self._federation.padding, dtype=np.int64)
+        for line, own in zip(block, rows, strict=True):
+            line[: len(own)] = own
+        return block
+
+    def _padded(self, index: Tensor, sizes: Tensor, key: Tensor | None, live: Tensor) -> Batch:
+        """Return the batch of these rows. index [C, B]: what `_block` returns. sizes [C]: how many are no padding.
+
+        key, live: as in Batch. All are on the device.
+        """
+        mask = torch.arange(index.shape[1], device=index.device) < sizes[:, None]
+        x, y = self._federation.gather(index)
+        return Batch(x if key is None else self._federation.augmented(x, key), y, mask, live, key)
 
     def _keys(self, stream: str, steps: int) -> Tensor:
         """Return a key for each step of a stream and each client, [steps, C] int64."""

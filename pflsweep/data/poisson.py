@@ -73,7 +73,9 @@ class Poisson:
                 live = torch.ones(1, dtype=torch.bool)
             else:
                 live = torch.tensor([step < len(order) for order in orders])
-                batch = data._padded(rows, key, live)
+                sizes = torch.tensor([len(own) for own in rows])
+                index = torch.from_numpy(data._block(rows))
+                batch = data._padded(index.to(device), sizes.to(device), key, live.to(device))
             looks: list[None] = []
             data._private.append((live, size / n, looks))
             expected = size.to(device, data._federation.dtype)

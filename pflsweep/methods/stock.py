@@ -14,7 +14,8 @@ from pflsweep.methods.protocol import Empty, Given, Method, Setup, Turn, Vector
 from pflsweep.methods.task import Batch, Task, by_class, mean_over
 from pflsweep.models.blocks import head_of
 from pflsweep.ops import random
-from pflsweep.ops.vmap import alone, chunk_of, only, per_client, tree_map
+from pflsweep.ops.graph import Repeated
+from pflsweep.ops.vmap import alone, chunk_of, leaves, only, per_client, tree_map
 from pflsweep.util.errors import UserError
 
 
@@ -109,7 +110,9 @@ def drawn_linear(key: Tensor, inputs: int, outputs: int) -> Tensor:
 
     The vector has the weights [outputs, inputs], flattened, and then the biases [outputs].
     """
-    return (2 * random.uniform(key, (outputs * inputs + outputs,)) - 1) / inputs**0.5
+    u = random.uniform(key, (outputs * inputs + outputs,))
+    # A GPU would multiply by the reciprocal of a plain number, which rounds differently
+    return (2 * u - 1) / u.new_full((), inputs**0.5)
 
 
 def to_all(w: Tensor, turn: Turn) -> Tensor:
@@ -224,11 +227,16 @@ def run(step: Callable, given: Any, work: Any, batches: Iterable[Batch | tuple[B
 
 def _over(step: Callable, work: Any, batches: Iterable[Batch | tuple[Batch, ...]]) -> Any:
     """Return the work after work <- step(work, batch) over all batches, for a chunk or for one client."""
-    for batch in batches:
+
+    def advanced(work: Any, batch: Any) -> Any:
         new = step(work, batch)
         # The batches of a tuple belong to the same clients, so that one says for all of them who has a batch.
         live = (batch if isinstance(batch, Batch) else batch[0]).live
-        work = new if live is None else tree_map(_where(live), new, work)
+        return new if live is None else tree_map(_where(live), new, work)
+
+    repeated = Repeated(advanced, leaves(work)[0].device)
+    for batch in batches:
+        work = repeated(work, batch)
     return work
 
 

@@ -109,7 +109,7 @@ class PfedplatFedFomo(Method):
     @per_client
     def rate(self, question: Question, rated: Rated, batch: Batch) -> Rated:
         losses = torch.stack([self.task.loss(w, batch) for w in (question.base, *question.models.unbind())])
-        rows = rated.rows.new_tensor(len(batch.y)) if batch.mask is None else batch.mask.to(losses.dtype).sum()
+        rows = rated.rows.new_full((), len(batch.y)) if batch.mask is None else batch.mask.to(losses.dtype).sum()
         return Rated(rated.losses + rows * losses, rated.rows + rows)
 
     @per_client
