@@ -30,6 +30,15 @@ class TrainsWhatItWasSent(FedAvg):
         return stock.run(self.step, given, work._replace(w=given.down.w), data.train(self.epochs))
 
 
+class WaitsForTheDevice(FedAvg):
+    """Method whose step copies a number to the device, for which the CPU waits."""
+
+    @per_client
+    def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
+        half = work.w.new_tensor(0.5)
+        return stock.Work(*self.opt.update(work.w, work.opt, half * self.task.grad(work.w, batch), given.turn.lr))
+
+
 class WritesIntoWork(FedAvg):
     @per_client
     def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:

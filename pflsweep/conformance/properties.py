@@ -156,7 +156,7 @@ def labels_do_not_matter(case: Case) -> None:
 
 
 def another_device_changes_nothing(case: Case) -> None:
-    """on another device, such as a GPU, all tensors are on that device, and the numbers are the same"""
+    """on another device, such as a GPU, tensors and numbers are as on a CPU, and its graphs can record the steps"""
     with another_device() as device:
         there = _trained_on(case, device)
     assert_same(there, _trained_on(case, "cpu"), "on another device")

@@ -5,7 +5,8 @@ trials. Values in which the trials differ become per-client values: the data (by
 floats among a method's hyperparameters, inside @per_client. A method that reads such a float elsewhere cannot be
 stacked; its trials are then trained one by one.
 
-Made for GPUs, where it is unmeasured. On a CPU it loses: 0.6 to 0.8 of the speed of the same trials one by one.
+Made for GPUs: four trials at once were twice as fast as one by one (docs/speed_history.md). On a CPU it loses, with 0.6
+to 0.8 of the speed.
 """
 
 import threading

@@ -39,6 +39,7 @@ CAUGHT: list[tuple[type[Method], p.Property, str]] = [
         p.another_device_changes_nothing,
         "[5] is on the CPU and others are on another device (broken",
     ),
+    (broken.WaitsForTheDevice, p.another_device_changes_nothing, "a CUDA graph cannot record it (broken"),
     (broken.KeepsAMemoryOfItsOwn, p.state_is_complete, "two rounds after loading a checkpoint"),
     (broken.CountsInANumber, p.state_is_complete, "has to be a tensor"),
     (broken.SendsMoreThanItSays, p.wire_is_exact, "floats a round"),
