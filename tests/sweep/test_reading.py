@@ -1,5 +1,6 @@
 """Readings: what a paper's authors' code does differently, laid over the paper's tables."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from pflsweep.config import reading as readings
 from pflsweep.config.compose import compose
 from pflsweep.config.schema import check
 from pflsweep.sweep import reading, spec
+from pflsweep.trial.build import build
 from pflsweep.util.errors import UserError
 from pflsweep.util.resources import sweep_names
 from tests.sweep.test_planner import planned
@@ -45,6 +47,19 @@ def test_every_row_that_a_reading_changes_can_be_trained(name: str, each: str) -
             known = compose([*old, "tracking=none"])
             changed = changed or (config.values, config.choices) != (known.values, known.choices)
     assert changed, "a change changes something"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("each", ["paper", "code"])
+@pytest.mark.parametrize("name", [name for name in TABLES if "attack=" in str(spec.read_table(name).settings)])
+def test_every_method_goes_with_the_attacks_of_its_table(name: str, each: str, real_data: Callable) -> None:
+    table = reading.read_table(name, "paper", each)
+    attacked = [column for column, words in table.settings.items() if "attack=" in str(words) and "fmnist" in column]
+    real_data("FashionMNIST")
+    for column, row in table.cells:
+        if column in attacked:
+            build(compose([*table.settings[column], *table.words(column, row), "tracking=none"]))
+    assert len(attacked) == 2
 
 
 @pytest.mark.parametrize("paper", PAPERS)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pflsweep.methods import stock
-from pflsweep.methods.protocol import Given, Method, Setup, Turn, Vector, hyper
+from pflsweep.methods.protocol import Given, Method, Setup, Turn, hyper
 from pflsweep.methods.task import Batch
 from pflsweep.ops.vmap import per_client
 
@@ -15,16 +15,6 @@ from pflsweep.ops.vmap import per_client
 class Server(NamedTuple):
     w: Tensor  # [P] the global model: the mean of the copies with the global head
     own: Tensor  # [N, P] each client's personal model, from which its next turn begins
-
-
-class Down(NamedTuple):
-    own: Vector  # [C, P]
-    copy: Vector  # [C, P] its body with the global head
-
-
-class Up(NamedTuple):
-    own: Vector  # [C, P]
-    copy: Vector  # [C, P]
 
 
 class Work(NamedTuple):
@@ -61,12 +51,13 @@ class PfedplatSplitGP(Method):
     def init(self, w: Tensor, setup: Setup) -> Server:
         return Server(w, w.repeat(setup.clients, 1))
 
-    def send(self, server: Server, turn: Turn) -> Down:
+    def send(self, server: Server, turn: Turn) -> stock.Down:
+        """Send the personal model, and its body with the global head, as one vector [C, 2 P]."""
         own, head = server.own[turn.ids], stock.to_all(server.w[self.task.head], turn)
-        return Down(own, torch.cat([own[:, self.task.extractor], head], 1))
+        return stock.Down(torch.cat([own, own[:, self.task.extractor], head], 1))
 
     def start(self, given: Given, data: Any) -> Work:
-        own, copy = given.down
+        own, copy = given.down.w.split(self.task.size, 1)
         return Work(own, self.opt.init(own), copy, self.opt.init(copy))
 
     @per_client
@@ -78,10 +69,11 @@ class PfedplatSplitGP(Method):
             *self.opt.update(work.copy, work.copy_opt, copy, given.turn.lr),
         )
 
-    def finish(self, given: Given, data: Any, work: Work) -> tuple[Up, stock.Own]:
-        return Up(work.own, work.copy), stock.Own(work.copy)
+    def finish(self, given: Given, data: Any, work: Work) -> tuple[stock.Up, stock.Own]:
+        return stock.Up(torch.cat([work.own, work.copy], 1)), stock.Own(work.copy)
 
-    def aggregate(self, server: Server, up: Up, turn: Turn) -> Server:
+    def aggregate(self, server: Server, up: stock.Up, turn: Turn) -> Server:
+        trained, copies = up.w.split(self.task.size, 1)
         own = server.own.clone()
-        own[turn.ids] = self.gamma * up.own + (1 - self.gamma) * (turn.share @ up.own)
-        return Server(turn.share @ up.copy, own)
+        own[turn.ids] = self.gamma * trained + (1 - self.gamma) * (turn.share @ trained)
+        return Server(turn.share @ copies, own)
