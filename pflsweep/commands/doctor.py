@@ -75,14 +75,14 @@ def _gpu(asked: argparse.Namespace) -> int:
     """Write the page of a GPU. Return 1 where a property failed, else 0. Raises UserError without a usable GPU."""
     import torch
 
-    from pflsweep.commands.gpu_page import MINUTES, device_name, page
+    from pflsweep.commands.gpu_page import MINUTES, device_name, page, processes
 
     if not torch.cuda.is_available():
         raise UserError(f"doctor --gpu: {_without_cuda() or 'PyTorch sees no GPU here.'}")
     if asked.out.is_dir() or not asked.out.absolute().parent.is_dir():
         raise UserError(f"--out {asked.out} cannot be written to: name a file in a folder that is there.")
     print(f"On {device_name('cuda')}, for at most {MINUTES} minutes. Nothing else should run there.", flush=True)
-    text, failed = page("cuda", say=lambda line: print(line, flush=True))
+    text, failed = page("cuda", say=lambda line: print(line, flush=True), at_once=processes("cuda"))
     asked.out.write_text(text)
     print(f"\n{text}\n{asked.out} has this page. Please paste it into an issue of pflsweep.")
     return 1 if failed else 0

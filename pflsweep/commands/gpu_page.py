@@ -2,18 +2,21 @@
 
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 import torch
+from joblib import Parallel, delayed
 
 from pflsweep import __version__
 from pflsweep.commands.check import case_of, named, statement, verdict
 from pflsweep.config.compose import option_files
 from pflsweep.conformance.case import Case
 from pflsweep.conformance.properties import ON_A_DEVICE, Property
+from pflsweep.engine.workers import available
+from pflsweep.ops import memory
 from pflsweep.report.markdown import inline, table
 from pflsweep.trial.metadata import commit
 from pflsweep.trial.process import arithmetic
@@ -25,6 +28,7 @@ MINUTES = 10
 # Shares of the time: for comparing each method with the CPU, and for the speeds. The rest is for the other properties.
 FIRST, SPEED = 0.35, 0.3
 WORST = 40  # seconds that a test or measurement may still take when the time is over
+SHARE = 2e9  # bytes of a GPU for each process that tries properties, most of them for CUDA and its libraries
 
 
 class Tried(NamedTuple):
@@ -41,22 +45,24 @@ def page(
     methods: list[str] | None = None,
     settings: tuple[Setting, ...] = SETTINGS,
     say: Callable[[str], None] = lambda line: None,
+    at_once: int = 1,
 ) -> tuple[str, int]:
     """Return the page of a device as markdown, and the number of properties that failed.
 
-    seconds: time for all. methods: names of algorithms; None: all. say: called with a line about each step.
+    seconds: time for all. methods: names of algorithms; None: all. say: called with a line about each step. at_once:
+    processes that try properties; speeds are measured by one alone.
     """
     began, torch_threads = time.monotonic(), torch.get_num_threads()
     # With models this small, threads only wait for each other
     torch.set_num_threads(1)
     try:
-        cases = {name: _case(name, device) for name in methods or _methods()}
-        say(f"{len(cases)} methods on {device}, each beside the CPU")
-        tried = list(_tried(cases, ON_A_DEVICE[:1], began + FIRST * seconds))
+        names = methods or _methods()
+        say(f"{len(names)} methods on {device}, each beside the CPU")
+        tried = _tried(names, device, ON_A_DEVICE[:1], began + FIRST * seconds, at_once)
         say(f"Speed of {len(settings)} settings")
         fast = list(speeds(device, SPEED * seconds, settings))
         say(f"The other {len(ON_A_DEVICE) - 1} properties of each method, until {seconds / 60:.0f} minutes are over")
-        tried += _tried(cases, ON_A_DEVICE[1:], began + seconds)
+        tried += _tried(names, device, ON_A_DEVICE[1:], began + seconds, at_once)
     finally:
         torch.set_num_threads(torch_threads)
     failed = [each for each in tried if each.why]
@@ -66,7 +72,7 @@ def page(
         f"{(time.monotonic() - began) / 60:.1f} minutes. Please paste it into an issue.",
         table(["", "this machine"], [[name, inline(value)] for name, value in _machine(device).items()]),
         "## Conformance",
-        _summary(tried, len(cases)),
+        _summary(tried, len(names)),
         table(["property", "holds", "failed", "not tried"], _by_property(tried)),
         *(["Failed:\n", *(f"- {inline(f'{e.method}: {e.property}: {e.why}')}" for e in failed)] if failed else []),
         "## Speed",
@@ -91,15 +97,26 @@ def _case(name: str, device: str) -> Case:
     return replace(case_of(*named(name, None)), device=device)
 
 
-def _tried(cases: dict[str, Case], properties: tuple[Property, ...], end: float) -> Iterator[Tried]:
-    """Yield the results of properties, each for all methods. After `end` (monotonic seconds) none is tried any more."""
-    for property_ in properties:
-        says = statement(property_)
-        for name, case in cases.items():
-            # The arithmetic that a trial has
-            with arithmetic(case.precision):
-                why = None if time.monotonic() >= end else verdict(property_, case)
-            yield Tried(name, says, why)
+def processes(device: str) -> int:
+    """Return how many processes may try properties at once on a device: one a core, as far as its memory goes."""
+    return max(1, min(available(), int(memory.total(torch.device(device)) / SHARE)))
+
+
+def _tried(names: list[str], device: str, properties: tuple[Property, ...], end: float, at_once: int) -> list[Tried]:
+    """Return the results of properties, each for all methods. After `end` (monotonic seconds) no more are tried."""
+    jobs = (delayed(_try)(name, device, property_, end) for property_ in properties for name in names)
+    return Parallel(n_jobs=at_once)(jobs)
+
+
+def _try(name: str, device: str, property_: Property, end: float) -> Tried:
+    says = statement(property_)
+    if time.monotonic() >= end:
+        return Tried(name, says, None)
+    torch.set_num_threads(1)
+    case = _case(name, device)
+    # The arithmetic that a trial has
+    with arithmetic(case.precision):
+        return Tried(name, says, verdict(property_, case))
 
 
 def _summary(tried: list[Tried], methods: int) -> str:

@@ -15,6 +15,7 @@ from pflsweep.commands.main import main
 from pflsweep.conformance import properties
 from pflsweep.conformance.case import Case
 from pflsweep.conformance.fake_device import another_device
+from pflsweep.engine.workers import available
 from pflsweep.models import mlp
 from pflsweep.trial.speed import Setting, measured, speeds
 
@@ -179,6 +180,17 @@ def test_a_page_names_what_fails_and_what_was_not_tried(monkeypatch: pytest.Monk
     assert failed == 0
     assert "0 of 0 that were tried hold, 0 failed; 2 were not tried, since the time was over." in text
     assert text.count("not measured, since the time was over") == 5
+
+
+@pytest.mark.slow
+def test_several_processes_try_what_one_tries() -> None:
+    def found(at_once: int) -> list[str]:
+        text, failed = gpu_page.page("cpu", 3600, ["fedavg", "pgfed"], (), at_once=at_once)
+        assert not failed, text
+        return [line for line in text.splitlines() if " | " in line and "platform" not in line]
+
+    assert found(2) == found(1)
+    assert 1 <= gpu_page.processes("cpu") <= available()
 
 
 def test_a_device_that_computes_otherwise_is_seen() -> None:
