@@ -159,8 +159,9 @@ def next_round(engine) -> Callable[[], None]:
 
 def only_fit(engine) -> Callable[[], None]:
     """The local steps of one client, in the state that the engine is in."""
-    from pflsweep.engine.cohort import own, select
+    from pflsweep.engine.cohort import select
     from pflsweep.methods.protocol import Given
+    from pflsweep.ops.vmap import own
 
     ids = torch.tensor([0])
     turn = engine._turn(ids)

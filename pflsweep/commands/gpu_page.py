@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -92,6 +93,7 @@ def _methods() -> list[str]:
     return [name for name in option_files("algorithm") if not name.startswith("as_run/")]
 
 
+@cache
 def _case(name: str, device: str) -> Case:
     """Return the test case of an algorithm on a device."""
     return replace(case_of(*named(name, None)), device=device)

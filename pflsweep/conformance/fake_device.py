@@ -61,10 +61,8 @@ class _Asked(TorchFunctionMode):
         kwargs = kwargs or {}
         if function is Tensor.__reduce_ex__:  # called by torch.save; torch.load then makes a CPU tensor
             return args[0].cpu().__reduce_ex__(*args[1:])
-        if function is Tensor.data_ptr:
-            return (args[0].held if isinstance(args[0], There) else args[0]).data_ptr()
-        if function is Tensor.untyped_storage:
-            return (args[0].held if isinstance(args[0], There) else args[0]).untyped_storage()
+        if function in (Tensor.data_ptr, Tensor.untyped_storage):
+            return function(args[0].held if isinstance(args[0], There) else args[0])
         if function is Tensor.tolist:
             return args[0].cpu().tolist()
         if function is Tensor.new_tensor:
@@ -101,7 +99,7 @@ def _run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     given = pytree.tree_leaves((args, kwargs))
     there = [value for value in given if isinstance(value, There)]
     if getattr(_replaying, "on", False):
-        _require_no_wait(name, args, device, there, given)
+        _require_no_wait(name, args, device, given)
     if there and name not in MOVES:
         _require_one_device(name, args, given)
     # Such an operation changes the shape of its argument: of the wrapper, and of what it holds.
@@ -132,14 +130,15 @@ def _require_one_device(name: str, args: Any, given: list[Any]) -> None:
             raise RuntimeError(f"{name}: a tensor {list(value.shape)} is on the CPU and others are on another device")
 
 
-def _require_no_wait(name: str, args: Any, device: torch.device | None, there: list[Any], given: list[Any]) -> None:
+def _require_no_wait(name: str, args: Any, device: torch.device | None, given: list[Any]) -> None:
     """Raise RuntimeError for an operation that a CUDA graph cannot record: one for which the CPU waits."""
     chosen = pytree.tree_leaves(args[1]) if name == "aten::index" else []
     by_mask = any(isinstance(index, Tensor) and index.dtype == torch.bool for index in chosen)
-    tensors = sum(isinstance(value, Tensor) for value in given)
     target = args[0].device if name == "aten::copy_" else device
-    moves = name in MOVES and target is not None and len(there) != (tensors if target.type == NAME else 0)
-    if name in WAITS or by_mask or moves:
+    moves = target is not None and any(
+        isinstance(value, There) != (target.type == NAME) for value in given if isinstance(value, Tensor)
+    )
+    if name in WAITS or by_mask or (name in MOVES and moves):
         raise RuntimeError(f"{name}: the CPU would wait for the device, so that a CUDA graph cannot record it")
 
 

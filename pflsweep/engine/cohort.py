@@ -13,7 +13,7 @@ from pflsweep.engine.communication import Traffic, message_size
 from pflsweep.engine.workers import Workers
 from pflsweep.methods.protocol import Given, Spent, Turn, Verbs
 from pflsweep.ops import memory
-from pflsweep.ops.vmap import tree_map
+from pflsweep.ops.vmap import own, tree_map
 
 DataOf = Callable[[Tensor, int], ClientData]  # (client ids, round) -> their data
 
@@ -21,11 +21,6 @@ DataOf = Callable[[Tensor, int], ClientData]  # (client ids, round) -> their dat
 def select(tree: Any, where: Any) -> Any:
     """Return some clients of a tree whose tensors have the clients as their first axis."""
     return tree_map(lambda v: v[where], tree)
-
-
-def own(work: Any) -> Any:
-    """Return a copy that the optimiser may write into: what `start` returns may be views of any state."""
-    return tree_map(lambda v: v.clone(memory_format=torch.contiguous_format), work)
 
 
 class Gathered:
@@ -166,6 +161,7 @@ class Cohort:
         def one(cut: slice) -> Answer:
             ids, given = self.ids[cut], self._given(cut)
             data = self.data_of(ids, self.turn.round)
+            # The optimiser writes into it, and what `start` returns may be views of any state
             work = own(self.verbs.start(given, data))
             if self.optimisers is not None:
                 self.optimisers.resume(ids, work)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pflsweep.ops.vmap import leaves, tree_map
+from pflsweep.ops.vmap import leaves, own, tree_map
 
 log = logging.getLogger(__name__)
 
@@ -35,13 +35,14 @@ class Repeated:
         self._replay: Repeat | None = None
         self._state: Any = None  # what the graph reads and writes
         self._value: Any = None  # what it reads
+        self._like: Any = None  # the shapes of both
 
     def __call__(self, state: Any, value: Any) -> Any:
         """Return the new state."""
         self._calls += 1
         if self._replay is None and self._record is not None and self._calls > WARM and _is_plain((state, value)):
             self._start(self._record, state, value)
-        if self._replay is None or _shapes((state, value)) != _shapes((self._state, self._value)):
+        if self._replay is None or _shapes((state, value)) != self._like:
             return self._fn(state, value)
         for mine, given in zip(leaves((self._state, self._value)), leaves((state, value)), strict=True):
             if mine is not given:
@@ -51,7 +52,7 @@ class Repeated:
 
     def _start(self, record: Callable[[Repeat], Repeat], state: Any, value: Any) -> None:
         """Record the function for trees of these shapes, or give up recording it."""
-        self._state, self._value = tree_map(_copy, state), tree_map(_copy, value)
+        self._state, self._value, self._like = own(state), own(value), _shapes((state, value))
         try:
             self._replay = record(self._advance)
         except RuntimeError as error:
@@ -67,16 +68,12 @@ class Repeated:
         held = {leaf.untyped_storage().data_ptr() for leaf in old}
         # A new leaf may be a view of an old one, which is overwritten before its turn comes
         new = [
-            leaf if leaf is own or leaf.untyped_storage().data_ptr() not in held else leaf.clone()
-            for own, leaf in zip(old, new, strict=True)
+            leaf if leaf is mine or leaf.untyped_storage().data_ptr() not in held else leaf.clone()
+            for mine, leaf in zip(old, new, strict=True)
         ]
-        for own, leaf in zip(old, new, strict=True):
-            if leaf is not own:
-                own.copy_(leaf)
-
-
-def _copy(leaf: Tensor) -> Tensor:
-    return leaf.clone(memory_format=torch.contiguous_format)
+        for mine, leaf in zip(old, new, strict=True):
+            if leaf is not mine:
+                mine.copy_(leaf)
 
 
 def _shapes(tree: Any) -> Any:

@@ -46,6 +46,11 @@ def rebuilt(tree: Any, tensors: Iterable[Tensor]) -> Any:
     return tree_map(lambda _: next(supply), tree)
 
 
+def own(tree: Any) -> Any:
+    """Return a copy of a tree whose tensors are contiguous and share memory with nothing."""
+    return tree_map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), tree)
+
+
 def vmapped() -> bool:
     """Return True if the caller runs under torch.func.vmap, for several clients (or samples) at once."""
     return getattr(_here, "mode", None) == "vmap"

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 import pandas as pd
 from torch import Tensor
 
-from pflsweep.engine.cohort import own
 from pflsweep.engine.simulation import Simulation
 from pflsweep.methods.protocol import Method, Plugin
+from pflsweep.ops.vmap import own
 from pflsweep.util.errors import UserError
 
 
