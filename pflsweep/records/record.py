@@ -7,12 +7,11 @@ for them alone.
 
 import hashlib
 import json
-import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,14 +22,12 @@ from pflsweep.config.options import Tracking
 from pflsweep.records import matrices as records_matrices
 from pflsweep.records.checkpoint import Checkpoint, read_torch, write_torch
 from pflsweep.records.content import CHECKPOINT, FORMAT, MODELS, PARTS, TABLES
+from pflsweep.records.readers import read_parquet, require_npz, require_parquet
 from pflsweep.util import files
 from pflsweep.util.archive import ArchivePath, Folder
 from pflsweep.util.errors import UserError, without_password
 from pflsweep.util.files import writing
 from pflsweep.util.source_hash import changed
-
-if TYPE_CHECKING:
-    from pyarrow.parquet import ParquetFile
 
 VIEWS = ("personal_", "global_", "trained_")  # prefixes of the columns that an evaluation fills in
 
@@ -82,11 +79,11 @@ class Record:
         self._rounds: list[dict[str, Any]] = []  # rows of the rounds after those of `_before`
         # Another process may train further rounds before the large tables are read: those rounds are left out
         self._opened, self._cut = self.done, False
-        self._table("clients", _require_parquet)
-        self._read("matrices.npz", _require_npz, None)
-        self._read("partition.parquet", _require_parquet)
+        self._table("clients", require_parquet)
+        self._read("matrices.npz", require_npz, None)
+        self._read("partition.parquet", require_parquet)
         for name in ("newcomers.parquet", "study.parquet"):
-            self._read(name, _require_parquet, None)
+            self._read(name, require_parquet, None)
         self._partition: pd.DataFrame | None = None
 
     @property
@@ -465,40 +462,6 @@ def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
     if len(there) < 2:
         return there[0].reset_index(drop=True) if there else pd.DataFrame()
     return pd.concat(there, ignore_index=True)
-
-
-def read_parquet(path: Folder, rounds: Sequence[int] | None = None) -> pd.DataFrame:
-    """Read a Parquet file. rounds: read the rows of these rounds alone. Raises ValueError where a column is missing."""
-    # The reader of pandas, made for data sets of many files, takes several times as long on small files; so do threads
-    import pyarrow as pa
-    from pyarrow import compute, parquet
-
-    with parquet.ParquetFile(files.source(path)) as file:
-        _require_columns(path, file)
-        table = file.read(use_threads=False)
-    if rounds is not None and len(table):
-        table = table.filter(compute.is_in(table["round"], pa.array(rounds, table["round"].type)))
-    return table.to_pandas(use_threads=False)
-
-
-def _require_parquet(path: Folder) -> None:
-    """Raise unless the file is a complete Parquet file, which its footer at the end shows."""
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(files.source(path)) as file:
-        _require_columns(path, file)
-
-
-def _require_columns(path: Folder, file: "ParquetFile") -> None:
-    """Raise ValueError where a table of a record lacks a column. A table without rows may lack all."""
-    lost = set(PARTS[path.name].columns) - set(file.schema_arrow.names) if path.name in PARTS else set()
-    if lost and file.metadata.num_rows:
-        raise ValueError(f"no column {min(lost)}")
-
-
-def _require_npz(path: Folder) -> None:
-    """Raise unless the file is a complete npz file, which its directory at the end shows."""
-    zipfile.ZipFile(files.source(path)).close()
 
 
 def _now() -> str:

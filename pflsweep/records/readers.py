@@ -1,0 +1,48 @@
+"""Read the tables of a record, or as much of a file as shows that it is complete."""
+
+import zipfile
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from pflsweep.records.content import PARTS
+from pflsweep.util import files
+from pflsweep.util.archive import Folder
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
+
+
+def read_parquet(path: Folder, rounds: Sequence[int] | None = None) -> pd.DataFrame:
+    """Read a Parquet file. rounds: read the rows of these rounds alone. Raises ValueError where a column is missing."""
+    # The reader of pandas, made for data sets of many files, takes several times as long on small files; so do threads
+    import pyarrow as pa
+    from pyarrow import compute, parquet
+
+    with parquet.ParquetFile(files.source(path)) as file:
+        _require_columns(path, file)
+        table = file.read(use_threads=False)
+    if rounds is not None and len(table):
+        table = table.filter(compute.is_in(table["round"], pa.array(rounds, table["round"].type)))
+    return table.to_pandas(use_threads=False)
+
+
+def require_parquet(path: Folder) -> None:
+    """Raise unless the file is a complete Parquet file, which its footer at the end shows."""
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(files.source(path)) as file:
+        _require_columns(path, file)
+
+
+def require_npz(path: Folder) -> None:
+    """Raise unless the file is a complete npz file, which its directory at the end shows."""
+    zipfile.ZipFile(files.source(path)).close()
+
+
+def _require_columns(path: Folder, file: "ParquetFile") -> None:
+    """Raise ValueError where a table of a record lacks a column. A table without rows may lack all."""
+    lost = set(PARTS[path.name].columns) - set(file.schema_arrow.names) if path.name in PARTS else set()
+    if lost and file.metadata.num_rows:
+        raise ValueError(f"no column {min(lost)}")
