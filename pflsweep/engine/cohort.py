@@ -95,7 +95,7 @@ class Round(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a chunk's clients return to the cohort; their states are written by the chunk itself."""
+    """The result of a chunk: what its clients return to the cohort. The chunk itself writes their states."""
 
     wire: tuple[int, int, int, int]  # as in Traffic, summed over the clients
     up: Any  # what they send; None where a worker process has placed it in shared memory
@@ -147,12 +147,12 @@ class Cohort:
 
     @property
     def traffic(self) -> Traffic:
-        """What was sent and received so far, for one client on average."""
+        """Return what was sent and received so far, for one client on average."""
         return Traffic(*(count / len(self.ids) for count in self._wire))
 
     @property
     def spent(self) -> Spent:
-        """The clients' private training, [M]."""
+        """Return the clients' private training, [M]."""
         return Spent(*(torch.cat(parts) for parts in zip(*(self._spent[k] for k in sorted(self._spent)), strict=True)))
 
     def train(self) -> Any:
