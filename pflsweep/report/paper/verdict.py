@@ -1,10 +1,9 @@
 """The five lines on top of a table's page: what agrees with print, what does not, why, the order, and the scale."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 
-from pflsweep.report import tables
 from pflsweep.report.markdown import inline
 from pflsweep.report.paper import deviations
 from pflsweep.report.paper.comparison import Cell, Comparison, title
@@ -95,10 +94,19 @@ def _order(of: Reproduction, name: str) -> str:
 
 def _scale(of: Reproduction, name: str) -> str:
     table = of.readings[name]
-    seeds = sorted({seed for cell in table.made.values() for seed in cell.answer.seeds})
     reading = f"reading {name}, " if len(of.readings) == 1 else ""
-    shown = ", ".join(map(str, seeds)) or tables.NONE
-    return f"{reading}{table.complete} of {table.fillable} cells complete, seeds {shown}"
+    return f"{reading}{table.complete} of {table.fillable} cells complete, {_seeds(table)}"
+
+
+def _seeds(table: Comparison) -> str:
+    """Return the seeds that our numbers rest on, and how many cells have which where they differ."""
+    cells = Counter(tuple(sorted(cell.answer.trials)) for cell in table.papers if cell.there)
+    said = [
+        f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+        + (f" ({n} cell{'s' if n > 1 else ''})" if len(cells) > 1 else "")
+        for seeds, n in cells.most_common()
+    ]
+    return " and ".join(said) or "no seed"
 
 
 def _row(of: Reproduction, cell: Cell) -> str:

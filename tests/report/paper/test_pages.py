@@ -430,7 +430,7 @@ def test_a_number_that_a_method_does_not_have_is_not_waited_for(
     sweep.write()
     main(["fedpg/table3"])
     text = (tmp_path / "reports/fedpg/table3/README.md").read_text()
-    assert "117 of 117 cells complete, seeds 0." in text
+    assert "117 of 117 cells complete, seed 0." in text
     assert "none<br><sub>0.792</sub>" in text
     assert "**none**: all runs behind the cell are finished" in text
     assert "Missing and failed" not in text
@@ -482,7 +482,7 @@ def test_a_row_of_ones_own_has_our_number_alone(tmp_path: Path, monkeypatch: pyt
     main(["pgfed/table1"])
     text = (tmp_path / "reports/pgfed/table1/README.md").read_text()
     assert "| mine | **90.00 ± 0.00** | 90.00 (1 of 2 seeds) |\n" in text
-    assert "5 of 84 cells complete, seeds 0, 1." in text
+    assert "5 of 84 cells complete, seeds 0, 1 (5 cells) and seed 0 (1 cell)." in text
     assert "Rows with our numbers alone are not the paper's" in text
     assert "lost" not in text
     with open(tmp_path / "reports/pgfed/table1/table.csv", newline="") as file:
