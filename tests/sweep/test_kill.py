@@ -206,13 +206,13 @@ def alive(pid: int) -> bool:
 
 @pytest.mark.parametrize("early", [True, False], ids=["while it imports", "in mid-trial"])
 def test_workers_end_within_two_heartbeats_of_their_command(early: bool, tmp_path: Path) -> None:
-    with start(tmp_path, *ONE_SEARCH, "train.rounds=3000", "workers.heartbeat=2") as process:
+    with start(tmp_path, *ONE_SEARCH, "train.rounds=3000", "workers.heartbeat=4") as process:
         wait_for(lambda: len(workers_of(process.pid)) == 2, process)
         if not early:
             wait_for(lambda: sum("RUNNING" in key for key in states_of(tmp_path)) == 2, process)
         workers = workers_of(process.pid)
         process.kill()
-        until = time.monotonic() + 4
+        until = time.monotonic() + 8
         while any(map(alive, workers)) and time.monotonic() < until:
             time.sleep(0.1)
         assert not any(map(alive, workers))

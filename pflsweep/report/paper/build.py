@@ -11,11 +11,11 @@ from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.links import Tracker, Untracked
 from pflsweep.report.paper.reproduction import Stores, reproduction
 from pflsweep.report.paper.store import Store
+from pflsweep.report.paper.verdict import split_why
 from pflsweep.util import files
 from pflsweep.util.errors import UserError, nearest
 
 TEXTS = {"table": page.text, layout.LEADERBOARD: leaderboard_page.text}  # by a layout's `page`
-DISCUSSION = "DISCUSSION.md"  # written by a person, beside the page that includes it
 
 
 def build(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracker: Tracker | None = None) -> list[str]:
@@ -55,8 +55,7 @@ def _one(name: str, stores: Stores, out: Path, scale: str | None, tracker: Track
     _check_kept(folder, of.first.store)
     ledgers = [each for table in of.readings.values() for each in table.store.of(of.layout.sweeps)]
     drawn = figures.draw(of.readings, folder)
-    discussion = folder / DISCUSSION
-    said = discussion.read_text() if discussion.exists() else ""
+    said = index.discussion(folder)
     text = TEXTS[of.layout.page](of, drawn, tracker.links(ledgers, of.trials), said)
     contents = {
         "README.md": text,
@@ -67,7 +66,7 @@ def _one(name: str, stores: Stores, out: Path, scale: str | None, tracker: Track
     for file, content in contents.items():
         files.write_text(folder / file, content)
     kept = tracker.keep(name, [*(folder / file for file in contents), *drawn.files(folder)], ledgers)
-    files.write_json(folder / index.STATE, index.state(of))
+    files.write_json(folder / index.STATE, index.state(of, split_why(said)[0]))
     stands = "; ".join(
         f"{_read(each)}{each.complete} of {each.fillable} cells complete" for each in of.readings.values()
     )

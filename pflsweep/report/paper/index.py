@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from pflsweep.report import style, template
-from pflsweep.report.paper import formats, layout
+from pflsweep.report.paper import formats, layout, page, verdict
 from pflsweep.report.paper.agreement import NEAR
 from pflsweep.report.paper.comparison import Comparison
+from pflsweep.report.paper.effects import Effect
 from pflsweep.report.paper.reproduction import Reproduction, Verdict
 from pflsweep.util import files
 
 STATE = "report.json"
+DISCUSSION = "DISCUSSION.md"  # written by a person, beside the page that includes it
 PICTURE = "index"  # the stem of its files
 BAR = 0.42  # inches of a table and reading
 PARTS = {  # of the cells of a table, and their colours
@@ -22,12 +24,21 @@ PARTS = {  # of the cells of a table, and their colours
 }
 
 
-def state(of: Reproduction) -> dict[str, Any]:
-    """Return what the index says of a report, and which trials it is made of."""
+def discussion(folder: Path) -> str:
+    """Return what a person has written for the page in a folder; "" where nobody has."""
+    file = folder / DISCUSSION
+    return file.read_text() if file.exists() else ""
+
+
+def state(of: Reproduction, why: str) -> dict[str, Any]:
+    """Return what the index says of a report, and which trials it is made of. why: as `verdict.lines` has it."""
+    measured = [effect for effect in of.effects if effect.shifts]
     return {
         "title": of.layout.title,
         "scale": of.scale,
         "readings": {reading: _standing(each, of.verdicts[reading]) for reading, each in of.readings.items()},
+        "why": verdict.explanation(of, why) if of.layout.in_print else "",
+        "effects": [_effect(effect) for effect in measured],
         "trials": sorted(trial.identity for trial in of.trials),
     }
 
@@ -43,6 +54,19 @@ def _standing(of: Comparison, verdict: Verdict) -> dict[str, Any]:
         "tau": formats.number(verdict.tau, 2),
         "failed": sum(len(answer.failed) for answer in of.asked),
         "claims": verdict.claims,
+    }
+
+
+def _effect(effect: Effect) -> dict[str, str]:
+    """Return what the index says of one change of the authors' code."""
+    shown = page.shown_effect(effect)
+    change = effect.change
+    return {
+        "change": change.name,
+        "paper": change.paper,
+        "code": change.code,
+        "size": shown["size"],
+        "explains": shown["explains"],
     }
 
 
@@ -71,7 +95,9 @@ def write(out: Path, errors: dict[str, str]) -> Path:
         style.save(picture(made), out / PICTURE)
     unmade = [name for name in layout.names() if name not in made and name not in errors]
     path, shown = out / "index.md", PICTURE + ".png" if made else ""
-    text = template.render("index.md", near=NEAR, made=made, picture=shown, errors=errors, unmade=unmade)
+    text = template.render(
+        "index.md", near=NEAR, made=made, picture=shown, errors=errors, unmade=unmade, discussion=discussion(out).strip()
+    )
     files.write_text(path, text)
     return path
 

@@ -55,7 +55,7 @@ def text(of: Reproduction, drawn: Drawn, links: Links, discussion: str = "") -> 
         discussion=discussion,
         figures=drawn,
         known=reading.read(of.layout.paper),
-        effects=[_effect(effect) for effect in of.effects],
+        effects=[shown_effect(effect) for effect in of.effects],
         shifts=[_shift(of, effect, shift) for effect in of.effects for shift in effect.gaps[:LISTED]],
         listed=LISTED,
         order=_beside(_order(each) for each in of.readings.values()),
@@ -187,8 +187,8 @@ def _sections(of: Reproduction, name: str, links: Links) -> dict[str, Any]:
     }
 
 
-def _effect(effect: Effect) -> dict[str, Any]:
-    """Return a change that a reading makes, with how far it moves cells."""
+def shown_effect(effect: Effect) -> dict[str, Any]:
+    """Return a change that a reading makes, with text of how far it moves cells and how many gaps it explains."""
     seeds = max((shift.seeds for shift in effect.shifts), default=0)
     over = f"{len(effect.shifts)} cells, {'one seed' if seeds == 1 else f'{seeds} seeds'}, scale {effect.scale}"
     gaps = sum(shift.explains for shift in effect.gaps)

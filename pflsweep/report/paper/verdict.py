@@ -28,7 +28,7 @@ def lines(of: Reproduction, why: str = "") -> list[str]:
     found = {
         "Agrees with print": _each(of, _agrees) if of.layout.in_print else "no numbers are printed of this table",
         "Does not agree": _each(of, _differs) if of.layout.in_print else "",
-        "Why": _why(of, why),
+        "Why": explanation(of, why),
         "Order and claims": _each(of, _order),
         "Scale": f"**{inline(of.scale)}**; {_each(of, _scale)}",
     }
@@ -69,8 +69,10 @@ def _differs(of: Reproduction, name: str) -> str:
     return f"{apart} of {verdict.compared}{mean}{said}"
 
 
-def _why(of: Reproduction, why: str) -> str:
-    """Return a person's words, else what single changes of the code explain, else how many settings differ."""
+def explanation(of: Reproduction, why: str) -> str:
+    """Return why a table differs from print: what a person has found out, and what single changes of the code explain;
+    without either, in how many points the settings differ. why: a person's words.
+    """
     at = [effect for effect in of.effects if effect.scale == of.scale]
     changes = ", ".join(effect.change.name for effect in at if any(shift.explains for shift in effect.gaps))
     explained = (

@@ -5,16 +5,19 @@ from pathlib import Path
 
 import pytest
 
+from pflsweep.records import archive
+from pflsweep.records.ledger import ledgers
 from pflsweep.report.paper import index
+from pflsweep.report.paper.reproduction import Stores, reproduction
 
 STANDING = {"complete": 11, "cells": 138, "agree": 8, "compared": 19, "difference": "7.1 points", "tau": "0.90",
             "failed": 0, "claims": {"holds": 1}}  # fmt: skip
 
 
-def left(folder: Path, name: str, **readings: dict) -> None:
-    """Write what a report leaves of itself."""
+def left(folder: Path, name: str, more: dict | None = None, **readings: dict) -> None:
+    """Write what a report leaves of itself; without `more` as older versions did."""
     (folder / name).mkdir(parents=True)
-    of = {"title": name, "scale": "small", "readings": readings, "trials": []}
+    of = {"title": name, "scale": "small", "readings": readings, "trials": []} | (more or {})
     (folder / name / index.STATE).write_text(json.dumps(of))
 
 
@@ -48,3 +51,27 @@ def test_the_index_has_a_bar_and_a_line_for_each_reading_and_names_what_is_not_m
 def test_an_index_without_reports_has_no_picture(tmp_path: Path) -> None:
     assert "index.png" not in index.write(tmp_path, {}).read_text()
     assert [file.name for file in tmp_path.iterdir()] == ["index.md"]
+
+
+def test_the_index_says_why_tables_differ_and_what_single_changes_explain(tmp_path: Path) -> None:
+    change = {"change": "epochs", "size": "1.5 points", "explains": "1 of 22", "paper": "five epochs", "code": "one"}
+    left(tmp_path, "fedpg/table1", {"why": "print is of fewer rounds", "effects": [change]}, paper=STANDING)
+    left(tmp_path, "pgfed/table1", paper=STANDING)
+    (tmp_path / index.DISCUSSION).write_text("**Half** of the numbers agree.\n")
+    text = index.write(tmp_path, {}).read_text()
+    assert "- **[fedpg/table1](fedpg/table1/README.md)**: print is of fewer rounds.\n" in text
+    assert "| fedpg/table1 | epochs | 1.5 points | 1 of 22 | five epochs | one |\n" in text
+    assert text.index("(index.png)") < text.index("**Half** of the numbers agree.") < text.index("| report |")
+    assert text.count("## Why") == text.count("## What single") == 1
+
+
+def test_a_table_leaves_its_reason_and_its_measured_changes_for_the_index() -> None:
+    root = Path(__file__).parents[3] / "reports"
+    stores = Stores(root / "runs", ledgers(*archive.places(root / "runs")))
+    of = reproduction("fedpg/table1", stores, "paper")
+    state = index.state(of, "the reason.")
+    assert state["why"] == "the reason"
+    measured = {effect.change.name for effect in of.effects if effect.shifts}
+    assert {each["change"] for each in state["effects"]} == measured
+    assert {"splitgp", "epochs"} <= measured
+    assert "fixed_batches" not in measured
