@@ -96,7 +96,13 @@ def write(out: Path, errors: dict[str, str]) -> Path:
     unmade = [name for name in layout.names() if name not in made and name not in errors]
     path, shown = out / "index.md", PICTURE + ".png" if made else ""
     text = template.render(
-        "index.md", near=NEAR, made=made, picture=shown, errors=errors, unmade=unmade, discussion=discussion(out).strip()
+        "index.md",
+        near=NEAR,
+        made=made,
+        picture=shown,
+        errors=errors,
+        unmade=unmade,
+        discussion=discussion(out).strip(),
     )
     files.write_text(path, text)
     return path
