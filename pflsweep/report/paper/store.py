@@ -1,5 +1,6 @@
 """The results of sweeps: their ledgers, and the records of the trials that these name, read as of a round."""
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,6 +21,8 @@ from pflsweep.util.errors import UserError
 UNTRAINED = "not trained yet"
 # what seeds of one cell may differ in; records are cut to the rounds asked for
 BEYOND = ("seed", "train.rounds", *RUNTIME)
+# keys about the machine on which a command ran: a page that offers it to others leaves them out
+LOCAL = ("device", "paths", "checkpoint")
 
 
 @dataclass(frozen=True)
@@ -176,7 +179,7 @@ class Store:
             {seed: why for seed, why in open_.items() if seed not in done and seed not in failed},
             {seed: why for seed, why in failed.items() if seed not in done},
             [why for _, group in told for why in group["failed_points"]],
-            _commands(ledger for ledger, _ in reversed(told)),
+            _commands((ledger for ledger, _ in reversed(told)), self.runs),
             last, tune.get("split", ""), tune.get("view", ""), tune.get("scale") or "",
         )  # fmt: skip
 
@@ -203,14 +206,21 @@ def settled(group: dict[str, Any]) -> int:
     return len(group["trials"]) + len(group["failed"]) + int(group["points_settled"])
 
 
-def _commands(told: Iterable[Ledger]) -> list[str]:
-    """Return as few of the ledgers' commands as train every seed; of equals the first."""
+def _commands(told: Iterable[Ledger], runs: Path) -> list[str]:
+    """Return as few of the ledgers' commands as train every seed; of equals the first. runs: where the records are."""
     needed = list(told)
     for ledger in reversed(needed.copy()):
         others = {seed for other in needed if other is not ledger for seed in other.seeds}
         if others.issuperset(ledger.seeds):
             needed.remove(ledger)
-    return list(dict.fromkeys(ledger.command for ledger in needed))
+    return list(dict.fromkeys(_portable(ledger.command, runs) for ledger in needed))
+
+
+def _portable(command: str, runs: Path) -> str:
+    """Return a command without keys of LOCAL, except for paths.runs where it is the folder of the records."""
+    words = shlex.split(command)
+    kept = [word for word in words if word == f"paths.runs={runs}" or not under(word.partition("=")[0], LOCAL)]
+    return shlex.join(kept)
 
 
 def _read(folder: Folder, rounds: int) -> Trial | str:

@@ -9,7 +9,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from pflsweep.commands.report import main
-from pflsweep.report.paper import layout
+from pflsweep.report.paper import layout, store
 from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.store import Store
 from pflsweep.sweep.planner import chosen
@@ -54,6 +54,13 @@ def test_of_what_nobody_has_begun_one_command_trains_all(tmp_path: Path, name: s
     sweep.write()
     (command,) = commands(tmp_path, name)
     assert trained_by(command) == asked(name)
+
+
+def test_a_command_says_nothing_of_the_machine_on_which_it_ran(tmp_path: Path) -> None:
+    elsewhere = "paths.runs=/scratch/runs device=cuda checkpoint.every=100 tracking=none"
+    for runs, kept in (("runs", "tracking=none"), ("/scratch/runs", "paths.runs=/scratch/runs tracking=none")):
+        command = f"pflsweep -m sweep=pgfed/table1 {elsewhere} seed=0"
+        assert store._portable(command, Path(runs)) == f"pflsweep -m sweep=pgfed/table1 {kept} seed=0"
 
 
 def test_rows_that_are_missing_are_trained_like_those_beside_them(tmp_path: Path) -> None:
