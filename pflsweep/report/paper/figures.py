@@ -81,9 +81,9 @@ def _labels(of: Comparison) -> dict[str, str]:
 
 
 def _own(of: Comparison) -> list[str]:
-    """Return the paper's methods: its own one and those whose names begin alike, such as fedfomo_n10 and fedfomo_n5."""
+    """Return the paper's methods: those whose names have its own one in them, such as sfedpg and fedfomo_n5."""
     own = of.layout.own.partition("_")[0]
-    return [method for method in of.layout.labels if own and method.startswith(own)]
+    return [method for method in of.layout.labels if own and own in method]
 
 
 def curves(of: Comparison) -> Iterator[Picture]:
