@@ -74,4 +74,4 @@ def test_a_table_leaves_its_reason_and_its_measured_changes_for_the_index() -> N
     measured = {effect.change.name for effect in of.effects if effect.shifts}
     assert {each["change"] for each in state["effects"]} == measured
     assert {"splitgp", "epochs"} <= measured
-    assert "fixed_batches" not in measured
+    assert "cifar100_network" not in measured
