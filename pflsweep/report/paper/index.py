@@ -32,13 +32,12 @@ def discussion(folder: Path) -> str:
 
 def state(of: Reproduction, why: str) -> dict[str, Any]:
     """Return what the index says of a report, and which trials it is made of. why: as `verdict.lines` has it."""
-    measured = [effect for effect in of.effects if effect.shifts]
     return {
         "title": of.layout.title,
         "scale": of.scale,
         "readings": {reading: _standing(each, of.verdicts[reading]) for reading, each in of.readings.items()},
         "why": verdict.explanation(of, why) if of.layout.in_print else "",
-        "effects": [_effect(effect) for effect in measured],
+        "effects": [_effect(effect) for effect in of.effects if effect.shifts],
         "trials": sorted(trial.identity for trial in of.trials),
     }
 
@@ -59,15 +58,8 @@ def _standing(of: Comparison, verdict: Verdict) -> dict[str, Any]:
 
 def _effect(effect: Effect) -> dict[str, str]:
     """Return what the index says of one change of the authors' code."""
-    shown = page.shown_effect(effect)
     change = effect.change
-    return {
-        "change": change.name,
-        "paper": change.paper,
-        "code": change.code,
-        "size": shown["size"],
-        "explains": shown["explains"],
-    }
+    return page.shown_effect(effect) | {"change": change.name, "paper": change.paper, "code": change.code}
 
 
 def trials_of(folder: Path) -> list[str]:
