@@ -79,6 +79,14 @@ def config_digest(
     return _digest([relevant, dict(versions), raised(numerics), list(code)])
 
 
+def has_own_rows(config: Mapping[str, Any]) -> bool:
+    """Return whether each seed may have rows of its own: data.limit draws some, and from_file may read a file each.
+
+    config: flat. The checksums of data then differ between seeds of the same setting.
+    """
+    return config.get("data.limit") is not None or config.get("partition") == "from_file"
+
+
 def raised(numerics: Mapping[str, int]) -> dict[str, int]:
     """Return the versions of numerics that are part of identities: those above 1."""
     return {family: version for family, version in numerics.items() if version != 1}

@@ -33,6 +33,7 @@ def fixture(
     seed: int = 0,
     order: list[int] | None = None,
     garbage: bool = False,
+    other_test: bool = False,
     even: bool = False,
     device: str = "cpu",
     dtype: torch.dtype = torch.float64,
@@ -40,12 +41,17 @@ def fixture(
     """Return a federation of six clients and a model. Only what training draws depends on `seed`.
 
     images: the model is a convolution with batch norm and dropout, otherwise an MLP. order: permutes the clients, with
-    their keys. garbage: padded rows hold huge numbers. even: all clients have the same number of samples and classes.
+    their keys. garbage: padded rows hold huge numbers.
+    other_test: test rows have other inputs and classes. even: all clients have the same number of samples and classes.
     device: of the federation. dtype: of its data and the model.
     """
     sizes = (2 * CLASSES,) * CLIENTS if even else _TRAIN
     dataset = _dataset((1, 6, 6) if images else (5,), sum(sizes) + CLIENTS * _TEST)
     rows = _rows(dataset, sizes, even)
+    if other_test:
+        tested = torch.from_numpy(np.concatenate(rows.test))
+        dataset.x[tested] = -dataset.x[tested]
+        dataset.y[tested] = (dataset.y[tested] + 1) % CLASSES
     order = list(range(CLIENTS)) if order is None else order
     federation = Federation(
         dataset,

@@ -90,6 +90,18 @@ def padding_is_ignored(case: Case) -> None:
     assert_same(runs[1], runs[0], "with huge numbers in the padded rows (does a loss ignore batch.mask?)")
 
 
+def nothing_is_learnt_from_test_rows(case: Case) -> None:
+    """other test rows change no model and no state, unless the method says what it does with them"""
+    method = case.simulation().verbs.method
+    if method is not None and method.reads_test_rows:
+        return
+    runs = []
+    for other in (False, True):
+        sim = advance(case.simulation(where={"other_test": other}, participation=MOST), BEFORE)
+        runs.append({**models(sim), **known(sim)})
+    assert_same(runs[1], runs[0], "with other test rows (does training or adaptation read data.test()?)")
+
+
 def verbs_are_pure(case: Case) -> None:
     """no verb writes into what it is given"""
     plain = advance(case.simulation(participation=MOST), BEFORE)
@@ -267,6 +279,7 @@ PROPERTIES: tuple[Property, ...] = (
     any_chunking_with_noise,
     stacking_changes_nothing,
     padding_is_ignored,
+    nothing_is_learnt_from_test_rows,
     verbs_are_pure,
     old_work_is_dead,
     absent_clients_stay,

@@ -28,6 +28,7 @@ class Dataset(NamedTuple):
     vocabulary: int | None = None  # texts only: all token ids are below it
     augment: str = "none"  # augmentation of training batches, see augment.py
     owners: tuple[str, ...] = ()  # names of the natural clients 0, 1, .., where they have names
+    overlap: int = 0  # of windows of a text: a row shares text with as many rows of its owner before and after it
     limit: int | None = None  # data.limit, where only some rows were kept: their numbers are not those of the files
 
     @property

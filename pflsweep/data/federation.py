@@ -62,9 +62,10 @@ class Federation:
         self.labels = torch.from_numpy(self.counts("train"))
 
     def _split(self, rows: Rows, validation: float) -> dict[str, list[np.ndarray]]:
-        """Return the clients' rows by split, with validation rows drawn from the training rows unless prescribed.
+        """Return the clients' rows by split, with validation rows from the training rows unless prescribed.
 
-        validation: the share of each client's training rows. Raises UserError where a client has no training rows.
+        validation: the share of each client's training rows. They are drawn, or where rows overlap the last ones; rows
+        that overlap with these are left out. Raises UserError where a client has no training rows.
         """
         split: dict[str, list[np.ndarray]] = {"train": [], "validation": [], "test": list(rows.test)}
         for i, own in enumerate(rows.train):
@@ -74,14 +75,25 @@ class Federation:
                     "(partition.clients) or a partition that is less uneven (for Dirichlet a larger alpha)."
                 )
             if rows.validation is not None:
-                split["validation"].append(rows.validation[i])
-                split["train"].append(own)
+                split["validation"].append(np.sort(rows.validation[i]))
+                split["train"].append(np.sort(own))
                 continue
-            shuffled = random.generator(self.data_seed, "validation", int(self.keys[i])).permutation(own)
-            held = min(round(validation * len(own)), len(own) - 1)
-            split["validation"].append(np.sort(shuffled[:held]))
-            split["train"].append(np.sort(shuffled[held:]))
+            kept, held = self._held_back(i, own, validation)
+            split["validation"].append(held)
+            split["train"].append(kept)
         return split
+
+    def _held_back(self, client: int, own: np.ndarray, validation: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return (the rows that a client keeps for training, its validation rows), both sorted.
+
+        Where rows overlap there are none of the latter if no row that is apart from them would be left for training.
+        """
+        count = min(round(validation * len(own)), len(own) - 1)
+        if self.dataset.overlap:
+            kept = len(own) - count - self.dataset.overlap
+            return (own[:kept], own[len(own) - count :]) if count and kept > 0 else (own, own[:0])
+        shuffled = random.generator(self.data_seed, "validation", int(self.keys[client])).permutation(own)
+        return np.sort(shuffled[count:]), np.sort(shuffled[:count])
 
     def only(self, ids: np.ndarray) -> "Federation":
         """Return the federation of some of its clients, with their keys. The dataset is shared. ids: [n] positions."""

@@ -200,7 +200,10 @@ class ClientData:
         return self._held[fraction]
 
     def test(self) -> "ClientData":
-        """Return these clients with their test rows as training rows, for variants of code that trains on test rows."""
+        """Return these clients with their test rows as training rows, for variants of code that trains on test rows.
+
+        A method that calls it says so in `reads_test_rows`.
+        """
         return self._with([np.sort(rows) for rows in self._rows["test"]])
 
     def public(self, share: float) -> tuple["ClientData", "ClientData"]:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pflsweep.config.identity import NEUTRAL, RUNTIME, method_name, raised, whole
+from pflsweep.config.identity import NEUTRAL, RUNTIME, has_own_rows, method_name, raised, whole
 from pflsweep.config.keys import PLUGS, as_override, under
 from pflsweep.records.record import VIEWS, Record
 from pflsweep.records.select import finished
@@ -227,15 +227,36 @@ def settings(records: Iterable[Record], searched: Collection[str] = (), partial:
     methods' own are, since a sweep has searched them. partial: identities of final trials whose search elected a winner
     although points had no result; their rows are marked.
     """
+    given = [(record, setting_of(record, searched)) for record in records]
+    repeated = _repeated(given)
     groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(json.dumps(setting_of(record, searched), sort_keys=True), []).append(record)
+    for record, config in given:
+        if has_own_rows(config) and _key(_without_data(config)) not in repeated:
+            config = _without_data(config)
+        groups.setdefault(_key(config), []).append(record)
     rows = {key: _rows(group, searched, partial) for key, group in groups.items()}
     configs = {key: json.loads(key) for key in groups}
     apart = naming.telling([config for key, config in configs.items() if rows[key]])
     options = [tuple(str(group[0].meta[each]) for each in naming.OPTIONS) for group in groups.values()]
     names = dict(zip(groups, naming.names(options, list(configs.values())), strict=True))
     return [Setting(names[key], configs[key], apart, group, rows[key]) for key, group in groups.items()]
+
+
+def _repeated(given: Iterable[tuple[Record, dict[str, Any]]]) -> set[str]:
+    """Return the settings, without their data, of which one seed was trained on several data."""
+    data: dict[tuple[str, int], set[str]] = {}
+    for record, config in given:
+        key = _key(_without_data(config)), record.meta["seed"]
+        data.setdefault(key, set()).add(str(config["data_checksum"]))
+    return {key for (key, _), found in data.items() if len(found) > 1}
+
+
+def _without_data(config: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key != "data_checksum"}
+
+
+def _key(config: dict[str, Any]) -> str:
+    return json.dumps(config, sort_keys=True)
 
 
 def check_baseline(found: list[Setting], method: str | None) -> None:

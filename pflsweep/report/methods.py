@@ -78,6 +78,7 @@ def _page(options: list[Option], costs: pd.DataFrame, results: str) -> str:
     facts = {
         "Reconstruction": cls.reconstruction,
         "A round beside FedAvg's": cls.cost,
+        "What it does with test rows": cls.reads_test_rows,
         "A client that was never sampled is evaluated with": cls.unsampled_model,
         "ALA in front (`ala=on`)": "yes" if cls.supports_ala else "",
         "DP-SGD (`privacy=dp_sgd`)": f"refused: {cls.dp_incompatible_reason}" if cls.dp_incompatible_reason else "yes",

@@ -79,6 +79,7 @@ def build_federation(config: Config, prescribed: "Prescribed | None" = None) -> 
     from pflsweep.data.datasets.files import find_root
     from pflsweep.data.federation import Federation
     from pflsweep.data.participation import participation_probabilities
+    from pflsweep.data.partition.apart import require_apart
 
     data, seed, data_seed = config.data, config.seed, config.data_seed
     root, device = find_root(data.root), device_of(config.device)
@@ -95,6 +96,7 @@ def build_federation(config: Config, prescribed: "Prescribed | None" = None) -> 
             f"data.validation is {data.validation}, which draws validation rows, and partition has some as well: "
             "leave one of them out."
         )
+    require_apart(dataset, rows)
     everybody = Federation(dataset, rows, validation=data.validation, seed=seed, data_seed=data_seed, device=device)
     federation, new = everybody.newcomers(data.new)
     if data.targets == "permuted":

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pflsweep.algorithms.as_run.pfllib_perfedavg import PfllibPerFedAvg
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.commands import check
 from pflsweep.commands.check import case_of, main, verdict
@@ -28,6 +29,7 @@ CAUGHT: list[tuple[type[Method], p.Property, str]] = [
     (broken.IgnoresTheMask, p.padding_is_ignored, "batch.mask"),
     (broken.IgnoresTheMask, p.any_chunking, "differs"),
     (broken.IgnoresTheMask, p.any_chunking_with_noise, "differs"),
+    (broken.TrainsOnTestRows, p.nothing_is_learnt_from_test_rows, "with other test rows"),
     (broken.LooksAtItsNeighbours, p.any_chunking, "in chunks of 2"),
     (broken.LooksAtItsNeighbours, p.stacking_changes_nothing, "trial 0 of three: personal models differs"),
     (broken.ReadsTheRateForAll, p.stacking_changes_nothing, "cannot be trained at once: RuntimeError"),
@@ -61,6 +63,12 @@ def test_every_property_catches_something() -> None:
 
 def test_a_promise_about_the_wire_is_held_against_the_method() -> None:
     assert "instead of 89" in verdict(p.wire_is_exact, case_of(FedAvg, {}, wire=lambda sizes: sizes.P))
+
+
+def test_a_method_may_read_test_rows_if_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert verdict(p.nothing_is_learnt_from_test_rows, case_of(PfllibPerFedAvg, {})) == ""
+    monkeypatch.setattr(PfllibPerFedAvg, "reads_test_rows", "")
+    assert "personal models" in verdict(p.nothing_is_learnt_from_test_rows, case_of(PfllibPerFedAvg, {}))
 
 
 def test_infinities_hide_no_difference() -> None:

@@ -11,6 +11,10 @@ import torch
 import pflsweep
 from pflsweep.data.dataset import Dataset
 from pflsweep.data.datasets.shakespeare import CHARACTERS
+from pflsweep.data.federation import Federation
+from pflsweep.data.partition import iid, natural
+from pflsweep.data.partition.apart import require_apart
+from pflsweep.data.partition.common import pooled
 from pflsweep.trial.run import Result
 from pflsweep.util.errors import UserError
 from tests.data.loading import from_yaml
@@ -105,6 +109,51 @@ def test_what_is_wrong_is_said(tmp_path):
     file.write_text('{"user_data": {}}')
     with pytest.raises(UserError, match=r"x.json has no texts"):
         shakespeare(file)
+
+
+# Rows are windows that overlap
+
+
+@pytest.fixture
+def two_roles(tmp_path: Path) -> Dataset:
+    rng = np.random.default_rng(0)
+    lines = {name: "".join(rng.choice(list("abcdefghij"), 600)) for name in ("LEAR", "KENT")}
+    return shakespeare(leaf(tmp_path / "leaf", lines, length=20))
+
+
+def copied(data: Dataset, train: list[np.ndarray], held: list[np.ndarray]) -> int:
+    """Return how many held rows have their last nine characters and the answer in the text of a training row."""
+    texts = torch.cat([data.x, data.y[:, None].to(data.x.dtype)], 1).tolist()
+    known = {tuple(texts[row][at : at + 10]) for row in np.concatenate(train) for at in range(12)}
+    return sum(tuple(texts[row][-10:]) in known for row in np.concatenate(held))
+
+
+@pytest.mark.parametrize("fraction", [0.25, None])
+def test_no_answer_stands_in_a_training_text(two_roles, fraction):
+    rows = natural.split(two_roles, 0, None, 10, fraction)
+    require_apart(two_roles, rows)
+    federation = Federation(two_roles, rows, validation=0.2, seed=0, device="cpu")
+    train, validation, test = (federation.rows[split] for split in ("train", "validation", "test"))
+    assert [len(own) for own in test] == [600 * 0.25 if fraction else 120] * 2
+    assert all(len(own) > 80 for own in validation)
+    assert copied(two_roles, train, validation) == copied(two_roles, train, test) == 0
+    # The check of this test sees what a random cut does
+    drawn = pooled([np.flatnonzero(two_roles.owner == owner) for owner in range(2)], 0.25, 0)
+    assert copied(two_roles, drawn.train, drawn.test) > 200
+
+
+def test_a_random_cut_of_overlapping_rows_is_refused(two_roles):
+    with pytest.raises(UserError, match=r"test rows, such as row \d+, are windows of text .* Use partition=natural"):
+        require_apart(two_roles, iid.split(two_roles, 0, 4, 0.25))
+    with pytest.raises(UserError, match="is left without training data"):
+        natural.split(two_roles._replace(overlap=590), 0, None, 10, 0.25)
+
+
+def test_a_short_text_has_no_validation_rows(two_roles):
+    rows = natural.split(two_roles, 0, None, 10, 0.25)
+    federation = Federation(two_roles._replace(overlap=400), rows, validation=0.2, seed=0, device="cpu")
+    assert [len(own) for own in federation.rows["validation"]] == [0, 0]
+    assert [len(own) for own in federation.rows["train"]] == [len(own) for own in rows.train]
 
 
 # The character LSTM

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.datasets import digits
 from pflsweep.data.partition import dirichlet, domain, iid, natural, pathological, quantity, shards
+from pflsweep.data.partition.apart import require_apart
 from pflsweep.data.partition.stats import emd, label_counts, summary
 from pflsweep.util.errors import UserError
 
@@ -256,11 +257,31 @@ def test_natural_clients_are_owners(clients, seed):
     assert all(len(own) == (data.owner == owner).sum() for own, owner in zip(both, owners, strict=True))
 
 
+def test_training_and_test_rows_are_apart(caplog):
+    first, second, third = np.split(np.arange(30), 3)
+    require_apart(DATA, Rows([first], [second]))
+    with pytest.raises(UserError, match="client 1 trains on 2 of its 3 test rows, such as row 12"):
+        require_apart(DATA, Rows([first, second], [third, np.array([12, 13, 25])]))
+    assert not caplog.records
+    require_apart(DATA, Rows([first, second], [third, first]))
+    assert "10 rows, such as row 0, are test rows of one client and training rows of another" in caplog.text
+
+
 def test_natural_leaves_small_owners_out():
     owner = np.repeat([7, 8, 9], [500, 495, 5])
     rows = natural.split(DATA._replace(owner=owner), 0, None, 10, 0.25)
     check(rows, 2)
     assert len(dealt(rows)) == 995
+
+
+def test_natural_keeps_the_datasets_own_split():
+    data = fake(owners=12)
+    rows = natural.split(data, 0, None, 10, None)
+    check(rows, 12)
+    assert len(dealt(rows)) == 1000
+    assert max(own.max() for own in rows.train) < data.train <= min(own.min() for own in rows.test)
+    with pytest.raises(UserError, match="own test split, and fake has none"):
+        natural.split(data._replace(train=1000), 0, None, 10, None)
 
 
 @fast

@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -79,6 +81,32 @@ def test_settings_are_not_mixed(tmp_path):
         ["fedavg"],
         ["fedavg"],
     ]
+
+
+def on_data(record: Record, checksum: str) -> Record:
+    (record.folder / "meta.json").write_text(json.dumps({**record.meta, "data_checksum": checksum}))
+    return Record(record.folder)
+
+
+@pytest.mark.parametrize("config", [{"data__limit": 600}, {"partition": {"_option_": "from_file", "clients": 4}}])
+def test_seeds_that_have_rows_of_their_own_are_averaged(tmp_path, config):
+    runs = [
+        on_data(finished(tmp_path, method, [5, 5, 5, 5], seed=seed, **config), f"rows of {seed}")
+        for method in ("fedavg", "pgfed")
+        for seed in (0, 1)
+    ]
+    (setting,) = settings(runs)
+    assert [len(row.records) for row in setting.rows] == [2, 2]
+    # The same seed on other rows is another setting
+    runs += [on_data(finished(tmp_path / "other", "fedavg", [5, 5, 5, 5], seed=0, **config), "other rows")]
+    assert len(settings(runs)) == 3
+
+
+def test_seeds_on_changed_data_are_told_apart(tmp_path):
+    runs = [
+        on_data(finished(tmp_path, "fedavg", [5, 5, 5, 5], seed=seed), f"version {seed} of the data") for seed in (0, 1)
+    ]
+    assert [len(setting.records) for setting in settings(runs)] == [1, 1]
 
 
 def test_a_search_is_told_from_what_it_has_found_and_no_two_settings_share_a_name(tmp_path):

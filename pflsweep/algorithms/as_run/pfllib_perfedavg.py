@@ -26,6 +26,7 @@ class PfllibPerFedAvg(Method):
     paper = "Fallah et al., NeurIPS 2020, as FedALA's authors run it"
     supports_ala = True
     unsampled_model = "the global model after two steps on its test data, as every client"
+    reads_test_rows = "two gradient steps before each evaluation"
     cost = "twice the epochs, of half as many steps of two gradients each; each evaluation takes two gradient steps"
     dp_incompatible_reason = "its steps nest two gradients, whose noise would not add up as DP-SGD's does"
 

@@ -62,7 +62,8 @@ def load(root: Path, download: bool, name: str, path: str | None) -> Dataset:
     rows = content(x, y, train, np.repeat(owner, [len(user.y) for user in users]))
     names = [str(one) for one in owners]
     data = pack(name, rows, classes=len(CHARACTERS), scale=1.0, mean=[0.0], std=[1.0], owners=names, own=True)
-    return data._replace(vocabulary=len(CHARACTERS))
+    # A user's samples are windows of one text, each a character further than the one before
+    return data._replace(vocabulary=len(CHARACTERS), overlap=lengths.pop() - 1)
 
 
 def _splits(place: Path) -> list[list[Path]]:

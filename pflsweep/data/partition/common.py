@@ -96,15 +96,31 @@ def pooled(parts: Sequence[np.ndarray], test_fraction: float, seed: int) -> Rows
     parts: the rows of each client, from both splits of the dataset. A client with n samples is tested on
     ceil(n * test_fraction) of them. Raises UserError where a client is left without training data.
     """
-    require(0 < test_fraction < 1, "test_fraction", test_fraction, "it must lie between 0 and 1, both excluded")
     train, test = [], []
     for client, own in enumerate(parts):
         shuffled = generator(seed, "partition test", client).permutation(own)
-        # the slack lets 0.166667 mean one sixth
-        held = math.ceil(len(own) * test_fraction - 0.01)
+        held = _held(len(own), test_fraction)
         train.append(shuffled[held:])
         test.append(shuffled[:held])
     return finished(train, test)
+
+
+def consecutive(parts: Sequence[np.ndarray], test_fraction: float, gap: int) -> Rows:
+    """Return each client's rows, in order, cut into training rows, `gap` rows that are left out, and test rows.
+
+    For rows that are windows of a text, as LEAF cuts Shakespeare. parts and test_fraction: as in `pooled`. Raises
+    UserError where a client is left without training data.
+    """
+    kept = [len(own) - _held(len(own), test_fraction) for own in parts]
+    train = [own[: max(n - gap, 0)] for own, n in zip(parts, kept, strict=True)]
+    return finished(train, [own[n:] for own, n in zip(parts, kept, strict=True)])
+
+
+def _held(samples: int, test_fraction: float) -> int:
+    """Return how many of a client's samples are its test rows. Raises UserError unless it is a true fraction."""
+    require(0 < test_fraction < 1, "test_fraction", test_fraction, "it must lie between 0 and 1, both excluded")
+    # the slack lets 0.166667 mean one sixth
+    return math.ceil(samples * test_fraction - 0.01)
 
 
 def finished(train: Sequence[np.ndarray], test: Sequence[np.ndarray]) -> Rows:

@@ -3,18 +3,25 @@
 import numpy as np
 
 from pflsweep.data.dataset import Dataset, Rows
-from pflsweep.data.partition.common import check_owner, pooled, require
+from pflsweep.data.partition.common import check_owner, check_test_split, consecutive, finished, pooled, require
 from pflsweep.ops.random import generator
 
 
 def split(
-    dataset: Dataset, seed: int, clients: int | None, least: int, test_fraction: float, column: str | None = None
+    dataset: Dataset,
+    seed: int,
+    clients: int | None,
+    least: int,
+    test_fraction: float | None,
+    column: str | None = None,
 ) -> Rows:
-    """Return a partition with a client for each owner of rows, whose rows are cut into training and test rows anew.
+    """Return a partition with a client for each owner of rows.
 
     Owners with fewer than `least` samples are left out. Of the others `clients` are drawn at random, or all are taken
-    if it is null. column: the dataset's column of owners, which its loader has read into Dataset.owner. Raises
-    UserError on a dataset without owners, and on options that do not fit.
+    if it is null. A share `test_fraction` of a client's rows, drawn from both splits of the dataset, is its test data;
+    where rows overlap it is the last ones. Null keeps the dataset's own split. column: the dataset's column of owners,
+    which its loader has read into Dataset.owner. Raises UserError on a dataset without owners, and on options that do
+    not fit.
     """
     owner = check_owner(dataset, "natural", "clients")
     require(least >= 1, "least", least, "it must be at least 1")
@@ -26,4 +33,10 @@ def split(
         rule = f"it must be 1 to {len(able)}, the clients with at least {least} samples, or null for all"
         require(1 <= clients <= len(able), "clients", clients, rule)
         able = np.sort(generator(seed, "partition natural").permutation(able)[:clients])
-    return pooled([np.flatnonzero(index == owner) for owner in able], test_fraction, seed)
+    parts = [np.flatnonzero(index == owner) for owner in able]
+    if test_fraction is None:
+        check_test_split(dataset, "natural partition.test_fraction=null")
+        return finished([own[own < dataset.train] for own in parts], [own[own >= dataset.train] for own in parts])
+    if dataset.overlap:
+        return consecutive(parts, test_fraction, dataset.overlap)
+    return pooled(parts, test_fraction, seed)

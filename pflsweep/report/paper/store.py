@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from pflsweep.config.identity import RUNTIME, raised, whole
+from pflsweep.config.identity import RUNTIME, has_own_rows, raised, whole
 from pflsweep.config.keys import under
 from pflsweep.records.archive import places
 from pflsweep.records.ledger import Ledger
@@ -266,7 +266,7 @@ def _what(trial: Trial) -> dict[str, Any]:
     own = {key: value for key, value in trial.config.items() if not under(key, BEYOND)}
     keys = ("method_version", "plugin_versions", "data_checksum", "code")
     meta = {key: trial.meta.get(key) or None for key in keys} | {"numerics": raised(trial.meta["numerics"])}
-    if own.get("data.limit") is not None:  # each seed then draws rows of its own
+    if has_own_rows(own):
         del meta["data_checksum"]
     return {**own, **meta, "train.rounds": trial.last}
 
