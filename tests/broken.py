@@ -77,6 +77,11 @@ class TrainsOnTestRows(FedAvg):
         return stock.local_epochs(self, given, data.test(), stock.local_epochs(self, given, data, work))
 
 
+class SlowsTowardsTheLastRound(FedAvg):
+    def aggregate(self, server: stock.Server, up: stock.Up, turn: Turn) -> stock.Server:
+        return stock.Server(server.w + (1 - turn.round / turn.rounds) * (turn.share @ up.w - server.w))
+
+
 class LooksAtItsNeighbours(FedAvg):
     """Method that mixes the clients of a chunk, although chunks are an arbitrary choice of the engine."""
 

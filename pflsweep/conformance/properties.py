@@ -219,6 +219,19 @@ def state_is_complete(case: Case) -> None:
     assert_same(got, wanted, "two rounds after loading a checkpoint")
 
 
+def more_rounds_go_on(case: Case) -> None:
+    """rounds do not depend on how many there will be, unless the method says so with resumable = False"""
+    verbs = case.simulation().verbs
+    if not all(part.resumable for part in (verbs.method, *verbs.plugins) if part is not None):
+        return
+    runs = []
+    for rounds in (BEFORE + 1, LONG):
+        sim = advance(case.simulation(rounds=rounds), BEFORE + 1)
+        runs.append({**models(sim), **known(sim)})
+    when = f"of {LONG} rounds instead of {BEFORE + 1} (does it read turn.rounds? Then set resumable = False)"
+    assert_same(runs[1], runs[0], when)
+
+
 def hard_clients_are_survived(case: Case) -> None:
     """thirty rounds with difficult clients give no NaN and a lower training loss"""
     for participation in (0.5, 1.0):
@@ -288,6 +301,7 @@ PROPERTIES: tuple[Property, ...] = (
     another_device_changes_nothing,
     wire_is_exact,
     state_is_complete,
+    more_rounds_go_on,
     hard_clients_are_survived,
     numbers_follow_the_seed,
 )

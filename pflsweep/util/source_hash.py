@@ -32,6 +32,8 @@ NO_EFFECT = {"returns", "ctx", "kind", "simple", "type_comment", "type_ignores"}
 EQUIVALENT = "util/equivalent.json"
 # CPython 3.11's parser keeps its recursion depth in the interpreter: two threads that parse at once raise SystemError.
 _PARSING = threading.Lock()
+# By module of the user: its spec, which a reload replaces, and its source as first read after the import.
+_imported: dict[str, tuple[Any, str]] = {}
 
 
 def own_modules(objects: Iterable[Any]) -> list[str]:
@@ -77,10 +79,21 @@ def _imports(module: str) -> set[str]:
 
 
 def _source(module: str) -> str:
+    """Return the source of a user's module. Raises UserError where it has no file, or is not what was imported."""
+    loaded = importlib.import_module(module)
     try:
-        return inspect.getsource(importlib.import_module(module))
+        text = inspect.getsource(loaded)
     except (OSError, TypeError) as error:
         raise UserError(f"The source of '{module}' cannot be read: write the method into a file, a module.") from error
+    spec, before = _imported.setdefault(module, (loaded.__spec__, text))
+    if spec is not loaded.__spec__:  # imported again, or reloaded
+        _imported[module] = (loaded.__spec__, text)
+    elif before != text:
+        raise UserError(
+            f"{loaded.__file__} was edited after this process had imported it. The old code would be trained under the "
+            f"new code's identity: give the command again, or in Python call importlib.reload({module}) or restart."
+        )
+    return text
 
 
 class _Module(NamedTuple):

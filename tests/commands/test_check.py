@@ -44,6 +44,7 @@ CAUGHT: list[tuple[type[Method], p.Property, str]] = [
     (broken.WaitsForTheDevice, p.another_device_changes_nothing, "a CUDA graph cannot record it (broken"),
     (broken.KeepsAMemoryOfItsOwn, p.state_is_complete, "two rounds after loading a checkpoint"),
     (broken.CountsInANumber, p.state_is_complete, "has to be a tensor"),
+    (broken.SlowsTowardsTheLastRound, p.more_rounds_go_on, "Then set resumable = False"),
     (broken.SendsMoreThanItSays, p.wire_is_exact, "floats a round"),
     (broken.SendsWhatCannotBeCounted, p.wire_is_exact, "SaysNothing.w has to be a Vector"),
     (broken.Ascends, p.hard_clients_are_survived, "training loss went from"),

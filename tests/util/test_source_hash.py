@@ -1,6 +1,7 @@
 """The digest of the code that trained a record: which changes it notices, and how they are reported."""
 
 import ast
+import importlib
 import json
 import re
 import shutil
@@ -17,7 +18,8 @@ from pflsweep.trial.metadata import own_code, shipped_code
 from pflsweep.trial.progress import quietly
 from pflsweep.trial.run import Result
 from pflsweep.util import source_hash
-from pflsweep.util.source_hash import changed, code_digests
+from pflsweep.util.errors import UserError
+from pflsweep.util.source_hash import changed, code_digests, own_modules
 from tests.test_golden import recorded
 
 SMALL = ["tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.threads=1"]
@@ -140,6 +142,19 @@ def test_what_own_code_imports_of_pflsweep_counts(edit: Edit, tmp_path: Path, mo
     assert set(before) == {"engine", "algorithm", "model", "dataset", "partition"}
     edit("algorithms/ditto.py", "", CONSTANT)
     assert changed(before, shipped_code(config)) == ["algorithm"]
+
+
+def test_a_module_that_was_edited_after_its_import_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "edited_later.py"
+    file.write_text("class Mine:\n    size = 1\n")
+    module = importlib.import_module("edited_later")
+    before = own_modules([module.Mine])
+    file.write_text("class Mine:\n    size = 20\n")
+    with pytest.raises(UserError, match=r"edited_later.py was edited after this process had imported it"):
+        own_modules([module.Mine])
+    importlib.reload(module)
+    assert own_modules([module.Mine]) != before
 
 
 def test_every_version_of_python_gives_the_same_digest() -> None:
