@@ -5,6 +5,7 @@ from math import ceil
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pflsweep.methods import stock
@@ -66,8 +67,9 @@ class FedFV(Method):
     global_model = stock.shared_model
 
     def init(self, w: Tensor, setup: Setup) -> Server:
-        ids = torch.full((self.tau, setup.cohort), -1, dtype=torch.int64, device=w.device)
-        return Server(w, ids, w.new_zeros(self.tau, setup.cohort, len(w)))
+        width = max(setup.cohort, setup.first)
+        ids = torch.full((self.tau, width), -1, dtype=torch.int64, device=w.device)
+        return Server(w, ids, w.new_zeros(self.tau, width, len(w)))
 
     def start(self, given: Given, data: Any) -> Work:
         w = given.down.w
@@ -79,7 +81,10 @@ class FedFV(Method):
     def aggregate(self, server: Server, up: Up, turn: Turn) -> Server:
         """Mitigate both kinds of conflicts, and scale the step to the length of the mean update (Algorithm 1)."""
         now = server.w - up.w
-        ids, deltas = torch.cat([server.ids, turn.ids[None]]), torch.cat([server.deltas, now[None]])
+        # A first round of all clients makes the memory wider than later cohorts
+        rest = server.ids.shape[1] - len(now)
+        ids = torch.cat([server.ids, F.pad(turn.ids, (0, rest), value=-1)[None]])
+        deltas = torch.cat([server.deltas, F.pad(now, (0, 0, 0, rest))[None]])
         g = self.without_internal(now, up.loss, turn.key)
         if turn.round > self.tau:
             g = self.without_external(g, ids, deltas)

@@ -1,5 +1,6 @@
 """FedProto: clients share no parameters but the mean features of each class, and hold their own features near them."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -102,12 +103,16 @@ class FedProto(Method):
         return torch.cat([client.w, stock.to_all(shared, turn)], 1)
 
     def logits(self, w: Tensor, x: Tensor) -> Tensor:
-        """Return minus the distances to the prototypes [B, K], of which the least decides (eq. 4). w: of `personal`."""
+        """Return minus the distances to the prototypes [B, K], of which the least decides (eq. 4). w: of `personal`.
+
+        A class without a prototype has next to no probability, but not 0: the loss of its samples stays finite.
+        """
         size, classes = self.task.size, self.task.classes
         if len(w) == size:
             return self.task.logits(w, x)
         z = self.task.features(w[:size], x)
         prototypes, known = w[size:-classes].view(classes, -1), w[-classes:] > 0
         near = -torch.linalg.vector_norm(z[:, None] - prototypes, dim=2)
-        near = near.masked_fill(~known, -torch.inf)
+        farthest = near.masked_fill(~known, torch.inf).amin(1, keepdim=True)
+        near = torch.where(known, near, farthest + math.log(torch.finfo(near.dtype).tiny))
         return torch.where(known.any(), near, self.task.classify(w[self.task.head], z))

@@ -175,13 +175,14 @@ class ClientData:
         """Return each training row once, in large batches without key: neither dropout nor augmentation."""
         return self._batches([pieces(own, self._large) for own in self._rows["train"]], None)
 
-    def rating(self, stream: str) -> Iterator[Batch]:
-        """Return one epoch of `train`, augmented as there, but without key (no dropout) and not counted as training.
+    def rating(self, stream: str, dropout: bool = False) -> Iterator[Batch]:
+        """Return one epoch of `train`, augmented as there, but not counted as training.
 
-        For variants of authors' code that rate models on augmented batches.
+        For variants of authors' code that rate models on augmented batches. dropout: batches keep their key, so that
+        the models drop units as in training.
         """
         orders = [self._shuffled(c, 1, stream) for c in range(len(self._members))]
-        return (batch._replace(key=None) for batch in self._batches(orders, stream))
+        return (batch if dropout else batch._replace(key=None) for batch in self._batches(orders, stream))
 
     def holdout(self, fraction: float) -> tuple["ClientData", "ClientData"]:
         """Return a split of the training data for a method, the same in every round: (rest, ceil(fraction * n) rows).

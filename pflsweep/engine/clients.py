@@ -21,7 +21,7 @@ class Clients:
     """
 
     def __init__(self, initial: Any, clients: int) -> None:
-        self._initial = initial
+        self._initial, self._constants = initial, _constants(initial)
         self._rows = tree_map(lambda v: memory.zeros((clients, *v.shape), v.dtype, v.device), initial)
         self.seen = memory.zeros((clients,), torch.bool, torch.device("cpu"))
 
@@ -41,7 +41,15 @@ class Clients:
         return tree_map(read, self._rows, self._initial)
 
     def put(self, ids: Tensor, rows: Any) -> None:
-        """Overwrite the states of some clients. rows: [C, ...] each."""
+        """Overwrite the states of some clients. rows: [C, ...] each.
+
+        Raises TypeError where a part that is no tensor, which all clients share, has changed.
+        """
+        if (constants := _constants(rows)) != self._constants:
+            raise TypeError(
+                f"`finish` returned a client state with {constants} where `init_client` has {self._constants}: what "
+                "changes in it has to be a tensor"
+            )
         tree_map(lambda store, new: store.index_copy_(0, ids.to(store.device), new), self._rows, rows)
         self.seen[ids] = True
 
@@ -61,6 +69,17 @@ class Clients:
             for where, block in zip(ids.split([len(block) for block in blocks]), blocks, strict=True):
                 store.index_copy_(0, where.to(store.device), block.to(store.device))
         self.seen[ids] = True
+
+
+def _constants(tree: Any) -> list[Any]:
+    """Return the leaves of a tree that are no tensors. Raises TypeError on a list, whose tensors would not be found."""
+    if isinstance(tree, Tensor):
+        return []
+    if isinstance(tree, list):
+        raise TypeError("a client's state has a list, whose tensors would not be kept: use a tuple")
+    if isinstance(tree, tuple | dict):
+        return [leaf for part in (tree.values() if isinstance(tree, dict) else tree) for leaf in _constants(part)]
+    return [tree]
 
 
 def _blocks(rows: Tensor, ids: Tensor) -> list[Tensor]:

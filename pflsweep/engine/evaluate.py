@@ -104,11 +104,14 @@ def _drawn(federation: Federation, purpose: str, client: int, rows: np.ndarray, 
     return np.sort(generator.permutation(rows)[:size])
 
 
-def cover(found: Targets) -> list[np.ndarray]:
-    """Return for each client the union of all its targets' rows, sorted: one pass over it serves every target."""
+def cover(found: Targets) -> Callable[[int], np.ndarray]:
+    """Return a function of a client: the union of all its targets' rows, sorted. One pass over it serves every target.
+
+    It is computed when it is asked for, since a block of clients needs its own alone.
+    """
     if "all" in found and "validation" not in found and all(rows is found["all"][0] for rows in found["all"]):
-        return found["all"]
-    return [np.unique(np.concatenate(rows)) for rows in zip(*found.values(), strict=True)]
+        return lambda client: found["all"][0]
+    return lambda client: np.unique(np.concatenate([rows[client] for rows in found.values()]))
 
 
 @torch.no_grad()
@@ -129,8 +132,8 @@ def score(
     if known is None:
         known = dict.fromkeys(found, Scores(*(np.full(federation.clients, value) for value in NOTHING)))
     scores = {name: Scores(*(column.copy() for column in known[name])) for name in found}
-    y, rows = federation.dataset.y.numpy(), cover(found)
-    for group in _groups(models, rows, apart=task.calibrated):
+    y = federation.dataset.y.numpy()
+    for group in _groups(models, cover(found), apart=task.calibrated):
         outputs = _outputs(task, logits, group, federation, large)
         for client, key in group.clients:
             for name, of_clients in found.items():
@@ -162,21 +165,25 @@ class _Group(NamedTuple):
     models: dict[int, tuple[int, Tensor]]  # key -> (a client that has the model, w); each is scored once
 
 
-def _groups(models: Iterable[tuple[int, Tensor]], rows: list[np.ndarray], apart: bool) -> Iterator[_Group]:
+def _groups(
+    models: Iterable[tuple[int, Tensor]], rows_of: Callable[[int], np.ndarray], apart: bool
+) -> Iterator[_Group]:
     """Yield groups of up to TOGETHER different models.
 
-    apart: clients that share a model score it differently, since batch norm is calibrated on each client's data.
+    rows_of: as `cover` returns it. apart: clients that share a model score it differently, since batch norm is
+    calibrated on each client's data.
     """
     group: _Group | None = None
     for client, w in models:
+        rows = rows_of(client)
         # The address identifies a model among those of a group, which are alive at the same time.
         key = client if apart else w.data_ptr()
         full = group is not None and len(group.models) == TOGETHER and key not in group.models
-        if group is not None and (full or rows[client] is not group.rows):
+        if group is not None and (full or rows is not group.rows):
             yield group
             group = None
         if group is None:
-            group = _Group(rows[client], [], {})
+            group = _Group(rows, [], {})
         group.clients.append((client, key))
         group.models.setdefault(key, (client, w))
     if group is not None:

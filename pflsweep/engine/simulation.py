@@ -108,7 +108,8 @@ class Simulation:
         self.metrics = metrics
         w0 = w0.to(federation.device, federation.dtype)
         key = random.tensor_key(federation.seed, "method").to(federation.device)
-        setup = Setup(federation.clients, self.cohort_size, schedule.rounds, federation.classes, federation.sizes, key)
+        facts = federation.clients, self.cohort_size, schedule.rounds, federation.classes, federation.sizes
+        setup = Setup(*facts, key, first=federation.clients if schedule.first_round == "all" else 0)
         self.server = verbs.init(w0, setup)
         self.clients = Clients(verbs.init_client(w0, setup), federation.clients)
         keeps = schedule.optimiser_state == "kept"

@@ -210,10 +210,11 @@ class Task:
         """
         if batch.private is not None:
             return self._private(batch.private, w, batch, loss, part, top, features)
-        if self.dense is not None and loss is cross_entropy and not features and self._is_plain(batch):
+        first = 0 if top is None else len(self.blocks) - top
+        plain = loss is cross_entropy and not features and self._is_plain(batch)
+        if self.dense is not None and plain and first not in self.dense.opened:
             if part is not None:
                 self._names(part.start, part.stop)
-            first = 0 if top is None else len(self.blocks) - top
             of = self.dense.parameters
             parameters = of(w, first) if first else self._views(w, of)
             return self.dense.value_and_grad(parameters, batch.x, batch.y, part, first)

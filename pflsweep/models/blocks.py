@@ -40,6 +40,8 @@ def head_of(model: nn.Module) -> nn.Linear:
 
 def unsuited(model: nn.Module) -> str:
     """Return why a model cannot be trained as one vector of all its parameters, or '' where it can."""
+    if type(model).forward is not nn.Sequential.forward:
+        return f"{type(model).__name__} has a `forward` of its own, which blocks would lose: put it into a block"
     for name, layer in model.named_modules():
         if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p:
             return f"`{name}` draws from PyTorch's own generator, in evaluation too: use pflsweep.models.layers.Dropout"

@@ -7,6 +7,8 @@ import os
 import sys
 import tempfile
 import weakref
+from contextlib import suppress
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from torch import Tensor
 # Options of mallopt, from malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LIMIT = 1 << 30  # bytes
+MEMORY_FILES = ("memory.max", "memory.current")  # of a control group: limit and use
 # From mman.h: pages that are never written to do not count as used memory.
 _MAP_NORESERVE = 0x4000
 
@@ -33,12 +36,54 @@ def keep_freed() -> None:
 
 
 def total(device: torch.device) -> float:
-    """Return the size of a device's memory in bytes, used or not; infinity where it is not known."""
+    """Return the size of a device's memory in bytes, used or not; infinity where it is not known.
+
+    On a CPU it is at most the limit of this process's control groups, such as a container's or a Slurm job's.
+    """
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     if device.type == "cpu" and "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *(most for most, _ in _limits())])
     return math.inf
+
+
+def available() -> float:
+    """Return the bytes of the machine's memory that are free for new processes; infinity where it is not known."""
+    found = [math.inf, *(most - used for most, used in _limits())]
+    with suppress(OSError, StopIteration, ValueError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found.append(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")))
+    return max(min(found), 0)
+
+
+def _limits(own: Path = Path("/proc/self/cgroup"), top: Path = Path("/sys/fs/cgroup")) -> list[tuple[int, int]]:
+    """Return (limit, use) in bytes of each control group of this process that has a limit, of version 1 or 2.
+
+    Pages of files that the system can drop at any time are not use. own: the file that names the groups. top: where
+    they are mounted.
+    """
+    found = []
+    with suppress(OSError, ValueError):
+        for line in own.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "memory" not in controllers.split(","):
+                continue
+            mount = top / "memory" if controllers else top
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if controllers else MEMORY_FILES
+            group = mount / path.lstrip("/")
+            for folder in (group, *group.parents):
+                if not folder.is_relative_to(mount):
+                    break
+                with suppress(OSError, ValueError):  # "max" is no number: there is no limit
+                    limit, use = (int((folder / name).read_text()) for name in names)
+                    found.append((limit, use - _dropped(folder / "memory.stat")))
+    return found
+
+
+def _dropped(stat: Path) -> int:
+    """Return the bytes of inactive pages of files in a control group's memory.stat."""
+    lines = [line.split() for line in stat.read_text().splitlines()]
+    return next((int(value) for name, value in lines if name in ("inactive_file", "total_inactive_file")), 0)
 
 
 def in_order(tensor: Tensor) -> Tensor:

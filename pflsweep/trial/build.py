@@ -49,6 +49,7 @@ def build(config: Config, prescribed: "Prescribed | None" = None) -> Parts:
     model = build_model(config, federation.dataset.shape, federation.classes)
     check_precision(train.precision, federation.device.type)
     task = Task(model, train.precision)
+    _require_no_draws(config.node("model"), task, federation)
     shared = {
         "task": task,
         "opt": Sgd(train.momentum, train.weight_decay),
@@ -179,6 +180,22 @@ def build_model(config: Config, shape: tuple[int, ...], classes: int) -> Any:
     if why := unsuited(model):
         raise UserError(f"{config.node('model')}: {why}.")
     return model
+
+
+def _require_no_draws(node: Node, task: Any, federation: Any) -> None:
+    """Raise UserError where a model draws from PyTorch's own generator: numbers would not follow from the seed."""
+    import torch
+
+    rows = torch.from_numpy(federation.rows["train"][0][:2]).to(federation.device)
+    before = torch.get_rng_state()
+    with torch.no_grad():
+        task.logits(task.vector(task.model), federation.gather(rows)[0].cpu())
+    if not torch.equal(torch.get_rng_state(), before):
+        torch.set_rng_state(before)
+        raise UserError(
+            f"{node}: its blocks draw from PyTorch's own generator (as F.dropout and nn.RReLU do), in evaluation too: "
+            "use pflsweep.models.layers.Dropout."
+        )
 
 
 def check_size(config: Config, shape: tuple[int, ...], classes: int) -> None:

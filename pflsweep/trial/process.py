@@ -1,10 +1,8 @@
 """Settings that a whole process shares: PyTorch's threads and arithmetic, and the signals that stop it."""
 
-import math
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,18 +12,6 @@ from pflsweep.trial.progress import say
 from pflsweep.util import signals
 
 Stop = Callable[[], bool]  # whether to stop after this round
-
-
-def memory_available() -> float:
-    """Return the bytes of memory that are free for new processes; infinity where the system does not say."""
-    found = [math.inf]
-    with suppress(OSError, StopIteration, ValueError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        found.append(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")))
-    # The limit of a container; "max", which is no number, means none
-    with suppress(OSError, ValueError):
-        found.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return min(found)
 
 
 def threads_each(workers: int) -> int:

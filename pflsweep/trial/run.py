@@ -124,7 +124,8 @@ class Result:
     def load_personal(self, client: int, config_dir: str | Path | None = None) -> nn.Module:
         """Return a client's personalised model after the record's last round. config_dir: see `load_global`.
 
-        Raises UserError where there is no such client.
+        Some methods predict with more than a network, such as kNN-Per with its memory. Then it is the network alone,
+        and a warning says so. Raises UserError where there is no such client.
         """
         return self._saved.load_personal(client, config_dir)
 
@@ -399,15 +400,21 @@ def _finish(record: Record, simulation: engine.Simulation, parts: Parts, config:
 
 
 def _models(simulation: engine.Simulation) -> dict[str, Any]:
-    """Return the global and all personal models as state_dicts. Large numbers of clients are held in a mapped file."""
+    """Return the global and all personal models as state_dicts. Large numbers of clients are held in a mapped file.
+
+    part: whether a personal model is more than its network, which is what is kept of it.
+    """
     views, common, federation = simulation.task.views, simulation.global_model(), simulation.federation
     rows = memory.zeros((federation.clients, simulation.task.size), federation.dtype, torch.device("cpu"))
+    part = False
     for row, w in zip(rows, simulation.personal_models(), strict=True):
+        part |= len(w) > len(row)
         # A method that predicts with more than a model has the model at the beginning of its vector
         row.copy_(w[: len(row)])
     return {
         "global": None if common is None else simulation.task.state_dict(common.cpu()),
         "personal": {i: views(torch.from_numpy(row.numpy())) for i, row in enumerate(rows)},
+        "part": part,
     }
 
 

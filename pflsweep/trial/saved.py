@@ -1,5 +1,6 @@
 """Load a trial's saved models as PyTorch modules, from its record or from MLflow."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from pflsweep.records.content import MODELS
 from pflsweep.trial.build import build_model
 from pflsweep.util import files
 from pflsweep.util.errors import UserError, one_line
+
+log = logging.getLogger(__name__)
 
 
 class SavedModels:
@@ -41,6 +44,12 @@ class SavedModels:
         personal = self.states["personal"]
         if client not in personal:
             raise UserError(f"There is no client {client}: the clients are 0 to {len(personal) - 1}.")
+        if self.states.get("part"):  # absent from files of earlier versions
+            log.warning(
+                "%s predicts with more than a network: what is loaded is the network alone, whose accuracy is not the "
+                "record's",
+                self.about["method"],
+            )
         return self._load(personal[client], config_dir)
 
     def _load(self, state: dict[str, torch.Tensor], config_dir: str | Path | None) -> nn.Module:
@@ -77,14 +86,19 @@ class _Predictor:
     def predict(self, data: Any, params: dict[str, Any] | None = None) -> np.ndarray:
         """Return logits [n, classes] for inputs [n, ...], which have to be normalised as in the trial.
 
+        data: an array, a DataFrame or lists, of numbers of any type, or of token ids where the model reads texts.
         params: {"client": 3} for a client's personalised model; without it, or with -1, the global model.
         """
         client = int((params or {}).get("client", -1))
         if client not in self._loaded:
             load, where = self._models, self._config_dir
             self._loaded[client] = load.load_global(where) if client == -1 else load.load_personal(client, where)
+        model = self._loaded[client].eval()
+        x = torch.tensor(np.asarray(data))
+        if x.is_floating_point():
+            x = x.to(next(model.parameters()).dtype)
         with torch.no_grad():
-            return np.asarray(self._loaded[client].eval()(torch.as_tensor(np.asarray(data))))
+            return np.asarray(model(x))
 
 
 def _load_pyfunc(path: str, config: dict[str, Any]) -> _Predictor:

@@ -133,6 +133,14 @@ def test_wire_and_history():
     close(run.server.deltas[-1], before - run.personal[latest])
 
 
+def test_a_first_round_of_all_clients_is_remembered():
+    run = simulate(FedFV, HYPER | {"tau": 2}, rounds=3, participation=0.4, first_round="all")
+    assert len(run.results[0].ids) == run.server.ids.shape[1] == EVERYBODY
+    small = len(run.results[2].ids)
+    assert run.server.ids[1].tolist() == [*run.results[2].ids.tolist(), *[-1] * (EVERYBODY - small)]
+    assert not run.server.deltas[1][small:].any()
+
+
 def test_any_chunking_is_the_same_round():
     same_in_chunks(FedFV, HYPER, momentum=0.9)
 

@@ -61,6 +61,8 @@ def test_the_nearest_known_prototype_decides():
     lacking = run.personal[3].clone()
     lacking[-CLASSES] = 0  # class 0 is not known
     assert torch.equal(run.method.logits(lacking, x).argmax(1), torch.cdist(z, run.server.prototypes[1:]).argmin(1) + 1)
+    loss = torch.nn.functional.cross_entropy(run.method.logits(lacking, x), torch.zeros(50, dtype=torch.int64))
+    assert 100 < loss < 1000, "improbable, but not impossible"
     lacking[-CLASSES:] = 0
     assert torch.equal(run.method.logits(lacking, x), TASK.logits(run.clients.w[3], x))
 

@@ -129,3 +129,19 @@ def test_a_dense_model_is_trained_as_by_a_plain_loop() -> None:
 )
 def test_autograd_computes_what_has_other_layers(model: nn.Sequential) -> None:
     assert DenseGradient.of(model) is None
+
+
+def test_a_block_that_begins_with_a_relu_is_computed_as_written() -> None:
+    """In nn.Sequential(Flatten, Linear, ReLU, Linear) the top two blocks are the ReLU and the head."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)).double()
+    task, x, y = Task(model), torch.randn(6, 5).double(), torch.tensor([0, 1, 2, 0, 1, 2])
+    assert task.dense is not None
+    rows = Batch(x, y, None, None, None)
+    w = task.vector(model)
+    whole, grad = task.value_and_grad(w, rows)
+    for top in (1, 2):
+        part = task.top(top)
+        loss, own = task.value_and_grad(w[part], task.below(w, rows, top), top=top)
+        torch.testing.assert_close(loss, whole)
+        torch.testing.assert_close(own, grad[part])

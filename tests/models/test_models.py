@@ -114,6 +114,15 @@ def test_what_clients_cannot_train_is_said(make: Callable[[], nn.Module], why: s
     assert re.search(why, unsuited(model_of(body=make(), head=nn.Linear(4, 2))))
 
 
+def test_a_forward_of_its_own_is_refused() -> None:
+    class Scaled(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(x)
+
+    assert "Scaled has a `forward` of its own" in unsuited(Scaled(nn.Linear(4, 2)))
+    assert not unsuited(model_of(body=Scaled(nn.Linear(4, 4)), head=nn.Linear(4, 2)))
+
+
 def test_blocks_are_named_bottom_to_top():
     assert list(dict(cnn.build((3, 32, 32), 10).named_children())) == ["conv1", "conv2", "fc1", "head"]
     assert list(dict(mlp.build((1, 8, 8), 10, [5, 6]).named_children())) == ["fc1", "fc2", "head"]

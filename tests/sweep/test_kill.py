@@ -247,7 +247,7 @@ def test_more_workers_than_the_machine_can_hold_are_refused_with_the_arithmetic(
     count: int, cores: int, memory: float, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "available", lambda: cores)
-    monkeypatch.setattr(processes, "memory_available", lambda: memory)
+    monkeypatch.setattr(processes.memory, "available", lambda: memory)
     with pytest.raises(UserError) as refused:
         processes.check_count(count)
     assert [word for word in words if word not in str(refused.value)] == []

@@ -52,6 +52,8 @@ def require_same(result: Result, loaded, inputs: np.ndarray) -> None:
     x = torch.from_numpy(inputs)
     with torch.no_grad():
         assert (loaded.predict(inputs) == result.load_global()(x).numpy()).all()
+        for same in (inputs.astype(np.float64), inputs.tolist()):
+            assert (loaded.predict(same) == loaded.predict(inputs)).all()
         for client in (0, 3):
             own = result.load_personal(client)(x).numpy()
             assert (loaded.predict(inputs, params={"client": client}) == own).all()

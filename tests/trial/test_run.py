@@ -502,6 +502,40 @@ def test_saved_models_are_those_that_were_evaluated(algorithm: str) -> None:
             result.load_global()
 
 
+def test_a_network_that_is_not_the_whole_of_a_personal_model_is_loaded_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run("train.rounds=1", "algorithm=fedper").load_personal(0)
+    assert not caplog.records
+    run("train.rounds=1", "algorithm=knnper").load_personal(0)
+    assert "knnper predicts with more than a network: what is loaded is the network alone" in caplog.text
+
+
+NOISY = """
+from torch import nn
+from torch.nn import functional as F
+
+class Block(nn.Linear):
+    def forward(self, x):
+        return F.dropout(super().forward(x), 0.5, self.training)
+
+def build(shape, classes):
+    return nn.Sequential(nn.Flatten(), Block(64, 8), nn.Linear(8, classes))
+"""
+
+
+def test_a_model_that_draws_from_the_global_generator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("noisy_model.py").write_text(NOISY)
+    Path("mine/model").mkdir(parents=True)
+    Path("mine/model/noisy.yaml").write_text("_target_: noisy_model.build\n")
+    monkeypatch.syspath_prepend(Path.cwd())
+    words = [word for word in SMALL if not word.startswith("model")]
+    before = torch.get_rng_state()
+    with pytest.raises(UserError, match=r"noisy: its blocks draw from PyTorch's own generator .*layers\.Dropout"):
+        pflsweep.run([*words, "train.rounds=1", "model=noisy"], "mine")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 

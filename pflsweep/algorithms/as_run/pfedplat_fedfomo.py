@@ -102,7 +102,7 @@ class PfedplatFedFomo(Method):
     def answer(self, given: Given, data: Any, question: Question) -> Reply:
         like = question.base[:, 0]
         none = Rated(like.new_zeros(len(like), 1 + question.models.shape[1]), torch.zeros_like(like))
-        rated = stock.run(self.rate, question, none, data.train(1, "rating"))
+        rated = stock.run(self.rate, question, none, data.rating("rating", dropout=True))
         mix = self.mixed(question, given.down, rated)
         return Reply(stock.run(self.step, given, stock.Work(mix, self.opt.init(mix)), data.train(self.epochs)).w)
 

@@ -18,9 +18,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
 
+from pflsweep.ops import memory
 from pflsweep.sweep.plan import Plan, write
 from pflsweep.sweep.queue import Queue
-from pflsweep.trial.process import available, memory_available, threads_each
+from pflsweep.trial.process import available, threads_each
 from pflsweep.trial.progress import say
 from pflsweep.util import signals
 from pflsweep.util.errors import UserError, in_gb, shortened
@@ -85,18 +86,18 @@ class Worker:
 
 def check_count(count: int) -> None:
     """Raise UserError if this machine cannot hold so many workers."""
-    cores, memory = available(), memory_available()
+    cores, free = available(), memory.available()
     if count > cores:
         raise UserError(
             f"workers.count: {count} workers would start, and this command has {cores} core{'s' * (cores > 1)} of this "
             f"machine. More workers than cores wait for each other: use workers.count={cores}, or more machines "
             "(docs/many_machines.md)."
         )
-    if count * MEMORY > memory:
-        fit = max(1, int(memory / MEMORY))
+    if count * MEMORY > free:
+        fit = max(1, int(free / MEMORY))
         raise UserError(
             f"workers.count: {count} workers need {count} x {in_gb(MEMORY)} = {in_gb(count * MEMORY)} of "
-            f"memory before they have any data, and {in_gb(memory)} are free. Use workers.count={fit}."
+            f"memory before they have any data, and {in_gb(free)} are free. Use workers.count={fit}."
         )
 
 
