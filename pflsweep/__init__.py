@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from pflsweep.trial.run import Result
+    from pflsweep.trial.result import Result
 
 __version__ = "0.2.0"
 

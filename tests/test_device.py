@@ -15,7 +15,8 @@ from pflsweep.conformance.fixtures import CLIENTS
 from pflsweep.engine.simulation import Simulation
 from pflsweep.engine.stack import Seat, at_once
 from pflsweep.trial import build
-from pflsweep.trial.run import Result, Stopped, run_trial
+from pflsweep.trial.result import Result
+from pflsweep.trial.run import Stopped, run_trial
 from tests.conformance.test_methods import case
 from tests.trial.test_run import Ear
 from tests.trial.test_run import assert_same as assert_same_result

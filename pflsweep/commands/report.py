@@ -62,7 +62,7 @@ def _runs(options: argparse.Namespace) -> int:
     print(tables.brief(chosen.records, chosen.searches.keys, chosen.searches.partial).to_string(index=False))
     left, hidden = len(chosen.left) + len(chosen.damaged) + len(chosen.copies), len(chosen.hidden)
     print(
-        f"\n{path}: {len(done)} runs"
+        f"\n{path} and {path.with_suffix('.html').name}: {len(done)} runs"
         + (f"; {hidden} trials of searches left out" if hidden else "")
         + (f"; {left} not finished, damaged or copies, named at its end" if left else "")
     )
@@ -106,6 +106,6 @@ def _parser(pages: list[str]) -> argparse.ArgumentParser:
     # The same folder as for the pages of tables
     out = Path("reports/comparison")
     runs.add_argument("--out", type=Path, default=out, metavar="DIR", help=f"where to write ({out})")
-    runs.add_argument("--baseline", metavar="METHOD", help="method to compare the others with (the first)")
+    runs.add_argument("--baseline", metavar="METHOD", help="method to compare with (local, else fedavg)")
     runs.add_argument("--target", type=float, metavar="PERCENT", help="tell the first round that reaches it")
     return parser

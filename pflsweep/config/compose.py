@@ -1,5 +1,6 @@
 """Compose configs with Hydra: from overrides to a Config, with Hydra's errors as UserErrors."""
 
+import glob
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -315,6 +316,12 @@ def read_option(file: Path) -> dict[str, Any]:
     return content
 
 
+def _own_folder(group: str, option: str) -> str:
+    """Return a hint at a folder in the working directory that has an option's file; "" without one."""
+    found = sorted(Path().glob(f"*/{group}/{glob.escape(option)}.yaml"))
+    return f" {found[0]} is there: add --config-dir {found[0].parts[0]}." if found else ""
+
+
 def _rephrased(error: Exception, overrides: list[str], config_dir: str | Path | None) -> str:
     """Return the message for the user of an error that Hydra or OmegaConf has raised."""
     sources = _sources(config_dir)
@@ -325,7 +332,7 @@ def _rephrased(error: Exception, overrides: list[str], config_dir: str | Path | 
         if (whole := group.partition("/")[0]) in GROUPS and whole != group:
             option, group = f"{group.partition('/')[2]}/{option}", whole
             known = list(option_files(group, config_dir))
-        guess = nearest(option, known)
+        guess = _own_folder(group, option) or nearest(option, known)
         return f"{group}={option}: there is no {group} '{option}'.{guess} Known are: {', '.join(known)}."
     if isinstance(error, OverrideParseException):
         return unreadable(str(error.override), one_line(error))

@@ -21,6 +21,7 @@ from pflsweep.util.errors import UserError, nearest
 from pflsweep.util.timing import rate
 
 Array = NDArray[np.float64]
+BASELINES = ("local", "fedavg")  # what other methods are compared with unless the user says
 PARTIAL = " †"  # marks a row whose winner was elected although points of its search have no result
 
 # Words for the rows that a score is of, by what follows the view in a column's name
@@ -214,9 +215,13 @@ class Setting:
         return [curve for row in self.rows if (curve := row.newcomers()) is not None]
 
     def baseline(self, method: str | None) -> Row | None:
-        """Return the row called so (by its label, else by its method); without a name the first row."""
+        """Return the row called so (by its label, else by its method).
+
+        Without a name it is the first row of BASELINES, or the first of all.
+        """
         if method is None:
-            return self.rows[0] if self.rows else None
+            usual = [row for name in BASELINES for row in self.rows if method_of(row.records[0]) == name]
+            return next(iter([*usual, *self.rows]), None)
         named = [row for row in self.rows if row.label == method]
         named += [row for row in self.rows if method == method_of(row.records[0])]
         return named[0] if named else None

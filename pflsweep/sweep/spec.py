@@ -223,10 +223,17 @@ def read_space(algorithm: str, changes: list[dict[str, Any] | None], where: str)
     """Return a method's search space: the axes of its file, with `changes` laid over them.
 
     A change of None takes away all axes; None for a key takes away that one. where: the file of the changes, for
-    messages. Raises UserError where an axis is not valid, a key cannot be searched, or the method has no file.
+    messages. A method without a file has the axes of the changes. Raises UserError where an axis is not valid, a key
+    cannot be searched, or the method has neither.
     """
-    axes, file = _read(_space_file(algorithm))
-    if not axes:
+    found = _named(algorithm, "space")
+    if found is None and not any(change is None or change for change in changes):
+        raise UserError(
+            f"tune: there is no search space for '{algorithm}'. A file sweeps/space/{algorithm}.yaml in the folder "
+            f"that you work in gives it one, a line for each key that is searched, such as {EXAMPLE}."
+        )
+    axes, file = ({}, where) if found is None else _read(found)
+    if found is not None and not axes:
         raise UserError(f"{file} is empty: it has a line for each key that is searched, such as {EXAMPLE}.")
     files = dict.fromkeys(axes, file)
     _check_searched(axes, file)
@@ -235,16 +242,6 @@ def read_space(algorithm: str, changes: list[dict[str, Any] | None], where: str)
         files |= dict.fromkeys(change or {}, where)
         _check_searched(change or {}, where)
     return {key: axis(key, content, files[key]) for key, content in axes.items() if content is not None}
-
-
-def _space_file(algorithm: str) -> Path:
-    """Return the file of a method's search space. Raises UserError where there is none."""
-    if (file := _named(algorithm, "space")) is not None:
-        return file
-    raise UserError(
-        f"tune: there is no search space for '{algorithm}'. A file sweeps/space/{algorithm}.yaml in the folder that "
-        f"you work in gives it one, a line for each key that is searched, such as {EXAMPLE}."
-    )
 
 
 def _check_searched(axes: dict[str, Any], file: str) -> None:

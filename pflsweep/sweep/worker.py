@@ -21,7 +21,8 @@ from pflsweep.tracking.logging import Labels
 from pflsweep.tracking.run import Listener, open_run, part_of
 from pflsweep.trial.process import Stop, interruptible, process_wide, threads_each
 from pflsweep.trial.progress import quietly
-from pflsweep.trial.run import Diverged, LeaseLost, Pruned, Result, run_trial
+from pflsweep.trial.result import Result
+from pflsweep.trial.run import Diverged, LeaseLost, Pruned, run_trial
 from pflsweep.util.errors import UserError, shortened, without_password
 from pflsweep.util.files import DiskFull, Locked
 from pflsweep.util.retry import StorageUnavailable

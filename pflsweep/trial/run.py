@@ -6,15 +6,13 @@ A trial that was stopped is continued by the same command. One that is finished 
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from functools import cached_property
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import nn
 
 from pflsweep.config.compose import Config
 from pflsweep.config.options import Tracking
@@ -28,7 +26,6 @@ from pflsweep.ops import memory
 from pflsweep.records.checkpoint import Checkpoint
 from pflsweep.records.content import CHECKPOINT
 from pflsweep.records.record import Record
-from pflsweep.report.tables import brief
 from pflsweep.studies.study import Study
 from pflsweep.tracking.logging import Labels
 from pflsweep.tracking.run import Listener, destination, open_run, send
@@ -36,7 +33,7 @@ from pflsweep.trial.build import Parts, build
 from pflsweep.trial.metadata import describe
 from pflsweep.trial.process import Stop, cores, interruptible, process_wide
 from pflsweep.trial.progress import Progress, announce, mention, say, warn
-from pflsweep.trial.saved import SavedModels
+from pflsweep.trial.result import Result
 from pflsweep.trial.tables import (
     client_rows,
     matrices,
@@ -57,13 +54,6 @@ _BUILDING = threading.Lock()
 SMALL = 250_000  # parameters of a model below which one thread is the fastest
 
 
-class Accuracy(NamedTuple):
-    """Mean personalised accuracy over clients, in [0, 1]."""
-
-    last: float
-    best: float
-
-
 class Stopped(KeyboardInterrupt):
     """A trial was stopped by Ctrl-C or SIGTERM, and its record was written after its round."""
 
@@ -78,61 +68,6 @@ class Diverged(Exception):  # noqa: N818 (as the field says it)
 
 class LeaseLost(Exception):  # noqa: N818 (a state)
     """This worker's lease of the trial has expired, so that another worker may have taken the trial over."""
-
-
-class Result:
-    """A finished trial, read from its record as of the round that was asked for."""
-
-    def __init__(self, folder: Path, rounds: int, trained: Config | None = None) -> None:
-        """folder: of the record. trained: the config that the trial was trained with, where the caller has it."""
-        self.record = Record.as_of(folder, rounds)
-        self.config: dict[str, Any] = self.record.config
-        self._trained = trained
-
-    @cached_property
-    def rounds(self) -> pd.DataFrame:
-        """Return the table of rounds, one row each."""
-        return self.record.rounds
-
-    @cached_property
-    def clients(self) -> pd.DataFrame:
-        """Return the clients' scores: one row a client, view, target and evaluated round."""
-        return self.record.clients
-
-    def __repr__(self) -> str:
-        """Return the table that a command prints at its end."""
-        return f"{self.record.meta['name']} ({self.record.place})\n{brief([self.record]).to_string(index=False)}"
-
-    def _repr_html_(self) -> str:
-        """Return the same table for notebooks."""
-        return brief([self.record]).to_html(index=False, border=0)
-
-    @property
-    def personal_accuracy(self) -> Accuracy:
-        """Return the last and the best personalised accuracy, mean over clients."""
-        accuracy = self.rounds["personal_accuracy"].dropna()
-        return Accuracy(float(accuracy.iloc[-1]), float(accuracy.max()))
-
-    def load_global(self, config_dir: str | Path | None = None) -> nn.Module:
-        """Return the global model after the record's last round. Raises UserError where there is none.
-
-        config_dir: the folder with the model's option where that is not shipped, as with --config-dir. It is needed
-        since code that a record names is never imported. A Result of `pflsweep.run` knows its option already.
-        """
-        return self._saved.load_global(config_dir)
-
-    def load_personal(self, client: int, config_dir: str | Path | None = None) -> nn.Module:
-        """Return a client's personalised model after the record's last round. config_dir: see `load_global`.
-
-        Some methods predict with more than a network, such as kNN-Per with its memory. Then it is the network alone,
-        and a warning says so. Raises UserError where there is no such client.
-        """
-        return self._saved.load_personal(client, config_dir)
-
-    @property
-    def _saved(self) -> SavedModels:
-        record = self.record
-        return SavedModels(record.model_facts, record.models(), record.folder, self._trained)
 
 
 def run_trial(
@@ -190,7 +125,7 @@ def run_trial(
                     record.go_on(config.portable, meta)
                     _tell_edited(record, meta["digests"])
                 _run(record, simulation, parts, config, listen, watch, stop)
-    return Result(folder, config.train.rounds, config)
+    return Result(folder, config.train.rounds, config, prescribed)
 
 
 def _open(folder: Path, meta: dict[str, Any], config: Config, simulation: engine.Simulation) -> Record:

@@ -374,6 +374,7 @@ COMMANDS = [
     ("report runs --target=0.5", ["--target 50"]),
     ("report runs --target=abc", ["--target", "'abc'"]),
     ("report pgfed/table9", ["Did you mean 'pgfed/table7'"]),
+    ("list", ["list: say of what, as in `pflsweep list algorithms`"]),
     ("check foo", ["there is no algorithm 'foo'"]),
     ("check fedprox mu=-1", ["FedProx.mu is -1"]),
     ("check fedprox mu=", ["FedProx.mu is null"]),

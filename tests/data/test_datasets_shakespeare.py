@@ -15,7 +15,7 @@ from pflsweep.data.federation import Federation
 from pflsweep.data.partition import iid, natural
 from pflsweep.data.partition.apart import require_apart
 from pflsweep.data.partition.common import pooled
-from pflsweep.trial.run import Result
+from pflsweep.trial.result import Result
 from pflsweep.util.errors import UserError
 from tests.data.loading import from_yaml
 

@@ -6,7 +6,8 @@ import pytest
 from pflsweep.config.compose import compose
 from pflsweep.data.partition.stats import emd
 from pflsweep.records.record import Record
-from pflsweep.trial.run import Result, run_trial
+from pflsweep.trial.result import Result
+from pflsweep.trial.run import run_trial
 from pflsweep.util.errors import UserError
 
 SMALL = ["partition.clients=8", "model.hidden=[16]", "train.epochs=1", "train.rounds=2", "train.threads=1"]

@@ -28,7 +28,7 @@ from pflsweep.report import html, markdown
 from pflsweep.sweep import cost
 from pflsweep.tracking.failures import forgiven
 from pflsweep.tracking.logging import _tags
-from pflsweep.trial.run import Result
+from pflsweep.trial.result import Result
 from pflsweep.util import files
 from pflsweep.util.errors import UserError, shortened
 from tests.report.paper.fixtures import Sweep

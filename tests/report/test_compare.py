@@ -211,6 +211,18 @@ def test_unfinished_runs_are_counted_never_averaged(tmp_path):
     assert table.loc[0, "seeds"] == "1 of 2"
 
 
+def test_others_are_compared_with_local_or_fedavg_unless_the_user_says(tmp_path):
+    runs = {method: finished(tmp_path, method, [5, 5, 5, 5]) for method in ("pgfed", "fedala", "fedavg", "local")}
+    for methods, wanted in (
+        (["pgfed", "fedala"], "pgfed"),
+        (["pgfed", "fedavg"], "fedavg"),
+        (["pgfed", "fedavg", "local"], "local"),
+    ):
+        (setting,) = settings([runs[method] for method in methods])
+        assert setting.baseline(None).label == wanted
+        assert setting.baseline("pgfed").label == "pgfed"
+
+
 def test_unknown_baseline_names_the_nearest(tmp_path):
     found = settings([finished(tmp_path, "fedavg", [5, 5, 5, 5])])
     with pytest.raises(UserError, match=r"--baseline fedavgg.*Did you mean 'fedavg'"):

@@ -11,7 +11,8 @@ import pflsweep
 from pflsweep.config.compose import compose
 from pflsweep.records.record import Record
 from pflsweep.trial.metadata import digest_of
-from pflsweep.trial.run import Result, Stopped, run_trial
+from pflsweep.trial.result import Result
+from pflsweep.trial.run import Stopped, run_trial
 from pflsweep.util.errors import UserError
 from tests.trial.test_run import Ear, assert_same
 

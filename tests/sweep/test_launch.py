@@ -79,6 +79,8 @@ def test_a_launcher_that_cannot_start_jobs(tmp_path: Path, monkeypatch: pytest.M
     assert done.returncode == 2
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("pflsweep: ")]
     assert "SlurmLauncher" in line
+    assert "optuna.db, an SQLite file, whose locks many network file systems lose" in done.stderr
+    assert "to submit, with logs in" in done.stderr
     assert "srun" in line
     assert "Traceback" not in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]

@@ -128,6 +128,14 @@ def test_a_method_without_a_space_is_told_how_it_gets_one() -> None:
     assert read_space("slowmo", [], "")["train.lr"].grid == [0.1, 0.01]
 
 
+def test_a_tables_own_space_is_enough() -> None:
+    axes = {"algorithm.beta": {"grid": [1, 2]}}
+    assert read_space("slowmo", [axes], "t")["algorithm.beta"].grid == [1, 2]
+    assert read_space("slowmo", [None], "t") == {}, "it searches nothing"
+    with pytest.raises(UserError, match="no search space for 'slowmo'"):
+        read_space("slowmo", [{}], "t")
+
+
 def test_a_space_changed_by_a_table() -> None:
     whole = read_space("pgfedmo", [], "")
     assert set(whole) == {"train.lr", "algorithm.mu", "algorithm.beta"}

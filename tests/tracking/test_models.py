@@ -18,7 +18,8 @@ from pflsweep.config.compose import compose
 from pflsweep.config.options import Tracking
 from pflsweep.tracking import run as tracking_run
 from pflsweep.tracking.store import opened
-from pflsweep.trial.run import Result, run_trial
+from pflsweep.trial.result import Result
+from pflsweep.trial.run import run_trial
 from pflsweep.util.errors import UserError
 from tests.tracking.test_overview import POINT, WINNER
 from tests.tracking.test_run import SMALL, Store, empty, store  # noqa: F401 (fixtures)

@@ -18,7 +18,7 @@ from pflsweep.data.loader import ClientData
 from pflsweep.data.participation import cohort
 from pflsweep.methods.task import Batch
 from pflsweep.trial.build import build
-from pflsweep.trial.run import Result
+from pflsweep.trial.result import Result
 from pflsweep.util.errors import UserError
 
 CLIENTS, ROUNDS = 4, 2

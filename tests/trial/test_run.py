@@ -24,7 +24,8 @@ from pflsweep.records.record import Record, digest_of_config
 from pflsweep.trial import progress
 from pflsweep.trial.build import build
 from pflsweep.trial.device import _tell_emulated
-from pflsweep.trial.run import Diverged, Result, Stopped, run_trial
+from pflsweep.trial.result import Result
+from pflsweep.trial.run import Diverged, Stopped, run_trial
 from pflsweep.util.errors import UserError
 from pflsweep.util.retry import StorageUnavailable
 
@@ -500,6 +501,22 @@ def test_saved_models_are_those_that_were_evaluated(algorithm: str) -> None:
     else:
         with pytest.raises(UserError, match="local has no global model"):
             result.load_global()
+
+
+def test_a_result_has_its_clients_data() -> None:
+    result = run("train.rounds=1", "data.validation=0.2")
+    for split in ("train", "validation", "test"):
+        sizes = [len(result.data(client, split)[1]) for client in range(6)]
+        assert sizes == result.record.partition.groupby("client")[split].sum().tolist()
+    x, y = result.data(3)
+    last = result.clients.query("view == 'personal' and target == 'own' and client == 3").iloc[-1]
+    assert int((result.load_personal(3)(x).argmax(1) == y).sum()) == last["correct"]
+    with pytest.raises(UserError, match="no client 6: the clients are 0 to 5"):
+        result.data(6)
+    with pytest.raises(UserError, match="no split 'tests': a client has train, validation, test"):
+        result.data(0, "tests")
+    with pytest.raises(UserError, match=r"Only a result of pflsweep\.run knows its data"):
+        Result(result.record.folder, 1).data(0)
 
 
 def test_a_network_that_is_not_the_whole_of_a_personal_model_is_loaded_with_a_warning(

@@ -16,7 +16,7 @@ from pflsweep.config.compose import compose
 from pflsweep.records.record import Record
 from pflsweep.trial.metadata import own_code, shipped_code
 from pflsweep.trial.progress import quietly
-from pflsweep.trial.run import Result
+from pflsweep.trial.result import Result
 from pflsweep.util import source_hash
 from pflsweep.util.errors import UserError
 from pflsweep.util.source_hash import changed, code_digests, own_modules

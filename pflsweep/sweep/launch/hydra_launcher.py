@@ -14,6 +14,7 @@ from hydra.plugins.launcher import Launcher
 from pflsweep.sweep.plan import Plan, read, write
 from pflsweep.sweep.worker import work
 from pflsweep.trial.process import Stop
+from pflsweep.trial.progress import say
 from pflsweep.util import signals
 from pflsweep.util.errors import UserError, shortened
 
@@ -28,8 +29,15 @@ def run(plan: Plan, launcher: Launcher) -> None:
     folder = plan.folder
     file = folder / "plans" / f"{plan.id}.json"
     jobs = [[f"+{JOB}='{number}:{file}'"] for number in range(plan.workers.count)]
+    slurm = type(launcher).__name__ == "SlurmLauncher"
+    if slurm and plan.workers.storage is None:
+        say(
+            f"Slurm's jobs share {folder / 'optuna.db'}, an SQLite file, whose locks many network file systems lose. "
+            "Unless all jobs run on one machine, name a database: workers.storage=postgresql://... "
+            "(docs/many_machines.md)."
+        )
     # A Slurm job has cores of its own, so it shares its machine with no other worker
-    if type(launcher).__name__ == "SlurmLauncher":
+    if slurm:
         plan = plan._replace(workers=replace(plan.workers, count=1))
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -41,8 +49,16 @@ def run(plan: Plan, launcher: Launcher) -> None:
             os.umask(before)
     except OSError as error:
         raise UserError(f"{file} cannot be written ({error.strerror}). Choose another folder: paths.runs.") from error
-    for returned in _returns(launcher, jobs, folder):
-        returned.return_value  # noqa: B018 (raises what the job raised)
+    if slurm:
+        logs = folder / "submitit"
+        say(f"{len(jobs)} job{'s' * (len(jobs) > 1)} to submit, with logs in {logs}. This command waits for them.")
+    try:
+        for returned in _returns(launcher, jobs, folder):
+            returned.return_value  # noqa: B018 (raises what the job raised)
+    except KeyboardInterrupt:
+        if slurm:
+            say("Slurm's jobs go on: `squeue --me` shows them, and `scancel` ends one after its round.")
+        raise
 
 
 def _returns(launcher: Launcher, jobs: list[list[str]], folder: Path) -> Sequence[JobReturn]:
