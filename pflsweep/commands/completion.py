@@ -128,7 +128,7 @@ def _values(word: str, own: str | None) -> list[str]:
         found: Iterable[str] = yaml_names("sweeps/scale") if name == "scale" else sweep_names()
     elif name in (*GROUPS, "setting", "tune"):
         found = option_files(name, own)
-    elif name in (rules := options.rules()):
+    elif name in (rules := {**options.rules(), **options.sweep_rules()}):
         rule = rules[name]
         found = [*map(str, rule.choices), *(["true", "false"] if bool in rule.kinds else [])]
     else:

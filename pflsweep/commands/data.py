@@ -106,7 +106,7 @@ def _picture(name: str) -> Path:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="pflsweep data", description="What a federation holds.")
-    words = parser.add_subparsers(required=True, metavar="show")
+    words = parser.add_subparsers(required=True, metavar="WHAT")
     about = "Fetch a dataset where it is missing, check it, prepare it for later trials. Keys as for a trial."
     prepare = words.add_parser("prepare", help="a dataset, fetched and checked", description=about)
     about = "A line a client: samples, classes, EMD; and a picture. Keys as for a trial."

@@ -2,7 +2,6 @@
 
 import argparse
 import importlib.metadata
-import os
 import platform
 import shutil
 import sqlite3
@@ -16,6 +15,8 @@ from typing import Any, NamedTuple
 from pflsweep import __version__
 from pflsweep.config.compose import Config, compose_both, option_files
 from pflsweep.config.schema import check
+from pflsweep.engine.workers import available
+from pflsweep.sweep.command import checked
 from pflsweep.util import files, processor
 from pflsweep.util.errors import Parser, UserError, in_gb, one_line, without_password
 
@@ -46,6 +47,7 @@ def main(argv: list[str]) -> int:
         return _gpu(asked)
     config, sweep = compose_both(asked.overrides, asked.config_dir)
     check(config)
+    checked(sweep)
     wrong = 0
     for title, look in CHECKS.items():
         print(title, flush=True)
@@ -140,7 +142,7 @@ def _devices(asked: Asked) -> Iterator[Finding]:
     from pflsweep.ops import memory
     from pflsweep.trial.device import device_of
 
-    cores, size = len(os.sched_getaffinity(0)), memory.total(torch.device("cpu"))
+    cores, size = available(), memory.total(torch.device("cpu"))
     yield Finding(OK, f"CPU: {processor.name()}, {cores} core{'s' * (cores > 1)}, {in_gb(size)} of memory")
     if not torch.cuda.is_available():
         why = _without_cuda()

@@ -3,6 +3,7 @@
 Modules that take long to import are imported inside of functions, so that --help is quick.
 """
 
+import errno
 import importlib
 import logging
 import os
@@ -58,6 +59,12 @@ def _main(argv: list[str]) -> int:
         # The reader of a pipe has ended, as in `pflsweep --help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG) or error.filename is None:
+            raise
+        why = (error.strerror or "").lower()
+        print(f"pflsweep: {error.filename} cannot be used ({why}): name another, or change it.", file=sys.stderr)
+        return 2
     except SystemExit as end:
         # From argparse, and from a sweep, which has printed its failed trials itself
         if isinstance(end.code, str):
@@ -133,11 +140,12 @@ def _word(word: str, rest: list[str]) -> int:
 def _hydra(argv: list[str]) -> int:
     import hydra
 
-    from pflsweep.config.compose import conf_dir, hydra_errors
+    from pflsweep.config.compose import conf_dir, folders, hydra_errors
     from pflsweep.config.overrides import check_hydra, quoted
 
     overrides, flags = _divided(argv)
     _check_flags([*overrides, *flags])
+    folders(config_dir_of(flags))
     overrides = [quoted(word) for word in overrides]
     several = bool({"-m", "--multirun"}.intersection(flags))
     check_hydra(overrides, several)

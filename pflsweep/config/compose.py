@@ -25,6 +25,7 @@ from pflsweep.config.keys import PLUGS, flat, key_of
 from pflsweep.config.node import Node
 from pflsweep.config.overrides import check_hydra, no_interval, quoted, unreadable
 from pflsweep.util.errors import UserError, nearest, one_line
+from pflsweep.util.files import require_readable
 from pflsweep.util.resources import shipped
 
 GROUPS = ("algorithm", *PLUGS, "model", "dataset", "partition", "train", "metrics", "study", "tracking")
@@ -200,10 +201,21 @@ def _plain(composed: DictConfig, resolve: bool = False) -> dict[str, Any]:
 
 
 def folders(config_dir: str | Path | None) -> list[Path]:
-    """Return the folders of config groups: pflsweep's, and the user's. Raises UserError where that does not exist."""
-    if config_dir and not Path(config_dir).is_dir():
+    """Return the folders of config groups: pflsweep's, and the user's.
+
+    Raises UserError where that does not exist, cannot be read, or has an option with a shipped one's name.
+    """
+    if not config_dir:
+        return [conf_dir()]
+    own = Path(config_dir)
+    if not own.is_dir():
         raise UserError(f"There is no folder '{config_dir}' of config groups (--config-dir).")
-    return [conf_dir(), *([Path(config_dir).absolute()] if config_dir else [])]
+    require_readable(own)
+    for group in conf_dir().iterdir():
+        for file in (own / group.name).rglob("*.yaml") if group.is_dir() else ():
+            if (conf_dir() / file.relative_to(own)).exists():
+                raise UserError(f"{file} has the name of a shipped option, which would be used instead: rename it.")
+    return [conf_dir(), own.absolute()]
 
 
 def option_files(group: str, config_dir: str | Path | None = None) -> dict[str, Path]:
@@ -275,8 +287,8 @@ def _no_name(overrides: list[str]) -> str:
     """Return the message for a config group that is set to what cannot be an option's name."""
     option = re.compile(r"\+*([\w/@.]+)=(null|true|false|[-+.\d].*)", re.IGNORECASE)
     groups = [match for match in map(option.fullmatch, overrides) if match and _is_group(match[1])]
-    at = f"{groups[0][0]}: '{groups[0][1]}' is" if groups else "A config group is"
-    return f"{at} set to an option's name, as in dataset=digits (see `pflsweep --help`), not to a number or null."
+    at = f"{groups[0][0]}: '{groups[0][1]}' has" if groups else "A config group has"
+    return f"{at} to be set to an option's name, as in dataset=digits (see `pflsweep --help`), not to a number or null."
 
 
 def _is_group(key: str) -> bool:

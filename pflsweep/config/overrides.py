@@ -47,7 +47,7 @@ def words_of(given: str | Iterable[str] | None, keywords: Mapping[str, Any], sev
     for name, value in keywords.items():
         key = name.replace("__", ".")
         values = _listed(value)
-        text = _text(key, value) if values is None or not several else ",".join(_text(key, each) for each in values)
+        text = as_text(key, value) if values is None or not several else ",".join(as_text(key, each) for each in values)
         # Hydra requires a + for `setting`, since the group has no default.
         words.append(f"{'+' * (key == 'setting')}{key}={text}")
     return words
@@ -60,11 +60,11 @@ def _listed(value: Any) -> list[Any] | None:
     return list(value) if isinstance(value, list | tuple | range) else None
 
 
-def _text(key: str, value: Any) -> str:
+def as_text(key: str, value: Any) -> str:
     """Return one value as text in an override. Raises UserError where its type has no such text."""
     values = _listed(value)
     if values is not None:
-        return f"[{','.join(_text(key, each) for each in values)}]"
+        return f"[{','.join(as_text(key, each) for each in values)}]"
     if hasattr(value, "tolist"):  # a NumPy number
         value = value.tolist()
     if value is None or isinstance(value, bool | int | float):

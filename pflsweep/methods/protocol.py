@@ -87,12 +87,15 @@ from pflsweep.config.fields import hyper as hyper
 from pflsweep.methods.optimizer import Sgd
 from pflsweep.methods.task import Task
 
-# Types of a message's fields. Vector: model parameters [C, P], a slice of P, or several of them; counted in floats.
+# Types of a message's fields
 Vector = Annotated[Tensor, "vector"]
-Scalars = Annotated[Tensor, "scalars"]  # a few numbers for each client
-Ids = Annotated[Tensor, "ids"]  # whole numbers, such as client ids or class counts
-# Not sent: the receiver has it from earlier rounds. The simulation stores one copy, on the server, for all clients.
+"""Model parameters [C, P], a slice of P, or several of them; counted in floats."""
+Scalars = Annotated[Tensor, "scalars"]
+"""A few numbers for each client."""
+Ids = Annotated[Tensor, "ids"]
+"""Whole numbers, such as client ids or class counts."""
 Kept = Annotated[Tensor, "kept"]
+"""Not sent: the receiver has it from earlier rounds. The simulation stores one copy, on the server, for all clients."""
 
 
 class Setup(NamedTuple):

@@ -38,14 +38,20 @@ def taught(task: Task, teacher: Tensor, batch: Batch) -> Tensor:
 
 
 class Server(NamedTuple):
+    """The state of a server that keeps a global model."""
+
     w: Tensor  # [P] the global model
 
 
 class Down(NamedTuple):
+    """The message to the clients: a model for each."""
+
     w: Vector  # [C, P]
 
 
 class Up(NamedTuple):
+    """The message to the server: each client's model."""
+
     w: Vector  # [C, P]
 
 
@@ -62,6 +68,8 @@ class OwnHead(NamedTuple):
 
 
 class Work(NamedTuple):
+    """The training state of a turn: each client's model and its optimiser's state."""
+
     w: Tensor  # [C, P]
     opt: Tensor  # [C, P] or [C, 0]
 
@@ -70,22 +78,27 @@ class Work(NamedTuple):
 
 
 def global_server(self: Method, w: Tensor, setup: Setup) -> Server:
+    """Return the server's first state: the initial model w [P]."""
     return Server(w)
 
 
 def stateless_server(self: Method, w: Tensor, setup: Setup) -> Empty:
+    """Return a server state with nothing in it."""
     return Empty()
 
 
 def stateless_client(self: Method, w: Tensor, setup: Setup) -> Empty:
+    """Return a client state with nothing in it."""
     return Empty()
 
 
 def own_model(self: Method, w: Tensor, setup: Setup) -> Own:
+    """Return a client's first state: the initial model w [P] as its own."""
     return Own(w)
 
 
 def own_head(self: Method, w: Tensor, setup: Setup) -> OwnHead:
+    """Return a client's first state: the initial model's head [H] as its own."""
     return OwnHead(w[self.task.head])
 
 
@@ -126,6 +139,7 @@ def broadcast(self: Method, server: Any, turn: Turn) -> Down:
 
 
 def send_nothing(self: Method, server: Any, turn: Turn) -> Empty:
+    """Send nothing to the clients."""
     return Empty()
 
 
@@ -135,25 +149,30 @@ def average(self: Method, server: Server, up: Up, turn: Turn) -> Server:
 
 
 def keep_server(self: Method, server: Any, up: Any, turn: Turn) -> Any:
+    """Return the server's state unchanged: nothing is aggregated."""
     return server
 
 
 def shared_model(self: Method, server: Any) -> Tensor:
+    """Return the server's model [P] as the global model."""
     return server.w
 
 
 def no_global_model(self: Method, server: Any) -> None:
-    return None
+    """Return None: the method has no global model."""
+    return None  # noqa: RET501 (None is the answer)
 
 
 # Client
 
 
 def start_from_down(self: Method, given: Given, data: Any) -> Work:
+    """Start training from the received models [C, P]."""
     return Work(given.down.w, self.opt.init(given.down.w))
 
 
 def start_from_own(self: Method, given: Given, data: Any) -> Work:
+    """Start training from the clients' own models [C, P]."""
     return Work(given.client.w, self.opt.init(given.client.w))
 
 
@@ -269,6 +288,7 @@ def keep_own(self: Method, given: Given, data: Any, work: Any) -> tuple[Empty, O
 
 
 def personal_is_global(self: Method, server: Any, client: Any, data: Any, turn: Turn) -> Tensor:
+    """Return [C, P]: the global model for every client."""
     return to_all(server.w, turn)
 
 
@@ -278,4 +298,5 @@ def personal_is_own_once_sampled(self: Method, server: Any, client: Any, data: A
 
 
 def personal_is_own(self: Method, server: Any, client: Any, data: Any, turn: Turn) -> Tensor:
+    """Return [C, P]: each client's own model."""
     return client.w

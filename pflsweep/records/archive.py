@@ -5,11 +5,12 @@ from pathlib import Path
 
 from pflsweep.config.reading import NAME
 from pflsweep.records.content import CARRIED
+from pflsweep.util import files
 from pflsweep.util.archive import Archive, ArchivePath, Folder
 
 SUFFIX = ".zip"
-# The files of an archive: those of records, and ledgers, whose names end in their reading unless it is the paper's
-KNOWN = re.compile(rf"[0-9a-f]{{16}}/({'|'.join(map(re.escape, CARRIED))})|sweeps/[0-9a-f]{{16}}(-{NAME})?\.json")
+# The files of an archive: those of records, and ledgers, which are named by sweep/ledger.py
+KNOWN = re.compile(rf"[0-9a-f]{{16}}/({'|'.join(map(re.escape, CARRIED))})|sweeps/[0-9a-f]{{16}}(-{NAME}){{0,2}}\.json")
 
 
 def is_archive(path: Path) -> bool:
@@ -18,7 +19,8 @@ def is_archive(path: Path) -> bool:
 
 
 def exists(runs: Path) -> bool:
-    """Return whether `runs` is an existing folder or archive."""
+    """Return whether `runs` is an existing folder or archive. Raises PermissionError where it cannot be read."""
+    files.require_readable(runs)
     return runs.is_dir() or (is_archive(runs) and runs.is_file())
 
 

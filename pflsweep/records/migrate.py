@@ -65,6 +65,7 @@ def migrate(runs: Path) -> Migrated:
     """
     if not runs.is_dir():
         raise UserError(f"There is no folder of runs '{runs}' here.")
+    util_files.require_readable(runs)
     older = [folder for folder in _records(runs) if "format" not in _json(folder / "meta.json")]
     left: list[str] = []
     for folder in older:
@@ -90,12 +91,9 @@ def _records(runs: Path) -> list[Path]:
 def _json(file: Path) -> Json:
     """Read a JSON object. Raises UserError where the file is none."""
     try:
-        content = util_files.read_json(file)
+        return util_files.read_json(file)
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{file} cannot be read ({type(error).__name__}: {error}). Move it away first.") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{file} cannot be read: it is no JSON object. Move it away first.")
-    return content
 
 
 def _migrate_record(folder: Path) -> None:

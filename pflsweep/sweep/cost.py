@@ -24,7 +24,7 @@ from pflsweep.trial.metadata import model_name
 from pflsweep.trial.process import cores, process_wide
 from pflsweep.util import files as util_files
 from pflsweep.util import processor
-from pflsweep.util.errors import UserError
+from pflsweep.util.errors import UserError, one_line
 from pflsweep.util.timing import shortest
 
 
@@ -64,6 +64,7 @@ class Cut(NamedTuple):
     rows: int  # training rows of all clients together
     clients: int | None  # None: the dataset's natural clients
     trained: int | None  # clients that train
+    checksum: str  # of the dataset, followed by that of the partition; "" for data that cannot change
 
 
 _cuts: dict[str, Cut] = {}  # cache: cuts of a user's own partitions, which have to be made
@@ -91,13 +92,15 @@ def cut_of(config: Config) -> Cut:
     partition = config.node("partition")
     if not partition.path.startswith("pflsweep.") or partition.option == "from_file":
         cut_by = ("dataset", "partition", "data")
-        key = json.dumps({key: value for key, value in config.flat.items() if under(key, cut_by)})
+        key = json.dumps([config.seed, {key: value for key, value in config.flat.items() if under(key, cut_by)}])
         if key not in _cuts:
             federation, _ = build_federation(config)
-            _cuts[key] = Cut(int(federation.sizes.sum()), federation.clients, federation.clients)
+            clients = federation.clients
+            _cuts[key] = Cut(int(federation.sizes.sum()), clients, clients, federation.checksum)
         return _cuts[key]
     clients = partition.options.get("clients")
-    return Cut(_training_rows(config), clients, clients and clients - config.data.new)
+    trained = clients and clients - config.data.new
+    return Cut(_training_rows(config), clients, trained, size_of(config).checksum)
 
 
 def _training_rows(config: Config) -> int:
@@ -233,10 +236,10 @@ def _keys(
 
 
 def speed(config: Config, speeds: Speeds, workers: int = 1) -> tuple[float | None, str]:
-    """Return a trial's speed and where the number comes from.
+    """Return a trial's speed and where the number comes from, or (None, why it is unknown).
 
     The speed is in gradients of single images per second, evaluation included, while `workers` workers share the
-    machine; None where it is unknown. On a CPU it is taken to grow in proportion to the cores, since a cohort trains
+    machine. On a CPU it is taken to grow in proportion to the cores, since a cohort trains
     in as many processes.
     """
     try:
@@ -251,14 +254,17 @@ def speed(config: Config, speeds: Speeds, workers: int = 1) -> tuple[float | Non
         step = ("step", *keys[-1])
         if step not in speeds:
             speeds[step] = _step_speed(config, device)
-    except UserError:
-        # The device or the dataset is not on this machine
-        return None, "unknown"
+    except UserError as error:
+        # For example, the device or the dataset is not on this machine. The trial will report it
+        return None, str(error)
     return share * speeds[step], "plain gradient steps"
 
 
 def _step_speed(config: Config, device: str) -> float:
-    """Measure the speed of plain gradient steps on random rows, in images per second; on a CPU with one thread."""
+    """Measure the speed of plain gradient steps on random rows, in images per second; on a CPU with one thread.
+
+    Raises UserError where the model cannot be built or fails.
+    """
     from time import perf_counter, thread_time
 
     import torch
@@ -277,5 +283,9 @@ def _step_speed(config: Config, device: str) -> float:
     one = Batch(x.to(device), y.to(device), mask=None, live=None, key=torch.tensor(0, device=device))
     # CPU time of the thread does not depend on what else the cores do
     clock = thread_time if device == "cpu" else perf_counter
-    with process_wide(1, config.train.precision):
-        return batch / shortest(lambda: task.grad(w, one).sum().item(), clock, least=0.2)
+    try:
+        with process_wide(1, config.train.precision):
+            return batch / shortest(lambda: task.grad(w, one).sum().item(), clock, least=0.2)
+    except Exception as error:  # a user's own model may fail in any way
+        said = f"{type(error).__name__}: {one_line(error)}"
+        raise UserError(f"{config.node('model')} fails on a batch of random rows ({said}).") from error

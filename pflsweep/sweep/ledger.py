@@ -3,6 +3,7 @@
 Reports read the ledger and the records alone. They need neither Optuna's storage nor the files of options.
 """
 
+import hashlib
 import shlex
 import time
 from dataclasses import asdict
@@ -22,11 +23,21 @@ from pflsweep.util.errors import without_password
 
 
 def path(plan: Plan) -> Path:
-    """Return the file of a sweep's ledger. Its name has the reading, since one that changes no trial has the same plan
-    id as the paper's.
+    """Return the file of a sweep's ledger.
+
+    Its name has the reading, since one that changes no trial has the same plan id as the paper's. A sweep of another
+    name or scale that has the same trials, and came first, keeps its file: then the name ends in a hash of both.
     """
     reading = "" if plan.reading == PAPER else f"-{plan.reading}"
-    return plan.folder / f"{plan.id}{reading}.json"
+    file = plan.folder / f"{plan.id}{reading}.json"
+    try:
+        other = files.read_json(file)
+    except (OSError, ValueError):  # there is none, or one that cannot be read
+        return file
+    if (other.get("sweep"), other.get("scale")) == (plan.name, plan.scale):
+        return file
+    mark = hashlib.blake2b(f"{plan.name} {plan.scale}".encode(), digest_size=4).hexdigest()
+    return plan.folder / f"{plan.id}{reading}-{mark}.json"
 
 
 def write(queue: Queue, command: list[str]) -> None:

@@ -183,9 +183,20 @@ def _varied(
     for key in axes:
         if key not in config.flat:
             raise UserError(f"{unknown_key(key, known)}{f' (in the trial {where})' if where else ''}")
+    evaluated = _evaluated(config, axes["train.rounds"]) if "train.rounds" in axes else {}
     for values in itertools.product(*axes.values()):
         point = dict(zip(axes, values, strict=True))
-        yield changed(config, point), [f"{key}={value}" for key, value in point.items()]
+        yield changed(config, {**evaluated, **point}), [f"{key}={value}" for key, value in point.items()]
+
+
+def _evaluated(config: Config, rounds: list[Any]) -> dict[str, Any]:
+    """Return the keys with which trials of several numbers of rounds, which share a record, are evaluated at each.
+
+    They are empty where a value is no number of rounds, which is refused later.
+    """
+    every = config.flat["train.eval_every"]
+    numbers = all(type(value) is int and value > 0 for value in (every, *rounds))
+    return {"train.eval_every": math.gcd(every, *rounds)} if numbers else {}
 
 
 def _group(
@@ -211,6 +222,9 @@ def _group(
     space = _space(tried, [*changes, given], where) if command.tune.sampler != "none" else {}
     if not space:
         return Group(setting, method, config, {}, [], 0)
+    if (rounds := space.get("train.rounds")) is not None:
+        drawn = rounds.range is not None and command.tune.sampler != "grid"
+        tried = changed(tried, _evaluated(tried, [1] if drawn else rounds.grid))
     search = None if tried.values == config.values else tried
     limit = min((n for n in (command.tune.points, scales.search.points) if n is not None), default=None)
     if command.tune.sampler == "grid":
@@ -303,13 +317,16 @@ def chosen(table: Table, only: list[str]) -> Table:
 
 
 def _versions(config: Config) -> list[Any]:
-    """Return what a trial's identity depends on beside its config: versions, own code, checksum of a user's data."""
+    """Return what a trial's identity depends on beside its config: versions, own code, checksum of data.
+
+    The checksum is that of a user's own data, and of a partition in a file, which may change.
+    """
     versions = [node.load().version for node in described(config)]
     return [
         *versions,
         *map(list, raised(numerics(config)).items()),
         *own_code(config),
-        *filter(None, [cost.size_of(config).checksum]),
+        *filter(None, [cost.cut_of(config).checksum]),
     ]
 
 

@@ -70,7 +70,8 @@ class Queue:
         self._taken: set[int] = set()  # trials whose lease was lost
 
     def prepare(self, retry: bool = False) -> None:
-        """Enqueue slots that are new, final trials whose record was deleted, and points without a result.
+        """Enqueue slots that are new, final trials whose record was deleted or that had bad input, and points without a
+        result.
 
         retry: also enqueue whatever failed or diverged.
         """
@@ -84,7 +85,8 @@ class Queue:
         def again(job: Job) -> bool:
             slot = self.slots[job]
             deleted = job.final and slot.status == "done" and slot.deleted
-            no_result = slot.status == "failed" and not job.final
+            # What was wrong with the input may be mended by a key that is no part of the plan, such as data.root
+            no_result = slot.status == "failed" and (not job.final or "input" in slot.result)
             return deleted or no_result or slot.status == "lost" or (retry and slot.status in ("failed", "diverged"))
 
         anew = [job for job in self.plan.jobs if again(job)]
@@ -153,17 +155,18 @@ class Queue:
     def _judged(self, job: Job, slot: SweepTask) -> SweepTask:
         """Return a slot with its status adapted to its group's search.
 
-        While the search goes on again, a final trial that is done counts as waiting. When it is over, the final trial
+        While the search goes on again, a final trial that is done or has failed counts as waiting. When it is over, it
         is lost (to be trained again) where another point has won, and blocked where no winner can be elected.
         """
+        over = slot.status in ("done", "failed", "diverged")
         if not job.final or not self.plan.groups[job.group].tries or slot.status == "running":
             return slot
         if not self.search_over(job.group):
-            return slot._replace(status="waiting") if slot.status == "done" else slot
+            return slot._replace(status="waiting") if over else slot
         if not self.electable(job.group):
             return slot._replace(status="blocked")
         same = slot.result.get(POINT) == as_kept(self.winner(job.group))
-        if same or slot.status != "done":
+        if same or not over:
             return slot
         return slot._replace(status="lost", superseded=(*slot.superseded, *identities(slot.trial)))
 

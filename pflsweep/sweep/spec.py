@@ -297,6 +297,15 @@ def _named(name: str, folder: str) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
+def name_of(sweep: str) -> str:
+    """Return a sweep's name. A file in a folder sweeps/ that is given by its path has its name there."""
+    file = Path(sweep).absolute()
+    for sweeps in own_and_shipped("sweeps"):
+        if file.suffix in (".yaml", ".yml") and file.is_relative_to(sweeps.absolute()):
+            return file.relative_to(sweeps.absolute()).with_suffix("").as_posix()
+    return sweep
+
+
 def table_file(name: str) -> Path:
     """Return the file of a sweep. Raises UserError where there is none."""
     return _find(name, "sweep: No sweep", sweep_names())

@@ -113,7 +113,8 @@ def _prepare_sqlite(file: Path) -> None:
         if no_room := files.full(error, file.parent):
             raise no_room from error
         raise UserError(
-            f"{file} cannot be used as a database ({error}). Move it away, or name another file."
+            f"{file} cannot be used as a database ({error}). Move it away, or name another place: paths.runs, or "
+            "workers.storage."
         ) from error
 
 

@@ -51,6 +51,7 @@ class TrialSweeper(Sweeper):
         Raises UserError on bad input, KeyboardInterrupt on Ctrl-C.
         """
         from pflsweep.sweep import launch, planner
+        from pflsweep.sweep.spec import name_of
         from pflsweep.sweep.status import summary
 
         assert self.hydra_context is not None
@@ -59,7 +60,7 @@ class TrialSweeper(Sweeper):
         command = self._command(arguments)
         parser = OverridesParser.create(self.hydra_context.config_loader)
         said = [word for word in arguments if not word.startswith(("plan=", "retry=", "workers."))]
-        name = command.sweep or without_password(" ".join(said)) or "sweep"
+        name = name_of(command.sweep) if command.sweep else without_password(" ".join(said)) or "sweep"
         self._said = [*self._own_options(), *said]  # the command as the ledger states it
         plan = planner.build(command, arguments, self._compose, parser, name)
         launch.check(plan, self.launcher)
@@ -115,9 +116,9 @@ class TrialSweeper(Sweeper):
                 stop_sweep(options, plan.id)
                 raise
         else:
-            blocked = sum(slot.status == "blocked" for slot in queue.slots.values())
-            done = f"{len(queue.slots) - blocked} of {len(queue.slots)}" if blocked else f"all {len(queue.slots)}"
-            print(f"{plan.name}: {done} trials are done, nothing is left to run.", file=sys.stderr)
+            done = sum(slot.status not in ("blocked", "failed") for slot in queue.slots.values())
+            share = f"all {done}" if done == len(queue.slots) else f"{done} of {len(queue.slots)}"
+            print(f"{plan.name}: {share} trials are done, nothing is left to run.", file=sys.stderr)
         with signals.handled(_finishing):
             ledger.write(queue, self._said)
             superseded = summary.mark_superseded(queue)

@@ -107,13 +107,20 @@ class Parser(argparse.ArgumentParser):
         at = free.index(True)
         word, known = args[at], list(parsers)
         if word not in known:
-            raise UserError(f"{self.prog}: there is no '{word}'.{nearest(word, known)} There are: {', '.join(known)}.")
+            raise UserError(
+                f"{self._own_name}: there is no '{word}'.{nearest(word, known)} There are: {', '.join(known)}."
+            )
         return [word, *args[:at], *args[at + 1 :]]
 
     def error(self, message: str) -> NoReturn:
         said = next((re.split("[=:,]", word)[0] for word in message.split() if word.startswith("-")), "")
         guess = nearest(said, self.flags()) if said not in self.flags() else ""
-        raise UserError(f"{self.prog}: {message}.{guess} See `{self.prog} --help`.")
+        raise UserError(f"{self._own_name}: {message}.{guess} See `{self.prog} --help`.")
+
+    @property
+    def _own_name(self) -> str:
+        """The command without the program's name, which begins each message anyway."""
+        return self.prog.removeprefix("pflsweep ")
 
     def flags(self) -> list[str]:
         """Return the flags of this parser and of its subcommands."""

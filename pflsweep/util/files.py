@@ -73,6 +73,12 @@ def free(folder: Path) -> str:
     return f"{shutil.disk_usage(existing(folder)).free / 1e6:,.1f} MB"
 
 
+def require_readable(folder: Path) -> None:
+    """Raise PermissionError where a folder is there and cannot be read, in which a search would find nothing."""
+    if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+
+
 def existing(folder: Path) -> Path:
     """Return the folder, or its nearest parent that exists."""
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())

@@ -29,6 +29,8 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
         ("pflsweep partition=shards partition.sh", ["partition.shards_per_client="]),
         ("pflsweep partition=iid partition.sh", []),
         ("pflsweep train.weights=", ["train.weights=share", "train.weights=uniform"]),
+        ("pflsweep -m tune.split=", ["tune.split=test", "tune.split=validation"]),
+        ("pflsweep -m plan=", ["plan=false", "plan=true"]),
         ("pflsweep checkpoint.k", ["checkpoint.keep="]),
         ("pflsweep checkpoint.keep=", ["checkpoint.keep=false", "checkpoint.keep=true"]),
         ("pflsweep tr", ["tracking.", "tracking=", "train.", "train="]),

@@ -1,5 +1,7 @@
 """The command line as a user meets it: words, messages, exit codes, sweeps."""
 
+import errno
+import os
 import re
 import shlex
 import signal
@@ -17,6 +19,7 @@ from pflsweep.commands import main as commands_main
 from pflsweep.commands.list import GROUPS
 from pflsweep.commands.main import main
 from pflsweep.sweep.status import summary
+from pflsweep.util import files
 
 SMALL = ["tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.rounds=2"]
 COMMAND = "import sys; from pflsweep.commands.main import main; sys.exit(main())"
@@ -431,3 +434,25 @@ def test_ctrl_c_is_exit_code_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr(pflsweep.trial.run, "build", stop)
     assert main(SMALL) == 130
     assert "stopped after round 1 of 2; the same command continues" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.ENAMETOOLONG])
+def test_a_path_that_cannot_be_used_is_named(
+    code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def refused(folder: Path) -> None:
+        raise OSError(code, os.strerror(code), str(folder))
+
+    monkeypatch.setattr(files, "require_readable", refused)
+    assert main(["report", "runs", "--runs", "locked"]) == 2
+    assert capsys.readouterr().err == (
+        f"pflsweep: locked cannot be used ({os.strerror(code).lower()}): name another, or change it.\n"
+    )
+
+
+def test_an_unreadable_folder_is_not_an_empty_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files.require_readable(tmp_path / "none")
+    files.require_readable(tmp_path)
+    monkeypatch.setattr(os, "access", lambda *_: False)  # for root, a folder's mode does not count
+    with pytest.raises(PermissionError, match=str(tmp_path)):
+        files.require_readable(tmp_path)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pflsweep.config.compose import compose
+from pflsweep.config.compose import compose, folders
 from pflsweep.util.errors import UserError
 
 
@@ -16,3 +16,16 @@ def test_an_option_in_a_folder_that_was_not_named_is_pointed_at(
     (tmp_path / "my_conf/algorithm/anchor.yaml").write_text("_target_: anchor.Anchor\n")
     with pytest.raises(UserError, match=r"'anchor'. my_conf/algorithm/anchor.yaml is there: add --config-dir my_conf"):
         compose(["algorithm=anchor"])
+
+
+def test_an_option_of_ones_own_may_not_have_a_shipped_name(tmp_path: Path) -> None:
+    (tmp_path / "algorithm/as_run").mkdir(parents=True)
+    (tmp_path / "config.yaml").write_text("")  # of something else, where the folder is a project's
+    (tmp_path / "algorithm/mine.yaml").write_text("_target_: mine.Mine\n")
+    folders(tmp_path)
+    for name in ("fedprox", "as_run/pfllib_fedphp"):
+        file = tmp_path / f"algorithm/{name}.yaml"
+        file.write_text("_target_: mine.Mine\n")
+        with pytest.raises(UserError, match=rf"{name}.yaml has the name of a shipped option, which would be used"):
+            folders(tmp_path)
+        file.unlink()

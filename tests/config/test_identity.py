@@ -1,5 +1,6 @@
 """Which parts of a config are in a trial's identity, and that moved code and new keys do not change it."""
 
+import importlib
 import json
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from pflsweep.methods.protocol import hyper
 from pflsweep.records.archive import places
 from pflsweep.trial.metadata import canonical, digest_of, flat_values, numerics, own_code
 from pflsweep.util import files
+from pflsweep.util.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 
@@ -384,5 +386,8 @@ def test_what_own_code_imports_is_part_of_it(tmp_path: Path, monkeypatch: pytest
     # numpy and torch are not counted
     assert len(before) == 3
     (tmp_path / "own_number.py").write_text("WIDTH = 640\n")
+    with pytest.raises(UserError, match=r"own_number.py was edited after"):
+        own_code(config)
+    importlib.reload(sys.modules["own_number"])
     after = own_code(config)
     assert len(set(after) - set(before)) == 1

@@ -66,8 +66,18 @@ def test_a_partition_of_ones_own_costs_what_it_cuts(
     )
     monkeypatch.syspath_prepend(tmp_path)
     config = compose(["partition=mine", "train.epochs=2", "train.rounds=3", "train.participation=1", *SMALL], tmp_path)
-    assert cost.cut_of(config) == (1347, 10, 10)
+    assert cost.cut_of(config)[:3] == (1347, 10, 10)
     assert cost.images(config) == int(run_trial(config).rounds["images"].sum()) == 3 * 2 * 1347
+
+
+def test_data_that_may_change_have_a_checksum(tmp_path: Path) -> None:
+    assert cost.cut_of(compose(["partition.clients=10", *SMALL])).checksum == ""
+    sums = []
+    for name, row in (("a", 0), ("b", 1)):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"train": [[row], [2, 3]], "test": [[4], [5]]}))
+        sums.append(cost.cut_of(compose(["partition=from_file", f"partition.path={tmp_path / name}.json"])).checksum)
+    assert sums[0] != sums[1]
+    assert "" not in sums
 
 
 @pytest.mark.slow
@@ -337,7 +347,8 @@ def test_the_page_after_trials_and_of_what_cannot_be_known(capsys: pytest.Captur
     assert times["fedavg"] == times["local"] == ["25", "min"]
     if not cost_has_gpu():
         assert main(["-m", "algorithm=fedavg", *trial, "device=cuda", "plan=true"]) == 0
-        assert "on this machine with 1 worker: unknown.\n1 of unknown speed" in capsys.readouterr().out
+        said = "on this machine with 1 worker: unknown.\n1 of unknown speed: device is 'cuda', but PyTorch sees no GPU"
+        assert said in capsys.readouterr().out
 
 
 def files() -> list[Path]:

@@ -4,6 +4,7 @@ import json
 from copy import deepcopy
 from dataclasses import replace
 
+from pflsweep.records.archive import KNOWN
 from pflsweep.records.ledger import ledgers
 from pflsweep.sweep import ledger
 from pflsweep.sweep.plan import Plan
@@ -60,6 +61,17 @@ def test_a_reading_with_the_same_trials_has_a_ledger_of_its_own(plan: Plan) -> N
         queue.prepare()
         ledger.write(queue, ["sweep=fedpg/table1", f"reading={reading}"])
     assert [(each.reading, each.id) for each in ledgers(plan.runs)] == [("paper", plan.id), ("epochs", plan.id)]
+
+
+def test_sweeps_of_other_names_and_scales_keep_their_ledgers(plan: Plan) -> None:
+    for name, scale in (("mine", "paper"), ("other", "paper"), ("mine", "100"), ("mine", "paper")):
+        queue = Queue(plan._replace(name=name, scale=scale))
+        queue.prepare()
+        ledger.write(queue, [f"sweep={name}", f"scale={scale}"])
+    found = ledgers(plan.runs)
+    assert [(each.sweep, each.scale) for each in found] == [("other", "paper"), ("mine", "100"), ("mine", "paper")]
+    assert {each.id for each in found} == {plan.id}
+    assert all(KNOWN.fullmatch(f"sweeps/{each.path.name}") for each in found)
 
 
 def test_the_ledger_names_points_without_a_result_and_final_trials_that_are_superseded(plan: Plan) -> None:

@@ -449,3 +449,19 @@ def test_points_of_a_limited_grid_are_spread_over_it() -> None:
 def test_there_are_never_more_workers_than_trials() -> None:
     assert planned("seed=0,1", "workers.count=1000").workers.count == 2
     assert planned("seed=0,1", "workers.count=1").workers.count == 1
+
+
+def test_trials_of_several_numbers_of_rounds_are_evaluated_at_each(tmp_path: Path) -> None:
+    """They share a record, whichever is trained first."""
+    plan = planned("train.rounds=30,5", "train.eval_every=10")
+    assert [(group.config.train.rounds, group.config.train.eval_every) for group in plan.groups] == [(30, 5), (5, 5)]
+    (tmp_path / "mine.yaml").write_text(
+        "settings: {a: partition.clients=5}\nmethods: {fedavg: algorithm=fedavg}\n"
+        "space: {fedavg: {train.lr: null, train.rounds: {grid: [30, 5]}}}\n"
+    )
+    (group,) = planned(f"sweep={tmp_path}/mine.yaml", "tune=grid", "train.eval_every=20").groups
+    assert group.tried.train.eval_every == 5
+    (group,) = planned(f"sweep={tmp_path}/mine.yaml", "tune=random", "tune.points=2", "train.eval_every=20").groups
+    assert group.tried.train.eval_every == 1
+    (group,) = planned("train.rounds=7", "train.eval_every=10").groups
+    assert group.config.train.eval_every == 10

@@ -271,6 +271,34 @@ def test_a_point_that_is_tried_again_may_win_and_supersedes_final_trials(partial
     assert [other.slots[job].superseded for job in partial.final(0)] == [("a",), ("b",)]
 
 
+def test_a_final_trial_that_failed_is_trained_where_another_point_wins(partial: Plan) -> None:
+    queue = opened(partial)
+    crash_last(queue)
+    for _ in partial.final(0):
+        claim = queue.claim()
+        assert claim is not None
+        queue.fail(claim, "it diverges there", diverged=True)
+    again = opened(partial)
+    assert done(again, 0.7, {}) == 0.3
+    again.revive()
+    assert [done(again, 0.6, final(name)) for name in ("c", "d")] == [0.3, 0.3]
+    assert again.finished
+    assert [again.slots[job].superseded for job in partial.final(0)] == [(), ()]
+
+
+def test_a_final_trial_that_had_bad_input_is_tried_again(partial: Plan) -> None:
+    queue = opened(partial)
+    assert [done(queue, value, {}) for value in (0.4, 0.6, 0.5)] == [0.1, 0.2, 0.3]
+    for kinds in ({"input": True}, {}):
+        claim = queue.claim()
+        assert claim is not None
+        queue.fail(claim, "no data there", **kinds)
+    assert queue.finished
+    again = opened(partial)
+    assert again.left == 1
+    assert done(again, 0.6, final("a")) == 0.2
+
+
 def test_final_trials_stay_where_a_retried_point_loses(partial: Plan) -> None:
     queue = opened(partial)
     crash_last(queue)

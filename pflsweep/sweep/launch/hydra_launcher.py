@@ -11,6 +11,7 @@ from typing import Any
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 
+from pflsweep.config.overrides import as_text
 from pflsweep.sweep.plan import Plan, read, write
 from pflsweep.sweep.worker import work
 from pflsweep.trial.process import Stop
@@ -28,7 +29,7 @@ def run(plan: Plan, launcher: Launcher) -> None:
     """
     folder = plan.folder
     file = folder / "plans" / f"{plan.id}.json"
-    jobs = [[f"+{JOB}='{number}:{file}'"] for number in range(plan.workers.count)]
+    jobs = [[f"+{JOB}={as_text(JOB, f'{number}:{file}')}"] for number in range(plan.workers.count)]
     slurm = type(launcher).__name__ == "SlurmLauncher"
     if slurm and plan.workers.storage is None:
         say(

@@ -36,13 +36,13 @@ def estimate(plan: Plan) -> str:
 
     told = trained.ledgers_of(plan)
     left = list(trained.left(plan, trained.known_trials(plan.runs), told))
-    table, ways = _costs(plan, left)
+    table, ways, unknown = _costs(plan, left)
     by_setting = table.groupby("setting", sort=False)
     totals = by_setting.agg(
         methods=("method", "size"), trials=("trials", "sum"), trained=("trained", "sum"), seconds=("seconds", _sum)
     )
     pages = [_page(table), *([_page(totals.reset_index())] if 1 < len(totals) < len(table) else [])]
-    return "\n\n".join([*pages, _total(plan, table, ways, _searches(plan, left, told))])
+    return "\n\n".join([*pages, _total(plan, table, ways, unknown, _searches(plan, left, told))])
 
 
 def forecast(plan: Plan) -> str:
@@ -51,7 +51,7 @@ def forecast(plan: Plan) -> str:
 
     try:
         left = list(trained.left(plan, trained.known_trials(plan.runs), trained.ledgers_of(plan)))
-        table, ways = _costs(plan, left)
+        table, ways, unknown = _costs(plan, left)
     except UserError:
         # Data that cannot be read, which the trial will report
         return ""
@@ -59,25 +59,30 @@ def forecast(plan: Plan) -> str:
     seconds = _sum(table["seconds"]) / workers
     if math.isnan(seconds) or seconds < LONG:
         return ""
-    least = "at least" if ways["unknown"] or ways["plain gradient steps"] else "about"
+    least = "at least" if unknown or ways["plain gradient steps"] else "about"
     return (
         f"{plan.name}: {least} {duration(seconds)} on this machine with {workers} worker{'s' * (workers > 1)}, by the "
         f"speed of {_known(ways)}. Ctrl-C stops it and the same command goes on; plan=true shows each method's cost."
     )
 
 
-def _costs(plan: Plan, left: "list[Left]") -> "tuple[pd.DataFrame, Counter[str]]":
-    """Return one row a group with the cost of its untrained trials, and counts of groups by source of their speed."""
+def _costs(plan: Plan, left: "list[Left]") -> "tuple[pd.DataFrame, Counter[str], list[str]]":
+    """Return one row a group with the cost of its untrained trials, counts of groups by source of their speed, and why
+    the speed of others is unknown.
+    """
     import pandas as pd
 
     speeds = cost.known_speeds(plan.runs, [group.config for group in plan.groups])
-    lines, ways = [], Counter[str]()
+    lines, ways, unknown = [], Counter[str](), list[str]()
     apart = any(group.search is not None for group in plan.groups)
     for g, (group, untrained) in enumerate(zip(plan.groups, left, strict=True)):
         configs = untrained.all
         count = group.tries * len(plan.tuning_seeds) + len(plan.seeds)
         rate, how = cost.speed(group.config, speeds, plan.workers.count)
-        ways[how] += 1
+        if rate is None:
+            unknown.append(how)
+        else:
+            ways[how] += 1
         lines.append({
             "method": group.method,
             "setting": group.setting or status_groups.NONE,
@@ -89,12 +94,12 @@ def _costs(plan: Plan, left: "list[Left]") -> "tuple[pd.DataFrame, Counter[str]]
             "images a trial": cost.images(group.config),
             "seconds": sum(map(cost.gradients_of, configs)) / rate if rate else math.nan,
         })  # fmt: skip
-    return pd.DataFrame(lines), ways
+    return pd.DataFrame(lines), ways, unknown
 
 
 def _known(ways: Counter[str]) -> str:
     """Return the sources of speeds as text."""
-    return ", ".join(f"{how} ({count})" for how, count in ways.most_common() if how != "unknown")
+    return ", ".join(f"{how} ({count})" for how, count in ways.most_common())
 
 
 def _searches(plan: Plan, left: "list[Left]", told: "list[Ledger]") -> str:
@@ -136,15 +141,15 @@ def _time(seconds: float) -> str:
     return "unknown" if math.isnan(seconds) else duration(seconds)
 
 
-def _total(plan: Plan, table: "pd.DataFrame", ways: Counter[str], searches: str) -> str:
+def _total(plan: Plan, table: "pd.DataFrame", ways: Counter[str], unknown: list[str], searches: str) -> str:
     """Return the closing lines of an estimate."""
-    workers, seeds, missing = plan.workers.count, plan.seeds, ways.pop("unknown", 0)
+    workers, seeds = plan.workers.count, plan.seeds
     known = _known(ways)
     said = [f"Speeds are those of {known}."] if known else []
     if "plain" in known:
         said.append("Plain steps are a lower bound: no evaluation, nothing of a method's own.")
-    if missing:
-        said.append(f"{missing} of unknown speed: their data or their device are not here.")
+    if unknown:
+        said.append(f"{len(unknown)} of unknown speed: {unknown[0]}")
     trials, trained = table["trials"].sum(), table["trained"].sum()
     left = trials - trained
     reading = "" if plan.reading == "paper" else f", reading {plan.reading}"
