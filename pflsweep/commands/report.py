@@ -34,10 +34,10 @@ def _papers(options: argparse.Namespace) -> int:
     """Write the pages of papers' tables."""
     from pflsweep.report.paper import layout
     from pflsweep.report.paper.build import build
-    from pflsweep.tracking.reports import Shelf
+    from pflsweep.tracking.reports import MlflowStores
 
     names = layout.names() if options.page == "all" else [options.page]
-    print("\n".join(build(names, options.runs, options.out, options.scale, Shelf())))
+    print("\n".join(build(names, options.runs, options.out, options.scale, MlflowStores())))
     return 0
 
 

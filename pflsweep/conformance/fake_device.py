@@ -28,14 +28,14 @@ WAITS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "a
 _replaying = threading.local()
 
 
-class There(Tensor):
+class FakeTensor(Tensor):
     """A tensor on the fake device. It holds a CPU tensor with its values."""
 
     __torch_function__: Any = torch._C._disabled_torch_function_impl
     held: Tensor
 
     @staticmethod
-    def __new__(cls, held: Tensor) -> "There":
+    def __new__(cls, held: Tensor) -> "FakeTensor":
         made = Tensor._make_wrapper_subclass(
             cls, held.size(), held.stride(), held.storage_offset(), dtype=held.dtype, device=torch.device(NAME)
         )
@@ -47,14 +47,14 @@ class There(Tensor):
         return _run(func, args, kwargs or {})
 
 
-class _Makes(TorchDispatchMode):
+class _FactoryMode(TorchDispatchMode):
     """Intercepts operations without tensor arguments, which make tensors on a device that they are told."""
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _run(op, args, kwargs or {})
 
 
-class _Asked(TorchFunctionMode):
+class _FunctionMode(TorchFunctionMode):
     """Intercepts functions that PyTorch does not dispatch as operations, such as data_ptr and torch.save's."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -62,7 +62,7 @@ class _Asked(TorchFunctionMode):
         if function is Tensor.__reduce_ex__:  # called by torch.save; torch.load then makes a CPU tensor
             return args[0].cpu().__reduce_ex__(*args[1:])
         if function in (Tensor.data_ptr, Tensor.untyped_storage):
-            return function(args[0].held if isinstance(args[0], There) else args[0])
+            return function(args[0].held if isinstance(args[0], FakeTensor) else args[0])
         if function is Tensor.tolist:
             return args[0].cpu().tolist()
         if function is Tensor.new_tensor:
@@ -75,7 +75,7 @@ class _Asked(TorchFunctionMode):
 @contextmanager
 def another_device() -> Iterator[str]:
     """Make the fake device available, and yield its name."""
-    with _Asked(), _Makes(), patch.dict(graph.recorders, {NAME: _record}):
+    with _FunctionMode(), _FactoryMode(), patch.dict(graph.recorders, {NAME: _record}):
         yield NAME
 
 
@@ -97,7 +97,7 @@ def _run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     name = op._schema.name
     device = None if kwargs.get("device") is None else torch.device(kwargs["device"])
     given = pytree.tree_leaves((args, kwargs))
-    there = [value for value in given if isinstance(value, There)]
+    there = [value for value in given if isinstance(value, FakeTensor)]
     if getattr(_replaying, "on", False):
         _require_no_wait(name, args, device, given)
     if there and name not in MOVES:
@@ -117,7 +117,7 @@ def _run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return result
     same = {id(tensor.held): tensor for tensor in there}  # arguments that the operation has returned, written in place
     return pytree.tree_map_only(
-        Tensor, lambda tensor: same[id(tensor)] if id(tensor) in same else There(tensor), result
+        Tensor, lambda tensor: same[id(tensor)] if id(tensor) in same else FakeTensor(tensor), result
     )
 
 
@@ -125,7 +125,7 @@ def _require_one_device(name: str, args: Any, given: list[Any]) -> None:
     """Raise RuntimeError where an argument is on the CPU. As on a GPU, tensors without dimensions may be."""
     indices = pytree.tree_leaves(args[1]) if name in INDEXED else []
     for value in given:
-        on_cpu = isinstance(value, Tensor) and not isinstance(value, There) and value.dim() > 0
+        on_cpu = isinstance(value, Tensor) and not isinstance(value, FakeTensor) and value.dim() > 0
         if on_cpu and not any(value is index for index in indices):
             raise RuntimeError(f"{name}: a tensor {list(value.shape)} is on the CPU and others are on another device")
 
@@ -136,7 +136,7 @@ def _require_no_wait(name: str, args: Any, device: torch.device | None, given: l
     by_mask = any(isinstance(index, Tensor) and index.dtype == torch.bool for index in chosen)
     target = args[0].device if name == "aten::copy_" else device
     moves = target is not None and any(
-        isinstance(value, There) != (target.type == NAME) for value in given if isinstance(value, Tensor)
+        isinstance(value, FakeTensor) != (target.type == NAME) for value in given if isinstance(value, Tensor)
     )
     if name in WAITS or by_mask or (name in MOVES and moves):
         raise RuntimeError(f"{name}: the CPU would wait for the device, so that a CUDA graph cannot record it")
@@ -144,5 +144,5 @@ def _require_no_wait(name: str, args: Any, device: torch.device | None, given: l
 
 def _held(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run an operation with CPU tensors in place of those on the fake device."""
-    args, kwargs = pytree.tree_map_only(There, lambda tensor: tensor.held, (args, kwargs))
+    args, kwargs = pytree.tree_map_only(FakeTensor, lambda tensor: tensor.held, (args, kwargs))
     return op(*args, **kwargs)

@@ -70,25 +70,16 @@ class TrialSweeper(Sweeper):
         return self._run(plan, command)
 
     def _run(self, plan: "Plan", command: "Command") -> "tuple[Queue, int]":
-        """Train a plan's trials, write its ledger, report to MLflow, and print tables. Return queue and exit code."""
+        """Train a plan's trials and conclude. Return queue and exit code."""
         from pflsweep.sweep import launch, ledger
         from pflsweep.sweep.browse import sweep_of
         from pflsweep.sweep.queue import Queue
         from pflsweep.sweep.status import summary
         from pflsweep.sweep.status.live import View
-        from pflsweep.tracking.run import (
-            destination,
-            open_sweep,
-            part_of,
-            restore_sweep,
-            send,
-            stop_sweep,
-            sweep_status,
-            tag_superseded,
-        )
+        from pflsweep.tracking.run import destination, open_sweep, stop_sweep, sweep_status
 
         assert self.launcher is not None
-        options, about = plan.groups[0].config.tracking, sweep_of(plan)
+        options = plan.groups[0].config.tracking
         if told := destination(options):
             print(told, file=sys.stderr)
         queue = Queue(plan)
@@ -97,7 +88,7 @@ class TrialSweeper(Sweeper):
         # A sweep that is over is tracked where its run is not: the store is another one, or missed the end
         track = unfinished or status not in ("FINISHED", "FAILED")
         if track:
-            open_sweep(options, plan.id, about)
+            open_sweep(options, plan.id, sweep_of(plan))
         if unfinished:
             if launch.is_here(plan, self.launcher) and (said := summary.forecast(plan)):
                 print(said, file=sys.stderr)
@@ -119,18 +110,32 @@ class TrialSweeper(Sweeper):
             done = sum(slot.status not in ("blocked", "failed") for slot in queue.slots.values())
             share = f"all {done}" if done == len(queue.slots) else f"{done} of {len(queue.slots)}"
             print(f"{plan.name}: {share} trials are done, nothing is left to run.", file=sys.stderr)
+        return queue, self._conclude(queue, track, missed=status is None or not unfinished)
+
+    def _conclude(self, queue: "Queue", track: bool, missed: bool) -> int:
+        """Write the ledger, report to MLflow where `track`, and print tables. Return the exit code.
+
+        missed: whether MLflow lacks trials, since they were tracked in another store or not at all.
+        """
+        from pflsweep.sweep import ledger
+        from pflsweep.sweep.browse import sweep_of
+        from pflsweep.sweep.status import summary
+        from pflsweep.tracking.run import part_of, restore_sweep, send, tag_superseded
+
+        plan = queue.plan
+        options = plan.groups[0].config.tracking
         with signals.handled(_finishing):
             ledger.write(queue, self._said)
             superseded = summary.mark_superseded(queue)
-            lost = track and restore_sweep(options, plan.id, about)
-            # Some trials were tracked in a store that is gone, in another one, or not at all: send them again
-            if track and (status is None or not unfinished or lost):
+            # A store that is gone lacks them, too
+            lost = track and restore_sweep(options, plan.id, sweep_of(plan))
+            if track and (missed or lost):
                 with part_of(plan.id):
                     for record, labels in summary.trained(queue):
                         send(options, record, labels)
             if track:
                 tag_superseded(options, plan.id, superseded)
-            return queue, summary.conclude(queue, track)
+            return summary.conclude(queue, track)
 
     def _own_options(self) -> list[str]:
         """Return the command's --config-dir flag, if it has one."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 
-class Shelf:
+class MlflowStores:
     """The MLflow stores of a report's runs, each opened once. A store that cannot be used costs only a warning."""
 
     def __init__(self) -> None:

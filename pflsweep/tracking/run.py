@@ -71,8 +71,8 @@ def open_run(options: Tracking, record: Record, labels: Labels | None = None) ->
     if options.backend == "none":
         return Silent()
     with _tolerated(options, GOES_ON):
-        return _patiently(options, lambda: _open_run(options, record, labels))
-    return Late(options, labels)
+        return _retrying(options, lambda: _open_run(options, record, labels))
+    return DeferredRun(options, labels)
 
 
 def _open_run(options: Tracking, record: Record, labels: Labels | None) -> Listener:
@@ -92,8 +92,8 @@ def send(options: Tracking, record: Record, labels: Labels | None = None) -> Non
     # The trial does not run now: its process was killed
     how = "interrupted" if how == "running" else how
     with _tolerated(options, LATER):
-        if not _patiently(options, lambda: _is_sent(options, record, STATUS[how], labels)):
-            with _patiently(options, lambda: _open_run(options, record, labels)) as listener:
+        if not _retrying(options, lambda: _is_sent(options, record, STATUS[how], labels)):
+            with _retrying(options, lambda: _open_run(options, record, labels)) as listener:
                 listener.finish(record, how)
 
 
@@ -127,7 +127,7 @@ def _reach(options: Tracking) -> None:
         pass
 
 
-def _patiently(options: Tracking, call: Callable[[], T]) -> T:
+def _retrying(options: Tracking, call: Callable[[], T]) -> T:
     """Make a call. Within a sweep retry it while the store is unavailable, since it worked at the sweep's start."""
     return retry_until_available(call) if os.environ.get(SWEEP) and options.required else call()
 
@@ -258,7 +258,7 @@ class Silent:
     def finish(self, record: Record, status: str) -> None: ...
 
 
-class Late(Silent):
+class DeferredRun(Silent):
     """The listener of a trial whose store did not answer at its beginning (tracking.required=false).
 
     At the trial's end the store is tried again, and gets the whole record.
@@ -329,7 +329,7 @@ class MlflowRun:
         waits = os.environ.get(SWEEP) and status != "interrupted" and self.options.required
         if error is not None and waits and isinstance(refusal(self.uri, error), StorageUnavailable):
             try:
-                _patiently(self.options, lambda: _reach(self.options))
+                _retrying(self.options, lambda: _reach(self.options))
                 error = self._tried(record, lambda: self._finish(record, status))
             except StorageUnavailable:
                 raise
