@@ -80,7 +80,7 @@ def test_the_example_is_tuned_over_its_own_space(folder: Path) -> None:
     (folder / "sweeps/space/server_step.yaml").write_text(SPACE)
     done = pflsweep(folder, *command)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"server_step +- +2 +3 ", done.stdout), "two points, and the winner's trial"
+    assert re.search(r"server_step +- +8 +9 ", done.stdout), "eight points, and the winner's trial"
 
 
 def test_the_example_of_given_inputs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -227,7 +227,9 @@ def read_space(algorithm: str, changes: list[dict[str, Any] | None], where: str)
     cannot be searched, or the method has neither.
     """
     found = _named(algorithm, "space")
-    if found is None and not any(change is None or change for change in changes):
+    # A change of only None takes away what is not there
+    told = any(change is None or any(axis is not None for axis in change.values()) for change in changes)
+    if found is None and not told:
         raise UserError(
             f"tune: there is no search space for '{algorithm}'. A file sweeps/space/{algorithm}.yaml in the folder "
             f"that you work in gives it one, a line for each key that is searched, such as {EXAMPLE}."

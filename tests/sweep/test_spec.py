@@ -133,7 +133,7 @@ def test_a_tables_own_space_is_enough() -> None:
     assert read_space("slowmo", [axes], "t")["algorithm.beta"].grid == [1, 2]
     assert read_space("slowmo", [None], "t") == {}, "it searches nothing"
     with pytest.raises(UserError, match="no search space for 'slowmo'"):
-        read_space("slowmo", [{}], "t")
+        read_space("slowmo", [{}, {"tracking": None}], "t")
 
 
 def test_a_space_changed_by_a_table() -> None:
