@@ -57,7 +57,7 @@ def accuracy(curves: Iterable[Curve], title: str = "", band: str = "", by: str =
         axes.xaxis.set_major_locator(whole())
         axes.margins(x=0.02)
         ends = [
-            lines.End(
+            lines.EndLabel(
                 style.wrapped(f"{curve.label}  {100 * curve.mean[-1]:.1f}%", LONGEST),
                 curve.rounds[-1],
                 100 * curve.mean[-1],
@@ -70,7 +70,7 @@ def accuracy(curves: Iterable[Curve], title: str = "", band: str = "", by: str =
     return made
 
 
-def _grow(made: "Figure", ends: Sequence[lines.End]) -> None:
+def _grow(made: "Figure", ends: Sequence[lines.EndLabel]) -> None:
     """Make a figure high enough for all names at its right."""
     rows = sum(end.name.count("\n") + 1 for end in ends)
     made.set_figheight(max(made.get_figheight(), 1.2 + lines.PITCH * rows))
@@ -154,22 +154,19 @@ def labels(partition: "pd.DataFrame", title: str = "") -> "Figure":
 def heatmap(matrix: Array, name: str, title: str = "", unit: str = "no unit") -> "Figure":
     """Draw a matrix with a row a client (what it takes) and a column a client (from whom).
 
-    name: of the matrix, which its colours are entries of. Where these have both signs, white is zero.
+    name: of the matrix, which its colours are entries of. Where these have both signs, white is zero, and the scale is
+    the same on both sides.
     """
-    from matplotlib.colors import TwoSlopeNorm
-
     matrix = np.atleast_2d(np.asarray(matrix, dtype=np.float64))
     low, high = float(np.nanmin(matrix, initial=0.0)), float(np.nanmax(matrix, initial=0.0))
     signs: dict[str, Any] = {"cmap": style.MAP, "vmin": min(0.0, low)}
     if low < 0 < high:
-        signs = {"cmap": style.SIGNED, "norm": TwoSlopeNorm(0.0, low, high)}
+        limit = max(-low, high)
+        signs = {"cmap": style.SIGNED, "vmin": -limit, "vmax": limit}
     with style.figure(5.6, 4.7) as (made, axes):
         axes.grid(False)
         image = axes.imshow(matrix, interpolation="nearest", aspect="auto", **signs)
-        bar = made.colorbar(image, ax=axes, label=f"entry of {name} ({unit})", shrink=0.9)
-        if "norm" in signs:  # whose own ticks may leave one side without any
-            ends = [low, low / 2, 0.0, high / 2, high]
-            bar.set_ticks(ends, labels=[f"{end:.3g}".replace("-", "\N{MINUS SIGN}") for end in ends])
+        made.colorbar(image, ax=axes, label=f"entry of {name} ({unit})", shrink=0.9)
         square = matrix.shape[0] == matrix.shape[1]
         head = style.wrapped(title or f"Matrix {name} of the clients", 4.2)
         axes.set(title=head, ylabel="client", xlabel="from client" if square else "column")

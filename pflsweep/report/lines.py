@@ -21,8 +21,8 @@ PITCH = 0.135  # inches from one name to the next below it
 SEEN = 0.01  # of an axis: a band that is narrower than that hides behind its line
 
 
-class End(NamedTuple):
-    """The end of a line, and what stands beside it."""
+class EndLabel(NamedTuple):
+    """The name of a line, and the end of the line beside which it stands."""
 
     name: str
     x: float
@@ -66,7 +66,7 @@ def distinct(keys: Sequence[str]) -> dict[str, dict[str, Any]]:
     return {key: {**look, "marker": ""} for key, look in zip(keys, style.looks(), strict=False)}
 
 
-def name_ends(made: "Figure", axes: "Axes", ends: Sequence[End]) -> None:
+def name_ends(made: "Figure", axes: "Axes", ends: Sequence[EndLabel]) -> None:
     """Write the name of each line at the right of the axes, as high as the line ends, without overlaps.
 
     The limits of the axes have to be set before.

@@ -2,7 +2,8 @@
 
 Demsar: Statistical Comparisons of Classifiers over Multiple Data Sets. JMLR 7 (2006), section 3.2. A column is a
 data set of Demsar's: it counts once, however many seeds its accuracies are means of, since seeds of one column are no
-independent evidence about another.
+independent evidence about another. Columns that are partitions of one dataset are not independent either, though the
+test assumes it: the page says so.
 """
 
 import math

@@ -14,7 +14,7 @@ from pflsweep.report.paper import index, layout
 from pflsweep.util import files
 from pflsweep.util.errors import UserError
 
-HEADS = ("table", "reading", "where", "metric", "ours", "in print")
+HEADS = ("table", "reading", "row", "where", "metric", "unit", "ours", "in print")
 
 
 def write(reports: Path, out: Path) -> Path:
@@ -55,22 +55,22 @@ def _texts(reports: Path, names: Iterable[str]) -> Iterator[tuple[str, str, Path
 
 
 def _results(reports: Path, names: Iterable[str], every: list[methods.Option]) -> dict[str, str]:
-    """Return a table of all our numbers of a method, by its page. A row such as fedfomo_n5 is one of fedfomo's."""
+    """Return a table of all our numbers of a method, by its page.
+
+    A number is of the method that its trials were trained with, whatever its row is called: in FedPG's tables, FedProx
+    under reading=code is FedAvg with one local step.
+    """
     pages = {option.name: option.page for option in every}
     rows: dict[str, list[list[str]]] = defaultdict(list)
     for name in names:
         with open(reports / name / "table.csv", newline="") as file:
             for line in csv.DictReader(file):
-                page = pages.get(_option(line["method"], pages))
+                page = pages.get(line.get("algorithm", ""))  # a table of an older version lacks it
                 if page is not None and line["value"]:
                     link = f"[{inline(name)}](../{name}/README.md)"
                     ours = f"{float(line['value']):.4g}" + (f" ± {float(line['std']):.2g}" if line["std"] else "")
                     printed = line["printed"] + (f" ± {line['printed_std']}" if line["printed_std"] else "")
-                    told = (line["reading"], f"{line['dataset']}/{line['setting']}", line["metric"], ours, printed)
-                    rows[page].append([link, *map(inline, told)])
+                    where = f"{line['dataset']}/{line['setting']}"
+                    cells = (line["reading"], line["method_label"], where, line["metric"], line["unit"], ours, printed)
+                    rows[page].append([link, *map(inline, cells)])
     return {page: table(HEADS, found) for page, found in rows.items()}
-
-
-def _option(method: str, names: Iterable[str]) -> str:
-    """Return the option that a row's method is of: the longest name with which it begins; "" without any."""
-    return max((name for name in names if f"{method}_".startswith(f"{name}_")), key=len, default="")

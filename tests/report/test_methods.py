@@ -42,5 +42,5 @@ def test_the_table_has_a_line_an_option_and_links_to_a_page_a_class() -> None:
     assert "; 4 models on the wire and 1.25 times FedAvg's time a round" in page
     assert "| estimate | where the others' risks are estimated" in page
     assert "- Reconstruction: " in pages["fedpg"]
-    assert page.endswith("## Its numbers\n\nhere they stand\n")
+    assert page.endswith("whatever their row is called in the table.\n\nhere they stand\n")
     assert "## Its numbers" not in pages["fedavg"]

@@ -26,7 +26,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 board.add(place, method, {0: [correct, correct + 1]})
         board.write()
         table = Sweep(Path("runs"), "fedfomo/table1", seeds=(0,))
-        table.add("mnist/clients15", "fedfomo_n5", {0: [9, 9, 9, 8]})
+        for method, option in (("fedfomo_n5", "fedfomo"), ("cfl", "clustered"), ("fedprox", "fedavg")):
+            table.add("mnist/clients15", method, {0: [9, 9, 9, 8]}, algorithm___option_=option)
         table.write("b" * 16)
         for name in ("benchmark", "fedfomo/table1"):
             assert main([name]) == 0
@@ -50,13 +51,28 @@ def test_every_link_leads_to_a_page_and_nothing_is_loaded_from_elsewhere(site: P
         assert "<link" not in text
 
 
+def numbers(site: Path, page: str, table: str) -> list[list[str]]:
+    """Return the numbers on a method's page that are of a table."""
+    rows = re.findall(r"<tr>.*?</tr>", (site / f"methods/{page}.html").read_text(), re.DOTALL)
+    own = [row for row in rows if f"../{table}/index.html" in row]
+    return [[re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<td.*?</td>", row)] for row in own]
+
+
 def test_a_methods_page_has_its_numbers_and_links_to_their_tables(site: Path) -> None:
-    page = (site / "methods/fedfomo.html").read_text()
-    (row,) = (row for row in re.findall(r"<tr>.*?</tr>", page, re.DOTALL) if "../fedfomo/table1/index.html" in row)
-    cells = [re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<td.*?</td>", row)]
-    assert cells == ["fedfomo/table1", "paper", "mnist/clients15", "acc", "87.5", "99.62 ± 2.91"]
-    assert "benchmark/index.html" in (site / "methods/ditto.html").read_text()
+    where = ["mnist/clients15", "acc", "percent", "87.5"]
+    row = ["fedfomo/table1", "paper", "Ours (5 clients downloaded)", *where, "99.62 ± 2.91"]
+    assert numbers(site, "fedfomo", "fedfomo/table1") == [row]
+    assert len(numbers(site, "ditto", "benchmark")) == 6
     assert "Its numbers" not in (site / "methods/apple.html").read_text()
+
+
+def test_a_number_stands_on_the_page_of_the_method_that_its_trials_have_whatever_its_row_is_called(site: Path) -> None:
+    (row,) = numbers(site, "clustered", "fedfomo/table1")
+    assert row[2] == "Clustered FL (CFL) (Sattler et al., 2020)"
+    (row,) = numbers(site, "fedavg", "fedfomo/table1")
+    assert row[2] == "FedProx (Li et al., 2020)"
+    assert numbers(site, "fedprox", "fedfomo/table1") == []
+    assert len(numbers(site, "fedprox", "benchmark")) == 6
 
 
 def test_a_click_on_a_head_sorts_the_leaderboard(site: Path, tmp_path: Path) -> None:

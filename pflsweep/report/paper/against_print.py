@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pflsweep.report import style
 from pflsweep.report.paper.agreement import NEAR, POINTS
@@ -10,6 +10,9 @@ from pflsweep.report.paper.comparison import Cell, Comparison, title
 from pflsweep.report.paper.formats import short
 from pflsweep.report.paper.published import Column
 from pflsweep.report.style import Picture
+
+if TYPE_CHECKING:
+    from matplotlib.text import Text
 
 NAMED = 6  # points with a name: of each row the one that is furthest from print
 ACCURACY = "accuracy (%)"
@@ -91,14 +94,20 @@ def _name(axes: Any, every: list[Point], of: Comparison, low: float, span: float
     named = list(furthest.values())[:NAMED]
     columns, groups = {point.column for point in every}, {point.column.group for point in every}
     dots = [_box(point.printed, point.ours, 0.02 * span, 0.03 * span) for point in every]
-    names: list[Box] = []
+    names: list[Text] = []
     for point in named:
         head = title(point.column) if len(groups) > 1 else point.column.header
         told = head if len(columns) > 1 else ""
         text = ", ".join(filter(None, [short(of.layout.rows[point.cell.line.row]), told]))
-        size = (0.0175 * span * len(text), 0.036 * span)
-        x, y, align = _place(point.printed, point.ours, *size, low, dots, names)
-        axes.text(x, y, text, fontsize=8, ha=align, va="center", color="#444444", zorder=4)
+        names.append(axes.text(point.printed, point.ours, text, fontsize=8, va="center", color="#444444", zorder=4))
+    # Letters have a size in the units of the axes only in a layout, and names beside the axes change the layout
+    for _ in range(2):
+        axes.figure.draw_without_rendering()
+        taken: list[Box] = []
+        for point, name in zip(named, names, strict=True):
+            size = name.get_window_extent().transformed(axes.transData.inverted()).size
+            x, y, align = _place(point.printed, point.ours, *size, low, dots, taken)
+            name.set(x=x, y=y, ha=align)
 
 
 def _place(
@@ -118,7 +127,7 @@ def _place(
     sides += [*steps, (x, y + 1.1 * height, "center", x), (x, y - 1.1 * height, "center", x)]
     boxes = [_box(middle, at, width, height) for _, at, _, middle in sides]
     hidden = [
-        (sum(_meet(box, name) for name in names) + (min(box[0], box[2]) < low), sum(_meet(box, dot) for dot in dots))
+        (min(box[0], box[2]) < low, sum(_meet(box, name) for name in names), sum(_meet(box, dot) for dot in dots))
         for box in boxes
     ]
     best = hidden.index(min(hidden))

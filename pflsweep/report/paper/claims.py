@@ -61,7 +61,8 @@ class Ruling(NamedTuple):
 
     holds: bool | str | None
     checks: list[Check]
-    without: list[tuple[str, ...]] = []  # noqa: RUF012 (never changed): keys of cells that print has and no run of ours
+    # methods with cells that print has and no run of ours can have: those cells' places, none where it is all of them
+    without: dict[str, list[str]] = {}  # noqa: RUF012 (never changed)
 
 
 Select = Callable[[dict[str, Any]], list[Statistic]]  # the cells that an operand names

@@ -17,7 +17,7 @@ from pflsweep.report.paper.claims import Ruling, Statistic
 from pflsweep.report.paper.layout import Layout, Metric
 from pflsweep.report.paper.metrics import Value
 from pflsweep.report.paper.published import Column, Printed
-from pflsweep.report.paper.store import Answer, Store, Trial
+from pflsweep.report.paper.store import CellTrials, Store, Trial
 from pflsweep.report.stats import Interval, gain
 
 
@@ -26,10 +26,10 @@ class Cell(NamedTuple):
 
     line: Printed
     metric: Metric
-    answer: Answer
+    trials: CellTrials
     value: Value  # in the printed unit
     place: int  # 1: the best of its column, 2: the second; 0: neither
-    against: list[Answer]  # those of other rows that it is measured against
+    against: list[CellTrials]  # of the other rows that it is measured against
     noise: float | None  # the std over seeds of what stands there, whatever its own is over
 
     @property
@@ -37,20 +37,20 @@ class Cell(NamedTuple):
         return not math.isnan(self.value.mean)
 
     @property
-    def lacking(self) -> list[Answer]:
-        """The answers to train for it: of its own seeds, then of the same ones of what it is measured against."""
-        if self.answer.without_code:
+    def lacking(self) -> list[CellTrials]:
+        """What is still to be trained for it: its own seeds, then the same seeds of what it is measured against."""
+        if self.trials.without_code:
             return []
-        if not self.answer.complete:
-            return [self.answer]
-        return [other for other in self.against if not other.trials.keys() >= set(self.answer.seeds)]
+        if not self.trials.complete:
+            return [self.trials]
+        return [other for other in self.against if not other.finished.keys() >= set(self.trials.seeds)]
 
     @property
     def absent(self) -> str:
         """The reason for which a cell has no number: no code, none, failed, or missing."""
-        if self.answer.without_code:
+        if self.trials.without_code:
             return "no code"
-        return "none" if self.none else "failed" if self.answer.failed else "missing"
+        return "none" if self.none else "failed" if self.trials.failed else "missing"
 
     @property
     def complete(self) -> bool:
@@ -72,9 +72,12 @@ class Cell(NamedTuple):
     @property
     def agrees(self) -> bool | None:
         """True where it agrees with print, as agreement.py says; None where one of them is not there."""
-        if self.difference is None:
-            return None
-        return abs(self.difference) <= tolerance(self.line, self.metric.decimals, self.noise, self.value.n)
+        return None if self.difference is None else abs(self.difference) <= self.tolerance
+
+    @property
+    def tolerance(self) -> float:
+        """How far from print its number may be and agree with it, as agreement.py says."""
+        return tolerance(self.line, self.metric.decimals, self.noise, self.value.n)
 
     @property
     def points(self) -> float | None:
@@ -82,7 +85,7 @@ class Cell(NamedTuple):
         return None if self.difference is None else in_points(self.difference, self.line.unit)
 
 
-class Paired(NamedTuple):
+class PairedTest(NamedTuple):
     """The paper's own method minus another one, client by client under the same seed."""
 
     column: int
@@ -108,7 +111,7 @@ class Comparison:
         self.reading = reading.asked(of.sweeps[0], store.reading)
         read = of._replace(views=of.views | self.reading.views, rounds=of.rounds | self.reading.rounds)
         self.layout, self.store = layout.with_own(read, cells), store
-        self.answers: dict[tuple[str, str], Answer] = {}  # by setting and method: all that were asked for
+        self._asked: dict[tuple[str, str], CellTrials] = {}  # by setting and method: all that were asked for
         self._accuracies: dict[tuple[Any, ...], pd.Series] = {}
 
     @cached_property
@@ -120,8 +123,8 @@ class Comparison:
             if column is not None:
                 metric = self.layout.metrics[line.metric]
                 place = (line.row, self.layout.columns.index(column))
-                answer, against = self._answer_of(line), self._against(line)
-                found[place] = Cell(line, metric, answer, self.value(line), 0, against, self.noise(line))
+                trials = self.cell_trials(self.layout.setting_of(line), line.method)
+                found[place] = Cell(line, metric, trials, self.value(line), 0, self._against(line), self.noise(line))
         return self._ranked(found)
 
     def by_column(self) -> Iterator[tuple[int, Cell]]:
@@ -151,20 +154,20 @@ class Comparison:
         return sum(not made.none for made in self.papers)
 
     @property
-    def asked(self) -> list[Answer]:
-        """The answers for each cell of its sweeps, also of those that gains are measured against."""
+    def asked(self) -> list[CellTrials]:
+        """The trials of each cell of its sweeps, also of those that gains are measured against."""
         _ = self.made
-        return list(self.answers.values())
+        return list(self._asked.values())
 
     @property
     def trials(self) -> list[Trial]:
         """All trials that are behind the cells."""
-        found = {trial.identity: trial for answer in self.asked for trial in answer.trials.values()}
+        found = {trial.identity: trial for trials in self.asked for trial in trials.finished.values()}
         return list(found.values())
 
     def trials_of(self, setting: str) -> list[Trial]:
         """Return the trials of all methods in a setting."""
-        return [trial for answer in self.asked if answer.setting == setting for trial in answer.trials.values()]
+        return [trial for trials in self.asked if trials.setting == setting for trial in trials.finished.values()]
 
     def first_trials(self, has: Callable[[Trial], bool], method: str = "") -> dict[str, Trial]:
         """Return the first trial (of a method) for which `has` is true, by the sweep's setting, in the order of columns
@@ -172,33 +175,31 @@ class Comparison:
         """
         found: dict[str, Trial] = {}
         for _, made in self.by_column():
-            for trial in made.answer.trials.values() if method in ("", made.answer.method) else ():
-                if made.answer.setting not in found and has(trial):
-                    found[made.answer.setting] = trial
+            for trial in made.trials.finished.values() if method in ("", made.trials.method) else ():
+                if made.trials.setting not in found and has(trial):
+                    found[made.trials.setting] = trial
         return found
 
-    def answer(self, setting: str, method: str) -> Answer:
-        if (setting, method) not in self.answers:
-            known = self.store.answer(self.layout.sweeps, setting, method)
-            self.answers[setting, method] = replace(known, without_code=not self.reading.has_code(method))
-        return self.answers[setting, method]
+    def cell_trials(self, setting: str, method: str) -> CellTrials:
+        if (setting, method) not in self._asked:
+            known = self.store.cell_trials(self.layout.sweeps, setting, method)
+            self._asked[setting, method] = replace(known, without_code=not self.reading.has_code(method))
+        return self._asked[setting, method]
 
     def seeds(self, setting: str) -> list[int]:
         """Return the seeds asked for of a setting."""
-        return sorted({seed for (of, _), answer in self.answers.items() if of == setting for seed in answer.seeds})
+        return sorted({seed for (of, _), trials in self._asked.items() if of == setting for seed in trials.seeds})
 
-    def _answer_of(self, line: Printed) -> Answer:
-        return self.answer(self.layout.setting_of(line), line.method)
-
-    def _against(self, line: Printed) -> list[Answer]:
-        """Return the answers of other rows that a number is measured against."""
+    def _against(self, line: Printed) -> list[CellTrials]:
+        """Return the trials of the other rows that a number is measured against."""
         metric = self.layout.metrics[line.metric]
         if metric.relative == "slowest":
             methods = [row.method for row in self._rivals(line)]
         else:
             plain = line.method.removesuffix(metric.minus) if metric.minus else ""
             methods = [metric.relative, metric.options.get("baseline", ""), plain]
-        return [self.answer(self.layout.setting_of(line), each) for each in methods if each not in ("", line.method)]
+        setting = self.layout.setting_of(line)
+        return [self.cell_trials(setting, each) for each in methods if each not in ("", line.method)]
 
     def _rivals(self, line: Printed) -> list[Printed]:
         """Return the paper's rows of which the slowest is looked for."""
@@ -246,35 +247,35 @@ class Comparison:
     def _plain(self, metric: Metric, line: Printed, method: str) -> Value:
         """Return a quantity over seeds or clients, before it is related to others."""
         if metric.over == "clients" and metric.quantity not in metrics.NUMBERS:
-            answer = self.answer(self.layout.setting_of(line), method)
-            return metrics.over_clients(list(self._by_client(metric, line, answer).values()))
+            trials = self.cell_trials(self.layout.setting_of(line), method)
+            return metrics.over_clients(list(self._by_client(metric, line, trials).values()))
         value = metrics.over_seeds(list(self._by_seed(metric, line, method).values()))
         return value if metric.over == "seeds" else value._replace(std=None)
 
     def _by_seed(self, metric: Metric, line: Printed, method: str) -> dict[int, float]:
         """Return a quantity of each seed."""
-        answer = self.answer(self.layout.setting_of(line), method)
+        trials = self.cell_trials(self.layout.setting_of(line), method)
         if metric.quantity in metrics.NUMBERS:
             of, own = metrics.NUMBERS[metric.quantity], {**metric.options, "row": method}
-            return {seed: of(trial, own) for seed, trial in answer.trials.items()}
+            return {seed: of(trial, own) for seed, trial in trials.finished.items()}
         if metric.options.get("by") == "samples":
-            view, options = self.layout.view(metric, method), self._options(metric, answer.method)
-            return {s: metrics.accuracy_by_samples(trial, options, view) for s, trial in answer.trials.items()}
+            view, options = self.layout.view(metric, method), self._options(metric, trials.method)
+            return {s: metrics.accuracy_by_samples(trial, options, view) for s, trial in trials.finished.items()}
         take = "min" if metric.options.get("take") == "min" else "mean"
-        return {seed: float(values.agg(take)) for seed, values in self._by_client(metric, line, answer).items()}
+        return {seed: float(values.agg(take)) for seed, values in self._by_client(metric, line, trials).items()}
 
     def by_client(self, made: Cell) -> list[pd.Series]:
         """Return the clients' numbers of which a cell is the mean, a series a seed."""
-        return list(self._by_client(made.metric, made.line, made.answer).values())
+        return list(self._by_client(made.metric, made.line, made.trials).values())
 
     def _options(self, metric: Metric, method: str) -> dict[str, Any]:
         """Return a metric's options as a method's rows have them."""
         rounds = self.layout.rounds
         return {**metric.options, **({"round": rounds[method]} if method in rounds else {})}
 
-    def _by_client(self, metric: Metric, line: Printed, answer: Answer) -> dict[int, pd.Series]:
+    def _by_client(self, metric: Metric, line: Printed, trials: CellTrials) -> dict[int, pd.Series]:
         """Return accuracies or gains by client, for each seed that has them."""
-        options = self._options(metric, answer.method)
+        options = self._options(metric, trials.method)
         if options.get("group") == "setting":
             options["group"] = line.setting.partition("=")[2]
 
@@ -285,12 +286,12 @@ class Comparison:
                 self._accuracies[key] = metrics.accuracy(trial, options, view)
             return self._accuracies[key]
 
-        own = {seed: accuracy(trial, answer.method) for seed, trial in answer.trials.items()}
+        own = {seed: accuracy(trial, trials.method) for seed, trial in trials.finished.items()}
         if metric.quantity == "accuracy":
             return own
-        base = self.answer(answer.setting, options["baseline"])
-        both = {seed: values for seed, values in own.items() if seed in base.trials}
-        return {seed: (v - accuracy(base.trials[seed], base.method)).dropna() for seed, v in both.items()}
+        base = self.cell_trials(trials.setting, options["baseline"])
+        both = {seed: values for seed, values in own.items() if seed in base.finished}
+        return {seed: (v - accuracy(base.finished[seed], base.method)).dropna() for seed, v in both.items()}
 
     def _ranked(self, found: dict[tuple[int, int], Cell]) -> dict[tuple[int, int], Cell]:
         """Return the best and the second of each column, or of each row; equal as shown is equal."""
@@ -350,13 +351,13 @@ class Comparison:
     def by_samples(self) -> Iterator[tuple[int, Cell, Value]]:
         """Yield accuracies on own test data where each sample counts the same, with the number of the column."""
         for column, made in self.by_column():
-            options = self._options(made.metric, made.answer.method)
+            options = self._options(made.metric, made.trials.method)
             elsewhere = (
                 made.metric.minus or options.get("target", "own") != "own" or options.keys() & {"group", "take", "by"}
             )
             if made.there and made.metric.quantity == "accuracy" and not elsewhere:
-                view = self.layout.view(made.metric, made.answer.method)
-                trials, factor = made.answer.trials.values(), _factor(made.metric, made.line)
+                view = self.layout.view(made.metric, made.trials.method)
+                trials, factor = made.trials.finished.values(), _factor(made.metric, made.line)
                 yield (
                     column,
                     made,
@@ -365,17 +366,17 @@ class Comparison:
                     ),
                 )
 
-    def paired(self) -> Iterator[Paired]:
+    def paired(self) -> Iterator[PairedTest]:
         """Yield the paper's method against each other one, where accuracies are the clients' own."""
         for column, made in self.by_column():
-            own = self.answer(made.answer.setting, self.layout.own)
+            own = self.cell_trials(made.trials.setting, self.layout.own)
             clients = made.metric.of_clients and not made.metric.minus and not made.line.setting.endswith("=mean")
-            if clients and made.answer.method != self.layout.own:
-                theirs, ours = (self._by_client(made.metric, made.line, answer) for answer in (made.answer, own))
+            if clients and made.trials.method != self.layout.own:
+                theirs, ours = (self._by_client(made.metric, made.line, trials) for trials in (made.trials, own))
                 pairs = [(ours[seed] - theirs[seed]).dropna() for seed in ours if seed in theirs]
                 if pairs and all(map(len, pairs)):
                     mean = gain([each.to_numpy(dtype=float) for each in pairs])
-                    yield Paired(column, made.line.method, mean, [_wilcoxon(differences) for differences in pairs])
+                    yield PairedTest(column, made.line.method, mean, [_wilcoxon(differences) for differences in pairs])
 
 
 def _factor(metric: Metric, line: Printed) -> float:
@@ -398,17 +399,35 @@ def title(column: Column) -> str:
 
 def rulings(of: Comparison, others: list[Comparison]) -> Iterator[tuple[dict[str, Any], Ruling]]:
     """Yield the claims about a table, judged on our numbers; some look at `others`, the paper's further tables. What no
-    run could fill holds none of them back; one of which then nothing is left is "untold".
+    run could fill holds none of them back; one of which print's other cells leave nothing to check is "untold".
     """
     cells = [cell for each in (of, *others) for cell in each.cells()]
     none = {(each.layout.table, *made.line.key) for each in (of, *others) for made in each.made.values() if made.none}
     printed = layout.printed_cells(of.layout.paper) + _placeholders(of)
-    for claim in published.claims(of.layout.paper, of.layout.table):
-        if "bold" not in claim["expr"]:  # of print's typography: nothing that a run could tell
-            needed = claims.needed_cells(claim, printed)
-            ruling = claims.judge(claim, cells, needed - none)._replace(without=sorted(needed & none))
-            untold = bool(ruling.without) and not ruling.checks and needed - none <= {cell.key for cell in cells}
-            yield claim, ruling._replace(holds="untold") if untold else ruling
+    possible = [cell for cell in printed if cell.key not in none]
+    for claim in _about_runs(of.layout):
+        needed = claims.needed_cells(claim, printed)
+        ruling = claims.judge(claim, cells, needed - none)._replace(without=_without(needed, none))
+        untold = bool(ruling.without) and not claims.judge(claim, possible).checks
+        yield claim, ruling._replace(holds="untold") if untold else ruling
+
+
+def _about_runs(of: Layout) -> list[dict[str, Any]]:
+    """Return the claims about a table that a run can tell: neither one of print's typography, nor that two printed
+    tables say the same. Ours do so by construction, or by chance where they have other seeds.
+    """
+    every = published.claims(of.paper, of.table)
+    return [claim for claim in every if "bold" not in claim["expr"] and claim["basis"] != "consistency"]
+
+
+def _without(needed: set[tuple[str, ...]], none: set[tuple[str, ...]]) -> dict[str, list[str]]:
+    """Return the methods of which some needed cells cannot be filled, with the places of these where others can be."""
+    found: dict[str, list[str]] = {}
+    for method in sorted({key[-1] for key in needed & none}):
+        own = {key for key in needed if key[-1] == method}
+        places = {" ".join([dataset, setting, metric]) for _, dataset, _, setting, metric, _ in own & none}
+        found[method] = sorted(places) if own - none else []
+    return found
 
 
 def _placeholders(of: Comparison) -> list[Statistic]:
@@ -423,6 +442,6 @@ def _placeholders(of: Comparison) -> list[Statistic]:
 def others_needed(of: Layout) -> list[str]:
     """Return the paper's other tables that claims about this one look at."""
     printed = layout.printed_cells(of.paper)
-    seen = {key[0] for claim in published.claims(of.paper, of.table) for key in claims.needed_cells(claim, printed)}
+    seen = {key[0] for claim in _about_runs(of) for key in claims.needed_cells(claim, printed)}
     same = [name for name in layout.names() if name.partition("/")[0] == of.paper and name != of.name]
     return [name for name in same if layout.read(name).table in seen]

@@ -93,9 +93,9 @@ def _uneven(of: Comparison) -> list[str]:
 def fixed(of: Comparison) -> list[str]:
     """Return the hyperparameters of each method that no search chose, with the settings where they differ."""
     methods: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for answer in of.asked:
-        if answer.group:
-            methods[answer.method][_own(answer.group)].append(answer.setting)
+    for trials in of.asked:
+        if trials.group:
+            methods[trials.method][_own(trials.group)].append(trials.setting)
     found = []
     for method, values in methods.items():
         said = [
@@ -136,7 +136,7 @@ def _settings(of: Comparison) -> list[str]:
 
 def _groups(of: Comparison, setting: str) -> dict[str, dict[str, Any]]:
     """Return the ledger's group of each method in a setting, of the ledger that tells most of it."""
-    return {answer.method: answer.group for answer in of.asked if answer.setting == setting and answer.group}
+    return {trials.method: trials.group for trials in of.asked if trials.setting == setting and trials.group}
 
 
 def _configs(of: Comparison, setting: str) -> dict[str, dict[str, Any]]:
@@ -202,9 +202,9 @@ def _plain(name: str) -> str:
 def _reconstructed(of: Comparison) -> list[str]:
     """Return what of the methods' code is not in their papers."""
     found = {
-        (answer.method, str(trial.meta["reconstruction"])): None
-        for answer in of.asked
-        for trial in answer.trials.values()
+        (trials.method, str(trial.meta["reconstruction"])): None
+        for trials in of.asked
+        for trial in trials.finished.values()
         if trial.meta.get("reconstruction")
     }
     return [f"reconstructed: {method}: {inline(what)}" for method, what in found]

@@ -18,7 +18,7 @@ from pflsweep.report.paper.comparison import Cell, Comparison
 from pflsweep.report.paper.layout import Layout
 from pflsweep.report.paper.store import Trial
 
-# of the part of a gap that a change closes: more than 1.5 would leave one as large on the other side
+# of the part of a gap that a change closes: less, or more, leaves more than half of it on this side or on the other
 CLOSES = (0.5, 1.5)
 
 
@@ -46,9 +46,20 @@ class Shift(NamedTuple):
 
     @property
     def explains(self) -> bool:
-        """True where at least half of the gap is closed, and in the direction that was predicted, where one was."""
+        """True where at most half of the gap is left, and the cell moves as was predicted, where something was."""
         against = {"up": self.points < 0, "down": self.points > 0}.get(self.predicted, False)
         return CLOSES[0] <= self.closes <= CLOSES[1] and not against
+
+    @property
+    def overshoots(self) -> bool:
+        """True where the change goes so far beyond print that more than half of the gap is left on the other side."""
+        return self.closes > CLOSES[1]
+
+    @property
+    def loses(self) -> bool:
+        """True where the cell agrees with print without the change and not with it."""
+        printed = self.base.line.value
+        return printed is not None and bool(self.base.agrees) and abs(self.after - printed) > self.base.tolerance
 
 
 class Effect(NamedTuple):
@@ -68,6 +79,11 @@ class Effect(NamedTuple):
     def gaps(self) -> list[Shift]:
         """The cells that do not agree with print without it."""
         return [shift for shift in self.shifts if not math.isnan(shift.closes)]
+
+    @property
+    def agreeing(self) -> list[Shift]:
+        """The cells that agree with print without it."""
+        return [shift for shift in self.shifts if shift.base.agrees]
 
 
 def effects(of: Layout, every: list[Ledger], scale: str, compared: Callable[[str, str], Comparison]) -> list[Effect]:
@@ -104,8 +120,8 @@ def _shifts(change: Change, base: Comparison, changed: Comparison) -> Iterator[S
         if not common or in_points(0.0, cell.line.unit) is None:
             continue
         mean, moved = (fmean(values[seed] for seed in common) for values in (before, after))
-        other = changed.answer(cell.answer.setting, cell.answer.method)
-        same = all(cell.answer.trials[seed].identity == other.trials[seed].identity for seed in common)
+        other = changed.cell_trials(cell.trials.setting, cell.trials.method)
+        same = all(cell.trials.finished[seed].identity == other.finished[seed].identity for seed in common)
         if not (same and mean == moved) and math.isfinite(moved - mean):
             predicted = change.expected.get(cell.line.method, {}).get(cell.line.metric, "")
             yield Shift(cell, mean, moved, len(common), predicted)

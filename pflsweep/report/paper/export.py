@@ -9,17 +9,18 @@ from pflsweep.report.paper.comparison import Cell, Comparison
 
 PRINTED = ["paper", "table", "row_order", "method", "method_label", "dataset", "model", "setting", "metric"]
 NUMBERS = ["value", "std", "unit", "best", "std_over"]
-OURS = ["reading", "printed", "printed_std", "difference", "agrees", "seeds", "seeds_asked", "partial_search"]
+OURS = ["reading", "algorithm", "printed", "printed_std", "difference", "agrees"]
+BEHIND = ["seeds", "seeds_asked", "partial_search"]
 SPECIAL = {**{letter: rf"\{letter}" for letter in "&%#_${}"}, "~": r"\textasciitilde{}"}
 
 
 def as_csv(readings: dict[str, Comparison]) -> str:
-    """Return a table in the columns of the printed files, with the reading, print and more in further ones; a line a
-    cell and reading. A missing cell has an empty value.
+    """Return a table in the columns of the printed files, with the reading, the trials' option of `algorithm=`,
+    print and more in further ones; a line a cell and reading. A missing cell has an empty value.
     """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([*PRINTED, *NUMBERS, *OURS])
+    writer.writerow([*PRINTED, *NUMBERS, *OURS, *BEHIND])
     for reading, of in readings.items():
         for made in of.made.values():
             line, value = made.line, made.value
@@ -27,9 +28,9 @@ def as_csv(readings: dict[str, Comparison]) -> str:
                 of.layout.paper, of.layout.table, line.row, line.method, line.label,
                 line.dataset, line.model, line.setting, line.metric,
                 _number(value.mean) if made.there else "", _number(value.std), line.unit,
-                _word(made.place == 1) if made.there else "", _over(made), reading,
+                _word(made.place == 1) if made.there else "", _over(made), reading, made.trials.algorithm,
                 line.text, line.std_text, _number(made.difference), _word(made.agrees),
-                len(made.answer.trials), len(made.answer.seeds), _word(made.answer.partial),
+                len(made.trials.finished), len(made.trials.seeds), _word(made.trials.partial),
             ])  # fmt: skip
     return file.getvalue()
 
@@ -81,8 +82,8 @@ def _latex(made: Cell | None) -> str:
         return "--" if made is None or made.absent == "missing" else made.absent
     shown = formats.value(made).replace(formats.MINUS, "-").replace("∞", r"\infty").replace("±", r"\pm")
     bold = rf"\mathbf{{{shown}}}" if made.place == 1 else rf"\underline{{{shown}}}" if made.place == 2 else shown
-    bold += r"^\dagger" * made.answer.partial
-    return f"${bold}$" if made.complete else f"${bold}^{{{made.value.n}/{len(made.answer.seeds)}}}$"
+    bold += r"^\dagger" * made.trials.partial
+    return f"${bold}$" if made.complete else f"${bold}^{{{made.value.n}/{len(made.trials.seeds)}}}$"
 
 
 def escaped(text: str) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pflsweep.report import figures, lines, style
 from pflsweep.report.compare import banded, by_round, newcomers_accuracy
 from pflsweep.report.figures import Curve
-from pflsweep.report.lines import End
+from pflsweep.report.lines import EndLabel
 from pflsweep.report.paper import against_print, leaderboard_figures, sensitivity, studies, weight_figures
 from pflsweep.report.paper.comparison import Cell, Comparison, title
 from pflsweep.report.paper.formats import short
@@ -26,7 +26,7 @@ def check(of: Layout) -> None:
     require_known("figures", of.figures, list(FIGURES), of.name)
 
 
-class Drawn(NamedTuple):
+class SavedFigures(NamedTuple):
     """The saved figures of a page: file name of each PNG -> what it shows. Beside each lies an SVG of its name."""
 
     top: dict[str, str]  # the one that stands under the verdict, if any
@@ -39,13 +39,13 @@ class Drawn(NamedTuple):
         return [(folder / name).with_suffix(kind) for name in names for kind in (".png", ".svg")]
 
 
-def draw(readings: dict[str, Comparison], folder: Path) -> Drawn:
+def draw(readings: dict[str, Comparison], folder: Path) -> SavedFigures:
     """Save the figures of a page as PNG and SVG. The files of a second reading end with its name.
 
     On top of a table's page stands ours against print; on a leaderboard, which has too many methods for figures of
     searches, its first figure.
     """
-    drawn = Drawn({}, {}, {})
+    drawn = SavedFigures({}, {}, {})
 
     def save(picture: Picture, into: dict[str, str], end: str = "", said: str = "") -> None:
         style.save(picture.figure, folder / f"{picture.stem}{end}")
@@ -67,8 +67,8 @@ def _grouped(of: Comparison, key: Callable[[Cell], Any]) -> dict[Any, list[Cell]
     """Return the cells with trials by `key`, each method once, in the order of columns and rows."""
     found: dict[Any, dict[str, Cell]] = {}
     for _, made in of.by_column():
-        if made.answer.trials:
-            found.setdefault(key(made), {}).setdefault(made.answer.method, made)
+        if made.trials.finished:
+            found.setdefault(key(made), {}).setdefault(made.trials.method, made)
     return {group: list(methods.values()) for group, methods in found.items()}
 
 
@@ -93,11 +93,11 @@ def curves(of: Comparison) -> Iterator[Picture]:
         return
     bands, cut, own, drawn = False, 0, _own(of), []
     with style.panels(len(panels), (5.4, 3.9) if len(panels) == 1 else (4.3, 3.0), legend=0) as (made, all_axes):
-        ends: list[list[End]] = []
+        ends: list[list[EndLabel]] = []
         for axes, ((setting, *kind), methods) in zip(all_axes, panels.items(), strict=True):
             found: dict[str, Curve] = {}
             for each in methods:
-                trials, column = list(each.answer.trials.values()), _scored(of, each)
+                trials, column = list(each.trials.finished.values()), _scored(of, each)
                 if all(column in trial.rounds for trial in trials):  # else the method has no such model
                     found[each.line.method] = _by_round(trials, column, labels[each.line.method])
             order = sorted(found, key=lambda method: -found[method].mean[-1])
@@ -119,7 +119,7 @@ def curves(of: Comparison) -> Iterator[Picture]:
                     bands |= lines.band(axes, curve.rounds, 100 * curve.low, 100 * curve.high, look["color"])
             ends.append(
                 [
-                    End(labels[m], found[m].rounds[-1], 100 * found[m].mean[-1], look["color"])
+                    EndLabel(labels[m], found[m].rounds[-1], 100 * found[m].mean[-1], look["color"])
                     for m, look in looks.items()
                 ]
             )
@@ -134,13 +134,13 @@ def _panel(made: Cell) -> tuple[str, ...]:
     """Return the setting of a cell, and the kind of its accuracy where that is not of personal models on own data."""
     options = made.metric.options if made.metric.quantity == "accuracy" else {}
     said = (options.get("view", "personal"), options.get("target", "own"))
-    return made.answer.setting, *(() if said == ("personal", "own") else said)
+    return made.trials.setting, *(() if said == ("personal", "own") else said)
 
 
 def _head(of: Comparison, made: Cell) -> str:
     """Return a panel's title: its setting, and the column where others of the setting are of other accuracies."""
-    setting, column = made.answer.setting, of.layout.column_of(made.line)
-    several = {each.line.metric for each in of.made.values() if each.answer.setting == setting}
+    setting, column = made.trials.setting, of.layout.column_of(made.line)
+    several = {each.line.metric for each in of.made.values() if each.trials.setting == setting}
     if column is None or len(several) == 1 or made.metric.quantity != "accuracy":
         return setting
     return f"{setting}, {column.header}"
@@ -177,10 +177,10 @@ def _one_std(values: NDArray[np.float64]) -> tuple[float, float]:
 
 def newcomers(of: Comparison) -> Iterator[Picture]:
     """Draw accuracy of clients that took part in no round, by epoch of their fine-tuning, a figure a setting."""
-    for setting, methods in _grouped(of, lambda made: made.answer.setting).items():
+    for setting, methods in _grouped(of, lambda made: made.trials.setting).items():
         made = []
         for each in methods:
-            seeds = [curve for trial in each.answer.trials.values() if len(curve := newcomers_accuracy(trial))]
+            seeds = [curve for trial in each.trials.finished.values() if len(curve := newcomers_accuracy(trial))]
             if seeds:
                 made.append(banded(each.line.label, seeds))
         if made:
@@ -198,7 +198,7 @@ def privacy(of: Comparison) -> Iterator[Picture]:
     labels = _labels(of)
     shown: list[dict[str, dict[str, Any]]] = []
     with style.panels(len(datasets), (4.6, 3.4), legend=0) as (made, all_axes):
-        ends: list[list[End]] = []
+        ends: list[list[EndLabel]] = []
         for axes, dataset in zip(all_axes, datasets, strict=True):
             points: dict[str, list[tuple[float, float]]] = {}
             for (row, _), each in spent.items():
@@ -217,7 +217,7 @@ def privacy(of: Comparison) -> Iterator[Picture]:
                 for flat in (pair[1] for pair in points[method] if math.isinf(pair[0])):
                     axes.axhline(flat, color=look["color"], linestyle="--", linewidth=1)
                 if finite:
-                    ends[-1].append(End(labels[method], *finite[-1], look["color"]))
+                    ends[-1].append(EndLabel(labels[method], *finite[-1], look["color"]))
             axes.set(title=dataset, xlabel="epsilon", ylabel="mean accuracy over clients (%)")
             lines.percent(axes)
         for axes, names in zip(all_axes, ends, strict=True):
@@ -244,7 +244,7 @@ def by_row(of: Comparison) -> Iterator[Picture]:
     settings: dict[str, list[Cell]] = {}
     for _, each in sorted(of.made.items()):
         if each.there:
-            settings.setdefault(each.answer.setting, []).append(each)
+            settings.setdefault(each.trials.setting, []).append(each)
     if not settings:
         return
     with style.figure(5.2, 3.4) as (made, axes):

@@ -51,7 +51,7 @@ def _standing(of: Comparison, verdict: Verdict) -> dict[str, Any]:
         "compared": verdict.compared,
         "difference": formats.points(verdict.difference),
         "tau": formats.number(verdict.tau, 2),
-        "failed": sum(len(answer.failed) for answer in of.asked),
+        "failed": sum(len(trials.failed) for trials in of.asked),
         "claims": verdict.claims,
     }
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from pflsweep.report.compare import column as column_of
 from pflsweep.report.paper.comparison import Cell, Comparison, title
-from pflsweep.report.paper.store import Answer, Trial
+from pflsweep.report.paper.store import CellTrials, Trial
 from pflsweep.report.ranks import Ranking
 
 SHARE = 0.5  # of the methods that are begun: so many have to have a column before it is ranked
@@ -27,7 +27,7 @@ class Leaderboard:
         self.of = of
         self.has: dict[int, set[int]] = {row: set() for row in of.layout.rows}  # the columns of each row
         for (row, column), made in of.made.items():
-            if made.there and made.answer.trials.keys() >= set(of.seeds(made.answer.setting)):
+            if made.there and made.trials.finished.keys() >= set(of.seeds(made.trials.setting)):
                 self.has[row].add(column)
         begun = [columns for columns in self.has.values() if columns]
         every = range(len(of.layout.columns))
@@ -66,6 +66,11 @@ class Leaderboard:
         """The columns that are not ranked."""
         return [title(column) for at, column in enumerate(self.of.layout.columns) if at not in self.columns]
 
+    @property
+    def datasets(self) -> set[str]:
+        """The datasets of the ranked columns. Columns that share one are not independent."""
+        return {self.of.layout.columns[at].dataset for at in self.columns}
+
     def label(self, row: int) -> str:
         return self.of.layout.rows[row]
 
@@ -96,7 +101,7 @@ class Leaderboard:
         """
         shares: dict[int, list[float]] = {row: [] for row in self.rows}
         for column in self.columns:
-            numbers = [images(next(iter(cell.answer.trials.values()))) for cell in self.cells(column)]
+            numbers = [images(next(iter(cell.trials.finished.values()))) for cell in self.cells(column)]
             for row, number in zip(self.rows, numbers, strict=True):
                 shares[row].append(number / median(numbers))
         return {row: fmean(each) for row, each in shares.items() if not math.isnan(sum(each))}
@@ -105,7 +110,7 @@ class Leaderboard:
         """Return accuracy in [0, 1] after 1, 2, ... points of the search, averaged over the ranked columns; empty where
         not every search has told the test accuracy of its points.
         """
-        curves = [_expected(self.of.made[row, column].answer) for column in self.columns]
+        curves = [_expected(self.of.made[row, column].trials) for column in self.columns]
         return [fmean(each) for each in zip(*curves, strict=False)] if all(curves) else []
 
 
@@ -114,12 +119,12 @@ def images(trial: Trial) -> float:
     return float(column_of(trial.rounds, "images").sum(min_count=1))
 
 
-def _expected(answer: Answer) -> list[float]:
+def _expected(trials: CellTrials) -> list[float]:
     """Return the expected accuracy by points of the search behind a cell; its ledger counts the points without result
     too.
     """
-    tested = answer.tested
-    return expected_best(tested, int(answer.group["points"])) if tested else []
+    tested = trials.tested
+    return expected_best(tested, int(trials.group["points"])) if tested else []
 
 
 def expected_best(tested: Sequence[tuple[float, float]], points: int) -> list[float]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from pflsweep.report import figures, lines, style
-from pflsweep.report.lines import End
+from pflsweep.report.lines import EndLabel
 from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.leaderboard import Leaderboard
 from pflsweep.report.ranks import LEVEL
@@ -70,23 +70,23 @@ def budget(of: Comparison) -> Iterator[Picture]:
         return
     methods = {line.row: line.method for line in of.layout.printed}
     rows = {methods[row]: row for row in curves}
-    looks = lines.looks(list(rows))
+    looks, orange = lines.looks(list(rows)), "orange: the method with the best mean rank"
     with style.figure(figures.WIDTH, 4.0) as (made, axes):
         ends = []
         for method, look in looks.items():
             label, curve = board.label(rows[method]), [100 * each for each in curves[rows[method]]]
             points = range(1, len(curve) + 1)
             axes.plot(points, curve, marker="o", markersize=3, gid=f"budget {label}", **look)
-            ends.append(End(f"{label}  {curve[-1]:.1f}%", len(curve), curve[-1], look["color"]))
+            ends.append(EndLabel(f"{label}  {curve[-1]:.1f}%", len(curve), curve[-1], look["color"]))
         axes.set(
-            title=f"{len(looks)} of {len(curves)} methods: the best mean ranks, Local and FedAvg",
+            title=f"{len(looks)} of {len(curves)} methods: the best mean ranks, Local and FedAvg\n{orange}",
             xlabel="points of the search",
             ylabel="mean accuracy over columns (%)",
         )
         lines.percent(axes)
         axes.xaxis.set_major_locator(figures.whole())
         lines.name_ends(made, axes, ends)
-    yield Picture("budget", "test accuracy after so many points of each search, mean over columns", made)
+    yield Picture("budget", f"test accuracy after so many points of each search, mean over columns; {orange}", made)
 
 
 FIGURES = {"ranks": ranks, "budget": budget}

@@ -9,7 +9,7 @@ from typing import Any
 from pflsweep.report import template
 from pflsweep.report.paper import deviations, formats, missing, page
 from pflsweep.report.paper.comparison import Cell, title
-from pflsweep.report.paper.figures import Drawn
+from pflsweep.report.paper.figures import SavedFigures
 from pflsweep.report.paper.leaderboard import Leaderboard, images
 from pflsweep.report.paper.links import Links
 from pflsweep.report.paper.reproduction import Reproduction
@@ -19,10 +19,10 @@ MORE = 1.5  # times the images of the median method: so many have to be said bes
 NAMED = 12  # methods of a list in the verdict; the table has all
 
 
-def text(of: Reproduction, drawn: Drawn, links: Links, discussion: str = "") -> str:
+def text(of: Reproduction, drawn: SavedFigures, links: Links, discussion: str = "") -> str:
     """Return the page as markdown that GitHub shows; the arguments are those of a table's page."""
     board, table = Leaderboard(of.first), of.first
-    searched = [cell.answer for column in board.columns for cell in board.cells(column)]
+    searched = [cell.trials for column in board.columns for cell in board.cells(column)]
     tune = next((ledger.tune for ledger in table.store.of(of.layout.sweeps)), None)
     return template.render(
         "leaderboard.md",
@@ -33,11 +33,11 @@ def text(of: Reproduction, drawn: Drawn, links: Links, discussion: str = "") -> 
         heads=[title(of.layout.columns[at]) for at in board.columns],
         rows=[_row(board, place, row) for place, row in enumerate(board.ordered, start=1)],
         columns=len(of.layout.columns),
-        seeds=sorted({seed for answer in searched for seed in answer.trials}),
+        seeds=sorted({seed for trials in searched for seed in trials.finished}),
         left_out=board.left_out,
         not_begun=board.not_begun,
         other_columns=board.other_columns,
-        partial=any(answer.partial for answer in searched),
+        partial=any(trials.partial for trials in searched),
         tune=tune if any(each.group["points"] for each in searched) else None,
         points=_listed((int(each.group["points"]), each.method) for each in searched),
         budget=[_budget(board, column) for column in board.columns],
@@ -65,6 +65,7 @@ def _verdict(board: Leaderboard) -> dict[str, Any]:
         "rank": formats.number(board.mean_rank(board.best[0]), 1),
         "methods": len(board.rows),
         "columns": len(board.columns),
+        "datasets": len(board.datasets),
         "tested": statistic == statistic,
         "differ": ranking.differ,
         "statistic": formats.number(statistic, 1),
@@ -100,7 +101,7 @@ def _row(board: Leaderboard, place: int, row: int) -> dict[str, Any]:
             {
                 "shown": formats.value(cell),
                 "first": cell.place == 1,
-                "partial": cell.answer.partial,
+                "partial": cell.trials.partial,
                 "rank": f"{rank:g}",
             }
             for cell, rank in zip(cells, (board.rank(row, column) for column in board.columns), strict=True)
@@ -110,13 +111,13 @@ def _row(board: Leaderboard, place: int, row: int) -> dict[str, Any]:
 
 def _budget(board: Leaderboard, column: int) -> list[str]:
     """Return what the ranked methods had in a column: rounds, seeds, and the images that a final trial trained on."""
-    answers = [cell.answer for cell in board.cells(column)]
-    trials = {answer.method: next(iter(answer.trials.values())) for answer in answers}
+    cells = board.cells(column)
+    trials = {cell.trials.method: next(iter(cell.trials.finished.values())) for cell in cells}
     numbers = {method: images(trial) for method, trial in trials.items()}
     return [
         title(board.of.layout.columns[column]),
         "; ".join(_listed((trial.last, method) for method, trial in trials.items())),
-        ", ".join(map(str, board.of.seeds(answers[0].setting))),
+        ", ".join(map(str, board.of.seeds(cells[0].trials.setting))),
         _span(numbers),
     ]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from pflsweep.config.reading import PAPER
 from pflsweep.report.markdown import code, inline
 from pflsweep.report.paper.comparison import Comparison, title
-from pflsweep.report.paper.store import UNTRAINED, Answer
+from pflsweep.report.paper.store import UNTRAINED, CellTrials
 
 OWN = Path("runs")  # where a command's trials are, unless paths.runs says otherwise
 FIRST = """\
@@ -23,10 +23,10 @@ def lines(of: Comparison) -> list[str]:
     why: dict[str, None] = {}
     commands = _commands(of)
     for column, made in of.by_column():
-        for answer in filter(_trainable, made.lacking):
-            filled = by_command[commands[answer.setting, answer.method]]
-            filled[title(of.layout.columns[column])][made.answer.method] = None
-        why |= dict.fromkeys(reason for answer in (made.answer, *made.against) for reason in _reasons(answer))
+        for trials in filter(_trainable, made.lacking):
+            filled = by_command[commands[trials.setting, trials.method]]
+            filled[title(of.layout.columns[column])][made.trials.method] = None
+        why |= dict.fromkeys(reason for trials in (made.trials, *made.against) for reason in _reasons(trials))
     found = (
         [FIRST.format(own=OWN, command=code(f"pflsweep record import {of.store.runs}"))]
         if by_command and of.trials and of.store.runs != OWN
@@ -35,12 +35,12 @@ def lines(of: Comparison) -> list[str]:
     for command, columns in by_command.items():
         found.append(f"{command} fills:")
         found += [f"  - {column}: {_rows(of, column, list(methods))}" for column, methods in columns.items()]
-    failed = any(answer.failed for answer in of.asked)
+    failed = any(trials.failed for trials in of.asked)
     return [*found, *why, *(["what failed is tried again by its command with `retry=true` alone"] if failed else [])]
 
 
 def _rows(of: Comparison, column: str, methods: list[str]) -> str:
-    every = {made.answer.method for (_, k), made in of.made.items() if title(of.layout.columns[k]) == column}
+    every = {made.trials.method for (_, k), made in of.made.items() if title(of.layout.columns[k]) == column}
     return "all rows" if set(methods) == every and len(methods) > 1 else ", ".join(methods)
 
 
@@ -50,16 +50,16 @@ def command_of(of: Comparison) -> str:
     return f"pflsweep -m sweep={of.layout.sweeps[0]} scale={of.store.scale}{reading}"
 
 
-def _trainable(answer: Answer) -> bool:
+def _trainable(trials: CellTrials) -> bool:
     """Return whether a command has something to train, without `retry=true`."""
-    return bool(answer.open) or not answer.seeds
+    return bool(trials.open) or not trials.seeds
 
 
 def _commands(of: Comparison) -> dict[tuple[str, str], str]:
     """Return what fills a cell, as markdown, by setting and method: the command that has begun it; else one for what a
     setting lacks, with the words by which its other rows were trained, since those are compared with it.
     """
-    cells, rows = [answer for answer in of.asked if _trainable(answer)], defaultdict(list)
+    cells, rows = [trials for trials in of.asked if _trainable(trials)], defaultdict(list)
     found = {(cell.setting, cell.method): ", ".join(map(code, cell.commands)) for cell in cells if cell.commands}
     for cell in cells:
         if not cell.commands:
@@ -70,7 +70,7 @@ def _commands(of: Comparison) -> dict[tuple[str, str], str]:
         begun = [each.commands[0] for each in of.asked if each.setting == setting and each.commands]
         alike[begun[0] if begun else command_of(of), () if own and not begun else tuple(lacked)].append(setting)
     for (like, methods), settings in alike.items():
-        every = own and len(settings) == len({answer.setting for answer in of.asked})
+        every = own and len(settings) == len({trials.setting for trials in of.asked})
         command = _for(like, of.layout.sweeps[0], [*([] if every else settings), *methods])
         found |= {(setting, method): code(command) for setting in settings for method in rows[setting]}
     return found
@@ -85,16 +85,16 @@ def _for(command: str, sweep: str, only: list[str]) -> str:
     return shlex.join([*words[:at], f"sweep={sweep}", *chosen, *words[at + 1 :]])
 
 
-def _reasons(answer: Answer) -> Iterator[str]:
+def _reasons(trials: CellTrials) -> Iterator[str]:
     """Yield why seeds are without a number, where there is more to say than that nobody has trained them."""
-    what = f"{answer.method} {answer.setting}"
-    points = f": {inline(answer.failed_points[0])}" if answer.failed_points else ""
-    yield from (f"{what} seed {seed} failed: {inline(reason)}" for seed, reason in answer.failed.items())
-    yield from (f"{what} seed {seed}: {reason}" for seed, reason in answer.open.items() if reason != UNTRAINED)
+    what = f"{trials.method} {trials.setting}"
+    points = f": {inline(trials.failed_points[0])}" if trials.failed_points else ""
+    yield from (f"{what} seed {seed} failed: {inline(reason)}" for seed, reason in trials.failed.items())
+    yield from (f"{what} seed {seed}: {reason}" for seed, reason in trials.open.items() if reason != UNTRAINED)
     if points:
-        n = len(answer.failed_points)
+        n = len(trials.failed_points)
         yield f"{what}: {'one point' if n == 1 else f'{n} points'} of its search failed{points}"
-    if reasons := answer.without_result:
-        of = f"{len(reasons)} of {answer.group['points']} points of its search {'has' if len(reasons) == 1 else 'have'}"
-        elected = "† the winner is the best of the others" if answer.partial else "so there is no winner yet"
+    if reasons := trials.without_result:
+        of = f"{len(reasons)} of {trials.group['points']} points of its search {'has' if len(reasons) == 1 else 'have'}"
+        elected = "† the winner is the best of the others" if trials.partial else "so there is no winner yet"
         yield f"{what}: {of} no result ({inline(reasons[0])}), {elected}; the sweep's command tries again"

@@ -16,21 +16,21 @@ from pflsweep.report.paper.agreement import NEAR
 from pflsweep.report.paper.claims import Check, Ruling
 from pflsweep.report.paper.comparison import Cell, Comparison, title
 from pflsweep.report.paper.effects import Effect, Shift
-from pflsweep.report.paper.figures import Drawn
+from pflsweep.report.paper.figures import SavedFigures
 from pflsweep.report.paper.formats import number, points, value
 from pflsweep.report.paper.links import Links
 from pflsweep.report.paper.metrics import Value
 from pflsweep.report.paper.published import Column
 from pflsweep.report.paper.reproduction import VERDICTS, Reproduction, Ruled
-from pflsweep.report.paper.store import Answer, Trial
+from pflsweep.report.paper.store import CellTrials, Trial
 from pflsweep.util.errors import UserError, without_password
 
 LISTED = 8  # gaps of a change
-BASIS = {"stated": "", "reading": "our reading", "extended": "extended", "consistency": "consistency"}
+BASIS = {"stated": "", "reading": "our reading", "extended": "extended"}
 Cells = list[str]  # of a row
 
 
-def text(of: Reproduction, drawn: Drawn, links: Links, discussion: str = "") -> str:
+def text(of: Reproduction, drawn: SavedFigures, links: Links, discussion: str = "") -> str:
     """Return the page as markdown that GitHub shows.
 
     drawn: its figures. links: where its runs can be browsed. discussion: what a person has made of it, in markdown.
@@ -56,11 +56,12 @@ def text(of: Reproduction, drawn: Drawn, links: Links, discussion: str = "") -> 
         figures=drawn,
         known=reading.read(of.layout.paper),
         effects=[shown_effect(effect) for effect in of.effects],
-        shifts=[_shift(of, effect, shift) for effect in of.effects for shift in effect.gaps[:LISTED]],
+        shifts=[_shift(of, effect, shift) for effect in of.effects for shift in _shifts(effect)],
         listed=LISTED,
         order=_beside(_order(each) for each in of.readings.values()),
         claims=_beside(_claims(ruled) for ruled in of.ruled.values()),
         clear=any(_clear(ruling.checks) for ruled in of.ruled.values() for _, ruling in ruled),
+        without=any(ruling.without for ruled in of.ruled.values() for _, ruling in ruled),
         notes=[published.notes()[note] for note in of.layout.notes],
     )
 
@@ -101,19 +102,20 @@ def _empty(columns: Sequence[Column], shown: Sequence[int]) -> list[str]:
 
 
 def _mean_rank(of: Reproduction) -> Callable[[int], tuple[float, int]]:
-    """Return the sort key of a row: its mean rank over readings and columns, then its number. Numbers that look the
-    same share a rank; a row without a number comes last.
+    """Return the sort key of a row: the mean rank of its numbers, each among all numbers of its column, then the row's
+    own number. Numbers that look the same share a rank; a row without a number comes last.
     """
-    columns: dict[tuple[str, int], dict[int, float]] = defaultdict(dict)
-    for name, table in of.readings.items():
+    columns: dict[int, list[tuple[int, float]]] = defaultdict(list)  # row and number, the best is the lowest
+    # The readings are ranked together: each has rows that the other lacks, so that a place among 7 is none among 12
+    for table in of.readings.values():
         for (row, at), cell in table.made.items():
             if cell.there and cell.metric.best != "none":
                 shown = round(cell.value.mean, cell.metric.decimals)
-                columns[name, at][row] = shown if cell.metric.best == "low" else -shown
+                columns[at].append((row, shown if cell.metric.best == "low" else -shown))
     ranks: dict[int, list[float]] = defaultdict(list)
     for numbers in columns.values():
-        for row, own in numbers.items():
-            better, equal = (sum(test(each) for each in numbers.values()) for test in (own.__gt__, own.__eq__))
+        for row, own in numbers:
+            better, equal = (sum(test(each) for _, each in numbers) for test in (own.__gt__, own.__eq__))
             ranks[row].append(better + (equal + 1) / 2)
     return lambda row: (fmean(ranks[row]) if ranks[row] else math.inf, row)
 
@@ -150,12 +152,12 @@ def _ours(made: Cell, name: str = "") -> dict[str, Any]:
             "difference": "",
             "apart": False,
         }
-    seeds = f"{made.value.n} of {len(made.answer.seeds)} seeds"
+    seeds = f"{made.value.n} of {len(made.trials.seeds)} seeds"
     return {
         "reading": name,
         "shown": value(made),
         "place": made.place,
-        "partial": made.answer.partial,
+        "partial": made.trials.partial,
         "note": "" if made.complete else _needs(made) or seeds,
         "difference": "" if made.difference is None else number(made.difference, made.metric.decimals, "+"),
         "apart": made.agrees is False,
@@ -164,7 +166,7 @@ def _ours(made: Cell, name: str = "") -> dict[str, Any]:
 
 def _needs(made: Cell) -> str:
     """Return the rows that a number waits for, where its own seeds are all there; "" where it waits for none."""
-    if not made.lacking or not made.answer.complete:
+    if not made.lacking or not made.trials.complete:
         return ""
     rows = "all rows" if made.metric.relative == "slowest" else ", ".join(each.method for each in made.lacking)
     return f"needs {rows}"
@@ -188,24 +190,39 @@ def _sections(of: Reproduction, name: str, links: Links) -> dict[str, Any]:
 
 
 def shown_effect(effect: Effect) -> dict[str, Any]:
-    """Return a change that a reading makes, with text of how far it moves cells and how many gaps it explains."""
+    """Return a change that a reading makes, with text: how far it moves cells, how many gaps it explains, and how many
+    agreeing cells it loses.
+    """
     seeds = max((shift.seeds for shift in effect.shifts), default=0)
     over = f"{len(effect.shifts)} cells, {'one seed' if seeds == 1 else f'{seeds} seeds'}, scale {effect.scale}"
-    gaps = sum(shift.explains for shift in effect.gaps)
+    gaps, lost = sum(shift.explains for shift in effect.gaps), sum(shift.loses for shift in effect.agreeing)
     return {
         "change": effect.change,
         "size": f"{points(effect.size)} ({over})" if effect.shifts else "not measured",
         "explains": f"{gaps} of {len(effect.gaps)}" if effect.shifts else "",
+        "lost": f"{lost} of {len(effect.agreeing)}" if effect.shifts else "",
     }
 
 
+def _shifts(effect: Effect) -> list[Shift]:
+    """Return what the page lists of a change: the gaps that it moves most, then all agreeing cells that it loses."""
+    return [*effect.gaps[:LISTED], *(shift for shift in effect.agreeing if shift.loses)]
+
+
 def _shift(of: Reproduction, effect: Effect, shift: Shift) -> Cells:
-    """Return a gap of the paper's reading, without and with one change."""
+    """Return a cell of the paper's reading, without and with one change."""
     decimals = shift.base.metric.decimals
     numbers = [number(each, decimals) for each in (shift.before, shift.after)]
-    closes = f"{number(100 * shift.closes, 0)}%" + (", explained" if shift.explains else "")
     place = f"{of.layout.rows[shift.base.line.row]}, {verdict.place_of(of.first, shift.base)}"
-    return [effect.change.name, place, *numbers, shift.base.line.shown, closes, shift.predicted]
+    return [effect.change.name, place, *numbers, shift.base.line.shown, _closes(shift), shift.predicted]
+
+
+def _closes(shift: Shift) -> str:
+    """Return the part of its gap that a change closes, and what that means."""
+    if shift.loses:
+        return "it agreed: lost"
+    said = ", explained" if shift.explains else ", overshoots" if shift.overshoots else ""
+    return f"{number(100 * shift.closes, 0)}%{said}"
 
 
 def _beside(by_reading: Iterable[dict[Any, Cells]]) -> list[tuple[Any, Cells]]:
@@ -267,12 +284,10 @@ def _broken(checks: list[Check]) -> str:
 
 
 def _without(ruling: Ruling) -> str:
-    """Return the cells that a claim was judged without, by method."""
-    by_method: dict[str, dict[str, None]] = defaultdict(dict)
-    for _, dataset, _, setting, metric, method in ruling.without:
-        by_method[method][" ".join([dataset, setting, metric])] = None
-    cells = "; ".join(f"{method} ({', '.join(places)})" for method, places in by_method.items())
-    return f"without {cells}: none" if cells else ""
+    """Return what a claim was judged without: methods, with their cells where it is not all of them."""
+    found = ruling.without.items()
+    methods = ", ".join(f"{method} ({', '.join(places)})" if places else method for method, places in found)
+    return f"without {methods}" if methods else ""
 
 
 def _correlations(of: Comparison) -> Iterator[str]:
@@ -280,10 +295,10 @@ def _correlations(of: Comparison) -> Iterator[str]:
     for made in of.made.values():
         if made.metric.quantity in weights.AXES:
             axis = weights.AXES[made.metric.quantity]
-            found = {seed: weights.pearson(trial, axis) for seed, trial in made.answer.trials.items()}
+            found = {seed: weights.pearson(trial, axis) for seed, trial in made.trials.finished.items()}
             seeds = ", ".join(f"seed {seed} r = {number(r, 2)}, p {_p(p)}" for seed, (r, p) in found.items())
             if seeds:
-                yield f"{made.line.metric}, {made.answer.method} {made.answer.setting}: {seeds}"
+                yield f"{made.line.metric}, {made.trials.method} {made.trials.setting}: {seeds}"
 
 
 def _by_samples(of: Comparison) -> dict[str, Any]:
@@ -343,43 +358,43 @@ def _p(p: float) -> str:
 def winners(of: Comparison) -> list[str]:
     """Return the hyperparameters that searches chose, a line a method."""
     found: dict[str, dict[str, None]] = defaultdict(dict)
-    for answer in of.asked:
-        if answer.winner:
-            chosen = ", ".join(_chosen(answer, key, value) for key, value in answer.winner.items())
-            value = answer.winner_value
+    for trials in of.asked:
+        if trials.winner:
+            chosen = ", ".join(_chosen(trials, key, value) for key, value in trials.winner.items())
+            value = trials.winner_value
             best = (
                 ""
                 if value is None
-                else f" ({100 * value:.2f}% on {inline(answer.split)} data{_at_scale(answer)}{_other_view(of, answer)})"
+                else f" ({100 * value:.2f}% on {inline(trials.split)} data{_at_scale(trials)}{_other_view(of, trials)})"
             )
-            found[answer.method][f"{answer.setting}: {chosen}{best}"] = None
+            found[trials.method][f"{trials.setting}: {chosen}{best}"] = None
     return [f"{method}: {'; '.join(lines)}" for method, lines in found.items()]
 
 
-def _chosen(answer: Answer, key: str, value: Any) -> str:
+def _chosen(trials: CellTrials, key: str, value: Any) -> str:
     """Return a hyperparameter of the winner, with all its values for which the search has an accuracy."""
-    tried = {as_override(point[key]): point[key] for point, _ in answer.tried if key in point}
+    tried = {as_override(point[key]): point[key] for point, _ in trials.tried if key in point}
     ordered = sorted(tried, key=lambda text: (str(type(tried[text])), tried[text]))
     of = f" (of {', '.join(map(inline, ordered))})" if len(tried) > 1 else ""
     return code(f"{key.rpartition('.')[2]}={as_override(value)}") + of
 
 
-def _at_scale(answer: Answer) -> str:
+def _at_scale(trials: CellTrials) -> str:
     """Return at which scale a search has chosen, where it is another than that of the final trials."""
-    return f" at scale {inline(answer.searched_at)}" if answer.searched_at else ""
+    return f" at scale {inline(trials.searched_at)}" if trials.searched_at else ""
 
 
-def _other_view(of: Comparison, answer: Answer) -> str:
+def _other_view(of: Comparison, trials: CellTrials) -> str:
     """Return by whose accuracy a search has chosen, where the table shows the accuracy of other models."""
-    view = of.layout.views.get(answer.method, "personal")
-    other = answer.view not in ("", view)  # older ledgers do not say it
-    return f" by {code(f'tune.view={answer.view}')}, where the table shows the view {view}" if other else ""
+    view = of.layout.views.get(trials.method, "personal")
+    other = trials.view not in ("", view)  # older ledgers do not say it
+    return f" by {code(f'tune.view={trials.view}')}, where the table shows the view {view}" if other else ""
 
 
 def origin(of: Comparison, links: Links) -> list[str]:
     """Return commands, code and machines, the MLflow store, and the records, as lines of markdown."""
     trials = of.trials
-    commands = dict.fromkeys(command for answer in of.asked for command in answer.commands)
+    commands = dict.fromkeys(command for cell in of.asked for command in cell.commands)
     lines = [code(command) for command in commands]
     if not trials:
         return lines or [code(missing.command_of(of))]
@@ -397,10 +412,10 @@ def origin(of: Comparison, links: Links) -> list[str]:
         shown = ", ".join(f"[{inline(sweep)}]({address})" for sweep, address in links.sweeps.items())
         lines.append(f"sweeps in MLflow, where `pflsweep ui` or its server shows them: {shown}")
     lines.append(f"records in {code(of.store.runs)}:")
-    for answer in of.asked:
-        runs = ", ".join(f"seed {seed} {_named(trial, links)}" for seed, trial in answer.trials.items())
+    for cell in of.asked:
+        runs = ", ".join(f"seed {seed} {_named(trial, links)}" for seed, trial in cell.finished.items())
         if runs:
-            lines.append(f"  - {answer.method} {answer.setting}: {runs}")
+            lines.append(f"  - {cell.method} {cell.setting}: {runs}")
     return lines
 
 

@@ -1,7 +1,7 @@
 """A paper's table under each reading that is trained, how far each is from print, and what explains it."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ from pflsweep.records.ledger import Ledger
 from pflsweep.report.paper import layout
 from pflsweep.report.paper.claims import Ruling
 from pflsweep.report.paper.comparison import Cell, Comparison, others_needed, rulings
-from pflsweep.report.paper.effects import Effect, effects
+from pflsweep.report.paper.effects import Effect, Shift, effects
 from pflsweep.report.paper.layout import Layout
 from pflsweep.report.paper.store import Store, Trial
 from pflsweep.util.errors import UserError
@@ -96,10 +96,20 @@ class Reproduction:
         return {reading: _verdict(of, self.ruled[reading]) for reading, of in self.readings.items()}
 
     @property
-    def explained(self) -> int:
-        """How many gaps of the paper's reading one change explains, by sweeps at the page's scale."""
+    def explained(self) -> dict[str, set[tuple[str, ...]]]:
+        """The gaps of the paper's reading that a change alone explains, by change, of sweeps at the page's scale."""
+        return self._moved(lambda shift: shift.explains)
+
+    @property
+    def lost(self) -> dict[str, set[tuple[str, ...]]]:
+        """The cells of the paper's reading that agree with print, and do not with a change alone, by change."""
+        return self._moved(lambda shift: shift.loses)
+
+    def _moved(self, how: Callable[[Shift], bool]) -> dict[str, set[tuple[str, ...]]]:
+        """Return the keys of the cells that a change moves in some way, by change; changes without any are left out."""
         at = [effect for effect in self.effects if effect.scale == self.scale]
-        return len({shift.base.line.key for effect in at for shift in effect.gaps if shift.explains})
+        found = {effect.change.name: {shift.base.line.key for shift in effect.shifts if how(shift)} for effect in at}
+        return {change: cells for change, cells in found.items() if cells}
 
 
 def reproduction(name: str, stores: Stores, scale: str) -> Reproduction:

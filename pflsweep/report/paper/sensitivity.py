@@ -4,10 +4,10 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pflsweep.report import figures, lines, style
-from pflsweep.report.lines import End
+from pflsweep.report.lines import EndLabel
 from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.formats import short
-from pflsweep.report.paper.store import Answer
+from pflsweep.report.paper.store import CellTrials
 from pflsweep.report.style import Picture
 
 if TYPE_CHECKING:
@@ -28,27 +28,27 @@ class Slice(NamedTuple):
 def pictures(of: Comparison, own: Collection[str] = ()) -> Iterator[Picture]:
     """Yield a figure a setting. own: the paper's methods."""
     labels = {line.method: short(line.label) for line in reversed(of.layout.printed)}
-    settings: dict[str, list[Answer]] = {}
-    for answer in of.asked:
-        if answer.method in labels and len(answer.tried) >= FEWEST:
-            settings.setdefault(answer.setting, []).append(answer)
-    for setting, answers in settings.items():
+    settings: dict[str, list[CellTrials]] = {}
+    for trials in of.asked:
+        if trials.method in labels and len(trials.tried) >= FEWEST:
+            settings.setdefault(trials.setting, []).append(trials)
+    for setting, searched in settings.items():
         panels: dict[str, list[Slice]] = {}
-        for found in (each for answer in answers for each in slices(answer)):
+        for found in (each for trials in searched for each in slices(trials)):
             panels.setdefault(found.key, []).append(found)
         if panels:
-            drawn = _figure(setting, panels, labels, own, answers[0].split)
+            drawn = _figure(setting, panels, labels, own, searched[0].split)
             methods = [[each.method for each in found] for found in panels.values()]
             shows = f"accuracy by each searched hyperparameter, {setting}; line: the best of the points with a value"
             yield Picture(f"sensitivity-{setting.replace('/', '-')}", f"{shows}; {lines.key(methods, own)}", drawn)
 
 
-def slices(answer: Answer) -> Iterator[Slice]:
+def slices(trials: CellTrials) -> Iterator[Slice]:
     """Yield a search's slice along each hyperparameter of which several values were tried."""
-    for key in dict.fromkeys(key for point, _ in answer.tried for key in point):
-        points = [(_plain(point[key]), 100 * value) for point, value in answer.tried if key in point]
+    for key in dict.fromkeys(key for point, _ in trials.tried for key in point):
+        points = [(_plain(point[key]), 100 * value) for point, value in trials.tried if key in point]
         if len({value for value, _ in points}) > 1:
-            yield Slice(key, answer.method, points)
+            yield Slice(key, trials.method, points)
 
 
 def _plain(value: Any) -> Any:
@@ -61,7 +61,7 @@ def _figure(
     setting: str, panels: dict[str, list[Slice]], labels: dict[str, str], own: Collection[str], split: str
 ) -> "Figure":
     with style.panels(len(panels), (4.2, 3.0), legend=0, sharey=True) as (made, all_axes):
-        ends: list[list[End]] = []
+        ends: list[list[EndLabel]] = []
         for axes, (key, found) in zip(all_axes, panels.items(), strict=True):
             by_method = {each.method: each for each in found}
             order = sorted(by_method, key=lambda method: -max(value for _, value in by_method[method].points))
@@ -85,7 +85,7 @@ def _figure(
     return made
 
 
-def _draw(axes: "Axes", of: Slice, look: dict[str, Any], label: str, name: str) -> End:
+def _draw(axes: "Axes", of: Slice, look: dict[str, Any], label: str, name: str) -> EndLabel:
     """Draw every point as a dot and the best at each value as a line; return the line's end."""
     best: dict[Any, float] = {}
     for value, accuracy in of.points:
@@ -95,4 +95,4 @@ def _draw(axes: "Axes", of: Slice, look: dict[str, Any], label: str, name: str) 
     values, accuracies = zip(*of.points, strict=True)
     axes.scatter(values, accuracies, s=9, color=look["color"], alpha=0.35, linewidth=0, gid=f"points {name}")
     axes.plot(at, [best[value] for value in at], marker="o", markersize=3, gid=f"sensitivity {name}", **look)
-    return End(label, at[-1], best[at[-1]], look["color"])
+    return EndLabel(label, at[-1], best[at[-1]], look["color"])

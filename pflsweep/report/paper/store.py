@@ -85,12 +85,12 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The trials and the search of one method in one setting."""
+class CellTrials:
+    """The trials behind a cell, and their search: of one method in one setting."""
 
     setting: str
     method: str
-    trials: dict[int, Trial]  # by seed: finished
+    finished: dict[int, Trial]  # by seed
     seeds: list[int]  # that were asked for
     open: dict[int, str]  # seed -> why there is no number yet, in markdown
     failed: dict[int, str]  # seed -> reason
@@ -101,6 +101,12 @@ class Answer:
     view: str = ""  # by the accuracy of whose models
     searched_at: str = ""  # the scale of its search where tune.scale was given
     without_code: bool = False  # its reading is of code that is not public
+
+    @property
+    def algorithm(self) -> str:
+        """The option of `algorithm=` that its trials have. Before any is trained it is the sweep's; "" without one."""
+        config = next((trial.config for trial in self.finished.values()), self.group.get("config", {}))
+        return str(config.get("algorithm", ""))
 
     @property
     def winner(self) -> dict[str, Any] | None:
@@ -133,7 +139,7 @@ class Answer:
 
     @property
     def complete(self) -> bool:
-        return bool(self.seeds) and len(self.trials) == len(self.seeds)
+        return bool(self.seeds) and len(self.finished) == len(self.seeds)
 
 
 class Store:
@@ -148,11 +154,11 @@ class Store:
     def of(self, sweeps: Iterable[str]) -> list[Ledger]:
         return [ledger for ledger in self.ledgers if ledger.sweep in sweeps]
 
-    def answer(self, sweeps: list[str], setting: str, method: str) -> Answer:
-        """Return what a sweep tells of a cell. Raise UserError where the trials of one cell do not belong together."""
+    def cell_trials(self, sweeps: list[str], setting: str, method: str) -> CellTrials:
+        """Return the trials behind a cell. Raise UserError where they do not belong together."""
         told = [(ledger, g) for ledger in self.of(sweeps) if (g := ledger.groups.get((setting, method))) is not None]
         told.sort(key=lambda each: settled(each[1]))  # the last one tells most, then it is the newest
-        trials: dict[int, Trial] = {}
+        finished: dict[int, Trial] = {}
         open_: dict[int, str] = {}
         failed: dict[int, str] = {}
         for ledger, group in told:
@@ -166,18 +172,18 @@ class Store:
                     open_[seed] = found
                     continue
                 _check_asked(found, group, ledger)
-                if seed in trials and trials[seed].identity != found.identity:
-                    raise _mixed([trials[seed], found], told, f"seed {seed} has two runs")
-                trials[seed] = found
-        _check_alike(list(trials.values()), told)
-        done = {seed: trials[seed] for seed in sorted(trials)}
+                if seed in finished and finished[seed].identity != found.identity:
+                    raise _mixed([finished[seed], found], told, f"seed {seed} has two runs")
+                finished[seed] = found
+        _check_alike(list(finished.values()), told)
+        finished = dict(sorted(finished.items()))
         seeds = sorted({seed for ledger, _ in told for seed in ledger.seeds})
         last = told[-1][1] if told else {}
         tune = told[-1][0].tune if last.get("points") else {}
-        return Answer(
-            setting, method, done, seeds,
-            {seed: why for seed, why in open_.items() if seed not in done and seed not in failed},
-            {seed: why for seed, why in failed.items() if seed not in done},
+        return CellTrials(
+            setting, method, finished, seeds,
+            {seed: why for seed, why in open_.items() if seed not in finished and seed not in failed},
+            {seed: why for seed, why in failed.items() if seed not in finished},
             [why for _, group in told for why in group["failed_points"]],
             _commands((ledger for ledger, _ in reversed(told)), self.runs),
             last, tune.get("split", ""), tune.get("view", ""), tune.get("scale") or "",

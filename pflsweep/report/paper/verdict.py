@@ -73,17 +73,22 @@ def explanation(of: Reproduction, why: str) -> str:
     """Return why a table differs from print: what a person has found out, and what single changes of the code explain;
     without either, in how many points the settings differ. why: a person's words.
     """
-    at = [effect for effect in of.effects if effect.scale == of.scale]
-    changes = ", ".join(effect.change.name for effect in at if any(shift.explains for shift in effect.gaps))
-    explained = (
-        f"one change alone to what the authors' code does explains {of.explained} "
-        f"gap{'s' if of.explained > 1 else ''} of reading paper ({changes})"
-    )
-    parts = [why.removesuffix("."), explained if of.explained else ""]
+    parts = [why.removesuffix(".")]
+    if of.explained:
+        gaps = f"{_count(of.explained, 'gap')} of reading paper ({', '.join(of.explained)})"
+        parts.append(f"one change alone to what the authors' code does explains {gaps}")
     if not any(parts) and any(verdict.compared > verdict.agree for verdict in of.verdicts.values()):
         differing = len({line for table in of.readings.values() for line in deviations.lines(table)})
         parts = [f"not known yet; the settings differ from the paper's in {differing} points, which stand below"]
+    if of.lost:
+        parts.append(f"one change alone loses {_count(of.lost, 'agreeing cell')} ({', '.join(of.lost)})")
     return "; ".join(filter(None, parts))
+
+
+def _count(cells: dict[str, set[tuple[str, ...]]], noun: str) -> str:
+    """Return how many cells there are, each counted once. cells: by the change that moves them."""
+    n = len(set().union(*cells.values()))
+    return f"{n} {noun}{'s' if n > 1 else ''}"
 
 
 def _order(of: Reproduction, name: str) -> str:
@@ -102,7 +107,7 @@ def _scale(of: Reproduction, name: str) -> str:
 
 def _seeds(table: Comparison) -> str:
     """Return the seeds that our numbers rest on, and how many cells have which where they differ."""
-    cells = Counter(tuple(sorted(cell.answer.trials)) for cell in table.papers if cell.there)
+    cells = Counter(tuple(sorted(cell.trials.finished)) for cell in table.papers if cell.there)
     said = [
         f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
         + (f" ({n} cell{'s' if n > 1 else ''})" if len(cells) > 1 else "")

@@ -9,7 +9,8 @@ from pflsweep.records.matrices import over_rounds
 from pflsweep.report import figures, style
 from pflsweep.report.figures import Array
 from pflsweep.report.paper import weights
-from pflsweep.report.paper.comparison import Comparison
+from pflsweep.report.paper.comparison import Comparison, title
+from pflsweep.report.paper.formats import short
 from pflsweep.report.paper.store import Trial
 from pflsweep.report.style import Picture
 
@@ -52,11 +53,21 @@ def _regression(axes: Any, x: Array, y: Array, xlabel: str, ylabel: str) -> None
 
 
 def last(of: Comparison) -> Iterator[Picture]:
-    """Draw what FedFomo's clients have come to take from each other, in the first setting."""
-    for trial in list(_trials(of, "P", of.layout.own).values())[:1]:
-        shows = f"client-to-client weights P of FedFomo, {trial.meta['name']}"
-        head = f"Weights P of FedFomo, {trial.meta['name']}, round {trial.last}"
-        yield Picture("weights", shows, figures.heatmap(trial.matrices["P"], "P", head))
+    """Draw what the clients of FedFomo's own row take from each other in the last round, a picture a setting."""
+    for setting, trial in _trials(of, "P", of.layout.own).items():
+        cells = (cell for _, cell in of.by_column() if cell.trials.setting == setting)
+        line = next(cell.line for cell in cells if cell.line.method == of.layout.own)
+        column = of.layout.column_of(line)
+        assert column is not None, "cells stand in columns"
+        row = short(of.layout.rows[line.row])
+        where = f"{title(column)}; {row}; seed {trial.meta['seed']}; round {trial.last}"
+        drawn = figures.heatmap(trial.matrices["P"], "P", f"{where}; reading {of.store.reading}")
+        yield Picture(f"weights-{_stem(setting)}", f"client-to-client weights P of FedFomo: {where}", drawn)
+
+
+def _stem(setting: str) -> str:
+    """Return a setting as names of files have it."""
+    return setting.replace("/", "-").replace(";", "-")
 
 
 def maps(of: Comparison) -> Iterator[Picture]:
@@ -114,7 +125,7 @@ def by_round(of: Comparison) -> Iterator[Picture]:
             lines = {str(k): Line2D([], [], **_look(k)) for k in range(int(own.max()) + 1)}
             style.legend(made, lines, title="distribution", handlelength=2)
         shows = f"weights of each other client by round, colour: its distribution, {trial.meta['name']}"
-        yield Picture(f"weights-by-round-{setting.replace('/', '-').replace(';', '-')}", shows, made)
+        yield Picture(f"weights-by-round-{_stem(setting)}", shows, made)
 
 
 def _look(group: int) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from pflsweep.records.ledger import ledgers
 from pflsweep.report.paper import layout, metrics, page, published
 from pflsweep.report.paper.claims import Statistic
 from pflsweep.report.paper.comparison import Cell, Comparison, others_needed, rulings
-from pflsweep.report.paper.figures import Drawn
+from pflsweep.report.paper.figures import SavedFigures
 from pflsweep.report.paper.links import Links
 from pflsweep.report.paper.metrics import Value
 from pflsweep.report.paper.published import Printed
 from pflsweep.report.paper.reproduction import Stores, reproduction
-from pflsweep.report.paper.store import Answer, Store
+from pflsweep.report.paper.store import CellTrials, Store
 from tests.report.paper.fixtures import Sweep
 
 C25 = "cifar10/clients25"
@@ -30,7 +30,7 @@ def reproduced(runs: Path, name: str) -> Comparison:
 
 
 def shown(runs: Path, name: str) -> str:
-    return page.text(reproduction(name, Stores(runs, ledgers(runs)), "small"), Drawn({}, {}, {}), Links())
+    return page.text(reproduction(name, Stores(runs, ledgers(runs)), "small"), SavedFigures({}, {}, {}), Links())
 
 
 def made(of: Comparison, method: str, metric: str, setting: str = "clients25", dataset: str = "cifar10") -> Cell:
@@ -93,7 +93,7 @@ def test_a_method_of_ones_own_slows_no_other_row(tmp_path: Path) -> None:
     sweep.write()
     of = reproduced(sweep.runs, "pgfed/table2")
     assert made(of, "pgfed", "speedup").value.mean == 1.0
-    assert [answer.method for answer in made(of, "mine", "speedup").lacking] == ["mine"]
+    assert [trials.method for trials in made(of, "mine", "speedup").lacking] == ["mine"]
 
 
 def test_kendalls_tau_by_hand(sweep: Sweep) -> None:
@@ -140,7 +140,7 @@ def test_gains_need_the_baselines_seed(sweep: Sweep) -> None:
     sweep.write()
     waiting = made(reproduced(sweep.runs, "pgfed/table3"), "pgfed", "gain")
     assert not waiting.there
-    assert (waiting.none, [answer.method for answer in waiting.lacking]) == (False, ["local"])
+    assert (waiting.none, [trials.method for trials in waiting.lacking]) == (False, ["local"])
 
 
 def test_rounds_to_a_goal_and_speedup_over_the_slowest(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_rounds_to_a_goal_and_speedup_over_the_slowest(tmp_path: Path) -> None:
     waiting = made(of, "apfl", "speedup")
     # pgfedmo, which is missing, may be even slower
     assert math.isnan(waiting.value.mean)
-    assert (waiting.none, [answer.method for answer in waiting.lacking]) == (False, ["pgfedmo"])
+    assert (waiting.none, [trials.method for trials in waiting.lacking]) == (False, ["pgfedmo"])
     sweep.add(C25, "pgfedmo", {0: [5, 5, 5, 5]})
     sweep.write()
     of = reproduced(sweep.runs, "pgfed/table2")
@@ -287,7 +287,7 @@ def test_noise_is_over_seeds_whatever_the_std_is_over(tmp_path: Path) -> None:
     assert near == {0.877: True, 0.917: True, 0.876: False, 0.918: False}
 
 
-class Echo(Comparison):
+class PrintAsOurs(Comparison):
     """Printed numbers as if we had measured them."""
 
     def value(self, line: Printed) -> Value:
@@ -296,21 +296,21 @@ class Echo(Comparison):
     def noise(self, line: Printed) -> float | None:
         return line.noise
 
-    def answer(self, setting: str, method: str) -> Answer:
+    def cell_trials(self, setting: str, method: str) -> CellTrials:
         trials: Any = {0: None, 1: None, 2: None}
-        return Answer(setting, method, trials, [0, 1, 2], {}, {}, [], [])
+        return CellTrials(setting, method, trials, [0, 1, 2], {}, {}, [], [])
 
     def heads(self) -> list[Statistic]:
         return layout.heads(self.layout)
 
 
-def echo(name: str) -> Echo:
-    return Echo(layout.read(name), Store(Path(), "paper", []))
+def print_as_ours(name: str) -> PrintAsOurs:
+    return PrintAsOurs(layout.read(name), Store(Path(), "paper", []))
 
 
 @pytest.mark.parametrize("name", [name for name in layout.names() if layout.read(name).in_print])
 def test_print_fed_back_agrees_with_itself(name: str) -> None:
-    of = echo(name)
+    of = print_as_ours(name)
     taus = list(of.taus())
     lines = {m.line.row for m in of.made.values()} if of.layout.compare == "rows" else of.layout.columns
     assert len(taus) == len(lines)
@@ -321,45 +321,77 @@ def test_print_fed_back_agrees_with_itself(name: str) -> None:
     assert of.complete == sum(m.line.value is not None for m in of.made.values())
 
 
-class EchoOfCode(Echo):
+class PrintWithoutCode(PrintAsOurs):
     """The same, without rows for which FedPG's authors have no public code."""
 
     def value(self, line: Printed) -> Value:
         known = super().value(line)
         return known._replace(mean=math.nan) if "fedpg" in line.method else known
 
-    def answer(self, setting: str, method: str) -> Answer:
-        return replace(super().answer(setting, method), without_code="fedpg" in method)
+    def cell_trials(self, setting: str, method: str) -> CellTrials:
+        return replace(super().cell_trials(setting, method), without_code="fedpg" in method)
 
 
 def test_a_claim_about_rows_without_code_waits_for_nothing() -> None:
-    of = EchoOfCode(layout.read("fedpg/table1"), Store(Path(), "paper", []))
-    others = [EchoOfCode(layout.read(name), of.store) for name in others_needed(of.layout)]
-    held = {claim["id"]: ruling.holds for claim, ruling in rulings(of, others)}
+    of = PrintWithoutCode(layout.read("fedpg/table1"), Store(Path(), "paper", []))
+    others = [PrintWithoutCode(layout.read(name), of.store) for name in others_needed(of.layout)]
+    ruled = {claim["id"]: ruling for claim, ruling in rulings(of, others)}
+    held = {claim: ruling.holds for claim, ruling in ruled.items()}
     assert (held["fedpg-t1-1"], held["fedpg-t1-12"]) == ("untold", "untold"), "FedPG against others, and itself"
     assert held["fedpg-t1-5"] == "partly", "of the others, as in print"
+    assert ruled["fedpg-t1-3"].without == {"fedpg": [], "sfedpg": []}, "all their cells: none is named"
+
+
+class PrintOfOneDataset(PrintWithoutCode):
+    """The same, of which only Fashion-MNIST is trained."""
+
+    def value(self, line: Printed) -> Value:
+        known = super().value(line)
+        return known if line.dataset == "fmnist" else known._replace(mean=math.nan)
+
+    def cell_trials(self, setting: str, method: str) -> CellTrials:
+        known = super().cell_trials(setting, method)
+        return known if setting.startswith("fmnist") else replace(known, finished={})
+
+
+def test_a_claim_that_nothing_can_tell_is_not_open_because_other_cells_are_missing() -> None:
+    of = PrintOfOneDataset(layout.read("fedpg/table1"), Store(Path(), "paper", []))
+    others = [PrintOfOneDataset(layout.read(name), of.store) for name in others_needed(of.layout)]
+    held = {claim["id"]: ruling.holds for claim, ruling in rulings(of, others)}
+    left = {claim for claim, holds in held.items() if holds != "untold"}
+    assert left == {f"fedpg-t1-{k}" for k in (5, 9, 10, 11)}, "what they say of the other methods can be told"
+    assert {held[claim] for claim in left} == {None}
+
+
+def test_that_two_printed_tables_repeat_each_other_is_no_claim_about_ours() -> None:
+    of = print_as_ours("fedpg/table3")
+    judged = [claim["id"] for claim, _ in rulings(of, [])]
+    assert "fedpg-t3-5" in {claim["id"] for claim in published.claims("fedpg", "3")}
+    assert judged == [f"fedpg-t3-{k}" for k in range(1, 5)]
+    assert others_needed(of.layout) == []
 
 
 @pytest.mark.parametrize("name", [name for name in layout.names() if layout.read(name).in_print])
 def test_print_fed_back_has_the_recorded_verdicts(name: str) -> None:
-    of = echo(name)
-    ruled = list(rulings(of, [echo(other) for other in others_needed(of.layout)]))
+    of = print_as_ours(name)
+    ruled = list(rulings(of, [print_as_ours(other) for other in others_needed(of.layout)]))
     about = [claim for claim in published.claims(of.layout.paper, of.layout.table) if "bold" not in claim["expr"]]
-    assert [claim["id"] for claim, _ in ruled] == [claim["id"] for claim in about]
+    own = [claim["id"] for claim in about if claim["basis"] != "consistency"]
+    assert [claim["id"] for claim, _ in ruled] == own
     for claim, ruling in ruled:
         assert ruling.holds == (None if claim["needs_rerun"] else claim["holds_in_print"]), claim["id"]
 
 
 def test_print_fed_back_has_the_bold_numbers_of_print() -> None:
     for name in ("pgfed/table1", "pgfed/table6", "fedfomo/table2", "fedfomo/table4", "fedfomo/figure5"):
-        of = echo(name)
+        of = print_as_ours(name)
         bold = {place for place, m in of.made.items() if m.line.best}
         assert bold <= {place for place, m in of.made.items() if m.place == 1}
         assert bold
 
 
 def test_a_claim_waits_for_the_other_tables_it_is_about(sweep: Sweep) -> None:
-    of = echo("pgfed/table1")
+    of = print_as_ours("pgfed/table1")
     alone = {claim["id"]: ruling.holds for claim, ruling in rulings(of, [])}
     assert alone["pgfed-t1-1"] is True
     # A claim about tables 1, 5 and 6
@@ -389,4 +421,4 @@ def test_a_reading_of_the_code_has_its_own_trials_views_and_rows_without_code(tm
     assert "reading **paper**: " in text
     assert "; reading **code**: " in text
     assert "**no code**: the code of this row is not public" in text
-    assert "| one_step | not measured |  | FedProx and pFedMe train for all local epochs |" in text
+    assert "| one_step | not measured |  |  | FedProx and pFedMe train for all local epochs |" in text

@@ -107,7 +107,10 @@ def test_the_page_names_who_is_best_and_who_is_worse(tmp_path: Path, monkeypatch
     # q(4) = 2.569; 2.569 * sqrt(4 * 5 / (6 * 6)) = 1.9
     assert "(χ² = 18.0, p below 0.001); two of them do where their mean ranks are 1.9 apart" in text
     assert "Not told apart from the best, with their mean ranks: FedProx 2.0." in text
-    assert "**Worse than the best**: FedAvg 3.0, Local 4.0." in text
+    dependent = (
+        "The 6 columns are partitions of 2 datasets. The test assumes independent columns, and these are not: read p"
+    )
+    assert f"**Worse than the best**: FedAvg 3.0, Local 4.0. {dependent} as descriptive.\n" in text
     assert "- **Scale:** **small**, 6 of 9 columns" in text
     rows = [line.split(" | ")[:4] for line in text.splitlines() if re.match(r"\| \d", line)]
     assert rows[0] == ["| 1", "Ditto", "1.0", "65.00"]
@@ -143,7 +146,35 @@ def test_two_columns_are_too_few_to_tell_anybody_apart(tmp_path: Path, monkeypat
     sweep.write()
     main(["benchmark"])
     assert "Friedman's test does not find that the methods differ (χ² = 4.0, p 0.135)" in PAGE.read_text()
-    assert "nobody can be told apart from the best" in PAGE.read_text()
+    assert "nobody can be told apart from the best**. The 2 columns are partitions of one dataset." in PAGE.read_text()
+
+
+def test_columns_of_as_many_datasets_are_not_said_to_be_dependent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), "benchmark", seeds=(0,))
+    for place in (DIR01, "fmnist/dir0.1"):
+        for correct, method in enumerate(("local", "fedavg", "fedprox"), start=3):
+            sweep.add(place, method, {0: [correct, correct]})
+    sweep.write()
+    main(["benchmark"])
+    assert "Friedman's test" in PAGE.read_text()
+    assert "independent" not in PAGE.read_text()
+
+
+def test_the_picture_of_budgets_says_what_its_colour_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), "benchmark", seeds=(0,))
+    for correct, method in enumerate(("local", "fedavg"), start=3):
+        sweep.add(DIR01, method, {0: [correct, correct]})
+        tried = [{"point": {"train.lr": lr}, "value": lr, "test": lr} for lr in (0.1, 0.2)]
+        sweep.group(DIR01, method).update(points=2, tried=tried)
+    sweep.write()
+    main(["benchmark"])
+    said = "orange: the method with the best mean rank"
+    assert said in (PAGE.parent / "budget.svg").read_text()
+    assert f"mean over columns; {said}](budget.png)" in PAGE.read_text()
 
 
 def test_nothing_trained_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

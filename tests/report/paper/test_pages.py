@@ -19,6 +19,7 @@ import pytest
 
 from pflsweep.commands.report import main
 from pflsweep.records.ledger import ledgers
+from pflsweep.report import style
 from pflsweep.report.paper import against_print, export, layout
 from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.store import Store
@@ -255,6 +256,23 @@ def test_a_name_in_the_picture_leaves_the_line_free_and_crosses_no_axis(printed:
     assert (x > printed) is (side == "left")
 
 
+@pytest.mark.parametrize("x", [38.0, 41.0, 43.0, 60.0])
+def test_no_name_of_a_drawn_picture_crosses_the_axes(made: Path, x: float) -> None:
+    with chdir(made.parents[2]):
+        of = Comparison(layout.read("pgfed/table1"), Store(Path("runs"), "small", ledgers(Path("runs"))))
+        ((unit, found),) = against_print.points(of).items()
+    apart = next(point for point in found if point.cell.agrees is False)
+    ends = [apart._replace(printed=at, ours=at) for at in (20.0, 100.0)]
+    wide = apart.column._replace(header="GM GM GM")
+    with style.panels(1, (4.6, 4.2)) as (drawn, (axes,)):
+        against_print._panel(axes, unit, {"paper": [*ends, apart._replace(column=wide, printed=x, ours=79.0)]}, of)
+    drawn.draw_without_rendering()
+    (name,) = axes.texts
+    box = name.get_window_extent()
+    assert box.x0 >= axes.bbox.x0
+    assert box.x1 <= drawn.bbox.x1
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_the_golden_report(made: Path, name: str) -> None:
     assert (made / name).read_text() == (GOLDEN / name).read_text()
@@ -284,6 +302,11 @@ def test_the_csv_has_the_printed_files_columns(made: Path) -> None:
     own = next(line for line in lines if (line["method"], line["setting"]) == ("pgfedmo", "clients25"))
     assert (own["value"], own["std_over"], own["printed"], own["seeds"]) == ("80", "seeds2", "81.20", "2")
     assert sum(bool(line["value"]) for line in lines) == 6
+    begun = [line for line in lines if (line["dataset"], line["setting"]) == ("cifar10", "clients25")]
+    options = {line["method"]: line["algorithm"] for line in begun}
+    assert options["pgfedmo"] == "pgfedmo", "as its trials have it"
+    assert options["apfl"] == "apfl", "as its sweep has it: no trial is finished"
+    assert options["fedrep"] == "", "no sweep has it"
 
 
 def test_latex_is_a_whole_tabular(made: Path) -> None:
@@ -436,7 +459,8 @@ def test_a_number_that_a_method_does_not_have_is_not_waited_for(
     assert "Missing and failed" not in text
     claim = next(line for line in text.splitlines() if "fedpg-t3-4" in line)
     cells = "fmnist A1 gm_acc, fmnist A2 gm_acc, fmnist clean gm_acc"
-    assert claim.endswith(f"| holds | holds | 9 of 9 comparisons; without fedrep ({cells}): none |")
+    assert claim.endswith(f"| holds | holds | 9 of 9 comparisons; without fedrep ({cells}) |")
+    assert "A claim is judged without the methods, or the cells in brackets, that have no such number" in text
 
 
 def test_what_is_measured_against_other_rows_waits_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -484,7 +508,7 @@ def test_a_row_of_ones_own_has_our_number_alone(tmp_path: Path, monkeypatch: pyt
     assert "| mine | **90.00 ± 0.00** | 90.00 (1 of 2 seeds) |\n" in text
     assert "5 of 84 cells complete, seeds 0, 1 (5 cells) and seed 0 (1 cell)." in text
     assert "Rows with our numbers alone are not the paper's" in text
-    assert "lost" not in text
+    assert "<sub>lost" not in text
     with open(tmp_path / "reports/pgfed/table1/table.csv", newline="") as file:
         own = list(csv.DictReader(file))[-2]
     assert (own["method"], own["value"], own["printed"], own["difference"]) == ("mine", "90", "", "")
@@ -567,12 +591,17 @@ def test_the_change_of_a_and_its_two_regressions(tmp_path: Path, monkeypatch: py
 def test_fedfomos_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     sweep = Sweep(Path("runs"), "fedfomo/table2", seeds=(0,))
-    (record,) = sweep.add("cifar10/latent5", "fedfomo_n5", {0: [5, 5, 5, 5]})
-    np.savez(record.folder / "matrices.npz", P=np.eye(4))
+    for setting in ("cifar10/latent2", "cifar10/latent5"):
+        (record,) = sweep.add(setting, "fedfomo_n5", {0: [5, 5, 5, 5]})
+        np.savez(record.folder / "matrices.npz", P=np.eye(4))
     sweep.write()
     main(["fedfomo/table2"])
-    assert (tmp_path / "reports/fedfomo/table2/weights.png").exists()
-    assert "![client-to-client weights P of FedFomo, " in (tmp_path / "reports/fedfomo/table2/README.md").read_text()
+    text = (tmp_path / "reports/fedfomo/table2/README.md").read_text()
+    for setting, head in (("latent2", "2 (1.05)"), ("latent5", "5 (2.80)")):
+        where = f"CIFAR-10 Number of Latent Distributions (EMD), {head}; Ours (n=5); seed 0; round 3"
+        assert f"![client-to-client weights P of FedFomo: {where}](weights-cifar10-{setting}.png)" in text
+        svg = ET.parse(tmp_path / f"reports/fedfomo/table2/weights-cifar10-{setting}.svg").getroot()
+        assert f"{where}; reading paper" in " ".join(" ".join(svg.itertext()).split())
 
 
 def test_accuracy_against_epsilon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -600,7 +629,7 @@ def test_accuracy_against_epsilon(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [
         (["pgfed/tabel1"], "there is no 'pgfed/tabel1'. Did you mean 'pgfed/table1'"),
         (["--runs", "runs", "pgfed/tabel1"], "there is no 'pgfed/tabel1'. Did you mean 'pgfed/table1'"),
-        (["--runs", "runs"], "pflsweep report: PAGE is missing."),
+        (["--runs", "runs"], "report: PAGE is missing. See `pflsweep report --help`."),
         (["pgfed/table1", "--runs", "nowhere"], "There is no folder of runs 'nowhere'"),
         (["pgfed/table1", "--otu", "x"], "Did you mean '--out'"),
         (["pgfed/table1", "--out", "/proc/x"], "--out /proc/x cannot be written to"),

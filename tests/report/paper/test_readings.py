@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -115,12 +116,15 @@ def test_a_change_explains_a_gap_that_it_closes_by_half_as_predicted(add: Add) -
     assert shifts["pfedme", "gm_acc"].closes == pytest.approx(0.4 / 0.73)
     assert shifts["local", "l_acc"].points == 0.0
     assert step.size == pytest.approx((30 + 40 + 40) / 5)
-    assert of.explained == 2
+    assert {change: len(cells) for change, cells in of.explained.items()} == {"one_step": 2}
+    assert of.lost == {}
     text = page()
-    assert "| one_step | 22.0 points (5 cells, 2 seeds, scale small) | 2 of 5 | FedProx and pFedMe train" in text
+    assert (
+        "| one_step | 22.0 points (5 cells, 2 seeds, scale small) | 2 of 5 | 0 of 0 | FedProx and pFedMe train" in text
+    )
     assert "| one_step | pFedMe, FMNIST, PM G-acc. | 0.100 | 0.500 | 0.757 ± 0.071 | 61%, explained | up |" in text
-    assert "| epochs | not measured |  | five local epochs |" in text
-    assert "explains 2 gaps of reading paper" in text
+    assert "| epochs | not measured |  |  | five local epochs |" in text
+    assert "explains 2 gaps of reading paper (one_step)" in text
 
 
 def test_a_gap_that_closes_against_what_was_predicted_or_overshoots_is_not_explained(add: Add) -> None:
@@ -133,8 +137,43 @@ def test_a_gap_that_closes_against_what_was_predicted_or_overshoots_is_not_expla
     assert found["l_acc"].predicted == "down"
     assert not found["l_acc"]._replace(after=0.9).explains
     assert found["l_acc"]._replace(after=0.9, predicted="").explains
-    assert not found["l_acc"]._replace(after=2.5, predicted="").explains
+    over = found["l_acc"]._replace(after=2.5, predicted="")
+    assert (over.explains, over.overshoots) == (False, True)
     assert {s.base.line.metric: s.predicted for s in effect(made(), "stale").shifts} == dict.fromkeys(found, "")
+
+
+def test_what_a_change_breaks_stands_beside_what_it_explains(add: Add) -> None:
+    """Printed are Ditto's G-acc 0.389, its L-acc 0.991 and its global model 0.799, and FedFomo's global model 0.305."""
+    add("paper", {"ditto": [8], "fedfomo": [8]}, steps=1)
+    add("ditto", {"ditto": [4]}, steps=2)
+    add("fedfomo", {"fedfomo": [4]}, steps=3)
+    of = made()
+    shifts = {s.base.line.metric: s for s in effect(of, "ditto").shifts}
+    lost = shifts["g_acc"]  # 0.4, and 0.2 with the change
+    assert (lost.loses, lost.explains, lost._replace(after=0.37).loses) == (True, False, False)
+    assert not shifts["gm_acc"].loses, "it did not agree before"
+    assert {change: len(cells) for change, cells in of.lost.items()} == {"ditto": 1}
+    text = page()
+    assert "one change alone loses 1 agreeing cell (ditto)." in text
+    (row,) = (line for line in text.splitlines() if line.startswith("| ditto | ") and "scale small" in line)
+    assert row.split(" | ")[2:4] == ["0 of 2", "1 of 1"]
+    assert "| ditto | Ditto, FMNIST, PM G-acc. | 0.400 | 0.200 | 0.389 ± 0.111 | it agreed: lost |" in text
+    assert "| fedfomo | FedFomo, FMNIST, GM acc. | 0.400 | 0.200 | 0.305 | 211%, overshoots |" in text
+    (row,) = (
+        line for line in Path("out/index.md").read_text().splitlines() if line.startswith("| fedpg/table1 | ditto")
+    )
+    assert row.split(" | ")[3:5] == ["0 of 2", "1 of 1"]
+
+
+def test_rows_are_in_the_order_of_all_numbers_of_a_column_whatever_their_reading(add: Add) -> None:
+    """APFL is the best of three under `code`, and S-FedPG the second of two under `paper`, with higher numbers."""
+    add("paper", {"fedpg": [10], "sfedpg": [9]}, steps=1)
+    add("code", {"apfl": [8], "ditto": [7], "fedrep": [6]}, steps=2)
+    text = page()
+    rows = [line.split(" | ")[0] for line in text.splitlines() if re.match(r"\| \S.* \| (paper|code): .*<sub>", line)]
+    assert rows[:5] == ["| FedPG", "| S-FedPG", "| APFL", "| Ditto", "| FedRep"]
+    assert "**Bold**: our best of the column under its reading;" in text
+    assert "in which all numbers of ours are ranked together" in text
 
 
 def test_a_change_is_compared_at_its_own_scale_over_common_seeds(add: Add) -> None:
@@ -150,12 +189,12 @@ def test_a_change_is_compared_at_its_own_scale_over_common_seeds(add: Add) -> No
     own = next(s for s in stale.shifts if s.base.line.metric == "l_acc")
     assert (own.before, own.after, own.seeds) == (pytest.approx(0.4), pytest.approx(0.6), 1)
     assert math.isnan(effect(of, "epochs").size)
-    assert of.explained == 0, "no gap of this scale was tried"
+    assert of.explained == {}, "no gap of this scale was tried"
     assert "**Scale:** **small**;" in page()
 
 
 def test_cells_that_a_change_does_not_reach_are_no_effect_of_it(add: Add) -> None:
-    """Local is not changed by it, so the same trial answers both."""
+    """Local is not changed by it, so both have the same trial."""
     add("paper", {"local": [8], "apfl": [5]})
     ledger = json.loads(Path(f"runs/sweeps/{'a' * 16}.json").read_text())
     Path(f"runs/sweeps/{'b' * 16}.json").write_text(json.dumps({**ledger, "reading": "apfl"}))

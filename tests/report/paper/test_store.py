@@ -1,4 +1,4 @@
-"""Which runs answer a cell: by the ledgers, as of the round that was asked for, and never a mixture."""
+"""Which runs are behind a cell: by the ledgers, as of the round that was asked for, and never a mixture."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import pytest
 
 from pflsweep.records.ledger import ledgers
 from pflsweep.report.paper.reproduction import Stores
-from pflsweep.report.paper.store import Answer, Store
+from pflsweep.report.paper.store import CellTrials, Store
 from pflsweep.util.errors import UserError
 from tests.report.paper.fixtures import Sweep, create, finished, place, train
 
@@ -21,17 +21,17 @@ def sweep(tmp_path: Path) -> Sweep:
     return Sweep(tmp_path / "runs")
 
 
-def answer(sweep: Sweep, method: str = "fedavg", scale: str = "small") -> Answer:
+def cell_trials(sweep: Sweep, method: str = "fedavg", scale: str = "small") -> CellTrials:
     store = Store(sweep.runs, scale, ledgers(sweep.runs))
-    return store.answer([sweep.name], SETTING, method)
+    return store.cell_trials([sweep.name], SETTING, method)
 
 
 def test_finished_trials_by_seed(sweep: Sweep) -> None:
     sweep.add(SETTING, "fedavg", {1: [1, 2, 3, 4], 0: [2, 4, 6, 8]})
     sweep.write()
-    told = answer(sweep)
-    assert (list(told.trials), told.complete, told.open, told.failed) == ([0, 1], True, {}, {})
-    assert told.commands == ["pflsweep -m sweep=pgfed/table1 scale=small"]
+    found = cell_trials(sweep)
+    assert (list(found.finished), found.complete, found.open, found.failed) == ([0, 1], True, {}, {})
+    assert found.commands == ["pflsweep -m sweep=pgfed/table1 scale=small"]
 
 
 def test_what_nobody_has_asked_for_is_not_there(sweep: Sweep) -> None:
@@ -39,8 +39,8 @@ def test_what_nobody_has_asked_for_is_not_there(sweep: Sweep) -> None:
     # A foreign run, which no ledger names
     finished(sweep.runs, "pgfed", [9, 9, 9, 9])
     sweep.write()
-    told = answer(sweep, "pgfed")
-    assert (told.trials, told.seeds, told.complete, told.commands) == ({}, [], False, [])
+    found = cell_trials(sweep, "pgfed")
+    assert (found.finished, found.seeds, found.complete, found.commands) == ({}, [], False, [])
 
 
 def test_failed_running_and_absent_trials_are_named(sweep: Sweep) -> None:
@@ -51,11 +51,11 @@ def test_failed_running_and_absent_trials_are_named(sweep: Sweep) -> None:
     sweep.name_trial(SETTING, "fedavg", 2, running)
     sweep.group(SETTING, "fedavg")["trials"]["3"] = "feedfeedfeedfeed"
     sweep.write()
-    told = answer(sweep)
-    assert list(told.trials) == [0]
-    assert told.failed == {1: "ValueError: the loss is nan"}
-    assert "is running at round 1 of 3" in told.open[2]
-    assert "feedfeedfeedfeed is not in" in told.open[3]
+    found = cell_trials(sweep)
+    assert list(found.finished) == [0]
+    assert found.failed == {1: "ValueError: the loss is nan"}
+    assert "is running at round 1 of 3" in found.open[2]
+    assert "feedfeedfeedfeed is not in" in found.open[3]
 
 
 def test_a_trial_is_read_as_of_the_round_asked_for(sweep: Sweep) -> None:
@@ -64,7 +64,7 @@ def test_a_trial_is_read_as_of_the_round_asked_for(sweep: Sweep) -> None:
     train(record, [[9, 9, 9, 9]])
     record.set_status(status="running", target=300)
     sweep.write()
-    trial = answer(sweep).trials[0]
+    trial = cell_trials(sweep).finished[0]
     assert trial.rounds["round"].max() == 3
     assert trial.clients.query("view == 'personal'")["correct"].tolist() == [2, 4, 6, 8]
     assert trial.clients_best.query("view == 'personal'")["correct"].tolist() == [3, 5, 7, 9]
@@ -76,9 +76,9 @@ def test_a_round_that_an_extension_left_unevaluated_is_no_number(sweep: Sweep) -
     record.drop_scores(lambda t: t % 2 == 0)
     train(record, [[9, 9, 9, 9]])
     sweep.write()
-    told = answer(sweep)
-    assert told.trials == {}
-    assert "was trained further and is not evaluated after round 3" in told.open[0]
+    found = cell_trials(sweep)
+    assert found.finished == {}
+    assert "was trained further and is not evaluated after round 3" in found.open[0]
 
 
 def test_seeds_of_other_rounds_are_an_error(sweep: Sweep) -> None:
@@ -92,7 +92,7 @@ def test_seeds_of_other_rounds_are_an_error(sweep: Sweep) -> None:
     sweep.group(SETTING, "fedavg")["config"]["train.rounds"] = 2
     sweep.write("b")
     with pytest.raises(UserError, match=r"they differ in train\.rounds: train\.rounds is 3 and 2"):
-        answer(sweep)
+        cell_trials(sweep)
 
 
 def test_scales_do_not_mix(sweep: Sweep) -> None:
@@ -112,8 +112,8 @@ def test_scales_do_not_mix(sweep: Sweep) -> None:
     stores = Stores(sweep.runs, ledgers(sweep.runs))
     assert stores.readings([sweep.name], "smoke") == ["paper", "code"]
     assert stores.best_scale([sweep.name]) == "smoke", "a single change makes no page"
-    assert list(answer(sweep, scale="small").trials) == [0]
-    assert list(answer(sweep, scale="smoke").trials) == []
+    assert list(cell_trials(sweep, scale="small").finished) == [0]
+    assert list(cell_trials(sweep, scale="smoke").finished) == []
 
 
 def test_the_papers_own_scale_is_the_best_once_a_trial_of_it_has_finished(sweep: Sweep) -> None:
@@ -137,8 +137,8 @@ def test_portions_of_a_sweep_make_one_table(sweep: Sweep) -> None:
     sweep.seeds = [1]
     sweep.add(SETTING, "fedavg", {1: [2, 4, 6, 8]})
     sweep.write("b")
-    told = answer(sweep)
-    assert (list(told.trials), told.seeds, told.complete) == ([0, 1], [0, 1], True)
+    found = cell_trials(sweep)
+    assert (list(found.finished), found.seeds, found.complete) == ([0, 1], [0, 1], True)
 
 
 def test_seeds_of_different_configs_are_an_error_that_names_the_runs(sweep: Sweep) -> None:
@@ -150,7 +150,7 @@ def test_seeds_of_different_configs_are_an_error_that_names_the_runs(sweep: Swee
     (second,) = sweep.add(SETTING, "fedavg", {1: [2, 4, 6, 8]}, train__lr=0.5)
     sweep.write("b")
     with pytest.raises(UserError, match="would mix configs") as error:
-        answer(sweep)
+        cell_trials(sweep)
     for record in (first, second):
         assert record.meta["identity"] in str(error.value)
     assert "train.lr is 0.05 and 0.5" in str(error.value)
@@ -164,7 +164,7 @@ def test_two_runs_for_a_seed_are_an_error(sweep: Sweep) -> None:
         sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]}, train__lr=lr)
         sweep.write(stem)
     with pytest.raises(UserError, match="seed 0 has two runs"):
-        answer(sweep)
+        cell_trials(sweep)
 
 
 def test_the_same_run_in_two_ledgers_is_one(sweep: Sweep) -> None:
@@ -172,7 +172,7 @@ def test_the_same_run_in_two_ledgers_is_one(sweep: Sweep) -> None:
     sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]})
     sweep.write("a")
     sweep.write("b")
-    assert list(answer(sweep).trials) == [0]
+    assert list(cell_trials(sweep).finished) == [0]
 
 
 def test_a_cell_names_as_few_commands_as_train_its_seeds(sweep: Sweep) -> None:
@@ -181,18 +181,18 @@ def test_a_cell_names_as_few_commands_as_train_its_seeds(sweep: Sweep) -> None:
     sweep.write("a", at=1.0, command="narrow")
     sweep.write("b", at=2.0, command="wide")
     # Both have the same, and this one is newer
-    assert answer(sweep).commands == ["wide"]
+    assert cell_trials(sweep).commands == ["wide"]
     sweep.seeds = [0, 1]
     sweep.add(SETTING, "fedavg", {1: [2, 4, 6, 8]})
     sweep.write("c", at=0.5, command="both seeds")
     # This one has more
-    assert answer(sweep).commands == ["both seeds"]
+    assert cell_trials(sweep).commands == ["both seeds"]
     sweep.seeds = [0]
     sweep.write("e", at=9.0, command="the newest, narrow")
-    assert answer(sweep).commands == ["both seeds"], "though that one comes first"
+    assert cell_trials(sweep).commands == ["both seeds"], "though that one comes first"
     sweep.seeds = [2]
     sweep.write("d", at=3.0, command="another seed")
-    assert answer(sweep).commands == ["another seed", "both seeds"]
+    assert cell_trials(sweep).commands == ["another seed", "both seeds"]
 
 
 def test_a_checkout_may_give_ledgers_any_time(sweep: Sweep) -> None:
@@ -209,7 +209,7 @@ def test_versions_of_a_method_do_not_mix(sweep: Sweep) -> None:
     file.write_text(json.dumps({**records[1].meta, "method_version": 2}))
     sweep.write()
     with pytest.raises(UserError, match="differ in method_version: method_version is 1 and 2"):
-        answer(sweep)
+        cell_trials(sweep)
 
 
 @pytest.mark.parametrize("limit", [None, 100])
@@ -219,9 +219,9 @@ def test_seeds_may_have_other_rows_only_where_each_draws_its_own(sweep: Sweep, l
     sweep.write()
     if limit is None:
         with pytest.raises(UserError, match="differ in data_checksum"):
-            answer(sweep)
+            cell_trials(sweep)
     else:
-        assert sorted(answer(sweep).trials) == [0, 1]
+        assert sorted(cell_trials(sweep).finished) == [0, 1]
 
 
 def test_numerics_mix_only_where_they_are_the_same_numbers(sweep: Sweep) -> None:
@@ -230,10 +230,10 @@ def test_numerics_mix_only_where_they_are_the_same_numbers(sweep: Sweep) -> None
     file = records[1].folder / "meta.json"
     file.write_text(json.dumps({**records[1].meta, "numerics": {"engine": 1}}))
     sweep.write()
-    assert sorted(answer(sweep).trials) == [0, 1]
+    assert sorted(cell_trials(sweep).finished) == [0, 1]
     file.write_text(json.dumps({**records[1].meta, "numerics": {"engine": 1, "dense": 2}}))
     with pytest.raises(UserError, match="differ in numerics"):
-        answer(sweep)
+        cell_trials(sweep)
 
 
 def test_a_record_that_is_not_what_the_ledger_says_is_an_error(sweep: Sweep) -> None:
@@ -241,7 +241,7 @@ def test_a_record_that_is_not_what_the_ledger_says_is_an_error(sweep: Sweep) -> 
     sweep.group(SETTING, "fedavg")["winner"] = {"train.lr": 0.1}
     sweep.write()
     with pytest.raises(UserError, match=r"train\.lr is 0\.05 there and 0\.1 in"):
-        answer(sweep)
+        cell_trials(sweep)
     assert record.folder.exists()
 
 
@@ -264,6 +264,6 @@ def test_a_damaged_record_is_said(sweep: Sweep) -> None:
     sweep.write()
     (record.folder / "rounds.parquet").write_bytes(b"x")
     with pytest.raises(UserError, match=r"rounds\.parquet cannot be read"):
-        answer(sweep)
+        cell_trials(sweep)
     shutil.rmtree(record.folder)
-    assert "is not in" in answer(sweep).open[0]
+    assert "is not in" in cell_trials(sweep).open[0]

@@ -122,8 +122,8 @@ def test_a_record_without_groups_and_p_has_no_numbers(tmp_path: Path) -> None:
     sweep.add("cifar10/latent5", "fedfomo_n5", {0: [5, 5, 5, 5]})
     sweep.write()
     kept = store.Store(tmp_path / "runs", "small", ledger.ledgers(tmp_path / "runs"))
-    answer = kept.answer(["pgfed/table1"], "cifar10/latent5", "fedfomo_n5")
-    (trial,) = answer.trials.values()
+    found = kept.cell_trials(["pgfed/table1"], "cifar10/latent5", "fedfomo_n5")
+    (trial,) = found.finished.values()
     of_p = [of for name, of in weights.NUMBERS.items() if name.startswith("weights_")]
     assert np.isnan([of(trial, {}) for of in of_p]).tolist() == [True] * 4
 
