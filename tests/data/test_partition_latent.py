@@ -1,6 +1,8 @@
 """The latent partition, on real digits with a small embedder: its training, its cache, and its clients."""
 
+import importlib
 import logging
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +105,7 @@ def test_an_embedder_of_ones_own_that_was_edited_is_another(tmp_path, monkeypatc
     before = embedding._described(net)
     assert before == embedding._described(net)
     (tmp_path / "own_embedder.py").write_text(f"{source}# another\n")
+    importlib.reload(sys.modules["own_embedder"])
     assert before != embedding._described(net)
 
 

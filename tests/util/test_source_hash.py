@@ -123,7 +123,7 @@ def test_a_module_that_is_only_moved_changes_no_digest(edit: Edit) -> None:
 def test_the_type_of_a_field_is_part_of_it(edit: Edit) -> None:
     """The types of a message's fields decide how its traffic is counted."""
     before = digests()
-    edit("methods/stock.py", "class Up(NamedTuple):\n    w: Vector", "class Up(NamedTuple):\n    w: Scalars")
+    edit("methods/stock.py", 'each client\'s model."""\n\n    w: Vector', 'each client\'s model."""\n\n    w: Scalars')
     assert changed(before, digests()) == ["engine"]
 
 
