@@ -165,8 +165,8 @@ class Queue:
             return slot._replace(status="waiting") if over else slot
         if not self.electable(job.group):
             return slot._replace(status="blocked")
-        same = slot.result.get(POINT) == as_kept(self.winner(job.group))
-        if same or not over:
+        winner = self.winner(job.group)
+        if not over or winner is None or slot.result.get(POINT) == as_kept(winner):
             return slot
         return slot._replace(status="lost", superseded=(*slot.superseded, *identities(slot.trial)))
 

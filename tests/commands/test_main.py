@@ -44,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
         (["list", "model"], ["Did you mean 'models'"]),
         (["report", "runs", "--bseline", "x"], ["--bseline", "Did you mean '--baseline'"]),
         (["report", "runs", "--rnus=x"], ["Did you mean '--runs'"]),
-        (["list"], ["required: what", "pflsweep list --help"]),
+        (["list"], ["list: say of what", "algorithms"]),
         (["list", "models", "--config-dri", "x"], ["Did you mean '--config-dir'"]),
         (["ui", "--port", "many"], ["argument --port: invalid int value: 'many'"]),
         (["check", "--config-dri", "x"], ["pflsweep check"]),

@@ -199,8 +199,9 @@ def _name_failures(queue: Queue) -> int:
         print(f"pflsweep: {line}" + (f"\n{trace}" if trace else ""), file=sys.stderr)
     if not failed:
         return 0
-    points = all(not job.final for job, _ in bad)
-    again = "the same command" if points else "retry=true"
+    # As `Queue.prepare` does
+    by_itself = all(not job.final or "input" in slot.result for job, slot in bad)
+    again = "the same command" if by_itself else "retry=true"
     print(f"{len(failed)} of {len(queue.slots)} trials failed; {again} tries them again.", file=sys.stderr)
     # A final trial without a winner is a consequence of its search, not a cause
     causes = [slot for slot in failed if not slot.result.get("no_winner")]
