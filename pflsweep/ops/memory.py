@@ -8,6 +8,7 @@ import sys
 import tempfile
 import weakref
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -42,9 +43,14 @@ def total(device: torch.device) -> float:
     """
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
-    if device.type == "cpu" and "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
-        return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *(most for most, _ in _limits())])
-    return math.inf
+    return _ram() if device.type == "cpu" else math.inf
+
+
+@cache  # asked for each new block of a pool
+def _ram() -> float:
+    if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", {}):
+        return math.inf
+    return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *(most for most, _ in _limits())])
 
 
 def available() -> float:

@@ -27,7 +27,17 @@ from pflsweep.sweep.hyperband import promoted
 from pflsweep.sweep.plan import Job, Plan
 from pflsweep.sweep.sampling import propose, pruner, results_needed
 from pflsweep.sweep.search_space import Point, distributions, drawn_as
-from pflsweep.sweep.slots import POINT, SETTLED, SweepTask, as_kept, identities, point_of, rounds_in_record, standing
+from pflsweep.sweep.slots import (
+    POINT,
+    SETTLED,
+    SweepTask,
+    as_kept,
+    identities,
+    is_tried_again,
+    point_of,
+    rounds_in_record,
+    standing,
+)
 from pflsweep.sweep.storage import SILENCE, Retrying, opened, place_of, storage_url
 from pflsweep.util.retry import PAUSE
 
@@ -85,9 +95,8 @@ class Queue:
         def again(job: Job) -> bool:
             slot = self.slots[job]
             deleted = job.final and slot.status == "done" and slot.deleted
-            # What was wrong with the input may be mended by a key that is no part of the plan, such as data.root
-            no_result = slot.status == "failed" and (not job.final or "input" in slot.result)
-            return deleted or no_result or slot.status == "lost" or (retry and slot.status in ("failed", "diverged"))
+            unsettled = slot.status == "lost" or is_tried_again(job, slot)
+            return deleted or unsettled or (retry and slot.status in ("failed", "diverged"))
 
         anew = [job for job in self.plan.jobs if again(job)]
         self._enqueue(anew)

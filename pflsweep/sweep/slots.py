@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from optuna.trial import FrozenTrial, TrialState
 
-from pflsweep.sweep.plan import Group
+from pflsweep.sweep.plan import Group, Job
 from pflsweep.sweep.search_space import Point
 from pflsweep.util import files
 
@@ -78,6 +78,15 @@ def point_of(group: Group, slot: SweepTask) -> Point:
         won = json.loads(slot.trial.user_attrs[POINT])
         return {key: won[key] for key in group.space if key in won}
     return group.point_of(slot.trial.params)
+
+
+def is_tried_again(job: Job, slot: SweepTask) -> bool:
+    """Return whether a failed slot is tried again by the next command, without retry=true.
+
+    A point of a search is. So is a final trial that had bad input, which may be mended by a key that is no part of the
+    plan, such as data.root.
+    """
+    return slot.status == "failed" and (not job.final or "input" in slot.result)
 
 
 def as_kept(point: Point | None) -> str:

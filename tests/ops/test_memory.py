@@ -46,6 +46,7 @@ def test_no_groups_are_no_limit(tmp_path: Path) -> None:
 
 
 def test_a_limit_bounds_what_there_is_and_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_ram", memory._ram.__wrapped__)  # without its cache
     monkeypatch.setattr(memory, "_limits", lambda: [(3 << 20, 1 << 20)])
     assert memory.total(torch.device("cpu")) == 3 << 20
     assert memory.available() == 2 << 20

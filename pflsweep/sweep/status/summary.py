@@ -13,6 +13,7 @@ from pflsweep.report.conclusion import conclusion
 from pflsweep.sweep import cost
 from pflsweep.sweep.plan import Job, Plan
 from pflsweep.sweep.queue import Queue
+from pflsweep.sweep.slots import is_tried_again
 from pflsweep.sweep.status import groups as status_groups
 from pflsweep.trial.progress import duration
 from pflsweep.util.errors import UserError
@@ -199,8 +200,7 @@ def _name_failures(queue: Queue) -> int:
         print(f"pflsweep: {line}" + (f"\n{trace}" if trace else ""), file=sys.stderr)
     if not failed:
         return 0
-    # As `Queue.prepare` does
-    by_itself = all(not job.final or "input" in slot.result for job, slot in bad)
+    by_itself = all(is_tried_again(job, slot) for job, slot in bad)
     again = "the same command" if by_itself else "retry=true"
     print(f"{len(failed)} of {len(queue.slots)} trials failed; {again} tries them again.", file=sys.stderr)
     # A final trial without a winner is a consequence of its search, not a cause
