@@ -53,11 +53,12 @@ def main() -> None:
     asked = parser.parse_args()
     if not asked.page:
         measure(asked.options, asked.repeat, asked.device)
+    pages = written()
     for file in (REPORTS / methods.FOLDER).glob("*.md"):
         file.unlink()
-    for file, text in written().items():
+    for file, text in pages.items():
         file.parent.mkdir(exist_ok=True)
-        file.write_text(text)
+        file.write_text(text, "utf-8")
 
 
 def measure(names: list[str], repeat: int, device: str) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.metadata
+import os
 import platform
 import shutil
 import sqlite3
@@ -81,12 +82,15 @@ def _gpu(asked: argparse.Namespace) -> int:
 
     if not torch.cuda.is_available():
         raise UserError(f"doctor --gpu: {_without_cuda() or 'PyTorch sees no GPU here.'}")
-    if asked.out.is_dir() or not asked.out.absolute().parent.is_dir():
-        raise UserError(f"--out {asked.out} cannot be written to: name a file in a folder that is there.")
+    if asked.out.is_dir() or not os.access(asked.out.absolute().parent, os.W_OK):
+        raise UserError(f"--out {asked.out} cannot be written to: name a file in a folder where you may write.")
     print(f"On {device_name('cuda')}, for at most {MINUTES} minutes. Nothing else should run there.", flush=True)
     text, failed = page("cuda", say=lambda line: print(line, flush=True), at_once=processes("cuda"))
-    asked.out.write_text(text)
-    print(f"\n{text}\n{asked.out} has this page. Please paste it into an issue of pflsweep.")
+    # Printed first, since it took minutes and the disk may be full
+    print(f"\n{text}", flush=True)
+    with files.writing(asked.out.absolute().parent, "--out FILE"):
+        files.write_text(asked.out, text)
+    print(f"{asked.out} has this page. Please paste it into an issue of pflsweep.")
     return 1 if failed else 0
 
 

@@ -130,7 +130,7 @@ def _line_of_sweep(name: str) -> str:
     size = [_count(len(table.methods), "method"), _count(len(table.settings), "setting")]
     fewer = f" ({cells} of {whole} cells)" if cells < whole else ""
     searched = f"searched: {' '.join(table.search)}" if table.search else "not searched"
-    about = _comment(table_file(name).read_text())
+    about = _comment(table_file(name).read_text("utf-8"))
     return f"{about}  [{' x '.join([*size, _count(len(table.seeds), 'seed')])}{fewer}, {searched}]"
 
 
@@ -144,7 +144,7 @@ def _line(group: str, file: Path) -> str:
     The description is the leading comment of its file; for an algorithm the paper comes first.
     """
     node = read_option(file)
-    about = _comment(file.read_text())
+    about = _comment(file.read_text("utf-8"))
     if group == "algorithm":
         from pflsweep.config.node import Node
 

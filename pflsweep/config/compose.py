@@ -319,7 +319,7 @@ def yaml_of(text: str | IO[str]) -> Any:
 def read_option(file: Path) -> dict[str, Any]:
     """Return the content of an option's YAML file, without composing it. Raises UserError."""
     try:
-        with yaml_errors(), open(file) as text:
+        with yaml_errors(), open(file, encoding="utf-8") as text:
             content = yaml_of(text) or {}
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{file} cannot be read ({one_line(error)}).") from error

@@ -57,12 +57,13 @@ class Prescribed(NamedTuple):
                 _require_inside(own, len(dataset.y), f"partition: {split} of client {client}", "row", dataset.name)
         return self.partition
 
-    def require_fit(self, federation: Federation, size: int, rounds: int, kind: str) -> None:
+    def require_fit(self, federation: Federation, sizes: Sequence[int], kind: str) -> None:
         """Raise UserError where cohorts or batches do not fit a federation.
 
-        size: clients of a cohort. rounds: the number of rounds. kind: how cohorts are drawn that are not prescribed.
+        sizes: clients of each round's cohort. kind: how cohorts are drawn that are not prescribed.
         """
-        for at, ids in enumerate((self.cohorts or [])[:rounds], 1):
+        rounds = len(sizes)
+        for at, (ids, size) in enumerate(zip(self.cohorts or [], sizes, strict=False), 1):
             _require_inside(ids, federation.clients, f"cohorts: round {at}", "client", "the federation")
             if len(ids) != size:
                 raise UserError(
@@ -73,7 +74,7 @@ class Prescribed(NamedTuple):
             raise UserError(f"cohorts has {len(self.cohorts)} rounds, and train.rounds is {rounds}: give one each.")
         if self.batches is None:
             return
-        asked = {(at, int(i)) for at in range(1, rounds + 1) for i in cohort(federation, size, at, kind)}
+        asked = {(at, int(i)) for at, size in enumerate(sizes, 1) for i in cohort(federation, size, at, kind)}
         given = {place for place in self.batches if place[0] <= rounds}
         for places, what in ((asked - given, "has none for"), (given - asked, "has some for")):
             if places:

@@ -49,8 +49,13 @@ class Schedule:
     first_round: str = "cohort"  # clients that the first round trains: its "cohort", or "all"
     lr_of: str = "round"  # a client's learning rate: the "round"'s, or that of the round after its "last_turn"
 
-    def cohort(self, clients: int) -> int:
-        """Return M = floor(N * participation), at least 1 (PGFed: 25 clients at 25% are 6)."""
+    def cohort(self, clients: int, at: int | None = None) -> int:
+        """Return M = floor(N * participation), at least 1 (PGFed: 25 clients at 25% are 6).
+
+        at: a round, from 1 on; the first may train all clients.
+        """
+        if at == 1 and self.first_round == "all":
+            return clients
         return max(1, int(clients * self.participation + 1e-9))
 
     @property
@@ -249,8 +254,7 @@ class Simulation:
         """Run the next round and evaluate it if it is due."""
         began = perf_counter()
         self.round += 1
-        everybody = self.round == 1 and self.schedule.first_round == "all"
-        size = self.federation.clients if everybody else self.cohort_size
+        size = self.schedule.cohort(self.federation.clients, self.round)
         ids = cohort(self.federation, size, self.round, self.schedule.sampling)
         received = self.server
         turn = self._turn(ids)

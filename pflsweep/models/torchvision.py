@@ -77,7 +77,7 @@ def build(shape: Sequence[int], classes: int, name: str, norm: str, groups: int)
     that is not supported, and on a shape or groups that do not fit.
     """
     family = _family(name)
-    require_images(name, shape, 1)
+    require_images("torchvision", shape, 1)
     if shape[0] not in (1, 3):
         raise UserError(f"model.name={name} needs images of 1 or 3 channels; these have {shape[0]}. Use model=cnn.")
     whole = torchvision().models.get_model(name, weights=None, num_classes=classes, **OPTIONS.get(name, {}))

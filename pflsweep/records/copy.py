@@ -51,15 +51,17 @@ def copy_into_archive(contents: Contents, out: Path, flag: str) -> tuple[int, in
 def _join(ledger: Ledger, content: dict[str, Any], out: Path, flag: str) -> bool:
     """Merge a ledger of this content into `out`. Return True if anything changed."""
     own = out / "sweeps" / ledger.path.name
-    known = read_ledger(own) if own.exists() else None
-    old, new = sorted((known or ledger, ledger), key=lambda each: each.written)
-    groups = {key: _joined(old.groups.get(key, group), group) for key, group in new.groups.items()}
-    if known is not None and groups == known.groups:
-        return False
-    content = {**(content if new is ledger else util_files.read_json(new.path)), "groups": list(groups.values())}
     with util_files.writing(out, flag):
         own.parent.mkdir(parents=True, exist_ok=True)
-        util_files.write_json(own, content)
+        # A sweep that runs there writes the same file
+        with util_files.locked(own.parent):
+            known = read_ledger(own) if own.exists() else None
+            old, new = sorted((known or ledger, ledger), key=lambda each: each.written)
+            groups = {key: _joined(old.groups.get(key, group), group) for key, group in new.groups.items()}
+            if known is not None and groups == known.groups:
+                return False
+            content = content if new is ledger else util_files.read_json(new.path)
+            util_files.write_json(own, {**content, "groups": list(groups.values())})
     return True
 
 

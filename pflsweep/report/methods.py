@@ -44,7 +44,7 @@ def options() -> list[Option]:
 
 
 def _option(name: str, file: Path) -> Option:
-    node, text = read_option(file), file.read_text().splitlines()
+    node, text = read_option(file), file.read_text("utf-8").splitlines()
     cls = Node.of("algorithm", name, node).load()
     values = {key: value for key, value in node.items() if key != "_target_"}
     remarks = {line.partition(":")[0]: line.partition(" # ")[2] for line in text if " # " in line}

@@ -10,6 +10,7 @@ from pflsweep.records.select import Chosen
 from pflsweep.report import figures, html, style, tables, template
 from pflsweep.report.compare import Row, Setting, band_of, check_baseline, settings
 from pflsweep.report.markdown import code, inline
+from pflsweep.util import files
 from pflsweep.util.archive import ArchivePath
 
 ORIGIN = ("commit", "version", "python", "torch", "platform", "processor", "device", "threads")
@@ -34,8 +35,8 @@ def write(chosen: Chosen, out: Path, baseline: str | None, goal: float | None = 
         left_out=_left_out(chosen),
     )
     path = out / "runs.md"
-    path.write_text(text)
-    (out / "runs.html").write_text(html.page(text, out))
+    files.write_text(path, text)
+    files.write_text(out / "runs.html", html.page(text, out))
     return path
 
 

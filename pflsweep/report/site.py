@@ -31,7 +31,14 @@ def write(reports: Path, out: Path) -> Path:
     main = {"Tables": "index.html", **({"Leaderboard": f"{boards[0]}/index.html"} if boards else {})}
     main["Methods"] = html.address(methods.TABLE)
     try:
-        for file, text, folder in _texts(reports, states):
+        texts = list(_texts(reports, states))
+    except OSError as error:
+        raise UserError(
+            f"{error.filename} cannot be read ({error.strerror}). Restore it, or make the report again with `pflsweep "
+            "report`."
+        ) from error
+    try:
+        for file, text, folder in texts:
             up = "../" * file.count("/")
             nav = {name: f"{up}{address}" for name, address in main.items()}
             place = out / html.address(file)
@@ -44,9 +51,9 @@ def write(reports: Path, out: Path) -> Path:
 
 def _texts(reports: Path, names: Iterable[str]) -> Iterator[tuple[str, str, Path]]:
     """Yield each page of a site: where its markdown lies in the reports, the markdown, and where its pictures are."""
-    yield "index.md", (reports / "index.md").read_text(), reports
+    yield "index.md", (reports / "index.md").read_text("utf-8"), reports
     for name in names:
-        yield f"{name}/README.md", (reports / name / "README.md").read_text(), reports / name
+        yield f"{name}/README.md", (reports / name / "README.md").read_text("utf-8"), reports / name
     every, costs = methods.options(), methods.costs(reports)
     setting = "; ".join(map(str, dict.fromkeys(costs["when"])))
     yield methods.TABLE, methods.table(every, costs, f"({setting})" if setting else ""), reports
@@ -63,7 +70,7 @@ def _results(reports: Path, names: Iterable[str], every: list[methods.Option]) -
     pages = {option.name: option.page for option in every}
     rows: dict[str, list[list[str]]] = defaultdict(list)
     for name in names:
-        with open(reports / name / "table.csv", newline="") as file:
+        with open(reports / name / "table.csv", newline="", encoding="utf-8") as file:
             for line in csv.DictReader(file):
                 page = pages.get(line.get("algorithm", ""))  # a table of an older version lacks it
                 if page is not None and line["value"]:

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from pflsweep.engine.evaluate import OWN, score, targets
+from pflsweep.engine.evaluate import OWN, Targets, score, targets
 from pflsweep.engine.simulation import Simulation
 from pflsweep.methods.protocol import Verbs, hyper
 from pflsweep.plugins.ala import Mixing
@@ -118,10 +118,11 @@ class Trajectory(Study):
     def _points(self, simulation: Simulation, plane: "Plane") -> pd.DataFrame:
         """Return the rows `point` of the table."""
         rows, models = [], iter(plane.coordinates.tolist())
+        found = targets(simulation.federation, "train", OWN)
         first, idle = self._first(simulation), self._idle(simulation)
         for round, shown in enumerate(self.rounds, start=first):
             of_series = [
-                [(at, *next(models), self._loss(simulation, w)) for at, w in zip(ENDS, pair, strict=True)]
+                [(at, *next(models), self._loss(simulation, w, found)) for at, w in zip(ENDS, pair, strict=True)]
                 for pair in shown
             ]
             for series, points in zip(SERIES, (of_series[0], of_series[-1]), strict=True):
@@ -137,18 +138,19 @@ class Trajectory(Study):
             torch.linspace(float(a), float(b), self.grid).tolist() for a, b in zip(low - wide, high + wide, strict=True)
         )
 
+        found = targets(simulation.federation, "train", OWN)
+
         def row(k: int) -> list[tuple[float, float, float]]:
-            return [(x, c2[k], self._loss(simulation, plane.at(x, c2[k]))) for x in c1]
+            return [(x, c2[k], self._loss(simulation, plane.at(x, c2[k]), found)) for x in c1]
 
         rows = dict(simulation.workers.map("surface", [1.0] * self.grid, row))
         table = pd.DataFrame([point for k in range(self.grid) for point in rows[k]], columns=["c1", "c2", "loss"])
         return table.assign(what="surface")
 
-    def _loss(self, simulation: Simulation, w: Tensor) -> float:
-        """Return the mean loss of a model [P] over the client's training rows."""
+    def _loss(self, simulation: Simulation, w: Tensor, found: Targets) -> float:
+        """Return the mean loss of a model [P] over the client's training rows, which `found` has."""
         task, federation = simulation.task, simulation.federation
         pairs = [(self.client, w.to(federation.device))]
-        found = targets(federation, "train", OWN)
         seen = score(task, task.logits, pairs, federation, found, simulation.schedule.eval_batch)
         return float(seen["own"].loss[self.client])
 

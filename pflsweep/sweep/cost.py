@@ -7,6 +7,7 @@ of the images back): its `passes` says how many per image. Speeds are in gradien
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -204,8 +205,7 @@ def known_speeds(runs: Path, configs: Iterable[Config] = ()) -> Speeds:
     trusted = {name: path for path, names in shipped_options().items() for name in names}
     for node in (config.node(group) for config in configs for group in NAMED):
         trusted.setdefault(option_of(node.path), node.path)
-    files = sorted(runs.glob("*/status.json"), key=lambda file: file.stat().st_mtime)[-500:] if runs.is_dir() else []
-    for file in files:
+    for file in _newest(runs.glob("*/status.json"), 500):
         try:
             meta, status = util_files.read_json(file.parent / "meta.json"), util_files.read_json(file)
             stacked = any("stacked" in each["environment"] for each in (meta, *meta.get("sessions", [])))
@@ -224,6 +224,15 @@ def known_speeds(runs: Path, configs: Iterable[Config] = ()) -> Speeds:
             continue
         found |= dict.fromkeys(keys, speed)
     return found
+
+
+def _newest(files: Iterable[Path], count: int) -> list[Path]:
+    """Return the newest of some files, the newest last, without those that are removed meanwhile."""
+    times: dict[Path, float] = {}
+    for file in files:
+        with suppress(OSError):
+            times[file] = file.stat().st_mtime
+    return sorted(times, key=times.__getitem__)[-count:]
 
 
 def _keys(

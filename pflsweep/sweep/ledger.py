@@ -58,7 +58,9 @@ def write(queue: Queue, command: list[str]) -> None:
     file = path(plan)
     with files.writing(file.parent):
         file.parent.mkdir(parents=True, exist_ok=True)
-        files.write_json(file, content)
+        # `record import` may merge a ledger into the same file
+        with files.locked(file.parent):
+            files.write_json(file, content)
 
 
 def _group(queue: Queue, group: int) -> dict[str, Any]:

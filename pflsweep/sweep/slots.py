@@ -113,7 +113,8 @@ def standing(trials: list[FrozenTrial]) -> SweepTask:
         over = [trial for trial in trials if trial.state == state]
         if over:
             extra = tuple(t.number for t in running if t.state == TrialState.WAITING)
-            return SweepTask(status, over[0], 0, extra, tuple(finished.keys() - set(identities(over[0]))))
+            counted = set(identities(over[0]))
+            return SweepTask(status, over[0], 0, extra, tuple(each for each in finished if each not in counted))
     superseded = tuple(finished)
     if running:
         first = running[0]

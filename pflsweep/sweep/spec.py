@@ -185,7 +185,7 @@ def _changes(space: Any, rows: list[str], file: str) -> dict[str, Any]:
     if not isinstance(space, dict):
         raise UserError(f"{file}: 'space' has to be `method: axes`, or `all: axes`.")
     for row, axes in space.items():
-        if row not in rows:
+        if str(row) not in rows:
             raise UserError(
                 f"{file}: space.{row} is for no method of this file.{nearest(str(row), rows)} "
                 f"There are: {', '.join(rows)}."

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from pflsweep.util import signals
@@ -32,7 +33,11 @@ def main(plan: str, number: int, name: str, error: str, command: int, heartbeat:
     except BaseException as raised:
         from pflsweep.engine.workers import portable
 
-        Path(error).write_bytes(pickle.dumps(portable(raised)))
+        # Renamed when it is whole. Where this disk is full too, the command has the exit status alone.
+        with suppress(OSError):
+            partial = Path(f"{error}.part")
+            partial.write_bytes(pickle.dumps(portable(raised)))
+            partial.rename(error)
         return 1
     return 0
 

@@ -192,7 +192,7 @@ def log_artifacts(client: "MlflowClient", run_id: str, record: Record) -> None:
     from pflsweep.report import figures
     from pflsweep.report.compare import record_curves
 
-    client.log_text(run_id, record.path("config.yaml").read_text(), "config.yaml")
+    client.log_text(run_id, record.path("config.yaml").read_bytes().decode(), "config.yaml")
     name = record.meta["name"]
     client.log_figure(run_id, figures.labels(record.partition, f"Training labels, {name}"), "figures/labels.png")
     if _evaluated(record):

@@ -60,8 +60,8 @@ def log_cells(client: "MlflowClient", run_id: str, cells: Sequence[Cell]) -> Non
     run = client.get_run(run_id)
     known, several = run.data, len({cell.setting for cell in cells}) > 1
     series = {key: found for cell in cells for key, found in _series(cell, several).items() if found}
-    if best := max((fmean(cell.final) for cell in cells if cell.final), default=None):
-        series["summary/accuracy"] = {max(cell.rounds for cell in cells): best}
+    if finals := [fmean(cell.final) for cell in cells if cell.final]:
+        series["summary/accuracy"] = {max(cell.rounds for cell in cells): max(finals)}
     now = round(time.time() * 1000)
     points: list[Metric] = []
     for key, found in series.items():

@@ -31,8 +31,9 @@ class MlflowStores:
             if store is not None:
                 known = {trial.identity: store.runs.get(trial.identity) for trial in trials}
                 found.runs.update({identity: store.address(run) for identity, run in known.items() if run})
-                if parent := store.parent(ledger):
-                    found.sweeps[ledger.sweep] = store.address(parent)
+                with forgiven("this report"):
+                    if parent := store.parent(ledger):
+                        found.sweeps[ledger.sweep] = store.address(parent)
         return found
 
     def keep(self, name: str, files: list[Path], ledgers: list[Ledger]) -> bool:
@@ -43,8 +44,8 @@ class MlflowStores:
         kept = False
         for store in filter(None, self._stores.values()):
             for ledger in ledgers:
-                if parent := store.parent(ledger):
-                    with forgiven(f"the report {name}"):
+                with forgiven(f"the report {name}"):
+                    if parent := store.parent(ledger):
                         store.keep(parent, name, files)
                         kept = True
         return kept

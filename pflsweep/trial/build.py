@@ -66,7 +66,8 @@ def build(config: Config, prescribed: "Prescribed | None" = None) -> Parts:
     verbs = Verbs.of(method, *plugins.values())
     schedule = schedule_of(train, federation, task.size)
     if prescribed is not None:
-        prescribed.require_fit(federation, schedule.cohort(federation.clients), schedule.rounds, schedule.sampling)
+        sizes = [schedule.cohort(federation.clients, at) for at in range(1, schedule.rounds + 1)]
+        prescribed.require_fit(federation, sizes, schedule.sampling)
     looks_at = {"method": method, "plugins": tuple(plugins.values())}
     study = config.node("study").construct(looks_at) if config.chooses("study") else None
     return Parts(federation, new, model, task, method, plugins, verbs, schedule, config.metrics, study)

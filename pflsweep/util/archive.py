@@ -131,9 +131,6 @@ class ArchivePath:
     def read_bytes(self) -> bytes:
         return self.archive.read(self.at)
 
-    def read_text(self) -> str:
-        return self.read_bytes().decode()
-
 
 Folder = Path | ArchivePath  # a folder that is only read, on the disk or in an archive
 

@@ -71,7 +71,8 @@ class Parser(argparse.ArgumentParser):
         # Kept as they are added: argparse has no public way to ask for them
         self._own_flags: dict[str, argparse.Action] = {}
         self._words: Any = None
-        super().__init__(*args, **options)
+        # `_word_first` knows whole flags alone, and an abbreviation may become ambiguous in a later version
+        super().__init__(*args, **{"allow_abbrev": False, **options})
 
     def add_argument(self, *args: Any, **options: Any) -> argparse.Action:
         action = super().add_argument(*args, **options)
@@ -107,6 +108,9 @@ class Parser(argparse.ArgumentParser):
         at = free.index(True)
         word, known = args[at], list(parsers)
         if word not in known:
+            before = args[at - 1] if at else ""
+            if before[:1] == "-" and before not in self.flags():
+                self.error(f"unrecognized arguments: {before}")
             raise UserError(
                 f"{self._own_name}: there is no '{word}'.{nearest(word, known)} There are: {', '.join(known)}."
             )

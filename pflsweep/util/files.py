@@ -201,7 +201,8 @@ def _synced(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    atomic(path, lambda p: p.write_text(text))
+    """Write a text file in UTF-8, whatever the locale's encoding."""
+    atomic(path, lambda p: p.write_text(text, "utf-8"))
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -235,7 +236,6 @@ class Readable(Protocol):
     """A file that can be read, on the disk or in an archive."""
 
     def read_bytes(self) -> bytes: ...
-    def read_text(self) -> str: ...
 
 
 def source(path: Readable) -> Path | io.BytesIO:
@@ -244,14 +244,14 @@ def source(path: Readable) -> Path | io.BytesIO:
 
 
 def read_json(path: Readable) -> dict[str, Any]:
-    content = json.loads(path.read_text())
+    content = json.loads(path.read_bytes())
     if not isinstance(content, dict):
         raise ValueError("not an object")
     return content
 
 
 def read_yaml(path: Readable) -> dict[str, Any]:
-    content = yaml.load(path.read_text(), LOADER)
+    content = yaml.load(path.read_bytes(), LOADER)
     if not isinstance(content, dict):
         raise ValueError("not a mapping")
     return content

@@ -2,6 +2,7 @@
 has.
 """
 
+import errno
 import re
 import sqlite3
 from dataclasses import replace
@@ -121,6 +122,32 @@ def test_a_gpu_that_pytorch_does_not_see_is_wrong(
     assert main(["doctor", "--gpu"]) == 2
     assert "NVIDIA H100 is here" in capsys.readouterr().err
     assert not doctor.PAGE.exists()
+
+
+def test_the_page_of_a_gpu_is_printed_even_where_the_disk_is_full_by_then(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for name, made in {
+        "device_name": lambda device: "a GPU",
+        "processes": lambda device: 1,
+        "page": lambda *args, **options: ("what took minutes", 0),
+    }.items():
+        monkeypatch.setattr(gpu_page, name, made)
+    assert main(["doctor", "--gpu", "--out", "none/page.md"]) == 2
+    assert "where you may write" in capsys.readouterr().err
+
+    def write(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(doctor.files, "write_text", write)
+        assert main(["doctor", "--gpu", "--out", "page.md"]) == 2
+    said = capsys.readouterr()
+    assert "what took minutes" in said.out
+    assert "No space left" in said.err
+    assert main(["doctor", "--gpu", "--out", "page.md"]) == 0
+    assert Path("page.md").read_text() == "what took minutes"
 
 
 @pytest.mark.parametrize("words", [["train.lr=-1"], ["dataset=cifr"], ["--gpuu"], ["sweeep=x"]])

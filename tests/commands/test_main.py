@@ -456,3 +456,11 @@ def test_an_unreadable_folder_is_not_an_empty_one(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(os, "access", lambda *_: False)  # for root, a folder's mode does not count
     with pytest.raises(PermissionError, match=str(tmp_path)):
         files.require_readable(tmp_path)
+
+
+def test_a_flag_that_is_cut_short_is_named_with_the_whole_one(capsys: pytest.CaptureFixture) -> None:
+    for words in (["report", "--run", "runs", "runs"], ["report", "runs", "--run", "runs"]):
+        assert main(words) == 2
+        said = capsys.readouterr().err
+        assert "unrecognized arguments: --run" in said
+        assert "Did you mean '--runs'" in said

@@ -1,5 +1,6 @@
 """Datasets of the library `datasets`, in the forms in which it stores them on disk."""
 
+import errno
 import io
 import re
 import sys
@@ -211,6 +212,19 @@ def test_a_name_is_fetched_only_on_request_and_once(tmp_path, monkeypatch):
     assert np.array_equal(hf(tmp_path, "flwrlabs/femnist").x.numpy(), first.x.numpy()), "without the network"
     assert asked == [("flwrlabs/femnist", None)]
     assert [file.name for file in (tmp_path / "huggingface").iterdir()] == ["flwrlabs--femnist"]
+
+
+def test_a_fetch_that_cannot_be_stored_leaves_nothing(tmp_path, monkeypatch):
+    def save(self, folder: str) -> None:
+        Path(folder).mkdir(parents=True)
+        Path(folder, "data.arrow").write_bytes(b"the first half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(datasets, "load_dataset", lambda path, name=None: DatasetDict(train=femnist()))
+    monkeypatch.setattr(DatasetDict, "save_to_disk", save)
+    with pytest.raises(UserError):
+        hf(tmp_path, "flwrlabs/femnist", download=True)
+    assert list((tmp_path / "huggingface").iterdir()) == []
 
 
 def test_a_fetch_that_fails_is_said(tmp_path, monkeypatch):

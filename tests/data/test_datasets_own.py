@@ -244,6 +244,7 @@ def test_a_table(tmp_path):
         (TABLE, {"label": "kinds"}, "no such column. Did you mean 'kind'"),
         (TABLE, {"label": "kind", "client": "town"}, "dataset.client is 'town'"),
         (TABLE, {"label": "kind"}, "column 'site' is not numeric"),
+        ("kind,site\na,1\nb,2\n", {"label": "kind", "client": "site"}, "no column beside 'kind' and 'site'"),
         (TABLE.replace("1.5", ""), {"label": "kind", "client": "site"}, "'income' has no finite number in line 2"),
         (TABLE.replace("maybe", ""), {"label": "kind", "client": "site"}, "'kind' is empty in line 5"),
         ("a,b\n1,2\n3,2\n", {"label": "b"}, "one value only, 2"),

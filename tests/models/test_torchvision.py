@@ -126,7 +126,7 @@ def test_gray_images_are_three_equal_channels():
         (((3, 32, 32), 5, "mobilenet_v2", "bach", 8), "model.norm is 'bach'.*Did you mean 'batch'"),
         (((3, 32, 32), 5, "mobilenet_v2", "group", 7), "model.groups is 7: it must divide .* here 32"),
         (((4, 32, 32), 5, "mobilenet_v2", "group", 8), "1 or 3 channels; these have 4"),
-        (((60,), 5, "mobilenet_v2", "group", 8), r"model=mobilenet_v2 needs images.*\[60\]"),
+        (((60,), 5, "mobilenet_v2", "group", 8), r"model=torchvision needs images.*\[60\]"),
         (((3, 16, 16), 5, "vgg11", "group", 8), "model.name=vgg11 does not take images of 16x16 pixels"),
     ],
 )

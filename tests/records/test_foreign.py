@@ -143,6 +143,15 @@ def test_speeds_are_not_read_by_running_what_a_record_names(folder: Path) -> Non
     assert not cost.known_speeds(Path("runs"))
 
 
+def test_a_record_that_is_removed_meanwhile_is_none_of_the_newest(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("old", "new", "gone")]
+    for age, file in zip((20, 10), files, strict=False):
+        file.touch()
+        os.utime(file, (0, 1e9 - age))
+    assert cost._newest(files, 5) == files[:2]
+    assert cost._newest(files, 1) == [files[1]]
+
+
 def test_speeds_of_a_method_of_ones_own_are_known_to_a_plan_that_has_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

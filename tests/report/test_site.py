@@ -1,6 +1,7 @@
 """A static site of reports: every page of it, every link in it, and tables that a click sorts."""
 
 import re
+import shutil
 from contextlib import chdir
 from pathlib import Path
 
@@ -115,3 +116,24 @@ def test_a_site_that_cannot_be_written_says_so(site: Path, monkeypatch: pytest.M
 )
 def test_an_address_in_a_site(link: str, address: str) -> None:
     assert html.address(link) == address
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "said"),
+    [
+        ("fedfomo/table1/report.json", "<<<<<<< ours", "report.json is damaged"),
+        ("fedfomo/table1/README.md", None, "README.md cannot be read (No such file"),
+    ],
+)
+def test_a_report_that_is_damaged_is_named(
+    site: Path, tmp_path: Path, file: str, damage: str | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(site.parent / "reports", "reports")
+    if damage is None:
+        Path("reports", file).unlink()
+    else:
+        Path("reports", file).write_text(damage)
+    with pytest.raises(UserError, match=re.escape(said)):
+        main(["site"])
+    assert not Path("site").exists()

@@ -232,3 +232,10 @@ def test_ui_opens_nothing_without_a_display(monkeypatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: 1 / 0)
     ui._open("http://127.0.0.1:1/", refused=False)
+
+
+def test_an_accuracy_of_zero_is_a_sweeps_summary_too(store: Store, tmp_path: Path) -> None:  # noqa: F811
+    record = finished(tmp_path / "runs", "fedavg", [0, 0, 0])
+    tracking_run.open_sweep(record.tracking, "abc", Sweep("a table", {}, {"role": "sweep"}))
+    tracking_run.finish_sweep(record.tracking, "abc", [record], [], {}, {}, [cell("fedavg", [0.0, 0.0])])
+    assert parent_of(store).data.metrics["summary/accuracy"] == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pflsweep.commands.main import main
+from pflsweep.tracking import reports as tracking_reports
 from pflsweep.tracking import run as tracking_run
 from pflsweep.tracking.overview import Sweep as About
 from tests.report.paper.fixtures import Sweep
@@ -107,3 +108,23 @@ def test_a_damaged_store_costs_a_warning_and_no_report(
     assert main(["report", "pgfed/table1"]) == 0
     assert "MLflow did not take" in caplog.text
     assert "](http" not in PAGE.read_text()
+
+
+@pytest.mark.slow
+def test_a_store_that_fails_meanwhile_costs_a_report_its_links_alone(
+    store,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    tracked(Path("runs"), monkeypatch)
+
+    def find(*_: object) -> None:
+        raise OSError("the server is gone")
+
+    monkeypatch.setattr(tracking_reports, "find", find)
+    assert main(["report", "pgfed/table1"]) == 0
+    assert "MLflow has it" not in capsys.readouterr().out
+    assert "MLflow did not take the report pgfed/table1: " in caplog.text
+    assert "the server is gone" in caplog.text
+    assert PAGE.exists()

@@ -176,3 +176,14 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], words: list[str], 
 def test_the_hash_is_no_key_to_set(capsys: pytest.CaptureFixture) -> None:
     assert main([*SMALL, "data.prescribed=abc"]) == 2
     assert "data.prescribed is abc: it is no key to set" in capsys.readouterr().err
+
+
+def test_batches_of_a_first_round_of_all_clients_are_those_of_all() -> None:
+    words = [*SMALL, "train.first_round=all"]
+    every = {(1, client): [[client]] * 4 for client in range(CLIENTS)}
+    federation = build(compose(words)).federation
+    second = {(2, int(client)): [[0]] for client in cohort(federation, 2, 2, "uniform")}
+    with pytest.raises(UserError, match="batches has none for round 1 and client 3"):
+        pflsweep.run(words, batches={key: own for key, own in every.items() if key != (1, 3)} | second)
+    with pytest.raises(UserError, match="local training takes"):  # further than the check of clients
+        pflsweep.run(words, batches=every | second)

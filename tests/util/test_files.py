@@ -1,5 +1,8 @@
 """Files are written whole, small, and with the same values."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -30,3 +33,17 @@ def test_a_table_without_rows_or_floats_is_written(tmp_path: Path) -> None:
     for table in (pd.DataFrame({"loss": np.array([], np.float32)}), pd.DataFrame({"client": [0, 1]})):
         files.write_parquet(tmp_path / "x.parquet", table)
         pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "x.parquet"), table)
+
+
+def test_text_is_utf8_whatever_the_locale(tmp_path: Path) -> None:
+    code = r"""
+import locale, sys
+from pathlib import Path
+from pflsweep.util import files
+assert locale.getpreferredencoding(False).lower() in ("ansi_x3.4-1968", "us-ascii")
+files.write_text(Path(sys.argv[1]), '{"a": "\u2260"}')
+assert files.read_json(Path(sys.argv[1])) == files.read_yaml(Path(sys.argv[1])) == {"a": "\u2260"}
+"""
+    place, ascii = tmp_path / "page.md", {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    subprocess.run([sys.executable, "-c", code, str(place)], check=True, env={**os.environ, **ascii})
+    assert place.read_text("utf-8") == '{"a": "≠"}'

@@ -152,11 +152,12 @@ def _fetched(name: str, root: Path, path: str, subset: str | None, download: boo
         except ValueError as error:  # a subset has to be named, or the one that is named does not exist
             raise UserError(f"dataset.path={path} cannot be fetched: {one_line(error)} (dataset.subset)") from error
         partial = folder.with_name(f"{folder.name}.{os.getpid()}.part")  # another process may fetch it too
-        found.save_to_disk(str(partial))
-        if folder.is_dir():
-            shutil.rmtree(partial)
-        else:
-            os.replace(partial, folder)
+        try:
+            found.save_to_disk(str(partial))
+            if not folder.is_dir():
+                os.replace(partial, folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
     files.download(name, folder.parent, fetch)
     return folder

@@ -48,6 +48,8 @@ def load(
     if client == label:
         raise UserError(f"{named} and dataset.label are both '{label}': a row's client is another column.")
     features = [column for column in columns if column not in (label, client)]
+    if not features:
+        raise UserError(f"{file} has no column beside '{label}' and '{client}': at least one feature is needed.")
     x = _numbers(file, table[features])
     classes, y = _codes(file, table, str(label))
     owners, owner = _codes(file, table, client) if client is not None else ([], None)

@@ -33,7 +33,8 @@ def split(
         rule = f"it must be 1 to {len(able)}, the clients with at least {least} samples, or null for all"
         require(1 <= clients <= len(able), "clients", clients, rule)
         able = np.sort(generator(seed, "partition natural").permutation(able)[:clients])
-    parts = [np.flatnonzero(index == owner) for owner in able]
+    by_owner = np.split(np.argsort(index, kind="stable"), np.cumsum(sizes)[:-1])
+    parts = [by_owner[owner] for owner in able]
     if test_fraction is None:
         check_test_split(dataset, "natural partition.test_fraction=null")
         return finished([own[own < dataset.train] for own in parts], [own[own >= dataset.train] for own in parts])

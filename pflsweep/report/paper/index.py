@@ -1,6 +1,5 @@
 """The index of all reports in a folder, made from what each has left in its report.json: a picture and a table."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.effects import Effect
 from pflsweep.report.paper.reproduction import Reproduction, Verdict
 from pflsweep.util import files
+from pflsweep.util.errors import UserError
 
 STATE = "report.json"
 DISCUSSION = "DISCUSSION.md"  # written by a person, beside the page that includes it
@@ -27,7 +27,7 @@ PARTS = {  # of the cells of a table, and their colours
 def discussion(folder: Path) -> str:
     """Return what a person has written for the page in a folder; "" where nobody has."""
     file = folder / DISCUSSION
-    return file.read_text() if file.exists() else ""
+    return file.read_text("utf-8") if file.exists() else ""
 
 
 def state(of: Reproduction, why: str) -> dict[str, Any]:
@@ -69,7 +69,12 @@ def trials_of(folder: Path) -> list[str]:
 
 def _state(folder: Path) -> dict[str, Any]:
     file = folder / STATE
-    return json.loads(file.read_text()) if file.exists() else {}
+    try:
+        return files.read_json(file) if file.exists() else {}
+    except ValueError as error:
+        raise UserError(
+            f"{file} is damaged ({error}). Restore it, or delete it and make the report again with `pflsweep report`."
+        ) from error
 
 
 def states(out: Path) -> dict[str, dict[str, Any]]:

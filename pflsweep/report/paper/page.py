@@ -434,4 +434,6 @@ def store_of(config: dict[str, Any]) -> str:
 
 
 def unwritable(folder: Any, error: OSError) -> UserError:
-    return UserError(f"--out {folder} cannot be written to ({error.strerror}). Name another folder.")
+    """Return the error for users where a page or a figure cannot be written."""
+    where = f": {error.filename}" if error.filename else ""
+    return UserError(f"--out {folder} cannot be written to ({error.strerror}{where}). Name another folder.")

@@ -145,7 +145,7 @@ def _yaml(name: str) -> dict[str, Any]:
 
 @cache
 def _csv(name: str) -> list[dict[str, str]]:
-    with open(_data(name), newline="") as file:
+    with open(_data(name), newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 

@@ -93,6 +93,8 @@ class View:
         for job, slot in self._queue.slots.items():
             if slot.status == "running":
                 self._since.setdefault(job, time.monotonic())
+            else:
+                self._since.pop(job, None)
             if slot.status in SETTLED and job not in self._said:
                 self._said.add(job)
                 if not self.console.is_terminal:

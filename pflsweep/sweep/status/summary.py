@@ -256,7 +256,8 @@ def mark_superseded(queue: Queue) -> list[str]:
     from pflsweep.records.record import Record
 
     marked = []
-    for identity in {identity for job, slot in queue.slots.items() if job.final for identity in slot.superseded}:
+    former = {identity for job, slot in queue.slots.items() if job.final for identity in slot.superseded}
+    for identity in sorted(former):
         folder = queue.plan.runs / identity
         marked.append(identity)
         # A record that is elsewhere, damaged, or in training for another sweep is left as it is
