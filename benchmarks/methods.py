@@ -26,14 +26,14 @@ CLIENTS, SAMPLES, EPOCHS, BATCH, WARM_UP = 6, 100, 2, 10, 3
 
 
 def measured(name: str, repeat: int, device: str) -> dict[str, float]:
-    """Models on the wire and seconds of one round after warm-up, these as a multiple of FedAvg's."""
+    """Models sent and received and seconds of one round after warm-up, these as a multiple of FedAvg's."""
     fed = federation(CLIENTS, SAMPLES, 1, device)
     ours, fedavg = (of_option(option, fed) for option in (name, "fedavg"))
     for _ in range(WARM_UP):
         result = next(ours.run())
     times = compare({"ours": lambda: next(ours.run()) and None, "fedavg": lambda: next(fedavg.run()) and None}, repeat)
-    wire = (result.traffic.floats_down + result.traffic.floats_up) / ours.task.size
-    return {"wire": wire, "time": 1 / ratio(times["ours"][0], times["fedavg"][0])}
+    traffic = (result.traffic.floats_down + result.traffic.floats_up) / ours.task.size
+    return {"traffic": traffic, "time": 1 / ratio(times["ours"][0], times["fedavg"][0])}
 
 
 def of_option(name: str, fed) -> Simulation:
@@ -69,7 +69,9 @@ def measure(names: list[str], repeat: int, device: str) -> None:
     known = pd.read_csv(file, index_col="option").T.to_dict() if names else {}
     for name in names or sorted(file.stem for file in (conf_dir() / "algorithm").glob("*.yaml")):
         known[name] = {key: round(value, 4) for key, value in measured(name, repeat, device).items()} | {"when": when}
-        print(f"{name}: {known[name]['wire']:.3g} models, {known[name]['time']:.2f} times FedAvg's round", flush=True)
+        print(
+            f"{name}: {known[name]['traffic']:.3g} models, {known[name]['time']:.2f} times FedAvg's round", flush=True
+        )
     REPORTS.mkdir(exist_ok=True)
     pd.DataFrame(known).T.sort_index().to_csv(file, index_label="option")
 

@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks.setting import LR, SHAPE, Build, PlainLoop, federation_of, machine, simulation
 from pflsweep.data.federation import Federation
 from pflsweep.engine.simulation import Result, Simulation
-from pflsweep.engine.stack import Seat, at_once
+from pflsweep.engine.stack import StackMember, at_once
 from pflsweep.models import cnn, torchvision
 from pflsweep.report import style
 from pflsweep.trial import process
@@ -196,8 +196,8 @@ def stack(repeat: int, device: str) -> None:
         print(f"| {trials} | {rates[0]:,.0f} | {rates[1]:,.0f} | {ratio:.2f} |", flush=True)
 
 
-def seated(sim: Simulation, seat: Seat) -> Result:
-    seat.take(sim)
+def seated(sim: Simulation, member: StackMember) -> Result:
+    member.join(sim)
     return next_in(sim)
 
 

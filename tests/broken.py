@@ -201,3 +201,58 @@ class MakesItOnTheCpu(FedAvg):
     def aggregate(self, server: stock.Server, up: stock.Up, turn: Turn) -> stock.Server:
         kept = torch.ones(len(turn.ids), dtype=turn.share.dtype)
         return stock.Server((kept * turn.share) @ up.w)
+
+
+class Several(NamedTuple):
+    models: Vector  # [7, P], without an axis of clients
+
+
+class SendsOneForAll(FedAvg):
+    def send(self, server: stock.Server, turn: Turn) -> Several:  # type: ignore[override]
+        return Several(server.w.expand(7, -1))
+
+
+class HasOnePersonalModel(FedAvg):
+    def personal(self, server: stock.Server, client: Any, data: Any, turn: Turn) -> Tensor:
+        return server.w
+
+
+class ForgetsTheState(FedAvg):
+    def finish(self, given: Given, data: Any, work: stock.Work) -> stock.Up:  # type: ignore[override]
+        return stock.Up(work.w)
+
+
+class CountsInFloat32(FedAvg):
+    """Method whose first state has another type than the model, and so than what `finish` returns."""
+
+    def init_client(self, w: Tensor, setup: Setup) -> stock.Own:  # type: ignore[override]
+        return stock.Own(torch.zeros(3, dtype=torch.float32))
+
+    def finish(  # type: ignore[override]
+        self, given: Given, data: Any, work: stock.Work
+    ) -> tuple[stock.Up, stock.Own]:
+        return stock.Up(work.w), stock.Own(work.w[:, :3])
+
+
+class DrawsItsFirstModel(FedAvg):
+    def init(self, w: Tensor, setup: Setup) -> stock.Server:
+        return stock.Server(w + torch.randn(w.shape))
+
+
+class Bare(FedAvg):
+    mu: float = hyper("a field of a class that is no dataclass", low=0)
+
+
+class CountsLabels(NamedTuple):
+    w: Vector
+    counts: Vector
+
+
+@dataclass(frozen=True, kw_only=True)
+class SendsLabelCounts(FedAvg):
+    """Method that inherits FedAvg's word on privacy, and sends more than FedAvg."""
+
+    def finish(  # type: ignore[override]
+        self, given: Given, data: Any, work: stock.Work
+    ) -> tuple[CountsLabels, Any]:
+        return CountsLabels(work.w, given.labels.to(work.w.dtype)), given.client

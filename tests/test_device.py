@@ -13,7 +13,7 @@ from pflsweep.conformance.case import advance, assert_same, models
 from pflsweep.conformance.fake_device import NAME, another_device
 from pflsweep.conformance.fixtures import CLIENTS
 from pflsweep.engine.simulation import Simulation
-from pflsweep.engine.stack import Seat, at_once
+from pflsweep.engine.stack import StackMember, at_once
 from pflsweep.trial import build
 from pflsweep.trial.result import Result
 from pflsweep.trial.run import Stopped, run_trial
@@ -71,10 +71,10 @@ def test_stacked_trials_train_there_as_on_the_cpu(name: str) -> None:
         how = {"where": {"device": device, "seed": number}, "lr": 0.1 - 0.02 * number}
         return case(name).simulation(chunk=CLIENTS, **how)
 
-    def stacked(sim: Simulation, seat: Seat) -> dict[str, torch.Tensor]:
+    def stacked(sim: Simulation, member: StackMember) -> dict[str, torch.Tensor]:
         # Each thread has its own device
         with another_device():
-            seat.take(sim)
+            member.join(sim)
             return on_cpu(models(advance(sim, 2)))
 
     with another_device() as device:

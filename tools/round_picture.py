@@ -15,7 +15,7 @@ SHAPES = (
     "C at once (a chunk) · B samples in a batch"
 )
 WIRE = (
-    "Only Down and Up cross the wire, and are counted. personal returns w [C, P], which is scored on each client's own "
+    "Only Down and Up are sent, and are counted. personal returns w [C, P], which is scored on each client's own "
     "test rows."
 )
 

@@ -1,6 +1,7 @@
 """`pflsweep check my_package.MyMethod [key=value ...] [--config-dir DIR]`: run the conformance suite on one method."""
 
 import os
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import torch
 
+import pflsweep
 from pflsweep.config.compose import option_files, read_option, yaml_errors, yaml_of
 from pflsweep.config.node import Node, imported
 from pflsweep.config.schema import check_fields
@@ -22,6 +24,8 @@ from pflsweep.util.errors import Parser, UserError, nearest
 
 # Files that are left out when a message says where an error was raised: they only do what the method asks for
 NOT_TO_BLAME = (os.path.dirname(torch.__file__), fake_device.__file__)
+# Where frames are that lie in no file of the user's
+NOT_THE_USERS = (os.path.dirname(pflsweep.__file__), sys.prefix, sys.base_prefix, "<")
 
 
 def main(argv: list[str]) -> int:
@@ -39,7 +43,7 @@ def main(argv: list[str]) -> int:
     if failures:
         print(f"{failures} of {len(PROPERTIES)} properties failed.")
     else:
-        print(f"All {len(PROPERTIES)} properties hold. {_wire(case)}")
+        print(f"All {len(PROPERTIES)} properties hold. {_traffic(case)}")
     return 1 if failures else 0
 
 
@@ -55,11 +59,11 @@ def case_of(
     cls: type[Method],
     values: dict[str, Any],
     tolerance: float = 1e-10,
-    wire: Callable[[Sizes], float] | None = None,
+    traffic: Callable[[Sizes], float] | None = None,
 ) -> Case:
     """Return the test case of a method's class. A method that refuses momentum is tested without.
 
-    values: hyperparameters. tolerance, wire: see `Case`. Raises UserError where the method refuses both.
+    values: hyperparameters. tolerance, traffic: see `Case`. Raises UserError where the method refuses both.
     """
 
     def make(task: Any, opt: Sgd, epochs: int) -> Method:
@@ -71,8 +75,8 @@ def case_of(
     except UserError:
         # An error without momentum is the user's to mend
         Verbs.of(make(task, Sgd(0.0, 0.0), 1))
-        return Case(make, True, tolerance, wire)
-    return Case(make, False, tolerance, wire)
+        return Case(make, True, tolerance, traffic)
+    return Case(make, False, tolerance, traffic)
 
 
 def verdict(property_: Property, case: Case) -> str:
@@ -85,7 +89,9 @@ def verdict(property_: Property, case: Case) -> str:
         # A user's method may raise anything
         frames = traceback.extract_tb(error.__traceback__)
         where = next((frame for frame in reversed(frames) if not frame.filename.startswith(NOT_TO_BLAME)), frames[-1])
-        return f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}, line {where.lineno})"
+        own = next((frame for frame in reversed(frames) if not frame.filename.startswith(NOT_THE_USERS)), where)
+        lines = dict.fromkeys(f"{os.path.basename(frame.filename)}, line {frame.lineno}" for frame in (where, own))
+        return f"{type(error).__name__}: {error} ({', called from '.join(lines)})"
     return ""
 
 
@@ -107,7 +113,7 @@ def _report(property_: Property, case: Case, said: set[str]) -> bool:
     return bool(why)
 
 
-def _wire(case: Case) -> str:
+def _traffic(case: Case) -> str:
     """Return a sentence on the traffic of a client in a round."""
     sim = advance(case.simulation(), WARM_UP)
     traffic, model = next(sim.run()).traffic, sizes(sim)

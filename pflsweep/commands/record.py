@@ -35,17 +35,17 @@ def _export(options: argparse.Namespace) -> int:
     contents = read_contents(chosen, options.sweep, own=True, with_ledgers=not options.run)
     _require_any(contents, "export", options.runs)
     copy = copy_into_archive if archive.is_archive(options.out) else copy_into_folder
-    return _tell(contents, copy(contents, options.out, "--out"), f"exported to {options.out}")
+    return _print_outcome(contents, copy(contents, options.out, "--out"), f"exported to {options.out}")
 
 
 def _of_sweep(chosen: Chosen, sweep: str, runs: Path) -> Chosen:
     """Return the runs of a sweep, with those of its search. Raises UserError where no ledger is of this sweep."""
-    told = ledgers(*chosen.places)
-    known = sorted({ledger.sweep for ledger in told})
+    every = ledgers(*chosen.places)
+    known = sorted({ledger.sweep for ledger in every})
     if sweep not in known:
         there = ", ".join(known) or "none"
         raise UserError(f"--sweep {sweep}: '{runs}' has no ledger of it.{nearest(sweep, known)} There are: {there}.")
-    own = trials_of([ledger for ledger in told if ledger.sweep == sweep], chosen.records)
+    own = trials_of([ledger for ledger in every if ledger.sweep == sweep], chosen.records)
     return chosen._replace(records=[record for record in chosen.records if record.meta["identity"] in own])
 
 
@@ -60,7 +60,7 @@ def _import(options: argparse.Namespace) -> int:
             raise UserError(f"{file} is not read: it is a link. Put the file itself there.")
     contents = read_contents(choose(options.source, []), None, own=False, with_ledgers=True)
     _require_any(contents, "import", options.source)
-    code = _tell(contents, copy_into_folder(contents, options.runs, "--runs"), f"imported into {options.runs}")
+    code = _print_outcome(contents, copy_into_folder(contents, options.runs, "--runs"), f"imported into {options.runs}")
     if not options.no_tracking:
         _track([Record(options.runs / each.record.place.name) for each in contents.found], options.uri)
     return code
@@ -82,7 +82,7 @@ def _require_any(contents: Contents, what: str, source: Path) -> None:
         raise UserError(f"There is no finished run to {what} in '{source}'.{why}")
 
 
-def _tell(contents: Contents, copied: tuple[int, int], did: str) -> int:
+def _print_outcome(contents: Contents, copied: tuple[int, int], did: str) -> int:
     """Print what was copied and what was left out. Return the exit code: 2 where something is damaged, else 0.
 
     copied: numbers of copied records and ledgers. did: the rest of the first line.

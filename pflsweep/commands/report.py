@@ -107,5 +107,5 @@ def _parser(pages: list[str]) -> argparse.ArgumentParser:
     out = Path("reports/comparison")
     runs.add_argument("--out", type=Path, default=out, metavar="DIR", help=f"where to write ({out})")
     runs.add_argument("--baseline", metavar="METHOD", help="method to compare with (local, else fedavg)")
-    runs.add_argument("--target", type=float, metavar="PERCENT", help="tell the first round that reaches it")
+    runs.add_argument("--target", type=float, metavar="PERCENT", help="show the first round that reaches it")
     return parser

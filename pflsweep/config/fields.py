@@ -145,6 +145,9 @@ def hyper(meaning: str, *, choices: tuple = (), neutral: Any = ..., **bounds: An
     computed as before. A config with this value then has the same identity as one without the key, so that earlier
     records stay valid.
     """
+    if stray := sorted(bounds.keys() - {"low", "high", "above", "below", "empty", "items"}):
+        value = " The value of a key stands in its option's YAML file." if "default" in stray else ""
+        raise TypeError(f"hyper() takes no '{stray[0]}': bounds are low, high, above, below, empty and items.{value}")
     return field(metadata={"meaning": meaning, "choices": choices, "neutral": neutral, "bounds": bounds})
 
 

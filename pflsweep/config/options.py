@@ -48,8 +48,12 @@ class Data(Keys):
         neutral="own",
     )
     shuffle: int = hyper("number of the permutation of data.targets=permuted", low=0, high=SEEDS, neutral=0)
-    new: int = hyper("random clients that never train and fine-tune the global model at the end", low=0, neutral=0)
-    new_epochs: int = hyper("epochs in which new clients fine-tune the global model", low=0, high=100_000, neutral=20)
+    new: int = hyper(
+        "random clients that never train; at the end they fine-tune the global model, or without one the initial model",
+        low=0,
+        neutral=0,
+    )
+    new_epochs: int = hyper("epochs in which new clients fine-tune that model", low=0, high=100_000, neutral=20)
     prescribed: str | None = hyper(
         "hash of the partition, cohorts or batches that pflsweep.run is given; set by it alone", neutral=None
     )

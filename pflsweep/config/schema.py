@@ -3,8 +3,8 @@
 import inspect
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import is_dataclass, replace
-from typing import Any, get_type_hints
+from dataclasses import Field, is_dataclass, replace
+from typing import Any, get_args, get_type_hints
 
 from pflsweep.config import options
 from pflsweep.config.compose import Config, unknown_key
@@ -96,9 +96,16 @@ def _rule_like(example: Any, key: str, config: Config) -> Rule:
         node = config.reference[group] if name else {}
         builds = Node.of(group, config.choices[group], node).load() if "_target_" in node else None
         return Rule(kinds_of(get_type_hints(builds).get(name, object) if builds else object), null=True)
-    if isinstance(example, list) and example:
-        return Rule((list,), items=type(example[0]))
-    return Rule((type(example),))
+    items = type(example[0]) if isinstance(example, list) and example else None
+    return Rule((type(example),), null=_takes_null(config, key), items=items)
+
+
+def _takes_null(config: Config, key: str) -> bool:
+    """Return whether a key is a parameter of a model, dataset or partition that may be None."""
+    group, _, name = key.partition(".")
+    if group not in BUILT or "." in name:
+        return False
+    return type(None) in get_args(get_type_hints(config.node(group).load()).get(name))
 
 
 def _check_described(node: Node) -> None:
@@ -117,6 +124,13 @@ def check_fields(cls: type, values: dict[str, Any], head: str, remedy: str) -> N
     head: prefix of the names in messages. remedy: what to do where one is missing. Raises UserError where a value is
     unknown, missing or wrong.
     """
+    for base in cls.__mro__:
+        # A dataclass removes the fields that it finds
+        if left := next((name for name, value in vars(base).items() if isinstance(value, Field)), None):
+            raise UserError(
+                f"{base.__name__}.{left} is declared by hyper(), but {base.__name__} is no dataclass: put "
+                "@dataclass(frozen=True, kw_only=True) above the class."
+            )
     fields, rules = hyperparameters(cls), rules_of(cls)
     for key in values:
         if key in fields:

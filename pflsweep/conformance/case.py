@@ -38,7 +38,7 @@ class Case:
     """A method to test.
 
     make: (task, opt, epochs) -> method. plain: whether the method refuses momentum and weight decay.
-    tolerance: relative, for runs that differ only in the order of sums. wire: floats that are sent up and down for a
+    tolerance: relative, for runs that differ only in the order of sums. traffic: floats that are sent up and down for a
     client in a round, after warm-up; None: not known. plugins: plug-ins beside the method's own. images: whether the
     model is the convolution with batch norm and dropout instead of the MLP. Other fields are as in Schedule and Task.
     """
@@ -46,7 +46,7 @@ class Case:
     make: Callable[[Task, Sgd, int], Method]
     plain: bool = False
     tolerance: float = 1e-10
-    wire: Callable[[Sizes], float] | None = None
+    traffic: Callable[[Sizes], float] | None = None
     plugins: Callable[[Task, Federation], Sequence[Plugin]] = lambda task, federation: ()
     optimiser_state: str = "fresh"
     workers: int = 1

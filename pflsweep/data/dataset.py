@@ -60,7 +60,7 @@ class Rows(NamedTuple):
 
     train: list[np.ndarray]  # N arrays of int64 row numbers
     test: list[np.ndarray]  # as train
-    group: np.ndarray | None = None  # [N] number or name of each client's cluster or domain, where it has one
+    group: np.ndarray | None = None  # [N] number or name of each client's cluster or domain, or its own name
     checksum: str = ""  # of inputs other than config and dataset (a file, an embedding); part of a trial's identity
     accuracy: float | None = None  # of the embedder on the test split, where the partition was learnt
     validation: list[np.ndarray] | None = None  # prescribed validation rows, as train; None: they are drawn

@@ -1,5 +1,6 @@
 """State of all clients that is kept between rounds: their own states, and the states of their optimisers."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -43,14 +44,25 @@ class Clients:
     def put(self, ids: Tensor, rows: Any) -> None:
         """Overwrite the states of some clients. rows: [C, ...] each.
 
-        Raises TypeError where a part that is no tensor, which all clients share, has changed.
+        Raises TypeError where a part that is no tensor, which all clients share, has changed, and on tensors of another
+        shape or type than those of `init_client`.
         """
         if (constants := _constants(rows)) != self._constants:
             raise TypeError(
                 f"`finish` returned a client state with {constants} where `init_client` has {self._constants}: what "
                 "changes in it has to be a tensor"
             )
-        tree_map(lambda store, new: store.index_copy_(0, ids.to(store.device), new), self._rows, rows)
+
+        def write(store: Tensor, new: Tensor) -> None:
+            if (new.dtype, new.shape) != (store.dtype, (len(ids), *store.shape[1:])):
+                raise TypeError(
+                    f"`finish` returned a client state of {_described(new, new.shape)}; by `init_client` it has to be "
+                    f"{_described(store, (len(ids), *store.shape[1:]))}: make tensors by "
+                    "w.new_zeros(...), which has the model's type and device"
+                )
+            store.index_copy_(0, ids.to(store.device), new)
+
+        tree_map(write, self._rows, rows)
         self.seen[ids] = True
 
     def state(self) -> dict[str, Any]:
@@ -69,6 +81,10 @@ class Clients:
             for where, block in zip(ids.split([len(block) for block in blocks]), blocks, strict=True):
                 store.index_copy_(0, where.to(store.device), block.to(store.device))
         self.seen[ids] = True
+
+
+def _described(tensor: Tensor, shape: Sequence[int]) -> str:
+    return f"{list(shape)} of {str(tensor.dtype).removeprefix('torch.')}"
 
 
 def _constants(tree: Any) -> list[Any]:

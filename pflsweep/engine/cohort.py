@@ -13,7 +13,7 @@ from pflsweep.engine.communication import Traffic, message_size
 from pflsweep.engine.workers import Workers
 from pflsweep.methods.protocol import Given, Spent, Turn, Verbs
 from pflsweep.ops import memory
-from pflsweep.ops.vmap import own, tree_map
+from pflsweep.ops.vmap import leaves, own, tree_map
 
 DataOf = Callable[[Tensor, int], ClientData]  # (client ids, round) -> their data
 
@@ -97,7 +97,7 @@ class Round(NamedTuple):
 class Answer(NamedTuple):
     """The result of a chunk: what its clients return to the cohort. The chunk itself writes their states."""
 
-    wire: tuple[int, int, int, int]  # as in Traffic, summed over the clients
+    traffic: tuple[int, int, int, int]  # as in Traffic, summed over the clients
     up: Any  # what they send; None where a worker process has placed it in shared memory
     images: int = 0
     spent: Spent | None = None
@@ -143,12 +143,12 @@ class Cohort:
         self.workers = workers
         self.images = 0
         self._spent: dict[int, Spent] = {}  # by the first position of a chunk
-        self._wire = [0, 0, 0, 0]  # as in Traffic, summed over the clients
+        self._traffic = [0, 0, 0, 0]  # as in Traffic, summed over the clients
 
     @property
     def traffic(self) -> Traffic:
         """Return what was sent and received so far, for one client on average."""
-        return Traffic(*(count / len(self.ids) for count in self._wire))
+        return Traffic(*(count / len(self.ids) for count in self._traffic))
 
     @property
     def spent(self) -> Spent:
@@ -162,15 +162,15 @@ class Cohort:
             ids, given = self.ids[cut], self._given(cut)
             data = self.data_of(ids, self.turn.round)
             # The optimiser writes into it, and what `start` returns may be views of any state
-            work = own(self.verbs.start(given, data))
+            work = own(_rows_of("start", self.verbs.start(given, data), len(ids)))
             if self.optimisers is not None:
                 self.optimisers.resume(ids, work)
             work = self.verbs.fit(given, data, work)
-            up, row = self.verbs.finish(given, data, work)
+            up, row = _both(self.verbs.finish(given, data, work))
             self.clients.put(ids, row)
             if self.optimisers is not None:
                 self.optimisers.keep(ids, work)
-            return Answer(_wire(given.down, up), up, data.trained, data.spent)
+            return Answer(_traffic(given.down, _rows_of("finish", up, len(ids))), up, data.trained, data.spent)
 
         return self._answers("train", one)
 
@@ -180,13 +180,14 @@ class Cohort:
         def one(cut: slice) -> Answer:
             asked, data = select(question, cut), self.data_of(self.ids[cut], self.turn.round)
             reply = self.verbs.answer(self._given(cut), data, asked)
-            return Answer(_wire(asked, reply), reply, data.trained)
+            return Answer(_traffic(asked, reply), reply, data.trained)
 
         return self._answers("ask", one)
 
     def _given(self, cut: slice) -> Given:
         turn = select(self.turn, cut)
-        down, rows = self.verbs.send(self.server, turn), self.clients.get(self.ids[cut])
+        down = _rows_of("send", self.verbs.send(self.server, turn), len(turn.ids))
+        rows = self.clients.get(self.ids[cut])
         return Given(down, rows, turn, self.labels[turn.ids])
 
     def _answers(self, kind: str, one: Callable[[slice], Answer]) -> Any:
@@ -217,13 +218,28 @@ class Cohort:
         return gathered.tree
 
     def _count(self, cut: slice, answer: Answer) -> None:
-        self._wire = [total + count for total, count in zip(self._wire, answer.wire, strict=True)]
+        self._traffic = [total + count for total, count in zip(self._traffic, answer.traffic, strict=True)]
         self.images += answer.images
         if answer.spent is not None:
             self._spent[cut.start] = answer.spent
 
 
-def _wire(down: Any, up: Any) -> tuple[int, int, int, int]:
+def _rows_of(verb: str, tree: Any, clients: int) -> Any:
+    """Return what a verb has returned. Raises TypeError where a tensor of it does not have a row for each client."""
+    for part in leaves(tree):
+        if part.shape[:1] != (clients,):
+            raise TypeError(f"`{verb}` returned {list(part.shape)}: it must be [{clients}, ...], a row a client")
+    return tree
+
+
+def _both(returned: Any) -> tuple[Any, Any]:
+    """Return what `finish` has returned. Raises TypeError where it is no pair."""
+    if type(returned) is not tuple or len(returned) != 2:
+        raise TypeError("`finish` has to return a pair: what the clients send, and their new states")
+    return returned
+
+
+def _traffic(down: Any, up: Any) -> tuple[int, int, int, int]:
     """Return the sizes of two messages in the order of Traffic, summed over the clients."""
     (down_floats, down_others), (up_floats, up_others) = message_size(down), message_size(up)
     return down_floats, up_floats, down_others, up_others

@@ -38,6 +38,6 @@ def _kinds(message: Any) -> list[str]:
     for name, hint in get_type_hints(message, include_extras=True).items():
         annotated = [a for a in (hint, *get_args(hint)) if hasattr(a, "__metadata__")]
         if not annotated:
-            raise TypeError(f"{message.__name__}.{name} has to be a Vector, Scalars or Ids: it crosses the wire")
+            raise TypeError(f"{message.__name__}.{name} has to be a Vector, Scalars or Ids: it is sent")
         kinds.append(annotated[0].__metadata__[0])
     return kinds

@@ -181,7 +181,12 @@ class Simulation:
         def one(cut: slice) -> Tensor:
             some = ids[cut]
             data = self._data(some, self.round, "evaluate")
-            return self.verbs.personal(server, self.clients.get(some), data, self._turn(some))
+            models = self.verbs.personal(server, self.clients.get(some), data, self._turn(some))
+            if models.dim() != 2 or len(models) != len(some):
+                raise TypeError(
+                    f"`personal` returned {list(models.shape)}: it must be [{len(some)}, P], a row a client"
+                )
+            return models
 
         return self.chunks.over(len(ids), one)
 

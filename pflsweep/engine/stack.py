@@ -37,7 +37,7 @@ class NotStackable(Exception):  # noqa: N818 (no error)
 class _Fit:
     """One trial's call of `fit`, and its result: the trained work, or an error."""
 
-    seat: int
+    member: int
     verbs: Verbs  # the trial's own
     given: Given
     data: ClientData
@@ -92,7 +92,7 @@ class Stack:
         if not self._asked or len(self._asked) < self._trials:
             return
         # Sorted by trial: the order in which threads arrive must not change numbers.
-        asked, self._asked = sorted(self._asked, key=lambda fit: fit.seat), []
+        asked, self._asked = sorted(self._asked, key=lambda fit: fit.member), []
         try:
             for alike in _sorted(asked):
                 self._train(alike)
@@ -127,13 +127,13 @@ class Stack:
             fit.by_itself()
 
 
-class Seat(NamedTuple):
-    """A trial's place in a stack."""
+class StackMember(NamedTuple):
+    """A trial of a stack, which joins it by its simulation."""
 
     stack: Stack
     number: int
 
-    def take(self, simulation: Simulation) -> None:
+    def join(self, simulation: Simulation) -> None:
         """Make a simulation train in the stack.
 
         Private training is not stacked, since it counts what each client spends. The simulation trains in this process,
@@ -230,10 +230,10 @@ def _without_frames(error: BaseException) -> BaseException:
     return error.with_traceback(None)
 
 
-def at_once(trials: Sequence[Callable[[Seat], T]]) -> tuple[list[T | BaseException], Stack]:
+def at_once(trials: Sequence[Callable[[StackMember], T]]) -> tuple[list[T | BaseException], Stack]:
     """Run trials as one stack, each in a thread of its own, and return their results and the stack.
 
-    trials: functions that are called with their seat. A result is what the function has returned or raised.
+    trials: functions that are called with their StackMember. A result is what the function has returned or raised.
     """
     stack = Stack(len(trials))
     ended: list[Any] = [None] * len(trials)
@@ -243,7 +243,7 @@ def at_once(trials: Sequence[Callable[[Seat], T]]) -> tuple[list[T | BaseExcepti
         try:
             if device is not None:
                 torch.cuda.set_device(device)  # each thread has a current device of its own
-            ended[k] = trials[k](Seat(stack, k))
+            ended[k] = trials[k](StackMember(stack, k))
         except BaseException as error:
             ended[k] = _without_frames(error)
         finally:

@@ -168,7 +168,8 @@ class Method:
     own_lr: ClassVar[bool] = False
     unsampled_model: ClassVar[str]  # what a client that was never sampled is evaluated with
     cost: ClassVar[str] = ""  # cost of a round beyond FedAvg's: passes over data, reads and writes of P numbers
-    # Why DP-SGD's epsilon would be wrong; "" where a client sends nothing but the result of gradient steps.
+    # Why DP-SGD's epsilon would be wrong; "" where a client sends nothing but the result of gradient steps. It is not
+    # inherited by a class with another start, step, fit or finish.
     dp_incompatible_reason: ClassVar[str] = "what it sends has not been examined"
     reads_test_rows: ClassVar[str] = ""  # what it does with clients' test rows; "": it never sees them
     reconstruction: ClassVar[str] = ""  # the parts that the paper leaves open and that were reconstructed here

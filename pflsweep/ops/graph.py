@@ -57,7 +57,7 @@ class Repeated:
             self._replay = record(self._advance)
         except RuntimeError as error:
             self._record = None
-            _tell(str(error).partition("\n")[0])
+            _warn(str(error).partition("\n")[0])
 
     def _advance(self) -> None:
         """Compute the new state, and write it where the old one is. Raises RuntimeError where that cannot be."""
@@ -91,7 +91,7 @@ def _is_plain(tree: Any) -> bool:
 
 
 @cache
-def _tell(why: str) -> None:
+def _warn(why: str) -> None:
     """Warn, once for each reason, that a function is slower than it could be."""
     log.warning("A training step could not be recorded as a CUDA graph, so that it takes longer: %s", why)
 

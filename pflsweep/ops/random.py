@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pflsweep.util.errors import UserError
+
 
 def _signed(value: int) -> int:
     """Return the int64 that has the same 64 bits as an unsigned value."""
@@ -48,6 +50,18 @@ def first_model(seed: int, purpose: str) -> Iterator[None]:
     with _TORCHS_OWN, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(generator(seed, purpose).integers(2**63)))
         yield
+
+
+@contextmanager
+def no_unseeded_draws(message: str) -> Iterator[None]:
+    """Raise UserError(message) where PyTorch's global CPU generator is used inside: numbers would not follow from the
+    seed.
+    """
+    before = torch.get_rng_state()
+    yield
+    if not torch.equal(torch.get_rng_state(), before):
+        torch.set_rng_state(before)
+        raise UserError(message)
 
 
 def tensor_key(seed: int, purpose: str, *numbers: int) -> Tensor:

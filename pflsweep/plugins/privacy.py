@@ -51,7 +51,16 @@ class DpSgd(Plugin):
     task: Task
 
     def refusal(self, partner: type) -> str:
-        return getattr(partner, "dp_incompatible_reason", Plugin.dp_incompatible_reason)
+        examined = next((cls for cls in partner.__mro__ if "dp_incompatible_reason" in vars(cls)), Plugin)
+        if reason := str(vars(examined)["dp_incompatible_reason"]):
+            return reason
+        for cls in partner.__mro__[: partner.__mro__.index(examined)]:
+            if changed := next((verb for verb in ("start", "step", "fit", "finish") if verb in vars(cls)), None):
+                return (
+                    f"it has another `{changed}` than {examined.__name__}, and what it sends has not been examined: "
+                    f"say dp_incompatible_reason in {cls.__name__} itself"
+                )
+        return ""
 
     def plug(self, verbs: Verbs) -> Verbs:
         if self.task.calibrated:

@@ -4,13 +4,13 @@ import re
 from pathlib import Path
 
 from pflsweep.config.reading import NAME
-from pflsweep.records.content import CARRIED
+from pflsweep.records.content import COPIED
 from pflsweep.util import files
 from pflsweep.util.archive import Archive, ArchivePath, Folder
 
 SUFFIX = ".zip"
 # The files of an archive: those of records, and ledgers, which are named by sweep/ledger.py
-KNOWN = re.compile(rf"[0-9a-f]{{16}}/({'|'.join(map(re.escape, CARRIED))})|sweeps/[0-9a-f]{{16}}(-{NAME}){{0,2}}\.json")
+KNOWN = re.compile(rf"[0-9a-f]{{16}}/({'|'.join(map(re.escape, COPIED))})|sweeps/[0-9a-f]{{16}}(-{NAME}){{0,2}}\.json")
 
 
 def is_archive(path: Path) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pflsweep.records.content import CARRIED, LOCK, PARTS
+from pflsweep.records.content import COPIED, LOCK, PARTS
 from pflsweep.records.ledger import Ledger, ledger_of
 from pflsweep.records.record import Record
 from pflsweep.records.select import Chosen
@@ -63,9 +63,9 @@ def read_contents(chosen: Chosen, sweep: str | None, *, own: bool, with_ledgers:
             unknown = place.archive.unknown
             left += [f"{name!r} in {place}, which is no file of a record" for name in unknown[:NAMED]]
             left += [f"{len(unknown) - NAMED} more such files in {place}"] if len(unknown) > NAMED else []
-    told = _ledgers(chosen.places, damaged) if with_ledgers else []
-    told = [each for each in told if sweep is None or each[0].sweep == sweep]
-    return Contents(found, told, [*left, *chosen.copies], damaged)
+    asked = _ledgers(chosen.places, damaged) if with_ledgers else []
+    asked = [each for each in asked if sweep is None or each[0].sweep == sweep]
+    return Contents(found, asked, [*left, *chosen.copies], damaged)
 
 
 def _content(record: Record, left: list[str], links: bool) -> dict[str, bytes]:
@@ -105,7 +105,7 @@ def _in_folder(folder: Path, left: list[str], links: bool) -> dict[str, bytes]:
     try:
         there = sorted(name for name in os.listdir(opened) if name[0] != ".")
         left += [f"{folder / name}, which is no file of a record" for name in there if name not in (*PARTS, LOCK)]
-        return {name: _read(folder / name, opened) for name in CARRIED if name in there}
+        return {name: _read(folder / name, opened) for name in COPIED if name in there}
     finally:
         os.close(opened)
 
@@ -113,7 +113,7 @@ def _in_folder(folder: Path, left: list[str], links: bool) -> dict[str, bytes]:
 def _in_archive(folder: ArchivePath) -> dict[str, bytes]:
     """Return the files of a record in an archive. Raises UserError where one is damaged."""
     try:
-        return {name: (folder / name).read_bytes() for name in CARRIED if (folder / name).exists()}
+        return {name: (folder / name).read_bytes() for name in COPIED if (folder / name).exists()}
     except OSError as error:
         raise UserError(f"{error}. Put the right archive there.") from error
 

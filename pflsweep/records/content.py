@@ -13,7 +13,7 @@ class Part:
     holds: one line about the content.
     written: "begin": before training, so every record has the file; "round": with the rounds, so every record of at
         least one round has it; "some": only records of trials to which it applies have it.
-    carried: whether the file is copied with a record to another folder. Files that are large or can be computed again
+    copied: whether the file is copied with a record to another folder. Files that are large or can be computed again
         are not.
     columns: the columns that a table with rows must have.
     keys: the keys that a JSON file must have, with the type of each.
@@ -21,7 +21,7 @@ class Part:
 
     holds: str
     written: Literal["begin", "round", "some"]
-    carried: bool = True
+    copied: bool = True
     columns: tuple[str, ...] = ()
     keys: dict[str, type] = field(default_factory=dict)
 
@@ -43,8 +43,8 @@ PARTS = {
     "study.parquet": Part("what the trial's study has seen", "some"),
     "partition.parquet": Part("one row a client and class: counts of samples", "begin", columns=("client",)),
     "matrices.npz": Part("the method's own matrices, such as weights between clients", "some"),
-    CHECKPOINT: Part("the state that the next rounds begin from", "some", carried=False),
-    MODELS: Part("the models after the last round", "some", carried=False),
+    CHECKPOINT: Part("the state that the next rounds begin from", "some", copied=False),
+    MODELS: Part("the models after the last round", "some", copied=False),
     "status.json": Part("how far the trial has come", "begin", keys={"status": str, "rounds": int, "config": list}),
     "config.yaml": Part("the config", "begin"),
     "meta.json": Part(
@@ -66,7 +66,7 @@ PARTS = {
         },
     ),
 }
-CARRIED = tuple(name for name, part in PARTS.items() if part.carried)
+COPIED = tuple(name for name, part in PARTS.items() if part.copied)
 TABLES = tuple(name for name in PARTS if name.endswith(".parquet"))
 # The lock file of the process that writes to the folder. It is valid on this machine alone and no part of the record.
 LOCK = "lock"

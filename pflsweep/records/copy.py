@@ -72,10 +72,10 @@ def _joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     final trials of the other group where both have the same winner.
     """
 
-    def tells(group: dict[str, Any]) -> tuple[int, int]:
+    def results(group: dict[str, Any]) -> tuple[int, int]:
         return group["points_settled"] - len(group["without_result"]), len(group["trials"])
 
-    less, more = sorted((old, new), key=tells)
+    less, more = sorted((old, new), key=results)
     if less["winner"] != more["winner"]:
         return more
     trials = {**less["trials"], **more["trials"]}

@@ -25,7 +25,7 @@ from pflsweep.config.identity import (
 )
 from pflsweep.config.keys import PLUGS, flat, under
 from pflsweep.records.checkpoint import Checkpoint, read_torch, write_torch
-from pflsweep.records.content import CARRIED, CHECKPOINT, FORMAT, MODELS
+from pflsweep.records.content import CHECKPOINT, COPIED, FORMAT, MODELS
 from pflsweep.records.record import Record, digest_of_config
 from pflsweep.util import files as util_files
 from pflsweep.util.errors import UserError
@@ -122,7 +122,7 @@ def _migrate_record(folder: Path) -> None:
 def _write(folder: Path, new: Path, meta: Json, config: Json) -> None:
     """Write a record's files to a new folder, meta.json last. Files whose content does not change are copied."""
     new.mkdir(exist_ok=True)
-    for name in CARRIED:
+    for name in COPIED:
         if (folder / name).exists() and name not in ("meta.json", "config.yaml", "status.json"):
             shutil.copyfile(folder / name, new / name)
     status = util_files.read_json(folder / "status.json")
@@ -189,7 +189,7 @@ def _upgraded(meta: Json, config: Json) -> tuple[Json, Json]:
 
 
 def _is_resumable(meta: Json, config: Json) -> bool:
-    """Return whether the trial can be continued by more rounds. Its identity tells: format 0 hashed the number of
+    """Return whether the trial can be continued by more rounds. Its identity shows it: format 0 hashed the number of
     rounds only where it cannot. Raises ValueError where the identity fits neither.
     """
     for resumable in (True, False):

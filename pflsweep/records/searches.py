@@ -21,7 +21,7 @@ class Searches(NamedTuple):
     won: for each final trial, how its hyperparameters were chosen.
     partial: final trials of searches in which some points have no result.
     superseded: former final trials, of points that do not win any more.
-    order: for each final trial, its ledger and its position in there.
+    order: for each final trial, its ledger and its position among the trials of all ledgers.
     """
 
     keys: frozenset[str] = frozenset()
@@ -39,31 +39,27 @@ def beside(records: Iterable[Record], places: Iterable[Folder] = ()) -> Searches
     """
     records = list(records)
     folders: dict[Folder, None] = dict.fromkeys([*(record.place.parent for record in records), *places])
-    told = [(ledger, group) for ledger in ledgers(*folders) for group in ledger.groups.values()]
-    searched = [(ledger, group) for ledger, group in told if group["points"]]
-    finals = {identity for _, group in told for identity in group["trials"].values()}
-    trials = {
-        record.meta["identity"]
-        for record in records
-        if record.meta["identity"] not in finals and any(_tried(record, *each) for each in searched)
-    }
+    groups = [(ledger, group) for ledger in ledgers(*folders) for group in ledger.groups.values()]
+    searched = [(ledger, group) for ledger, group in groups if group["points"]]
+    finals = {identity for _, group in groups for identity in group["trials"].values()}
+    trials = _tried((record for record in records if record.meta["identity"] not in finals), searched)
     won = {identity: _chosen(*each) for each in searched for identity in each[1]["trials"].values()}
     partial = {identity for _, group in searched if group["without_result"] for identity in group["trials"].values()}
     superseded = {identity for _, group in searched for identity in group["superseded"]} - finals
-    named = [(ledger.id, identity) for ledger, group in told for identity in group["trials"].values()]
+    named = [(ledger.id, identity) for ledger, group in groups for identity in group["trials"].values()]
     order = {identity: (ledger, at) for at, (ledger, identity) in enumerate(named)}
     keys = frozenset(key for _, group in searched for key in group["space"])
     return Searches(keys, frozenset(trials | superseded), won, frozenset(partial), frozenset(superseded), order)
 
 
-def trials_of(told: Iterable[Ledger], records: Iterable[Record]) -> set[str]:
+def trials_of(sweeps: Iterable[Ledger], records: Iterable[Record]) -> set[str]:
     """Return the identities of all trials of some sweeps: final ones, which ledgers name, and those of `records` that
     their searches have tried.
     """
-    groups = [(ledger, group) for ledger in told for group in ledger.groups.values()]
+    groups = [(ledger, group) for ledger in sweeps for group in ledger.groups.values()]
     named = {identity for _, group in groups for identity in (*group["trials"].values(), *group["superseded"])}
     searched = [(ledger, group) for ledger, group in groups if group["points"]]
-    return named | {record.meta["identity"] for record in records if any(_tried(record, *each) for each in searched)}
+    return named | _tried(records, searched)
 
 
 def _chosen(ledger: Ledger, group: dict[str, Any]) -> str:
@@ -73,28 +69,47 @@ def _chosen(ledger: Ledger, group: dict[str, Any]) -> str:
     return f"the best of {group['points']} points{scale} on {data}"
 
 
-def _tried(record: Record, ledger: Ledger, group: dict[str, Any]) -> bool:
-    """Return whether a trial belongs to the search of a group.
+def _tried(records: Iterable[Record], searched: Iterable[tuple[Ledger, dict[str, Any]]]) -> set[str]:
+    """Return the identities of the records that belong to the search of any of these groups.
 
     A ledger names final trials alone. A search's trials are recognised by their configs, also those that failed, were
     stopped or still run.
     """
-    config, tune, space = whole(record.values), ledger.tune, group["space"]
-    held = {"data.validation": tune["validation"]} if tune["split"] == "validation" else {}
-    asked = {**whole(tried_config(group)), **held}
-    # A study may change what is searched, and runtime keys change none of a trial's numbers
-    own = (*space, "study", *RUNTIME)
-    if record.meta["seed"] not in ledger.seeds[: tune["seeds"]] or any(
-        config.get(key, value) != value for key, value in asked.items() if not under(key, own)
-    ):
-        return False
-    if _plugged(config) != _plugged(asked):
-        return False
-    # A search on validation data shows in the config. On test data a single run by hand looks the same, so there the
-    # point has to be one of the search's.
-    point = {key: config.get(key) for key in space}
-    tried = [each["point"] for each in group.get("tried", [])]
-    return bool(held) or point in tried or all(point[key] in space[key] for key in space)
+    searches = [_Search(*each) for each in searched]
+    found = set()
+    for record in records:
+        config, seed = whole(record.values), record.meta["seed"]
+        if any(search.has(config, seed) for search in searches):
+            found.add(record.meta["identity"])
+    return found
+
+
+class _Search:
+    """The search of a ledger's group, prepared once to recognise its trials among many."""
+
+    def __init__(self, ledger: Ledger, group: dict[str, Any]) -> None:
+        tune, self._space = ledger.tune, group["space"]
+        self._seeds = ledger.seeds[: tune["seeds"]]
+        self._on_validation = tune["split"] == "validation"
+        held = {"data.validation": tune["validation"]} if self._on_validation else {}
+        asked = {**whole(tried_config(group)), **held}
+        # A study may change what is searched, and runtime keys change none of a trial's numbers
+        own = (*self._space, "study", *RUNTIME)
+        self._asked = {key: value for key, value in asked.items() if not under(key, own)}
+        self._plugged = _plugged(asked)
+        self._points = [each["point"] for each in group.get("tried", [])]
+
+    def has(self, config: dict[str, Any], seed: int) -> bool:
+        """Return whether a trial of this flat config and seed belongs to the search."""
+        if seed not in self._seeds or any(config.get(key, value) != value for key, value in self._asked.items()):
+            return False
+        if _plugged(config) != self._plugged:
+            return False
+        # A search on validation data shows in the config. On test data a single run by hand looks the same, so there
+        # the point has to be one of the search's.
+        point = {key: config.get(key) for key in self._space}
+        on_axes = all(point[key] in axis for key, axis in self._space.items())
+        return self._on_validation or point in self._points or on_axes
 
 
 def _plugged(config: dict[str, Any]) -> set[str]:

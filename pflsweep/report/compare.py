@@ -241,7 +241,7 @@ def settings(records: Iterable[Record], searched: Collection[str] = (), partial:
         groups.setdefault(_key(config), []).append(record)
     rows = {key: _rows(group, searched, partial) for key, group in groups.items()}
     configs = {key: json.loads(key) for key in groups}
-    apart = naming.telling([config for key, config in configs.items() if rows[key]])
+    apart = naming.differing_keys([config for key, config in configs.items() if rows[key]])
     options = [tuple(str(group[0].meta[each]) for each in naming.OPTIONS) for group in groups.values()]
     names = dict(zip(groups, naming.names(options, list(configs.values())), strict=True))
     return [Setting(names[key], configs[key], apart, group, rows[key]) for key, group in groups.items()]

@@ -38,15 +38,15 @@ class Trials(pd.DataFrame):
     def _shown(self) -> pd.DataFrame:
         if len(self.columns) <= WIDE:
             return pd.DataFrame(self)
-        keys = [*NAMES, *self._telling(), *MAIN]
+        keys = [*NAMES, *self._naming_keys(), *MAIN]
         return pd.DataFrame(self)[[key for key in dict.fromkeys(keys) if key in self]].round(4)
 
-    def _telling(self) -> list[str]:
+    def _naming_keys(self) -> list[str]:
         """Return the keys that tell these trials apart, but for what the method's name says."""
         rows = [{str(k): v for k, v in row.items() if not pd.isna(v)} for row in self.to_dict("records")]
         roles = ["role"] if len(set(self.get("role", ()))) > 1 else []
         said = {*NAMES, *RESULTS, "algorithm", *PLUGS, "train.rounds"}
-        return [*roles, *(key for key in naming.telling(rows) if key not in said)]
+        return [*roles, *(key for key in naming.differing_keys(rows) if key not in said)]
 
     def __repr__(self) -> str:
         return self._shown().to_string(max_rows=pd.options.display.max_rows, na_rep="-")

@@ -52,9 +52,9 @@ def _option(name: str, file: Path) -> Option:
 
 
 def costs(folder: Path) -> pd.DataFrame:
-    """Return what was measured, columns wire, time and when by option; empty where the folder has no such file."""
+    """Return what was measured, columns traffic, time and when by option; empty where the folder has no such file."""
     file = folder / COSTS
-    return pd.read_csv(file, index_col="option") if file.exists() else pd.DataFrame(columns=["wire", "time", "when"])
+    return pd.read_csv(file, index_col="option") if file.exists() else pd.DataFrame(columns=["traffic", "time", "when"])
 
 
 def table(every: list[Option], costs: pd.DataFrame, setting: str = "") -> str:
@@ -96,11 +96,11 @@ def _page(options: list[Option], costs: pd.DataFrame, results: str) -> str:
 
 
 def _cost(costs: pd.DataFrame, name: str) -> tuple[str, str]:
-    """Return models on the wire and time of a round, as text; empty where they were not measured."""
+    """Return models sent and received and time of a round, as text; empty where they were not measured."""
     if name not in costs.index:
         return "", ""
-    wire, time = costs.loc[name, ["wire", "time"]]
-    return f"{wire:.3g}", f"{time:.2f}"
+    traffic, time = costs.loc[name, ["traffic", "time"]]
+    return f"{traffic:.3g}", f"{time:.2f}"
 
 
 def _row(cls: "type[Method]", name: str, options: list[Option]) -> tuple[str, str, str, list[str]]:

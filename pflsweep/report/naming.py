@@ -14,7 +14,7 @@ HASHES = ("data_checksum", "data.prescribed")
 FEW = 3  # keys that a name has at least, if so many differ
 
 
-def telling(configs: Sequence[Flat]) -> list[str]:
+def differing_keys(configs: Sequence[Flat]) -> list[str]:
     """Return the keys in which configs differ as a person would say it: a key of an option, such as partition.alpha,
     counts where configs of the same option differ in it. Hashes are never among them. Those of OPTIONS come first.
     """
@@ -40,7 +40,7 @@ def names(options: Sequence[tuple[str, ...]], configs: Sequence[Flat]) -> list[s
     found = []
     for own, config in zip(options, configs, strict=True):
         alike = [other for its, other in zip(options, configs, strict=True) if its == own]
-        said = _said(own, config, _enough([key for key in telling(alike) if key not in OPTIONS], alike))
+        said = _said(own, config, _enough([key for key in differing_keys(alike) if key not in OPTIONS], alike))
         found.append(f"{said}{_number(config, alike)}")
     return found
 
@@ -48,10 +48,10 @@ def names(options: Sequence[tuple[str, ...]], configs: Sequence[Flat]) -> list[s
 def _enough(keys: list[str], configs: Sequence[Flat]) -> list[str]:
     """Return the first FEW keys, or as many more as tell apart what all of them do."""
 
-    def told(n: int) -> int:
+    def distinct(n: int) -> int:
         return len({tuple(str(config.get(key)) for key in keys[:n]) for config in configs})
 
-    return keys[: next((n for n in range(FEW, len(keys)) if told(n) == told(len(keys))), len(keys))]
+    return keys[: next((n for n in range(FEW, len(keys)) if distinct(n) == distinct(len(keys))), len(keys))]
 
 
 def _said(options: tuple[str, ...], config: Flat, keys: list[str]) -> str:

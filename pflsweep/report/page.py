@@ -19,7 +19,7 @@ ORIGIN = ("commit", "version", "python", "torch", "platform", "processor", "devi
 def write(chosen: Chosen, out: Path, baseline: str | None, goal: float | None = None) -> Path:
     """Write runs.md, the same as runs.html, and figures into `out`; return the path of runs.md.
 
-    goal: an accuracy whose first round is told.
+    goal: an accuracy in [0, 1]; the table has the first round that reaches it.
     """
     made = settings(chosen.records, chosen.searches.keys, chosen.searches.partial)
     found = [setting for setting in made if setting.rows]
@@ -30,7 +30,7 @@ def write(chosen: Chosen, out: Path, baseline: str | None, goal: float | None = 
         "runs.md",
         count=sum(len(row.records) for setting in found for row in setting.rows),
         searches=_searches(chosen),
-        differ=[(key, [_told(each.config.get(key)) for each in found]) for key in (found[0].apart if found else ())],
+        differ=[(key, [_shown(each.config.get(key)) for each in found]) for key in (found[0].apart if found else ())],
         sections=[_section(*each, baseline, goal, out, chosen) for each in zip(found, ends, strict=True)],
         left_out=_left_out(chosen),
     )
@@ -40,7 +40,7 @@ def write(chosen: Chosen, out: Path, baseline: str | None, goal: float | None = 
     return path
 
 
-def _told(value: Any) -> str:
+def _shown(value: Any) -> str:
     """Return a value as a table of settings has it, which says neither null nor what a setting has no key for."""
     return tables.NONE if value is None else as_override(value)
 

@@ -16,7 +16,7 @@ from pflsweep.records.content import FORMAT
 from pflsweep.records.record import kept
 from pflsweep.sweep.plan import Group, Plan, relevant
 from pflsweep.sweep.queue import Queue
-from pflsweep.sweep.slots import SETTLED, SweepTask, point_of
+from pflsweep.sweep.slots import SETTLED, SlotState, point_of
 from pflsweep.sweep.status.groups import group_status
 from pflsweep.util import files
 from pflsweep.util.errors import without_password
@@ -80,7 +80,7 @@ def _group(queue: Queue, group: int) -> dict[str, Any]:
         "tried": [_tried(of, slot) for slot in compared if slot.value is not None],
         "winner": now.point if of.tries and queue.electable(group) else None,
         "winner_value": now.best,
-        "trials": {str(seed): told[0]["identity"] for seed, slot in finals.items() if (told := slot.trials)},
+        "trials": {str(seed): results[0]["identity"] for seed, slot in finals.items() if (results := slot.trials)},
         "failed": {str(seed): slot.reason for seed, slot in finals.items() if slot.status in ("diverged", "failed")},
         "failed_points": [slot.reason for slot in searched if slot.status == "diverged"],
         "without_result": [slot.reason for slot in queue.without_result(group)],
@@ -88,7 +88,7 @@ def _group(queue: Queue, group: int) -> dict[str, Any]:
     }
 
 
-def _tried(group: Group, slot: SweepTask) -> dict[str, Any]:
+def _tried(group: Group, slot: SlotState) -> dict[str, Any]:
     """Return a point of a search with its score, and the mean test accuracy of its trials where workers reported it."""
-    test = [told["test"] for told in slot.trials if "test" in told]
+    test = [result["test"] for result in slot.trials if "test" in result]
     return {"point": point_of(group, slot), "value": slot.value, **({"test": fmean(test)} if test else {})}

@@ -8,7 +8,7 @@ import numpy as np
 from pflsweep.report import figures, style
 from pflsweep.sweep.plan import Group
 from pflsweep.sweep.queue import Queue
-from pflsweep.sweep.slots import SweepTask
+from pflsweep.sweep.slots import SlotState
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +47,7 @@ def worth(queue: Queue, group: int) -> dict[str, float]:
             return {}
 
 
-def search(group: Group, done: list[SweepTask], worth: dict[str, float], split: str) -> "Figure":
+def search(group: Group, done: list[SlotState], worth: dict[str, float], split: str) -> "Figure":
     """Plot a search: its history on the left, then a panel for each hyperparameter. Accuracy is in percent.
 
     done: slots with a result. worth: importance by key. split: the data that accuracy was measured on.

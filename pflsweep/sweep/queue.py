@@ -3,7 +3,7 @@
 Each slot of the plan is enqueued as a WAITING trial of Optuna. A worker claims it by setting it RUNNING, which the
 database grants once, and sends heartbeats while it trains, which renew its lease. When it was silent for too long its
 trial FAILs without an `error` and the slot is enqueued again; this does not count as a failure. A slot may thus have
-several trials of Optuna: `slots.standing` says which one counts. While the database is unavailable, calls wait for it,
+several trials of Optuna: `slots.state_of` says which one counts. While the database is unavailable, calls wait for it,
 see `Retrying`.
 
 A search elects a winner only when each of its points has a result. A point that diverged or was pruned has one: it has
@@ -30,13 +30,13 @@ from pflsweep.sweep.search_space import Point, distributions, drawn_as
 from pflsweep.sweep.slots import (
     POINT,
     SETTLED,
-    SweepTask,
+    SlotState,
     as_kept,
     identities,
     is_tried_again,
     point_of,
     rounds_in_record,
-    standing,
+    state_of,
 )
 from pflsweep.sweep.storage import SILENCE, Retrying, opened, place_of, storage_url
 from pflsweep.util.retry import PAUSE
@@ -58,18 +58,18 @@ class Lease(NamedTuple):
 class Queue:
     """The slots of a plan, as Optuna's storage has them, and all that commands and workers do to them."""
 
-    def __init__(self, plan: Plan, patient: bool = True, worker: str = "") -> None:
+    def __init__(self, plan: Plan, retry: bool = True, worker: str = "") -> None:
         """Open the storage of a plan. Raises UserError where it cannot be used.
 
-        patient: calls wait while the database is unavailable. worker: the name by which `record_death` finds this
+        retry: calls wait while the database is unavailable. worker: the name by which `record_death` finds this
         worker's trials.
         """
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.plan, self.worker = plan, worker or uuid4().hex
         url = storage_url(plan)
         self.storage = opened(url, plan.workers.heartbeat)
-        self._ask = Retrying(place_of(url), patient)
-        self.slots: dict[Job, SweepTask] = {}
+        self._ask = Retrying(place_of(url), retry)
+        self.slots: dict[Job, SlotState] = {}
         self._studies: dict[str, optuna.Study] = {}  # each caches the trials that are over
         self._ids: dict[tuple[str, int], int] = {}  # of trials, by their study and number
         self._settled: set[str] = set()  # names of studies that are not read again until a command retries points
@@ -161,7 +161,7 @@ class Queue:
         """Return whether no slot can be trained any more."""
         return not self.left
 
-    def _judged(self, job: Job, slot: SweepTask) -> SweepTask:
+    def _judged(self, job: Job, slot: SlotState) -> SlotState:
         """Return a slot with its status adapted to its group's search.
 
         While the search goes on again, a final trial that is done or has failed counts as waiting. When it is over, it
@@ -195,7 +195,7 @@ class Queue:
             except optuna.exceptions.UpdateFinishedTrialError:
                 granted = False
             if granted:
-                return self._claimed(job, trial_id)
+                return self._leased(job, trial_id)
         return None
 
     def _proposable(self, job: Job) -> bool:
@@ -211,7 +211,7 @@ class Queue:
         """Return whether every point of a group's search is settled."""
         return all(self.slots[job].status in SETTLED for job in self.plan.searched(group))
 
-    def without_result(self, group: int) -> list[SweepTask]:
+    def without_result(self, group: int) -> list[SlotState]:
         """Return the slots of a search whose points have no result: they crashed, or their workers died."""
         return [slot for job in self.plan.searched(group) if (slot := self.slots[job]).status == "failed"]
 
@@ -226,7 +226,7 @@ class Queue:
             self._read(self._name(searched[0]), searched)
         return self.electable(group)
 
-    def best(self, group: int) -> SweepTask | None:
+    def best(self, group: int) -> SlotState | None:
         """Return the slot of a search's best point, the first of equal ones; None where no point is done."""
         slots = [self.slots[job] for job in self.plan.compared(group)]
         return max((slot for slot in slots if slot.value is not None), key=lambda s: s.value or 0.0, default=None)
@@ -238,30 +238,30 @@ class Queue:
             return {}
         return None if best is None else point_of(of, best)
 
-    def begin(self, claim: Lease, folder: Path, before: int) -> None:
+    def begin(self, lease: Lease, folder: Path, before: int) -> None:
         """Store the folder of the record of a trial that begins now, so that a death can be compared with its progress.
 
         before: rounds of the slot's earlier seeds.
         """
-        self.set_attr(claim, "record", {"folder": str(folder), "before": before})
+        self.set_attr(lease, "record", {"folder": str(folder), "before": before})
 
-    def set_attr(self, claim: Lease, key: str, value: Any) -> None:
+    def set_attr(self, lease: Lease, key: str, value: Any) -> None:
         """Store an attribute of a trial in the database."""
-        self._ask(self.storage.set_trial_user_attr, claim.trial, key, value)
+        self._ask(self.storage.set_trial_user_attr, lease.trial, key, value)
 
-    def report(self, claim: Lease, step: int, value: float) -> bool:
+    def report(self, lease: Lease, step: int, value: float) -> bool:
         """Store a point's value after `step` rounds. Return whether the pruner would stop it."""
-        self._ask(self.storage.set_trial_intermediate_value, claim.trial, step, value)
-        trial = self._ask(self.storage.get_trial, claim.trial)
-        return self._ask(pruner(self.plan.tune).prune, self._study(self._name(claim.job)), trial)
+        self._ask(self.storage.set_trial_intermediate_value, lease.trial, step, value)
+        trial = self._ask(self.storage.get_trial, lease.trial)
+        return self._ask(pruner(self.plan.tune).prune, self._study(self._name(lease.job)), trial)
 
-    def note(self, claim: Lease, **attrs: Any) -> None:
+    def note(self, lease: Lease, **attrs: Any) -> None:
         """Keep attributes of a trial for the next heartbeat to store. Training does not wait for the database."""
-        self._notes[claim.trial] = attrs
+        self._notes[lease.trial] = attrs
 
-    def beat(self, claim: Lease) -> None:
+    def beat(self, lease: Lease) -> None:
         """Renew the lease of a trial. Raises where the database is unavailable; the next heartbeat may reach it."""
-        trial_id, now = claim.trial, time.monotonic()
+        trial_id, now = lease.trial, time.monotonic()
         try:
             self.storage.record_heartbeat(trial_id)
             for key, value in self._notes.get(trial_id, {}).items():
@@ -278,18 +278,18 @@ class Queue:
         else:
             self._taken.add(trial_id)
 
-    def holds(self, claim: Lease) -> bool:
+    def holds(self, lease: Lease) -> bool:
         """Return whether this worker still has the lease of a trial.
 
         The database is asked only where the last renewal is so old that another worker may have taken the trial over,
         for example after the process was suspended.
         """
-        trial_id = claim.trial
+        trial_id = lease.trial
         expired = time.monotonic() - self._renewed[trial_id] > SILENCE * self.plan.workers.heartbeat
         if expired and trial_id not in self._taken:
             # While the database is unavailable nobody else can claim the trial
             with suppress(Exception):
-                self.beat(claim)
+                self.beat(lease)
         return trial_id not in self._taken
 
     def record_death(self, worker: str, status: str) -> int:
@@ -309,40 +309,40 @@ class Queue:
         self.revive()
         return found
 
-    def tell(self, claim: Lease, value: float, result: dict[str, Any]) -> None:
+    def tell(self, lease: Lease, value: float, result: dict[str, Any]) -> None:
         """Settle a slot as done. value: the accuracy that slots are compared by."""
-        self.set_attr(claim, "result", result)
-        self._end(claim, TrialState.COMPLETE, value)
+        self.set_attr(lease, "result", result)
+        self._end(lease, TrialState.COMPLETE, value)
 
-    def fail(self, claim: Lease, error: str, **more: Any) -> None:
+    def fail(self, lease: Lease, error: str, **more: Any) -> None:
         """Settle a slot as failed. more: `diverged=True`, which counts as a result; `input=True` for an error in the
         input; `trace`, the traceback of a bug.
         """
         for key, value in (*more.items(), ("error", error)):
-            self.set_attr(claim, key, value)
-        self._end(claim, TrialState.FAIL)
+            self.set_attr(lease, key, value)
+        self._end(lease, TrialState.FAIL)
 
-    def prune(self, claim: Lease, result: dict[str, Any]) -> None:
+    def prune(self, lease: Lease, result: dict[str, Any]) -> None:
         """Settle a slot as pruned. Its value is the one of the last report."""
-        self.set_attr(claim, "result", result)
-        steps = self._ask(self.storage.get_trial, claim.trial).intermediate_values
-        self._end(claim, TrialState.PRUNED, steps[max(steps)] if steps else None)
+        self.set_attr(lease, "result", result)
+        steps = self._ask(self.storage.get_trial, lease.trial).intermediate_values
+        self._end(lease, TrialState.PRUNED, steps[max(steps)] if steps else None)
 
-    def release(self, claim: Lease) -> None:
+    def release(self, lease: Lease) -> None:
         """Give a slot back, for another worker or a later command.
 
         Raises at once where the database is unavailable, since the caller is about to end. The slot's lease then
         expires, and another worker takes it over.
         """
-        self.storage.set_trial_state_values(claim.trial, state=TrialState.WAITING)
+        self.storage.set_trial_state_values(lease.trial, state=TrialState.WAITING)
 
-    def _end(self, claim: Lease, state: TrialState, value: float | None = None) -> None:
+    def _end(self, lease: Lease, state: TrialState, value: float | None = None) -> None:
         """Set the final state of a claimed slot's trial."""
         values = None if value is None else [value]
-        self._ask(self.storage.set_trial_state_values, claim.trial, state=state, values=values)
-        self.slots[claim.job] = standing([self._ask(self.storage.get_trial, claim.trial)])
+        self._ask(self.storage.set_trial_state_values, lease.trial, state=state, values=values)
+        self.slots[lease.job] = state_of([self._ask(self.storage.get_trial, lease.trial)])
 
-    def _claimed(self, job: Job, trial_id: int) -> Lease:
+    def _leased(self, job: Job, trial_id: int) -> Lease:
         """Store this worker and the point to train with a slot that it was granted, and return the lease."""
         group = self.plan.groups[job.group]
         self._ask(self.storage.set_trial_user_attr, trial_id, "worker", self.worker)
@@ -410,7 +410,7 @@ class Queue:
         for trial in self._trials(name):
             by_slot.setdefault(trial.user_attrs.get("slot", ""), []).append(trial)
         for job in jobs:
-            slot = self.slots[job] = self._judged(job, standing(by_slot.get(_label(job), [])))
+            slot = self.slots[job] = self._judged(job, state_of(by_slot.get(_label(job), [])))
             for extra in slot.extra:
                 self._drop(self._id_of(name, extra))
         settled = all(self.slots[job].status in SETTLED for job in jobs)

@@ -113,12 +113,12 @@ def _replayed(
     asked: list[optuna.Trial] = []
     for k in range(number + 1):
         for done in results_needed(k)[-1:]:
-            _tell(study, asked[done], trials[done])
+            _report(study, asked[done], trials[done])
         asked.append(study.ask(distributions(space)))
     return asked[number].params
 
 
-def _tell(study: optuna.Study, asked: optuna.Trial, trial: FrozenTrial) -> None:
+def _report(study: optuna.Study, asked: optuna.Trial, trial: FrozenTrial) -> None:
     """Tell a study the outcome of a trial, or a failure where the trial's point is not the one asked for."""
     state, value = _outcome(trial)
     if asked.params != trial.params:

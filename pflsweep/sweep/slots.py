@@ -19,7 +19,7 @@ OPEN = (TrialState.WAITING, TrialState.RUNNING)
 SETTLED = ("done", "pruned", "diverged", "failed")  # all but "failed" are results, by which a point wins or loses
 
 
-class SweepTask(NamedTuple):
+class SlotState(NamedTuple):
     """The state of a slot.
 
     status: waiting, running, done, pruned, diverged, failed, lost (its lease expired) or blocked (no winner).
@@ -53,7 +53,7 @@ class SweepTask(NamedTuple):
     @property
     def deleted(self) -> bool:
         """Return whether the record of a trial that was trained on this machine is gone."""
-        here = [Path(told["folder"]) for told in self.trials if told.get("host") == gethostname()]
+        here = [Path(result["folder"]) for result in self.trials if result.get("host") == gethostname()]
         return not all(folder.exists() for folder in here)
 
     @property
@@ -70,7 +70,7 @@ class SweepTask(NamedTuple):
         )
 
 
-def point_of(group: Group, slot: SweepTask) -> Point:
+def point_of(group: Group, slot: SlotState) -> Point:
     """Return the point that a slot trains, which is the winner for a final trial; {} where it is not known yet."""
     if slot.trial is None:
         return {}
@@ -80,7 +80,7 @@ def point_of(group: Group, slot: SweepTask) -> Point:
     return group.point_of(slot.trial.params)
 
 
-def is_tried_again(job: Job, slot: SweepTask) -> bool:
+def is_tried_again(job: Job, slot: SlotState) -> bool:
     """Return whether a failed slot is tried again by the next command, without retry=true.
 
     A point of a search is. So is a final trial that had bad input, which may be mended by a key that is no part of the
@@ -94,7 +94,7 @@ def as_kept(point: Point | None) -> str:
     return json.dumps(point, sort_keys=True)
 
 
-def standing(trials: list[FrozenTrial]) -> SweepTask:
+def state_of(trials: list[FrozenTrial]) -> SlotState:
     """Return the state of a slot from its trials in Optuna, in the order of their numbers.
 
     Where a done trial was replaced (`anew`), only the trials from its first replacement on count. Among those, a trial
@@ -107,23 +107,23 @@ def standing(trials: list[FrozenTrial]) -> SweepTask:
     newest = next((old for old in reversed(replaced) if old is not None), None)
     trials = trials if newest is None else trials[replaced.index(newest) :]
     if not trials:
-        return SweepTask("lost", None)
+        return SlotState("lost", None)
     running = [trial for trial in trials if trial.state in OPEN]
     for state, status in ((TrialState.COMPLETE, "done"), (TrialState.PRUNED, "pruned")):
         over = [trial for trial in trials if trial.state == state]
         if over:
             extra = tuple(t.number for t in running if t.state == TrialState.WAITING)
             counted = set(identities(over[0]))
-            return SweepTask(status, over[0], 0, extra, tuple(each for each in finished if each not in counted))
+            return SlotState(status, over[0], 0, extra, tuple(each for each in finished if each not in counted))
     superseded = tuple(finished)
     if running:
         first = running[0]
         extra = tuple(t.number for t in running[1:] if t.state == TrialState.WAITING)
-        return SweepTask(first.state.name.lower(), first, 0, extra, superseded)
+        return SlotState(first.state.name.lower(), first, 0, extra, superseded)
     last, deaths = trials[-1], _deaths(trials)
     if "error" in last.user_attrs:
-        return SweepTask("diverged" if last.user_attrs.get("diverged") else "failed", last, superseded=superseded)
-    return SweepTask("failed" if deaths >= DEATHS else "lost", last, deaths, superseded=superseded)
+        return SlotState("diverged" if last.user_attrs.get("diverged") else "failed", last, superseded=superseded)
+    return SlotState("failed" if deaths >= DEATHS else "lost", last, deaths, superseded=superseded)
 
 
 def _deaths(trials: Iterable[FrozenTrial]) -> int:
@@ -150,5 +150,5 @@ def rounds_in_record(trial: FrozenTrial) -> int:
 
 def identities(trial: FrozenTrial | None) -> tuple[str, ...]:
     """Return the identities of the finished trials that a trial of Optuna stands for; () where none is finished."""
-    told = [] if trial is None else trial.user_attrs.get("result", {}).get("trials", [])
-    return tuple(one["identity"] for one in told)
+    result = [] if trial is None else trial.user_attrs.get("result", {}).get("trials", [])
+    return tuple(one["identity"] for one in result)

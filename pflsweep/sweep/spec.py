@@ -228,8 +228,8 @@ def read_space(algorithm: str, changes: list[dict[str, Any] | None], where: str)
     """
     found = _named(algorithm, "space")
     # A change of only None takes away what is not there
-    told = any(change is None or any(axis is not None for axis in change.values()) for change in changes)
-    if found is None and not told:
+    any_axis = any(change is None or any(axis is not None for axis in change.values()) for change in changes)
+    if found is None and not any_axis:
         raise UserError(
             f"tune: there is no search space for '{algorithm}'. A file sweeps/space/{algorithm}.yaml in the folder "
             f"that you work in gives it one, a line for each key that is searched, such as {EXAMPLE}."

@@ -126,13 +126,13 @@ class Retrying:
     the answer was lost, the lease expires.
     """
 
-    def __init__(self, place: Path | str, patient: bool = True) -> None:
-        """place: of the database, for the error about a full disk. patient: False to make each call once."""
-        self.place, self._patient = place, patient
+    def __init__(self, place: Path | str, retry: bool = True) -> None:
+        """place: of the database, for the error about a full disk. retry: False to make each call once."""
+        self.place, self._retry = place, retry
         self.missed = float("-inf")  # monotonic seconds when the database was last found to be unavailable
 
     def __call__(self, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        if not self._patient:
+        if not self._retry:
             return call(*args, **kwargs)
         return retry_until_available(lambda: self._ask(call, *args, **kwargs))
 
@@ -152,20 +152,20 @@ class Retrying:
 
     def noticed(self, error: Exception) -> bool:
         """Return whether an error means that the database is unavailable; if so, keep the time in `missed`."""
-        away = _is_away(error)
-        if away:
+        unavailable = _is_unavailable(error)
+        if unavailable:
             self.missed = time.monotonic()
-        return away
+        return unavailable
 
 
-def _is_away(error: BaseException | None) -> bool:
+def _is_unavailable(error: BaseException | None) -> bool:
     """Return whether an error, or one of its causes, means that a connection failed or broke."""
     from sqlalchemy.exc import InterfaceError, OperationalError, PendingRollbackError
 
     # PendingRollbackError: when a connection breaks while trials are read, Optuna takes the query for too long and
     # sends a shorter one on the broken connection
     reasons = (InterfaceError, OperationalError, PendingRollbackError)
-    return error is not None and (isinstance(error, reasons) or _is_away(error.__cause__))
+    return error is not None and (isinstance(error, reasons) or _is_unavailable(error.__cause__))
 
 
 class _quiet:  # noqa: N801 (used as a function)

@@ -80,8 +80,8 @@ class TrialSweeper(Sweeper):
 
         assert self.launcher is not None
         options = plan.groups[0].config.tracking
-        if told := destination(options):
-            print(told, file=sys.stderr)
+        if address := destination(options):
+            print(address, file=sys.stderr)
         queue = Queue(plan)
         queue.prepare(command.retry)
         unfinished, status = not queue.finished, sweep_status(options, plan.id)

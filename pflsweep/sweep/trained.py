@@ -44,15 +44,15 @@ class Left(NamedTuple):
         return [*self.points, *self.final]
 
 
-def left(plan: Plan, known: Known, told: Iterable[Ledger]) -> Iterator[Left]:
+def left(plan: Plan, known: Known, ledgers: Iterable[Ledger]) -> Iterator[Left]:
     """Yield for each group of a plan the trials that are not trained yet.
 
     A final trial can only be looked up where a ledger names the winner of the same search.
     """
-    told = list(told)
+    ledgers = list(ledgers)
     for g, group in enumerate(plan.groups):
         code = own_code(group.config)
-        won = _winner(plan, group, told) if group.tries else {}
+        won = _winner(plan, group, ledgers) if group.tries else {}
 
         def untrained(jobs: Iterable[tuple[Job, Point | None]], code: list[str] = code) -> list[Config]:
             return [
@@ -86,25 +86,25 @@ def ledgers_of(plan: Plan) -> list[Ledger]:
         return []
 
 
-def searched_otherwise(plan: Plan, group: Group, told: Iterable[Ledger]) -> bool:
+def searched_otherwise(plan: Plan, group: Group, ledgers: Iterable[Ledger]) -> bool:
     """Return whether the last search for a group at the same scale, by the ledgers, had another config."""
     scale = plan.tune.scale or plan.scale
     cell = (group.setting, group.method)
     done = [
         of
-        for ledger in told
+        for ledger in ledgers
         if (ledger.sweep, ledger.tune.get("scale") or ledger.scale) == (plan.name, scale)
         if (of := ledger.groups.get(cell)) is not None and of["points_settled"]
     ]
     return bool(done) and tried_config(done[-1]) != relevant(group.tried)
 
 
-def _winner(plan: Plan, group: Group, told: Iterable[Ledger]) -> Point | None:
+def _winner(plan: Plan, group: Group, ledgers: Iterable[Ledger]) -> Point | None:
     """Return the winner of the last search with the same points and config; None where there was none."""
     space = {key: axis.grid for key, axis in group.space.items()}
     asked = {"space": space, "points": group.tries}
     found: Point | None = None
-    for ledger in told:
+    for ledger in ledgers:
         of = ledger.groups.get((group.setting, group.method))
         if of is None or any(of[key] != value for key, value in asked.items()) or of["winner"] is None:
             continue
@@ -126,6 +126,6 @@ def _is_trained(config: Config, code: list[str], known: Known) -> bool:
     own, rounds = typed(config), config.train.rounds
     data = cost.cut_of(config).checksum  # "" for data that cannot change
     digests = (digest_of(own, resumable, code) for resumable in (True, False))
-    told = (trial for digest in digests for trial in known.get(digest, []))
+    records = (trial for digest in digests for trial in known.get(digest, []))
     # A partition that is learnt adds a checksum of its own
-    return any(done >= rounds and checksum.startswith(data) for done, checksum in told)
+    return any(done >= rounds and checksum.startswith(data) for done, checksum in records)

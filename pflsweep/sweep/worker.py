@@ -11,7 +11,7 @@ from socket import gethostname
 from typing import Any, Self
 
 from pflsweep.config.options import Tracking
-from pflsweep.engine.stack import Seat, at_once
+from pflsweep.engine.stack import StackMember, at_once
 from pflsweep.records.record import Record
 from pflsweep.sweep.browse import labels_of
 from pflsweep.sweep.plan import Job, Plan, alike
@@ -89,38 +89,38 @@ def work(plan: Plan, index: int = 0, stop: Stop = lambda: False, name: str = "")
         while not queue.finished:
             if over():
                 raise KeyboardInterrupt
-            claims = _claims(queue, busy)
-            if not claims:
+            leases = _leases(queue, busy)
+            if not leases:
                 if not queue.finished:
                     time.sleep(PAUSE)
                     queue.revive()
                 busy.clear()
                 continue
-            with holding(claims):
-                busy |= _settle_all(queue, claims, over)
+            with holding(leases):
+                busy |= _settle_all(queue, leases, over)
 
 
-def _claims(queue: Queue, busy: set[Job]) -> list[Lease]:
+def _leases(queue: Queue, busy: set[Job]) -> list[Lease]:
     """Claim what this worker trains next: a slot, or up to workers.stack slots whose trials can train as one cohort."""
     first, plan = queue.claim(busy), queue.plan
     if first is None:
         return []
-    own, claims = plan.groups[first.job.group], [first]
+    own, leases = plan.groups[first.job.group], [first]
     # DP-SGD does not stack: each trial would train in a thread of its own
     if plan.workers.stack == 1 or own.config.chooses("privacy"):
-        return claims
+        return leases
     groups = {number for number, group in enumerate(plan.groups) if alike(own, group)}
     apart = {job for job in plan.jobs if job.group not in groups and not _of_one_point(job, first.job)}
     # The search has another config than final trials
     if own.search is not None:
         apart |= {job for job in plan.jobs if job.final != first.job.final}
     try:
-        while len(claims) < plan.workers.stack and (more := queue.claim(busy | apart)) is not None:
-            claims.append(more)
+        while len(leases) < plan.workers.stack and (more := queue.claim(busy | apart)) is not None:
+            leases.append(more)
     except BaseException:
-        _release(queue, claims)
+        _release(queue, leases)
         raise
-    return claims
+    return leases
 
 
 def _of_one_point(job: Job, other: Job) -> bool:
@@ -128,39 +128,39 @@ def _of_one_point(job: Job, other: Job) -> bool:
     return job.final and other.final and job.group == other.group
 
 
-def _release(queue: Queue, claims: list[Lease]) -> None:
+def _release(queue: Queue, leases: list[Lease]) -> None:
     """Give slots back to the queue. Leases of those for which that fails expire."""
-    for claim in claims:
+    for lease in leases:
         with suppress(Exception):
-            queue.release(claim)
+            queue.release(lease)
 
 
-def _settle_all(queue: Queue, claims: list[Lease], stop: Stop) -> set[Job]:
+def _settle_all(queue: Queue, leases: list[Lease], stop: Stop) -> set[Job]:
     """Train the trials of some slots, several as a stack, and store the results. Return the slots with a trial that
     another process trains.
 
     Raises KeyboardInterrupt, StorageUnavailable, DiskFull and errors of the database, but only after it has tried to
     store all results.
     """
-    if len(claims) == 1:
-        return set() if _settle(queue, claims[0], partial(_trained, queue, claims[0], stop)) else {claims[0].job}
-    plan, job = queue.plan, claims[0].job
+    if len(leases) == 1:
+        return set() if _settle(queue, leases[0], partial(_trained, queue, leases[0], stop)) else {leases[0].job}
+    plan, job = queue.plan, leases[0].job
     try:
         train = plan.groups[job.group].config.train
         with process_wide(train.threads, train.precision):
-            ended, stack = at_once([partial(_trained, queue, claim, stop) for claim in claims])
+            ended, stack = at_once([partial(_trained, queue, lease, stop) for lease in leases])
     except BaseException:
         # A second Ctrl-C
-        _release(queue, claims)
+        _release(queue, leases)
         raise
     if stack.refused:
-        title = plan.title(job, claims[0].point)
-        log.warning("%s and %d more were trained one by one: %s", title, len(claims) - 1, stack.refused)
+        title = plan.title(job, leases[0].point)
+        log.warning("%s and %d more were trained one by one: %s", title, len(leases) - 1, stack.refused)
     busy, over = set(), None
-    for claim, outcome in zip(claims, ended, strict=True):
+    for lease, outcome in zip(leases, ended, strict=True):
         try:
-            if not _settle(queue, claim, partial(_what_came, outcome)):
-                busy.add(claim.job)
+            if not _settle(queue, lease, partial(_what_came, outcome)):
+                busy.add(lease.job)
         except BaseException as end:
             # The lease of a slot that is neither stored nor released expires
             over = end
@@ -176,7 +176,7 @@ def _what_came(outcome: Any) -> Any:
     return outcome
 
 
-def _settle(queue: Queue, claim: Lease, train: Callable[[], list[dict[str, Any]]]) -> bool:
+def _settle(queue: Queue, lease: Lease, train: Callable[[], list[dict[str, Any]]]) -> bool:
     """Train a slot's trials by `train`, and store the result or the failure.
 
     Return False where another process trains one of them. Raises KeyboardInterrupt, StorageUnavailable, DiskFull.
@@ -184,53 +184,53 @@ def _settle(queue: Queue, claim: Lease, train: Callable[[], list[dict[str, Any]]
     try:
         results = train()
     except Locked:
-        _release(queue, [claim])
+        _release(queue, [lease])
         return False
     except LeaseLost as lost:
-        log.warning("%s: %s", queue.plan.title(claim.job, claim.point), lost)
+        log.warning("%s: %s", queue.plan.title(lease.job, lease.point), lost)
         return False
     except (KeyboardInterrupt, StorageUnavailable, DiskFull):
         # These say nothing about the trial, so that its slot stays open
-        _release(queue, [claim])
+        _release(queue, [lease])
         raise
     except Pruned as loser:
-        _told(queue.prune, claim, {"reason": str(loser)})
+        _store(queue.prune, lease, {"reason": str(loser)})
     except Exception as error:
         kinds = {"input": UserError, "diverged": Diverged, "no_winner": NoWinner}
         more: dict[str, Any] = {kind: True for kind, cls in kinds.items() if isinstance(error, cls)}
         # Any other error is a bug, whose traceback is kept
         more = more or {"trace": traceback.format_exc()[-4000:]}
-        _told(queue.fail, claim, _reason(error), **more)
+        _store(queue.fail, lease, _reason(error), **more)
         _let_go_of_memory()
     else:
         value = sum(result["value"] for result in results) / len(results)
-        _told(queue.tell, claim, value, {"trials": results})
+        _store(queue.tell, lease, value, {"trials": results})
     return True
 
 
-def _trained(queue: Queue, claim: Lease, stop: Stop, seat: Seat | None = None) -> list[dict[str, Any]]:
-    """Train a slot's trials, one a seed, and return their results. seat: in a stack. Raises NoWinner."""
-    plan, job = queue.plan, claim.job
+def _trained(queue: Queue, lease: Lease, stop: Stop, member: StackMember | None = None) -> list[dict[str, Any]]:
+    """Train a slot's trials, one a seed, and return their results. member: in a stack. Raises NoWinner."""
+    plan, job = queue.plan, lease.job
     if job.final and queue.winner(job.group) is None:
         lost = next((slot.reason for each in plan.searched(job.group) if (slot := queue.slots[each]).reason), "pruned")
         raise NoWinner(f"its search has no winner: every point has lost ({lost})")
     results = []
-    for k, config in enumerate(plan.configs(job, claim.point)):
+    for k, config in enumerate(plan.configs(job, lease.point)):
         before = k * config.train.rounds
-        labels = labels_of(plan, job, claim.point, config.seed)
-        watch, listen = _Watch(queue, claim, before), partial(_listen, queue, claim, before, labels)
-        result = run_trial(config, listen, watch, stop, seat, beside=plan.workers.count, labels=labels)
+        labels = labels_of(plan, job, lease.point, config.seed)
+        watch, listen = _Watch(queue, lease, before), partial(_listen, queue, lease, before, labels)
+        result = run_trial(config, listen, watch, stop, member, beside=plan.workers.count, labels=labels)
         results.append(outcome(result, plan, job))
     return results
 
 
-def _listen(queue: Queue, claim: Lease, before: int, labels: Labels, options: Tracking, record: Record) -> Listener:
+def _listen(queue: Queue, lease: Lease, before: int, labels: Labels, options: Tracking, record: Record) -> Listener:
     """Open a trial's run in MLflow. before: rounds of the slot's earlier seeds. Raises LeaseLost."""
-    queue.begin(claim, record.folder, before)
+    queue.begin(lease, record.folder, before)
     # A machine that was suspended until here must not set a run to RUNNING that another worker has finished
-    if not queue.holds(claim):
+    if not queue.holds(lease):
         raise LeaseLost(LOST)
-    return LeasedListener(open_run(options, record, labels), partial(queue.holds, claim))
+    return LeasedListener(open_run(options, record, labels), partial(queue.holds, lease))
 
 
 def outcome(result: Result, plan: Plan, job: Job) -> dict[str, Any]:
@@ -274,31 +274,31 @@ class _Watch:
     before: rounds of the slot's earlier seeds. Raises LeaseLost, Pruned.
     """
 
-    def __init__(self, queue: Queue, claim: Lease, before: int) -> None:
-        self.queue, self.claim, self.before = queue, claim, before
-        self.column = selected_column(queue.plan, claim.job)
+    def __init__(self, queue: Queue, lease: Lease, before: int) -> None:
+        self.queue, self.lease, self.before = queue, lease, before
+        self.column = selected_column(queue.plan, lease.job)
 
     def __call__(self, record: Record) -> None:
-        if not self.queue.holds(self.claim):
+        if not self.queue.holds(self.lease):
             raise LeaseLost(LOST)
         row = record.last_row
         done, total = int(row["round"]), int(record.config["train"]["rounds"])
-        self.queue.note(self.claim, round=[done, total], reached=self.before + done)
+        self.queue.note(self.lease, round=[done, total], reached=self.before + done)
         value = row.get(self.column)
-        if self.claim.job.final or self.queue.plan.tune.prune == "none" or value is None or value != value:
+        if self.lease.job.final or self.queue.plan.tune.prune == "none" or value is None or value != value:
             return
-        if self.queue.report(self.claim, self.before + done, float(value)):
+        if self.queue.report(self.lease, self.before + done, float(value)):
             raise Pruned(f"stopped in round {done} at {value:.1%}, behind others at that round")
 
 
-def _told(tell: Any, claim: Lease, *what: Any, **more: Any) -> None:
-    """Store a slot's outcome by `tell`. Where the slot was taken over meanwhile, only warn: the record has it too."""
+def _store(write: Any, lease: Lease, *what: Any, **more: Any) -> None:
+    """Store a slot's outcome by `write`. Where the slot was taken over meanwhile, only warn: the record has it too."""
     try:
-        tell(claim, *what, **more)
+        write(lease, *what, **more)
     except Exception as error:
         if type(error).__name__ not in ("UpdateFinishedTrialError", "ValueError"):
             raise
-        log.warning("%s: taken over by another worker meanwhile", claim.job)
+        log.warning("%s: taken over by another worker meanwhile", lease.job)
 
 
 def _reason(error: Exception) -> str:
@@ -331,20 +331,20 @@ def _share_machine(index: int, count: int) -> None:
 
 @contextmanager
 def _beating(queue: Queue) -> Iterator[Any]:
-    """Yield `holding(claims)`, a context manager within which a thread sends heartbeats for these slots."""
+    """Yield `holding(leases)`, a context manager within which a thread sends heartbeats for these slots."""
     current: list[Lease] = []
     over = threading.Event()
 
     def beat() -> None:
         while not over.wait(queue.plan.workers.heartbeat):
-            for claim in list(current):
+            for lease in list(current):
                 # The next heartbeat may reach a database that is unavailable for a moment
                 with suppress(Exception):
-                    queue.beat(claim)
+                    queue.beat(lease)
 
     @contextmanager
-    def holding(claims: list[Lease]) -> Iterator[None]:
-        current.extend(claims)
+    def holding(leases: list[Lease]) -> Iterator[None]:
+        current.extend(leases)
         try:
             yield
         finally:

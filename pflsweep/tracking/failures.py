@@ -63,18 +63,18 @@ def refusal(uri: str, error: Exception) -> UserError:
             f"The MLflow store {shown} has no space left, or is read-only ({without_password(said)}). Make space on "
             "its server and give the same command again: it goes on where it was."
         )
-    told = without_password(f"The MLflow store {uri} cannot be used ({said}).")
+    text = without_password(f"The MLflow store {uri} cannot be used ({said}).")
     for words, advice in ADVICE.items():
         if any(word in said for word in words):
-            return (StorageUnavailable if "locked" in words else UserError)(f"{told} {advice} Or {ELSE}")
+            return (StorageUnavailable if "locked" in words else UserError)(f"{text} {advice} Or {ELSE}")
     refused = _cause(error, PermissionError | NotADirectoryError | FileExistsError)
     if file is not None and (refused or not _may_write(file)):
         return UserError(
-            f"{told} {file.parent} must be a folder in which you may write; {files.free(file.parent)} are free there. "
+            f"{text} {file.parent} must be a folder in which you may write; {files.free(file.parent)} are free there. "
             f"Or {ELSE}"
         )
     return StorageUnavailable(
-        f"{told} Its place must be there, reachable and writable. Or send runs to it later "
+        f"{text} Its place must be there, reachable and writable. Or send runs to it later "
         f"(tracking.required=false), {ELSE}"
     )
 
@@ -125,5 +125,5 @@ def forgiven(what: str) -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """Return an error's message for a warning: short and without passwords."""
+    """Return an error's text for a warning: short and without passwords."""
     return without_password(shortened(error))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CHANGING = ("train.rounds",)  # logged as tags, since MLflow never changes a param and more rounds may follow
 LONGEST = 6000  # characters of a param or tag that MLflow keeps
-MARK = "train/seconds"  # a metric of every round, whose last step tells how far the run has been logged
+MARK = "train/seconds"  # a metric of every round, whose last step shows how far the run has been logged
 
 
 class Labels(NamedTuple):

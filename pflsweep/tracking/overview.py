@@ -99,7 +99,7 @@ def _description(name: str, cells: Sequence[Cell]) -> str:
         parts = [inline(cell.setting), inline(cell.method), _percent(cell.final), *found]
         lines.append(f"| {' | '.join(parts)} |")
         if sum(map(len, lines)) > LONGEST:
-            lines[-1] = "| ... | the others are in `standings.json` |" + " |" * (len(heads) - 2)
+            lines[-1] = "| ... | the others are in `status.json` |" + " |" * (len(heads) - 2)
             break
     says = "`accuracy/`: personalised accuracy on test data, mean over clients and seeds, by round. "
     says += "`search/`: the best value after each point of a search. " if searched else ""

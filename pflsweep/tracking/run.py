@@ -366,9 +366,11 @@ class MlflowRun:
             self.logged = None
             return error
         if self.failures:
-            away, late = time.monotonic() - self.failures[0], _batches(len(self.failures))
+            gone, late = time.monotonic() - self.failures[0], _batches(len(self.failures))
             were = "were" if len(self.failures) > 1 else "was"
-            log.warning("%s: MLflow was away for %.0f s; %s %s sent late.", record.meta["name"], away, late, were)
+            log.warning(
+                "%s: MLflow was unavailable for %.0f s; %s %s sent late.", record.meta["name"], gone, late, were
+            )
             self.failures = []
         return None
 

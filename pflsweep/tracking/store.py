@@ -223,8 +223,8 @@ def _engine(uri: str) -> "Engine":
     """Return SQLAlchemy's engine for a database on a server. Its connections are closed after use."""
     import sqlalchemy
 
-    patience = {"connect_timeout": 10} if uri.startswith("postgresql") else {}
-    return sqlalchemy.create_engine(uri, poolclass=sqlalchemy.NullPool, connect_args=patience)
+    timeout = {"connect_timeout": 10} if uri.startswith("postgresql") else {}
+    return sqlalchemy.create_engine(uri, poolclass=sqlalchemy.NullPool, connect_args=timeout)
 
 
 def check_server(uri: str) -> None:

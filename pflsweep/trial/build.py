@@ -49,7 +49,7 @@ def build(config: Config, prescribed: "Prescribed | None" = None) -> Parts:
     model = build_model(config, federation.dataset.shape, federation.classes)
     check_precision(train.precision, federation.device.type)
     task = Task(model, train.precision)
-    _require_no_draws(config.node("model"), task, federation)
+    _require_forward_pass(config.node("model"), task, federation)
     shared = {
         "task": task,
         "opt": Sgd(train.momentum, train.weight_decay),
@@ -119,7 +119,7 @@ def build_dataset(config: Config) -> Any:
 
 
 def _owner_column(config: Config) -> dict[str, Any]:
-    """Return the argument that tells a dataset's loader the column of the rows' owners; {} without such a column.
+    """Return the argument that names to a dataset's loader the column of the rows' owners; {} without such a column.
 
     Raises UserError where the partition names one and the dataset has no columns.
     """
@@ -175,28 +175,39 @@ def build_model(config: Config, shape: tuple[int, ...], classes: int) -> Any:
         said = str(error).partition("\n")[0]
         raise UserError(f"{config.node('model')} is too large with its options: {said}") from error
     try:
-        head_of(model)
+        outputs = head_of(model).out_features
     except TypeError as error:
         raise UserError(f"{config.node('model')}: {error}.") from error
+    if outputs != classes:
+        raise UserError(
+            f"{config.node('model')}: its head has {outputs} outputs, and the dataset has {classes} classes: take "
+            "their number from the argument `classes`."
+        )
     if why := unsuited(model):
         raise UserError(f"{config.node('model')}: {why}.")
     return model
 
 
-def _require_no_draws(node: Node, task: Any, federation: Any) -> None:
-    """Raise UserError where a model draws from PyTorch's own generator: numbers would not follow from the seed."""
+def _require_forward_pass(node: Node, task: Any, federation: Any) -> None:
+    """Raise UserError where a model does not take the dataset's rows, or draws from PyTorch's own generator."""
     import torch
 
+    from pflsweep.models.layers import context
+    from pflsweep.ops import random
+
     rows = torch.from_numpy(federation.rows["train"][0][:2]).to(federation.device)
-    before = torch.get_rng_state()
-    with torch.no_grad():
-        task.logits(task.vector(task.model), federation.gather(rows)[0].cpu())
-    if not torch.equal(torch.get_rng_state(), before):
-        torch.set_rng_state(before)
-        raise UserError(
-            f"{node}: its blocks draw from PyTorch's own generator (as F.dropout and nn.RReLU do), in evaluation too: "
-            "use pflsweep.models.layers.Dropout."
-        )
+    x = federation.gather(rows)[0].cpu()
+    draws = (
+        f"{node}: its blocks draw from PyTorch's own generator (as F.dropout and nn.RReLU do), in evaluation too: "
+        "use pflsweep.models.layers.Dropout."
+    )
+    with torch.no_grad(), context(), random.no_unseeded_draws(draws):
+        try:
+            task.logits(task.vector(task.model), x)
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            raise UserError(
+                f"{node} does not take the rows of this dataset, x {[2, *x.shape[1:]]}: {one_line(error)}"
+            ) from error
 
 
 def check_size(config: Config, shape: tuple[int, ...], classes: int) -> None:

@@ -20,9 +20,10 @@ from pflsweep.config.schema import check, typed
 from pflsweep.data.prescribed import Prescribed
 from pflsweep.engine import simulation as engine
 from pflsweep.engine.finetune import fine_tune
-from pflsweep.engine.stack import Seat
+from pflsweep.engine.stack import StackMember
 from pflsweep.methods.optimizer import Sgd
 from pflsweep.ops import memory
+from pflsweep.ops.random import no_unseeded_draws
 from pflsweep.records.checkpoint import Checkpoint
 from pflsweep.records.content import CHECKPOINT
 from pflsweep.records.record import Record
@@ -75,7 +76,7 @@ def run_trial(
     listen: Callable[[Tracking, Record], Listener] = open_run,
     watch: Watch = lambda record: None,
     stop: Stop = lambda: False,
-    seat: Seat | None = None,
+    member: StackMember | None = None,
     beside: int = 1,
     prescribed: Prescribed | None = None,
     labels: Labels | None = None,
@@ -83,8 +84,8 @@ def run_trial(
     """Train the rounds of a trial that are not trained yet, and return its result.
 
     listen: opens the tracking of the trial, which gets each round. watch: called after each round; it may raise Pruned
-    or LeaseLost. stop: returns whether to stop after this round. seat: of this trial in a stack of trials, each in its
-    own thread. beside: workers that train on this machine. prescribed: partition, cohorts or batches that are given
+    or LeaseLost. stop: returns whether to stop after this round. member: of a stack of trials, each of which has a
+    thread. beside: workers that train on this machine. prescribed: partition, cohorts or batches that are given
     instead of drawn; `config` has their digest in data.prescribed. labels: the trial's name and tags in its sweep.
 
     Raises UserError on bad input, also from `listen`, before anything is written; Locked where another process trains
@@ -98,23 +99,28 @@ def run_trial(
     # Computed before `process_wide` sets threads to one for a small model
     share = cores(train.workers, train.threads, beside)
     # A stack of trials has set it for all of them
-    alone = seat is None
+    alone = member is None
     with process_wide(train.threads, train.precision, _fastest(parts)) if alone else nullcontext():
         w0 = parts.task.vector(parts.model)
-        simulation = engine.Simulation(parts.verbs, parts.task, parts.federation, parts.schedule, w0, parts.metrics)
+        draws = (
+            f"{config.node('algorithm')}: `init` or `init_client` draws from PyTorch's own generator, so that numbers "
+            "would not follow from the seed: draw from `setup.key`, see pflsweep.ops.random."
+        )
+        with no_unseeded_draws(draws):
+            simulation = engine.Simulation(parts.verbs, parts.task, parts.federation, parts.schedule, w0, parts.metrics)
         meta = describe(config, parts)
         meta["environment"]["cores"] = share
         folder = Path(config.paths.runs).absolute() / meta["identity"]
-        if seat is not None:
-            seat.take(simulation)
+        if member is not None:
+            member.join(simulation)
             # Marked, since a stacked trial's seconds are also those of others
-            meta["environment"]["stacked"] = seat.stack.size
+            meta["environment"]["stacked"] = member.stack.size
         if parts.study is not None:
             parts.study.check(simulation)
         # All bad input has been refused by now, before the first message
         with claimed(folder):
-            if told := destination(config.tracking):
-                mention(told)
+            if address := destination(config.tracking):
+                mention(address)
             record = _open(folder, meta, config, simulation)
             if _done(record, config):
                 _add_models(record, simulation, config)
@@ -359,6 +365,8 @@ def _newcomers(simulation: engine.Simulation, parts: Parts, config: Config) -> p
     Where the method has no global model they begin with the initial one, as in training alone.
     """
     train, common = config.train, simulation.global_model()
+    if common is None:
+        warn(f"data.new: {config.node('algorithm')} has no global model, so new clients fine-tune the initial model")
     w = parts.task.vector(parts.model) if common is None else common
     opt = Sgd(train.momentum, train.weight_decay)
     numbers = {"epochs": config.data.new_epochs, "batch": train.batch, "large": train.eval_batch}

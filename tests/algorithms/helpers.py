@@ -141,7 +141,7 @@ class Run(NamedTuple):
         return torch.stack(list(self.simulation.personal_models()))
 
     @property
-    def wire(self) -> tuple[float, float]:
+    def traffic(self) -> tuple[float, float]:
         """Return the floats (down, up) of the last round for one client."""
         traffic = self.results[-1].traffic
         return traffic.floats_down, traffic.floats_up

@@ -37,7 +37,7 @@ def test_alpha_takes_one_step_a_round_on_the_first_batch(ids):
 
 
 def test_a_model_each_way():
-    assert simulate(APFL, LEARNT).wire == (TASK.size, TASK.size)
+    assert simulate(APFL, LEARNT).traffic == (TASK.size, TASK.size)
 
 
 SETTINGS = {"epochs": 1, "batch": 1, "lr": 0.5, "weights": "uniform", "network": STILL}

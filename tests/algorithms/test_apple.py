@@ -130,8 +130,8 @@ def test_then_large_weights_are_drawn_more_often(round, preference, base):
 
 def test_m_models_down_one_up():
     for rounds in (1, 4):
-        assert simulate(Apple, HYPER, rounds=rounds).wire == (2 * TASK.size, TASK.size)
-        assert simulate(Apple, {**HYPER, "models": 9}, rounds=rounds).wire == (4 * TASK.size, TASK.size)
+        assert simulate(Apple, HYPER, rounds=rounds).traffic == (2 * TASK.size, TASK.size)
+        assert simulate(Apple, {**HYPER, "models": 9}, rounds=rounds).traffic == (4 * TASK.size, TASK.size)
 
 
 def test_any_chunking_is_the_same_round():

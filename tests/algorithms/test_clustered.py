@@ -141,7 +141,7 @@ def test_the_lowest_key_is_the_clients_not_that_of_its_draws(seed):
 
 def test_a_clusters_model_on_the_wire():
     run = simulate(Clustered, EAGER)
-    assert run.wire == (TASK.size, TASK.size)
+    assert run.traffic == (TASK.size, TASK.size)
     assert run.simulation.global_model() is None
     close(run.method.show(run.server)["same cluster"].diagonal(), torch.ones(EVERYBODY))
 

@@ -23,7 +23,7 @@ def test_never_sampled_client_has_the_newest_global_model():
 
 
 def test_a_model_each_way():
-    assert simulate(Ditto, HALF).wire == (TASK.size, TASK.size)
+    assert simulate(Ditto, HALF).traffic == (TASK.size, TASK.size)
 
 
 @pytest.mark.parametrize("chunk", [1, 2])

@@ -329,7 +329,7 @@ def test_any_chunking_is_the_same_round():
 
 
 def test_nothing_more_than_fedavg_on_the_wire():
-    assert simulate(FedALA, HYPER, rounds=3).wire == (TASK.size, TASK.size)
+    assert simulate(FedALA, HYPER, rounds=3).traffic == (TASK.size, TASK.size)
 
 
 def test_more_layers_than_blocks_are_refused():

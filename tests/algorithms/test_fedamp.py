@@ -80,7 +80,7 @@ def test_distances_keep_their_digits_far_from_the_origin():
 
 def test_a_model_each_way_and_no_global_one():
     run = simulate(FedAMP, HYPER)
-    assert run.wire == (TASK.size, TASK.size)
+    assert run.traffic == (TASK.size, TASK.size)
     assert "global" not in run.results[-1].scores
 
 

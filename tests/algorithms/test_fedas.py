@@ -98,7 +98,7 @@ def test_never_sampled_client_has_the_newest_extractor():
 
 
 def test_only_the_extractor_travels():
-    assert simulate(FedAS, HYPER).wire == (TASK.extractor.stop, TASK.extractor.stop)
+    assert simulate(FedAS, HYPER).traffic == (TASK.extractor.stop, TASK.extractor.stop)
 
 
 def test_any_chunking_is_the_same_round():

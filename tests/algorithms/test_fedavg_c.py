@@ -64,7 +64,7 @@ def test_current_fine_tunes_the_newest_model_of_everybody(chunk):
 
 
 def test_one_model_each_way():
-    assert simulate(FedAvgC, PROX).wire == (TASK.size, TASK.size)
+    assert simulate(FedAvgC, PROX).traffic == (TASK.size, TASK.size)
 
 
 @pytest.mark.parametrize("evaluated", ["stale", "current"])

@@ -19,7 +19,7 @@ def test_clients_train_on_their_own_rows_and_the_public_ones():
 
 def test_one_model_each_way_and_a_count():
     run = simulate(FedAvgData, SOME)
-    assert run.wire == (TASK.size, TASK.size)
+    assert run.traffic == (TASK.size, TASK.size)
     assert run.results[-1].traffic.others_up == 1
 
 

@@ -14,7 +14,7 @@ def test_a_still_server_moves_by_its_rate():
 
 
 def test_a_model_each_way():
-    assert simulate(FedAvgM, {"beta": 0.9, "global_lr": 1.0}).wire == (TASK.size, TASK.size)
+    assert simulate(FedAvgM, {"beta": 0.9, "global_lr": 1.0}).traffic == (TASK.size, TASK.size)
 
 
 def test_by_hand():

@@ -33,7 +33,7 @@ def test_fine_tuning_trains_the_head_too_and_changes_no_state(chunk):
 
 
 def test_only_the_extractor_crosses_the_wire():
-    assert simulate(FedBABU, TUNE).wire == (TASK.extractor.stop, TASK.extractor.stop)
+    assert simulate(FedBABU, TUNE).traffic == (TASK.extractor.stop, TASK.extractor.stop)
 
 
 def test_any_chunking_is_the_same_round():

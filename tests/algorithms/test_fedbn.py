@@ -71,7 +71,7 @@ def test_normalisation_layers_stay_at_home():
         assert torch.equal(after.personal[i, ~NORM], after.w)
     assert after.simulation.global_model() is None
     size = int((~NORM).sum())
-    assert after.wire == (size, size)
+    assert after.traffic == (size, size)
 
 
 def test_never_sampled_client_has_the_newest_shared_layers_and_the_initial_norm():

@@ -103,7 +103,7 @@ def test_trajectory_is_that_of_the_paper_written_out():
 
 
 def test_a_model_each_way():
-    assert simulate(FedCAC, HYPER).wire == (TASK.size, TASK.size)
+    assert simulate(FedCAC, HYPER).traffic == (TASK.size, TASK.size)
 
 
 def test_any_chunking_is_the_same_round():

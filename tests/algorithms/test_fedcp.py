@@ -119,7 +119,7 @@ def test_padding_has_no_part_in_mmd():
 
 def test_the_shared_parts_travel():
     size = SIZE + 2 * D * D + 6 * D
-    assert simulate(FedCP, HYPER).wire == (size, size)
+    assert simulate(FedCP, HYPER).traffic == (size, size)
 
 
 def test_any_chunking_is_the_same_round():

@@ -20,13 +20,13 @@ def test_round_1_is_fedavg_and_finds_the_consensus():
     close(run.w, simulate(FedAvg, rounds=1, momentum=0.9, weight_decay=0.01).w)
     assert not run.clients.bias.any()
     assert run.server.consensus.abs().max() > 0.01
-    assert run.wire == (TASK.size + WIDTH, TASK.size + WIDTH)
+    assert run.traffic == (TASK.size + WIDTH, TASK.size + WIDTH)
 
 
 def test_the_consensus_stays_and_is_no_longer_sent_up():
     first, third = (simulate(FedDBE, ONE, rounds=rounds, participation=0.4) for rounds in (1, 3))
     assert torch.equal(first.server.consensus, third.server.consensus)
-    assert third.wire == (TASK.size + WIDTH, TASK.size)
+    assert third.traffic == (TASK.size + WIDTH, TASK.size)
 
 
 def test_offsets_stay_at_home():

@@ -42,7 +42,7 @@ def test_refuses_to_divide_by_zero():
 
 
 def test_a_model_each_way():
-    assert simulate(FedDyn, TENTH).wire == (TASK.size, TASK.size)
+    assert simulate(FedDyn, TENTH).traffic == (TASK.size, TASK.size)
 
 
 @pytest.mark.parametrize("chunk", [1, 2])

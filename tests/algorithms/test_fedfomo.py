@@ -73,7 +73,7 @@ def test_one_model_keeps_the_better_of_old_and_new():
 def test_first_round_is_local_and_evaluates_the_initial_model():
     run = simulate(FedFomo, HYPER, rounds=1)
     close(run.personal, W0.expand(EVERYBODY, -1))
-    assert run.wire == (0, TASK.size)
+    assert run.traffic == (0, TASK.size)
 
 
 def test_the_server_sends_the_best_others():
@@ -111,7 +111,7 @@ def test_epsilon_decays_to_0(round, share):
 
 
 def test_models_on_the_wire_after_warm_up():
-    assert simulate(FedFomo, HYPER, rounds=3).wire == (2 * TASK.size, TASK.size)
+    assert simulate(FedFomo, HYPER, rounds=3).traffic == (2 * TASK.size, TASK.size)
 
 
 def test_absent_clients_rows_of_p_stay():

@@ -111,8 +111,8 @@ def test_the_server_averages_what_was_uploaded():
 
 
 def test_one_average_more_than_fedfomo_on_the_wire():
-    assert simulate(FedFomoMA, HYPER, rounds=1).wire == (0, TASK.size)
-    assert simulate(FedFomoMA, HYPER, rounds=3).wire == (3 * TASK.size, TASK.size)
+    assert simulate(FedFomoMA, HYPER, rounds=1).traffic == (0, TASK.size)
+    assert simulate(FedFomoMA, HYPER, rounds=3).traffic == (3 * TASK.size, TASK.size)
 
 
 def test_any_chunking_is_the_same_round():

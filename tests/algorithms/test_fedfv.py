@@ -125,7 +125,7 @@ def test_the_loss_is_that_of_the_received_model():
 
 def test_wire_and_history():
     run = simulate(FedFV, HYPER, rounds=3, participation=0.4)
-    assert run.wire == (TASK.size, TASK.size)
+    assert run.traffic == (TASK.size, TASK.size)
     assert run.results[-1].traffic.others_up == 1
     assert torch.equal(run.server.ids, torch.stack([result.ids for result in run.results[1:]]))
     latest = run.results[-1].ids

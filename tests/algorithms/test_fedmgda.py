@@ -91,7 +91,7 @@ def test_evaluated_with_the_model_that_was_trained():
 
 
 def test_twice_the_model_on_the_wire():
-    assert simulate(FedMGDA, HYPER).wire == (TASK.size, TASK.size)
+    assert simulate(FedMGDA, HYPER).traffic == (TASK.size, TASK.size)
 
 
 def test_any_chunking_is_the_same_round():

@@ -41,7 +41,7 @@ def test_a_client_with_more_steps_has_no_more_say():
 
 
 def test_a_model_each_way():
-    assert simulate(FedNova, NONE).wire == (TASK.size, TASK.size)
+    assert simulate(FedNova, NONE).traffic == (TASK.size, TASK.size)
 
 
 @pytest.mark.parametrize("chunk", [1, 2])

@@ -32,7 +32,7 @@ def test_everybody_has_the_global_model():
 
 
 def test_a_model_each_way():
-    assert simulate(FedNTD, ONE).wire == (TASK.size, TASK.size)
+    assert simulate(FedNTD, ONE).traffic == (TASK.size, TASK.size)
 
 
 def test_any_chunking_is_the_same_round():

@@ -39,7 +39,7 @@ def test_refuses_to_divide_by_zero():
 
 
 def test_a_model_each_way():
-    assert simulate(FedOpt, ADAM).wire == (TASK.size, TASK.size)
+    assert simulate(FedOpt, ADAM).traffic == (TASK.size, TASK.size)
 
 
 def test_by_hand():

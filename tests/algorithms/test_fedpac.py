@@ -136,7 +136,7 @@ def test_an_absent_client_keeps_its_head():
 
 def test_models_and_statistics_travel():
     features = CLASSES * TASK.width
-    assert simulate(FedPAC, HYPER).wire == (TASK.size + features, TASK.size + 2 * features)
+    assert simulate(FedPAC, HYPER).traffic == (TASK.size + features, TASK.size + 2 * features)
 
 
 def test_any_chunking_is_the_same_round():

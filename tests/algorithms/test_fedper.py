@@ -27,7 +27,7 @@ def test_never_sampled_client_has_the_newest_base_and_the_initial_head():
 @pytest.mark.parametrize("layers", [0, 1, 2])
 def test_only_the_base_crosses_the_wire(layers):
     base = (TASK.size, TASK.head.start, 0)[layers]
-    assert simulate(FedPer, {"layers": layers}).wire == (base, base)
+    assert simulate(FedPer, {"layers": layers}).traffic == (base, base)
 
 
 def test_any_chunking_is_the_same_round():

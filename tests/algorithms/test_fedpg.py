@@ -442,7 +442,7 @@ def test_a_search_sends_its_direction_once():
     """The search sends one vector more, but a cohort that already has the global model does not get it again."""
     for participation, down in ((0.6, 2), (1.0, 1)):
         run = simulate(FedPG, {**SEARCH, "beta": 0.9}, rounds=3, participation=participation)
-        assert run.wire == (down * P, P)
+        assert run.traffic == (down * P, P)
         traffic = run.results[-1].traffic
         assert traffic.others_up > 2, "one step was enough: this test shows nothing"
         assert traffic.others_down == traffic.others_up + 1

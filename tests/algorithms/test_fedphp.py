@@ -151,7 +151,7 @@ def test_kd_softens_the_teacher_alone():
 
 
 def test_a_model_each_way():
-    assert simulate(FedPHP, HYPER).wire == (TASK.size, TASK.size)
+    assert simulate(FedPHP, HYPER).traffic == (TASK.size, TASK.size)
 
 
 @pytest.mark.parametrize("hyper", [HYPER, KD])

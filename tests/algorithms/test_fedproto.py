@@ -108,7 +108,7 @@ def test_trajectory_is_that_of_the_paper_written_out(hyper):
 
 
 def test_only_prototypes_travel():
-    assert simulate(FedProto, HYPER).wire == (CLASSES * TASK.width, CLASSES * TASK.width)
+    assert simulate(FedProto, HYPER).traffic == (CLASSES * TASK.width, CLASSES * TASK.width)
 
 
 def test_any_chunking_is_the_same_round():

@@ -41,7 +41,7 @@ def test_never_sampled_client_has_the_newest_extractor_and_the_initial_head():
 def test_only_the_extractor_crosses_the_wire():
     size = TASK.extractor.stop
     assert 0 < size < TASK.size
-    assert simulate(FedRep, ONE).wire == (size, size)
+    assert simulate(FedRep, ONE).traffic == (size, size)
 
 
 def test_any_chunking_is_the_same_round():

@@ -59,7 +59,7 @@ def test_never_sampled_client_adds_the_initial_head():
 
 
 def test_a_model_each_way():
-    assert simulate(FedRoD, COPY).wire == (TASK.size, TASK.size)
+    assert simulate(FedRoD, COPY).traffic == (TASK.size, TASK.size)
 
 
 def test_any_chunking_is_the_same_round():

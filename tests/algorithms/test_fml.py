@@ -55,7 +55,7 @@ def test_never_sampled_client_has_the_newest_global_model():
 
 
 def test_a_model_each_way():
-    assert simulate(FML, HYPER).wire == (TASK.size, TASK.size)
+    assert simulate(FML, HYPER).traffic == (TASK.size, TASK.size)
 
 
 def test_any_chunking_is_the_same_round():

@@ -108,7 +108,7 @@ def test_never_sampled_client_has_the_global_condition():
 
 
 def test_the_shared_parts_travel():
-    assert simulate(GPFL, HYPER).wire == (HEAD.start + GUIDE, HEAD.start + GUIDE)
+    assert simulate(GPFL, HYPER).traffic == (HEAD.start + GUIDE, HEAD.start + GUIDE)
 
 
 def test_any_chunking_is_the_same_round():

@@ -55,7 +55,7 @@ def test_held_rows_are_neither_trained_on_nor_remembered():
 
 
 def test_a_model_each_way():
-    assert simulate(KnnPer, HALF).wire == (TASK.size, TASK.size)
+    assert simulate(KnnPer, HALF).traffic == (TASK.size, TASK.size)
 
 
 def test_by_hand():

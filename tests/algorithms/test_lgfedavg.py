@@ -43,7 +43,7 @@ def test_never_sampled_client_has_the_newest_head_on_the_initial_body():
 @pytest.mark.parametrize("layers", [0, 1, 2])
 def test_only_the_shared_layers_cross_the_wire(layers):
     shared = (0, TASK.size - TASK.head.start, TASK.size)[layers]
-    assert simulate(LGFedAvg, {"layers": layers}).wire == (shared, shared)
+    assert simulate(LGFedAvg, {"layers": layers}).traffic == (shared, shared)
 
 
 def test_any_chunking_is_the_same_round():

@@ -64,8 +64,8 @@ def test_an_absent_clients_column_stays():
 
 def test_the_regularised_layers_cross_the_wire():
     head = TASK.head.stop - TASK.head.start
-    assert simulate(Mocha, HYPER).wire == (TASK.size, TASK.size)
-    assert simulate(Mocha, {**HYPER, "layers": 1}).wire == (head, head)
+    assert simulate(Mocha, HYPER).traffic == (TASK.size, TASK.size)
+    assert simulate(Mocha, {**HYPER, "layers": 1}).traffic == (head, head)
 
 
 def test_any_chunking_is_the_same_round():

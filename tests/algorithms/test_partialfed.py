@@ -176,7 +176,7 @@ def test_who_never_took_part_has_the_global_model():
 
 
 def test_a_model_each_way():
-    assert simulate(PartialFed, HYPER).wire == (TASK.size, TASK.size)
+    assert simulate(PartialFed, HYPER).traffic == (TASK.size, TASK.size)
 
 
 def test_any_chunking_is_the_same_round():

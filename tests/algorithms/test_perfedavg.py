@@ -81,7 +81,7 @@ def test_evaluation_takes_one_step_at_its_own_rate():
 
 
 def test_a_model_each_way():
-    assert simulate(PerFedAvg, FO).wire == (TASK.size, TASK.size)
+    assert simulate(PerFedAvg, FO).traffic == (TASK.size, TASK.size)
 
 
 @pytest.mark.parametrize("hyper", [FO, HF])

@@ -109,7 +109,7 @@ def test_never_sampled_client_adapts_too():
 
 def test_what_travels():
     size = BODY.stop + CLASSES * D + D * D
-    assert simulate(PFedFDA, HYPER).wire == (size, size)
+    assert simulate(PFedFDA, HYPER).traffic == (size, size)
 
 
 def test_any_chunking_is_the_same_round():

@@ -44,7 +44,7 @@ def test_never_sampled_client_has_the_newest_global_model():
 
 
 def test_a_model_each_way():
-    assert simulate(PFedMe, PLAIN).wire == (TASK.size, TASK.size)
+    assert simulate(PFedMe, PLAIN).traffic == (TASK.size, TASK.size)
 
 
 @pytest.mark.parametrize("chunk", [1, 2])

@@ -52,7 +52,7 @@ def test_alpha_is_clipped_at_0():
 def test_floats_on_the_wire(hyper, down):
     run = simulate(PGFed, hyper, rounds=3, participation=0.6)
     assert run.results[0].traffic[:2] == (SIZE, 2 * SIZE)
-    assert run.wire == (down * SIZE, 2 * SIZE)
+    assert run.traffic == (down * SIZE, 2 * SIZE)
     assert run.results[-1].traffic[2:] == (6, 4)  # down: g1 and alpha of 3 clients; up: g1 and 3 alphas
 
 

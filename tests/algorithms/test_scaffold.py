@@ -39,7 +39,7 @@ def test_refuses_what_is_not_plain_sgd(name, value):
 
 
 def test_twice_the_model_each_way():
-    assert simulate(Scaffold, ONE).wire == (2 * TASK.size, 2 * TASK.size)
+    assert simulate(Scaffold, ONE).traffic == (2 * TASK.size, 2 * TASK.size)
 
 
 def test_any_chunking_is_the_same_round():

@@ -113,9 +113,9 @@ def test_a_round_starts_from_the_clients_body_and_the_servers_head(hyper):
     close(work.general, torch.cat([run.server.own[[1, 4]][:, BODY], run.w[HEAD].expand(2, -1)], 1))
 
 
-@pytest.mark.parametrize(("hyper", "wire"), [(PLATFORM, (2 * P, 2 * P)), (PAPER, (P + H, P + H))])
-def test_wire(hyper, wire):
-    assert simulate(SplitGP, hyper).wire == wire
+@pytest.mark.parametrize(("hyper", "traffic"), [(PLATFORM, (2 * P, 2 * P)), (PAPER, (P + H, P + H))])
+def test_wire(hyper, traffic):
+    assert simulate(SplitGP, hyper).traffic == traffic
 
 
 @BOTH

@@ -11,7 +11,7 @@ from pflsweep.commands import check
 from pflsweep.commands.check import case_of, main, verdict
 from pflsweep.conformance import properties as p
 from pflsweep.conformance.case import Case, difference
-from pflsweep.methods.protocol import Method
+from pflsweep.methods.protocol import Method, hyper
 from pflsweep.util.errors import UserError
 from tests import broken
 
@@ -45,8 +45,8 @@ CAUGHT: list[tuple[type[Method], p.Property, str]] = [
     (broken.KeepsAMemoryOfItsOwn, p.state_is_complete, "two rounds after loading a checkpoint"),
     (broken.CountsInANumber, p.state_is_complete, "has to be a tensor"),
     (broken.SlowsTowardsTheLastRound, p.more_rounds_go_on, "Then set resumable = False"),
-    (broken.SendsMoreThanItSays, p.wire_is_exact, "floats a round"),
-    (broken.SendsWhatCannotBeCounted, p.wire_is_exact, "SaysNothing.w has to be a Vector"),
+    (broken.SendsMoreThanItSays, p.traffic_is_exact, "floats a round"),
+    (broken.SendsWhatCannotBeCounted, p.traffic_is_exact, "SaysNothing.w has to be a Vector"),
     (broken.Ascends, p.hard_clients_are_survived, "training loss went from"),
     (broken.DividesByZero, p.hard_clients_are_survived, "NaN"),
 ]
@@ -63,7 +63,7 @@ def test_every_property_catches_something() -> None:
 
 
 def test_a_promise_about_the_wire_is_held_against_the_method() -> None:
-    assert "instead of 89" in verdict(p.wire_is_exact, case_of(FedAvg, {}, wire=lambda sizes: sizes.P))
+    assert "instead of 89" in verdict(p.traffic_is_exact, case_of(FedAvg, {}, traffic=lambda sizes: sizes.P))
 
 
 def test_a_method_may_read_test_rows_if_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,3 +177,40 @@ def test_a_module_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UserError, match="module 'halfdone' cannot be imported: ZeroDivisionError"):
         main(["halfdone.Mine"])
+
+
+@pytest.mark.parametrize(
+    ("cls", "words"),
+    [
+        (broken.SendsOneForAll, "`send` returned [7, 89]: it must be ["),
+        (broken.HasOnePersonalModel, "`personal` returned [89]: it must be ["),
+        (broken.ForgetsTheState, "`finish` has to return a pair: what the clients send, and their new states"),
+        (broken.CountsInFloat32, "state of [1, 3] of float64; by `init_client` it has to be [1, 3] of float32"),
+        (broken.CountsInFloat32, "make tensors by w.new_zeros(...)"),
+    ],
+)
+def test_a_verb_that_returns_the_wrong_shape_or_type_is_named(cls: type[Method], words: str) -> None:
+    assert words in verdict(p.evaluation_changes_nothing, case_of(cls, {}))
+
+
+def test_an_error_in_the_library_names_the_line_of_the_users_class(tmp_path: Path) -> None:
+    (tmp_path / "crooked.py").write_text(
+        "from pflsweep.algorithms.fedavg import FedAvg\n"
+        "class Crooked(FedAvg):\n"
+        "    def step(self, given, work, batch):\n"
+        "        return work._replace(w=self.task.grad(work.w, batch))\n"
+    )
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(str(tmp_path))
+        said = verdict(p.absent_clients_stay, case_of(check.method_at("crooked.Crooked"), {}))
+    assert said.endswith(", called from crooked.py, line 4)"), said
+
+
+def test_a_class_without_its_decorator_is_named(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(UserError, match=r"Bare\.mu is declared by hyper\(\), but Bare is no dataclass: put @dataclass"):
+        main(["tests.broken.Bare", "mu=1"])
+
+
+def test_hyper_takes_no_default() -> None:
+    with pytest.raises(TypeError, match=r"takes no 'default'.* stands in its option's YAML file"):
+        hyper("a key", default=0.1)

@@ -24,7 +24,7 @@ from pflsweep.conformance.properties import (
     any_chunking_with_noise,
     numbers_follow_the_seed,
     state_is_complete,
-    wire_is_exact,
+    traffic_is_exact,
 )
 from pflsweep.data.federation import Federation
 from pflsweep.engine.clients import optimiser_states
@@ -52,7 +52,7 @@ class OnSecondBatch(FedAvg):
 
 
 # These are tested for every row; the others are in the slow suite
-QUICK = (any_chunking, absent_clients_stay, wire_is_exact, state_is_complete, numbers_follow_the_seed)
+QUICK = (any_chunking, absent_clients_stay, traffic_is_exact, state_is_complete, numbers_follow_the_seed)
 YAMLS = {name: yaml.safe_load(file.read_text()) for name, file in option_files("algorithm").items()}
 OWN: dict[str, tuple[type[Method], dict[str, Any]]] = {
     "asks back": (LineSearch, {"trials": 4}),
@@ -77,7 +77,7 @@ class Reduction(NamedTuple):
 
 
 class Row(NamedTuple):
-    wire: Callable[[Sizes], float]  # the Comm column of the algorithms' specification
+    traffic: Callable[[Sizes], float]  # the Comm column of the algorithms' specification
     algorithm: str = ""  # the YAML file; "": it has the row's name
     values: dict[str, Any] = NOTHING  # hyperparameters that differ from the YAML file's
     ala: dict[str, Any] | None = None
@@ -697,7 +697,7 @@ def case(name: str, changes: dict[str, Any] | None = None, row: Row | None = Non
         cls = method_at(node.pop("_target_"))
     values = {**node, **row.values, **(changes or {})}
     check_fields(cls, values, name, "add it to its YAML file")
-    ours = case_of(cls, values, row.tolerance, row.wire)
+    ours = case_of(cls, values, row.tolerance, row.traffic)
     plugs = {**({} if row.ala is None else {Ala: row.ala}), **row.plugs}
 
     def plugins(task: Task, federation: Federation) -> list[Plugin]:

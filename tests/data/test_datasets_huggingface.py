@@ -178,7 +178,7 @@ def test_what_is_wrong_is_said(tmp_path):
     gaps.save_to_disk(str(tmp_path / "gaps"))
     refused("column 'source' is empty in row 1 of the split 'train'", tmp_path, tmp_path / "gaps", label="topic",
             input="text", owner_column="source")  # fmt: skip
-    refused("dataset.input is null, and which column it is cannot be told: name it. The columns are text (string)",
+    refused("dataset.input is null, and the columns do not show which it is: name it. They are text (string)",
             tmp_path, tmp_path / "gaps", label="topic")  # fmt: skip
     refused("dataset.label is null, and which column", tmp_path, tmp_path / "gaps", input="text")
     refused("dataset.label is 'text': that column has 30 different values in 30 rows", tmp_path,

@@ -14,6 +14,7 @@ from pflsweep.data.datasets import images
 from pflsweep.data.datasets.table import _table
 from pflsweep.trial.build import build
 from pflsweep.trial.metadata import digest_of
+from pflsweep.trial.tables import partition_table
 from pflsweep.util.errors import UserError
 from tests.data.loading import chosen, forbid, from_yaml, picture
 
@@ -243,7 +244,9 @@ def test_a_table(tmp_path):
         (TABLE, {}, "dataset.label is not set. Its columns are age, income, site, kind"),
         (TABLE, {"label": "kinds"}, "no such column. Did you mean 'kind'"),
         (TABLE, {"label": "kind", "client": "town"}, "dataset.client is 'town'"),
-        (TABLE, {"label": "kind"}, "column 'site' is not numeric"),
+        (TABLE, {"label": "kind"}, r"column 'site' is not numeric in line 2 \('east'\).* named by dataset\.client"),
+        (",a,b\n0,1,2\n1,3,4\n", {"label": "b"}, "column 1 has no name in the header.* to_csv is given index=False"),
+        ("1,1,0\n3,4,1\n", {"label": "0"}, "two columns '1'.* If its first line is no header, give it one"),
         ("kind,site\na,1\nb,2\n", {"label": "kind", "client": "site"}, "no column beside 'kind' and 'site'"),
         (TABLE.replace("1.5", ""), {"label": "kind", "client": "site"}, "'income' has no finite number in line 2"),
         (TABLE.replace("maybe", ""), {"label": "kind", "client": "site"}, "'kind' is empty in line 5"),
@@ -277,6 +280,34 @@ def test_own_data_make_a_federation_by_config_alone(tmp_path):
     config = compose(["dataset=folder", *own])
     check(config)
     assert build(config).federation.dataset.shape == (3, 28, 28)
+
+
+def test_clients_of_a_column_keep_their_names_and_small_ones_are_left_out_aloud(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = [f"{k},{k % 2},{'north' if k < 12 else 'south' if k < 24 else 'tiny'}" for k in range(25)]
+    path = table(tmp_path, "u,label,site\n" + "\n".join(lines))
+    own = [f"dataset.path={path}", "dataset.label=label", "dataset.client=site", "partition.least=11"]
+    config = compose(["dataset=csv", "partition=natural", *own])
+    check(config)
+    federation = build(config).federation
+    assert federation.group.tolist() == ["north", "south"]
+    assert partition_table(federation)["group"].unique().tolist() == ["north", "south"]
+    assert "partition.least=11: 1 of 3 clients have fewer rows, and are left out" in caplog.text
+
+
+def test_natural_clients_may_have_the_datasets_own_split(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {f"{name}_{split}": rng.random((40, 5), np.float32) for name in "x" for split in ("train", "test")}
+    arrays |= {f"y_{split}": np.arange(40) % 3 for split in ("train", "test")}
+    np.savez(tmp_path / "own.npz", **arrays, group=np.arange(80) % 2)
+    own = [f"dataset.path={tmp_path / 'own.npz'}", "partition=natural", "partition.test_fraction=null"]
+    config = compose(["dataset=npz", *own])
+    check(config)
+    federation = build(config).federation
+    assert [rows.tolist() for rows in federation.rows["test"]] == [[*range(40, 80, 2)], [*range(41, 80, 2)]]
+    with pytest.raises(UserError, match=r"partition\.least is null"):
+        check(compose(["dataset=npz", *own, "partition.least=null"]))
 
 
 def test_where_own_data_lie_is_no_part_of_a_trials_identity():

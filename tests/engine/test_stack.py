@@ -15,7 +15,7 @@ from pflsweep.commands.check import case_of
 from pflsweep.conformance.case import Case, advance, assert_same, known, models
 from pflsweep.engine import stack as stacking
 from pflsweep.engine.simulation import Simulation
-from pflsweep.engine.stack import Seat, Stack, at_once
+from pflsweep.engine.stack import Stack, StackMember, at_once
 from pflsweep.methods.protocol import Verbs
 from tests.conformance.test_methods import OWN, TABLE, YAMLS, case
 
@@ -41,10 +41,10 @@ FLOATS = [
 ]
 
 
-def seen(sim: Simulation, seat: Seat | None = None) -> dict[str, torch.Tensor]:
+def seen(sim: Simulation, member: StackMember | None = None) -> dict[str, torch.Tensor]:
     """Train two rounds more, and return all that is known of a simulation, and how much it has trained on."""
-    if seat is not None:
-        seat.take(sim)
+    if member is not None:
+        member.join(sim)
     images = torch.tensor([result.images for result in islice(sim.run(), 2)])
     return {**known(sim), **models(sim), "images": images}
 
@@ -137,14 +137,14 @@ def test_trials_in_other_rounds_take_turns(fits: list[int]) -> None:
 
 
 def test_one_that_fails_or_ends_leaves_the_others_as_they_are(fits: list[int]) -> None:
-    def fails(sim: Simulation, seat: Seat) -> None:
-        seen(sim, seat)
+    def fails(sim: Simulation, member: StackMember) -> None:
+        seen(sim, member)
         raise ZeroDivisionError("a watch")
 
     longer = prox(0.2).simulation()
 
-    def goes_on(seat: Seat) -> dict[str, torch.Tensor]:
-        seen(longer, seat)
+    def goes_on(member: StackMember) -> dict[str, torch.Tensor]:
+        seen(longer, member)
         return seen(longer)
 
     ended, _ = at_once([partial(fails, prox(0.1).simulation()), goes_on])
@@ -242,17 +242,17 @@ def test_what_failed_or_ended_is_forgotten_while_others_train(monkeypatch: pytes
             raise torch.OutOfMemoryError("a small GPU")
         at_once_(fits)
 
-    def ends(seat: Seat) -> None:
+    def ends(member: StackMember) -> None:
         sim = prox(0.1).simulation()
         alive.append(weakref.ref(sim))
-        seat.take(sim)
+        member.join(sim)
         next(sim.run())
         raise ZeroDivisionError("it ends")
 
     still: list[int] = []
 
-    def goes_on(sim: Simulation, seat: Seat) -> None:
-        seat.take(sim)
+    def goes_on(sim: Simulation, member: StackMember) -> None:
+        member.join(sim)
         for _ in range(3):
             next(sim.run())
             still.append(sum(each() is not None for each in alive))

@@ -1,5 +1,7 @@
 """DP-SGD: clipped gradients with noise, Poisson batches, and the epsilon that they cost."""
 
+import importlib
+import pkgutil
 import signal
 import sys
 from itertools import pairwise
@@ -13,6 +15,7 @@ from opacus.accountants import RDPAccountant
 from torch import Tensor, nn
 
 import pflsweep
+from pflsweep import algorithms
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedfomo import FedFomo
 from pflsweep.algorithms.fedrep import FedRep
@@ -21,7 +24,7 @@ from pflsweep.config.compose import compose
 from pflsweep.conformance.case import assert_same, known, models
 from pflsweep.data.loader import ClientData
 from pflsweep.data.poisson import Poisson
-from pflsweep.methods.protocol import Spent, Verbs
+from pflsweep.methods.protocol import Method, Spent, Verbs
 from pflsweep.methods.task import Batch, Private, Task, cross_entropy
 from pflsweep.models import cnn_norm
 from pflsweep.models.blocks import model_of
@@ -34,6 +37,7 @@ from pflsweep.plugins.privacy import DpSgd
 from pflsweep.trial.build import build
 from pflsweep.trial.run import Stopped, run_trial
 from pflsweep.util.errors import UserError
+from tests import broken
 from tests.algorithms.helpers import (
     CLASSES,
     EVERYBODY,
@@ -459,3 +463,22 @@ def test_noise_costs_accuracy() -> None:
     )
     assert holds(without - some)
     assert holds(some - much)
+
+
+def test_what_a_subclass_sends_is_not_taken_as_examined() -> None:
+    assert dp(task=None).refusal(FedAvg) == ""
+    why = dp(task=None).refusal(broken.SendsLabelCounts)
+    assert why.startswith("it has another `finish` than FedAvg, and what it sends has not been examined")
+    assert "dp_incompatible_reason in SendsLabelCounts itself" in why
+
+
+def test_every_shipped_method_with_verbs_of_its_own_says_whether_it_goes_with_dp_sgd() -> None:
+    unsaid = {}
+    for module in pkgutil.walk_packages(algorithms.__path__, f"{algorithms.__name__}."):
+        for cls in vars(importlib.import_module(module.name)).values():
+            # Base classes, which are no options, are written AsRun... or without a paper
+            if isinstance(cls, type) and issubclass(cls, Method) and "paper" in vars(cls):
+                why = dp(task=None).refusal(cls)
+                if "has not been examined" in why:
+                    unsaid[cls.__name__] = why
+    assert unsaid == {}

@@ -22,7 +22,7 @@ from pflsweep.commands.main import main
 from pflsweep.commands.report import main as report
 from pflsweep.config.compose import compose
 from pflsweep.records import checked
-from pflsweep.records.content import CARRIED, CHECKPOINT, MODELS, PARTS
+from pflsweep.records.content import CHECKPOINT, COPIED, MODELS, PARTS
 from pflsweep.records.record import Damaged, Record, digest_of_config
 from pflsweep.report import html, markdown
 from pflsweep.sweep import cost
@@ -178,7 +178,7 @@ def test_what_is_no_file_of_a_record_is_named_and_stays(folder: Path, what: str,
     (folder / "passwd").symlink_to("/etc/passwd")
     words = ["export", "--out", "out"] if what == "export" else ["import", "runs", "--runs", "out"]
     assert ends(*words) == 0
-    assert {file.name for file in Path("out", folder.name).iterdir()} == set(CARRIED)
+    assert {file.name for file in Path("out", folder.name).iterdir()} == set(COPIED)
     said = capsys.readouterr().out
     for name in ("evil.sh", "inner", "passwd"):
         assert f"left out: {folder / name}, which is no file of a record" in said
@@ -490,7 +490,7 @@ COMMANDS = ("report", "export", "import", "Result", "train", "train on")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", [*CARRIED, CHECKPOINT, MODELS])
+@pytest.mark.parametrize("name", [*COPIED, CHECKPOINT, MODELS])
 def test_damage_of_any_file_is_an_error_of_every_command_that_has_to_do_with_it(
     folder: Path, name: str, damage: str, capsys: pytest.CaptureFixture
 ) -> None:
@@ -518,7 +518,7 @@ def test_damage_of_any_file_is_an_error_of_every_command_that_has_to_do_with_it(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", CARRIED)
+@pytest.mark.parametrize("name", COPIED)
 def test_damage_is_an_error_of_a_papers_report(name: str, damage: str) -> None:
     sweep = Sweep(Path("runs"))
     (record,) = sweep.add("cifar10/clients25", "fedavg", {0: [1, 2, 3, 4]})

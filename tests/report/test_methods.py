@@ -27,7 +27,7 @@ def test_every_method_was_measured() -> None:
 
 
 def test_the_table_has_a_line_an_option_and_links_to_a_page_a_class() -> None:
-    costs = pd.DataFrame({"wire": [4.0], "time": [1.25]}, index=["pgfed_ce"])
+    costs = pd.DataFrame({"traffic": [4.0], "time": [1.25]}, index=["pgfed_ce"])
     every = methods.options()
     assert {option.name for option in every} == OPTIONS
     table, pages = methods.table(every, costs), methods.pages(every, costs, {"pgfed": "here they stand"})
@@ -39,7 +39,7 @@ def test_the_table_has_a_line_an_option_and_links_to_a_page_a_class() -> None:
     page = pages["pgfed"]
     assert page.startswith("# PGFed\n")
     assert "- `algorithm=pgfed_ce`: " in page
-    assert "; 4 models on the wire and 1.25 times FedAvg's time a round" in page
+    assert "; 4 models sent and received and 1.25 times FedAvg's time a round" in page
     assert "| estimate | where the others' risks are estimated" in page
     assert "- Reconstruction: " in pages["fedpg"]
     assert page.endswith("whatever their row is called in the table.\n\nhere they stand\n")

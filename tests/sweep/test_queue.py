@@ -15,7 +15,7 @@ from sqlalchemy import event
 from pflsweep.sweep import storage as storages
 from pflsweep.sweep.plan import Job, Plan
 from pflsweep.sweep.queue import Lease, Queue
-from pflsweep.sweep.slots import point_of, standing
+from pflsweep.sweep.slots import point_of, state_of
 from pflsweep.util import files
 from tests.sweep.sweeping import age_heartbeats
 
@@ -74,7 +74,7 @@ def frozen(state: TrialState, number: int, **attrs: Any) -> FrozenTrial:
     ],
 )
 def test_where_a_slot_stands(states: list[tuple[TrialState, dict]], status: str, extra: tuple[int, ...]) -> None:
-    slot = standing([frozen(state, k, **attrs) for k, (state, attrs) in enumerate(states)])
+    slot = state_of([frozen(state, k, **attrs) for k, (state, attrs) in enumerate(states)])
     assert (slot.status, slot.extra) == (status, extra)
 
 

@@ -197,7 +197,7 @@ def test_a_winner_of_a_part_of_its_points_is_marked(plan: Plan, capsys: pytest.C
     assert "fedavg: † 1 of 3 points has no result (it broke); the winner was elected among the others" in err
 
 
-def test_standings(queue: Queue) -> None:
+def test_the_table_of_a_sweep(queue: Queue) -> None:
     assert groups.table(queue).to_dict("list") == {"method": ["fedavg"], "accuracy": ["0/5"]}
     advance(queue, [0.4, 0.6])
     now = groups.group_status(queue, 0)

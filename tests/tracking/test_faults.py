@@ -293,7 +293,7 @@ def test_an_outage_is_said_once_with_a_count_when_it_is_over(store, tmp_path, ca
             (line,) = caplog.records
             seconds = time.monotonic() - began
             late = "10 batches were sent late" if outage == 10 else "1 batch was sent late"
-            assert line.message.startswith(f"{record.meta['name']}: MLflow was away for ")
+            assert line.message.startswith(f"{record.meta['name']}: MLflow was unavailable for ")
             assert line.message.endswith(f" s; {late}.")
             assert 0 < float(line.message.split()[5]) <= seconds + 1
             caplog.clear()

@@ -128,7 +128,7 @@ def test_settings_are_told_apart_and_names_are_those_that_mlflow_takes(store: St
     assert parent.data.metrics["accuracy/train.lr_0.1 model.hidden__8_/fedavg_ala"] == 0.4
     assert "search/cifar10/clients25/local" in parent.data.metrics
     assert "accuracy/cifar10/clients25/local" not in parent.data.metrics, "its final trials have no result"
-    assert "the others are in `standings.json`" in parent.data.tags[NOTE]
+    assert "the others are in `status.json`" in parent.data.tags[NOTE]
     assert parent.data.tags[NOTE].endswith("`summary/accuracy`: the highest in this table."), "nothing is cut off"
 
 

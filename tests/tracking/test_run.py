@@ -308,12 +308,12 @@ def test_a_sweep_whose_end_was_not_told_is_ended_by_the_same_command(store):
 
 def test_all_tables_of_a_sweep_are_named(store, tmp_path):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
-    tables = {"standings": pd.DataFrame({"a": [1]}), "winners": pd.DataFrame({"b": [2]})}
+    tables = {"status": pd.DataFrame({"a": [1]}), "winners": pd.DataFrame({"b": [2]})}
     for _ in range(2):
         tracking_run.finish_sweep(record.tracking, "abc", [record], [], tables, {})
     (parent,) = store.runs()
     logged = [table["path"] for table in json.loads(parent.data.tags["mlflow.loggedArtifacts"])]
-    assert logged == ["comparison.json", "standings.json", "winners.json"]
+    assert logged == ["comparison.json", "status.json", "winners.json"]
 
 
 def test_a_sweep_with_failures_has_failed_and_names_them(store, tmp_path):

@@ -553,6 +553,65 @@ def test_a_model_that_draws_from_the_global_generator_is_refused(monkeypatch: py
     assert torch.equal(torch.get_rng_state(), before)
 
 
+OWN_MODEL = """
+from torch import nn
+from pflsweep.models.layers import BatchNorm2d
+
+def normed(shape, classes):
+    return nn.Sequential(nn.Conv2d(1, 4, 3), BatchNorm2d(4), nn.Flatten(), nn.Linear(144, classes))
+
+def narrow(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 7))
+
+def other_rows(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(65, classes))
+"""
+
+
+def run_own_model(name: str, monkeypatch: pytest.MonkeyPatch, *more: str) -> Result:
+    Path("own_models.py").write_text(OWN_MODEL)
+    Path("mine/model").mkdir(parents=True, exist_ok=True)
+    Path(f"mine/model/{name}.yaml").write_text(f"_target_: own_models.{name}\n")
+    monkeypatch.syspath_prepend(Path.cwd())
+    words = [word for word in SMALL if not word.startswith("model")]
+    return pflsweep.run([*words, "train.rounds=1", f"model={name}", *more], "mine")
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedbn"])
+def test_a_model_with_batch_norm_trains(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run_own_model("normed", monkeypatch, f"algorithm={algorithm}")
+    assert result.rounds["personal_accuracy"].notna().all()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("narrow", "its head has 7 outputs, and the dataset has 10 classes"),
+        ("other_rows", r"does not take the rows of this dataset, x \[2, 1, 8, 8\]: mat1 and mat2"),
+    ],
+)
+def test_a_model_that_does_not_fit_the_dataset_is_refused(
+    name: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match=said):
+        run_own_model(name, monkeypatch)
+
+
+def test_a_method_whose_first_state_does_not_follow_from_the_seed_is_refused() -> None:
+    Path("mine/algorithm").mkdir(parents=True)
+    Path("mine/algorithm/rnd.yaml").write_text("_target_: tests.broken.DrawsItsFirstModel\n")
+    with pytest.raises(UserError, match=r"rnd: `init` or `init_client` draws from PyTorch's own .* `setup\.key`"):
+        pflsweep.run([*SMALL, "train.rounds=1", "algorithm=rnd"], "mine")
+
+
+def test_new_clients_of_a_method_without_a_global_model_say_what_they_fine_tune(
+    capsys: pytest.CaptureFixture,
+) -> None:
+    for algorithm, warned in (("fedavg", False), ("fedper", True)):
+        run("train.rounds=1", "data.new=1", "data.new_epochs=1", f"algorithm={algorithm}")
+        assert ("no global model, so new clients fine-tune the initial model" in capsys.readouterr().err) == warned
+
+
 def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 

@@ -17,6 +17,7 @@ class PgfedFedFomo(PfllibFedFomo):
     """
 
     paper = "Zhang et al., ICLR 2021, as PGFed's authors run it"
+    dp_incompatible_reason = ""  # apart from the gains, as FedFomo
 
     def start(self, given: Given, data: Any) -> Work:
         work = super().start(given, data)

@@ -28,6 +28,7 @@ class PgfedLGFedAvg(LGFedAvg):
     """
 
     paper = "Liang et al., NeurIPS 2019 workshop, as PGFed's authors run it"
+    dp_incompatible_reason = ""
     cost = "a step computes two gradients, of the body and of the head; a client keeps its lower layers"
 
     @classmethod

@@ -20,6 +20,7 @@ class PgfedPFedMe(PFedMe):
     paper = "Dinh et al., NeurIPS 2020, as PGFed's authors run it"
     version = 2
     unsampled_model = "the common initial model"
+    dp_incompatible_reason = ""
 
     inner_decay: float = hyper("weight decay of the inner steps", low=0)
 

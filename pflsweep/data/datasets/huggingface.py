@@ -221,7 +221,7 @@ def _columns(splits: Splits, input: str | None, label: str | None, owner: str | 
     columns = {"dataset.input": input, "dataset.label": label, **({} if owner is None else {"partition.column": owner})}
     for key, column in columns.items():
         if column is None:
-            raise UserError(f"{key} is null, and which column it is cannot be told: name it. The columns are {said}.")
+            raise UserError(f"{key} is null, and the columns do not show which it is: name it. They are {said}.")
         for split, rows in splits.items():
             if column not in rows.features:
                 raise UserError(

@@ -75,15 +75,21 @@ def _table(file: Path) -> "pd.DataFrame":
 
     try:
         # with two rows, pandas refuses fields without a column name, which in the second call would shift all others
-        header = pd.read_csv(file, header=None, nrows=2).iloc[0].dropna()
+        header = pd.read_csv(file, header=None, nrows=2).iloc[0]
         # with low_memory, pandas infers types part by part, and a column could have two of them
         table = pd.read_csv(file, low_memory=False)
     except (OSError, ValueError) as error:  # pandas' parsing and decoding errors are ValueErrors
         why = one_line(error)
         raise UserError(f"{file} cannot be read as csv with a header of all columns ({why}).") from error
+    if header.isna().any():
+        raise UserError(
+            f"{file}: column {int(header.isna().argmax()) + 1} has no name in the header. Name it, or drop it: "
+            "pandas writes its index so, unless to_csv is given index=False."
+        )
     if header.duplicated().any():  # pandas would rename the second column
         raise UserError(
-            f"{file} has two columns '{header[header.duplicated()].iloc[0]}': rename one of them, or drop it."
+            f"{file} has two columns '{header[header.duplicated()].iloc[0]}': rename one of them, or drop it. "
+            "If its first line is no header, give it one."
         )
     if not len(table) or len(table.columns) < 2:
         raise UserError(
@@ -94,11 +100,17 @@ def _table(file: Path) -> "pd.DataFrame":
 
 
 def _numbers(file: Path, table: "pd.DataFrame") -> np.ndarray:
+    """Return the columns as float32 [n, F]. Raises UserError where a value is no finite number."""
+    import pandas as pd
+
     for column in table:
         values = table[column]
         if values.dtype.kind not in "iufb":
+            words = pd.to_numeric(values, errors="coerce").isna() & values.notna()
+            line = f" in line {int(words.argmax()) + 2} ('{values[words.argmax()]}')" if words.any() else ""
             raise UserError(
-                f"{file}: column '{column}' is not numeric. Features must be; turn it into numbers, or leave it out."
+                f"{file}: column '{column}' is not numeric{line}. Features must be; turn it into numbers, or leave it "
+                "out. The column of the clients is named by dataset.client."
             )
         with np.errstate(over="ignore"):
             bad = np.flatnonzero(~np.isfinite(values.to_numpy(np.float32)))

@@ -1,10 +1,15 @@
 """The natural clients of a dataset, such as the writers of FEMNIST."""
 
+import logging
+from functools import cache
+
 import numpy as np
 
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.partition.common import check_owner, check_test_split, consecutive, finished, pooled, require
 from pflsweep.ops.random import generator
+
+log = logging.getLogger(__name__)
 
 
 def split(
@@ -17,16 +22,18 @@ def split(
 ) -> Rows:
     """Return a partition with a client for each owner of rows.
 
-    Owners with fewer than `least` samples are left out. Of the others `clients` are drawn at random, or all are taken
-    if it is null. A share `test_fraction` of a client's rows, drawn from both splits of the dataset, is its test data;
-    where rows overlap it is the last ones. Null keeps the dataset's own split. column: the dataset's column of owners,
-    which its loader has read into Dataset.owner. Raises UserError on a dataset without owners, and on options that do
-    not fit.
+    Owners with fewer than `least` samples are left out, which a warning says. Of the others `clients` are drawn at
+    random, or all are taken if it is null. A share `test_fraction` of a client's rows, drawn from both splits of the
+    dataset, is its test data; where rows overlap it is the last ones. Null keeps the dataset's own split. column: the
+    dataset's column of owners, which its loader has read into Dataset.owner. A client's group is its owner's name,
+    where owners have names. Raises UserError on a dataset without owners, and on options that do not fit.
     """
     owner = check_owner(dataset, "natural", "clients")
     require(least >= 1, "least", least, "it must be at least 1")
     owners, index, sizes = np.unique(owner, return_inverse=True, return_counts=True)
     able = np.flatnonzero(sizes >= least)
+    if len(able) < len(owners):
+        _say_left_out(f"partition.least={least}: {len(owners) - len(able)} of {len(owners)} clients have fewer rows")
     rule = f"{dataset.name} has {len(owners)} clients, the largest of {sizes.max()} samples"
     require(len(able) > 0, "least", least, rule)
     if clients is not None:
@@ -35,9 +42,18 @@ def split(
         able = np.sort(generator(seed, "partition natural").permutation(able)[:clients])
     by_owner = np.split(np.argsort(index, kind="stable"), np.cumsum(sizes)[:-1])
     parts = [by_owner[owner] for owner in able]
+    names = np.array([dataset.owners[owners[owner]] for owner in able]) if dataset.owners else None
     if test_fraction is None:
         check_test_split(dataset, "natural partition.test_fraction=null")
-        return finished([own[own < dataset.train] for own in parts], [own[own >= dataset.train] for own in parts])
+        train = [own[own < dataset.train] for own in parts]
+        return finished(train, [own[own >= dataset.train] for own in parts])._replace(group=names)
     if dataset.overlap:
-        return consecutive(parts, test_fraction, dataset.overlap)
-    return pooled(parts, test_fraction, seed)
+        return consecutive(parts, test_fraction, dataset.overlap)._replace(group=names)
+    return pooled(parts, test_fraction, seed)._replace(group=names)
+
+
+# Cached to warn once a process, since a sweep builds many trials
+@cache
+def _say_left_out(text: str) -> None:
+    """Warn that clients are left out."""
+    log.warning("%s, and are left out", text)

@@ -97,8 +97,8 @@ def _name(axes: Any, every: list[Point], of: Comparison, low: float, span: float
     names: list[Text] = []
     for point in named:
         head = title(point.column) if len(groups) > 1 else point.column.header
-        told = head if len(columns) > 1 else ""
-        text = ", ".join(filter(None, [short(of.layout.rows[point.cell.line.row]), told]))
+        column = head if len(columns) > 1 else ""
+        text = ", ".join(filter(None, [short(of.layout.rows[point.cell.line.row]), column]))
         names.append(axes.text(point.printed, point.ours, text, fontsize=8, va="center", color="#444444", zorder=4))
     # Letters have a size in the units of the axes only in a layout, and names beside the axes change the layout
     for _ in range(2):

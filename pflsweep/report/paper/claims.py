@@ -57,7 +57,10 @@ class Check(NamedTuple):
 
 
 class Ruling(NamedTuple):
-    """holds: True, "partly" or False; None where a cell that print has is missing; "untold" where none can be there."""
+    """Whether a claim holds, and why.
+
+    holds: True, "partly" or False; None where a cell that print has is missing; "undecidable" where none can be there.
+    """
 
     holds: bool | str | None
     checks: list[Check]
@@ -70,7 +73,10 @@ Body = dict[str, Any]  # of a claim: its operands, and how they are compared
 
 
 def judge(claim: dict[str, Any], cells: list[Statistic], needed: set[tuple[str, ...]] | None = None) -> Ruling:
-    """A claim on the cells of its paper. needed: keys without which it cannot be told, as `needed_cells` names them."""
+    """Return the ruling of a claim on the cells of its paper.
+
+    needed: keys without which it cannot be decided, as `needed_cells` names them.
+    """
     checks, quantifier, seen = _checked(claim, cells)
     if not checks or (needed is not None and not needed <= seen):
         return Ruling(None, checks)

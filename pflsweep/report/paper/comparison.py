@@ -399,7 +399,7 @@ def title(column: Column) -> str:
 
 def rulings(of: Comparison, others: list[Comparison]) -> Iterator[tuple[dict[str, Any], Ruling]]:
     """Yield the claims about a table, judged on our numbers; some look at `others`, the paper's further tables. What no
-    run could fill holds none of them back; one of which print's other cells leave nothing to check is "untold".
+    run could fill holds none of them back; one of which print's other cells leave nothing to check is "undecidable".
     """
     cells = [cell for each in (of, *others) for cell in each.cells()]
     none = {(each.layout.table, *made.line.key) for each in (of, *others) for made in each.made.values() if made.none}
@@ -408,8 +408,8 @@ def rulings(of: Comparison, others: list[Comparison]) -> Iterator[tuple[dict[str
     for claim in _about_runs(of.layout):
         needed = claims.needed_cells(claim, printed)
         ruling = claims.judge(claim, cells, needed - none)._replace(without=_without(needed, none))
-        untold = bool(ruling.without) and not claims.judge(claim, possible).checks
-        yield claim, ruling._replace(holds="untold") if untold else ruling
+        undecidable = bool(ruling.without) and not claims.judge(claim, possible).checks
+        yield claim, ruling._replace(holds="undecidable") if undecidable else ruling
 
 
 def _about_runs(of: Layout) -> list[dict[str, Any]]:

@@ -135,7 +135,7 @@ def _settings(of: Comparison) -> list[str]:
 
 
 def _groups(of: Comparison, setting: str) -> dict[str, dict[str, Any]]:
-    """Return the ledger's group of each method in a setting, of the ledger that tells most of it."""
+    """Return the ledger's group of each method in a setting, of the ledger that has most of its results."""
     return {trials.method: trials.group for trials in of.asked if trials.setting == setting and trials.group}
 
 

@@ -35,14 +35,14 @@ def state(of: Reproduction, why: str) -> dict[str, Any]:
     return {
         "title": of.layout.title,
         "scale": of.scale,
-        "readings": {reading: _standing(each, of.verdicts[reading]) for reading, each in of.readings.items()},
+        "readings": {reading: _agreement(each, of.verdicts[reading]) for reading, each in of.readings.items()},
         "why": verdict.explanation(of, why) if of.layout.in_print else "",
         "effects": [_effect(effect) for effect in of.effects if effect.shifts],
         "trials": sorted(trial.identity for trial in of.trials),
     }
 
 
-def _standing(of: Comparison, verdict: Verdict) -> dict[str, Any]:
+def _agreement(of: Comparison, verdict: Verdict) -> dict[str, Any]:
     """Return how far a table is under one reading."""
     return {
         "complete": of.complete,

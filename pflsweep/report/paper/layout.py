@@ -74,7 +74,7 @@ class Layout(NamedTuple):
 
     @property
     def rows(self) -> dict[int, str]:
-        """The label of each row by its number, with what tells its setting from those of other rows."""
+        """The label of each row by its number, with what its setting differs in from those of other rows."""
         labels: dict[int, str] = {}
         for line in self.printed:
             column = self.column_of(line)

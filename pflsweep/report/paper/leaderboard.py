@@ -108,7 +108,7 @@ class Leaderboard:
 
     def by_budget(self, row: int) -> list[float]:
         """Return accuracy in [0, 1] after 1, 2, ... points of the search, averaged over the ranked columns; empty where
-        not every search has told the test accuracy of its points.
+        not every search has recorded the test accuracy of its points.
         """
         curves = [_expected(self.of.made[row, column].trials) for column in self.columns]
         return [fmean(each) for each in zip(*curves, strict=False)] if all(curves) else []

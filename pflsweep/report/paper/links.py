@@ -1,4 +1,4 @@
-"""Links to a page's runs where they can be browsed. Whoever tracks runs tells reports, which know no tracker."""
+"""Links to a page's runs where they can be browsed. The tracker makes them; reports know no tracker."""
 
 from pathlib import Path
 from typing import NamedTuple, Protocol

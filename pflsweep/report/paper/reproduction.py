@@ -18,8 +18,8 @@ from pflsweep.report.paper.layout import Layout
 from pflsweep.report.paper.store import Store, Trial
 from pflsweep.util.errors import UserError
 
-COUNTED = {True: "holds", "partly": "holds in part", False: "does not hold", None: "cannot be told yet"}
-VERDICTS = {**COUNTED, "untold": "cannot be told"}
+COUNTED = {True: "holds", "partly": "holds in part", False: "does not hold", None: "cannot be decided yet"}
+VERDICTS = {**COUNTED, "undecidable": "cannot be decided"}
 READINGS = (PAPER, CODE)  # of a table; other readings of the code are single changes
 Ruled = list[tuple[dict[str, Any], Ruling]]
 

@@ -96,7 +96,7 @@ class CellTrials:
     failed: dict[int, str]  # seed -> reason
     failed_points: list[str]  # of the search, the reasons
     commands: list[str]  # that fill it
-    group: dict[str, Any] = field(default_factory=dict)  # what the ledger says of it that tells most; {} without one
+    group: dict[str, Any] = field(default_factory=dict)  # its group in the ledger with most results; {} without one
     split: str = ""  # on which data the winner was chosen; "" where nothing was searched
     view: str = ""  # by the accuracy of whose models
     searched_at: str = ""  # the scale of its search where tune.scale was given
@@ -123,7 +123,7 @@ class CellTrials:
 
     @property
     def tested(self) -> list[tuple[float, float]]:
-        """Return the score and the test accuracy of those points; none where a worker has not told the latter."""
+        """Return the score and the test accuracy of those points; none where a worker has not recorded the latter."""
         found = [(each["value"], each["test"]) for each in self.group.get("tried", []) if "test" in each]
         return found if len(found) == len(self.tried) else []
 
@@ -156,12 +156,12 @@ class Store:
 
     def cell_trials(self, sweeps: list[str], setting: str, method: str) -> CellTrials:
         """Return the trials behind a cell. Raise UserError where they do not belong together."""
-        told = [(ledger, g) for ledger in self.of(sweeps) if (g := ledger.groups.get((setting, method))) is not None]
-        told.sort(key=lambda each: settled(each[1]))  # the last one tells most, then it is the newest
+        groups = [(ledger, g) for ledger in self.of(sweeps) if (g := ledger.groups.get((setting, method))) is not None]
+        groups.sort(key=lambda each: settled(each[1]))  # the last one has most results, then it is the newest
         finished: dict[int, Trial] = {}
         open_: dict[int, str] = {}
         failed: dict[int, str] = {}
-        for ledger, group in told:
+        for ledger, group in groups:
             rounds = int(group["config"]["train.rounds"])
             for seed in ledger.seeds:
                 if str(seed) in group["failed"]:
@@ -173,19 +173,19 @@ class Store:
                     continue
                 _check_asked(found, group, ledger)
                 if seed in finished and finished[seed].identity != found.identity:
-                    raise _mixed([finished[seed], found], told, f"seed {seed} has two runs")
+                    raise _mixed([finished[seed], found], groups, f"seed {seed} has two runs")
                 finished[seed] = found
-        _check_alike(list(finished.values()), told)
+        _check_alike(list(finished.values()), groups)
         finished = dict(sorted(finished.items()))
-        seeds = sorted({seed for ledger, _ in told for seed in ledger.seeds})
-        last = told[-1][1] if told else {}
-        tune = told[-1][0].tune if last.get("points") else {}
+        seeds = sorted({seed for ledger, _ in groups for seed in ledger.seeds})
+        last = groups[-1][1] if groups else {}
+        tune = groups[-1][0].tune if last.get("points") else {}
         return CellTrials(
             setting, method, finished, seeds,
             {seed: why for seed, why in open_.items() if seed not in finished and seed not in failed},
             {seed: why for seed, why in failed.items() if seed not in finished},
-            [why for _, group in told for why in group["failed_points"]],
-            _commands((ledger for ledger, _ in reversed(told)), self.runs),
+            [why for _, group in groups for why in group["failed_points"]],
+            _commands((ledger for ledger, _ in reversed(groups)), self.runs),
             last, tune.get("split", ""), tune.get("view", ""), tune.get("scale") or "",
         )  # fmt: skip
 
@@ -208,13 +208,13 @@ class Store:
 
 
 def settled(group: dict[str, Any]) -> int:
-    """Return how many trials a group of a ledger tells of."""
+    """Return the number of a ledger group's trials that are done or have failed."""
     return len(group["trials"]) + len(group["failed"]) + int(group["points_settled"])
 
 
-def _commands(told: Iterable[Ledger], runs: Path) -> list[str]:
+def _commands(ledgers: Iterable[Ledger], runs: Path) -> list[str]:
     """Return as few of the ledgers' commands as train every seed; of equals the first. runs: where the records are."""
-    needed = list(told)
+    needed = list(ledgers)
     for ledger in reversed(needed.copy()):
         others = {seed for other in needed if other is not ledger for seed in other.seeds}
         if others.issuperset(ledger.seeds):
@@ -257,14 +257,14 @@ def _check_asked(trial: Trial, group: dict[str, Any], ledger: Ledger) -> None:
             )
 
 
-def _check_alike(trials: list[Trial], told: list[tuple[Ledger, dict[str, Any]]]) -> None:
+def _check_alike(trials: list[Trial], groups: list[tuple[Ledger, dict[str, Any]]]) -> None:
     """Raise UserError where seeds differ in more than the seed."""
     for other in trials[1:]:
         first, second = _what(trials[0]), _what(other)
         apart = [key for key in first if first[key] != second.get(key)]
         if apart:
             shown = f"{apart[0]} is {first[apart[0]]} and {second.get(apart[0])}"
-            raise _mixed([trials[0], other], told, f"they differ in {', '.join(apart)}: {shown}")
+            raise _mixed([trials[0], other], groups, f"they differ in {', '.join(apart)}: {shown}")
 
 
 def _what(trial: Trial) -> dict[str, Any]:
@@ -277,10 +277,10 @@ def _what(trial: Trial) -> dict[str, Any]:
     return {**own, **meta, "train.rounds": trial.last}
 
 
-def _mixed(trials: list[Trial], told: list[tuple[Ledger, dict[str, Any]]], why: str) -> UserError:
-    _, group = told[0]
+def _mixed(trials: list[Trial], groups: list[tuple[Ledger, dict[str, Any]]], why: str) -> UserError:
+    _, group = groups[0]
     runs = " and ".join(f"{trial.name} ({trial.folder})" for trial in trials)
-    files = ", ".join(str(ledger.path) for ledger, _ in told)
+    files = ", ".join(str(ledger.path) for ledger, _ in groups)
     return UserError(
         f"The cell {group['method']} {group['setting']} would mix configs: {runs}; {why}. They are named in {files}: "
         "move the ledger of the sweep that is not meant away (no run is lost), or report on another scale."

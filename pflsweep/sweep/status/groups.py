@@ -8,7 +8,7 @@ from pflsweep.report.compare import PARTIAL
 from pflsweep.report.stats import mean_std
 from pflsweep.sweep.plan import Job, Point
 from pflsweep.sweep.queue import Queue
-from pflsweep.sweep.slots import SETTLED, SweepTask, point_of
+from pflsweep.sweep.slots import SETTLED, SlotState, point_of
 
 NONE = "-"
 
@@ -84,7 +84,7 @@ def failures(queue: Queue) -> list[str]:
     return [*lines, *no_winner(queue)]
 
 
-def failed(queue: Queue) -> list[tuple[Job, SweepTask]]:
+def failed(queue: Queue) -> list[tuple[Job, SlotState]]:
     """Return the slots that failed, and final trials that diverged. A point that diverged has only lost its search."""
     return [
         (job, slot)

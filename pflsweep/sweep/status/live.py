@@ -13,7 +13,7 @@ from rich.table import Table
 from pflsweep.sweep import cost
 from pflsweep.sweep.plan import Job, Plan
 from pflsweep.sweep.queue import Queue
-from pflsweep.sweep.slots import SETTLED, SweepTask
+from pflsweep.sweep.slots import SETTLED, SlotState
 from pflsweep.sweep.status import groups
 from pflsweep.trial.progress import duration
 from pflsweep.util.errors import UserError, shortened
@@ -23,7 +23,7 @@ QUIET = 10.0  # seconds between two reports of running trials in a log
 RUNNING = 8  # running trials that are listed at most
 
 
-def trained_before(slot: SweepTask) -> bool:
+def trained_before(slot: SlotState) -> bool:
     """Return whether a settled slot's trials were trained before: it took under a tenth of their training time."""
     said = sum(each["seconds"] for each in slot.trials)
     took = None if slot.trial is None else slot.trial.duration
@@ -33,13 +33,13 @@ def trained_before(slot: SweepTask) -> bool:
 class View:
     """Context manager that reads and shows the queue in a thread of its own."""
 
-    def __init__(self, plan: Plan, tell: Callable[[Queue], None] = lambda queue: None) -> None:
-        """tell: called with the queue when trials have ended; after a UserError it is called again."""
-        self.plan, self._tell = plan, tell
+    def __init__(self, plan: Plan, store: Callable[[Queue], None] = lambda queue: None) -> None:
+        """store: called with the queue when trials have ended; after a UserError it is called again."""
+        self.plan, self._store = plan, store
         self.console = Console(stderr=True)
-        self._untold = False
+        self._unstored = False
         self._over = threading.Event()
-        self._queue = Queue(plan, patient=False)
+        self._queue = Queue(plan, retry=False)
         self._queue.refresh()
         self._began = time.monotonic()
         self._cost = {job: self._gradients(job) for job in plan.jobs}
@@ -72,18 +72,18 @@ class View:
 
     def _follow(self) -> None:
         """Read and show the queue until the end. Say when the database becomes unavailable and when it is back."""
-        away = False
+        unavailable = False
         while not self._over.wait(EVERY):
             try:
                 self._look()
-                if away:
+                if unavailable:
                     self._line("The sweep's database is back.")
-                away = False
+                unavailable = False
             except Exception as error:
                 said = shortened(error.__cause__ or error)
-                if not away:
+                if not unavailable:
                     self._line(f"The sweep's database cannot be read now ({said}); workers wait for it.")
-                away = True
+                unavailable = True
 
     def _look(self) -> None:
         """Read the queue once, and show what is new."""
@@ -99,8 +99,8 @@ class View:
                 self._said.add(job)
                 if not self.console.is_terminal:
                     self._line(self._end_of(job))
-        if len(self._said) > before or self._untold:
-            self._pass_on()
+        if len(self._said) > before or self._unstored:
+            self._store_outcomes()
         if self.console.is_terminal:
             self._live.update(self._page(), refresh=True)
         elif time.monotonic() - self._reported >= QUIET and not self._over.is_set():
@@ -111,16 +111,16 @@ class View:
             if running:
                 self._line(f"running: {running[-1]}{self._rest()}")
 
-    def _pass_on(self) -> None:
-        """Call `tell`. Say once that it failed; the next read calls it again."""
+    def _store_outcomes(self) -> None:
+        """Call `store`. Say once that it failed; the next read calls it again."""
         try:
-            self._tell(self._queue)
+            self._store(self._queue)
         except UserError as error:
-            if not self._untold:
+            if not self._unstored:
                 self._line(f"{error} It is tried again.")
-            self._untold = True
+            self._unstored = True
         else:
-            self._untold = False
+            self._unstored = False
 
     def _line(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)

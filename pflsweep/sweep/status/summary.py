@@ -35,15 +35,15 @@ def estimate(plan: Plan) -> str:
     """Return the text of plan=true: the trials of a plan, how many are trained already, and what the others cost."""
     from pflsweep.sweep import trained
 
-    told = trained.ledgers_of(plan)
-    left = list(trained.left(plan, trained.known_trials(plan.runs), told))
+    ledgers = trained.ledgers_of(plan)
+    left = list(trained.left(plan, trained.known_trials(plan.runs), ledgers))
     table, ways, unknown = _costs(plan, left)
     by_setting = table.groupby("setting", sort=False)
     totals = by_setting.agg(
         methods=("method", "size"), trials=("trials", "sum"), trained=("trained", "sum"), seconds=("seconds", _sum)
     )
     pages = [_page(table), *([_page(totals.reset_index())] if 1 < len(totals) < len(table) else [])]
-    return "\n\n".join([*pages, _total(plan, table, ways, unknown, _searches(plan, left, told))])
+    return "\n\n".join([*pages, _total(plan, table, ways, unknown, _searches(plan, left, ledgers))])
 
 
 def forecast(plan: Plan) -> str:
@@ -103,7 +103,7 @@ def _known(ways: Counter[str]) -> str:
     return ", ".join(f"{how} ({count})" for how, count in ways.most_common())
 
 
-def _searches(plan: Plan, left: "list[Left]", told: "list[Ledger]") -> str:
+def _searches(plan: Plan, left: "list[Left]", ledgers: "list[Ledger]") -> str:
     """Say how many searches of a plan are trained already, and how many were trained with another config before.
 
     Return "" for a plan without searches.
@@ -114,7 +114,7 @@ def _searches(plan: Plan, left: "list[Left]", told: "list[Ledger]") -> str:
     if not pairs:
         return ""
     open_ = [group for group, points in pairs if points]
-    again = sum(trained.searched_otherwise(plan, group, told) for group in open_)
+    again = sum(trained.searched_otherwise(plan, group, ledgers) for group in open_)
     trials = sum(len(points) for _, points in pairs)
     said = (
         f"Searches at scale {plan.tune.scale or plan.scale}: {len(pairs) - len(open_)} of {len(pairs)} are trained "
@@ -175,7 +175,7 @@ def conclude(queue: Queue, track: bool) -> int:
 
     plan, records = queue.plan, records_of(queue)
     searched = any(group.tries for group in plan.groups)
-    tables = {"standings": status_groups.table(queue)} | ({"winners": status_groups.winners(queue)} if searched else {})
+    tables = {"status": status_groups.table(queue)} | ({"winners": status_groups.winners(queue)} if searched else {})
     # MLflow first, since printing fails where the reader of a pipe is gone
     if track:
         lines, figures = status_groups.failures(queue), pictures.of_searches(queue)
@@ -185,7 +185,7 @@ def conclude(queue: Queue, track: bool) -> int:
     keys = {key for group in plan.groups for key in group.space}
     groups = [g for g in range(len(plan.groups)) if queue.without_result(g)]
     partial = {one["identity"] for g in groups for job in plan.final(g) for one in queue.slots[job].trials}
-    print(conclusion(records, keys, partial) if records else tables["standings"].to_string(index=False))
+    print(conclusion(records, keys, partial) if records else tables["status"].to_string(index=False))
     if elsewhere := _elsewhere(queue):
         print(f"Records that are not here: {elsewhere}. `pflsweep report` needs the folders copied together.")
     return _name_failures(queue)
@@ -222,9 +222,9 @@ def _chosen_on(plan: Plan) -> str:
 
 def records_of(queue: Queue) -> list["Record"]:
     """Return the records of all final trials; none where they are more than MANY or one is not on this machine."""
-    told = _told(queue)
-    records = [record for record, _ in trained(queue)] if len(told) <= MANY else []
-    return records if len(records) == len(told) else []
+    folders = _final_records(queue)
+    records = [record for record, _ in trained(queue)] if len(folders) <= MANY else []
+    return records if len(records) == len(folders) else []
 
 
 def trained(queue: Queue) -> Iterator[tuple["Record", "Labels"]]:
@@ -232,7 +232,7 @@ def trained(queue: Queue) -> Iterator[tuple["Record", "Labels"]]:
     from pflsweep.records.record import Record
     from pflsweep.sweep.browse import labels_of
 
-    for (folder, rounds), job in _told(queue).items():
+    for (folder, rounds), job in _final_records(queue).items():
         if (folder / "meta.json").exists():
             record = Record.as_of(folder, rounds)
             # A record that was continued may have lost the scores of that round
@@ -240,7 +240,7 @@ def trained(queue: Queue) -> Iterator[tuple["Record", "Labels"]]:
                 yield record, labels_of(queue.plan, job, queue.winner(job.group) or {}, record.meta["seed"])
 
 
-def _told(queue: Queue) -> dict[tuple[Path, int], Job]:
+def _final_records(queue: Queue) -> dict[tuple[Path, int], Job]:
     """Return by folder and rounds of each final trial one of its slots."""
     groups = queue.plan.groups
     return {(Path(one["folder"]), groups[job.group].config.train.rounds): job for job, one in _final(queue)}
@@ -270,6 +270,6 @@ def mark_superseded(queue: Queue) -> list[str]:
 
 def _elsewhere(queue: Queue) -> str:
     """Return how many final trials' records are in which folders of other machines; "" where all are here."""
-    told = {(one["host"], Path(one["folder"])) for _, one in _final(queue)}
-    places = Counter(f"{host}:{folder.parent}" for host, folder in sorted(told) if not folder.exists())
+    folders = {(one["host"], Path(one["folder"])) for _, one in _final(queue)}
+    places = Counter(f"{host}:{folder.parent}" for host, folder in sorted(folders) if not folder.exists())
     return ", ".join(f"{count} in {place}" for place, count in places.items())

@@ -125,8 +125,8 @@ def test_the_present_cohort_is_mixed_and_downloads_count_as_rounds(chunk: int, e
     close(run.w, base)
     idle = [result.round for result in run.results if not result.images]
     assert idle == ([] if every == 1 else [2, 3, 5, 6, 8])
-    wire = {(r.traffic.floats_down, r.traffic.floats_up) for r in run.results}
-    assert wire == {(4 * TASK.size, TASK.size)} | (set() if every == 1 else {(0, 0)})
+    traffic = {(r.traffic.floats_down, r.traffic.floats_up) for r in run.results}
+    assert traffic == {(4 * TASK.size, TASK.size)} | (set() if every == 1 else {(0, 0)})
 
 
 def test_momentum_is_refused() -> None:

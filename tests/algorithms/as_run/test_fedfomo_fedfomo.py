@@ -207,7 +207,7 @@ def test_fedfomo_by_hand(chunk: int) -> None:
     close(run.clients.trained, [[3, 7], [-3, 7]])
     close(run.server.p, [[0.85, -1.25], [-1.25, 0.85]])
     close(run.personal, [[3, 7], [-3, 7]])
-    assert run.wire == ((1 + 3) * 2, 2)
+    assert run.traffic == ((1 + 3) * 2, 2)
 
 
 @pytest.mark.parametrize("chunk", [1, 2])
@@ -224,7 +224,7 @@ def test_the_model_average_variant_by_hand(chunk: int) -> None:
     close(run.server.p, [[2.6, -1.5], [-1.5, 2.6]])
     close(run.personal, [[3, 7], [-3, 7]])
     close(run.simulation.global_model(), [0, 7])
-    assert run.wire == (2 * 2, 2)
+    assert run.traffic == (2 * 2, 2)
 
 
 def test_a_clusters_mean_is_of_those_that_were_active_last() -> None:

@@ -337,7 +337,9 @@ def test_a_claim_about_rows_without_code_waits_for_nothing() -> None:
     others = [PrintWithoutCode(layout.read(name), of.store) for name in others_needed(of.layout)]
     ruled = {claim["id"]: ruling for claim, ruling in rulings(of, others)}
     held = {claim: ruling.holds for claim, ruling in ruled.items()}
-    assert (held["fedpg-t1-1"], held["fedpg-t1-12"]) == ("untold", "untold"), "FedPG against others, and itself"
+    assert (held["fedpg-t1-1"], held["fedpg-t1-12"]) == ("undecidable", "undecidable"), (
+        "FedPG against others, and itself"
+    )
     assert held["fedpg-t1-5"] == "partly", "of the others, as in print"
     assert ruled["fedpg-t1-3"].without == {"fedpg": [], "sfedpg": []}, "all their cells: none is named"
 
@@ -358,7 +360,7 @@ def test_a_claim_that_nothing_can_tell_is_not_open_because_other_cells_are_missi
     of = PrintOfOneDataset(layout.read("fedpg/table1"), Store(Path(), "paper", []))
     others = [PrintOfOneDataset(layout.read(name), of.store) for name in others_needed(of.layout)]
     held = {claim["id"]: ruling.holds for claim, ruling in rulings(of, others)}
-    left = {claim for claim, holds in held.items() if holds != "untold"}
+    left = {claim for claim, holds in held.items() if holds != "undecidable"}
     assert left == {f"fedpg-t1-{k}" for k in (5, 9, 10, 11)}, "what they say of the other methods can be told"
     assert {held[claim] for claim in left} == {None}
 

@@ -290,7 +290,7 @@ def test_a_cell_shows_ours_print_and_the_difference(made: Path) -> None:
     assert "`mu=0.1` (81.25% on validation data)" in text
     assert "ditto" not in text
     claim = next(line for line in text.splitlines() if "pgfed-t1-3:" in line)  # PGFedMo 80 ± 0, PGFed 72.5 ± 3.5
-    assert claim.endswith("| cannot be told yet | 1 of 1 comparisons so far, 1 clear of std |")
+    assert claim.endswith("| cannot be decided yet | 1 of 1 comparisons so far, 1 clear of std |")
 
 
 def test_the_csv_has_the_printed_files_columns(made: Path) -> None:
@@ -545,7 +545,7 @@ def test_figures_without_printed_numbers(tmp_path: Path, monkeypatch: pytest.Mon
     assert "| PGFed | 60.00 |\n" in text
     assert "| Local | 30.00 |\n" in text
     assert "No numbers are printed" in text
-    assert "| not in print | cannot be told yet |" in text
+    assert "| not in print | cannot be decided yet |" in text
     root = ET.parse(tmp_path / "reports/pgfed/figure4/new-cifar10-new20.svg").getroot()
     local, own = (_heights(root, f"curve {label}") for label in ("Local", "PGFed"))
     assert local[0] - local[2] == pytest.approx((own[0] - own[2]) / 2, abs=0.01)
