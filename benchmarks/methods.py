@@ -14,8 +14,8 @@ import pandas as pd
 import torch
 
 from benchmarks.setting import compare, engine, federation, ratio
-from pflsweep.commands.check import method_at
-from pflsweep.config.compose import conf_dir, read_option
+from pflsweep.commands.check import named
+from pflsweep.config.compose import conf_dir
 from pflsweep.engine.simulation import Simulation
 from pflsweep.methods.optimizer import Sgd
 from pflsweep.methods.protocol import Verbs
@@ -37,10 +37,12 @@ def measured(name: str, repeat: int, device: str) -> dict[str, float]:
 
 
 def of_option(name: str, fed) -> Simulation:
-    node = read_option(conf_dir() / "algorithm" / f"{name}.yaml")
-    cls = method_at(node.pop("_target_"))
+    cls, values = named(name, None)
     return engine(
-        lambda task: Verbs.of(cls(task=task, opt=Sgd(0.0, 0.0), epochs=EPOCHS, **node)), fed, epochs=EPOCHS, batch=BATCH
+        lambda task: Verbs.of(cls(task=task, opt=Sgd(0.0, 0.0), epochs=EPOCHS, **values)),
+        fed,
+        epochs=EPOCHS,
+        batch=BATCH,
     )
 
 

@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks.setting import LR, SHAPE, Build, PlainLoop, federation_of, machine, simulation
 from pflsweep.data.federation import Federation
 from pflsweep.engine.simulation import Result, Simulation
-from pflsweep.engine.stack import StackMember, at_once
+from pflsweep.engine.stack import StackMember, run_stack
 from pflsweep.models import cnn, torchvision
 from pflsweep.report import style
 from pflsweep.trial import process
@@ -190,7 +190,7 @@ def stack(repeat: int, device: str) -> None:
             for sim, own in zip(sims, verbs, strict=True):
                 sim.verbs = own
             apart.append(seconds(lambda sims=sims: [next_in(sim) for sim in sims]))
-            together.append(seconds(partial(at_once, [partial(seated, sim) for sim in sims])))
+            together.append(seconds(partial(run_stack, [partial(seated, sim) for sim in sims])))
         rates = [images / median(times[1:]) for times in (apart, together)]
         ratio = median(a / b for a, b in zip(apart[1:], together[1:], strict=True))
         print(f"| {trials} | {rates[0]:,.0f} | {rates[1]:,.0f} | {ratio:.2f} |", flush=True)

@@ -24,7 +24,8 @@ from benchmarks.setting import (
     ratio,
     simulation,
 )
-from pflsweep.engine.evaluate import OWN, Metrics, score, targets
+from pflsweep.config.options import Metrics
+from pflsweep.engine.evaluate import OWN, score, targets
 from pflsweep.methods.task import Task
 from pflsweep.models import cnn
 

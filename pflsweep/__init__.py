@@ -70,13 +70,13 @@ def run_sweep(
     """
     from pflsweep.report.frame import trials
     from pflsweep.sweep.call import run_command
-    from pflsweep.sweep.status.summary import trained
+    from pflsweep.sweep.status.summary import final_records
     from pflsweep.util.errors import UserError
 
     queue = run_command(_untracked(overrides, keys, several=True), config_dir)
     if queue is None:
         raise UserError("plan=true trains nothing, so that there are no trials to return: leave it out.")
-    found = trials(record for record, _ in trained(queue))
+    found = trials(record for record, _ in final_records(queue))
     if found.empty:
         raise UserError("No trial of this sweep has finished; the lines above say why.")
     return found

@@ -13,7 +13,7 @@ from pflsweep.conformance.case import advance, assert_same, models
 from pflsweep.conformance.fake_device import NAME, another_device
 from pflsweep.conformance.fixtures import CLIENTS
 from pflsweep.engine.simulation import Simulation
-from pflsweep.engine.stack import StackMember, at_once
+from pflsweep.engine.stack import StackMember, run_stack
 from pflsweep.trial import build
 from pflsweep.trial.result import Result
 from pflsweep.trial.run import Stopped, run_trial
@@ -79,7 +79,7 @@ def test_stacked_trials_train_there_as_on_the_cpu(name: str) -> None:
 
     with another_device() as device:
         sims = [trial(number, device) for number in range(2)]
-    ended, stack = at_once([partial(stacked, sim) for sim in sims])
+    ended, stack = run_stack([partial(stacked, sim) for sim in sims])
     assert not stack.refused
     for number, got in enumerate(ended):
         assert isinstance(got, dict), got

@@ -149,8 +149,8 @@ def _by_speed(fast: list[Speed]) -> list[list[str]]:
         base = one_core.get(each.setting)
         times = f"{each.images / base:.2f}" if each.images and base else "-"
         shown = f"{each.images:,.0f}" if each.images else inline(each.why)
-        memory = f"{each.memory / 1e9:.2f} GB" if each.memory is not None else "-"
-        rows.append([inline(each.setting), inline(each.way), shown, times, memory])
+        held = f"{each.memory / 1e9:.2f} GB" if each.memory is not None else "-"
+        rows.append([inline(each.setting), inline(each.way), shown, times, held])
     return rows
 
 

@@ -143,11 +143,11 @@ def config_of(composed: DictConfig, hydra: DictConfig) -> Config:
     if all(key_of(word) in GROUPS for word in hydra.overrides.task):
         unresolved = _plain(composed)
         return Config(values, choices, unresolved, _links(unresolved))
-    options = [quoted(f"{group}={option}") for group, option in choices.items()]
-    options += [
+    chosen = [quoted(f"{group}={option}") for group, option in choices.items()]
+    chosen += [
         quoted(f"{at}={option}") for at, option in hydra.runtime.choices.items() if "@" in at and "hydra" not in at
     ]
-    return Config(values, choices, _reference(tuple(options), sources, _edited(sources)), _links(_plain(composed)))
+    return Config(values, choices, _reference(tuple(chosen), sources, _edited(sources)), _links(_plain(composed)))
 
 
 # Cached, since composing a reference takes as long as the config itself, and most configs of a sweep share it.
@@ -168,8 +168,8 @@ def _links(unresolved: dict[str, Any]) -> dict[str, Any]:
 
     References to resolvers (oc.env:) and to Hydra are not among them: what they gave is kept.
     """
-    texts = {key: str(value) for key, value in flat(unresolved).items() if "${" in str(value)}
-    return {key: flat(unresolved)[key] for key, text in texts.items() if ":" not in text and "hydra" not in text}
+    found = {key: (value, str(value)) for key, value in flat(unresolved).items()}
+    return {key: value for key, (value, text) in found.items() if "${" in text and not re.search(":|hydra", text)}
 
 
 def command_of(composed: DictConfig) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class Node:
 
     @property
     def module(self) -> str:
-        """The import path of the module of what is built."""
+        """The import path of the module of the node's class or function."""
         return self.path.rpartition(".")[0]
 
     def load(self) -> Any:

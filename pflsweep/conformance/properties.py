@@ -21,7 +21,7 @@ from pflsweep.conformance.fake_device import another_device
 from pflsweep.conformance.fixtures import CLIENTS
 from pflsweep.conformance.instrumentation import Poisoning, Pure, guard, guarded, poisoned, steps_through
 from pflsweep.engine.simulation import Simulation
-from pflsweep.engine.stack import StackMember, at_once
+from pflsweep.engine.stack import StackMember, run_stack
 from pflsweep.methods.optimizer import Sgd
 from pflsweep.ops.vmap import tree_map
 
@@ -59,7 +59,7 @@ def _assert_any_chunking(case: Case, where: dict[str, Any]) -> None:
 def stacking_changes_nothing(case: Case) -> None:
     """trials that are stacked (trained at once) give the same rounds as each one alone"""
     apart, stacked = ([_trial(case, number, chunk) for number in range(3)] for chunk in (1, 2))
-    ended, stack = at_once([partial(_after_a_round, sim) for sim in stacked])
+    ended, stack = run_stack([partial(_after_a_round, sim) for sim in stacked])
     for number, (got, sim) in enumerate(zip(ended, apart, strict=True)):
         if isinstance(got, BaseException):
             raise got

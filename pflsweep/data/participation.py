@@ -7,7 +7,6 @@ from torch import Tensor
 from pflsweep.data.federation import Federation
 from pflsweep.ops.random import generator
 
-KINDS = ("uniform", "size", "dirichlet", "fixed")
 # The smallest probability: a cohort can be filled even where few clients have a larger one.
 _LEAST = 1e-9
 
@@ -15,7 +14,8 @@ _LEAST = 1e-9
 def cohort(federation: Federation, size: int, round: int, kind: str) -> Tensor:
     """Return the cohort of a round, [size] client numbers: the prescribed one if there is one, else a draw.
 
-    Draws are made in the order of the clients' keys, so the numbering of clients does not matter. kind: one of KINDS.
+    Draws are made in the order of the clients' keys, so the numbering of clients does not matter. kind: as
+    train.sampling.
     """
     if federation.cohorts is not None:
         return torch.from_numpy(federation.cohorts[round - 1])

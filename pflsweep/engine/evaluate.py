@@ -78,7 +78,7 @@ def targets(federation: Federation, split: str, metrics: Metrics) -> Targets:
         everybody = np.unique(np.concatenate(own))
         drawn = metrics.all_size == "own"
         found["all"] = [
-            _drawn(federation, "all", i, everybody, len(rows)) if drawn else everybody for i, rows in enumerate(own)
+            _drawn(federation, i, everybody, len(rows)) if drawn else everybody for i, rows in enumerate(own)
         ]
     if split != "validation" and any(map(len, federation.rows["validation"])):
         found["validation"] = [np.unique(rows) for rows in federation.rows["validation"]]
@@ -98,9 +98,9 @@ def _joined(federation: Federation, own: list[np.ndarray], client: int, metrics:
     return rows if metrics.subset_size == "union" else np.sort(generator.permutation(rows)[: len(own[client])])
 
 
-def _drawn(federation: Federation, purpose: str, client: int, rows: np.ndarray, size: int) -> np.ndarray:
+def _drawn(federation: Federation, client: int, rows: np.ndarray, size: int) -> np.ndarray:
     """Return `size` of some rows, sorted, drawn for a client: the same in every round and for all methods."""
-    generator = random.generator(federation.data_seed, purpose, int(federation.keys[client]))
+    generator = random.generator(federation.data_seed, "all", int(federation.keys[client]))
     return np.sort(generator.permutation(rows)[:size])
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pflsweep.config.options import Metrics
 from pflsweep.data.batching import DEFAULT, Batching
 from pflsweep.data.federation import Federation
 from pflsweep.data.loader import ClientData
@@ -16,7 +17,7 @@ from pflsweep.data.participation import cohort
 from pflsweep.engine.clients import Clients, OptimiserStates
 from pflsweep.engine.cohort import Chunks, run_round
 from pflsweep.engine.communication import Traffic
-from pflsweep.engine.evaluate import OWN, Metrics, Scores, Targets, merged, score, targets, without
+from pflsweep.engine.evaluate import OWN, Scores, Targets, merged, score, targets, without
 from pflsweep.engine.workers import Workers
 from pflsweep.methods.protocol import Given, Method, Setup, Spent, Turn, Verbs
 from pflsweep.methods.task import Task

@@ -113,7 +113,7 @@ class Stack:
             return
         if len(fits) > 1 and not self.refused:
             try:
-                _at_once(fits)
+                _fit_together(fits)
                 return
             except torch.OutOfMemoryError:
                 self._most = len(fits) // 2
@@ -169,7 +169,7 @@ def _like(fit: _Fit) -> Any:
     return outline((fit.given, fit.work), lambda leaf: float if isinstance(leaf, float) else leaf)
 
 
-def _at_once(fits: list[_Fit]) -> None:
+def _fit_together(fits: list[_Fit]) -> None:
     """Train the clients of all fits at once. Raises NotStackable, or what a method raises that cannot be stacked."""
     counts = [len(fit.given.turn.ids) for fit in fits]
     # The first tensor of floats has the type and the device of weights; one of integers may count steps.
@@ -230,7 +230,7 @@ def _without_frames(error: BaseException) -> BaseException:
     return error.with_traceback(None)
 
 
-def at_once(trials: Sequence[Callable[[StackMember], T]]) -> tuple[list[T | BaseException], Stack]:
+def run_stack(trials: Sequence[Callable[[StackMember], T]]) -> tuple[list[T | BaseException], Stack]:
     """Run trials as one stack, each in a thread of its own, and return their results and the stack.
 
     trials: functions that are called with their StackMember. A result is what the function has returned or raised.

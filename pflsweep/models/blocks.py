@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from torch import nn
+from torch import Tensor, nn
 
 from pflsweep.models.layers import number_layers
 from pflsweep.util.errors import UserError
@@ -59,6 +59,26 @@ def unsuited(model: nn.Module) -> str:
     if len(list(model.named_parameters(remove_duplicate=False))) > len(list(model.parameters())):
         return "two layers share a parameter: give each its own"
     return ""
+
+
+def require_texts(name: str, shape: Sequence[int], numbers: dict[str, int]) -> None:
+    """Raise UserError where a row is no text, a sequence of token ids, or one of the model's numbers is below 1.
+
+    name: the option `model=name`, for the message. shape: of one row. numbers: options of the model.
+    """
+    if len(shape) != 1:
+        raise UserError(
+            f"model={name} reads texts, rows of token ids; one row here has shape {list(shape)}. Images: model=cnn."
+        )
+    for option, value in numbers.items():
+        if value < 1:
+            raise UserError(f"model.{option} is {value}: it must be at least 1.")
+
+
+def require_token_ids(name: str, x: Tensor) -> None:
+    """Raise UserError where rows are no token ids. name: the option `model=name`, for the message."""
+    if x.is_floating_point():
+        raise UserError(f"model={name} reads texts, rows of token ids; this dataset's rows are other numbers.")
 
 
 def require_images(name: str, shape: Sequence[int], least: int) -> None:

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from pflsweep.models.blocks import model_of
-from pflsweep.util.errors import UserError
+from pflsweep.models.blocks import model_of, require_texts, require_token_ids
 
 FAMILY = "recurrent"
 
@@ -20,8 +19,7 @@ class Words(nn.Embedding):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the vectors of token ids. Raises UserError on numbers that are no token ids."""
-        if x.is_floating_point():
-            raise UserError("model=char_lstm reads texts, rows of token ids; this dataset's rows are other numbers.")
+        require_token_ids("char_lstm", x)
         return super().forward(x)
 
 
@@ -65,13 +63,7 @@ def build(shape: Sequence[int], classes: int, vocabulary: int, dim: int, hidden:
 
     Weights come from torch's global generator. Raises UserError where a row is no sequence, and on numbers below 1.
     """
-    if len(shape) != 1:
-        raise UserError(
-            f"model=char_lstm reads texts, rows of token ids; one row here has shape {list(shape)}. Images: model=cnn."
-        )
-    for option, value in (("vocabulary", vocabulary), ("dim", dim), ("hidden", hidden)):
-        if value < 1:
-            raise UserError(f"model.{option} is {value}: it must be at least 1.")
+    require_texts("char_lstm", shape, {"vocabulary": vocabulary, "dim": dim, "hidden": hidden})
     return model_of(
         words=Words(vocabulary, dim),
         lstm1=Lstm(dim, hidden),

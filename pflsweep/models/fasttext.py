@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from pflsweep.models.blocks import model_of
+from pflsweep.models.blocks import model_of, require_texts, require_token_ids
 from pflsweep.util.errors import UserError, nearest
 
 PADDING = 0  # the token id that fills up short texts
@@ -29,8 +29,7 @@ class MeanEmbedding(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the mean vector of each text. Raises UserError on numbers that are no token ids."""
-        if x.is_floating_point():
-            raise UserError("model=fasttext reads texts, rows of token ids; this dataset's rows are other numbers.")
+        require_token_ids("fasttext", x)
         vectors = self.words(x)
         word = (x != PADDING).to(vectors.dtype)
         total = (vectors * word[..., None]).sum(1)
@@ -43,13 +42,7 @@ def build(shape: Sequence[int], classes: int, vocabulary: int, dim: int, padding
     dim: the width of the word vectors and of fc1. padding: one of COUNTS. Weights come from torch's global generator.
     Raises UserError where a row is no sequence, on numbers below 1, and on another padding.
     """
-    if len(shape) != 1:
-        raise UserError(
-            f"model=fasttext reads texts, rows of token ids; one row here has shape {list(shape)}. Images: model=cnn."
-        )
-    for option, value in (("vocabulary", vocabulary), ("dim", dim)):
-        if value < 1:
-            raise UserError(f"model.{option} is {value}: it must be at least 1.")
+    require_texts("fasttext", shape, {"vocabulary": vocabulary, "dim": dim})
     if padding not in COUNTS:
         guess = nearest(str(padding), list(COUNTS))
         raise UserError(f"model.padding is '{padding}': it must be {' or '.join(COUNTS)}.{guess}")

@@ -151,7 +151,7 @@ def labels(partition: "pd.DataFrame", title: str = "") -> "Figure":
     return made
 
 
-def heatmap(matrix: Array, name: str, title: str = "", unit: str = "no unit") -> "Figure":
+def heatmap(matrix: Array, name: str, title: str = "") -> "Figure":
     """Draw a matrix with a row a client (what it takes) and a column a client (from whom).
 
     name: of the matrix, which its colours are entries of. Where these have both signs, white is zero, and the scale is
@@ -166,7 +166,7 @@ def heatmap(matrix: Array, name: str, title: str = "", unit: str = "no unit") ->
     with style.figure(5.6, 4.7) as (made, axes):
         axes.grid(False)
         image = axes.imshow(matrix, interpolation="nearest", aspect="auto", **signs)
-        made.colorbar(image, ax=axes, label=f"entry of {name} ({unit})", shrink=0.9)
+        made.colorbar(image, ax=axes, label=f"entry of {name}", shrink=0.9)
         square = matrix.shape[0] == matrix.shape[1]
         head = style.wrapped(title or f"Matrix {name} of the clients", 4.2)
         axes.set(title=head, ylabel="client", xlabel="from client" if square else "column")

@@ -132,7 +132,7 @@ def _of_table(
     composed: dict[tuple[str, ...], Config] = {}
     given = _given(words)
 
-    def cell(row: list[str]) -> Config:
+    def cell(setting: str, row: list[str], where: str) -> Config:
         overrides = [*table.settings[setting], *row, *words.fixed]
         try:
             with hydra_errors(overrides):
@@ -146,8 +146,8 @@ def _of_table(
         where = f"{table.file}: {method} in {setting}"
         row = table.words(setting, method)
         tried_row = tried.words(setting, method) if method in tried.methods else row
-        config = cell(row)
-        as_tried = config if tried_row == row else cell(tried_row)
+        config = cell(setting, row, where)
+        as_tried = config if tried_row == row else cell(setting, tried_row, where)
         changes = [tried.space.get("all", {}), _set(tried_row), tried.space.get(method, {})]
         both = zip(*(_varied(each, words.axes, where, _keys(each)) for each in (config, as_tried)), strict=True)
         for (varied, label), (point, _) in both:
@@ -166,9 +166,9 @@ def _check_beside(table: Table, words: SortedOverrides, parser: OverridesParser)
     """Raise UserError where overrides would change what a table's rows and columns are."""
     fixed = parser.parse_overrides(words.fixed)
     own = [str(word.input_line) for word in fixed if word.key_or_group in ("algorithm", "setting")]
-    for word in [*own, *(options[0] for options in words.options)]:
+    if stray := next(iter([*own, *(options[0] for options in words.options)]), None):
         raise UserError(
-            f"sweep={table.name} has its own methods and settings; '{word}' beside them makes it two "
+            f"sweep={table.name} has its own methods and settings; '{stray}' beside them makes it two "
             "sweeps. Choose rows and columns with only=[..], or run each by itself."
         )
 

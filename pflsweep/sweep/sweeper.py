@@ -131,7 +131,7 @@ class TrialSweeper(Sweeper):
             lost = track and restore_sweep(options, plan.id, sweep_of(plan))
             if track and (missed or lost):
                 with part_of(plan.id):
-                    for record, labels in summary.trained(queue):
+                    for record, labels in summary.final_records(queue):
                         send(options, record, labels)
             if track:
                 tag_superseded(options, plan.id, superseded)

@@ -11,7 +11,7 @@ from socket import gethostname
 from typing import Any, Self
 
 from pflsweep.config.options import Tracking
-from pflsweep.engine.stack import StackMember, at_once
+from pflsweep.engine.stack import StackMember, run_stack
 from pflsweep.records.record import Record
 from pflsweep.sweep.browse import labels_of
 from pflsweep.sweep.plan import Job, Plan, alike
@@ -148,7 +148,7 @@ def _settle_all(queue: Queue, leases: list[Lease], stop: Stop) -> set[Job]:
     try:
         train = plan.groups[job.group].config.train
         with process_wide(train.threads, train.precision):
-            ended, stack = at_once([partial(_trained, queue, lease, stop) for lease in leases])
+            ended, stack = run_stack([partial(_trained, queue, lease, stop) for lease in leases])
     except BaseException:
         # A second Ctrl-C
         _release(queue, leases)

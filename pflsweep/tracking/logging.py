@@ -159,10 +159,10 @@ def log_summary(client: "MlflowClient", run_id: str, record: Record) -> None:
         "floats_per_client_and_round": found.floats_down + found.floats_up,
         "seconds": found.seconds,
     }
-    named = {f"summary/{name}": value for name, value in values.items()}
-    named |= {f"partition/{name}": value for name, value in record.meta.get("statistics", {}).items()}
-    named |= {f"new/{name}": value for name, value in _newcomers(record).items()}
-    values = {name: _finite(value) for name, value in named.items()}
+    metrics = {f"summary/{name}": value for name, value in values.items()}
+    metrics |= {f"partition/{name}": value for name, value in record.meta.get("statistics", {}).items()}
+    metrics |= {f"new/{name}": value for name, value in _newcomers(record).items()}
+    values = {name: _finite(value) for name, value in metrics.items()}
     if last_step(client, run_id, "summary/accuracy") >= record.done:
         known = client.get_run(run_id).data.metrics
         values = {name: value for name, value in values.items() if repr(known.get(name)) != repr(value)}

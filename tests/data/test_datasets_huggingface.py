@@ -180,7 +180,7 @@ def test_what_is_wrong_is_said(tmp_path):
             input="text", owner_column="source")  # fmt: skip
     refused("dataset.input is null, and the columns do not show which it is: name it. They are text (string)",
             tmp_path, tmp_path / "gaps", label="topic")  # fmt: skip
-    refused("dataset.label is null, and which column", tmp_path, tmp_path / "gaps", input="text")
+    refused("dataset.label is null, and the columns do not show which it is", tmp_path, tmp_path / "gaps", input="text")
     refused("dataset.label is 'text': that column has 30 different values in 30 rows", tmp_path,
             _saved(news(), tmp_path / "news"), label="text", input="topic")  # fmt: skip
 

@@ -168,7 +168,7 @@ CUTS = {"train": slice(0, 4), "test": slice(4, None)}
         ({"y_train": np.arange(5) - 1}, "from 0"),
         ({"x_test": np.zeros((2, 3, 6, 6), np.uint8)}, "they must be the same"),
         ({"x_test": np.zeros((2, 3, 6, 5))}, "they must be the same"),
-        ({"x_train": np.full((5, 4), np.nan), "x_test": np.zeros((2, 4))}, "no finite numbers"),
+        ({"x_train": np.full((5, 4), np.nan), "x_test": np.zeros((2, 4))}, "no finite numbers.* such as in row 0"),
         ({"x_train": np.zeros(5)}, r"x_train has shape \(5,\)"),
         ({"x_train": np.full((5, 4), 1e39), "x_test": np.zeros((2, 4))}, "no finite numbers of type float32"),
         ({"y_train": np.array([0, 1, 2, 0, 10**9])}, "largest class in y_train and y_test is 1000000000.*7 rows"),
@@ -294,6 +294,12 @@ def test_clients_of_a_column_keep_their_names_and_small_ones_are_left_out_aloud(
     assert federation.group.tolist() == ["north", "south"]
     assert partition_table(federation)["group"].unique().tolist() == ["north", "south"]
     assert "partition.least=11: 1 of 3 clients have fewer rows, and are left out" in caplog.text
+
+
+def test_a_class_without_rows_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    np.savez(tmp_path / "own.npz", x_train=np.zeros((9, 2), np.float32), y_train=np.arange(9) % 3 * 2)
+    assert from_yaml("npz", path=tmp_path / "own.npz").classes == 5
+    assert "no row of y_train and y_test is of class 1" in caplog.text
 
 
 def test_natural_clients_may_have_the_datasets_own_split(tmp_path: Path) -> None:

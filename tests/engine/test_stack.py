@@ -15,7 +15,7 @@ from pflsweep.commands.check import case_of
 from pflsweep.conformance.case import Case, advance, assert_same, known, models
 from pflsweep.engine import stack as stacking
 from pflsweep.engine.simulation import Simulation
-from pflsweep.engine.stack import Stack, StackMember, at_once
+from pflsweep.engine.stack import Stack, StackMember, run_stack
 from pflsweep.methods.protocol import Verbs
 from tests.conformance.test_methods import OWN, TABLE, YAMLS, case
 
@@ -53,7 +53,7 @@ def require_as_by_itself(cases: list[Case], *trials: dict[str, Any]) -> Stack:
     """Assert that each case's trial ends among the others as it does alone."""
     apart = [of.simulation(**how) for of, how in zip(cases, trials, strict=True)]
     together = [of.simulation(**how) for of, how in zip(cases, trials, strict=True)]
-    ended, stack = at_once([partial(seen, sim) for sim in together])
+    ended, stack = run_stack([partial(seen, sim) for sim in together])
     for k, (got, sim) in enumerate(zip(ended, apart, strict=True)):
         if isinstance(got, BaseException):
             raise got
@@ -69,13 +69,13 @@ def prox(mu: float) -> Case:
 def fits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record how many trials each common `fit` had."""
     counts: list[int] = []
-    at_once_ = stacking._at_once
+    fit_together = stacking._fit_together
 
     def counted(fits: list[Any]) -> None:
         counts.append(len(fits))
-        at_once_(fits)
+        fit_together(fits)
 
-    monkeypatch.setattr(stacking, "_at_once", counted)
+    monkeypatch.setattr(stacking, "_fit_together", counted)
     return counts
 
 
@@ -127,7 +127,7 @@ def test_trials_in_other_rounds_take_turns(fits: list[int]) -> None:
     """One trial begins a round later; the other two go together."""
     late = advance(prox(0.1).simulation(), 1)
     sims = [prox(0.1).simulation(), late, prox(0.2).simulation()]
-    ended, stack = at_once([partial(seen, sim) for sim in sims])
+    ended, stack = run_stack([partial(seen, sim) for sim in sims])
     wanted = [seen(prox(0.1).simulation()), seen(advance(prox(0.1).simulation(), 1)), seen(prox(0.2).simulation())]
     for got, own in zip(ended, wanted, strict=True):
         assert isinstance(got, dict)
@@ -147,7 +147,7 @@ def test_one_that_fails_or_ends_leaves_the_others_as_they_are(fits: list[int]) -
         seen(longer, member)
         return seen(longer)
 
-    ended, _ = at_once([partial(fails, prox(0.1).simulation()), goes_on])
+    ended, _ = run_stack([partial(fails, prox(0.1).simulation()), goes_on])
     assert isinstance(ended[0], ZeroDivisionError)
     alone = prox(0.2).simulation()
     seen(alone)
@@ -164,7 +164,7 @@ def test_what_a_fit_raises_is_its_own_trials() -> None:
             return super().fit(given, data, work)  # type: ignore[misc]
 
     sims = [case_of(Breaks, {"mu": mu}).simulation() for mu in (0.3, 0.2)]
-    ended, _ = at_once([partial(seen, sim) for sim in sims])
+    ended, _ = run_stack([partial(seen, sim) for sim in sims])
     assert isinstance(ended[0], ZeroDivisionError)
     assert isinstance(ended[1], dict)
     assert_same(ended[1], seen(prox(0.2).simulation()), "beside one with a bug", 1e-9)
@@ -172,15 +172,15 @@ def test_what_a_fit_raises_is_its_own_trials() -> None:
 
 def test_memory_for_fewer_trials_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
-    at_once_ = stacking._at_once
+    fit_together = stacking._fit_together
 
     def small(fits: list[Any]) -> None:
         tried.append(len(fits))
         if len(fits) > 2:
             raise torch.OutOfMemoryError("a small GPU")
-        at_once_(fits)
+        fit_together(fits)
 
-    monkeypatch.setattr(stacking, "_at_once", small)
+    monkeypatch.setattr(stacking, "_fit_together", small)
     cases = [prox(mu) for mu in (0.1, 0.2, 0.3, 0.4, 0.5)]
     stack = require_as_by_itself(cases, *[{"chunk": 3}] * 5)
     assert not stack.refused
@@ -216,7 +216,7 @@ def test_verbs_know_what_they_are_of() -> None:
 def test_other_precisions_stay_apart() -> None:
     sims = [prox(mu).simulation() for mu in (0.1, 0.2)]
     sims[1].task.precision = "bf16"
-    _, stack = at_once([partial(seen, sim) for sim in sims])
+    _, stack = run_stack([partial(seen, sim) for sim in sims])
     assert stack.refused == "NotStackable: the trials' gradients are computed in different precisions"
 
 
@@ -225,7 +225,7 @@ def test_an_error_in_meeting_leaves_nobody_untrained(monkeypatch: pytest.MonkeyP
         raise ZeroDivisionError("in between")
 
     monkeypatch.setattr(stacking, "_sorted", fails)
-    ended, _ = at_once([partial(seen, prox(mu).simulation()) for mu in (0.1, 0.2)])
+    ended, _ = run_stack([partial(seen, prox(mu).simulation()) for mu in (0.1, 0.2)])
     assert [type(each) for each in ended] == [ZeroDivisionError] * 2
     assert "in between" in ended[0].__notes__[0], "with its traceback"  # type: ignore[union-attr]
 
@@ -233,14 +233,14 @@ def test_an_error_in_meeting_leaves_nobody_untrained(monkeypatch: pytest.MonkeyP
 def test_what_failed_or_ended_is_forgotten_while_others_train(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is freed without the garbage collector, since it is short at that moment."""
     alive: list[weakref.ref] = []
-    at_once_ = stacking._at_once
+    fit_together = stacking._fit_together
 
     def small(fits: list[Any]) -> None:
         room = torch.zeros(1)
         alive.append(weakref.ref(room))
         if len(fits) > 1:
             raise torch.OutOfMemoryError("a small GPU")
-        at_once_(fits)
+        fit_together(fits)
 
     def ends(member: StackMember) -> None:
         sim = prox(0.1).simulation()
@@ -257,11 +257,11 @@ def test_what_failed_or_ended_is_forgotten_while_others_train(monkeypatch: pytes
             next(sim.run())
             still.append(sum(each() is not None for each in alive))
 
-    monkeypatch.setattr(stacking, "_at_once", small)
+    monkeypatch.setattr(stacking, "_fit_together", small)
     gc.collect()
     gc.disable()
     try:
-        ended, _ = at_once([ends, partial(goes_on, prox(0.2).simulation())])
+        ended, _ = run_stack([ends, partial(goes_on, prox(0.2).simulation())])
     finally:
         gc.enable()
     assert isinstance(ended[0], ZeroDivisionError)

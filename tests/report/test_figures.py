@@ -108,11 +108,11 @@ def test_the_axis_is_of_the_means_inside_0_and_100_however_wide_the_band_of_two_
     assert made.axes[0].get_ylim() == pytest.approx((77 - 0.2, 81 + 0.2)), "a narrow band is whole"
 
 
-def test_a_heat_map_of_both_signs_is_white_at_zero_with_one_scale_and_has_a_title_and_a_unit() -> None:
+def test_a_heat_map_of_both_signs_is_white_at_zero_with_one_scale_and_has_a_title() -> None:
     made = figures.heatmap(np.array([[-20.0, 0.0], [1.0, 4.0]]), "P", "Weights of FedFomo")
     tiles, bar = made.axes
     assert tiles.get_title("left") == "Weights of FedFomo"
-    assert bar.get_ylabel() == "entry of P (no unit)"
+    assert bar.get_ylabel() == "entry of P"
     (image,) = tiles.images
     red, green, blue, _ = image.cmap(image.norm(0.0))
     assert min(red, green, blue) > 0.95

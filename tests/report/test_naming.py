@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pflsweep.report.naming import names, telling
+from pflsweep.report.naming import differing_keys, names
 
 OWN = ("digits", "dirichlet", "mlp")
 
@@ -20,13 +20,13 @@ def test_a_key_of_an_option_tells_apart_only_settings_with_this_option() -> None
     shards = {**config(partition="shards", partition__per_client=2, data_checksum="bbbb")}
     del shards["partition.alpha"]
     both = [config(), shards]
-    assert telling(both) == ["partition"]
+    assert differing_keys(both) == ["partition"]
     assert names([OWN, ("digits", "shards", "mlp")], both) == ["digits, dirichlet, mlp", "digits, shards, mlp"]
 
 
 def test_keys_stand_beside_their_option_and_null_is_not_said() -> None:
     found = [config(data__limit=None), config(data__limit=500), config(partition__alpha=0.1, train__lr=0.1)]
-    assert telling(found) == ["partition.alpha", "data.limit", "train.lr"]
+    assert differing_keys(found) == ["partition.alpha", "data.limit", "train.lr"]
     assert names([OWN] * 3, found) == [
         "digits, dirichlet(alpha=0.3), mlp, lr=0.05",
         "digits, dirichlet(alpha=0.3), mlp, limit=500, lr=0.05",
@@ -51,7 +51,7 @@ def test_two_keys_of_one_last_name_are_said_in_full() -> None:
 
 def test_what_differs_in_hashes_alone_is_numbered() -> None:
     found = [config(), config(data_checksum="bbbb"), config(data__prescribed="cccc"), config(train__lr=0.1)]
-    assert telling(found) == ["train.lr"]
+    assert differing_keys(found) == ["train.lr"]
     assert names([OWN] * 4, found) == [
         "digits, dirichlet, mlp, lr=0.05, data 1",
         "digits, dirichlet, mlp, lr=0.05, data 2",

@@ -201,7 +201,7 @@ def test_two_workers_give_the_numbers_of_one(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("workers", "trials"), [("workers.count=2", 2), ("workers.stack=3", 3)])
-def test_ctrl_c_stops_trials_that_run_at_once_after_their_round(workers: str, trials: int, tmp_path: Path) -> None:
+def test_ctrl_c_stops_trials_that_run_fit_togetherafter_their_round(workers: str, trials: int, tmp_path: Path) -> None:
     command = ["-m", *SMALL, "seed=0,1,2", "train.rounds=3000", workers]
     with start(tmp_path, *command) as process:
         wait_for(lambda: len(list((tmp_path / "runs").glob("*/status.json"))) == trials, process)
@@ -282,13 +282,13 @@ def test_a_stack_goes_on_with_trials_that_stand_in_other_rounds(
     one, three = tmp_path / "one", tmp_path / "three"
     assert run_here(three, *command, "train.rounds=3", "seed=1").returncode == 0
     rounds: list[list[int]] = []
-    train = stack._at_once
+    train = stack._fit_together
 
     def seen(trials: list[Any]) -> None:
         rounds.append(sorted(fit.given.turn.round for fit in trials))
         train(trials)
 
-    monkeypatch.setattr(stack, "_at_once", seen)
+    monkeypatch.setattr(stack, "_fit_together", seen)
     for folder, count in ((one, 1), (three, 3)):
         done = run_here(folder, *command, "seed=0,1,2", f"workers.stack={count}")
         assert done.returncode == 0, done.stderr
@@ -305,13 +305,13 @@ def test_stacked_trials_give_the_numbers_of_single_ones(tmp_path: Path, monkeypa
     command = ["-m", *SMALL, "algorithm=fedprox,local", "tune=grid", "tune.points=2", "seed=0,1", "train.workers=2"]
     one, four = tmp_path / "one", tmp_path / "four"
     fits: list[int] = []
-    train = stack._at_once
+    train = stack._fit_together
 
     def counted(trials: list[Any]) -> None:
         fits.append(len(trials))
         train(trials)
 
-    monkeypatch.setattr(stack, "_at_once", counted)
+    monkeypatch.setattr(stack, "_fit_together", counted)
     for folder, count in ((one, 1), (four, 4)):
         done = run_here(folder, *command, f"workers.stack={count}")
         assert done.returncode == 0, done.stderr

@@ -102,7 +102,7 @@ def test_what_ends_a_stack_at_once_puts_its_slots_back(
         raise error
 
     queue, plan = three(plan)
-    monkeypatch.setattr(worker, "at_once", ends)
+    monkeypatch.setattr(worker, "run_stack", ends)
     with pytest.raises(type(error)):
         worker.work(plan)
     queue.refresh()
@@ -228,7 +228,7 @@ def test_points_of_another_scale_train_apart_from_final_trials(plan: Plan) -> No
         assert point is not None
         queue.tell(point, 0.5, {"trials": []})
         queue._order.sort(key=lambda job: not job.final)
-        assert {claim.job.final for claim in worker._claims(queue, set())} == expected
+        assert {lease.job.final for lease in worker._leases(queue, set())} == expected
 
 
 def test_the_best_round_counts_in_searches_alone(plan: Plan) -> None:
@@ -309,7 +309,7 @@ def test_a_worker_that_lost_its_lease_stops_after_its_round_and_tracks_nothing_m
             age_heartbeats(watch.queue)
             other.revive()
             taken.append(other.claim())
-            watch.queue._renewed[watch.claim.trial] -= 60
+            watch.queue._renewed[watch.lease.trial] -= 60
         watched(watch, record)
 
     monkeypatch.setattr(worker._Watch, "__call__", suspended)

@@ -21,7 +21,6 @@ from pflsweep.data.datasets import text
 from pflsweep.data.datasets.cache import prepared
 from pflsweep.data.datasets.files import download_file, problem, unavailable
 from pflsweep.data.datasets.pack import Content, content, pack
-from pflsweep.util.errors import UserError
 
 FOLDER = "ag_news_csv"
 URL = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv"
@@ -40,9 +39,7 @@ def load(root: Path, download: bool, name: str, length: int, vocabulary: int) ->
 
     name: `agnews` or `agnews_subset`. Raises UserError on missing or damaged files, and on numbers that are too small.
     """
-    for option, value, least in (("length", length, 1), ("vocabulary", vocabulary, 2)):
-        if value < least:
-            raise UserError(f"dataset.{option} is {value}: it must be at least {least}.")
+    text.check(length, vocabulary)
     options = [1, length, vocabulary]
     rows = prepared(root, name, root / FOLDER, options, lambda: _read(root, name, download, length, vocabulary))
     data = pack(name, rows, classes=CLASSES, scale=1.0, mean=[0.0], std=[1.0])

@@ -56,9 +56,7 @@ def load(
     only candidate is taken. owner_column: the column of clients that the partition names. Raises UserError where the
     dataset cannot be read.
     """
-    for option, value, least in (("length", length, 1), ("vocabulary", vocabulary, 2)):
-        if value < least:
-            raise UserError(f"dataset.{option} is {value}: it must be at least {least}.")
+    text.check(length, vocabulary)
     if channels not in (None, 1, 3):
         raise UserError(f"dataset.channels is {channels}: it must be 1, for grey, 3, for colour, or null.")
     if size is not None and size < 1:

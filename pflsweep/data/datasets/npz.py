@@ -1,5 +1,6 @@
 """The user's own arrays, in a .npz file: x_train, y_train, and optionally x_test, y_test and group."""
 
+import logging
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -11,6 +12,8 @@ from pflsweep.data.dataset import Dataset
 from pflsweep.data.datasets.files import own_path
 from pflsweep.data.datasets.pack import content, pack
 from pflsweep.util.errors import UserError, nearest, one_line
+
+log = logging.getLogger(__name__)
 
 KEYS = "x_train, y_train and, if there is a test split, x_test, y_test; group, if rows have clients of their own"
 # An image whose last dimension is at most this has its channels last: RGB and alpha.
@@ -105,6 +108,8 @@ def _classes(file: Path, y: np.ndarray) -> int:
         raise UserError(f"{file}: each row of y_train and y_test is a class of its own; a class needs several rows.")
     if (y == y[0]).all():
         raise UserError(f"{file}: y_train and y_test have one class only, {largest}; two are needed.")
+    if missing := sorted({*range(largest)}.difference(y.tolist())):
+        log.warning("%s: no row of y_train and y_test is of class %d, so that it has no samples", file, missing[0])
     return largest + 1
 
 
@@ -149,5 +154,8 @@ def _rows(file: Path, x: np.ndarray, part: str) -> np.ndarray:
         with np.errstate(over="ignore"):  # infinite values are refused below
             x = x.astype(np.float32)
     if x.dtype == np.float32 and not np.isfinite(x).all():
-        raise UserError(f"{file}: x_{part} has values that are no finite numbers of type float32.")
+        row = int(np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(1))[0])
+        raise UserError(
+            f"{file}: x_{part} has values that are no finite numbers of type float32, such as in row {row}."
+        )
     return x

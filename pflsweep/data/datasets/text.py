@@ -5,9 +5,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pflsweep.util.errors import UserError
+
 PADDING = 0  # the id of padding, and of words outside the vocabulary
 _MARKS = {mark: f" {mark} " for mark in "'.,()!?"} | {'"': "", ";": " ", ":": " "}
 _TABLE = str.maketrans(_MARKS)
+
+
+def check(length: int, vocabulary: int) -> None:
+    """Raise UserError where the numbers of tokens of a text, or of the vocabulary, are too small."""
+    for option, value, least in (("length", length, 1), ("vocabulary", vocabulary, 2)):
+        if value < least:
+            raise UserError(f"dataset.{option} is {value}: it must be at least {least}.")
 
 
 def tokens(text: str) -> list[str]:

@@ -131,7 +131,7 @@ def _verdict(checks: list[Check], quantifier: str) -> bool | str:
 
 
 def _top(select: Select, body: Body) -> Iterator[Check]:
-    """In each column the n-th best of some methods beats every other method."""
+    """Yield whether, in each column, the n-th best of some methods beats every other method."""
     mine, places, sign = _listed(body["method"]), body.get("places", 1), -1 if body.get("lowest") else 1
     op = {key: value for key, value in body.items() if key in (*KEYS, "stat", "minus", "abs") and key != "method"}
     if "among" in body:
@@ -228,6 +228,7 @@ def _numbers(select: Select, op: dict[str, Any]) -> list[Statistic]:
 
 
 def _taken(column: list[Statistic], take: str) -> Statistic:
+    """Return one number for the cells of a column, such as their mean."""
     value = TAKE[take]([cell.value for cell in column])
     one = next((cell for cell in column if cell.value == value), None)
     # a mean, or a median between two, is no cell's
@@ -235,7 +236,7 @@ def _taken(column: list[Statistic], take: str) -> Statistic:
 
 
 def _less(select: Select, cells: list[Statistic], op: dict[str, Any]) -> Iterator[Statistic]:
-    """The cells minus the same cells with some keys replaced."""
+    """Yield the differences of cells and the same cells with some keys replaced."""
     other = op["minus"]
     dropped = ("minus", "abs", "take", *(["except"] if "method" in other else []))
     lists: list[Any] = [each.get("method") for each in (op, other)]
@@ -248,7 +249,7 @@ def _less(select: Select, cells: list[Statistic], op: dict[str, Any]) -> Iterato
 
 
 def _pairs(select: Select, body: Body) -> Iterator[tuple[Statistic, Statistic]]:
-    """Yield the numbers of both sides that meet."""
+    """Yield the pairs of numbers, one of each side of a claim, that are compared."""
     left, right = body["left"], body["right"]
     step = body.get("pair") == "zip"
     for a, b in _meeting(_numbers(select, left), _numbers(select, right), _free(left) | _free(right)):
@@ -257,7 +258,7 @@ def _pairs(select: Select, body: Body) -> Iterator[tuple[Statistic, Statistic]]:
 
 
 def _meeting(left: list[Statistic], right: list[Statistic], free: set[str]) -> Iterator[tuple[Statistic, Statistic]]:
-    """Pairs that agree in every key that is not free."""
+    """Yield the pairs of cells that agree in every key that is not free."""
     fixed = [key for key in KEYS if key not in free]
     by_fixed = {group[0].at(fixed): group for group in _by(fixed, right)}
     return ((a, b) for a in left for b in by_fixed.get(a.at(fixed), []))
@@ -283,14 +284,14 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _compared(margin: float, a: Statistic, b: Statistic, body: Body, column: tuple[str, ...]) -> Check:
-    """Return the check whether a beats b by more than it has to, and by more than their noise besides."""
+    """Return the check of whether a exceeds b by the claim's margin, and by more than their noise besides."""
     low, noise = body.get("margin", 0), _noise(a, b)
     clear = None if noise is None else margin > low + noise + EPS
     return Check(margin > low + (-EPS if body.get("ties") else EPS), _versus(a, b), column, clear)
 
 
 def _inside(numbers: list[tuple[float, str, Statistic]], body: Body) -> Iterator[Check]:
-    """Each number in the range, or one that stands for all."""
+    """Yield whether each number is in the claim's range, or one number that is taken for all."""
     low, high = body["is"]
     reduce, at = body.get("reduce", "each"), body.get("at", {})
     if numbers and reduce == "mean":

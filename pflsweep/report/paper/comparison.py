@@ -38,7 +38,7 @@ class Cell(NamedTuple):
 
     @property
     def lacking(self) -> list[CellTrials]:
-        """What is still to be trained for it: its own seeds, then the same seeds of what it is measured against."""
+        """The trials that the cell still needs: its own seeds, then the same seeds of what it is measured against."""
         if self.trials.without_code:
             return []
         if not self.trials.complete:
@@ -76,12 +76,12 @@ class Cell(NamedTuple):
 
     @property
     def tolerance(self) -> float:
-        """How far from print its number may be and agree with it, as agreement.py says."""
+        """The largest difference to print at which the cell agrees with it, by the rule of agreement.py."""
         return tolerance(self.line, self.metric.decimals, self.noise, self.value.n)
 
     @property
     def points(self) -> float | None:
-        """The difference in points; None where it is of no accuracy, or not known."""
+        """The difference to print in points; None where the cell is no accuracy, or has no number."""
         return None if self.difference is None else in_points(self.difference, self.line.unit)
 
 

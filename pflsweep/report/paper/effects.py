@@ -33,7 +33,7 @@ class Shift(NamedTuple):
 
     @property
     def points(self) -> float:
-        """How far the change moves it, in points."""
+        """The move of the cell by the change, in points."""
         return in_points(self.after - self.before, self.base.line.unit) or 0.0
 
     @property
@@ -77,7 +77,7 @@ class Effect(NamedTuple):
 
     @property
     def gaps(self) -> list[Shift]:
-        """The cells that do not agree with print without it."""
+        """The cells that do not agree with print without the change."""
         return [shift for shift in self.shifts if not math.isnan(shift.closes)]
 
     @property

@@ -15,7 +15,7 @@ from pflsweep.report.lines import EndLabel
 from pflsweep.report.paper import against_print, leaderboard_figures, sensitivity, studies, weight_figures
 from pflsweep.report.paper.comparison import Cell, Comparison, title
 from pflsweep.report.paper.formats import short
-from pflsweep.report.paper.layout import LEADERBOARD, Layout, require_known
+from pflsweep.report.paper.layout import LEADERBOARD, Layout, require_allowed
 from pflsweep.report.paper.store import Trial
 from pflsweep.report.stats import mean_std
 from pflsweep.report.style import Picture
@@ -23,7 +23,7 @@ from pflsweep.report.style import Picture
 
 def check(of: Layout) -> None:
     """Raise UserError where a layout asks for a figure that there is not."""
-    require_known("figures", of.figures, list(FIGURES), of.name)
+    require_allowed("figures", of.figures, list(FIGURES), of.name)
 
 
 class SavedFigures(NamedTuple):

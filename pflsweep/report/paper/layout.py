@@ -247,7 +247,7 @@ def _metric(name: str, spec: Any, file: Path) -> Metric:
         )
     own = {key: value for key, value in spec.items() if key in Metric._fields}
     needed, further = WORDS.get(spec["quantity"], ((), ()))
-    require_known(f"metrics.{name}", list(spec), [*Metric._fields, *needed, *further], file)
+    require_allowed(f"metrics.{name}", list(spec), [*Metric._fields, *needed, *further], file)
     for word in needed:
         if word not in spec:
             raise UserError(f"{file}: metrics.{name}: {spec['quantity']} needs '{word}'.")
@@ -258,7 +258,7 @@ def _metric(name: str, spec: Any, file: Path) -> Metric:
     return metric
 
 
-def require_known(key: str, words: list[str], allowed: list[str], where: Path | str) -> None:
+def require_allowed(key: str, words: list[str], allowed: list[str], where: Path | str) -> None:
     """Raise UserError where one of a layout's words is none that is allowed. where: the layout."""
     for word in words:
         if word not in allowed:

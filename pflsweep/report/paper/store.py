@@ -104,7 +104,7 @@ class CellTrials:
 
     @property
     def algorithm(self) -> str:
-        """The option of `algorithm=` that its trials have. Before any is trained it is the sweep's; "" without one."""
+        """The option of `algorithm=` of the cell's trials. Before any is trained it is the sweep's; "" without one."""
         config = next((trial.config for trial in self.finished.values()), self.group.get("config", {}))
         return str(config.get("algorithm", ""))
 

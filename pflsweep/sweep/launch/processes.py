@@ -18,10 +18,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
 
+from pflsweep.engine.workers import available
 from pflsweep.ops import memory
 from pflsweep.sweep.plan import Plan, write
 from pflsweep.sweep.queue import Queue
-from pflsweep.trial.process import available, threads_each
+from pflsweep.trial.process import threads_each
 from pflsweep.trial.progress import say
 from pflsweep.util import signals
 from pflsweep.util.errors import UserError, in_gb, shortened

@@ -6,11 +6,11 @@ import pandas as pd
 
 from pflsweep.report.compare import PARTIAL
 from pflsweep.report.stats import mean_std
-from pflsweep.sweep.plan import Job, Point
+from pflsweep.report.tables import NONE
+from pflsweep.sweep.plan import Job
 from pflsweep.sweep.queue import Queue
+from pflsweep.sweep.search_space import Point
 from pflsweep.sweep.slots import SETTLED, SlotState, point_of
-
-NONE = "-"
 
 
 class GroupStatus(NamedTuple):

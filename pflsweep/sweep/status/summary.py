@@ -222,17 +222,17 @@ def _chosen_on(plan: Plan) -> str:
 
 def records_of(queue: Queue) -> list["Record"]:
     """Return the records of all final trials; none where they are more than MANY or one is not on this machine."""
-    folders = _final_records(queue)
-    records = [record for record, _ in trained(queue)] if len(folders) <= MANY else []
+    folders = _folders(queue)
+    records = [record for record, _ in final_records(queue)] if len(folders) <= MANY else []
     return records if len(records) == len(folders) else []
 
 
-def trained(queue: Queue) -> Iterator[tuple["Record", "Labels"]]:
+def final_records(queue: Queue) -> Iterator[tuple["Record", "Labels"]]:
     """Yield the records of final trials on this machine as of the sweep's rounds, with their names for MLflow."""
     from pflsweep.records.record import Record
     from pflsweep.sweep.browse import labels_of
 
-    for (folder, rounds), job in _final_records(queue).items():
+    for (folder, rounds), job in _folders(queue).items():
         if (folder / "meta.json").exists():
             record = Record.as_of(folder, rounds)
             # A record that was continued may have lost the scores of that round
@@ -240,7 +240,7 @@ def trained(queue: Queue) -> Iterator[tuple["Record", "Labels"]]:
                 yield record, labels_of(queue.plan, job, queue.winner(job.group) or {}, record.meta["seed"])
 
 
-def _final_records(queue: Queue) -> dict[tuple[Path, int], Job]:
+def _folders(queue: Queue) -> dict[tuple[Path, int], Job]:
     """Return by folder and rounds of each final trial one of its slots."""
     groups = queue.plan.groups
     return {(Path(one["folder"]), groups[job.group].config.train.rounds): job for job, one in _final(queue)}
