@@ -1,23 +1,13 @@
 """FedBN: clients share all layers except normalisation layers, which each client keeps."""
 
-import logging
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from pflsweep.methods import stock
 from pflsweep.methods.protocol import Given, Method, Setup, Turn
-
-log = logging.getLogger(__name__)
-
-
-# Cached to warn once a process, since a sweep builds many trials
-@cache
-def _tell_fedavg() -> None:
-    """Warn that the model has no normalisation layer."""
-    log.warning("the model has no normalisation layer, so that FedBN is FedAvg here: use one with model.norm")
+from pflsweep.util.once import warn_once
 
 
 class Client(NamedTuple):
@@ -50,7 +40,8 @@ class FedBN(Method):
 
     def __post_init__(self) -> None:
         if not self.task.norm.any():
-            _tell_fedavg()
+            text = "the model has no normalisation layer, so that FedBN is FedAvg here: use one with model.norm"
+            warn_once(__name__, text)
 
     def init(self, w: Tensor, setup: Setup) -> stock.Server:
         return stock.Server(w[~self.task.norm.to(w.device)])

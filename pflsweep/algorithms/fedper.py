@@ -1,8 +1,6 @@
 """FedPer: clients share the base layers and keep their own top layers; both are trained together."""
 
-import logging
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -10,15 +8,7 @@ from torch import Tensor
 
 from pflsweep.methods import stock
 from pflsweep.methods.protocol import Given, Method, Setup, Turn, hyper
-
-log = logging.getLogger(__name__)
-
-
-# Cached to warn once a process, since a sweep builds many trials
-@cache
-def _tell_fedavg() -> None:
-    """Warn that a trial has no personalization layers."""
-    log.warning("algorithm.layers=0: no layer stays with its client, so that FedPer is FedAvg here")
+from pflsweep.util.once import warn_once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +38,8 @@ class FedPer(Method):
     def __post_init__(self) -> None:
         stock.top_layers(self)
         if not self.layers:
-            _tell_fedavg()
+            text = "algorithm.layers=0: no layer stays with its client, so that FedPer is FedAvg here"
+            warn_once(__name__, text)
 
     @property
     def own(self) -> slice:

@@ -4,7 +4,6 @@ A training step of a small model is some hundred kernels of a few microseconds e
 launch them one by one, and a graph takes microseconds. The kernels are the same, and so are the numbers.
 """
 
-import logging
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -14,8 +13,7 @@ import torch
 from torch import Tensor
 
 from pflsweep.ops.vmap import leaves, own, tree_map
-
-log = logging.getLogger(__name__)
+from pflsweep.util.once import warn_once
 
 WARM = 2  # calls of a function before it is recorded, in which libraries set themselves up
 Repeat = Callable[[], None]
@@ -57,7 +55,10 @@ class Repeated:
             self._replay = record(self._advance)
         except RuntimeError as error:
             self._record = None
-            _warn(str(error).partition("\n")[0])
+            why = str(error).partition("\n")[0]
+            warn_once(
+                __name__, f"A training step could not be recorded as a CUDA graph, so that it takes longer: {why}"
+            )
 
     def _advance(self) -> None:
         """Compute the new state, and write it where the old one is. Raises RuntimeError where that cannot be."""
@@ -88,12 +89,6 @@ def _is_plain(tree: Any) -> bool:
     if isinstance(tree, dict):
         return all(map(_is_plain, tree.values()))
     return tree is None or isinstance(tree, Tensor | int | float | str)
-
-
-@cache
-def _warn(why: str) -> None:
-    """Warn, once for each reason, that a function is slower than it could be."""
-    log.warning("A training step could not be recorded as a CUDA graph, so that it takes longer: %s", why)
 
 
 # CUDA

@@ -1,11 +1,7 @@
 """Choose the device of a trial, and check that it has the precision of its gradients."""
 
-import logging
-from functools import cache
-
 from pflsweep.util.errors import UserError
-
-log = logging.getLogger(__name__)
+from pflsweep.util.once import warn_once
 
 
 def device_of(name: str) -> str:
@@ -22,16 +18,15 @@ def check_precision(name: str, device: str) -> None:
     if name == "tf32" and device == "cpu":
         raise UserError("train.precision is 'tf32', which is of NVIDIA GPUs. On a CPU use fp32 or bf16.")
     if name == "bf16" and device == "cpu":
-        _tell_emulated()
+        _warn_emulated()
 
 
-# Cached to warn once a process, since a sweep builds many trials
-@cache
-def _tell_emulated() -> None:
+def _warn_emulated() -> None:
     """Warn where PyTorch emulates bf16 in software, which is slower than fp32 (docs/speed.md)."""
     import torch
 
     # PyTorch 2.10 has no such function, and on ARM its keys are others: no warning then
     can: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     if not can.get("avx512_bf16", True) and not can.get("amx_bf16"):
-        log.warning("train.precision=bf16: this processor has no AVX512-BF16 or AMX; here fp32 is the faster one")
+        text = "train.precision=bf16: this processor has no AVX512-BF16 or AMX; here fp32 is the faster one"
+        warn_once(__name__, text)

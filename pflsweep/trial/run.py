@@ -129,7 +129,7 @@ def run_trial(
                 if record.begun:
                     _catch_up(record, simulation, parts.study)
                     record.go_on(config.portable, meta)
-                    _tell_edited(record, meta["digests"])
+                    _warn_edited(record, meta["digests"])
                 _run(record, simulation, parts, config, listen, watch, stop)
     return Result(folder, config.train.rounds, config, prescribed)
 
@@ -197,7 +197,7 @@ def _catch_up(record: Record, simulation: engine.Simulation, study: Study | None
     record.drop_scores(lambda t: t % schedule.eval_every == 0 or t == schedule.rounds)
 
 
-def _tell_edited(record: Record, digests: dict[str, str]) -> None:
+def _warn_edited(record: Record, digests: dict[str, str]) -> None:
     """Warn where the code was edited since the record's last round, since its rounds are then by two versions."""
     edited = [name for before in record.trained_by()[-1:] for name in changed(before, digests)]
     if edited:

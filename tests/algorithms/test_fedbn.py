@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pflsweep.algorithms.fedavg import FedAvg
-from pflsweep.algorithms.fedbn import FedBN, _tell_fedavg
+from pflsweep.algorithms.fedbn import FedBN
 from pflsweep.config.compose import compose
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.federation import Federation
@@ -17,6 +17,7 @@ from pflsweep.methods.task import Task
 from pflsweep.models.blocks import model_of
 from pflsweep.models.layers import BatchNorm2d
 from pflsweep.trial.build import build_dataset
+from pflsweep.util.once import warn_once
 from tests.algorithms.helpers import (
     CLASSES,
     EVERYBODY,
@@ -87,7 +88,7 @@ def test_what_is_shared_is_fedavgs_in_round_1():
 
 
 def test_without_such_layers_it_says_that_it_is_fedavg(caplog):
-    _tell_fedavg.cache_clear()
+    warn_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         make(FedBN)
         make(FedBN)

@@ -11,6 +11,7 @@ from torch import Tensor
 from pflsweep.conformance.fake_device import another_device
 from pflsweep.ops import graph
 from pflsweep.ops.graph import WARM, Repeated
+from pflsweep.util.once import warn_once
 
 
 class State(NamedTuple):
@@ -128,7 +129,7 @@ def test_a_function_that_cannot_be_recorded_goes_on_without(
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
     monkeypatch.setitem(graph.recorders, "cpu", refuse)
-    graph._warn.cache_clear()
+    warn_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         got = after(lambda state, x: State(state.a + x, state.b), numbers("cpu", *[3] * 6), start("cpu"), "cpu")
     torch.testing.assert_close(got.a, 1 + sum(numbers("cpu", *[3] * 6)))

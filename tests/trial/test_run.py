@@ -23,10 +23,10 @@ from pflsweep.methods.task import Task
 from pflsweep.records.record import Record, digest_of_config
 from pflsweep.trial import progress
 from pflsweep.trial.build import build
-from pflsweep.trial.device import _tell_emulated
 from pflsweep.trial.result import Result
 from pflsweep.trial.run import Diverged, Stopped, run_trial
 from pflsweep.util.errors import UserError
+from pflsweep.util.once import warn_once
 from pflsweep.util.retry import StorageUnavailable
 
 SMALL = ["tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.threads=1"]
@@ -680,7 +680,7 @@ def test_bf16_that_the_processor_has_not_is_warned_of_once(
     can: dict[str, bool], told: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: can)
-    _tell_emulated.cache_clear()
+    warn_once.cache_clear()
     for seed in (0, 1):
         build(compose([*SMALL, "device=cpu", "train.precision=bf16", f"seed={seed}"]))
     build(compose([*SMALL, "device=cpu"]))

@@ -1,15 +1,11 @@
 """The natural clients of a dataset, such as the writers of FEMNIST."""
 
-import logging
-from functools import cache
-
 import numpy as np
 
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.partition.common import check_owner, check_test_split, consecutive, finished, pooled, require
 from pflsweep.ops.random import generator
-
-log = logging.getLogger(__name__)
+from pflsweep.util.once import warn_once
 
 
 def split(
@@ -33,7 +29,8 @@ def split(
     owners, index, sizes = np.unique(owner, return_inverse=True, return_counts=True)
     able = np.flatnonzero(sizes >= least)
     if len(able) < len(owners):
-        _say_left_out(f"partition.least={least}: {len(owners) - len(able)} of {len(owners)} clients have fewer rows")
+        few = f"{len(owners) - len(able)} of {len(owners)} clients have fewer rows"
+        warn_once(__name__, f"partition.least={least}: {few}, and are left out")
     rule = f"{dataset.name} has {len(owners)} clients, the largest of {sizes.max()} samples"
     require(len(able) > 0, "least", least, rule)
     if clients is not None:
@@ -50,10 +47,3 @@ def split(
     if dataset.overlap:
         return consecutive(parts, test_fraction, dataset.overlap)._replace(group=names)
     return pooled(parts, test_fraction, seed)._replace(group=names)
-
-
-# Cached to warn once a process, since a sweep builds many trials
-@cache
-def _say_left_out(text: str) -> None:
-    """Warn that clients are left out."""
-    log.warning("%s, and are left out", text)
