@@ -55,13 +55,14 @@ def first_model(seed: int, purpose: str) -> Iterator[None]:
 @contextmanager
 def no_unseeded_draws(message: str) -> Iterator[None]:
     """Raise UserError(message) where PyTorch's global CPU generator is used inside: numbers would not follow from the
-    seed.
+    seed. One thread at a time may be inside, see `first_model`.
     """
-    before = torch.get_rng_state()
-    yield
-    if not torch.equal(torch.get_rng_state(), before):
-        torch.set_rng_state(before)
-        raise UserError(message)
+    with _TORCHS_OWN:
+        before = torch.get_rng_state()
+        yield
+        if not torch.equal(torch.get_rng_state(), before):
+            torch.set_rng_state(before)
+            raise UserError(message)
 
 
 def tensor_key(seed: int, purpose: str, *numbers: int) -> Tensor:

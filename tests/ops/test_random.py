@@ -1,9 +1,12 @@
 """Draws depend on their key alone, and look random."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
 
+from pflsweep.ops import random
 from pflsweep.ops.random import fold, generator, normal, tensor_key, uniform
 
 
@@ -118,3 +121,20 @@ def test_a_gpu_draws_the_same():
     keys = fold(tensor_key(0, "test"), torch.arange(8))
     draw = torch.func.vmap(lambda key: uniform(key, (1000,)))
     assert torch.equal(draw(keys.cuda()).cpu(), draw(keys))
+
+
+def test_a_model_that_another_thread_builds_meanwhile_is_no_draw_of_this_one() -> None:
+    begun, over = threading.Event(), threading.Event()
+
+    def build() -> None:
+        with random.first_model(0, "model"):
+            begun.set()
+            over.wait(10)
+
+    other = threading.Thread(target=build)
+    with random.no_unseeded_draws("a draw"):
+        other.start()
+        assert not begun.wait(0.3), "it waits, since both would use one generator"
+    over.set()
+    other.join()
+    assert begun.is_set()
