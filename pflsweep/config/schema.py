@@ -91,21 +91,20 @@ def _described_rules(config: Config, group: str) -> Iterator[tuple[str, Rule]]:
 
 def _rule_like(example: Any, key: str, config: Config) -> Rule:
     """Return a rule for a key that has none: its value has the type of its default, or that of the parameter."""
+    hint = _parameter_hint(key, config)
     if example is None or example == {}:
-        group, _, name = key.partition(".")
-        node = config.reference[group] if name else {}
-        builds = Node.of(group, config.choices[group], node).load() if "_target_" in node else None
-        return Rule(kinds_of(get_type_hints(builds).get(name, object) if builds else object), null=True)
+        return Rule(kinds_of(hint), null=True)
     items = type(example[0]) if isinstance(example, list) and example else None
-    return Rule((type(example),), null=_takes_null(config, key), items=items)
+    return Rule((type(example),), null=type(None) in get_args(hint), items=items)
 
 
-def _takes_null(config: Config, key: str) -> bool:
-    """Return whether a key is a parameter of a model, dataset or partition that may be None."""
+def _parameter_hint(key: str, config: Config) -> Any:
+    """Return the type of the parameter that a key of a group is; `object` where there is no such parameter."""
     group, _, name = key.partition(".")
-    if group not in BUILT or "." in name:
-        return False
-    return type(None) in get_args(get_type_hints(config.node(group).load()).get(name))
+    node = config.reference[group] if name else {}
+    if not isinstance(node, dict) or "_target_" not in node:
+        return object
+    return get_type_hints(Node.of(group, config.choices[group], node).load()).get(name, object)
 
 
 def _check_described(node: Node) -> None:

@@ -15,7 +15,7 @@ SPLITS = ("train", "validation", "test")
 
 
 class Prescribed(NamedTuple):
-    """What a user prescribes to a trial; None for what the trial draws.
+    """The partition, cohorts and batches that a user prescribes to a trial; None for each that the trial draws.
 
     Row and client numbers are int64, and sorted where their order has no meaning.
     """

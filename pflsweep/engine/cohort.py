@@ -162,7 +162,7 @@ class Cohort:
             ids, given = self.ids[cut], self._given(cut)
             data = self.data_of(ids, self.turn.round)
             # The optimiser writes into it, and what `start` returns may be views of any state
-            work = own(_rows_of("start", self.verbs.start(given, data), len(ids)))
+            work = own(rows_of("start", self.verbs.start(given, data), len(ids)))
             if self.optimisers is not None:
                 self.optimisers.resume(ids, work)
             work = self.verbs.fit(given, data, work)
@@ -170,7 +170,7 @@ class Cohort:
             self.clients.put(ids, row)
             if self.optimisers is not None:
                 self.optimisers.keep(ids, work)
-            return Answer(_traffic(given.down, _rows_of("finish", up, len(ids))), up, data.trained, data.spent)
+            return Answer(_traffic(given.down, rows_of("finish", up, len(ids))), up, data.trained, data.spent)
 
         return self._answers("train", one)
 
@@ -186,7 +186,7 @@ class Cohort:
 
     def _given(self, cut: slice) -> Given:
         turn = select(self.turn, cut)
-        down = _rows_of("send", self.verbs.send(self.server, turn), len(turn.ids))
+        down = rows_of("send", self.verbs.send(self.server, turn), len(turn.ids))
         rows = self.clients.get(self.ids[cut])
         return Given(down, rows, turn, self.labels[turn.ids])
 
@@ -224,11 +224,15 @@ class Cohort:
             self._spent[cut.start] = answer.spent
 
 
-def _rows_of(verb: str, tree: Any, clients: int) -> Any:
-    """Return what a verb has returned. Raises TypeError where a tensor of it does not have a row for each client."""
+def rows_of(verb: str, tree: Any, clients: int, models: bool = False) -> Any:
+    """Return what a verb has returned. Raises TypeError where a tensor of it does not have a row for each client.
+
+    models: whether each row has to be a model, a vector.
+    """
     for part in leaves(tree):
-        if part.shape[:1] != (clients,):
-            raise TypeError(f"`{verb}` returned {list(part.shape)}: it must be [{clients}, ...], a row a client")
+        if part.shape[:1] != (clients,) or (models and part.dim() != 2):
+            rest = "P" if models else "..."
+            raise TypeError(f"`{verb}` returned {list(part.shape)}: it must be [{clients}, {rest}], a row a client")
     return tree
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 
 
 class Traffic(NamedTuple):
-    """What was sent in a round, for one client of the cohort on average. Down is from the server to the client."""
+    """The traffic of a round, for one client of the cohort on average. Down is from the server to the client."""
 
     floats_down: float  # numbers in vectors of model parameters
     floats_up: float

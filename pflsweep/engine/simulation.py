@@ -15,7 +15,7 @@ from pflsweep.data.federation import Federation
 from pflsweep.data.loader import ClientData
 from pflsweep.data.participation import cohort
 from pflsweep.engine.clients import Clients, OptimiserStates
-from pflsweep.engine.cohort import Chunks, run_round
+from pflsweep.engine.cohort import Chunks, rows_of, run_round
 from pflsweep.engine.communication import Traffic
 from pflsweep.engine.evaluate import OWN, Scores, Targets, merged, score, targets, without
 from pflsweep.engine.workers import Workers
@@ -183,11 +183,7 @@ class Simulation:
             some = ids[cut]
             data = self._data(some, self.round, "evaluate")
             models = self.verbs.personal(server, self.clients.get(some), data, self._turn(some))
-            if models.dim() != 2 or len(models) != len(some):
-                raise TypeError(
-                    f"`personal` returned {list(models.shape)}: it must be [{len(some)}, P], a row a client"
-                )
-            return models
+            return rows_of("personal", models, len(some), models=True)
 
         return self.chunks.over(len(ids), one)
 

@@ -37,7 +37,7 @@ class NotStackable(Exception):  # noqa: N818 (no error)
 class _Fit:
     """One trial's call of `fit`, and its result: the trained work, or an error."""
 
-    member: int
+    number: int  # of the trial in the stack
     verbs: Verbs  # the trial's own
     given: Given
     data: ClientData
@@ -92,7 +92,7 @@ class Stack:
         if not self._asked or len(self._asked) < self._trials:
             return
         # Sorted by trial: the order in which threads arrive must not change numbers.
-        asked, self._asked = sorted(self._asked, key=lambda fit: fit.member), []
+        asked, self._asked = sorted(self._asked, key=lambda fit: fit.number), []
         try:
             for alike in _sorted(asked):
                 self._train(alike)

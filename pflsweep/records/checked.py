@@ -63,9 +63,9 @@ def read_contents(chosen: Chosen, sweep: str | None, *, own: bool, with_ledgers:
             unknown = place.archive.unknown
             left += [f"{name!r} in {place}, which is no file of a record" for name in unknown[:NAMED]]
             left += [f"{len(unknown) - NAMED} more such files in {place}"] if len(unknown) > NAMED else []
-    asked = _ledgers(chosen.places, damaged) if with_ledgers else []
-    asked = [each for each in asked if sweep is None or each[0].sweep == sweep]
-    return Contents(found, asked, [*left, *chosen.copies], damaged)
+    ledgers = _ledgers(chosen.places, damaged) if with_ledgers else []
+    ledgers = [each for each in ledgers if sweep is None or each[0].sweep == sweep]
+    return Contents(found, ledgers, [*left, *chosen.copies], damaged)
 
 
 def _content(record: Record, left: list[str], links: bool) -> dict[str, bytes]:

@@ -81,7 +81,8 @@ class Trajectory(Study):
     def table(self, simulation: Simulation) -> pd.DataFrame:
         plane = principal_plane(torch.cat([models.flatten(0, 1) for models in self.rounds]))
         axis = {"what": "axis", "c1": plane.shares[0], "c2": plane.shares[1]}
-        tables = [pd.DataFrame([axis]), self._points(simulation, plane), self._surface(simulation, plane)]
+        found = targets(simulation.federation, "train", OWN)
+        tables = [pd.DataFrame([axis]), self._points(simulation, plane, found), self._surface(simulation, plane, found)]
         return pd.concat(tables, ignore_index=True)
 
     def state(self) -> dict[str, Any]:
@@ -115,10 +116,9 @@ class Trajectory(Study):
         forked.load(simulation.state())
         return forked
 
-    def _points(self, simulation: Simulation, plane: "Plane") -> pd.DataFrame:
+    def _points(self, simulation: Simulation, plane: "Plane", found: Targets) -> pd.DataFrame:
         """Return the rows `point` of the table."""
         rows, models = [], iter(plane.coordinates.tolist())
-        found = targets(simulation.federation, "train", OWN)
         first, idle = self._first(simulation), self._idle(simulation)
         for round, shown in enumerate(self.rounds, start=first):
             of_series = [
@@ -130,15 +130,13 @@ class Trajectory(Study):
         table = pd.DataFrame(rows, columns=["series", "round", "at", "ala", "c1", "c2", "loss"])
         return table.assign(what="point")
 
-    def _surface(self, simulation: Simulation, plane: "Plane") -> pd.DataFrame:
+    def _surface(self, simulation: Simulation, plane: "Plane", found: Targets) -> pd.DataFrame:
         """Return the rows `surface` of the table."""
         low, high = plane.coordinates.min(0).values, plane.coordinates.max(0).values
         wide = (self.margin * (high - low)).clamp(min=1e-6)  # not 0, so that models that do not move have a surface
         c1, c2 = (
             torch.linspace(float(a), float(b), self.grid).tolist() for a, b in zip(low - wide, high + wide, strict=True)
         )
-
-        found = targets(simulation.federation, "train", OWN)
 
         def row(k: int) -> list[tuple[float, float, float]]:
             return [(x, c2[k], self._loss(simulation, plane.at(x, c2[k]), found)) for x in c1]

@@ -166,9 +166,9 @@ def _check_beside(table: Table, words: SortedOverrides, parser: OverridesParser)
     """Raise UserError where overrides would change what a table's rows and columns are."""
     fixed = parser.parse_overrides(words.fixed)
     own = [str(word.input_line) for word in fixed if word.key_or_group in ("algorithm", "setting")]
-    if stray := next(iter([*own, *(options[0] for options in words.options)]), None):
+    if stray := [*own, *(options[0] for options in words.options)]:
         raise UserError(
-            f"sweep={table.name} has its own methods and settings; '{stray}' beside them makes it two "
+            f"sweep={table.name} has its own methods and settings; '{stray[0]}' beside them makes it two "
             "sweeps. Choose rows and columns with only=[..], or run each by itself."
         )
 

@@ -113,7 +113,7 @@ def state_of(trials: list[FrozenTrial]) -> SlotState:
         over = [trial for trial in trials if trial.state == state]
         if over:
             extra = tuple(t.number for t in running if t.state == TrialState.WAITING)
-            counted = set(identities(over[0]))
+            counted = identities(over[0])
             return SlotState(status, over[0], 0, extra, tuple(each for each in finished if each not in counted))
     superseded = tuple(finished)
     if running:
@@ -150,5 +150,5 @@ def rounds_in_record(trial: FrozenTrial) -> int:
 
 def identities(trial: FrozenTrial | None) -> tuple[str, ...]:
     """Return the identities of the finished trials that a trial of Optuna stands for; () where none is finished."""
-    result = [] if trial is None else trial.user_attrs.get("result", {}).get("trials", [])
-    return tuple(one["identity"] for one in result)
+    results = [] if trial is None else trial.user_attrs.get("result", {}).get("trials", [])
+    return tuple(result["identity"] for result in results)

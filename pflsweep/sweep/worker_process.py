@@ -32,12 +32,12 @@ def main(plan: str, number: int, name: str, error: str, command: int, heartbeat:
         return 0
     except BaseException as raised:
         from pflsweep.engine.workers import portable
+        from pflsweep.util import files
 
-        # Renamed when it is whole. Where this disk is full too, the command has the exit status alone.
+        # Where this disk is full too, the command has the exit status alone
+        content = pickle.dumps(portable(raised))
         with suppress(OSError):
-            partial = Path(f"{error}.part")
-            partial.write_bytes(pickle.dumps(portable(raised)))
-            partial.rename(error)
+            files.atomic(Path(error), lambda path: path.write_bytes(content))
         return 1
     return 0
 

@@ -304,7 +304,7 @@ def test_a_class_without_rows_is_said(tmp_path: Path, caplog: pytest.LogCaptureF
 
 def test_natural_clients_may_have_the_datasets_own_split(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    arrays = {f"{name}_{split}": rng.random((40, 5), np.float32) for name in "x" for split in ("train", "test")}
+    arrays = {f"x_{split}": rng.random((40, 5), np.float32) for split in ("train", "test")}
     arrays |= {f"y_{split}": np.arange(40) % 3 for split in ("train", "test")}
     np.savez(tmp_path / "own.npz", **arrays, group=np.arange(80) % 2)
     own = [f"dataset.path={tmp_path / 'own.npz'}", "partition=natural", "partition.test_fraction=null"]

@@ -104,11 +104,13 @@ def _classes(file: Path, y: np.ndarray) -> int:
             f"{file}: the largest class in y_train and y_test is {largest}, and there are {len(y)} rows in all. "
             "Classes must be numbered from 0, without large gaps."
         )
-    if len(np.unique(y)) == len(y):
+    present = np.unique(y)
+    if len(present) == len(y):
         raise UserError(f"{file}: each row of y_train and y_test is a class of its own; a class needs several rows.")
-    if (y == y[0]).all():
+    if len(present) == 1:
         raise UserError(f"{file}: y_train and y_test have one class only, {largest}; two are needed.")
-    if missing := sorted({*range(largest)}.difference(y.tolist())):
+    missing = np.setdiff1d(np.arange(largest), present)
+    if len(missing):
         log.warning("%s: no row of y_train and y_test is of class %d, so that it has no samples", file, missing[0])
     return largest + 1
 

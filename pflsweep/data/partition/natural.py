@@ -42,8 +42,9 @@ def split(
     names = np.array([dataset.owners[owners[owner]] for owner in able]) if dataset.owners else None
     if test_fraction is None:
         check_test_split(dataset, "natural partition.test_fraction=null")
-        train = [own[own < dataset.train] for own in parts]
-        return finished(train, [own[own >= dataset.train] for own in parts])._replace(group=names)
-    if dataset.overlap:
-        return consecutive(parts, test_fraction, dataset.overlap)._replace(group=names)
-    return pooled(parts, test_fraction, seed)._replace(group=names)
+        rows = finished([own[own < dataset.train] for own in parts], [own[own >= dataset.train] for own in parts])
+    elif dataset.overlap:
+        rows = consecutive(parts, test_fraction, dataset.overlap)
+    else:
+        rows = pooled(parts, test_fraction, seed)
+    return rows._replace(group=names)
