@@ -73,10 +73,10 @@ def run_sweep(
     from pflsweep.sweep.status.summary import final_records
     from pflsweep.util.errors import UserError
 
-    queue = run_command(_untracked(overrides, keys, several=True), config_dir)
-    if queue is None:
+    state = run_command(_untracked(overrides, keys, several=True), config_dir)
+    if state is None:
         raise UserError("plan=true trains nothing, so that there are no trials to return: leave it out.")
-    found = trials(record for record, _ in final_records(queue))
+    found = trials(record for record, _ in final_records(state))
     if found.empty:
         raise UserError("No trial of this sweep has finished; the lines above say why.")
     return found

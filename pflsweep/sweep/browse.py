@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from pflsweep.report.compare import banded, by_round
 from pflsweep.sweep.plan import Group, Job, Plan, relevant
-from pflsweep.sweep.queue import Queue
 from pflsweep.sweep.search_space import Point
+from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.status.groups import group_status
 from pflsweep.tracking.logging import Labels, shown
 from pflsweep.tracking.overview import Cell, Sweep
@@ -80,19 +80,19 @@ def sweep_of(plan: Plan) -> Sweep:
     return Sweep(plan.name, {key: shown(value) for key, value in params.items()}, tags)
 
 
-def cells_of(queue: Queue, records: Sequence["Record"]) -> list[Cell]:
+def cells_of(state: SweepState, records: Sequence["Record"]) -> list[Cell]:
     """Return the result of each method in each setting. records: of final trials on this machine, for their curves."""
     known = {record.meta["identity"]: record for record in records}
     cells = []
-    for g, group in enumerate(queue.plan.groups):
-        now, values = group_status(queue, g), [queue.slots[job].value for job in queue.plan.searched(g)]
-        own = [one["identity"] for job in queue.plan.final(g) for one in queue.slots[job].trials]
+    for g, group in enumerate(state.plan.groups):
+        now, values = group_status(state, g), [state.slots[job].value for job in state.plan.searched(g)]
+        own = [one["identity"] for job in state.plan.final(g) for one in state.slots[job].trials]
         curve: dict[int, float] = {}
         if own and all(identity in known for identity in own):
             mean = banded(group.method, [by_round(known[identity]) for identity in own])
             curve = {int(at): float(value) for at, value in zip(mean.rounds, mean.mean, strict=True)}
         best = list(accumulate((value for value in values if value is not None), max))
-        chosen = said(now.point) if queue.electable(g) else ""
+        chosen = said(now.point) if state.electable(g) else ""
         rounds = group.config.train.rounds
         cells.append(Cell(group.method, setting_of(group), chosen, best, now.final, curve, rounds))
     return cells

@@ -11,13 +11,14 @@ from pflsweep.config.compose import hydra_errors, loader_of
 from pflsweep.config.hydra_private import Callbacks
 from pflsweep.config.overrides import check_hydra, quoted
 from pflsweep.sweep.overrides import handed_past
-from pflsweep.sweep.queue import Queue
+from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.sweeper import TrialSweeper
 
 
-def run_command(overrides: list[str], config_dir: str | Path | None) -> Queue | None:
+def run_command(overrides: list[str], config_dir: str | Path | None) -> SweepState | None:
     """Train a sweep without printing what the command prints at its end. Hydra's global state, which may be a
-    notebook's own, stays as it is. Return the sweep's queue, None where there was only a plan. Raises as the command.
+    notebook's own, stays as it is. Return the state of the sweep, None where there was only a plan. Raises as the
+    command.
     """
     overrides = [quoted(word) for word in overrides]
     check_hydra(overrides, several=True)

@@ -15,8 +15,8 @@ from pflsweep.config.reading import PAPER
 from pflsweep.records.content import FORMAT
 from pflsweep.records.record import kept
 from pflsweep.sweep.plan import Group, Plan, relevant
-from pflsweep.sweep.queue import Queue
 from pflsweep.sweep.slots import SETTLED, SlotState, point_of
+from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.status.groups import group_status
 from pflsweep.util import files
 from pflsweep.util.errors import without_password
@@ -40,9 +40,9 @@ def path(plan: Plan) -> Path:
     return plan.folder / f"{plan.id}{reading}-{mark}.json"
 
 
-def write(queue: Queue, command: list[str]) -> None:
-    """Write the ledger of a queue as it is now. Raises UserError where the disk is full or read-only."""
-    plan = queue.plan
+def write(state: SweepState, command: list[str]) -> None:
+    """Write the ledger of a sweep as it is now. Raises UserError where the disk is full or read-only."""
+    plan = state.plan
     content = {
         "format": FORMAT,
         "sweep": plan.name,
@@ -53,7 +53,7 @@ def write(queue: Queue, command: list[str]) -> None:
         "seeds": plan.seeds,
         "tune": asdict(plan.tune),
         "tracking": kept(plan.groups[0].config.values)["tracking"],
-        "groups": [_group(queue, g) for g in range(len(plan.groups))],
+        "groups": [_group(state, g) for g in range(len(plan.groups))],
     }
     file = path(plan)
     with files.writing(file.parent):
@@ -63,12 +63,12 @@ def write(queue: Queue, command: list[str]) -> None:
             files.write_json(file, content)
 
 
-def _group(queue: Queue, group: int) -> dict[str, Any]:
+def _group(state: SweepState, group: int) -> dict[str, Any]:
     """Return a group's part of the ledger: its config, its search, and the identities of its final trials by seed."""
-    of, now = queue.plan.groups[group], group_status(queue, group)
-    finals = {seed: queue.slots[job] for seed, job in zip(queue.plan.seeds, queue.plan.final(group), strict=True)}
-    compared = [queue.slots[job] for job in queue.plan.compared(group)]
-    searched = [queue.slots[job] for job in queue.plan.searched(group)]
+    of, now = state.plan.groups[group], group_status(state, group)
+    finals = {seed: state.slots[job] for seed, job in zip(state.plan.seeds, state.plan.final(group), strict=True)}
+    compared = [state.slots[job] for job in state.plan.compared(group)]
+    searched = [state.slots[job] for job in state.plan.searched(group)]
     return {
         "setting": of.setting,
         "method": of.method,
@@ -78,12 +78,12 @@ def _group(queue: Queue, group: int) -> dict[str, Any]:
         "points": of.tries,
         "points_settled": sum(slot.status in SETTLED for slot in searched),
         "tried": [_tried(of, slot) for slot in compared if slot.value is not None],
-        "winner": now.point if of.tries and queue.electable(group) else None,
+        "winner": now.point if of.tries and state.electable(group) else None,
         "winner_value": now.best,
         "trials": {str(seed): results[0]["identity"] for seed, slot in finals.items() if (results := slot.trials)},
         "failed": {str(seed): slot.reason for seed, slot in finals.items() if slot.status in ("diverged", "failed")},
         "failed_points": [slot.reason for slot in searched if slot.status == "diverged"],
-        "without_result": [slot.reason for slot in queue.without_result(group)],
+        "without_result": [slot.reason for slot in state.without_result(group)],
         "superseded": sorted({identity for slot in finals.values() for identity in slot.superseded}),
     }
 

@@ -21,7 +21,7 @@ def of_searches(queue: Queue) -> dict[str, "Figure"]:
     """Return by name a figure of each search with at least two results."""
     found = {}
     for g, group in enumerate(queue.plan.groups):
-        done = [slot for job in queue.plan.compared(g) if (slot := queue.slots[job]).value is not None]
+        done = [slot for job in queue.plan.compared(g) if (slot := queue.state.slots[job]).value is not None]
         if len(done) > 1:
             name = group.name.replace("/", "-").replace(" ", "/")
             found[f"search/{name}"] = search(group, done, worth(queue, g), queue.plan.tune.split)

@@ -5,10 +5,6 @@ database grants once, and sends heartbeats while it trains, which renew its leas
 trial FAILs without an `error` and the slot is enqueued again; this does not count as a failure. A slot may thus have
 several trials of Optuna: `slots.state_of` says which one counts. While the database is unavailable, calls wait for it,
 see `Retrying`.
-
-A search elects a winner only when each of its points has a result. A point that diverged or was pruned has one: it has
-lost. A point that crashed, or whose worker was killed again and again, has none; until it is tried again the final
-trials of its group are `blocked`, unless tune.partial is set.
 """
 
 import time
@@ -25,19 +21,17 @@ from optuna.trial import FrozenTrial, TrialState
 
 from pflsweep.sweep.hyperband import promoted
 from pflsweep.sweep.plan import Job, Plan
-from pflsweep.sweep.sampling import propose, pruner, results_needed
+from pflsweep.sweep.sampling import propose, pruner
 from pflsweep.sweep.search_space import Point, distributions, drawn_as
 from pflsweep.sweep.slots import (
     POINT,
     SETTLED,
-    SlotState,
     as_kept,
-    identities,
     is_tried_again,
-    point_of,
     rounds_in_record,
     state_of,
 )
+from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.storage import SILENCE, Retrying, opened, place_of, storage_url
 from pflsweep.util.retry import PAUSE
 
@@ -69,7 +63,7 @@ class Queue:
         url = storage_url(plan)
         self.storage = opened(url, plan.workers.heartbeat)
         self._ask = Retrying(place_of(url), retry)
-        self.slots: dict[Job, SlotState] = {}
+        self.state = SweepState(plan)
         self._studies: dict[str, optuna.Study] = {}  # each caches the trials that are over
         self._ids: dict[tuple[str, int], int] = {}  # of trials, by their study and number
         self._settled: set[str] = set()  # names of studies that are not read again until a command retries points
@@ -89,11 +83,11 @@ class Queue:
         self.refresh()
         self._describe()
         # Slots of a command that was killed still seem to run; without this they would come last
-        if any(slot.status == "running" for slot in self.slots.values()):
+        if any(slot.status == "running" for slot in self.state.slots.values()):
             self.revive()
 
         def again(job: Job) -> bool:
-            slot = self.slots[job]
+            slot = self.state.slots[job]
             deleted = job.final and slot.status == "done" and slot.deleted
             unsettled = slot.status == "lost" or is_tried_again(job, slot)
             return deleted or unsettled or (retry and slot.status in ("failed", "diverged"))
@@ -127,9 +121,9 @@ class Queue:
         for name, jobs in self._by_study().items():
             if name not in self._settled:
                 self._read(name, jobs)
-        waiting = [job for job in self.plan.jobs if self.slots[job].status == "waiting"]
+        waiting = [job for job in self.plan.jobs if self.state.slots[job].status == "waiting"]
         # Retried slots come first
-        self._order = sorted(waiting, key=lambda job: not self.slots[job].result.get("retried"))
+        self._order = sorted(waiting, key=lambda job: not self.state.slots[job].result.get("retried"))
 
     def revive(self) -> None:
         """Enqueue the slots of workers that were silent for too long."""
@@ -141,7 +135,7 @@ class Queue:
                     if name not in self._settled:
                         optuna.storages.fail_stale_trials(self._study(name))
         self.refresh()
-        lost = [job for job in self.plan.jobs if self.slots[job].status == "lost"]
+        lost = [job for job in self.plan.jobs if self.state.slots[job].status == "lost"]
         if lost:
             self._enqueue(lost)
             self.refresh()
@@ -151,39 +145,11 @@ class Queue:
         heartbeat = self.plan.workers.heartbeat
         return time.monotonic() - self._ask.missed > PAUSE + SILENCE * heartbeat
 
-    @property
-    def left(self) -> int:
-        """Return how many slots can still be trained: neither settled nor blocked."""
-        return sum(slot.status not in (*SETTLED, "blocked") for slot in self.slots.values())
-
-    @property
-    def finished(self) -> bool:
-        """Return whether no slot can be trained any more."""
-        return not self.left
-
-    def _judged(self, job: Job, slot: SlotState) -> SlotState:
-        """Return a slot with its status adapted to its group's search.
-
-        While the search goes on again, a final trial that is done or has failed counts as waiting. When it is over, it
-        is lost (to be trained again) where another point has won, and blocked where no winner can be elected.
-        """
-        over = slot.status in ("done", "failed", "diverged")
-        if not job.final or not self.plan.groups[job.group].tries or slot.status == "running":
-            return slot
-        if not self.search_over(job.group):
-            return slot._replace(status="waiting") if over else slot
-        if not self.electable(job.group):
-            return slot._replace(status="blocked")
-        winner = self.winner(job.group)
-        if not over or winner is None or slot.result.get(POINT) == as_kept(winner):
-            return slot
-        return slot._replace(status="lost", superseded=(*slot.superseded, *identities(slot.trial)))
-
     def claim(self, skip: Iterable[Job] = ()) -> Lease | None:
         """Claim the next slot that is free and ready. Return None where none is known; `refresh` may find some."""
         skip = set(skip)
         for job in list(self._order):
-            if job in skip or not (self._ready_now(job.group) if job.final else self._proposable(job)):
+            if job in skip or not (self._ready_now(job.group) if job.final else self.state.proposable(job)):
                 continue
             self._order.remove(job)
             trial_id = self._id(job)
@@ -198,45 +164,12 @@ class Queue:
                 return self._leased(job, trial_id)
         return None
 
-    def _proposable(self, job: Job) -> bool:
-        """Return whether the point of a search's slot is known, or all results from which it is proposed are there."""
-        if self.plan.foreseen(job) is not None:
-            return True
-        searched = self.plan.searched(job.group)
-        rung = self.plan.rung(job)
-        needed = results_needed(job.number) if rung is None else rung.below
-        return all(self.slots[searched[k]].status in SETTLED for k in needed)
-
-    def search_over(self, group: int) -> bool:
-        """Return whether every point of a group's search is settled."""
-        return all(self.slots[job].status in SETTLED for job in self.plan.searched(group))
-
-    def without_result(self, group: int) -> list[SlotState]:
-        """Return the slots of a search whose points have no result: they crashed, or their workers died."""
-        return [slot for job in self.plan.searched(group) if (slot := self.slots[job]).status == "failed"]
-
-    def electable(self, group: int) -> bool:
-        """Return whether a group's final trials can begin: its search is over, and every point has a result."""
-        return self.search_over(group) and (self.plan.tune.partial or not self.without_result(group))
-
     def _ready_now(self, group: int) -> bool:
         """Ask the database whether final trials can begin: another command may have retried points of the search."""
         searched = self.plan.searched(group)
-        if searched and self.search_over(group):
+        if searched and self.state.search_over(group):
             self._read(self._name(searched[0]), searched)
-        return self.electable(group)
-
-    def best(self, group: int) -> SlotState | None:
-        """Return the slot of a search's best point, the first of equal ones; None where no point is done."""
-        slots = [self.slots[job] for job in self.plan.compared(group)]
-        return max((slot for slot in slots if slot.value is not None), key=lambda s: s.value or 0.0, default=None)
-
-    def winner(self, group: int) -> Point | None:
-        """Return the best point of a group's search; {} where nothing is searched; None where no point is done."""
-        of, best = self.plan.groups[group], self.best(group)
-        if not of.tries:
-            return {}
-        return None if best is None else point_of(of, best)
+        return self.state.electable(group)
 
     def begin(self, lease: Lease, folder: Path, before: int) -> None:
         """Store the folder of the record of a trial that begins now, so that a death can be compared with its progress.
@@ -340,14 +273,14 @@ class Queue:
         """Set the final state of a claimed slot's trial."""
         values = None if value is None else [value]
         self._ask(self.storage.set_trial_state_values, lease.trial, state=state, values=values)
-        self.slots[lease.job] = state_of([self._ask(self.storage.get_trial, lease.trial)])
+        self.state.slots[lease.job] = state_of([self._ask(self.storage.get_trial, lease.trial)])
 
     def _leased(self, job: Job, trial_id: int) -> Lease:
         """Store this worker and the point to train with a slot that it was granted, and return the lease."""
         group = self.plan.groups[job.group]
         self._ask(self.storage.set_trial_user_attr, trial_id, "worker", self.worker)
         if job.final:
-            point = self.winner(job.group) or {}
+            point = self.state.winner(job.group) or {}
             # Each key by itself too, for optuna-dashboard
             for key, value in {POINT: as_kept(point), **point}.items():
                 self._ask(self.storage.set_trial_user_attr, trial_id, key, value)
@@ -365,7 +298,7 @@ class Queue:
         if trial.params.keys() == group.space.keys():
             return trial.params
         nothing = optuna.trial.create_trial(state=TrialState.WAITING)
-        before = [self.slots[each].trial or nothing for each in self.plan.searched(job.group)[: job.number]]
+        before = [self.state.slots[each].trial or nothing for each in self.plan.searched(job.group)[: job.number]]
         if (rung := self.plan.rung(job)) is not None:
             return before[promoted(rung, before, job.number)].params
         return propose(self.plan.tune, group.space, group.name, before, job.number)
@@ -410,10 +343,10 @@ class Queue:
         for trial in self._trials(name):
             by_slot.setdefault(trial.user_attrs.get("slot", ""), []).append(trial)
         for job in jobs:
-            slot = self.slots[job] = self._judged(job, state_of(by_slot.get(_label(job), [])))
+            slot = self.state.slots[job] = self.state.judged(job, state_of(by_slot.get(_label(job), [])))
             for extra in slot.extra:
                 self._drop(self._id_of(name, extra))
-        settled = all(self.slots[job].status in SETTLED for job in jobs)
+        settled = all(self.state.slots[job].status in SETTLED for job in jobs)
         (self._settled.add if settled else self._settled.discard)(name)
 
     def _drop(self, trial_id: int) -> None:
@@ -427,7 +360,7 @@ class Queue:
     def _enqueue(self, jobs: Iterable[Job]) -> None:
         """Add a WAITING trial for each slot, with what is known of the slot's former trial."""
         for job in jobs:
-            old = self.slots[job]
+            old = self.state.slots[job]
             attrs: dict[str, Any] = {"slot": _label(job)}
             if old.status in ("failed", "diverged"):
                 attrs["retried"] = True
@@ -468,7 +401,7 @@ class Queue:
         return {key: known[key] for key in kinds}, kinds
 
     def _id(self, job: Job) -> int:
-        trial = self.slots[job].trial
+        trial = self.state.slots[job].trial
         assert trial is not None
         return self._id_of(self._name(job), trial.number)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # Hydra imports this module for --help too
     from pflsweep.sweep.command import Command
     from pflsweep.sweep.plan import Plan
     from pflsweep.sweep.queue import Queue
+    from pflsweep.sweep.state import SweepState
 
 
 def _finishing() -> None:
@@ -45,8 +46,8 @@ class TrialSweeper(Sweeper):
         if code:
             raise SystemExit(code)
 
-    def train(self, arguments: list[str]) -> "tuple[Queue | None, int]":
-        """Train what is not trained yet. Return the queue (None for plan=true) and the exit code.
+    def train(self, arguments: list[str]) -> "tuple[SweepState | None, int]":
+        """Train what is not trained yet. Return the state of the sweep (None for plan=true) and the exit code.
 
         Raises UserError on bad input, KeyboardInterrupt on Ctrl-C.
         """
@@ -69,8 +70,8 @@ class TrialSweeper(Sweeper):
             return None, 0
         return self._run(plan, command)
 
-    def _run(self, plan: "Plan", command: "Command") -> "tuple[Queue, int]":
-        """Train a plan's trials and conclude. Return queue and exit code."""
+    def _run(self, plan: "Plan", command: "Command") -> "tuple[SweepState, int]":
+        """Train a plan's trials and conclude. Return the state of the sweep and the exit code."""
         from pflsweep.sweep import launch, ledger
         from pflsweep.sweep.browse import sweep_of
         from pflsweep.sweep.queue import Queue
@@ -84,7 +85,8 @@ class TrialSweeper(Sweeper):
             print(address, file=sys.stderr)
         queue = Queue(plan)
         queue.prepare(command.retry)
-        unfinished, status = not queue.finished, sweep_status(options, plan.id)
+        state = queue.state
+        unfinished, status = not state.finished, sweep_status(options, plan.id)
         # A sweep that is over is tracked where its run is not: the store is another one, or missed the end
         track = unfinished or status not in ("FINISHED", "FAILED")
         if track:
@@ -93,13 +95,13 @@ class TrialSweeper(Sweeper):
             if launch.is_here(plan, self.launcher) and (said := summary.forecast(plan)):
                 print(said, file=sys.stderr)
             try:
-                with View(plan, lambda queue: ledger.write(queue, self._said)):
+                with View(plan, lambda state: ledger.write(state, self._said)):
                     launch.run(queue, self.launcher)
                 queue.refresh()
                 # The workers alone were interrupted, or another command retries trials
-                if not queue.finished:
+                if not state.finished:
                     raise KeyboardInterrupt(
-                        f"{queue.left} of {len(queue.slots)} trials are left, and no worker of this command trains "
+                        f"{state.left} of {len(state.slots)} trials are left, and no worker of this command trains "
                         "them now; the same command continues"
                     )
             except BaseException:
@@ -107,10 +109,10 @@ class TrialSweeper(Sweeper):
                 stop_sweep(options, plan.id)
                 raise
         else:
-            done = sum(slot.status not in ("blocked", "failed") for slot in queue.slots.values())
-            share = f"all {done}" if done == len(queue.slots) else f"{done} of {len(queue.slots)}"
+            done = sum(slot.status not in ("blocked", "failed") for slot in state.slots.values())
+            share = f"all {done}" if done == len(state.slots) else f"{done} of {len(state.slots)}"
             print(f"{plan.name}: {share} trials are done, nothing is left to run.", file=sys.stderr)
-        return queue, self._conclude(queue, track, missed=status is None or not unfinished)
+        return state, self._conclude(queue, track, missed=status is None or not unfinished)
 
     def _conclude(self, queue: "Queue", track: bool, missed: bool) -> int:
         """Write the ledger, report to MLflow where `track`, and print tables. Return the exit code.
@@ -125,13 +127,13 @@ class TrialSweeper(Sweeper):
         plan = queue.plan
         options = plan.groups[0].config.tracking
         with signals.handled(_finishing):
-            ledger.write(queue, self._said)
-            superseded = summary.mark_superseded(queue)
+            ledger.write(queue.state, self._said)
+            superseded = summary.mark_superseded(queue.state)
             # A store that is gone lacks them, too
             lost = track and restore_sweep(options, plan.id, sweep_of(plan))
             if track and (missed or lost):
                 with part_of(plan.id):
-                    for record, labels in summary.final_records(queue):
+                    for record, labels in summary.final_records(queue.state):
                         send(options, record, labels)
             if track:
                 tag_superseded(options, plan.id, superseded)

@@ -77,7 +77,7 @@ def work(plan: Plan, index: int = 0, stop: Stop = lambda: False, name: str = "")
     _share_machine(index, plan.workers.count)
     queue = Queue(plan, worker=name)
     queue.refresh()
-    if not any(slot.trial for slot in queue.slots.values()):
+    if not any(slot.trial for slot in queue.state.slots.values()):
         raise UserError(
             f"{without_password(storage_url(plan))} on {gethostname()} is not the database of the command. Machines "
             "meet in one that all of them reach: workers.storage=postgresql://user:password@host/name."
@@ -86,12 +86,12 @@ def work(plan: Plan, index: int = 0, stop: Stop = lambda: False, name: str = "")
     # a database would leave transactions open, or be swallowed by a library
     with interruptible(stop) as over, quietly(), part_of(plan.id), _beating(queue) as holding:
         busy: set[Job] = set()  # slots with a trial that another process trains, perhaps for another sweep
-        while not queue.finished:
+        while not queue.state.finished:
             if over():
                 raise KeyboardInterrupt
             leases = _leases(queue, busy)
             if not leases:
-                if not queue.finished:
+                if not queue.state.finished:
                     time.sleep(PAUSE)
                     queue.revive()
                 busy.clear()
@@ -210,9 +210,9 @@ def _settle(queue: Queue, lease: Lease, train: Callable[[], list[dict[str, Any]]
 
 def _trained(queue: Queue, lease: Lease, stop: Stop, member: StackMember | None = None) -> list[dict[str, Any]]:
     """Train a slot's trials, one a seed, and return their results. member: in a stack. Raises NoWinner."""
-    plan, job = queue.plan, lease.job
-    if job.final and queue.winner(job.group) is None:
-        lost = next((slot.reason for each in plan.searched(job.group) if (slot := queue.slots[each]).reason), "pruned")
+    plan, state, job = queue.plan, queue.state, lease.job
+    if job.final and state.winner(job.group) is None:
+        lost = next((slot.reason for each in plan.searched(job.group) if (slot := state.slots[each]).reason), "pruned")
         raise NoWinner(f"its search has no winner: every point has lost ({lost})")
     results = []
     for k, config in enumerate(plan.configs(job, lease.point)):

@@ -91,7 +91,7 @@ def test_searches_come_first_and_final_trials_wait_for_them(plan: Plan) -> None:
     assert final.job == FINAL
     # The first of equal points wins
     assert final.point == {"train.lr": 0.2}
-    assert not queue.finished
+    assert not queue.state.finished
 
 
 def test_a_slot_is_granted_once(plan: Plan) -> None:
@@ -106,10 +106,10 @@ def test_two_commands_at_once_enqueue_each_slot_once(plan: Plan) -> None:
         # Both see that nothing is enqueued yet
         queue.refresh()
     for queue in (one, two):
-        queue._enqueue([job for job in plan.jobs if queue.slots[job].status == "lost"])
+        queue._enqueue([job for job in plan.jobs if queue.state.slots[job].status == "lost"])
     for queue in (one, two):
         queue.refresh()
-    assert [one.slots[job].trial for job in plan.jobs] == [two.slots[job].trial for job in plan.jobs]
+    assert [one.state.slots[job].trial for job in plan.jobs] == [two.state.slots[job].trial for job in plan.jobs]
     trials = [t for study in one._studies.values() for t in study.get_trials()]
     assert sum(trial.state == WAITING for trial in trials) == len(list(plan.jobs))
     assert sum(bool(trial.user_attrs.get("duplicate")) for trial in trials) == len(list(plan.jobs))
@@ -123,10 +123,10 @@ def test_a_silent_worker_is_taken_over_and_that_counts_against_nobody(plan: Plan
         assert claim.job == SEARCH
         queue.revive()
         # It still sends heartbeats
-        assert queue.slots[SEARCH].status == "running"
+        assert queue.state.slots[SEARCH].status == "running"
         age_heartbeats(queue)
         queue.revive()
-        assert queue.slots[SEARCH].status == "waiting"
+        assert queue.state.slots[SEARCH].status == "waiting"
 
 
 def die(queue: Queue, folder: Path, rounds: int) -> None:
@@ -148,14 +148,14 @@ def test_a_third_death_in_a_row_without_a_further_round_fails_a_trial(plan: Plan
     queue = opened(plan)
     for rounds in (9, 12, 12, 13, 17, 17):
         die(queue, tmp_path, rounds)
-        assert queue.slots[SEARCH].status == "waiting"
+        assert queue.state.slots[SEARCH].status == "waiting"
     die(queue, tmp_path, 17)
-    slot = queue.slots[SEARCH]
+    slot = queue.state.slots[SEARCH]
     assert slot.status == "failed"
     assert slot.reason == "its worker was ended 3 times in a row at round 17, the last time by SIGKILL"
     # The same command first tries the point without a result, with a new count of deaths
     again = opened(plan)
-    assert again.slots[SEARCH].status == "waiting"
+    assert again.state.slots[SEARCH].status == "waiting"
     for _ in range(2):
         die(again, tmp_path, 17)
     claim = again.claim()
@@ -167,10 +167,10 @@ def test_what_a_killed_command_has_left_is_in_its_place_again(plan: Plan) -> Non
     queue = opened(plan)
     claim = queue.claim()
     assert claim is not None
-    assert opened(plan).slots[claim.job].status == "running", "it may be another machine's"
+    assert opened(plan).state.slots[claim.job].status == "running", "it may be another machine's"
     age_heartbeats(queue)
     again = opened(plan)
-    assert again.slots[claim.job].status == "waiting"
+    assert again.state.slots[claim.job].status == "waiting"
     next_one = again.claim()
     assert next_one is not None
     assert next_one.job == claim.job
@@ -194,9 +194,9 @@ def test_a_search_in_which_every_point_diverged_has_no_winner(plan: Plan) -> Non
         assert claim is not None
         queue.fail(claim, "no loss is finite", diverged=True)
     queue.refresh()
-    assert queue.electable(0)
-    assert queue.winner(0) is None
-    assert {slot.reason for slot in queue.slots.values() if slot.status == "diverged"} == {"no loss is finite"}
+    assert queue.state.electable(0)
+    assert queue.state.winner(0) is None
+    assert {slot.reason for slot in queue.state.slots.values() if slot.status == "diverged"} == {"no loss is finite"}
     (study,) = [s for name, s in queue._studies.items() if "search" in name]
     assert {trial.state for trial in study.trials} == {FAIL}
 
@@ -207,12 +207,12 @@ def test_a_point_without_a_result_leaves_no_winner_unless_a_part_is_enough(plan:
     queue = opened(plan)
     crash_last(queue)
     queue.refresh()
-    assert [slot.reason for slot in queue.without_result(0)] == ["out of memory"]
-    finals = {slot.status for job, slot in queue.slots.items() if job.final}
+    assert [slot.reason for slot in queue.state.without_result(0)] == ["out of memory"]
+    finals = {slot.status for job, slot in queue.state.slots.items() if job.final}
     if not partial:
         assert finals == {"blocked"}
         assert queue.claim() is None
-        assert queue.finished, "nothing is left that this command could train"
+        assert queue.state.finished, "nothing is left that this command could train"
         queue.prepare()
         claim = queue.claim()
         assert claim is not None
@@ -255,20 +255,20 @@ def test_a_point_that_is_tried_again_may_win_and_supersedes_final_trials(partial
     queue = opened(partial)
     crash_last(queue)
     assert [done(queue, 0.5, final(name)) for name in ("a", "b")] == [0.2, 0.2]
-    assert queue.finished
+    assert queue.state.finished
     again = opened(partial)
     assert done(again, 0.7, {}) == 0.3
-    assert not again.finished
+    assert not again.state.finished
     again.revive()
-    assert [again.slots[job].superseded for job in partial.final(0)] == [("a",), ("b",)]
-    assert [again.slots[job].trials for job in partial.final(0)] == [[], []]
+    assert [again.state.slots[job].superseded for job in partial.final(0)] == [("a",), ("b",)]
+    assert [again.state.slots[job].trials for job in partial.final(0)] == [[], []]
     # Both final trials are trained again
     assert [done(again, 0.6, final(name)) for name in ("c", "d")] == [0.3, 0.3]
-    assert again.finished
+    assert again.state.finished
     other = opened(partial)
-    assert other.finished
-    assert other.winner(0) == {"train.lr": 0.3}
-    assert [other.slots[job].superseded for job in partial.final(0)] == [("a",), ("b",)]
+    assert other.state.finished
+    assert other.state.winner(0) == {"train.lr": 0.3}
+    assert [other.state.slots[job].superseded for job in partial.final(0)] == [("a",), ("b",)]
 
 
 def test_a_final_trial_that_failed_is_trained_where_another_point_wins(partial: Plan) -> None:
@@ -282,8 +282,8 @@ def test_a_final_trial_that_failed_is_trained_where_another_point_wins(partial: 
     assert done(again, 0.7, {}) == 0.3
     again.revive()
     assert [done(again, 0.6, final(name)) for name in ("c", "d")] == [0.3, 0.3]
-    assert again.finished
-    assert [again.slots[job].superseded for job in partial.final(0)] == [(), ()]
+    assert again.state.finished
+    assert [again.state.slots[job].superseded for job in partial.final(0)] == [(), ()]
 
 
 def test_a_final_trial_that_had_bad_input_is_tried_again(partial: Plan) -> None:
@@ -293,9 +293,9 @@ def test_a_final_trial_that_had_bad_input_is_tried_again(partial: Plan) -> None:
         claim = queue.claim()
         assert claim is not None
         queue.fail(claim, "no data there", **kinds)
-    assert queue.finished
+    assert queue.state.finished
     again = opened(partial)
-    assert again.left == 1
+    assert again.state.left == 1
     assert done(again, 0.6, final("a")) == 0.2
 
 
@@ -306,7 +306,7 @@ def test_final_trials_stay_where_a_retried_point_loses(partial: Plan) -> None:
     queue.prepare(retry=True)
     assert done(queue, 0.5, {}) == 0.3
     queue.revive()
-    assert queue.finished
+    assert queue.state.finished
 
 
 @pytest.mark.slow
@@ -328,12 +328,12 @@ def test_a_point_that_is_retried_elsewhere_may_win_here(partial: Plan) -> None:
         queue.revive()
     here.refresh()
     assert done(here, 0.6, {}) == 0.3
-    assert not here.finished
+    assert not here.state.finished
     there.refresh()
     assert done(there, 0.6, {}) == 0.3
     here.refresh()
-    assert there.finished
-    assert here.finished
+    assert there.state.finished
+    assert here.state.finished
     (study,) = [s for name, s in here._studies.items() if name.startswith("final")]
     assert sum(trial.state == COMPLETE for trial in study.trials) == 3
 
@@ -347,18 +347,18 @@ def test_who_has_seen_all_done_hears_of_a_retry(partial: Plan) -> None:
     idle.refresh()
     command = Queue(plan)
     command.prepare(retry=True)
-    assert [slot.status for slot in command.slots.values()] == ["done", "done", "waiting", "waiting", "waiting"]
-    assert [slot.trials for job, slot in command.slots.items() if job.final] == [[], []]
+    assert [slot.status for slot in command.state.slots.values()] == ["done", "done", "waiting", "waiting", "waiting"]
+    assert [slot.trials for job, slot in command.state.slots.items() if job.final] == [[], []]
     worker = opened(plan)
     assert done(worker, 0.7, {}) == 0.3
-    assert not worker.finished
+    assert not worker.state.finished
     worker.revive()
     assert [done(worker, 0.9, {}) for _ in range(2)] == [0.3, 0.3]
-    assert worker.finished
+    assert worker.state.finished
     for each in (idle, command):
         each.revive()
-        assert each.finished
-        assert [each.slots[job].value for job in plan.final(0)] == [0.9, 0.9]
+        assert each.state.finished
+        assert [each.state.slots[job].value for job in plan.final(0)] == [0.9, 0.9]
 
 
 def test_a_final_trial_whose_record_was_deleted_here_is_trained_anew(plan: Plan, tmp_path: Path) -> None:
@@ -369,12 +369,12 @@ def test_a_final_trial_whose_record_was_deleted_here_is_trained_anew(plan: Plan,
         done(queue, 0.5, {"trials": [{"identity": "a", "host": gethostname(), "folder": gone}]})
     done(queue, 0.5, {"trials": [{"identity": "a", "host": gethostname(), "folder": there}]})
     done(queue, 0.5, {"trials": [{"identity": "a", "host": "another machine", "folder": gone}]})
-    assert opened(plan).finished
+    assert opened(plan).state.finished
     last = plan._replace(id="1" * 16)
     queue = opened(last)
     for _ in range(5):
         done(queue, 0.5, {"trials": [{"identity": "a", "host": gethostname(), "folder": gone}]})
-    assert [slot.status for slot in opened(last).slots.values()] == ["done"] * 3 + ["waiting"] * 2
+    assert [slot.status for slot in opened(last).state.slots.values()] == ["done"] * 3 + ["waiting"] * 2
 
 
 def test_a_point_is_what_the_config_gets(plan: Plan) -> None:
@@ -382,7 +382,7 @@ def test_a_point_is_what_the_config_gets(plan: Plan) -> None:
     claim = queue.claim()
     assert claim is not None
     queue.refresh()
-    assert point_of(plan.groups[0], queue.slots[claim.job]) == claim.point
+    assert point_of(plan.groups[0], queue.state.slots[claim.job]) == claim.point
     (config,) = plan.configs(claim.job, claim.point)
     assert (config.values["train"]["lr"], config.values["data"]["validation"], config.values["seed"]) == (0.1, 0.2, 0)
     (final,) = plan.configs(Job(0, True, 1), claim.point)
@@ -392,7 +392,7 @@ def test_a_point_is_what_the_config_gets(plan: Plan) -> None:
 def test_a_method_of_ones_own_may_be_called_final(plan: Plan) -> None:
     queue = opened(plan._replace(groups=[plan.groups[0]._replace(method="final")]))
     assert [done(queue, value, {}) for value in (0.4, 0.6, 0.5, 0.5, 0.5)] == [0.1, 0.2, 0.3, 0.2, 0.2]
-    assert queue.finished
+    assert queue.state.finished
 
 
 @pytest.mark.slow
@@ -406,7 +406,7 @@ def test_many_slots_are_one_study(plan: Plan) -> None:
         queue.tell(claim, 0.5, {"trials": []})
     again = Queue(many)
     again.refresh()
-    assert sum(slot.status == "done" for slot in again.slots.values()) == 20
+    assert sum(slot.status == "done" for slot in again.state.slots.values()) == 20
     assert optuna.get_all_study_names(queue.storage) == [f"final trials {many.id}"]
 
 

@@ -153,7 +153,7 @@ def tpe(plan: Plan) -> Plan:
 def drawn(queue: Queue) -> list[Point]:
     """Return the point of each slot of the search."""
     queue.refresh()
-    trials = [queue.slots[job].trial for job in queue.plan.searched(0)]
+    trials = [queue.state.slots[job].trial for job in queue.plan.searched(0)]
     return [queue.plan.groups[0].point_of(trial.params) for trial in trials if trial is not None]
 
 

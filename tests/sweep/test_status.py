@@ -198,9 +198,9 @@ def test_a_winner_of_a_part_of_its_points_is_marked(plan: Plan, capsys: pytest.C
 
 
 def test_the_table_of_a_sweep(queue: Queue) -> None:
-    assert groups.table(queue).to_dict("list") == {"method": ["fedavg"], "accuracy": ["0/5"]}
+    assert groups.table(queue.state).to_dict("list") == {"method": ["fedavg"], "accuracy": ["0/5"]}
     advance(queue, [0.4, 0.6])
-    now = groups.group_status(queue, 0)
+    now = groups.group_status(queue.state, 0)
     assert (now.done, now.total, now.best, now.point, now.final) == (2, 5, 0.6, {"train.lr": 0.2}, [])
     assert groups.spread([0.5]) == "50.0"
     assert groups.spread([0.5, 0.6]) == "55.0 ± 7.1"

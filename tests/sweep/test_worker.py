@@ -73,13 +73,13 @@ def test_a_trial_that_fails_says_why(
     queue.prepare()
     worker.work(plan)
     queue.refresh()
-    slot = queue.slots[Job(0, False, 0)]
+    slot = queue.state.slots[Job(0, False, 0)]
     lost = says == "diverged"
     assert (slot.status, slot.reason) == ("diverged" if lost else "failed", reason)
     assert [key for key in ("trace", "input", "diverged") if slot.result.get(key)] == [says]
     # Later trials in this process do not belong to this sweep
     assert run.SWEEP not in os.environ
-    final = queue.slots[Job(0, True, 0)]
+    final = queue.state.slots[Job(0, True, 0)]
     if lost:
         assert final.reason == f"its search has no winner: every point has lost ({reason})"
     else:
@@ -106,7 +106,7 @@ def test_what_ends_a_stack_at_once_puts_its_slots_back(
     with pytest.raises(type(error)):
         worker.work(plan)
     queue.refresh()
-    assert {slot.status for slot in queue.slots.values()} == {"waiting"}
+    assert {slot.status for slot in queue.state.slots.values()} == {"waiting"}
 
 
 def test_a_claim_that_fails_puts_those_before_it_back(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_a_claim_that_fails_puts_those_before_it_back(plan: Plan, monkeypatch: p
     with pytest.raises(ZeroDivisionError):
         worker.work(plan)
     queue.refresh()
-    assert {slot.status for slot in queue.slots.values()} == {"waiting"}
+    assert {slot.status for slot in queue.state.slots.values()} == {"waiting"}
 
 
 @pytest.mark.slow
@@ -147,11 +147,11 @@ def test_a_stack_tells_what_became_of_each(plan: Plan, monkeypatch: pytest.Monke
     monkeypatch.setattr(worker, "_trained", trained)
     worker.work(plan)
     queue.refresh()
-    by_number = {job.number: slot for job, slot in queue.slots.items() if not job.final}
+    by_number = {job.number: slot for job, slot in queue.state.slots.items() if not job.final}
     assert [by_number[k].status for k in range(3)] == ["pruned", "failed", "done"]
     assert "ZeroDivisionError: a bug" in by_number[1].reason
     assert "raise ZeroDivisionError" in by_number[1].result["trace"], "where it was raised"
-    assert all(slot.status == "blocked" for job, slot in queue.slots.items() if job.final), "the bug is no result"
+    assert all(slot.status == "blocked" for job, slot in queue.state.slots.items() if job.final), "the bug is no result"
 
 
 def test_a_database_that_is_away_in_a_stack_loses_nothing(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_a_database_that_is_away_in_a_stack_loses_nothing(plan: Plan, monkeypatc
     with pytest.raises(worker.StorageUnavailable):
         worker.work(plan)
     queue.refresh()
-    by_number = {job.number: slot for job, slot in queue.slots.items() if not job.final}
+    by_number = {job.number: slot for job, slot in queue.state.slots.items() if not job.final}
     assert [by_number[k].status for k in range(3)] == ["done", "waiting", "done"]
 
 
@@ -185,7 +185,7 @@ def test_training_does_not_wait_for_the_database(plan: Plan, monkeypatch: pytest
     monkeypatch.undo()
     queue.beat(claim)
     queue.refresh()
-    slot = queue.slots[claim.job]
+    slot = queue.state.slots[claim.job]
     assert (slot.result["round"], slot.result["reached"]) == ([3, 9], 12)
 
 
@@ -274,7 +274,7 @@ def test_a_slot_that_was_taken_over_meanwhile_is_not_put_back(
         with pytest.raises(KeyboardInterrupt):
             worker._settle(queue, claim, ends)
     queue.refresh()
-    assert queue.slots[claim.job].value == 0.5
+    assert queue.state.slots[claim.job].value == 0.5
 
 
 class Recording:
@@ -320,7 +320,7 @@ def test_a_worker_that_lost_its_lease_stops_after_its_round_and_tracks_nothing_m
     assert taken[0].job == Job(0, False, 0)
     assert "another has taken the trial over. It is stopped here" in caplog.text
     other.refresh()
-    assert other.slots[Job(0, False, 0)].status == "running", "the one who lost it has not released it"
+    assert other.state.slots[Job(0, False, 0)].status == "running", "the one who lost it has not released it"
 
 
 @pytest.mark.parametrize("folder", ["here", "gone"])
@@ -339,12 +339,12 @@ def test_a_superseded_final_trial_is_named_in_its_record(folder: str, plan: Plan
         else:
             queue.tell(claim, value, {"trials": [{"identity": record.folder.name}]})
         queue.refresh()
-    assert summary.mark_superseded(queue) == []
+    assert summary.mark_superseded(queue.state) == []
     queue.prepare()
     claim = queue.claim()
     assert claim is not None
     queue.tell(claim, 0.9, {})
     queue.refresh()
-    assert summary.mark_superseded(queue) == [record.folder.name]
+    assert summary.mark_superseded(queue.state) == [record.folder.name]
     if folder == "here":
         assert Record(record.folder).status["superseded"] == [plan.id]

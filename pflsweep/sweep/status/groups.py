@@ -8,9 +8,9 @@ from pflsweep.report.compare import PARTIAL
 from pflsweep.report.stats import mean_std
 from pflsweep.report.tables import NONE
 from pflsweep.sweep.plan import Job
-from pflsweep.sweep.queue import Queue
 from pflsweep.sweep.search_space import Point
 from pflsweep.sweep.slots import SETTLED, SlotState, point_of
+from pflsweep.sweep.state import SweepState
 
 
 class GroupStatus(NamedTuple):
@@ -33,76 +33,76 @@ class GroupStatus(NamedTuple):
         return f"{count}" if self.best is None else f"search {100 * self.best:.1f} ({count})"
 
 
-def group_status(queue: Queue, group: int) -> GroupStatus:
+def group_status(state: SweepState, group: int) -> GroupStatus:
     """Return the status of a group."""
-    finals = [queue.slots[job] for job in queue.plan.final(group)]
-    everything = [*(queue.slots[job] for job in queue.plan.searched(group)), *finals]
-    best = queue.best(group)
+    finals = [state.slots[job] for job in state.plan.final(group)]
+    everything = [*(state.slots[job] for job in state.plan.searched(group)), *finals]
+    best = state.best(group)
     return GroupStatus(
         sum(slot.status in SETTLED for slot in everything),
         len(everything),
         sum(slot.status in ("diverged", "failed") for slot in everything),
-        [slot.reason for slot in queue.without_result(group)],
+        [slot.reason for slot in state.without_result(group)],
         None if best is None else best.value,
-        {} if best is None else point_of(queue.plan.groups[group], best),
+        {} if best is None else point_of(state.plan.groups[group], best),
         [slot.value for slot in finals if slot.value is not None],
     )
 
 
-def table(queue: Queue) -> pd.DataFrame:
+def table(state: SweepState) -> pd.DataFrame:
     """Return the table of a sweep, one row a method and one column a setting."""
     cells: dict[str, dict[str, str]] = {}
-    for g, group in enumerate(queue.plan.groups):
-        cells.setdefault(group.method, {})[group.setting or "accuracy"] = group_status(queue, g).text
+    for g, group in enumerate(state.plan.groups):
+        cells.setdefault(group.method, {})[group.setting or "accuracy"] = group_status(state, g).text
     frame = pd.DataFrame.from_dict(cells, orient="index").fillna(NONE)
     return frame.rename_axis("method").reset_index()
 
 
-def winners(queue: Queue) -> pd.DataFrame:
+def winners(state: SweepState) -> pd.DataFrame:
     """Return one row for each search: the winner, its accuracy, and that of its final trials."""
     lines = []
-    for g, group in enumerate(queue.plan.groups):
+    for g, group in enumerate(state.plan.groups):
         if group.tries:
-            now = group_status(queue, g)
+            now = group_status(state, g)
             mark = PARTIAL * bool(now.without_result)
             point = " ".join(f"{key}={value}" for key, value in now.point.items()) or NONE
-            elected = queue.electable(g) and now.best is not None
+            elected = state.electable(g) and now.best is not None
             lines.append({
                 "method": group.method,
                 "setting": group.setting or NONE,
-                "points": queue.plan.points(g),
+                "points": state.plan.points(g),
                 "best": f"{point}{mark}" if elected else "no winner",
-                f"on {queue.plan.tune.split}": f"{100 * (now.best or 0):.1f}" if elected else NONE,
+                f"on {state.plan.tune.split}": f"{100 * (now.best or 0):.1f}" if elected else NONE,
                 "final, on test": f"{spread(now.final)}{mark}" if elected and now.final else NONE,
             })  # fmt: skip
     return pd.DataFrame(lines)
 
 
-def failures(queue: Queue) -> list[str]:
+def failures(state: SweepState) -> list[str]:
     """Return a line for each slot that failed, and for each search that cannot elect a winner."""
-    lines = [f"the trial {title(queue, job)} failed: {slot.reason}" for job, slot in failed(queue)]
-    return [*lines, *no_winner(queue)]
+    lines = [f"the trial {title(state, job)} failed: {slot.reason}" for job, slot in failed(state)]
+    return [*lines, *no_winner(state)]
 
 
-def failed(queue: Queue) -> list[tuple[Job, SlotState]]:
+def failed(state: SweepState) -> list[tuple[Job, SlotState]]:
     """Return the slots that failed, and final trials that diverged. A point that diverged has only lost its search."""
     return [
         (job, slot)
-        for job, slot in queue.slots.items()
+        for job, slot in state.slots.items()
         if slot.status == "failed" or (slot.status == "diverged" and job.final)
     ]
 
 
-def no_winner(queue: Queue) -> list[str]:
+def no_winner(state: SweepState) -> list[str]:
     """Return a line for each search that is over with some points without result."""
     lines = []
-    for g, group in enumerate(queue.plan.groups):
-        reasons = [slot.reason for slot in queue.without_result(g)]
-        if not reasons or not queue.search_over(g):
+    for g, group in enumerate(state.plan.groups):
+        reasons = [slot.reason for slot in state.without_result(g)]
+        if not reasons or not state.search_over(g):
             continue
         n = len(reasons)
         what = f"{n} of {group.tries} points {'has' if n == 1 else 'have'} no result ({reasons[0]})"
-        if queue.plan.tune.partial:
+        if state.plan.tune.partial:
             lines.append(f"{group.name}:{PARTIAL} {what}; the winner was elected among the others (tune.partial=true)")
         else:
             lines.append(
@@ -112,9 +112,9 @@ def no_winner(queue: Queue) -> list[str]:
     return lines
 
 
-def title(queue: Queue, job: Job) -> str:
+def title(state: SweepState, job: Job) -> str:
     """Return a slot's name for messages, with its point as far as it is known."""
-    return queue.plan.title(job, queue.plan.foreseen(job) or point_of(queue.plan.groups[job.group], queue.slots[job]))
+    return state.plan.title(job, state.plan.foreseen(job) or point_of(state.plan.groups[job.group], state.slots[job]))
 
 
 def spread(values: list[float]) -> str:

@@ -14,6 +14,7 @@ from pflsweep.sweep import cost
 from pflsweep.sweep.plan import Job, Plan
 from pflsweep.sweep.queue import Queue
 from pflsweep.sweep.slots import SETTLED, SlotState
+from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.status import groups
 from pflsweep.trial.progress import duration
 from pflsweep.util.errors import UserError, shortened
@@ -33,17 +34,18 @@ def trained_before(slot: SlotState) -> bool:
 class View:
     """Context manager that reads and shows the queue in a thread of its own."""
 
-    def __init__(self, plan: Plan, store: Callable[[Queue], None] = lambda queue: None) -> None:
-        """store: called with the queue when trials have ended; after a UserError it is called again."""
+    def __init__(self, plan: Plan, store: Callable[[SweepState], None] = lambda state: None) -> None:
+        """store: called with the state of the sweep when trials have ended; after a UserError it is called again."""
         self.plan, self._store = plan, store
         self.console = Console(stderr=True)
         self._unstored = False
         self._over = threading.Event()
         self._queue = Queue(plan, retry=False)
+        self._state = self._queue.state
         self._queue.refresh()
         self._began = time.monotonic()
         self._cost = {job: self._gradients(job) for job in plan.jobs}
-        self._before = {job for job, slot in self._queue.slots.items() if slot.status in SETTLED}
+        self._before = {job for job, slot in self._state.slots.items() if slot.status in SETTLED}
         self._there = {job: self._share(job) for job in plan.jobs}
         self._said = set(self._before)
         self._since: dict[Job, float] = {}
@@ -53,7 +55,7 @@ class View:
         self._reported = time.monotonic() - QUIET + 2 * EVERY
 
     def __enter__(self) -> "View":
-        count = len(self._queue.slots)
+        count = len(self._state.slots)
         done = f", {len(self._before)} of them done before" if self._before else ""
         self._line(f"{self.plan.name}: {count} trial{'s' * (count > 1)}{done}")
         if self.console.is_terminal:
@@ -90,7 +92,7 @@ class View:
         self._queue.refresh()
         self._there = {job: min(there, self._share(job)) for job, there in self._there.items()}
         before = len(self._said)
-        for job, slot in self._queue.slots.items():
+        for job, slot in self._state.slots.items():
             if slot.status == "running":
                 self._since.setdefault(job, time.monotonic())
             else:
@@ -114,7 +116,7 @@ class View:
     def _store_outcomes(self) -> None:
         """Call `store`. Say once that it failed; the next read calls it again."""
         try:
-            self._store(self._queue)
+            self._store(self._state)
         except UserError as error:
             if not self._unstored:
                 self._line(f"{error} It is tried again.")
@@ -127,14 +129,14 @@ class View:
 
     def _end_of(self, job: Job) -> str:
         """Return the line about a slot that was settled."""
-        slot, count = self._queue.slots[job], len(self._queue.slots)
+        slot, count = self._state.slots[job], len(self._state.slots)
         what = f"{100 * slot.value:.1f}%" if slot.value is not None else f"{slot.status}: {slot.reason or 'loses'}"
-        return f"[{len(self._said)}/{count}] {groups.title(self._queue, job)}: {what}{self._rest()}"
+        return f"[{len(self._said)}/{count}] {groups.title(self._state, job)}: {what}{self._rest()}"
 
     def _page(self) -> RenderableType:
         """Return the live page: counts by status, running trials, table."""
         counts: dict[str, int] = {}
-        for slot in self._queue.slots.values():
+        for slot in self._state.slots.values():
             counts[slot.status] = counts.get(slot.status, 0) + 1
         said = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
         head = f"[bold]{self.plan.name}[/bold]: {said}{self._rest()}"
@@ -143,18 +145,18 @@ class View:
     def _running(self) -> list[str]:
         """Return a line for each running trial, at most RUNNING and the number of others."""
         lines = []
-        for job, slot in self._queue.slots.items():
+        for job, slot in self._state.slots.items():
             if slot.status == "running":
                 done = slot.result.get("round")
                 at = f" round {done[0]} of {done[1]}," if done else ""
                 seconds = time.monotonic() - self._since.get(job, time.monotonic())
-                lines.append(f"{groups.title(self._queue, job)}:{at} {duration(seconds)}")
+                lines.append(f"{groups.title(self._state, job)}:{at} {duration(seconds)}")
         more = [f"and {len(lines) - RUNNING} more"] if len(lines) > RUNNING else []
         return [*lines[:RUNNING], *more]
 
     def _table(self) -> Table:
         """Return the table of methods and settings, in percent."""
-        found = groups.table(self._queue)
+        found = groups.table(self._state)
         page = Table(*found.columns)
         for row in found.itertuples(index=False):
             page.add_row(*row)
@@ -168,7 +170,7 @@ class View:
 
     def _share(self, job: Job) -> float:
         """Return the share of a slot's rounds that are trained, over all seeds: in [0, 1]."""
-        slot, rounds = self._queue.slots[job], self.plan.rounds(job)
+        slot, rounds = self._state.slots[job], self.plan.rounds(job)
         if slot.status == "done":
             return 1.0
         reached = slot.result.get("reached", slot.result.get("before", 0))
@@ -185,7 +187,7 @@ class View:
         Trials that were trained before do not count towards the speed. Slots that were pruned or failed take no more
         time.
         """
-        slots, shares = self._queue.slots, {job: self._share(job) for job in self.plan.jobs}
+        slots, shares = self._state.slots, {job: self._share(job) for job in self.plan.jobs}
         over = {job for job, slot in slots.items() if slot.status in SETTLED}
         known = {job for job in over if trained_before(slots[job])}
         gradients = sum(self._cost[job] * (shares[job] - self._there[job]) for job in shares.keys() - known)

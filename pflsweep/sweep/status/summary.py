@@ -14,6 +14,7 @@ from pflsweep.sweep import cost
 from pflsweep.sweep.plan import Job, Plan
 from pflsweep.sweep.queue import Queue
 from pflsweep.sweep.slots import is_tried_again
+from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.status import groups as status_groups
 from pflsweep.trial.progress import duration
 from pflsweep.util.errors import UserError
@@ -173,36 +174,37 @@ def conclude(queue: Queue, track: bool) -> int:
     from pflsweep.sweep.browse import cells_of
     from pflsweep.tracking.run import finish_sweep
 
-    plan, records = queue.plan, records_of(queue)
+    plan, state = queue.plan, queue.state
+    records = records_of(state)
     searched = any(group.tries for group in plan.groups)
-    tables = {"status": status_groups.table(queue)} | ({"winners": status_groups.winners(queue)} if searched else {})
+    tables = {"status": status_groups.table(state)} | ({"winners": status_groups.winners(state)} if searched else {})
     # MLflow first, since printing fails where the reader of a pipe is gone
     if track:
-        lines, figures = status_groups.failures(queue), pictures.of_searches(queue)
-        finish_sweep(plan.groups[0].config.tracking, plan.id, records, lines, tables, figures, cells_of(queue, records))
+        lines, figures = status_groups.failures(state), pictures.of_searches(queue)
+        finish_sweep(plan.groups[0].config.tracking, plan.id, records, lines, tables, figures, cells_of(state, records))
     if searched:
         print(tables["winners"].to_string(index=False) + f"\n\n{_chosen_on(plan)}\n")
     keys = {key for group in plan.groups for key in group.space}
-    groups = [g for g in range(len(plan.groups)) if queue.without_result(g)]
-    partial = {one["identity"] for g in groups for job in plan.final(g) for one in queue.slots[job].trials}
+    groups = [g for g in range(len(plan.groups)) if state.without_result(g)]
+    partial = {one["identity"] for g in groups for job in plan.final(g) for one in state.slots[job].trials}
     print(conclusion(records, keys, partial) if records else tables["status"].to_string(index=False))
-    if elsewhere := _elsewhere(queue):
+    if elsewhere := _elsewhere(state):
         print(f"Records that are not here: {elsewhere}. `pflsweep report` needs the folders copied together.")
-    return _name_failures(queue)
+    return _name_failures(state)
 
 
-def _name_failures(queue: Queue) -> int:
+def _name_failures(state: SweepState) -> int:
     """Print each failure with its traceback, and return the exit code."""
-    bad = status_groups.failed(queue)
+    bad = status_groups.failed(state)
     failed = [slot for _, slot in bad]
     # The failures are first the failed slots, then searches without a winner, which have no traceback
-    for line, trace in zip_longest(status_groups.failures(queue), (slot.result.get("trace") for slot in failed)):
+    for line, trace in zip_longest(status_groups.failures(state), (slot.result.get("trace") for slot in failed)):
         print(f"pflsweep: {line}" + (f"\n{trace}" if trace else ""), file=sys.stderr)
     if not failed:
         return 0
     by_itself = all(is_tried_again(job, slot) for job, slot in bad)
     again = "the same command" if by_itself else "retry=true"
-    print(f"{len(failed)} of {len(queue.slots)} trials failed; {again} tries them again.", file=sys.stderr)
+    print(f"{len(failed)} of {len(state.slots)} trials failed; {again} tries them again.", file=sys.stderr)
     # A final trial without a winner is a consequence of its search, not a cause
     causes = [slot for slot in failed if not slot.result.get("no_winner")]
     return 2 if causes and all(slot.result.get("input") for slot in causes) else 1
@@ -220,56 +222,56 @@ def _chosen_on(plan: Plan) -> str:
     return f"best: the highest {tune.view} accuracy in {how}{scale} on {where}."
 
 
-def records_of(queue: Queue) -> list["Record"]:
+def records_of(state: SweepState) -> list["Record"]:
     """Return the records of all final trials; none where they are more than MANY or one is not on this machine."""
-    folders = _folders(queue)
-    records = [record for record, _ in final_records(queue)] if len(folders) <= MANY else []
+    folders = _folders(state)
+    records = [record for record, _ in final_records(state)] if len(folders) <= MANY else []
     return records if len(records) == len(folders) else []
 
 
-def final_records(queue: Queue) -> Iterator[tuple["Record", "Labels"]]:
+def final_records(state: SweepState) -> Iterator[tuple["Record", "Labels"]]:
     """Yield the records of final trials on this machine as of the sweep's rounds, with their names for MLflow."""
     from pflsweep.records.record import Record
     from pflsweep.sweep.browse import labels_of
 
-    for (folder, rounds), job in _folders(queue).items():
+    for (folder, rounds), job in _folders(state).items():
         if (folder / "meta.json").exists():
             record = Record.as_of(folder, rounds)
             # A record that was continued may have lost the scores of that round
             if rounds in record.evaluated:
-                yield record, labels_of(queue.plan, job, queue.winner(job.group) or {}, record.meta["seed"])
+                yield record, labels_of(state.plan, job, state.winner(job.group) or {}, record.meta["seed"])
 
 
-def _folders(queue: Queue) -> dict[tuple[Path, int], Job]:
+def _folders(state: SweepState) -> dict[tuple[Path, int], Job]:
     """Return by folder and rounds of each final trial one of its slots."""
-    groups = queue.plan.groups
-    return {(Path(one["folder"]), groups[job.group].config.train.rounds): job for job, one in _final(queue)}
+    groups = state.plan.groups
+    return {(Path(one["folder"]), groups[job.group].config.train.rounds): job for job, one in _final(state)}
 
 
-def _final(queue: Queue) -> Iterator[tuple[Job, dict[str, Any]]]:
+def _final(state: SweepState) -> Iterator[tuple[Job, dict[str, Any]]]:
     """Return pairs of a slot and a result for all final trials that are done."""
-    return ((job, one) for job, slot in queue.slots.items() if job.final for one in slot.trials)
+    return ((job, one) for job, slot in state.slots.items() if job.final for one in slot.trials)
 
 
-def mark_superseded(queue: Queue) -> list[str]:
+def mark_superseded(state: SweepState) -> list[str]:
     """Mark the records of final trials whose points do not win any more as superseded. Return their identities."""
     from pflsweep.records.record import Record
 
     marked = []
-    former = {identity for job, slot in queue.slots.items() if job.final for identity in slot.superseded}
+    former = {identity for job, slot in state.slots.items() if job.final for identity in slot.superseded}
     for identity in sorted(former):
-        folder = queue.plan.runs / identity
+        folder = state.plan.runs / identity
         marked.append(identity)
         # A record that is elsewhere, damaged, or in training for another sweep is left as it is
         if folder.exists():
             with suppress(UserError), claimed(folder):
                 record = Record(folder)
-                record.set_status(superseded=sorted({*record.status.get("superseded", []), queue.plan.id}))
+                record.set_status(superseded=sorted({*record.status.get("superseded", []), state.plan.id}))
     return marked
 
 
-def _elsewhere(queue: Queue) -> str:
+def _elsewhere(state: SweepState) -> str:
     """Return how many final trials' records are in which folders of other machines; "" where all are here."""
-    folders = {(one["host"], Path(one["folder"])) for _, one in _final(queue)}
+    folders = {(one["host"], Path(one["folder"])) for _, one in _final(state)}
     places = Counter(f"{host}:{folder.parent}" for host, folder in sorted(folders) if not folder.exists())
     return ", ".join(f"{count} in {place}" for place, count in places.items())
