@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pflsweep.util import files
 from pflsweep.util.errors import Parser, UserError, nearest
 
 if TYPE_CHECKING:
@@ -91,10 +92,8 @@ def _draw(table: "pd.DataFrame", name: str, path: Path) -> Path:
     from pflsweep.report import figures, style
 
     made = figures.labels(table, f"Training labels, {name}")
-    try:
+    with files.writing(path.parent, "--out FILE"):
         return style.save(made, path.with_suffix(""), (path.suffix[1:],))[0]
-    except OSError as error:
-        raise UserError(f"--out {path} cannot be written to ({error.strerror}). Name another file.") from error
 
 
 def _picture(name: str) -> Path:

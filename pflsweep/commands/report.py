@@ -9,6 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from pflsweep.util import files
 from pflsweep.util.errors import Parser, UserError
 
 PAGES = ("runs", "site")  # those that are no paper's table
@@ -55,10 +56,8 @@ def _runs(options: argparse.Namespace) -> int:
         searching = [f"{len(chosen.hidden)} trials of searches, which stand in no table"] if chosen.hidden else []
         said = "; ".join([*states, *searching]).removesuffix(".") or "there are no runs"
         raise UserError(f"No finished run to report on in '{options.runs}': {said}. A report is made of finished runs.")
-    try:
+    with files.writing(options.out, "--out DIR"):
         path = page.write(chosen, options.out, options.baseline, options.target and options.target / 100)
-    except OSError as error:
-        raise UserError(f"--out {options.out} cannot be written to ({error.strerror}). Name another folder.") from error
     print(tables.brief(chosen.records, chosen.searches.keys, chosen.searches.partial).to_string(index=False))
     left, hidden = len(chosen.left) + len(chosen.damaged) + len(chosen.copies), len(chosen.hidden)
     print(

@@ -161,6 +161,8 @@ class Method:
     paper: ClassVar[str]  # authors, title, venue, year
     version: ClassVar[int] = 1  # raised when the numbers change; part of a trial's identity
     resumable: ClassVar[bool] = True  # whether more rounds continue a finished run (nothing depends on T)
+    # `supports_ala`, `own_lr` and `dp_incompatible_reason` are about what the client's verbs do: a class with another
+    # start, step, fit or finish than its parent has to say them anew, see `unexamined`.
     # Whether ALA can be combined with the method: training has to start from the model that was sent, down.w. A pair
     # (hyperparameter, value): only with this value.
     supports_ala: ClassVar[bool | tuple[str, Any]] = False
@@ -168,8 +170,7 @@ class Method:
     own_lr: ClassVar[bool] = False
     unsampled_model: ClassVar[str]  # what a client that was never sampled is evaluated with
     cost: ClassVar[str] = ""  # cost of a round beyond FedAvg's: passes over data, reads and writes of P numbers
-    # Why DP-SGD's epsilon would be wrong; "" where a client sends nothing but the result of gradient steps. It is not
-    # inherited by a class with another start, step, fit or finish.
+    # Why DP-SGD's epsilon would be wrong; "" where a client sends nothing but the result of gradient steps
     dp_incompatible_reason: ClassVar[str] = "what it sends has not been examined"
     reads_test_rows: ClassVar[str] = ""  # what it does with clients' test rows; "": it never sees them
     reconstruction: ClassVar[str] = ""  # the parts that the paper leaves open and that were reconstructed here
@@ -193,6 +194,22 @@ class Method:
     def plugins(self) -> tuple["Plugin", ...]:
         """Return the plug-ins that are part of the method itself (FedALA is FedAvg with ALA)."""
         return ()
+
+
+def unexamined(cls: type, attribute: str) -> str:
+    """Return why a class's inherited word on itself may not hold for it; "" where it says it itself or changed nothing.
+
+    attribute: the word, such as `own_lr`. It may not hold where a verb of the client is another than in the class that
+    says it.
+    """
+    says = next(one for one in cls.__mro__ if attribute in vars(one))
+    for one in cls.__mro__[: cls.__mro__.index(says)]:
+        if changed := next((verb for verb in ("start", "step", "fit", "finish") if verb in vars(one)), None):
+            return (
+                f"{one.__name__} has another `{changed}` than {says.__name__}, whose {attribute} it inherits: say "
+                f"{attribute} in {one.__name__} itself"
+            )
+    return ""
 
 
 class Plugin:

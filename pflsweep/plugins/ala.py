@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pflsweep.methods import stock
-from pflsweep.methods.protocol import Given, Method, Plugin, Setup, Turn, Verbs, hyper
+from pflsweep.methods.protocol import Given, Method, Plugin, Setup, Turn, Verbs, hyper, unexamined
 from pflsweep.methods.task import Batch, Task
 from pflsweep.ops.vmap import per_client, tree_map
 from pflsweep.util.errors import UserError
@@ -115,8 +115,10 @@ class Ala(Mixing, Plugin):  # type: ignore[override]
     task: Task
 
     def refusal(self, partner: type) -> str:
-        if not issubclass(partner, Method) or partner.supports_ala:
+        if not issubclass(partner, Method):
             return ""
+        if partner.supports_ala:
+            return unexamined(partner, "supports_ala")
         return "what ALA mixes is not what it trains or is evaluated from (fedala has it built in)"
 
     def check(self, method: Method) -> None:

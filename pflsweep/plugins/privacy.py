@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pflsweep.methods.protocol import Plugin, Spent, Verbs, hyper
+from pflsweep.methods.protocol import Plugin, Spent, Verbs, hyper, unexamined
 from pflsweep.methods.task import Task
 from pflsweep.util.errors import UserError
 
@@ -51,16 +51,8 @@ class DpSgd(Plugin):
     task: Task
 
     def refusal(self, partner: type) -> str:
-        examined = next((cls for cls in partner.__mro__ if "dp_incompatible_reason" in vars(cls)), Plugin)
-        if reason := str(vars(examined)["dp_incompatible_reason"]):
-            return reason
-        for cls in partner.__mro__[: partner.__mro__.index(examined)]:
-            if changed := next((verb for verb in ("start", "step", "fit", "finish") if verb in vars(cls)), None):
-                return (
-                    f"it has another `{changed}` than {examined.__name__}, and what it sends has not been examined: "
-                    f"say dp_incompatible_reason in {cls.__name__} itself"
-                )
-        return ""
+        reason = str(getattr(partner, "dp_incompatible_reason", Plugin.dp_incompatible_reason))
+        return reason or unexamined(partner, "dp_incompatible_reason")
 
     def plug(self, verbs: Verbs) -> Verbs:
         if self.task.calibrated:

@@ -37,15 +37,13 @@ def write(reports: Path, out: Path) -> Path:
             f"{error.filename} cannot be read ({error.strerror}). Restore it, or make the report again with `pflsweep "
             "report`."
         ) from error
-    try:
+    with files.writing(out, "--out DIR"):
         for file, text, folder in texts:
             up = "../" * file.count("/")
             nav = {name: f"{up}{address}" for name, address in main.items()}
             place = out / html.address(file)
             place.parent.mkdir(parents=True, exist_ok=True)
             files.write_text(place, html.page(text, folder, nav))
-    except OSError as error:
-        raise UserError(f"--out {out} cannot be written to ({error.strerror}). Name another folder.") from error
     return out / "index.html"
 
 

@@ -15,6 +15,7 @@ from pflsweep.util.errors import UserError, in_gb, one_line
 # This module imports PyTorch, which a plan does without
 if TYPE_CHECKING:
     from pflsweep.data.prescribed import Prescribed
+    from pflsweep.methods.protocol import Method
 
 # In PyTorch's messages about a model that is too large
 TOO_LARGE = re.compile("allocate|out of memory|verflow|Storage size|Numerical result out of range")
@@ -61,8 +62,8 @@ def build(config: Config, prescribed: "Prescribed | None" = None) -> Parts:
     plugins = {group: config.node(group).construct(shared) for group in PLUGS if config.chooses(group)}
     _check_partners(config.choices, {"algorithm": method, **plugins})
     _check_private_batches(config, prescribed)
-    if train.lr_of != "round" and not method.own_lr:
-        raise UserError(_no_own_lr(train.lr_of, config.node("algorithm")))
+    if train.lr_of != "round":
+        _check_own_lr(type(method), train.lr_of, config.node("algorithm"))
     verbs = Verbs.of(method, *plugins.values())
     schedule = schedule_of(train, federation, task.size)
     if prescribed is not None:
@@ -287,13 +288,16 @@ def _check_private_batches(config: Config, prescribed: "Prescribed | None") -> N
         )
 
 
-def _no_own_lr(lr_of: str, algorithm: Node) -> str:
-    """Return the message for clients with their own learning rates in a method that reads one for all."""
-    known = [name for name, cls in _methods().items() if cls.own_lr]
-    return (
-        f"train.lr_of is '{lr_of}', but {algorithm} takes one learning rate for all clients of a round. It goes with "
-        f"{', '.join(known)}; with others use train.lr_of=round."
-    )
+def _check_own_lr(cls: "type[Method]", lr_of: str, algorithm: Node) -> None:
+    """Raise UserError where clients would have their own learning rates in a method that reads one for all."""
+    from pflsweep.methods.protocol import unexamined
+
+    if cls.own_lr and not (why := unexamined(cls, "own_lr")):
+        return
+    if not cls.own_lr:
+        known = [name for name, one in _methods().items() if one.own_lr]
+        why = f"{algorithm} takes one learning rate for all clients of a round. It goes with {', '.join(known)}"
+    raise UserError(f"train.lr_of is '{lr_of}', but {why}. With others use train.lr_of=round.")
 
 
 def _methods() -> dict[str, Any]:

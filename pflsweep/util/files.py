@@ -145,13 +145,18 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
 
 @contextmanager
 def writing(folder: Path, choice: str = "paths.runs") -> Iterator[None]:
-    """Turn an OSError into a UserError, or DiskFull. choice: the config key that chooses the folder, for messages."""
+    """Turn an OSError into a UserError, or DiskFull.
+
+    choice: the config key or the argument that chooses the folder, for messages.
+    """
     try:
         yield
     except OSError as error:
         if no_room := full(error, folder):
             raise no_room from error
         why = error.strerror or str(error)
+        if error.filename and Path(error.filename) != folder:
+            why = f"{why}: {error.filename}"
         raise UserError(f"{folder} cannot be written to ({why}). Choose another folder: {choice}.") from error
 
 

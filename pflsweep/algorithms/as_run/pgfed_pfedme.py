@@ -19,6 +19,7 @@ class PgfedPFedMe(PFedMe):
 
     paper = "Dinh et al., NeurIPS 2020, as PGFed's authors run it"
     version = 2
+    supports_ala = True
     unsampled_model = "the common initial model"
     dp_incompatible_reason = ""
 

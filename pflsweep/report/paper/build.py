@@ -33,7 +33,7 @@ def build(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracke
     _check_known(scale, {ledger.scale for ledger in stores.every}, runs)
     said: list[str] = []
     errors: dict[str, UserError] = {}
-    try:
+    with files.writing(out, "--out DIR"):
         for name in names:
             try:
                 said.append(_one(name, stores, out, scale, tracker or Untracked()))
@@ -41,8 +41,6 @@ def build(names: Iterable[str], runs: Path, out: Path, scale: str | None, tracke
                 errors[name] = error
         broken = {name: str(error) for name, error in errors.items() if not isinstance(error, PageNotRebuilt)}
         said.append(f"{index.write(_made(out), broken)}: how far each report is")
-    except OSError as error:
-        raise page.unwritable(out, error) from error
     if errors:
         raise UserError("\n".join([*said, *(f"{name}: {error}" for name, error in errors.items())]))
     return said

@@ -23,7 +23,7 @@ from pflsweep.report.paper.metrics import Value
 from pflsweep.report.paper.published import Column
 from pflsweep.report.paper.reproduction import VERDICTS, Reproduction, Ruled
 from pflsweep.report.paper.store import CellTrials, Trial
-from pflsweep.util.errors import UserError, without_password
+from pflsweep.util.errors import without_password
 
 LISTED = 8  # gaps of a change
 BASIS = {"stated": "", "reading": "our reading", "extended": "extended"}
@@ -431,9 +431,3 @@ def store_of(config: dict[str, Any]) -> str:
         return "not tracked"
     uri = without_password(config.get("tracking.uri") or "sqlite:///mlflow.db")
     return f"{uri}, experiment {config.get('tracking.experiment')}"
-
-
-def unwritable(folder: Any, error: OSError) -> UserError:
-    """Return the error for users where a page or a figure cannot be written."""
-    where = f": {error.filename}" if error.filename else ""
-    return UserError(f"--out {folder} cannot be written to ({error.strerror}{where}). Name another folder.")
