@@ -359,16 +359,23 @@ def test_epsilon_may_be_read_after_some_rounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sigma", "epochs", "printed"),
-    [(1.0, 5, 10.26), (1.0, 4, 9.26), (1.0, 2, 6.89), (2.0, 5, 3.57), (2.0, 4, 3.20), (2.0, 1, 1.70)],
-)
-def test_epsilon_as_fedfomos_code_reads_it(sigma: float, epochs: int, printed: float) -> None:
-    """Tables 3 and 5, CIFAR-10: of 20 rounds of five epochs one, read after some of its epochs.
+    ("sigma", "epochs", "cifar10", "cifar100"),
+    [
+        (1.0, 5, 10.26, 10.32), (1.0, 4, 9.26, None), (1.0, 3, None, 8.20), (1.0, 2, 6.89, None),
+        (2.0, 5, 3.57, None), (2.0, 4, 3.20, 3.22), (2.0, 2, None, 2.33), (2.0, 1, 1.70, 1.71),
+    ],
+)  # fmt: skip
+def test_epsilon_as_fedfomos_code_reads_it(
+    sigma: float, epochs: int, cifar10: float | None, cifar100: float | None
+) -> None:
+    """All epsilons of tables 3 and 5: of 20 rounds of five epochs one, read after some of its epochs.
 
     2,667 training rows in batches of 50 are 54 steps an epoch, of which the code drops the last; q = 50 / 667.
     """
     plugin = FedFomoDpSgd(task=TASK, clip=1.0, sigma=sigma, delta=1e-5, read_after=epochs / 5, evaluated=0.2)
-    assert float(plugin.epsilon(spent(20 * 5 * 54, 50 / 2667, turns=20))) == pytest.approx(printed, abs=0.015)
+    ours = float(plugin.epsilon(spent(20 * 5 * 54, 50 / 2667, turns=20)))
+    assert cifar10 is None or ours == pytest.approx(cifar10, abs=0.015)
+    assert cifar100 is None or ours == pytest.approx(cifar100, abs=0.055)
 
 
 def test_rounds_compose() -> None:
