@@ -20,7 +20,7 @@ from contextlib import suppress
 from itertools import chain
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any, NoReturn
 
 import torch
@@ -29,6 +29,9 @@ from pflsweep.ops import memory
 from pflsweep.util.errors import UserError
 
 MARGIN = 2.0  # workers have to save this many times the seconds that forking them takes
+CROWDED = 1.25  # cores that all processes of a map get together below which one alone is as fast: others compute here
+BRIEF = 0.02  # seconds of work that say too little about the share of a core that a process gets
+ALONE = 20  # maps of one process after a crowded one, before workers are tried again
 _PR_SET_PDEATHSIG = 1  # constant of prctl.h: the signal that a process gets when its parent dies
 _NUMBER = 4  # bytes of a job's number in the pipe
 
@@ -49,7 +52,9 @@ def possible(device: torch.device) -> bool:
 class Workers:
     """Up to `count` processes for each map, this one included.
 
-    It measures how long each kind of work and forking take, and forks only where that saves time.
+    It measures how long each kind of work and forking take, and forks only where that saves time. Where other programs
+    take so much of the machine that several processes together get little more than one core, it works in one process
+    for a while.
     pool: shared memory for answers. seen: by kind, what a caller remembers of the answers' shapes.
     """
 
@@ -59,6 +64,8 @@ class Workers:
         self.seen: dict[str, Any] = {}
         self._pace: dict[str, float] = {}  # by kind, seconds that a cost of 1 takes in one process
         self._forking = 0.01  # seconds to fork a worker: a guess until the first one is forked
+        self._core = 1.0  # the share of a core that this process gets in maps with workers, a running mean
+        self._alone = 0  # maps that are still to run in this process, since the machine is crowded
         self._done: list[int] = []  # pids of workers that have ended but may not be reaped yet
         weakref.finalize(self, _reap, self._done).atexit = False
 
@@ -79,11 +86,15 @@ class Workers:
         total, count = sum(costs[k] for k in jobs), min(self.count, len(jobs))
         if count > 1 and total * self._pace[kind] * (1 - 1 / count) <= MARGIN * (count - 1) * self._forking:
             count = 1
+        if count > 1 and self._alone:
+            self._alone, count = self._alone - 1, 1
         began = perf_counter()
         yield from self._forked(jobs, do, count) if count > 1 else ((k, do(k)) for k in jobs)
         if total:
             working = perf_counter() - began - self._forking * (count - 1)
             self._pace[kind] = working * count / total
+        if count > 1 and count * self._core < CROWDED:
+            self._alone = ALONE
 
     def _forked(self, jobs: list[int], do: Callable[[int], Any], count: int) -> Iterator[tuple[int, Any]]:
         """Yield (k, do(k)) of jobs done by `count` processes, this one included.
@@ -103,9 +114,12 @@ class Workers:
                 busy.add(pipe)
                 forking += perf_counter() - began
             self._forking = forking / (count - 1)
+            began, used = perf_counter(), thread_time()
             for k in left:
                 yield k, do(k)
                 yield from _arrived(busy, pids, 0)
+            if (lasted := perf_counter() - began) > BRIEF:
+                self._core = (self._core + (thread_time() - used) / lasted) / 2
             while busy:
                 yield from _arrived(busy, pids, None)
         finally:

@@ -66,6 +66,7 @@ def forks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         return pipe, pid
 
     monkeypatch.setattr(engine_workers, "MARGIN", 0.0)
+    monkeypatch.setattr(engine_workers, "CROWDED", 0.0)
     monkeypatch.setattr(engine_workers, "_fork", counted)
     yield pids
     assert gone(pids)
@@ -290,6 +291,22 @@ def test_one_slow_map_does_not_make_short_ones_fork(monkeypatch: pytest.MonkeyPa
     for _ in range(3):
         dict(workers.map("x", [1.0] * 9, lambda k: None))
     assert len(forks) <= 6, "the first short one shows what it takes"
+
+
+@pytest.mark.parametrize(("core", "expected"), [(0.4, [1, 1, 0, 0, 1, 0, 0, 1, 0]), (0.9, [1] * 9)])
+def test_on_a_crowded_machine_one_process_works_alone_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, forks: list[int], core: float, expected: list[int]
+) -> None:
+    """Two processes that get 0.4 of a core each are no faster than one. A single such map may be by chance."""
+    monkeypatch.setattr(engine_workers, "CROWDED", 1.25)
+    monkeypatch.setattr(engine_workers, "ALONE", 2)
+    monkeypatch.setattr(engine_workers, "thread_time", lambda: core * time.perf_counter())
+    workers, counts = Workers(2), []
+    for _ in expected:
+        before = len(forks)
+        assert dict(workers.map("x", [1.0] * 4, lambda k: time.sleep(0.03) or k)) == {k: k for k in range(4)}
+        counts.append(len(forks) - before)
+    assert counts == expected
 
 
 def test_what_forks_write_into_shared_memory_is_seen_here() -> None:
