@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pflsweep.models.blocks import model_of, require_alpha, require_images
+from pflsweep.models.layers import channels_last
 from pflsweep.models.nfresnet18 import ScaledReLU
 
 STEM, WIDTHS = 64, (16, 32, 64)
@@ -33,7 +34,7 @@ class StandardisedConv2d(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         std, mean = torch.std_mean(self.weight, dim=(1, 2, 3), keepdim=True, correction=0)
         weight = self.gain * (self.weight - mean) / (std + EPS) * self.weight[0].numel() ** -0.5
-        return F.conv2d(x, weight, None, self.stride, self.padding)
+        return F.conv2d(channels_last(x), weight, None, self.stride, self.padding)
 
 
 class Block(nn.Module):
