@@ -292,12 +292,13 @@ def _check_own_lr(cls: "type[Method]", lr_of: str, algorithm: Node) -> None:
     """Raise UserError where clients would have their own learning rates in a method that reads one for all."""
     from pflsweep.methods.protocol import unexamined
 
-    if cls.own_lr and not (why := unexamined(cls, "own_lr")):
-        return
-    if not cls.own_lr:
+    if cls.own_lr:
+        why = unexamined(cls, "own_lr")
+    else:
         known = [name for name, one in _methods().items() if one.own_lr]
         why = f"{algorithm} takes one learning rate for all clients of a round. It goes with {', '.join(known)}"
-    raise UserError(f"train.lr_of is '{lr_of}', but {why}. With others use train.lr_of=round.")
+    if why:
+        raise UserError(f"train.lr_of is '{lr_of}', but {why}. With others use train.lr_of=round.")
 
 
 def _methods() -> dict[str, Any]:
