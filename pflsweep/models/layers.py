@@ -40,7 +40,7 @@ Stats = dict[int, Moments]  # by the layer's number
 
 
 class Context(NamedTuple):
-    """What `context` passes to the layers; see there."""
+    """The values that `context` passes to the layers of a model, as its docstring describes them."""
 
     key: Tensor | None
     mask: Tensor | None

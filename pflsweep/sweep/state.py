@@ -1,4 +1,4 @@
-"""What the slots of a plan say together: what is left, whether a search is over, and which point has won.
+"""The state of a sweep: how many slots are left, whether a search is over, and which point has won.
 
 A search elects a winner only when each of its points has a result. A point that diverged or was pruned has one: it has
 lost. A point that crashed, or whose worker was killed again and again, has none; until it is tried again the final

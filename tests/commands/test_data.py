@@ -70,7 +70,10 @@ def test_a_dataset_is_fetched_and_described(tmp_path: Path, monkeypatch, capsys:
         (["show", "partition.clients=5000"], "partition.clients is 5000: there are only 1797 samples"),
         (["show", "partition.alfa=1"], "Unknown config key 'partition.alfa'. Did you mean 'partition.alpha'?"),
         (["show", "partition=natural"], "needs a dataset with clients of its own"),
-        (["show", "--out", "nowhere/x.png"], "nowhere cannot be written to"),
+        (
+            ["show", "--out", "nowhere/x.png"],
+            "nowhere cannot be written to (No such file or directory: nowhere/x.png). Choose another folder: --out",
+        ),
         (["show", "--ot", "x.png"], "Did you mean '--out'?"),
     ],
 )

@@ -97,7 +97,7 @@ def test_runs_are_chosen_by(word, here, capsys):
         (["rnus"], "Did you mean 'runs'"),
         (["runs", "fedala-*"], "No finished run.*fedala-digits-dirichlet-0 failed"),
         (["runs", "--runs", "nowhere"], "no folder of runs 'nowhere'"),
-        (["runs", "--out", "runs/file"], "runs/file cannot be written to"),
+        (["runs", "--out", "runs/file"], "runs/file cannot be written to .*--out DIR"),
         (["runs", "--target", "120"], "--target 120: it is an accuracy in percent"),
         (["runs", "--target", "0"], "--target 0: it is an accuracy in percent"),
         (["runs", "--target", "0.7"], r"--target 0\.7: it is in percent, not a share of 1\. Do you mean --target 70\?"),

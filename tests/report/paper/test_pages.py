@@ -632,7 +632,10 @@ def test_accuracy_against_epsilon(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (["--runs", "runs"], "report: PAGE is missing. See `pflsweep report --help`."),
         (["pgfed/table1", "--runs", "nowhere"], "There is no folder of runs 'nowhere'"),
         (["pgfed/table1", "--otu", "x"], "Did you mean '--out'"),
-        (["pgfed/table1", "--out", "/proc/x"], "/proc/x cannot be written to"),
+        (
+            ["pgfed/table1", "--out", "/proc/x"],
+            "/proc/x cannot be written to (No such file or directory). Choose another folder: --out DIR",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str) -> None:
