@@ -59,7 +59,8 @@ class Fomo(Method):
     Abstract: subclasses define what is sent and how it is mixed (`send`, `start`).
     """
 
-    own_travels: ClassVar[bool] = False  # whether a client's own model may be chosen and is then sent to it
+    # Whether the candidates are all models of the last cohort, a client's own too, which is then sent to it
+    own_travels: ClassVar[bool] = False
 
     models: int = hyper("M: models mixed a round, the client's own among them", low=1)
     epsilon: float = hyper("probability that a download is a random model", low=0, high=1)
@@ -70,7 +71,9 @@ class Fomo(Method):
 
     def init(self, w: Tensor, setup: Setup) -> Server:
         n = setup.clients
-        require_models(self.models, n)
+        if not self.own_travels:
+            # Else `models` is an upper bound: a small cohort has fewer
+            require_models(self.models, n)
         return Server(
             w.new_zeros(n, len(w)),
             torch.zeros(n, dtype=torch.bool, device=w.device),

@@ -435,9 +435,7 @@ def test_a_model_of_ones_own_that_was_edited_is_trained_again(monkeypatch: pytes
 @pytest.mark.parametrize("hidden", ["[16]", "[]"])
 @pytest.mark.parametrize("algorithm", sorted(commands_list._options("algorithm", None)))
 def test_every_method_ends_with_models_that_can_be_loaded(algorithm: str, hidden: str) -> None:
-    # With six clients it cannot send eight models
-    fewer = ["algorithm.models=5"] if algorithm == "as_run/pgfed_fedfomo" else []
-    result = run("train.rounds=1", f"algorithm={algorithm}", f"model.hidden={hidden}", *fewer)
+    result = run("train.rounds=1", f"algorithm={algorithm}", f"model.hidden={hidden}")
     x = torch.zeros(2, *result.record.meta["shape"])
     assert result.load_personal(5)(x).shape == (2, result.record.meta["classes"])
 
