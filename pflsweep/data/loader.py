@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from pflsweep.data.batching import DEFAULT, Batching, pieces
 from pflsweep.data.federation import Federation
 from pflsweep.data.poisson import NONE, Poisson
+from pflsweep.methods.batches import Batches
 from pflsweep.methods.protocol import Spent
 from pflsweep.methods.task import Batch
 from pflsweep.ops import random
@@ -113,13 +114,13 @@ class ClientData:
         """[C] training samples of each client."""
         return torch.tensor([len(own) for own in self._rows["train"]], device=self._federation.device)
 
-    def train(self, epochs: int, stream: str = "epochs") -> Iterator[Batch]:
+    def train(self, epochs: int, stream: str = "epochs") -> Batches:
         """Return the mini-batches of `epochs` epochs, ordered and cut as `batching` says."""
         orders = [self._shuffled(c, epochs, stream) for c in range(len(self._members))]
         self._served += [sum(map(len, order)) for order in orders]
-        return self._batches(orders, stream)
+        return Batches(list(map(len, orders)), partial(self._part, orders, stream))
 
-    def batches(self, count: int, epochs: int, stream: str = "epochs") -> Iterator[tuple[Batch, ...]]:
+    def batches(self, count: int, epochs: int, stream: str = "epochs") -> Batches:
         """Return groups of `count` consecutive, disjoint mini-batches of one shuffle (Per-FedAvg), else as `train`.
 
         A group with too few rows for full batches is split evenly. A client with fewer than `count` samples reuses
@@ -127,8 +128,12 @@ class ClientData:
         """
         orders = [self._grouped(c, count, epochs, stream) for c in range(len(self._members))]
         self._served += [sum(len(rows) for group in order for rows in group) for order in orders]
-        columns = [self._batches([[g[k] for g in o] for o in orders], f"{stream}/{k}") for k in range(count)]
-        return zip(*columns, strict=True)
+        columns = [partial(self._part, [[g[k] for g in o] for o in orders], f"{stream}/{k}") for k in range(count)]
+
+        def part(*of: Any) -> Iterator[tuple[Batch, ...]]:
+            return zip(*(column(*of) for column in columns), strict=True)
+
+        return Batches(list(map(len, orders)), part)
 
     def sample(self, share: float, stream: str, block: bool = False) -> Iterator[Batch]:
         """Return ceil(share * n) training rows, drawn once for a round and stream, in large batches for `cut`.
@@ -309,9 +314,16 @@ class ClientData:
         return given
 
     def _batches(self, orders: list[list[np.ndarray]], stream: str | None) -> Iterator[Batch]:
-        steps = max(map(len, orders), default=0)
-        keys = [None] * steps if stream is None else self._keys(stream, steps)
-        return self._of_one(orders[0], keys) if len(orders) == 1 else self._of_many(orders, keys)
+        return self._part(orders, stream, list(range(len(orders))), 0, max(map(len, orders), default=0))
+
+    def _part(
+        self, orders: list[list[np.ndarray]], stream: str | None, at: list[int], start: int, stop: int
+    ) -> Iterator[Batch]:
+        """Return the batches of the clients at some positions of the chunk, from step `start` to before `stop`."""
+        keys = [None] * (stop - start) if stream is None else self._keys(stream, range(start, stop), at)
+        if len(orders) == 1:
+            return self._of_one(orders[0][start:stop], keys)
+        return self._of_many([orders[c][start:stop] for c in at], keys)
 
     def _of_many(self, orders: list[list[np.ndarray]], keys: Any) -> Iterator[Batch]:
         """Yield the batches of a chunk's clients, each padded to the longest of its step.
@@ -367,11 +379,12 @@ class ClientData:
         x, y = self._federation.gather(index)
         return Batch(x if key is None else self._federation.augmented(x, key), y, mask, live, key)
 
-    def _keys(self, stream: str, steps: int) -> Tensor:
-        """Return a key for each step of a stream and each client, [steps, C] int64."""
-        name = f"{self._purpose}/{stream}"
-        keys = [random.tensor_key(who.federation.seed, name, who.round, who.key) for who in self._members]
-        return random.fold(torch.stack(keys), torch.arange(steps)[:, None]).to(self._federation.device)
+    def _keys(self, stream: str, steps: range, at: list[int]) -> Tensor:
+        """Return a key for each of these steps of a stream and each client at some positions, [steps, C] int64."""
+        name, members = f"{self._purpose}/{stream}", [self._members[c] for c in at]
+        keys = [random.tensor_key(who.federation.seed, name, who.round, who.key) for who in members]
+        numbers = torch.arange(steps.start, steps.stop)
+        return random.fold(torch.stack(keys), numbers[:, None]).to(self._federation.device)
 
 
 def _parted(who: Member, own: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:

@@ -66,7 +66,8 @@ class Poisson:
         data, device = self._data, self._data._federation.device
         n = torch.tensor([max(1, len(own)) for own in data._rows["train"]], dtype=torch.float64)
         size = n.clamp(max=data._batch)
-        for step, key in enumerate(data._keys(stream, max(map(len, orders), default=0))):
+        steps = range(max(map(len, orders), default=0))
+        for step, key in zip(steps, data._keys(stream, steps, list(range(len(orders)))), strict=True):
             rows = [order[step] if step < len(order) else NONE for order in orders]
             if len(rows) == 1 and len(rows[0]):
                 (batch,) = data._of_one(rows, key[None])

@@ -13,14 +13,9 @@ from pflsweep.engine.communication import Traffic, message_size
 from pflsweep.engine.workers import Workers
 from pflsweep.methods.protocol import Given, Spent, Turn, Verbs
 from pflsweep.ops import memory
-from pflsweep.ops.vmap import leaves, own, tree_map
+from pflsweep.ops.vmap import leaves, own, select, tree_map
 
 DataOf = Callable[[Tensor, int], ClientData]  # (client ids, round) -> their data
-
-
-def select(tree: Any, where: Any) -> Any:
-    """Return some clients of a tree whose tensors have the clients as their first axis."""
-    return tree_map(lambda v: v[where], tree)
 
 
 class Gathered:

@@ -20,11 +20,11 @@ from torch import Tensor
 
 from pflsweep.config.fields import hyperparameters
 from pflsweep.data.loader import ClientData
-from pflsweep.engine.cohort import outline, select
+from pflsweep.engine.cohort import outline
 from pflsweep.engine.simulation import Simulation
 from pflsweep.engine.workers import Workers
 from pflsweep.methods.protocol import Given, Verbs
-from pflsweep.ops.vmap import leaves, with_client_numbers
+from pflsweep.ops.vmap import leaves, select, with_client_numbers
 
 T = TypeVar("T")
 

@@ -10,13 +10,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pflsweep.methods.batches import Batches, stretches
 from pflsweep.methods.protocol import Empty, Given, Method, Setup, Turn, Vector
 from pflsweep.methods.task import Batch, Task, by_class, mean_over
 from pflsweep.models.blocks import head_of
 from pflsweep.ops import random
 from pflsweep.ops.graph import Repeated
-from pflsweep.ops.vmap import alone, chunk_of, leaves, only, per_client, tree_map
+from pflsweep.ops.vmap import alone, chunk_of, leaves, of_some, only, per_client, select, tree_map
 from pflsweep.util.errors import UserError
+
+# Steps that have to remain for clients that have ended to be left out: a GPU has to record a step of fewer clients anew
+LEAST = 30
 
 
 def two_passes(cls: type[Method], epochs: int, **values: Any) -> float:
@@ -238,6 +242,21 @@ def apart_from(prototypes: Tensor, known: Tensor, z: Tensor, batch: Batch) -> Te
 
 def run(step: Callable, given: Any, work: Any, batches: Iterable[Batch | tuple[Batch, ...]]) -> Any:
     """Return the work after `step` over all batches. A client out of batches keeps its work while others go on."""
+    if not isinstance(batches, Batches) or not hasattr(step, "of_one"):
+        return _together(step, given, work, batches)
+    for at, start, stop in stretches(batches.lengths, LEAST):
+        part = batches.part(at, start, stop)
+        if len(at) == len(batches.lengths):
+            work = _together(step, given, work, part)
+            continue
+        where = torch.tensor(at, device=leaves(work)[0].device)
+        some = _together(of_some(step, where), select(given, where), select(work, where), part)
+        work = tree_map(lambda all, new, where=where: all.index_copy(0, where, new), work, some)
+    return work
+
+
+def _together(step: Callable, given: Any, work: Any, batches: Iterable[Batch | tuple[Batch, ...]]) -> Any:
+    """Return the work after `step` over all batches, of clients that train together to the end."""
     own = alone(step, given)
     if own is None:
         return _over(partial(step, given), work, batches)
@@ -261,7 +280,7 @@ def _over(step: Callable, work: Any, batches: Iterable[Batch | tuple[Batch, ...]
 
 def _where(live: Tensor) -> Callable:
     """Return the function (new, old) -> new where `live` ([C], or [] for one client) is true, else old."""
-    return lambda new, old: torch.where(live.view(*live.shape, *[1] * (new.dim() - live.dim())), new, old)
+    return lambda new, old: torch.where(live.view((*live.shape, *[1] * (new.dim() - live.dim()))), new, old)
 
 
 def local_epochs(self: Any, given: Given, data: Any, work: Any) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from functools import partial, wraps
+from types import MethodType
 from typing import Any
 
 import torch
@@ -44,6 +45,11 @@ def rebuilt(tree: Any, tensors: Iterable[Tensor]) -> Any:
     """Return a tree of the same structure with other tensors in it, in the order of `leaves`."""
     supply = iter(tensors)
     return tree_map(lambda _: next(supply), tree)
+
+
+def select(tree: Any, where: Any) -> Any:
+    """Return some clients of a tree whose tensors have the clients as their first axis."""
+    return tree_map(lambda leaf: leaf[where], tree)
 
 
 def own(tree: Any) -> Any:
@@ -110,6 +116,16 @@ def alone(step: Callable, given: Any) -> Callable[[Any, Any], Any] | None:
             _here.mode = None
 
     return own
+
+
+def of_some(step: Callable, where: Tensor) -> Callable:
+    """Return a lifted method for some clients of its chunk. where: their positions."""
+    numbers = getattr(step.__self__, "_per_client", None)  # type: ignore[attr-defined]
+    if numbers is None:
+        return step
+    fewer = copy(step.__self__)  # type: ignore[attr-defined]
+    fewer.__dict__["_per_client"] = select(numbers, where)
+    return MethodType(step.__func__, fewer)  # type: ignore[attr-defined]
 
 
 class ClientNumber:

@@ -15,14 +15,13 @@ from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.federation import Federation
 from pflsweep.data.loader import ClientData
 from pflsweep.engine.clients import Clients
-from pflsweep.engine.cohort import select
 from pflsweep.engine.evaluate import OWN, Metrics
 from pflsweep.engine.simulation import Result, Schedule, Simulation
 from pflsweep.methods.optimizer import Sgd
 from pflsweep.methods.protocol import Given, Method, Plugin, Verbs
 from pflsweep.methods.task import Batch, Loss, Task, cross_entropy, mean_over
 from pflsweep.models import mlp
-from pflsweep.ops.vmap import leaves, own
+from pflsweep.ops.vmap import leaves, own, select
 
 SIZES = (7, 12, 1, 20, 5)  # training samples of each client: with batch 4, 2 to 5 steps an epoch, or one
 CLASSES, FEATURES = 3, 4

@@ -6,9 +6,9 @@ import torch
 
 from pflsweep.algorithms import fedpg
 from pflsweep.algorithms.fedpg import FedPG, Known, Losses, Personal, Server, Trial, Up, gram, unfairness
-from pflsweep.engine.cohort import select
 from pflsweep.engine.communication import Traffic
 from pflsweep.methods import qp, stock
+from pflsweep.ops.vmap import select
 from pflsweep.util.errors import UserError
 from tests.algorithms.helpers import EVERYBODY, NETWORK, Quadratic, by_hand, close, make, same_in_chunks, simulate
 

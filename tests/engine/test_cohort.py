@@ -9,9 +9,9 @@ from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedbabu import FedBABU
 from pflsweep.commands.check import case_of
 from pflsweep.conformance.case import advance, assert_same, known, models
-from pflsweep.engine.cohort import Chunks, Gathered, select
+from pflsweep.engine.cohort import Chunks, Gathered
 from pflsweep.methods.protocol import Given, Turn, Verbs
-from pflsweep.ops.vmap import leaves, own
+from pflsweep.ops.vmap import leaves, own, select
 
 
 def test_work_that_the_engine_owns_shares_no_memory() -> None:
