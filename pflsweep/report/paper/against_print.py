@@ -74,7 +74,7 @@ def _panel(axes: Any, unit: str, readings: dict[str, list[Point]], of: Compariso
         axes.scatter([], [], s=30, color=colour, label=f"{reading}: {len(agree)} of {len(found)} agree (filled)")
     axes.set(xlabel=f"printed {unit}", ylabel=f"our {unit}", xlim=(low, high), ylim=(low, high))
     axes.set_aspect("equal", adjustable="box")
-    axes.legend(loc="upper left", bbox_to_anchor=(0, 1.16), fontsize=8.5, borderaxespad=0, handletextpad=0.4)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.02), fontsize=8.5, borderaxespad=0, handletextpad=0.4)
     _name(axes, every, of, low, high - low)
 
 
@@ -106,7 +106,8 @@ def _name(axes: Any, every: list[Point], of: Comparison, low: float, span: float
         taken: list[Box] = []
         for point, name in zip(named, names, strict=True):
             size = name.get_window_extent().transformed(axes.transData.inverted()).size
-            x, y, align = _place(point.printed, point.ours, *size, low, dots, taken)
+            others = [dot for other, dot in zip(every, dots, strict=True) if other is not point]
+            x, y, align = _place(point.printed, point.ours, *size, low, others, taken)
             name.set(x=x, y=y, ha=align)
 
 
@@ -116,8 +117,9 @@ def _place(
     """Return where the name of a point (x, y), printed and ours, hides no other name and the fewest points, and add its
     box to the names.
 
-    It stands beside its point rather than higher or lower, and rather away from the line, on which the points that
-    agree lie. It does not cross the axes, which begin at `low` and have their numbers there.
+    dots, names: boxes of the other points, and of the names so far. It does not end at another point, whose name it
+    would seem to be. It stands beside its point rather than higher or lower, and rather away from the line, on which
+    the points that agree lie. It does not cross the axes, which begin at `low` and have their numbers there.
     """
     out = 0.6 * height
     sides = [(x + out, y, "left", x + out + width / 2), (x - out, y, "right", x - out - width / 2)]
@@ -127,7 +129,12 @@ def _place(
     sides += [*steps, (x, y + 1.1 * height, "center", x), (x, y - 1.1 * height, "center", x)]
     boxes = [_box(middle, at, width, height) for _, at, _, middle in sides]
     hidden = [
-        (min(box[0], box[2]) < low, sum(_meet(box, name) for name in names), sum(_meet(box, dot) for dot in dots))
+        (
+            min(box[0], box[2]) < low,
+            sum(_meet(box, name) for name in names),
+            sum(_meet((box[0] - out, box[1] + out, *box[2:]), _middle(dot)) for dot in dots),
+            sum(_meet(box, dot) for dot in dots),
+        )
         for box in boxes
     ]
     best = hidden.index(min(hidden))
@@ -138,6 +145,11 @@ def _place(
 def _box(x: float, y: float, width: float, height: float) -> Box:
     """Return the box around a middle: left, right, bottom, top."""
     return x - width / 2, x + width / 2, y - height / 2, y + height / 2
+
+
+def _middle(box: Box) -> Box:
+    """Return the middle of a box, as a box without width and height."""
+    return _box((box[0] + box[1]) / 2, (box[2] + box[3]) / 2, 0, 0)
 
 
 def _meet(one: Box, other: Box) -> bool:

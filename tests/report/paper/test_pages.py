@@ -256,6 +256,16 @@ def test_a_name_in_the_picture_leaves_the_line_free_and_crosses_no_axis(printed:
     assert (x > printed) is (side == "left")
 
 
+@pytest.mark.parametrize(("height", "above"), [(88.3, False), (81.7, True), (70.0, True)])
+def test_a_name_in_the_picture_does_not_end_at_another_point(height: float, above: bool) -> None:
+    """Beside its point, which is at 40, there is no room: points lie to the right, and the axis is at 15."""
+    right = [against_print._box(x, y, 2, 2) for x in (50.0, 60.0) for y in (82.4, 85.0, 87.4)]
+    other = against_print._box(24.0, height, 2, 2)
+    x, y, align = against_print._place(40.0, 85.0, 30.0, 3.0, 15.0, [*right, other], [])
+    assert (x, align) == (40.0, "center")
+    assert (y > 85.0) is above
+
+
 @pytest.mark.parametrize("x", [38.0, 41.0, 43.0, 60.0])
 def test_no_name_of_a_drawn_picture_crosses_the_axes(made: Path, x: float) -> None:
     with chdir(made.parents[2]):
