@@ -16,7 +16,7 @@ from pflsweep.methods.task import Batch, Task, by_class, mean_over
 from pflsweep.models.blocks import head_of
 from pflsweep.ops import random
 from pflsweep.ops.graph import Repeated
-from pflsweep.ops.vmap import alone, chunk_of, leaves, of_some, only, per_client, select, tree_map
+from pflsweep.ops.vmap import alone, chunk_of, leaves, of_some, only, own, per_client, select, tree_map
 from pflsweep.util.errors import UserError
 
 # Steps that have to remain for clients that have ended to be left out: a GPU has to record a step of fewer clients anew
@@ -250,17 +250,18 @@ def run(step: Callable, given: Any, work: Any, batches: Iterable[Batch | tuple[B
             work = _together(step, given, work, part)
             continue
         where = torch.tensor(at, device=leaves(work)[0].device)
-        some = _together(of_some(step, where), select(given, where), select(work, where), part)
+        # A step may write into the work
+        some = _together(of_some(step, where), select(given, where), own(select(work, where)), part)
         work = tree_map(lambda all, new, where=where: all.index_copy(0, where, new), work, some)
     return work
 
 
 def _together(step: Callable, given: Any, work: Any, batches: Iterable[Batch | tuple[Batch, ...]]) -> Any:
     """Return the work after `step` over all batches, of clients that train together to the end."""
-    own = alone(step, given)
-    if own is None:
+    one = alone(step, given)
+    if one is None:
         return _over(partial(step, given), work, batches)
-    return chunk_of(_over(own, only(work), map(only, batches)))
+    return chunk_of(_over(one, only(work), map(only, batches)))
 
 
 def _over(step: Callable, work: Any, batches: Iterable[Batch | tuple[Batch, ...]]) -> Any:

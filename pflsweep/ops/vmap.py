@@ -48,8 +48,17 @@ def rebuilt(tree: Any, tensors: Iterable[Tensor]) -> Any:
 
 
 def select(tree: Any, where: Any) -> Any:
-    """Return some clients of a tree whose tensors have the clients as their first axis."""
-    return tree_map(lambda leaf: leaf[where], tree)
+    """Return some clients of a tree whose tensors have the clients as their first axis.
+
+    where: a slice, or their positions. A tensor that is expanded from one client to all stays so, without memory.
+    """
+
+    def some(leaf: Tensor) -> Tensor:
+        if isinstance(where, Tensor) and leaf.stride(0) == 0:
+            return leaf[:1].expand(len(where), *leaf.shape[1:])
+        return leaf[where]
+
+    return tree_map(some, tree)
 
 
 def own(tree: Any) -> Any:

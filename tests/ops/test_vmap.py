@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pflsweep.ops.vmap import leaves, per_client, tree_map, vmapped
+from pflsweep.ops.vmap import leaves, per_client, select, tree_map, vmapped
 
 
 class Inner(NamedTuple):
@@ -123,3 +123,11 @@ def test_threads_do_not_see_each_other() -> None:
 
     Other().outside(torch.zeros(2, 2))
     assert found["y"].tolist() == [[0.0, 0.0]]
+
+
+def test_some_clients_of_an_expanded_tensor_take_no_memory() -> None:
+    model, where = torch.arange(3.0), torch.tensor([3, 1])
+    shared, apart = select((model.expand(4, 3), torch.arange(8.0).view(4, 2)), where)
+    assert torch.equal(shared, model.expand(2, 3))
+    assert shared.data_ptr() == model.data_ptr()
+    assert apart.tolist() == [[6.0, 7.0], [2.0, 3.0]]
