@@ -118,7 +118,7 @@ class ClientData:
         """Return the mini-batches of `epochs` epochs, ordered and cut as `batching` says."""
         orders = [self._shuffled(c, epochs, stream) for c in range(len(self._members))]
         self._served += [sum(map(len, order)) for order in orders]
-        return Batches(list(map(len, orders)), partial(self._part, orders, stream))
+        return self._batches(orders, stream)
 
     def batches(self, count: int, epochs: int, stream: str = "epochs") -> Batches:
         """Return groups of `count` consecutive, disjoint mini-batches of one shuffle (Per-FedAvg), else as `train`.
@@ -128,10 +128,10 @@ class ClientData:
         """
         orders = [self._grouped(c, count, epochs, stream) for c in range(len(self._members))]
         self._served += [sum(len(rows) for group in order for rows in group) for order in orders]
-        columns = [partial(self._part, [[g[k] for g in o] for o in orders], f"{stream}/{k}") for k in range(count)]
+        columns = [self._batches([[g[k] for g in o] for o in orders], f"{stream}/{k}") for k in range(count)]
 
         def part(*of: Any) -> Iterator[tuple[Batch, ...]]:
-            return zip(*(column(*of) for column in columns), strict=True)
+            return zip(*(column.part(*of) for column in columns), strict=True)
 
         return Batches(list(map(len, orders)), part)
 
@@ -313,8 +313,8 @@ class ClientData:
             )
         return given
 
-    def _batches(self, orders: list[list[np.ndarray]], stream: str | None) -> Iterator[Batch]:
-        return self._part(orders, stream, list(range(len(orders))), 0, max(map(len, orders), default=0))
+    def _batches(self, orders: list[list[np.ndarray]], stream: str | None) -> Batches:
+        return Batches(list(map(len, orders)), partial(self._part, orders, stream))
 
     def _part(
         self, orders: list[list[np.ndarray]], stream: str | None, at: list[int], start: int, stop: int
