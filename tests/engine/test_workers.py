@@ -72,6 +72,27 @@ def forks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     assert gone(pids)
 
 
+def by_a_clock_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Let `map` fork where that pays, by a clock that a busy machine does not change: a fork takes 0.01 s.
+
+    Returns what a job calls to take some seconds.
+    """
+    now, fork = [0.0], engine_workers._fork
+
+    def take(seconds: float) -> None:
+        now[0] += seconds
+        time.sleep(seconds)
+
+    def forked(*args: Any) -> Any:
+        now[0] += 0.01
+        return fork(*args)
+
+    monkeypatch.setattr(engine_workers, "MARGIN", 2.0)
+    monkeypatch.setattr(engine_workers, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(engine_workers, "_fork", forked)
+    return take
+
+
 def followed(sim: Simulation, rounds: int) -> dict[str, torch.Tensor]:
     """Train some rounds more, and return all that can be seen of a simulation."""
     results: list[Result] = list(islice(sim.run(), rounds))
@@ -284,12 +305,12 @@ def test_an_exception_of_this_process_is_its_own() -> None:
 
 
 def test_one_slow_map_does_not_make_short_ones_fork(monkeypatch: pytest.MonkeyPatch, forks: list[int]) -> None:
-    monkeypatch.setattr(engine_workers, "MARGIN", 2.0)
+    take = by_a_clock_of_its_own(monkeypatch)
     workers = Workers(4)
-    dict(workers.map("x", [1.0] * 9, lambda k: time.sleep(0.1)))
+    dict(workers.map("x", [1.0] * 9, lambda k: take(0.1)))
     assert len(forks) == 3
     for _ in range(3):
-        dict(workers.map("x", [1.0] * 9, lambda k: None))
+        dict(workers.map("x", [1.0] * 9, lambda k: take(0)))
     assert len(forks) <= 6, "the first short one shows what it takes"
 
 
@@ -304,7 +325,7 @@ def test_on_a_crowded_machine_one_process_works_alone_for_a_while(
     workers, counts = Workers(2), []
     for _ in expected:
         before = len(forks)
-        assert dict(workers.map("x", [1.0] * 4, lambda k: time.sleep(0.03) or k)) == {k: k for k in range(4)}
+        assert dict(workers.map("x", [1.0] * 4, lambda k: time.sleep(0.06) or k)) == {k: k for k in range(4)}
         counts.append(len(forks) - before)
     assert counts == expected
 
@@ -356,12 +377,13 @@ def test_workers_can_be_asked_from_a_thread() -> None:
 
 
 def test_short_work_stays_here(monkeypatch: pytest.MonkeyPatch, forks: list[int]) -> None:
-    monkeypatch.setattr(engine_workers, "MARGIN", 2.0)
+    take = by_a_clock_of_its_own(monkeypatch)
     workers = Workers(2)
     for _ in range(3):
-        assert set(dict(workers.map("short", [1.0] * 5, lambda k: os.getpid())).values()) == {os.getpid()}
+        found = dict(workers.map("short", [1.0] * 5, lambda k: take(0.001) or os.getpid()))
+        assert set(found.values()) == {os.getpid()}
     assert not forks
-    found = dict(workers.map("long", [1.0] * 8, lambda k: time.sleep(0.05) or os.getpid()))
+    found = dict(workers.map("long", [1.0] * 8, lambda k: take(0.05) or os.getpid()))
     assert len(set(found.values())) == 2
 
 
