@@ -314,8 +314,13 @@ def growth() -> None:
     print("\n| clients | cohort | seconds a round | evaluation | rows seen | peak GB |\n|-|-|-|-|-|-|")
     by_clients = [grown(clients, min(50, clients)) for clients in (10, 100, 1_000, 10_000)]
     by_cohort = [grown(1_000, cohort) for cohort in (1, 10, 50, 100, 200, 400)]
+    draw_growth(by_clients, by_cohort)
+
+
+def draw_growth(by_clients: list[Growth], by_cohort: list[Growth]) -> None:
+    """Draw docs/growth.png: against the number of clients, and against the cohort."""
     panels = {
-        "clients, 50 of them in a round": {each.clients: each for each in by_clients},
+        "clients, at most 50 of them in a round": {each.clients: each for each in by_clients},
         "clients in a round, of 1,000": {each.cohort: each for each in by_cohort},
     }
     with style.figure(9, 3.4, ncols=2) as (made, axes):
@@ -327,7 +332,7 @@ def growth() -> None:
                 ("peak", "memory (GB)"),
             ):
                 panel.plot(list(points), [getattr(each, what) for each in points.values()], label=unit, **next(looks))
-            panel.set(xlabel=label, xscale="log", yscale="log")
+            panel.set(xlabel=label, ylabel="seconds, or GB", xscale="log", yscale="log")
         axes[0].legend()
     style.save(made, Path("docs/growth"), kinds=("png",))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from pflsweep.report.paper.formats import number
 from tools.round_picture import DASHED, FAINT, INK, head, text
 
 ROOT = Path(__file__).parents[1]
@@ -14,10 +15,11 @@ PICTURE = ROOT / "docs" / "table.svg"
 TABLE = ROOT / "reports" / "fedpg" / "table1" / "table.csv"
 PANELS = {
     "l_acc": ("personal models,", "own data"),
-    "s_acc": ("personal models,", "half of the clients' data"),
+    "s_acc": ("personal models,", "own and half of the others'"),
     "g_acc": ("personal models,", "all clients' data"),
     "gm_acc": ("global model,", "all clients' data"),
 }
+READINGS = "Rows of FedPG: as we reconstruct it from the paper. All others: as the authors' code runs them."
 LEFT, TOP, LINE, PANEL, GAP = 156, 96, 38, 172, 36
 AGREES, DIFFERS = "#0969da", "#bc4c00"
 
@@ -36,7 +38,7 @@ def picture() -> str:
     """Return the picture as SVG: a panel for each accuracy, a line for each method that has a number of ours."""
     table = cells()
     methods = list(dict.fromkeys(table.sort_values("row_order")["method_label"]))
-    height = TOP + LINE * len(methods) + 76
+    height = TOP + LINE * len(methods) + 98
     parts = [head(height, "FedPG's table 1 on Fashion-MNIST: our accuracy and the printed one")]
     for k, method in enumerate(methods):
         parts.append(text(LEFT - 14, TOP + LINE * (k + 0.5) + 5, method, anchor="end"))
@@ -50,6 +52,7 @@ def picture() -> str:
                 parts.append(text(x + PANEL / 2, y + 5, "no global model", size=12, fill=FAINT))
                 continue
             parts += cell(x, y, *(found.loc[method, name] for name in ("value", "printed", "agrees")))
+    parts.append(text(LEFT - 14, height - 46, READINGS, size=13, fill=FAINT, anchor="start"))
     return "\n".join([*parts, *legend(height - 20), "</svg>", ""])
 
 
@@ -75,7 +78,7 @@ def cell(x: float, y: float, ours: float, printed: float, agrees: bool) -> list[
         f'<line x1="{a}" y1="{y}" x2="{b}" y2="{y}" stroke="{color}" stroke-width="2"/>',
         f'<circle cx="{b}" cy="{y}" r="6" fill="#ffffff" stroke="{INK}" stroke-width="1.5"/>',
         f'<circle cx="{a}" cy="{y}" r="4" fill="{color}"/>',
-        text(at, y + 5, f"{ours:.3f}", size=12, fill=color, anchor=anchor),
+        text(at, y + 5, number(ours, 3), size=12, fill=color, anchor=anchor),
     ]
 
 

@@ -11,12 +11,13 @@ from statistics import fmean
 from typing import NamedTuple
 
 from pflsweep.config import reading
+from pflsweep.config.keys import as_override
 from pflsweep.config.reading import PAPER, Change
 from pflsweep.records.ledger import Ledger
 from pflsweep.report.paper.agreement import in_points
 from pflsweep.report.paper.comparison import Cell, Comparison
 from pflsweep.report.paper.layout import Layout
-from pflsweep.report.paper.store import Trial
+from pflsweep.report.paper.store import CellTrials, Trial
 
 # of the part of a gap that a change closes: less, or more, leaves more than half of it on this side or on the other
 CLOSES = (0.5, 1.5)
@@ -30,6 +31,7 @@ class Shift(NamedTuple):
     after: float
     seeds: int
     predicted: str  # up, down, or "" where nothing is said
+    chosen: str  # what its search chose otherwise than without the change, as text; "" where that is the same
 
     @property
     def points(self) -> float:
@@ -69,11 +71,17 @@ class Effect(NamedTuple):
     scale: str  # of the sweeps that were compared; "" where there are none
     shifts: list[Shift]  # the largest first
     trials: list[Trial]  # with the change and without
+    commands: list[str]  # that trained those with the change
 
     @property
     def size(self) -> float:
         """The mean move in points, whichever way; NaN where nothing was measured."""
         return fmean(abs(shift.points) for shift in self.shifts) if self.shifts else math.nan
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """What searches chose otherwise than without the change, as text, by method."""
+        return {shift.base.line.method: shift.chosen for shift in self.shifts if shift.chosen}
 
     @property
     def gaps(self) -> list[Shift]:
@@ -106,10 +114,11 @@ def _scale(of: Layout, every: list[Ledger], name: str, preferred: str) -> str:
 
 def _effect(change: Change, scale: str, compared: Callable[[str, str], Comparison]) -> Effect:
     if not scale:
-        return Effect(change, "", [], [])
+        return Effect(change, "", [], [], [])
     base, changed = compared(scale, PAPER), compared(scale, change.name)
     shifts = sorted(_shifts(change, base, changed), key=lambda shift: -abs(shift.points))
-    return Effect(change, scale, shifts, [*base.trials, *changed.trials])
+    commands = dict.fromkeys(command for cell in changed.asked for command in cell.commands)
+    return Effect(change, scale, shifts, [*base.trials, *changed.trials], list(commands))
 
 
 def _shifts(change: Change, base: Comparison, changed: Comparison) -> Iterator[Shift]:
@@ -124,4 +133,14 @@ def _shifts(change: Change, base: Comparison, changed: Comparison) -> Iterator[S
         same = all(cell.trials.finished[seed].identity == other.finished[seed].identity for seed in common)
         if not (same and mean == moved) and math.isfinite(moved - mean):
             predicted = change.expected.get(cell.line.method, {}).get(cell.line.metric, "")
-            yield Shift(cell, mean, moved, len(common), predicted)
+            yield Shift(cell, mean, moved, len(common), predicted, _chosen(cell.trials, other))
+
+
+def _chosen(before: CellTrials, after: CellTrials) -> str:
+    """Return what a search chose otherwise with a change than without it, as text; "" where that is the same."""
+    old, new = (trials.winner or {} for trials in (before, after))
+    return ", ".join(
+        f"{key.rpartition('.')[2]} {as_override(new[key])} in place of {as_override(old[key])}"
+        for key in new
+        if key in old and new[key] != old[key]
+    )

@@ -28,7 +28,7 @@ def lines(of: Comparison) -> list[str]:
             filled[title(of.layout.columns[column])][made.trials.method] = None
         why |= dict.fromkeys(reason for trials in (made.trials, *made.against) for reason in _reasons(trials))
     found = (
-        [FIRST.format(own=OWN, command=code(f"pflsweep record import {of.store.runs}"))]
+        [FIRST.format(own=OWN, command=code(f"pflsweep record import {of.store.runs} --no-tracking"))]
         if by_command and of.trials and of.store.runs != OWN
         else []
     )

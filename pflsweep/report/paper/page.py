@@ -57,6 +57,7 @@ def text(of: Reproduction, drawn: SavedFigures, links: Links, discussion: str = 
         known=reading.read(of.layout.paper),
         effects=[shown_effect(effect) for effect in of.effects],
         shifts=[_shift(of, effect, shift) for effect in of.effects for shift in _shifts(effect)],
+        changes_by=[code(command) for effect in of.effects for command in effect.commands],
         listed=LISTED,
         order=_beside(_order(each) for each in of.readings.values()),
         claims=_beside(_claims(ruled) for ruled in of.ruled.values()),
@@ -190,8 +191,8 @@ def _sections(of: Reproduction, name: str, links: Links) -> dict[str, Any]:
 
 
 def shown_effect(effect: Effect) -> dict[str, Any]:
-    """Return a change that a reading makes, with text: how far it moves cells, how many gaps it explains, and how many
-    agreeing cells it loses.
+    """Return a change that a reading makes, with text: how far it moves cells, what searches chose otherwise with it,
+    how many gaps it explains, and how many agreeing cells it loses.
     """
     seeds = max((shift.seeds for shift in effect.shifts), default=0)
     over = f"{len(effect.shifts)} cells, {'one seed' if seeds == 1 else f'{seeds} seeds'}, scale {effect.scale}"
@@ -199,6 +200,7 @@ def shown_effect(effect: Effect) -> dict[str, Any]:
     return {
         "change": effect.change,
         "size": f"{points(effect.size)} ({over})" if effect.shifts else "not measured",
+        "chosen": "; ".join(f"{method}: {what}" for method, what in effect.chosen.items()),
         "explains": f"{gaps} of {len(effect.gaps)}" if effect.shifts else "",
         "lost": f"{lost} of {len(effect.agreeing)}" if effect.shifts else "",
     }

@@ -55,13 +55,13 @@ def test_an_index_without_reports_has_no_picture(tmp_path: Path) -> None:
 
 def test_the_index_says_why_tables_differ_and_what_single_changes_explain(tmp_path: Path) -> None:
     change = {"change": "epochs", "size": "1.5 points", "explains": "1 of 22", "lost": "2 of 19"}
-    change |= {"paper": "five epochs", "code": "one"}
+    change |= {"paper": "five epochs", "code": "one", "chosen": "apfl: lr 0.1 in place of 0.05"}
     left(tmp_path, "fedpg/table1", {"why": "print is of fewer rounds", "effects": [change]}, paper=STANDING)
     left(tmp_path, "pgfed/table1", paper=STANDING)
     (tmp_path / index.DISCUSSION).write_text("**Half** of the numbers agree.\n")
     text = index.write(tmp_path, {}).read_text()
     assert "- **[fedpg/table1](fedpg/table1/README.md)**: print is of fewer rounds.\n" in text
-    assert "| fedpg/table1 | epochs | 1.5 points | 1 of 22 | 2 of 19 | five epochs | one |\n" in text
+    assert "| fedpg/table1 | epochs | 1.5 points | apfl: lr 0.1 in place of 0.05 | 1 of 22 | 2 of 19 |" in text
     assert text.index("(index.png)") < text.index("**Half** of the numbers agree.") < text.index("| report |")
     assert text.count("## Why") == text.count("## What single") == 1
 

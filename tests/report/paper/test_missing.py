@@ -139,4 +139,4 @@ def test_where_records_of_another_folder_are_brought(tmp_path: Path, runs: str, 
     sweep.write()
     commands(tmp_path, "pgfed/table1", runs)
     text = (tmp_path / "out/pgfed/table1/README.md").read_text()
-    assert (f"`pflsweep record import {runs}`" in text) is hint
+    assert (f"`pflsweep record import {runs} --no-tracking`" in text) is hint

@@ -25,14 +25,26 @@ Add = Callable[..., None]
 
 @pytest.fixture
 def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Add:
-    """Write a sweep of FedPG's table 1 under a reading. Arguments: correct answers of ten by seed, for all clients."""
+    """Write a sweep of FedPG's table 1 under a reading. Arguments: correct answers of ten by seed, for all clients.
+
+    rates: by method, what its search has chosen; None where nothing was searched.
+    """
     monkeypatch.chdir(tmp_path)
     stems = iter("abcdefgh")
 
-    def sweep(reading: str, rows: dict[str, list[int]], scale: str = "small", steps: int = 0) -> None:
+    def sweep(
+        reading: str,
+        rows: dict[str, list[int]],
+        scale: str = "small",
+        steps: int = 0,
+        rates: dict[str, float] | None = None,
+    ) -> None:
         made = Sweep(Path("runs"), "fedpg/table1", scale, seeds=tuple(range(max(map(len, rows.values())))))
         for method, seeds in rows.items():
-            made.add(WHERE, method, {s: [n] * 4 for s, n in enumerate(seeds)}, views=VIEWS, train__steps=steps)
+            rate = {"train__lr": rates[method]} if rates else {}
+            made.add(WHERE, method, {s: [n] * 4 for s, n in enumerate(seeds)}, views=VIEWS, train__steps=steps, **rate)
+            if rates:
+                made.groups[WHERE, method] |= {"winner": {"train.lr": rates[method]}, "winner_value": 0.5}
         stem = next(stems) * 16
         made.write(stem, at=1e9 + ord(stem[0]), reading=reading)
 
@@ -119,11 +131,9 @@ def test_a_change_explains_a_gap_that_it_closes_by_half_as_predicted(add: Add) -
     assert {change: len(cells) for change, cells in of.explained.items()} == {"one_step": 2}
     assert of.lost == {}
     text = page()
-    assert (
-        "| one_step | 22.0 points (5 cells, 2 seeds, scale small) | 2 of 5 | 0 of 0 | FedProx and pFedMe train" in text
-    )
+    assert "| one_step | 22.0 points (5 cells, 2 seeds, scale small) |  | 2 of 5 | 0 of 0 | FedProx and " in text
     assert "| one_step | pFedMe, FMNIST, PM G-acc. | 0.100 | 0.500 | 0.757 ± 0.071 | 61%, explained | up |" in text
-    assert "| epochs | not measured |  |  | five local epochs |" in text
+    assert "| epochs | not measured |  |  |  | five local epochs |" in text
     assert "explains 2 gaps of reading paper (one_step)" in text
 
 
@@ -156,13 +166,13 @@ def test_what_a_change_breaks_stands_beside_what_it_explains(add: Add) -> None:
     text = page()
     assert "one change alone loses 1 agreeing cell (ditto)." in text
     (row,) = (line for line in text.splitlines() if line.startswith("| ditto | ") and "scale small" in line)
-    assert row.split(" | ")[2:4] == ["0 of 2", "1 of 1"]
+    assert row.split(" | ")[3:5] == ["0 of 2", "1 of 1"]
     assert "| ditto | Ditto, FMNIST, PM G-acc. | 0.400 | 0.200 | 0.389 ± 0.111 | it agreed: lost |" in text
     assert "| fedfomo | FedFomo, FMNIST, GM acc. | 0.400 | 0.200 | 0.305 | 211%, overshoots |" in text
     (row,) = (
         line for line in Path("out/index.md").read_text().splitlines() if line.startswith("| fedpg/table1 | ditto")
     )
-    assert row.split(" | ")[3:5] == ["0 of 2", "1 of 1"]
+    assert row.split(" | ")[4:6] == ["0 of 2", "1 of 1"]
 
 
 def test_rows_are_in_the_order_of_all_numbers_of_a_column_whatever_their_reading(add: Add) -> None:
@@ -191,6 +201,19 @@ def test_a_change_is_compared_at_its_own_scale_over_common_seeds(add: Add) -> No
     assert math.isnan(effect(of, "epochs").size)
     assert of.explained == {}, "no gap of this scale was tried"
     assert "**Scale:** **small**;" in page()
+
+
+def test_a_page_says_where_the_search_chose_otherwise_with_a_change(add: Add) -> None:
+    """The effect on APFL is of both; Local's search chose the same."""
+    add("paper", {"apfl": [5], "local": [8]}, steps=1, rates={"apfl": 0.1, "local": 0.1})
+    add("stale", {"apfl": [6], "local": [7]}, steps=2, rates={"apfl": 0.05, "local": 0.1})
+    assert effect(made(), "stale").chosen == {"apfl": "lr 0.05 in place of 0.1"}
+    section = page().partition("<summary>What explains the difference")[2].partition("</details>")[0]
+    row = next(line for line in section.splitlines() if line.startswith("| stale |"))
+    assert row.split(" | ")[2] == "apfl: lr 0.05 in place of 0.1"
+    assert section.count("- `pflsweep -m sweep=fedpg/table1 scale=small`") == 1, "what trained the change"
+    index = Path("out/index.md").read_text()
+    assert "| apfl: lr 0.05 in place of 0.1 |" in index.partition("## What single")[2]
 
 
 def test_cells_that_a_change_does_not_reach_are_no_effect_of_it(add: Add) -> None:
