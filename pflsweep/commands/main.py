@@ -178,7 +178,7 @@ def _divided(argv: list[str]) -> tuple[list[str], list[str]]:
     from pflsweep.config.hydra_private import flags
 
     takes = [flag for flag, action in flags().items() if action.nargs in (None, "?")]  # a word after it
-    before = ["", *argv[:-1]]
+    before = ["", *argv][: len(argv)]
     taken = [flag[:1] == "-" and any(each.startswith(flag) for each in takes) for flag in before]
     of_flags = [word[:1] == "-" or value for word, value in zip(argv, taken, strict=True)]
     pairs = list(zip(argv, of_flags, strict=True))

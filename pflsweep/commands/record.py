@@ -14,7 +14,7 @@ from pflsweep.records.copy import copy_into_archive, copy_into_folder
 from pflsweep.records.ledger import ledgers
 from pflsweep.records.migrate import migrate
 from pflsweep.records.record import Record
-from pflsweep.records.searches import trials_of
+from pflsweep.records.searches import beside, trials_of
 from pflsweep.records.select import Chosen, choose
 from pflsweep.util.errors import Parser, UserError, nearest
 
@@ -62,7 +62,7 @@ def _import(options: argparse.Namespace) -> int:
     _require_any(contents, "import", options.source)
     code = _print_outcome(contents, copy_into_folder(contents, options.runs, "--runs"), f"imported into {options.runs}")
     if not options.no_tracking:
-        _track([Record(options.runs / each.record.place.name) for each in contents.found], options.uri)
+        _track([Record(options.runs / each.record.place.name) for each in contents.found], options.uri, options.runs)
     return code
 
 
@@ -96,17 +96,27 @@ def _print_outcome(contents: Contents, copied: tuple[int, int], did: str) -> int
     return 2 if contents.damaged else 0
 
 
-def _track(records: list[Record], uri: str | None) -> None:
-    """Send records to MLflow, as far as it lacks them. uri: of the store; None: as tracking is configured here."""
+def _track(records: list[Record], uri: str | None, runs: Path) -> None:
+    """Send records to MLflow, as far as it lacks them. uri: of the store; None: as tracking is configured here.
+
+    runs: the folder of these records, whose ledgers know which of them are trials of a search.
+    """
     from tqdm import tqdm
 
     from pflsweep.config.compose import compose
-    from pflsweep.tracking.run import send
+    from pflsweep.tracking.logging import labels_alone
+    from pflsweep.tracking.run import destination, send
 
     # The tracking of a trial without any override
     options = compose([]).tracking
+    options = replace(options, uri=uri or options.uri)
+    if place := destination(options):
+        print(place)
+    searching = beside(records, [runs]).trials
     for record in tqdm(records, desc="to MLflow", unit="run", disable=None):
-        send(replace(options, uri=uri or options.uri, experiment=record.tracking.experiment), record)
+        # Without labels a run that is there already keeps those of its sweep
+        labels = labels_alone(record, "search") if record.meta["identity"] in searching else None
+        send(replace(options, experiment=record.tracking.experiment), record, labels)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -44,13 +44,13 @@ def _papers(options: argparse.Namespace) -> int:
 
 def _runs(options: argparse.Namespace) -> int:
     """Write the comparison of runs. Return 2 where damaged records were left out, else 0."""
-    from pflsweep.records.select import choose, without_searches
+    from pflsweep.records.select import choose, comparable, without_searches
     from pflsweep.report import page, tables
 
     if options.target is not None:
         _check_target(options.target)
     chosen = without_searches(choose(options.runs, options.run), options.run)
-    done = chosen.done
+    done = [record for record in chosen.records if comparable(record)]
     if not done:
         states = [*(f"{r.meta['name']} {r.status['status']}" for r in chosen.records), *chosen.damaged, *chosen.copies]
         searching = [f"{len(chosen.hidden)} trials of searches, which stand in no table"] if chosen.hidden else []
@@ -59,7 +59,7 @@ def _runs(options: argparse.Namespace) -> int:
     with files.writing(options.out, "--out DIR"):
         path = page.write(chosen, options.out, options.baseline, options.target and options.target / 100)
     print(tables.brief(chosen.records, chosen.searches.keys, chosen.searches.partial).to_string(index=False))
-    left, hidden = len(chosen.left) + len(chosen.damaged) + len(chosen.copies), len(chosen.hidden)
+    left, hidden = len(chosen.records) - len(done) + len(chosen.damaged) + len(chosen.copies), len(chosen.hidden)
     print(
         f"\n{path} and {path.with_suffix('.html').name}: {len(done)} runs"
         + (f"; {hidden} trials of searches left out" if hidden else "")

@@ -177,7 +177,8 @@ class Cohort:
             reply = self.verbs.answer(self._given(cut), data, asked)
             return Answer(_traffic(asked, reply), reply, data.trained)
 
-        return self._answers("ask", one)
+        # A method may ask several questions a round, of which each takes its own time
+        return self._answers(f"ask {type(question).__name__}", one)
 
     def _given(self, cut: slice) -> Given:
         turn = select(self.turn, cut)

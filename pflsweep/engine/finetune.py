@@ -7,6 +7,7 @@ ICCV 2023, https://arxiv.org/abs/2212.01448, section 5.4.
 import torch
 from torch import Tensor
 
+from pflsweep.data.batching import DEFAULT, Batching
 from pflsweep.data.federation import Federation
 from pflsweep.data.loader import ClientData
 from pflsweep.engine.evaluate import OWN, Scores, score, targets
@@ -16,11 +17,13 @@ from pflsweep.ops.vmap import only
 
 
 def fine_tune(
-    task: Task, new: Federation, w: Tensor, opt: Sgd, *, epochs: int, batch: int, large: int, lr: float
-) -> list[Scores]:
+    task: Task, new: Federation, w: Tensor, opt: Sgd, *, epochs: int, batch: int, large: int, lr: float,
+    batching: Batching = DEFAULT,
+) -> list[Scores]:  # fmt: skip
     """Return the scores on the new clients' test rows of the model w [P], before and after each epoch.
 
     Each client trains a copy of w on its own training rows. batch, large: batch sizes in training and in evaluation.
+    batching: how its rows are cut into batches.
     """
     w = w.to(new.device, new.dtype)
     models = [w.clone() for _ in range(new.clients)]
@@ -29,7 +32,8 @@ def fine_tune(
     seen = [score(task, task.logits, enumerate(models), new, own, large)["own"]]
     for epoch in range(epochs):
         for i, model in enumerate(models):
-            for step in ClientData.of(new, [i], epoch, batch=batch, large=large, purpose="newcomers").train(1):
+            data = ClientData.of(new, [i], epoch, batch=batch, large=large, purpose="newcomers", batching=batching)
+            for step in data.train(1):
                 opt.update(model, states[i], task.grad(model, only(step)), lr)  # in place
         seen.append(score(task, task.logits, enumerate(models), new, own, large)["own"])
     return seen

@@ -14,7 +14,8 @@ from pflsweep.util.errors import UserError
 OF_A_LEDGER = {
     "sweep": str, "scale": str, "command": str, "seeds": list, "tune": dict, "tracking": dict, "written": float | int,
 }  # fmt: skip
-OF_A_SEARCH = {"split": str, "view": str, "seeds": int}
+OF_A_SEARCH = {"split": str, "view": str, "seeds": int, "validation": float | int}
+SPLITS = ("validation", "test")
 OF_A_GROUP = {
     "setting": str, "method": str, "config": dict, "space": dict, "winner": dict | None, "points": int,
     "winner_value": float | int | None, "points_settled": int, "trials": dict, "failed": dict, "failed_points": list,
@@ -79,7 +80,12 @@ def ledger_of(path: Folder, content: dict[str, Any]) -> Ledger | None:
         for group in listed:
             _ = [_of_kind(group, key, kind) for key, kind in OF_A_GROUP.items()]
             _ = _of_kind({"search_config": tried_config(group)}, "search_config", dict)
-        _ = [_of_kind(own["tune"], key, kind) for key, kind in OF_A_SEARCH.items() if key in own["tune"]]
+            _ = [_of_kind(group["space"], key, list) for key in group["space"]]
+            _ = [(_of_kind(each, "point", dict), _of_kind(each, "value", float | int)) for each in group["tried"]]
+        searched = any(group["points"] for group in listed)
+        _ = [_of_kind(own["tune"], key, kind) for key, kind in OF_A_SEARCH.items() if searched or key in own["tune"]]
+        if own["tune"].get("split", "test") not in SPLITS:
+            raise ValueError(f"split is {own['tune']['split']!r}")
         for identity in (identity for group in listed for identity in group["trials"].values()):
             # An identity becomes the name of a folder
             if not re.fullmatch("[0-9a-z]+", identity):

@@ -96,6 +96,8 @@ class _Search:
         # A study may change what is searched, and runtime keys change none of a trial's numbers
         own = (*self._space, "study", *RUNTIME)
         self._asked = {key: value for key, value in asked.items() if not under(key, own)}
+        # The trials of hyperband's lower rungs are of fewer rounds
+        self._most = self._asked.pop("train.rounds", None) if tune.get("sampler") == "hyperband" else None
         self._plugged = _plugged(asked)
         self._points = [each["point"] for each in group.get("tried", [])]
 
@@ -103,7 +105,7 @@ class _Search:
         """Return whether a trial of this flat config and seed belongs to the search."""
         if seed not in self._seeds or any(config.get(key, value) != value for key, value in self._asked.items()):
             return False
-        if _plugged(config) != self._plugged:
+        if _plugged(config) != self._plugged or (self._most is not None and config["train.rounds"] > self._most):
             return False
         # A search on validation data shows in the config. On test data a single run by hand looks the same, so there
         # the point has to be one of the search's.

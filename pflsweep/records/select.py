@@ -161,3 +161,8 @@ def _by_age(records: list[Record]) -> list[Record]:
 def finished(record: Record) -> bool:
     """Return whether a trial has reached its last round."""
     return bool(record.status["status"] == "finished")
+
+
+def comparable(record: Record) -> bool:
+    """Return whether a trial is finished and has an accuracy: where no client with test rows was scored it has none."""
+    return finished(record) and bool(record.evaluated)

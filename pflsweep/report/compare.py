@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pflsweep.config.identity import NEUTRAL, RUNTIME, has_own_rows, method_name, raised, whole
 from pflsweep.config.keys import PLUGS, as_override, under
 from pflsweep.records.record import VIEWS, Record
-from pflsweep.records.select import finished
+from pflsweep.records.select import comparable
 from pflsweep.report import naming
 from pflsweep.report.figures import Curve
 from pflsweep.report.stats import Interval, interval, over_seeds
@@ -63,15 +63,16 @@ class Summary(NamedTuple):
 
 
 def summary(record: Record) -> Summary:
-    """Return a run in a line. It needs one evaluated round at least."""
+    """Return a run in a line; accuracies are NaN, and the best round is 0, where no client was ever scored."""
     rounds = record.rounds
     evaluated = rounds[rounds["personal_accuracy"].notna()]
-    last = evaluated.iloc[-1]
-    best = evaluated.iloc[int(evaluated["personal_accuracy"].argmax())]
+    last, best = pd.Series(dtype=float), pd.Series(dtype=float)
+    if not evaluated.empty:
+        last, best = evaluated.iloc[-1], evaluated.iloc[int(evaluated["personal_accuracy"].argmax())]
     return Summary(
-        last=float(last["personal_accuracy"]),
-        best=float(best["personal_accuracy"]),
-        best_round=int(best["round"]),
+        last=float(last.get("personal_accuracy", np.nan)),
+        best=float(best.get("personal_accuracy", np.nan)),
+        best_round=int(best.get("round", 0)),
         std=float(last.get("personal_std", np.nan)),
         worst10=float(last.get("personal_worst10", np.nan)),
         global_last=float(last.get("global_accuracy", np.nan)),
@@ -95,9 +96,10 @@ def images_per_second(record: HasRounds) -> float:
 
 
 def at_last(record: HasRounds, name: str) -> float:
-    """Return a column of the rounds in the last evaluated one; NaN where the record has no such column."""
+    """Return a column of the rounds in the last evaluated one; NaN where the record has no such column or round."""
     rounds = record.rounds
-    return float(column(rounds, name)[rounds["personal_accuracy"].notna()].iloc[-1])
+    found = column(rounds, name)[rounds["personal_accuracy"].notna()]
+    return np.nan if found.empty else float(found.iloc[-1])
 
 
 def by_round(record: HasRounds, column: str = "personal_accuracy") -> pd.Series:
@@ -294,11 +296,11 @@ def _rows(records: list[Record], searched: Collection[str], partial: Collection[
         groups.setdefault(json.dumps([method_of(record), _hyper(record, searched)], sort_keys=True), []).append(record)
     rows = []
     for group in groups.values():
-        done = [r for r in group if finished(r)]
+        done = [r for r in group if comparable(r)]
         siblings = [other[0] for other in groups.values() if method_of(other[0]) == method_of(group[0])]
         if done:
             seeds = {r.meta["seed"] for r in done}
-            missing = [r for r in group if not finished(r) and r.meta["seed"] not in seeds]
+            missing = [r for r in group if not comparable(r) and r.meta["seed"] not in seeds]
             studied = [r for r in done if _study(r)]
             mark = PARTIAL if any(r.meta["identity"] in partial for r in done) else ""
             label, tuned = _label(group[0], siblings, searched) + mark, _tuned(group[0], searched)

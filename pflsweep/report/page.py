@@ -6,7 +6,7 @@ from typing import Any
 
 from pflsweep.config.keys import PLUGS, as_override
 from pflsweep.records.record import Record
-from pflsweep.records.select import Chosen
+from pflsweep.records.select import Chosen, comparable
 from pflsweep.report import figures, html, style, tables, template
 from pflsweep.report.compare import Row, Setting, band_of, check_baseline, settings
 from pflsweep.report.markdown import code, inline
@@ -166,12 +166,14 @@ def _origin_of(record: Record, key: str) -> str:
 
 def _left_out(chosen: Chosen) -> list[str]:
     """Return the runs in no table: named with the reason, so that nothing disappears."""
-    return [*map(_unfinished, chosen.left), *map(inline, (*chosen.damaged, *chosen.copies))]
+    left = [record for record in chosen.records if not comparable(record)]
+    return [*map(_unfinished, left), *map(inline, (*chosen.damaged, *chosen.copies))]
 
 
 def _unfinished(record: Record) -> str:
     status, meta = record.status, record.meta
-    why = f": {inline(status['error'])}" if status.get("error") else ""
+    error = status.get("error") or ("no client was scored" if status["status"] == "finished" else "")
+    why = f": {inline(error)}" if error else ""
     done = f"{status['rounds']} of {inline(status.get('target'))} rounds"
     return f"{inline(meta['name'])} {code(meta['identity'])}: {inline(status['status'])} after {done}{why}"
 

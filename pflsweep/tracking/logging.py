@@ -43,7 +43,7 @@ def describe(
     """
     from mlflow.entities import Param, RunTag
 
-    own, given = _tags(record), labels or _alone(record)
+    own, given = _tags(record), labels or labels_alone(record)
     tags = own | given.tags | ({"mlflow.parentRunId": parent} if parent else {})
     run = adopt(client, experiment, "identity", record.meta["identity"])
     if run is None:
@@ -69,10 +69,13 @@ def describe(
     return str(run.info.run_id)
 
 
-def _alone(record: Record) -> Labels:
-    """Return the labels of a trial that no sweep has trained. Like a sweep's final trials it is scored on test data."""
+def labels_alone(record: Record, role: str = "final") -> Labels:
+    """Return the labels of a trial whose sweep is not at hand. One that no sweep has trained is scored on test data,
+    like a sweep's final trials. role: final or search.
+    """
     meta = record.meta
-    return Labels(meta["name"], {"role": "final", "setting": f"{meta['dataset']} {meta['partition']}"})
+    name = meta["name"] + (" (search)" if role == "search" else "")
+    return Labels(name, {"role": role, "setting": f"{meta['dataset']} {meta['partition']}"})
 
 
 def relabel(client: "MlflowClient", run: "Run", parent: str | None, labels: Labels) -> None:

@@ -76,12 +76,14 @@ def canonical(config: Config) -> dict[str, Any]:
 
 
 def numerics(config: Config) -> dict[str, int]:
-    """Return the numerics versions that a trial depends on: of the engine, and of its model's family.
+    """Return the numerics versions that a trial depends on: of the engine, of its model's family, of new clients.
 
     A user's own model without a FAMILY depends on all, since it may use layers of any.
     """
     family = getattr(importlib.import_module(config.node("model").module), "FAMILY", None)
-    return {name: version for name, version in NUMERICS.items() if name in ("engine", family) or family is None}
+    models = set(NUMERICS) - {"engine", "new_clients"} if family is None else {family}
+    used = {"engine", *models, *(["new_clients"] if config.data.new else [])}
+    return {name: version for name, version in NUMERICS.items() if name in used}
 
 
 def model_name(config: Config) -> str:

@@ -1,5 +1,6 @@
 """The result of a trial for Python: its tables, its models and its clients' data."""
 
+import math
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,8 +57,10 @@ class Result:
 
     @property
     def personal_accuracy(self) -> Accuracy:
-        """Return the last and the best personalised accuracy, mean over clients."""
+        """Return the last and the best personalised accuracy, mean over clients; NaN where none was ever scored."""
         accuracy = self.rounds["personal_accuracy"].dropna()
+        if accuracy.empty:
+            return Accuracy(math.nan, math.nan)
         return Accuracy(float(accuracy.iloc[-1]), float(accuracy.max()))
 
     def load_global(self, config_dir: str | Path | None = None) -> nn.Module:

@@ -288,7 +288,8 @@ def _train(
     # A trial that diverged before has to diverge again, also where no round is left
     if simulation.round in record.evaluated:
         seen = record.clients_in(simulation.round)
-        _require_sound(seen.loc[seen["view"] == "personal", "loss"].to_numpy(), simulation)
+        seen = seen[seen["view"] == "personal"]
+        _require_sound(seen["loss"].to_numpy(), seen["n"].to_numpy(), simulation)
     progress = Progress(record.meta["name"], simulation.round, total)
     written = perf_counter()
     if study is not None and not simulation.round:
@@ -304,7 +305,8 @@ def _train(
             watch(record)
             hears.rows(record)
             if result.scores:
-                _require_sound(result.scores["personal"].loss, simulation)
+                scored = result.scores["personal"]
+                _require_sound(scored.loss, scored.n, simulation)
             # `_finish` writes the last round
             if result.round == total:
                 break
@@ -318,9 +320,13 @@ def _train(
         progress.close()
 
 
-def _require_sound(losses: np.ndarray, simulation: engine.Simulation) -> None:
-    """Raise Diverged where no client's loss is finite any more, except under attack, where that is a valid result."""
-    if simulation.verbs.malicious is None and not np.isfinite(losses).any():
+def _require_sound(losses: np.ndarray, n: np.ndarray, simulation: engine.Simulation) -> None:
+    """Raise Diverged where no client's loss is finite any more, except under attack, where that is a valid result.
+
+    losses, n [clients]: mean loss and number of rows of each client. A client without rows has no loss.
+    """
+    losses = losses[n > 0]
+    if simulation.verbs.malicious is None and len(losses) and not np.isfinite(losses).any():
         raise Diverged(f"no client's loss is finite after round {simulation.round}: a smaller train.lr may help")
 
 
@@ -370,7 +376,10 @@ def _newcomers(simulation: engine.Simulation, parts: Parts, config: Config) -> p
     w = parts.task.vector(parts.model) if common is None else common
     opt = Sgd(train.momentum, train.weight_decay)
     numbers = {"epochs": config.data.new_epochs, "batch": train.batch, "large": train.eval_batch}
-    return newcomer_table(fine_tune(parts.task, parts.new, w, opt, lr=train.lr, **numbers), parts.new.keys.numpy())
+    # An epoch is a pass over a client's rows here, also where local training takes so many steps
+    batching = simulation.schedule.batching._replace(steps=None)
+    scores = fine_tune(parts.task, parts.new, w, opt, lr=train.lr, batching=batching, **numbers)
+    return newcomer_table(scores, parts.new.keys.numpy())
 
 
 def _fastest(parts: Parts) -> int | None:

@@ -46,8 +46,10 @@ def score_columns(scores: dict[str, Scores]) -> dict[str, float]:
 
 
 def summary(scores: Scores) -> dict[str, float]:
-    """Return a view's mean scores over the clients that have samples."""
+    """Return a view's mean scores over the clients that have samples; NaN where none has."""
     has = scores.n > 0
+    if not has.any():
+        return dict.fromkeys(("accuracy", "accuracy_weighted", "std", "worst10", "f1", "loss"), np.nan)
     accuracy = np.sort(scores.accuracy[has])
     return {
         "accuracy": float(accuracy.mean()),

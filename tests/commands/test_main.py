@@ -20,6 +20,7 @@ from pflsweep.commands.list import GROUPS
 from pflsweep.commands.main import main
 from pflsweep.sweep.status import summary
 from pflsweep.util import files
+from tests.sweep.sweeping import run_here
 
 SMALL = ["tracking=none", "partition.clients=6", "model.hidden=[16]", "train.epochs=1", "train.rounds=2"]
 COMMAND = "import sys; from pflsweep.commands.main import main; sys.exit(main())"
@@ -252,6 +253,13 @@ def test_a_single_run_ends_with_its_table(capsys: pytest.CaptureFixture) -> None
     assert "pflsweep report runs" in out
     assert "3 of 6 clients" in err
     assert [path.name for path in Path().iterdir()] == ["runs"]
+
+
+@pytest.mark.slow
+def test_without_a_word_one_trial_of_the_defaults_is_trained(tmp_path: Path) -> None:
+    done = run_here(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "fedavg" in done.stdout
 
 
 def test_a_trial_that_diverges_says_so_in_a_paragraph_each_time(capsys: pytest.CaptureFixture) -> None:

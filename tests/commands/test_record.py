@@ -59,6 +59,12 @@ def test_a_sweep_carried_to_another_machine_trains_nothing_there(
     runs = client.search_runs([experiment.experiment_id], "tags.identity LIKE '%'")
     assert {run.data.tags["identity"] for run in runs} == {path.parent.name for path in before}
     assert all(run.info.status == "FINISHED" for run in runs)
+    roles = {run.data.tags["identity"]: run.data.tags["role"] for run in runs}
+    finals = {
+        identity for each in ledgers(Path("runs")) for g in each.groups.values() for identity in g["trials"].values()
+    }
+    assert {identity for identity, role in roles.items() if role == "final"} == finals
+    assert set(roles.values()) == {"final", "search"}
 
 
 def test_what_is_longer_or_whole_stays(capsys: pytest.CaptureFixture) -> None:

@@ -343,7 +343,9 @@ def test_a_model_of_ones_own_may_use_layers_of_any_family() -> None:
     config = compose([])
     assert numerics(config) == {family: identity.NUMERICS[family] for family in ("engine", "dense")}
     config.values["model"]["_target_"] = f"{__name__}.extended"
-    assert numerics(config) == identity.NUMERICS
+    of_models = {family: version for family, version in identity.NUMERICS.items() if family != "new_clients"}
+    assert numerics(config) == of_models
+    assert numerics(compose(["data.new=2"])).keys() == {"engine", "dense", "new_clients"}
 
 
 def test_a_methods_name_has_its_plug_ins() -> None:

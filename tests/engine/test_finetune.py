@@ -4,10 +4,12 @@ import pytest
 import torch
 
 from pflsweep.conformance.fixtures import fixture
+from pflsweep.data.batching import Batching
 from pflsweep.data.loader import ClientData
 from pflsweep.engine.finetune import fine_tune
 from pflsweep.methods.optimizer import Sgd
 from pflsweep.methods.task import Task
+from pflsweep.ops.vmap import only
 
 RUN = {"batch": 4, "large": 8, "lr": 0.1}
 
@@ -43,6 +45,26 @@ def test_an_epoch_is_plain_sgd_on_the_clients_own_rows(momentum):
     x, y = new.gather(torch.from_numpy(new.rows["test"][0]))
     expected = torch.nn.functional.cross_entropy(task.logits(tuned.detach(), x), y)
     assert last.loss[0] == pytest.approx(float(expected), rel=1e-9)
+
+
+def test_batches_are_cut_as_in_local_training():
+    """A partial last batch that is dropped is not trained on."""
+    task, new, w = setting()
+    size = len(new.rows["train"][0]) - 1
+    run = {**RUN, "batch": size}
+    dropped, kept = (
+        fine_tune(task, new.only([0]), w, Sgd(0.0, 0.0), epochs=1, batching=Batching(last_batch=each), **run)[-1]
+        for each in ("drop", "keep")
+    )
+    assert dropped.loss[0] != kept.loss[0]
+    tuned = w.clone()
+    (step,) = ClientData.of(
+        new, [0], 0, batch=size, large=8, purpose="newcomers", batching=Batching(last_batch="drop")
+    ).train(1)
+    Sgd(0.0, 0.0).update(tuned, w.new_zeros(0), task.grad(tuned, only(step)), 0.1)
+    x, y = new.gather(torch.from_numpy(new.rows["test"][0]))
+    expected = torch.nn.functional.cross_entropy(task.logits(tuned, x), y)
+    assert dropped.loss[0] == pytest.approx(float(expected), rel=1e-9)
 
 
 def test_a_client_is_tuned_alike_whoever_is_beside_it():

@@ -266,6 +266,12 @@ def test_a_file_that_is_too_large_is_not_read(
     assert re.search(r"rounds\.parquet is not copied: it has [\d,]+ bytes, and at most", capsys.readouterr().err)
 
 
+def _changed(content: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """Return a ledger with other values; those of `groups` are merged into its only group."""
+    groups = [content["groups"][0] | each for each in change["groups"]] if change.get("groups") else None
+    return content | change | ({"groups": groups} if groups else {})
+
+
 @pytest.mark.parametrize(
     ("name", "change", "said"),
     [
@@ -273,6 +279,11 @@ def test_a_file_that_is_too_large_is_not_read(
         ("0123456789abcdef", {"seeds": ["<b>"]}, "TypeError: seeds is '<b>'"),
         ("0123456789abcdef", {"groups": {}}, "TypeError: groups is"),
         ("0123456789abcdef", {"command": ["x"]}, "TypeError: command is"),
+        ("0123456789abcdef", {"tune": {"split": "all"}}, "ValueError: split is 'all'"),
+        ("0123456789abcdef", {"groups": [{"points": 1}], "tune": {}}, "KeyError: 'split'"),
+        ("0123456789abcdef", {"groups": [{"space": {"train.lr": 3}}]}, "TypeError: train.lr is 3"),
+        ("0123456789abcdef", {"groups": [{"tried": [1]}]}, "TypeError: "),
+        ("0123456789abcdef", {"groups": [{"tried": [{"point": {}}]}]}, "KeyError: 'value'"),
         ("0123456789abcdef", "[", "is no JSON"),
         ("0123456789abcdef", "link", "is not copied: it is a link"),
     ],
@@ -287,7 +298,9 @@ def test_a_ledger_that_is_none_is_named_and_the_records_are_copied(
         path.rename("elsewhere.json")
         path.symlink_to(Path("elsewhere.json").absolute())
     else:
-        path.write_text(change if isinstance(change, str) else json.dumps(json.loads(path.read_text()) | change))
+        path.write_text(
+            change if isinstance(change, str) else json.dumps(_changed(json.loads(path.read_text()), change))
+        )
     assert ends("import", "runs", "--runs", "out") == 2
     told = capsys.readouterr()
     assert "1 runs and 0 ledgers" in told.out

@@ -11,6 +11,8 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from pflsweep.commands.main import main
 from pflsweep.engine import simulation
+from pflsweep.records.record import Record
+from pflsweep.records.searches import beside
 from pflsweep.sweep.hyperband import Rung, promoted, rungs
 from tests.sweep.sweeping import MAIN, database, require_each_once, require_same, run, run_here
 
@@ -119,6 +121,14 @@ def test_the_winner_is_one_of_those_that_trained_all_rounds(searched: tuple[Path
     (group,) = json.loads(file.read_text())["groups"]
     assert len(group["tried"]) == WHOLE
     assert group["winner"] == max(group["tried"], key=lambda tried: tried["value"])["point"]
+
+
+def test_trials_of_lower_rungs_are_of_the_search(searched: tuple[Path, int]) -> None:
+    folder, _ = searched
+    found = [Record(file.parent) for file in (folder / "runs").glob("*/meta.json")]
+    points = {record.meta["identity"] for record in found if record.config["data"]["validation"]}
+    assert beside(found).trials == points
+    assert len(points) == 17
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """A trial from config to record: trained once, stopped and continued, extended, loaded again."""
 
 import json
+import math
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ import yaml
 
 import pflsweep
 from pflsweep.commands import list as commands_list
+from pflsweep.commands.main import main
 from pflsweep.config.compose import compose
 from pflsweep.engine.simulation import Simulation
 from pflsweep.methods.task import Task
@@ -96,6 +98,28 @@ def test_the_record_of_a_trial() -> None:
     sent = result.rounds.iloc[-1]
     model_size = 64 * 16 + 16 + 16 * 10 + 10
     assert (sent["floats_down"], sent["floats_up"]) == (model_size, model_size)
+
+
+def test_a_trial_in_which_no_client_is_scored_has_no_accuracy(capsys: pytest.CaptureFixture) -> None:
+    """The only client that is trained is malicious, and none of the others is evaluated."""
+    whole = run("train.rounds=1")
+    words = "attack=gaussian attack.share=0.34 train.participation=0.16 train.rounds=1 metrics.clients=trained"
+    result = pflsweep.run([*SMALL, *words.split()], cohorts=[[0]])
+    assert all(math.isnan(each) for each in result.personal_accuracy)
+    loaded = pflsweep.load("runs").set_index("attack")["accuracy"]
+    assert loaded.notna().sum() == 1, "the other run's"
+    assert loaded.max() == pytest.approx(whole.personal_accuracy.last, abs=1e-4)
+    assert main(["report", "runs"]) == 0
+    assert "1 runs; 1 not finished, damaged or copies" in capsys.readouterr().out
+    assert "finished after 1 of 1 rounds: no client was scored" in Path("reports/comparison/runs.md").read_text()
+
+
+def test_clients_without_test_rows_do_not_make_a_trial_diverge() -> None:
+    rows = {"train": [range(k, 60, 3) for k in range(3)], "test": [[], range(60, 80), range(80, 100)]}
+    small = [word for word in SMALL if not word.startswith("partition")]
+    words = [*small, "partition.clients=3", "train.rounds=2", "train.participation=0.3", "metrics.clients=trained"]
+    result = pflsweep.run(words, partition=rows, cohorts=[[0], [1]])
+    assert result.rounds["personal_accuracy"].isna().tolist() == [True, False]
 
 
 def test_a_clients_saved_model_is_its_own_and_no_larger() -> None:

@@ -281,7 +281,8 @@ class Comparison:
 
         def accuracy(trial: Trial, method: str) -> pd.Series:
             view = self.layout.view(metric, method)
-            key = (trial.identity, view, *(options.get(name) for name in ("target", "group", "round")))
+            # Two columns may be of one record, as of different rounds
+            key = (trial.identity, trial.last, view, *(options.get(name) for name in ("target", "group", "round")))
             if key not in self._accuracies:
                 self._accuracies[key] = metrics.accuracy(trial, options, view)
             return self._accuracies[key]

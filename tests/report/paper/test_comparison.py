@@ -67,6 +67,19 @@ def test_accuracy_is_a_mean_over_clients_and_its_std_is_over_seeds(sweep: Sweep)
     assert (of.complete, len(of.made)) == (3, 84)
 
 
+def test_columns_of_different_rounds_of_one_record_have_different_numbers(tmp_path: Path) -> None:
+    """The record has 20, 30 and 40% in its three rounds; the second column asks for two of them."""
+    sweep = Sweep(tmp_path / "runs", seeds=(0,), peak=-1)
+    (record,) = sweep.add(C25, "local", {0: [4, 4, 4, 4]})
+    sweep.name_trial("cifar10/clients50", "local", 0, record)
+    shorter = sweep.groups["cifar10/clients50", "local"]
+    shorter["config"] = {**shorter["config"], "train.rounds": 2}
+    sweep.write()
+    of = reproduced(sweep.runs, "pgfed/table1")
+    found = [made(of, "local", "acc", setting).value.mean for setting in ("clients25", "clients50")]
+    assert found == pytest.approx([40.0, 30.0])
+
+
 def test_a_method_of_ones_own_is_a_row_at_the_end(sweep: Sweep) -> None:
     """It is better than all others: our best, but no rival in a claim and none of print's cells."""
     sweep.add(C25, "mine", {0: [9, 9, 9, 9], 1: [9, 9, 9, 9]})
