@@ -80,7 +80,7 @@ def ledger_of(path: Folder, content: dict[str, Any]) -> Ledger | None:
         for group in listed:
             _ = [_of_kind(group, key, kind) for key, kind in OF_A_GROUP.items()]
             _ = _of_kind({"search_config": tried_config(group)}, "search_config", dict)
-            _ = [_of_kind(group["space"], key, list) for key in group["space"]]
+            _ = [_of_kind(group["space"], key, list | dict) for key in group["space"]]
             _ = [(_of_kind(each, "point", dict), _of_kind(each, "value", float | int)) for each in group["tried"]]
         searched = any(group["points"] for group in listed)
         _ = [_of_kind(own["tune"], key, kind) for key, kind in OF_A_SEARCH.items() if searched or key in own["tune"]]

@@ -436,4 +436,4 @@ def test_a_reading_of_the_code_has_its_own_trials_views_and_rows_without_code(tm
     assert "reading **paper**: " in text
     assert "; reading **code**: " in text
     assert "**no code**: the code of this row is not public" in text
-    assert "| one_step | not measured |  |  | FedProx and pFedMe train for all local epochs |" in text
+    assert "| one_step | not measured |  |  |  | FedProx and pFedMe train for all local epochs |" in text
