@@ -62,7 +62,7 @@ def _import(options: argparse.Namespace) -> int:
     _require_any(contents, "import", options.source)
     code = _print_outcome(contents, copy_into_folder(contents, options.runs, "--runs"), f"imported into {options.runs}")
     if not options.no_tracking:
-        _track([Record(options.runs / each.record.place.name) for each in contents.found], options.uri, options.runs)
+        _track([Record(options.runs / each.record.place.name) for each in contents.found], options.uri)
     return code
 
 
@@ -96,11 +96,8 @@ def _print_outcome(contents: Contents, copied: tuple[int, int], did: str) -> int
     return 2 if contents.damaged else 0
 
 
-def _track(records: list[Record], uri: str | None, runs: Path) -> None:
-    """Send records to MLflow, as far as it lacks them. uri: of the store; None: as tracking is configured here.
-
-    runs: the folder of these records, whose ledgers know which of them are trials of a search.
-    """
+def _track(records: list[Record], uri: str | None) -> None:
+    """Send records to MLflow, as far as it lacks them. uri: of the store; None: as tracking is configured here."""
     from tqdm import tqdm
 
     from pflsweep.config.compose import compose
@@ -112,7 +109,7 @@ def _track(records: list[Record], uri: str | None, runs: Path) -> None:
     options = replace(options, uri=uri or options.uri)
     if place := destination(options):
         print(place)
-    searching = beside(records, [runs]).trials
+    searching = beside(records).trials
     for record in tqdm(records, desc="to MLflow", unit="run", disable=None):
         # Without labels a run that is there already keeps those of its sweep
         labels = labels_alone(record, "search") if record.meta["identity"] in searching else None

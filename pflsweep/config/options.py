@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from pflsweep.config.fields import SEEDS, Rule, hyper, rules_of
 
+TUNE_SPLITS = ("validation", "test")
 FLOAT32 = 1e38  # factors of weights stay below it, since weights are float32 and would overflow
 
 
@@ -220,7 +221,7 @@ class Tune(Keys):
 
     sampler: str = hyper("what proposes points", choices=("none", "grid", "random", "tpe", "cmaes", "hyperband"))
     points: int | None = hyper("points of a search; null: all of a grid, else at most so many", low=1, high=100_000)
-    split: str = hyper("data that points are scored on; test only where a paper did", choices=("validation", "test"))
+    split: str = hyper("data that points are scored on; test only where a paper did", choices=TUNE_SPLITS)
     validation: float = hyper(
         "share of each client's training rows that is held back; the winner is trained on all", above=0, below=1
     )

@@ -4,6 +4,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
+from pflsweep.config.options import TUNE_SPLITS
 from pflsweep.records.content import FORMAT
 from pflsweep.records.record import another_format
 from pflsweep.util import files
@@ -15,7 +16,6 @@ OF_A_LEDGER = {
     "sweep": str, "scale": str, "command": str, "seeds": list, "tune": dict, "tracking": dict, "written": float | int,
 }  # fmt: skip
 OF_A_SEARCH = {"split": str, "view": str, "seeds": int, "validation": float | int}
-SPLITS = ("validation", "test")
 OF_A_GROUP = {
     "setting": str, "method": str, "config": dict, "space": dict, "winner": dict | None, "points": int,
     "winner_value": float | int | None, "points_settled": int, "trials": dict, "failed": dict, "failed_points": list,
@@ -84,7 +84,7 @@ def ledger_of(path: Folder, content: dict[str, Any]) -> Ledger | None:
             _ = [(_of_kind(each, "point", dict), _of_kind(each, "value", float | int)) for each in group["tried"]]
         searched = any(group["points"] for group in listed)
         _ = [_of_kind(own["tune"], key, kind) for key, kind in OF_A_SEARCH.items() if searched or key in own["tune"]]
-        if own["tune"].get("split", "test") not in SPLITS:
+        if own["tune"].get("split", "test") not in TUNE_SPLITS:
             raise ValueError(f"split is {own['tune']['split']!r}")
         for identity in (identity for group in listed for identity in group["trials"].values()):
             # An identity becomes the name of a folder

@@ -65,17 +65,14 @@ class Summary(NamedTuple):
 def summary(record: Record) -> Summary:
     """Return a run in a line; accuracies are NaN, and the best round is 0, where no client was ever scored."""
     rounds = record.rounds
-    evaluated = rounds[rounds["personal_accuracy"].notna()]
-    last, best = pd.Series(dtype=float), pd.Series(dtype=float)
-    if not evaluated.empty:
-        last, best = evaluated.iloc[-1], evaluated.iloc[int(evaluated["personal_accuracy"].argmax())]
+    accuracies = rounds.set_index("round")["personal_accuracy"].dropna()
     return Summary(
-        last=float(last.get("personal_accuracy", np.nan)),
-        best=float(best.get("personal_accuracy", np.nan)),
-        best_round=int(best.get("round", 0)),
-        std=float(last.get("personal_std", np.nan)),
-        worst10=float(last.get("personal_worst10", np.nan)),
-        global_last=float(last.get("global_accuracy", np.nan)),
+        last=_last(rounds, "personal_accuracy"),
+        best=float(accuracies.max()),
+        best_round=0 if accuracies.empty else int(accuracies.index[int(accuracies.argmax())]),
+        std=_last(rounds, "personal_std"),
+        worst10=_last(rounds, "personal_worst10"),
+        global_last=_last(rounds, "global_accuracy"),
         rounds=int(record.status["rounds"]),
         seconds=float(record.status["seconds"]),
         images_per_second=images_per_second(record),
@@ -97,7 +94,11 @@ def images_per_second(record: HasRounds) -> float:
 
 def at_last(record: HasRounds, name: str) -> float:
     """Return a column of the rounds in the last evaluated one; NaN where the record has no such column or round."""
-    rounds = record.rounds
+    return _last(record.rounds, name)
+
+
+def _last(rounds: pd.DataFrame, name: str) -> float:
+    """Return a column in the last evaluated round of a table; NaN without such a column or round."""
     found = column(rounds, name)[rounds["personal_accuracy"].notna()]
     return np.nan if found.empty else float(found.iloc[-1])
 
@@ -300,7 +301,7 @@ def _rows(records: list[Record], searched: Collection[str], partial: Collection[
         siblings = [other[0] for other in groups.values() if method_of(other[0]) == method_of(group[0])]
         if done:
             seeds = {r.meta["seed"] for r in done}
-            missing = [r for r in group if not comparable(r) and r.meta["seed"] not in seeds]
+            missing = [r for r in group if r.meta["seed"] not in seeds]
             studied = [r for r in done if _study(r)]
             mark = PARTIAL if any(r.meta["identity"] in partial for r in done) else ""
             label, tuned = _label(group[0], siblings, searched) + mark, _tuned(group[0], searched)

@@ -81,9 +81,9 @@ def numerics(config: Config) -> dict[str, int]:
     A user's own model without a FAMILY depends on all, since it may use layers of any.
     """
     family = getattr(importlib.import_module(config.node("model").module), "FAMILY", None)
-    models = set(NUMERICS) - {"engine", "new_clients"} if family is None else {family}
-    used = {"engine", *models, *(["new_clients"] if config.data.new else [])}
-    return {name: version for name, version in NUMERICS.items() if name in used}
+    there = {name: version for name, version in NUMERICS.items() if name != "new_clients" or config.data.new}
+    used = there if family is None else ("engine", family, "new_clients")
+    return {name: version for name, version in there.items() if name in used}
 
 
 def model_name(config: Config) -> str:

@@ -1,6 +1,5 @@
 """The result of a trial for Python: its tables, its models and its clients' data."""
 
-import math
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from pflsweep.config.compose import Config
 from pflsweep.data.federation import Federation
 from pflsweep.data.prescribed import Prescribed
 from pflsweep.records.record import Record
+from pflsweep.report.compare import summary
 from pflsweep.report.tables import brief
 from pflsweep.trial.build import build_federation
 from pflsweep.trial.saved import SavedModels
@@ -58,10 +58,8 @@ class Result:
     @property
     def personal_accuracy(self) -> Accuracy:
         """Return the last and the best personalised accuracy, mean over clients; NaN where none was ever scored."""
-        accuracy = self.rounds["personal_accuracy"].dropna()
-        if accuracy.empty:
-            return Accuracy(math.nan, math.nan)
-        return Accuracy(float(accuracy.iloc[-1]), float(accuracy.max()))
+        found = summary(self.record)
+        return Accuracy(found.last, found.best)
 
     def load_global(self, config_dir: str | Path | None = None) -> nn.Module:
         """Return the global model after the record's last round. Raises UserError where there is none.

@@ -79,9 +79,10 @@ class Effect(NamedTuple):
         return fmean(abs(shift.points) for shift in self.shifts) if self.shifts else math.nan
 
     @property
-    def chosen(self) -> dict[str, str]:
-        """What searches chose otherwise than without the change, as text, by method."""
-        return {shift.base.line.method: shift.chosen for shift in self.shifts if shift.chosen}
+    def chosen(self) -> list[tuple[str, str]]:
+        """Return each method with what a search of it chose otherwise than without the change, as text."""
+        found = ((shift.base.line.method, shift.chosen) for shift in self.shifts if shift.chosen)
+        return list(dict.fromkeys(found))
 
     @property
     def gaps(self) -> list[Shift]:

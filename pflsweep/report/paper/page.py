@@ -200,7 +200,7 @@ def shown_effect(effect: Effect) -> dict[str, Any]:
     return {
         "change": effect.change,
         "size": f"{points(effect.size)} ({over})" if effect.shifts else "not measured",
-        "chosen": "; ".join(f"{method}: {what}" for method, what in effect.chosen.items()),
+        "chosen": "; ".join(f"{method}: {what}" for method, what in effect.chosen),
         "explains": f"{gaps} of {len(effect.gaps)}" if effect.shifts else "",
         "lost": f"{lost} of {len(effect.agreeing)}" if effect.shifts else "",
     }

@@ -61,7 +61,8 @@ def test_the_index_says_why_tables_differ_and_what_single_changes_explain(tmp_pa
     (tmp_path / index.DISCUSSION).write_text("**Half** of the numbers agree.\n")
     text = index.write(tmp_path, {}).read_text()
     assert "- **[fedpg/table1](fedpg/table1/README.md)**: print is of fewer rounds.\n" in text
-    assert "| fedpg/table1 | epochs | 1.5 points | apfl: lr 0.1 in place of 0.05 | 1 of 22 | 2 of 19 |" in text
+    measured = "1.5 points | apfl: lr 0.1 in place of 0.05 | 1 of 22 | 2 of 19"
+    assert f"| fedpg/table1 | epochs | {measured} | five epochs | one |\n" in text
     assert text.index("(index.png)") < text.index("**Half** of the numbers agree.") < text.index("| report |")
     assert text.count("## Why") == text.count("## What single") == 1
 
