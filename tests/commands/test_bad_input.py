@@ -303,7 +303,7 @@ SWEEP_FILES = [
     (GOOD + "search: train.lr=3\n", ["'train.lr=3' is not of the group tune"]),
     (GOOD + "space: {f: null}\nsearch: tune=grid\n", ["tune=grid has nothing to search"]),
     (GOOD + "space: {g: {}}\n", ["space.g is for no method of this file"]),
-    ("settings: {a: partition=iid}\nmethods: {5: algorithm=fedavg}\nspace: {5: {a: {}}}\n", ["space.5", "'a'"]),
+    ("settings: {a: partition=iid}\nmethods: {5: algorithm=fedavg}\nspace: {5: a}\n", ["space.5", "'a'"]),
     (GOOD + "space: {f: {train.lrr: {grid: [1]}}}\nsearch: tune=grid\n", ["'train.lrr'", "x.yaml", "'train.lr'"]),
     (GOOD + "space: {f: {train.lr: {grid: []}}}\nsearch: tune=grid\n", ["train.lr.grid is []"]),
     (GOOD + "space: {f: {train.lr: {grid: [a]}}}\nsearch: tune=grid\n", ["train.lr is 'a'"]),
