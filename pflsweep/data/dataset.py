@@ -4,6 +4,7 @@ import hashlib
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from pflsweep.ops import random
@@ -40,6 +41,29 @@ class Dataset(NamedTuple):
     def owner_count(self) -> int:
         """The number of natural clients that have rows; 0 where the dataset has none."""
         return 0 if self.owner is None else len(np.unique(self.owner))
+
+    def fault(self) -> str:
+        """Return what is wrong with the arrays, as the end of a sentence; "" where they fit together."""
+        rows = len(self.x)
+        if self.y.shape != (rows,) or self.y.dtype != torch.int64:
+            return (
+                f"y is {self.y.dtype} of shape {list(self.y.shape)}, and has to be int64 [{rows}], a class a row of x"
+            )
+        if self.x.dtype not in (torch.uint8, torch.float32, torch.int32):
+            return f"x is {self.x.dtype}, and has to be float32 (features), uint8 (images) or int32 (texts)"
+        if not 0 < self.train <= rows:
+            return f"train is {self.train}, and has to be from 1 to {rows}, the number of rows"
+        if not 0 <= int(self.y.min()) <= int(self.y.max()) < self.classes:
+            return (
+                f"y has classes {int(self.y.min())} to {int(self.y.max())}, and with classes={self.classes} they go "
+                f"from 0 to {self.classes - 1}"
+            )
+        if self.x.is_floating_point() and not bool(self.x.isfinite().all()):
+            row = int((~self.x.isfinite()).flatten(1).any(1).nonzero()[0])
+            return f"x has a number that is not finite (nan or inf) in row {row}"
+        if self.owner is not None and np.shape(self.owner) != (rows,):
+            return f"owner is of shape {list(np.shape(self.owner))}, and has to be [{rows}], a client a row of x"
+        return ""
 
     def part(self, limit: int, seed: int) -> "Dataset":
         """Return a dataset of at most `limit` rows, drawn from both splits in proportion, with another checksum."""

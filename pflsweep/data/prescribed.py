@@ -104,6 +104,17 @@ def prescribed(
     )
 
 
+def require_partition(found: Any, dataset: Dataset) -> None:
+    """Raise UserError where what a partition's function has returned is no partition of the dataset."""
+    if not isinstance(found, Rows):
+        raise UserError(
+            f"it returned {type(found).__name__}, and a partition returns Rows(train, test) of pflsweep.data.dataset, "
+            "with an array of row numbers a client."
+        )
+    parts = {split: getattr(found, split) for split in SPLITS if getattr(found, split) is not None}
+    prescribed(parts).rows_of(dataset, None)
+
+
 def _partition(partition: Mapping[str, Sequence[Any]]) -> Rows:
     if not isinstance(partition, Mapping) or not {"train", "test"} <= partition.keys():
         raise UserError('partition has to be {"train": [...], "test": [...]}, each with an array of rows a client.')

@@ -27,6 +27,7 @@ import torch
 
 from pflsweep.ops import memory
 from pflsweep.util.errors import UserError
+from pflsweep.util.once import warn_once
 
 MARGIN = 2.0  # workers have to save this many times the seconds that forking them takes
 CROWDED = 1.25  # cores that all processes of a map get together below which one alone is as fast: others compute here
@@ -107,15 +108,22 @@ class Workers:
         busy: set[Connection] = set()
         forking = 0.0
         try:
-            for k in jobs[: count - 1]:
+            assigned = iter(jobs[: count - 1])
+            for k in assigned:
                 began = perf_counter()
-                pipe, pid = _fork(chain([k], left), do, list(pids))
+                try:
+                    pipe, pid = _fork(chain([k], left), do, list(pids))
+                except OSError as error:
+                    # The system's limits on processes, memory or open files: this process does what is left to it
+                    warn_once(__name__, f"{error.strerror}: no worker process could be forked, so that fewer work")
+                    assigned, self._alone = chain([k], assigned), ALONE
+                    break
                 pids[pipe] = pid
                 busy.add(pipe)
                 forking += perf_counter() - began
-            self._forking = forking / (count - 1)
+            self._forking = forking / len(pids) if pids else self._forking
             began, used = perf_counter(), thread_time()
-            for k in left:
+            for k in chain(assigned, left):
                 yield k, do(k)
                 yield from _arrived(busy, pids, 0)
             if (lasted := perf_counter() - began) > BRIEF:
@@ -214,6 +222,10 @@ def _fork(jobs: Iterable[int], do: Callable[[int], Any], pipes: list[Connection]
             pid = os.fork()
         if not pid:
             _work(jobs, do, theirs, [*pipes, ours], libc, parent)
+    except OSError:
+        ours.close()
+        theirs.close()
+        raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()

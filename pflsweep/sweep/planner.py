@@ -15,8 +15,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from pflsweep.config.compose import Config, hydra_errors, is_of_sweep, unknown_key
 from pflsweep.config.fields import require
-from pflsweep.config.identity import method_name, raised
-from pflsweep.config.keys import PLUGS, key_of
+from pflsweep.config.identity import RUNTIME, method_name, raised
+from pflsweep.config.keys import PLUGS, key_of, under
 from pflsweep.config.options import rules
 from pflsweep.config.schema import check
 from pflsweep.methods import stock
@@ -32,6 +32,8 @@ from pflsweep.sweep.spec import Scale, Table, read_scale, read_space
 from pflsweep.trial.metadata import described, numerics, own_code
 from pflsweep.util.errors import UserError, nearest
 
+# Of the keys that are no part of a trial's identity, those that choose data, which are
+OF_DATA = ("data.root", "dataset.path")
 Compose = Callable[[list[str]], Config]  # overrides -> a trial's config
 
 
@@ -56,6 +58,7 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
             )
     words = sorted_overrides([word for word in overrides if not is_of_sweep(word)], parser)
     _check_words(overrides, command)
+    _check_swept(words)
     if command.sweep is None:
         groups = list(_of_command(words, compose, command, scales))
         table = None
@@ -89,6 +92,17 @@ def _check_words(overrides: Sequence[str], command: Command) -> None:
     search = next((word for word in overrides if word.startswith("tune.")), None)
     if search and command.tune.sampler == "none":
         raise UserError(f"{search}: nothing is searched. Add how, as in tune=grid.")
+
+
+def _check_swept(words: SortedOverrides) -> None:
+    """Raise UserError where a sweep is over a key that changes no trial: all its values are the same trial."""
+    for key in [*words.axes, *(key_of(options[0]) for options in words.options)]:
+        several = len(words.axes.get(key, [])) > 1 or any(key_of(o[0]) == key and len(o) > 1 for o in words.options)
+        if several and under(key, RUNTIME) and key not in OF_DATA:
+            raise UserError(
+                f"{key} has several values, but it says how a trial runs and not what it computes: all of them are the "
+                "same trial, which is trained once. Give it one value."
+            )
 
 
 def _of_command(words: SortedOverrides, compose: Compose, command: Command, scales: Scales) -> Iterator[Group]:

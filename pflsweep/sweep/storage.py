@@ -12,12 +12,15 @@ from typing import Any, TypeVar
 
 from optuna.storages import RDBStorage
 from sqlalchemy.engine import URL, Engine, make_url
+from sqlalchemy.exc import ArgumentError
 
 from pflsweep.sweep.plan import Plan
+from pflsweep.tracking.address import sqlite_file, uri_of
 from pflsweep.util import files, retry
 from pflsweep.util.errors import UserError, shortened, without_password
 from pflsweep.util.retry import StorageUnavailable, retry_until_available
 
+PORTS = {"postgresql": 5432, "mysql": 3306}  # where a server listens whose URL has no port
 SILENCE = 5  # heartbeats that a worker may miss before its lease expires
 T = TypeVar("T")
 
@@ -25,14 +28,27 @@ T = TypeVar("T")
 def storage_url(plan: Plan) -> str:
     """Return the URL of the database that a sweep's workers share. Raises UserError where MLflow uses the same one."""
     storage = plan.workers.storage
-    if storage is not None and storage == plan.groups[0].config.tracking.uri:
+    tracking = plan.groups[0].config.tracking
+    if storage is not None and _database(storage) == _database(uri_of(tracking)):
         raise UserError(
-            f"workers.storage and tracking.uri are both '{without_password(storage)}', but Optuna and MLflow have "
-            "tables of the same names. Give each a database of its own, such as .../optuna and .../mlflow."
+            f"workers.storage is '{without_password(storage)}', the database of MLflow (tracking.uri), but Optuna and "
+            "MLflow have tables of the same names. Give each a database of its own, such as .../optuna and .../mlflow."
         )
     # URL.create quotes a folder's name such as `q?x`
     file = URL.create("sqlite", database=str(plan.folder / "optuna.db"))
     return storage or file.render_as_string()
+
+
+def _database(url: str) -> tuple[Any, ...]:
+    """Return what tells databases apart in their URLs: of SQLite the file, of a server its host, port and database."""
+    try:
+        parts = make_url(url)
+    except ArgumentError:
+        return (url,)
+    if file := sqlite_file(url):
+        return ("sqlite", file.resolve())
+    kind = parts.get_backend_name()
+    return (kind, parts.host, parts.port or PORTS.get(kind), parts.database)
 
 
 def opened(url: str, heartbeat: int) -> RDBStorage:

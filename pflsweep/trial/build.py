@@ -83,6 +83,7 @@ def build_federation(config: Config, prescribed: "Prescribed | None" = None) -> 
     from pflsweep.data.federation import Federation
     from pflsweep.data.participation import participation_probabilities
     from pflsweep.data.partition.apart import require_apart
+    from pflsweep.data.prescribed import require_partition
 
     data, seed, data_seed = config.data, config.seed, config.data_seed
     root, device = find_root(data.root), device_of(config.device)
@@ -91,7 +92,12 @@ def build_federation(config: Config, prescribed: "Prescribed | None" = None) -> 
         dataset = dataset.part(data.limit, data_seed)
     _check_prescribed(config, prescribed)
     if prescribed is None or prescribed.partition is None:
-        rows = config.node("partition").call(dataset, data_seed, root=root, device=device)
+        partition = config.node("partition")
+        rows = partition.call(dataset, data_seed, root=root, device=device)
+        try:
+            require_partition(rows, dataset)
+        except UserError as error:
+            raise UserError(f"{partition}: {error}") from error
     else:
         rows = prescribed.rows_of(dataset, config.node("partition").options.get("clients"))
     if data.validation and rows.validation is not None:
@@ -111,12 +117,21 @@ def build_federation(config: Config, prescribed: "Prescribed | None" = None) -> 
 
 
 def build_dataset(config: Config) -> Any:
-    """Read the dataset from data.root. Raises UserError where it cannot be read."""
+    """Read the dataset from data.root. Raises UserError where it cannot be read or its loader returns no dataset."""
+    from pflsweep.data.dataset import Dataset
     from pflsweep.data.datasets.files import find_root, reading
 
     with reading(config.choices["dataset"]):
         root, column = find_root(config.data.root), _owner_column(config)
-        return config.node("dataset").call(root, config.data.download, **column)
+        dataset = config.node("dataset").call(root, config.data.download, **column)
+    if not isinstance(dataset, Dataset):
+        raise UserError(
+            f"{config.node('dataset')}: its loader returned {type(dataset).__name__}, and has to return a Dataset, as "
+            "`pack` of pflsweep.data.datasets.pack does."
+        )
+    if fault := dataset.fault():
+        raise UserError(f"{config.node('dataset')}: {fault}.")
+    return dataset
 
 
 def _owner_column(config: Config) -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """Which values a config may have, and the errors for others."""
 
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -184,6 +186,86 @@ def test_a_method_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     file.write_text("kind: a\n")
     with pytest.raises(UserError, match="`_target_` is missing"):
         check(compose(["algorithm=mine"], folder))
+
+
+LOADER = """
+import torch
+from pflsweep.data.dataset import Dataset
+
+def load(root, download, fault):
+    x, y = torch.zeros(6, 2), torch.arange(6) % 2
+    parts = {"x": x, "y": y, "train": 4, "classes": 2, **eval(fault, {"x": x, "y": y, "torch": torch})}
+    if parts["train"] is None:
+        return x, y
+    one = torch.ones(2)
+    return Dataset(name="own", scale=1.0, mean=0 * one, std=one, checksum="a", **parts)
+"""
+PARTITION = """
+import numpy as np
+from pflsweep.data.dataset import Rows
+
+def split(dataset, seed, clients, rows):
+    train, test = eval(rows, {"np": np})
+    return (train, test) if clients == 0 else Rows(train, test)
+"""
+
+
+def own_data(folder: Path, fault: str = "{}", rows: str = "[[0, 2], [1]], [[4], [5]]", clients: int = 2) -> Any:
+    """Build the federation of a loader and a partition of one's own."""
+    (folder / "own_data.py").write_text(LOADER)
+    (folder / "own_partition.py").write_text(PARTITION)
+    for group, text in {
+        "dataset": f'_target_: own_data.load\nfault: "{fault}"\n',
+        "partition": f'_target_: own_partition.split\nclients: {clients}\nrows: "{rows}"\n',
+    }.items():
+        (folder / "mine" / group).mkdir(parents=True, exist_ok=True)
+        (folder / "mine" / group / "own.yaml").write_text(text)
+    return build(compose(["dataset=own", "partition=own"], folder / "mine")).federation
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("{'train': None}", "its loader returned tuple, and has to return a Dataset"),
+        ("{'y': y[:5]}", "y is torch.int64 of shape [5], and has to be int64 [6]"),
+        ("{'y': y.float()}", "y is torch.float32 of shape [6], and has to be int64 [6]"),
+        ("{'x': x.double()}", "x is torch.float64, and has to be float32 (features), uint8 (images) or int32 (texts)"),
+        ("{'train': 7}", "train is 7, and has to be from 1 to 6, the number of rows"),
+        ("{'y': y + 1}", "y has classes 1 to 2, and with classes=2 they go from 0 to 1"),
+        ("{'x': x / x}", "x has a number that is not finite (nan or inf) in row 0"),
+        ("{'owner': [0, 1]}", "owner is of shape [2], and has to be [6]"),
+    ],
+)
+def test_what_is_wrong_with_a_loader_of_ones_own_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, said: str
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=re.escape(f"dataset=own: {said}")):
+        own_data(tmp_path, fault)
+
+
+@pytest.mark.parametrize(
+    ("rows", "clients", "said"),
+    [
+        ("[[0]], [[4]]", 0, "it returned tuple, and a partition returns Rows(train, test)"),
+        ("[[0, 2]], [[4], [5]]", 2, "partition has to have an array a client in each of its parts"),
+        ("[[0, 9], [1]], [[4], [5]]", 2, "train of client 0 names row 9, and own has rows 0 to 5"),
+        ("[[0.5], [1]], [[4], [5]]", 2, "train of client 0 is of shape (1,) and float64"),
+        ("[[0, 0], [1]], [[4], [5]]", 2, "train of client 0 names 0 twice"),
+        ("[[0, 4], [1]], [[4], [5]]", 2, "client 0 has row 4 in two of train, test"),
+    ],
+)
+def test_what_is_wrong_with_a_partition_of_ones_own_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: str, clients: int, said: str
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=rf"partition=own: .*{re.escape(said)}"):
+        own_data(tmp_path, rows=rows, clients=clients)
+
+
+def test_data_and_clients_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    assert own_data(tmp_path).sizes.tolist() == [2, 1]
 
 
 def test_an_option_of_ones_own_is_never_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Worker processes give the same bits as one process, for every method; and what happens when one of them fails."""
 
+import errno
 import gc
 import json
 import os
@@ -41,6 +42,7 @@ from pflsweep.plugins.privacy import DpSgd
 from pflsweep.records.record import Record
 from pflsweep.trial.build import build
 from pflsweep.util.errors import UserError
+from pflsweep.util.once import warn_once
 from tests.broken import SendsMoreThanItSays
 from tests.conformance.test_methods import TABLE, TRIED, case
 from tests.sweep.sweeping import MAIN, require_same
@@ -290,6 +292,35 @@ def test_nothing_is_left_of_workers(end: str) -> None:
     del workers, answers
     gc.collect()
     assert set(children(here)) <= others
+
+
+@pytest.mark.parametrize("granted", [0, 1])
+def test_where_no_fork_is_granted_fewer_processes_do_all(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, granted: int
+) -> None:
+    """A limit on processes, memory or open files costs time and no trial: it once ended in a traceback."""
+    workers, files, fork = Workers(3), open_files(), os.fork
+    warn_once.cache_clear()
+    dict(workers.map("x", [1.0] * 2, lambda k: k))
+    left = [granted]
+
+    def limited() -> int:
+        left[0] -= 1
+        if left[0] < 0:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return fork()
+
+    monkeypatch.setattr(os, "fork", limited)
+    assert dict(workers.map("x", [1.0] * 9, lambda k: k)) == {k: k for k in range(9)}
+    assert dict(workers.map("x", [1.0] * 9, lambda k: k)) == {k: k for k in range(9)}, "and none is tried again at once"
+    assert left == [-1]
+    assert [record.message for record in caplog.records] == [
+        "Resource temporarily unavailable: no worker process could be forked, so that fewer work"
+    ]
+    workers.map("x", [1.0] * 9, lambda k: k)
+    del workers
+    gc.collect()
+    assert open_files() == files
 
 
 def test_an_exception_of_this_process_is_its_own() -> None:

@@ -179,6 +179,18 @@ def test_words_of_a_search_that_would_not_count_are_refused(words: list[str], sa
         planned(*words)
 
 
+@pytest.mark.parametrize("word", ["paths.runs=a,b", "device=cpu,auto", "train.chunk=1,2", "tracking.every=1,2"])
+def test_a_key_that_changes_no_trial_is_not_swept(word: str) -> None:
+    """Each value would be the same trial: once it was trained in two folders."""
+    with pytest.raises(UserError, match=f"{word.partition('=')[0]} has several values, but it says how a trial runs"):
+        planned(word)
+
+
+def test_data_in_several_files_are_swept() -> None:
+    """Which file is no part of a trial's identity, but the rows in it are."""
+    assert len(planned("dataset=digits", "data.root=a,b").groups) == 2
+
+
 def test_the_view_is_there_for_a_method_of_which_nothing_is_searched() -> None:
     with pytest.raises(UserError, match=r"tune\.view is global, but local has no global model"):
         planned("algorithm=fedavg,local", "tune=grid", "tune.view=global", "train.lr=0.1")

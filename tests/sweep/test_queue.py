@@ -17,6 +17,7 @@ from pflsweep.sweep.plan import Job, Plan
 from pflsweep.sweep.queue import Lease, Queue
 from pflsweep.sweep.slots import point_of, state_of
 from pflsweep.util import files
+from pflsweep.util.errors import UserError
 from tests.sweep.sweeping import age_heartbeats
 
 SEARCH, FINAL = Job(0, False, 0), Job(0, True, 0)
@@ -488,3 +489,38 @@ def test_a_storage_that_nobody_holds_has_no_open_connection(tmp_path: Path) -> N
     del storage
     gc.collect()
     assert closed
+
+
+@pytest.mark.parametrize(
+    ("storage", "mlflow"),
+    [
+        ("sqlite:///mlflow.db", None),
+        ("sqlite:///./a/../mlflow.db", "sqlite:///mlflow.db"),
+        ("postgresql://me:one@host/runs", "postgresql+psycopg://you:two@host:5432/runs?sslmode=require"),
+    ],
+)
+def test_optuna_does_not_get_mlflows_database(plan: Plan, storage: str, mlflow: str | None) -> None:
+    """Both keep the version of their tables in `alembic_version`, so that the second would ruin the first's."""
+    with pytest.raises(UserError, match=r"the database of MLflow .* Give each a database of its own"):
+        storages.storage_url(given(plan, storage, mlflow))
+
+
+@pytest.mark.parametrize(
+    ("storage", "mlflow"),
+    [
+        ("sqlite:///optuna.db", None),
+        ("sqlite:///mlflow.db", "http://127.0.0.1:5000"),
+        ("postgresql://me@host/optuna", "postgresql://me@host/mlflow"),
+        ("postgresql://me@host:5433/runs", "postgresql://me@host/runs"),
+    ],
+)
+def test_databases_of_their_own_are_used(plan: Plan, storage: str, mlflow: str | None) -> None:
+    assert storages.storage_url(given(plan, storage, mlflow)) == storage
+
+
+def given(plan: Plan, storage: str, mlflow: str | None) -> Plan:
+    """Return the plan with other addresses of Optuna's and of MLflow's database."""
+    group = plan.groups[0]
+    values = {**group.config.values, "tracking": {**group.config.values["tracking"], "uri": mlflow}}
+    config = replace(group.config, values=values)
+    return plan._replace(groups=[group._replace(config=config)], workers=replace(plan.workers, storage=storage))
