@@ -1,5 +1,6 @@
 """pflsweep: declarative experiment sweeps for personalised federated learning."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,12 +66,13 @@ def run_sweep(
         run_sweep("algorithm=local,pgfed seed=0,1,2")
         run_sweep(algorithm=["local", "pgfed"], seed=range(3))
 
-    A trial that fails does not end the others; it is named on stderr. Raises pflsweep.util.errors.UserError on bad
+    A trial that fails does not end the others; it is named on stderr, and so are trials whose records are on another
+    machine. Raises pflsweep.util.errors.UserError on bad
     input, and where no trial has finished.
     """
     from pflsweep.report.frame import trials
     from pflsweep.sweep.call import run_command
-    from pflsweep.sweep.status.summary import final_records
+    from pflsweep.sweep.status.summary import final_records, missing
     from pflsweep.util.errors import UserError
 
     state = run_command(_untracked(overrides, keys, several=True), config_dir)
@@ -79,6 +81,8 @@ def run_sweep(
     found = trials(record for record, _ in final_records(state))
     if found.empty:
         raise UserError("No trial of this sweep has finished; the lines above say why.")
+    if left_out := missing(state, len(found)):
+        print(f"pflsweep: {left_out}", file=sys.stderr)
     return found
 
 

@@ -2,7 +2,9 @@
 
 import io
 import json
+import shutil
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import numpy as np
@@ -114,6 +116,27 @@ def test_trials_of_searches_are_told_from_final_ones() -> None:
     trials = pflsweep.run_sweep("algorithm=ditto tune=grid tune.points=2", **SWEPT)
     assert trials["role"].tolist() == ["final"]
     assert sorted(pflsweep.load()["role"]) == ["final", "search", "search"]
+
+
+@pytest.mark.slow
+def test_records_of_another_machine_are_found_where_they_were_copied_to(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """Where a trial was trained is stored by host and path. Once, what was not there was left out without a word."""
+    trials = pflsweep.run_sweep(algorithm=["local", "fedavg"], **SWEPT)
+    Path("here").mkdir()
+    shutil.move("runs", "here/runs")
+    monkeypatch.chdir("here")
+    monkeypatch.setattr("pflsweep.sweep.slots.gethostname", lambda: "another")
+    again = pflsweep.run_sweep(algorithm=["local", "fedavg"], **SWEPT)
+    assert again["accuracy"].tolist() == trials["accuracy"].tolist()
+    assert {Path(record).absolute().parent for record in again["record"]} == {Path("runs").absolute()}
+    assert "left out" not in capsys.readouterr().err
+    shutil.move(str(again["record"][0]), "..")
+    assert len(pflsweep.run_sweep(algorithm=["local", "fedavg"], **SWEPT)) == 1
+    said = capsys.readouterr().err
+    assert "1 of 2 final trials are left out: their records are not in" in said
+    assert f"(1 in {gethostname()}:" in said
 
 
 @pytest.mark.slow

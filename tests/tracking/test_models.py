@@ -114,9 +114,13 @@ def test_a_server_gets_the_file_and_gives_it_back(tmp_path: Path, monkeypatch, i
         uri = f"http://127.0.0.1:{free.getsockname()[1]}"
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", "sqlite:///server.db", "--workers", "1"]
     command += ["--port", uri.rpartition(":")[2], "--artifacts-destination", str(tmp_path / "kept")]
-    server = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    named = {**os.environ, "MLFLOW_SERVER_ALLOWED_HOSTS": uri.removeprefix("http://")}
+    quiet = subprocess.DEVNULL
+    server = subprocess.Popen(command, env=named, start_new_session=True, stdout=quiet, stderr=quiet)
     try:
         _wait(uri)
+        with pytest.raises(UserError, match=r"answers to names that it was started with.*MLFLOW_SERVER_ALLOWED_HOSTS"):
+            run_trial(compose([*SMALL, f"tracking.uri={uri.replace('127.0.0.1', 'localhost')}"]))
         monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
         result = run_trial(compose([*SMALL, "algorithm=fedala"]))
         run, (model,) = models_of({"uri": uri, "experiment": "pflsweep"})

@@ -245,7 +245,15 @@ def final_records(state: SweepState) -> Iterator[tuple["Record", "Labels"]]:
 def _folders(state: SweepState) -> dict[tuple[Path, int], Job]:
     """Return by folder and rounds of each final trial one of its slots."""
     groups = state.plan.groups
-    return {(Path(one["folder"]), groups[job.group].config.train.rounds): job for job, one in _final(state)}
+    return {(_folder(state, one), groups[job.group].config.train.rounds): job for job, one in _final(state)}
+
+
+def _folder(state: SweepState, result: dict[str, Any]) -> Path:
+    """Return the folder of a trial's record: in the sweep's folder of runs, to which it may have been copied from the
+    machine or moved with the folder, else where it was trained.
+    """
+    here = state.plan.runs / result["identity"]
+    return here if here.exists() else Path(result["folder"])
 
 
 def _final(state: SweepState) -> Iterator[tuple[Job, dict[str, Any]]]:
@@ -270,8 +278,21 @@ def mark_superseded(state: SweepState) -> list[str]:
     return marked
 
 
+def missing(state: SweepState, shown: int) -> str:
+    """Return a line on the final trials of a sweep that are done and not among the `shown` ones; "" where all are."""
+    done = len(_folders(state))
+    if shown == done:
+        return ""
+    where = f" ({found})" if (found := _elsewhere(state)) else ""
+    return (
+        f"{done - shown} of {done} final trials are left out: their records are not in {state.plan.runs}{where}, or "
+        "another sweep has continued them and has no evaluation after this one's last round. Copy folders of runs "
+        "together to have all."
+    )
+
+
 def _elsewhere(state: SweepState) -> str:
     """Return how many final trials' records are in which folders of other machines; "" where all are here."""
-    folders = {(one["host"], Path(one["folder"])) for _, one in _final(state)}
+    folders = {(one["host"], _folder(state, one)) for _, one in _final(state)}
     places = Counter(f"{host}:{folder.parent}" for host, folder in sorted(folders) if not folder.exists())
     return ", ".join(f"{count} in {place}" for place, count in places.items())
