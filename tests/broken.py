@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.methods import stock
-from pflsweep.methods.protocol import Given, Setup, Turn, Vector, hyper
+from pflsweep.methods.protocol import Given, Method, Setup, Turn, Vector, hyper
 from pflsweep.methods.task import Batch
 from pflsweep.ops.vmap import per_client
 
@@ -237,6 +237,28 @@ class CountsInFloat32(FedAvg):
 class DrawsItsFirstModel(FedAvg):
     def init(self, w: Tensor, setup: Setup) -> stock.Server:
         return stock.Server(w + torch.randn(w.shape))
+
+
+class ShowsAVector(FedAvg):
+    def show(self, server: stock.Server) -> dict[str, Tensor]:
+        return {"model": server.w}
+
+
+class ShowsANumber(FedAvg):
+    def show(self, server: stock.Server) -> dict[str, Any]:
+        return {"norm": server.w.norm().item()}
+
+
+class Unfinished(Method):
+    """Method without three of its verbs."""
+
+    init = stock.global_server
+    start = stock.start_from_down
+    step = stock.sgd_step
+    fit = stock.local_epochs
+    aggregate = stock.average
+    global_model = stock.shared_model
+    init_client = stock.stateless_client
 
 
 class Bare(FedAvg):

@@ -281,8 +281,19 @@ class Simulation:
         scores = self.evaluate() if due else {}
         return Result(
             self.round, ids, turn.round_lr, done.images, trained - began, perf_counter() - trained, done.traffic,
-            scores, self.verbs.show(self.server), self._spend(ids, done.spent),
+            scores, self._shown(), self._spend(ids, done.spent),
         )  # fmt: skip
+
+    def _shown(self) -> dict[str, Tensor]:
+        """Return what the method shows. Raises TypeError where something can neither be logged nor drawn."""
+        shown = self.verbs.show(self.server)
+        for name, value in shown.items():
+            if not isinstance(value, Tensor) or value.dim() not in (0, 2):
+                what = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+                raise TypeError(
+                    f"`show` returned {what} as '{name}': it must be a tensor, [] to be logged or [a, b] to be drawn"
+                )
+        return shown
 
     def _keep(self, ids: Tensor, w: Tensor | None) -> None:
         """Keep the models of a cohort after local training. w: what it sent; other shapes than [M, P] are not kept."""

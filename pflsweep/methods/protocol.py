@@ -78,7 +78,7 @@ same mixture is what it predicts with. N = 4 clients, a cohort of M = 2, a model
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, NoReturn
 
 from torch import Tensor
 
@@ -86,6 +86,7 @@ from torch import Tensor
 from pflsweep.config.fields import hyper as hyper
 from pflsweep.methods.optimizer import Sgd
 from pflsweep.methods.task import Task
+from pflsweep.util.errors import UserError
 
 # Types of a message's fields
 Vector = Annotated[Tensor, "vector"]
@@ -272,10 +273,16 @@ class Verbs(NamedTuple):
     def of(cls, method: Method, *plugins: "Plugin") -> "Verbs":
         """Return the verbs of a method, changed by its own plug-ins first and then by the given ones.
 
-        Raises UserError where a plug-in cannot be combined with the method's hyperparameters.
+        Raises UserError where the method lacks a verb, or a plug-in cannot be combined with its hyperparameters.
         """
         names = [name for name in cls._fields if name not in cls._field_defaults]
-        found: dict[str, Any] = {verb: getattr(method, verb, _absent(verb)) for verb in names}
+        there = {verb: getattr(method, verb) for verb in names if hasattr(method, verb)}
+        found: dict[str, Any] = {"answer": _no_answer, **there}
+        if lacks := [verb for verb in names if verb not in found]:
+            raise UserError(
+                f"{type(method).__name__} has no {' and no '.join(lacks)}: a method defines each of its verbs, or "
+                "takes it from pflsweep.methods.stock, as in `send = stock.broadcast`."
+            )
         verbs = cls(**found, method=method, plugins=plugins)
         for plugin in (*method.plugins(), *plugins):
             plugin.check(method)
@@ -283,10 +290,6 @@ class Verbs(NamedTuple):
         return verbs
 
 
-def _absent(verb: str) -> Callable:
-    """Return what stands in for a verb that a method does not define: a function that raises NotImplementedError."""
-
-    def absent(*args: Any) -> Any:
-        raise NotImplementedError(f"the method was asked to {verb}, but does not define it")
-
-    return absent
+def _no_answer(given: Given, data: Any, question: Any) -> NoReturn:
+    """Stand in for `answer` in a method that does not define it. Raises NotImplementedError."""
+    raise NotImplementedError("`aggregate` asks the clients a question, and the method defines no `answer`")

@@ -187,10 +187,18 @@ def test_a_module_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
         (broken.ForgetsTheState, "`finish` has to return a pair: what the clients send, and their new states"),
         (broken.CountsInFloat32, "state of [1, 3] of float64; by `init_client` it has to be [1, 3] of float32"),
         (broken.CountsInFloat32, "make tensors by w.new_zeros(...)"),
+        (broken.ShowsAVector, "`show` returned [89] as 'model': it must be a tensor, [] to be logged or [a, b]"),
+        (broken.ShowsANumber, "`show` returned float as 'norm': it must be a tensor"),
     ],
 )
 def test_a_verb_that_returns_the_wrong_shape_or_type_is_named(cls: type[Method], words: str) -> None:
     assert words in verdict(p.evaluation_changes_nothing, case_of(cls, {}))
+
+
+def test_missing_verbs_are_named_before_anything_runs() -> None:
+    """Once each was found when the engine called it, maybe at the end of a round."""
+    with pytest.raises(UserError, match="Unfinished has no send and no finish and no personal: a method defines each"):
+        main(["tests.broken.Unfinished"])
 
 
 def test_an_error_in_the_library_names_the_line_of_the_users_class(tmp_path: Path) -> None:
