@@ -3,6 +3,7 @@
 import inspect
 import math
 import re
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pflsweep.config.compose import Config, option_files, read_option
@@ -119,11 +120,12 @@ def build_federation(config: Config, prescribed: "Prescribed | None" = None) -> 
 def build_dataset(config: Config) -> Any:
     """Read the dataset from data.root. Raises UserError where it cannot be read or its loader returns no dataset."""
     from pflsweep.data.dataset import Dataset
-    from pflsweep.data.datasets.files import find_root, reading
+    from pflsweep.data.datasets.files import find_root, one_download_at_a_time, reading
 
     with reading(config.choices["dataset"]):
         root, column = find_root(config.data.root), _owner_column(config)
-        dataset = config.node("dataset").call(root, config.data.download, **column)
+        with one_download_at_a_time(root) if config.data.download else nullcontext():
+            dataset = config.node("dataset").call(root, config.data.download, **column)
     if not isinstance(dataset, Dataset):
         raise UserError(
             f"{config.node('dataset')}: its loader returned {type(dataset).__name__}, and has to return a Dataset, as "

@@ -1,20 +1,29 @@
 """Loaders: original layouts, damaged and missing files, and where data are looked for."""
 
+import errno
+import fcntl
 import gzip
 import hashlib
 import pickle
 import struct
 import tarfile
+import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from http.client import IncompleteRead
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import pytest
 import torch
 import yaml
 
+from pflsweep.config.compose import compose
 from pflsweep.data.datasets import cifar, files, mnist
 from pflsweep.data.datasets.pack import checksum
 from pflsweep.ops.torchvision_compat import torchvision
+from pflsweep.trial.build import build_dataset
 from pflsweep.util.errors import UserError
 from tests.data.loading import CONF, chosen, forbid, from_yaml, serve
 
@@ -202,9 +211,49 @@ def test_what_is_damaged_is_downloaded_as_the_error_says(small_mnist, monkeypatc
     assert len(asked) == 1
 
 
-def test_a_failed_download_is_said(tmp_path, monkeypatch):
+def test_two_trials_at_once_download_one_after_the_other(small_mnist, monkeypatch):
+    """Once the second read what the first had half written, and wrote into it."""
+    root, raw, images, _ = small_mnist
+    contents = {path.name: path.read_bytes() for path in raw.glob("*.gz")}
+    for name in contents:
+        (raw / name).unlink()
+    asked = []
+
+    def download_url(url, root, filename, md5):
+        asked.append(filename)
+        half = len(contents[filename]) // 2
+        with open(Path(root) / filename, "wb") as file:
+            file.write(contents[filename][:half])
+            file.flush()
+            time.sleep(0.1)
+            file.write(contents[filename][half:])
+
+    monkeypatch.setattr("torchvision.datasets.utils.download_url", download_url)
+    torchvision()  # its first import is not for two threads
+    config = compose(["dataset=mnist", f"data.root={root}", "data.download=true"])
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(build_dataset, config) for _ in range(2)]
+    assert all(np.array_equal(one.result().x.numpy()[:, 0], images) for one in both)
+    assert sorted(asked) == sorted(contents), "each file once"
+
+
+def test_nothing_waits_for_a_folder_that_cannot_be_locked(small_mnist, monkeypatch):
+    root, _, images, _ = small_mnist
+
+    def no_locks(*args):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    config = compose(["dataset=mnist", f"data.root={root}", "data.download=true"])
+    assert np.array_equal(build_dataset(config).x.numpy()[:, 0], images)
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("Network is unreachable"), IncompleteRead(b""), BadZipFile("no zip"), zlib.error("Error -3")]
+)
+def test_a_failed_download_is_said(tmp_path, monkeypatch, error):
     def no_network(*args, **kwargs):
-        raise OSError("Network is unreachable")
+        raise error
 
     monkeypatch.setattr("urllib.request.urlopen", no_network)
     for name in ("mnist", "cifar100"):

@@ -2,12 +2,20 @@
 
 import hashlib
 import os
+import tarfile
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from http.client import HTTPException
 from pathlib import Path
 
 from pflsweep.util.errors import UserError
+from pflsweep.util.files import locked
 from pflsweep.util.resources import user_cache
+
+# What urllib, torchvision and the readers of archives raise where a download breaks or is no archive
+FAILURES = (OSError, RuntimeError, EOFError, HTTPException, tarfile.TarError, zipfile.BadZipFile, zlib.error)
 
 
 def find_root(value: str | None) -> Path:
@@ -27,6 +35,20 @@ def reading(name: str) -> Iterator[None]:
             "place; another folder is chosen with data.root=FOLDER or PFLSWEEP_DATA=FOLDER, data of your own with "
             "dataset.path."
         ) from error
+
+
+@contextmanager
+def one_download_at_a_time(root: Path) -> Iterator[None]:
+    """Wait until no other process reads a dataset of this folder with leave to download.
+
+    It would find files that are half written, and write into them. Where the folder cannot be locked, such as on some
+    network disks, nothing waits.
+    """
+    with ExitStack() as stack:
+        with suppress(OSError):
+            root.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(root))
+        yield
 
 
 def own_path(name: str, value: str | None, folder: bool, group: str = "dataset") -> Path:
@@ -65,7 +87,7 @@ def download(name: str, folder: Path, fetch: Callable[[], None]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         fetch()
-    except (OSError, RuntimeError, EOFError) as error:  # those of urllib, torchvision and tarfile
+    except FAILURES as error:
         raise UserError(
             f"dataset={name}: the download into {folder} failed ({type(error).__name__}: {error}). Check the "
             "network and that the folder can be written to, or copy the files there by hand; another folder "

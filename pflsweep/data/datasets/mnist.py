@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pflsweep.data.dataset import Dataset
+from pflsweep.data.datasets.files import FAILURES, unavailable
 from pflsweep.data.datasets.files import download as run_download
-from pflsweep.data.datasets.files import unavailable
 from pflsweep.data.datasets.pack import joined, pack
 from pflsweep.ops.torchvision_compat import torchvision
 
@@ -106,7 +106,7 @@ def _fetch_one(mirrors: list[str], folder: Path, gz: str, md5: str) -> None:
     from torchvision.datasets.utils import download_url
 
     for mirror in mirrors[:-1]:
-        with suppress(OSError, RuntimeError):
+        with suppress(*FAILURES):
             return download_url(f"{mirror}{gz}", str(folder), filename=gz, md5=md5)
     return download_url(f"{mirrors[-1]}{gz}", str(folder), filename=gz, md5=md5)
 
