@@ -228,8 +228,7 @@ def test_two_trials_at_once_download_one_after_the_other(small_mnist, monkeypatc
             time.sleep(0.1)
             file.write(contents[filename][half:])
 
-    monkeypatch.setattr("torchvision.datasets.utils.download_url", download_url)
-    torchvision()  # its first import is not for two threads
+    monkeypatch.setattr(torchvision().datasets.utils, "download_url", download_url)
     config = compose(["dataset=mnist", f"data.root={root}", "data.download=true"])
     with ThreadPoolExecutor(2) as pool:
         both = [pool.submit(build_dataset, config) for _ in range(2)]
