@@ -66,8 +66,8 @@ def run_sweep(
         run_sweep("algorithm=local,pgfed seed=0,1,2")
         run_sweep(algorithm=["local", "pgfed"], seed=range(3))
 
-    A trial that fails does not end the others; it is named on stderr, and so are trials whose records are on another
-    machine. Raises pflsweep.util.errors.UserError on bad
+    A trial that fails does not end the others; it is named on stderr. So is the number of trials whose records are
+    on another machine. Raises pflsweep.util.errors.UserError on bad
     input, and where no trial has finished.
     """
     from pflsweep.report.frame import trials
@@ -79,9 +79,10 @@ def run_sweep(
     if state is None:
         raise UserError("plan=true trains nothing, so that there are no trials to return: leave it out.")
     found = trials(record for record, _ in final_records(state))
+    left_out = missing(state, len(found))
     if found.empty:
-        raise UserError("No trial of this sweep has finished; the lines above say why.")
-    if left_out := missing(state, len(found)):
+        raise UserError(left_out or "No trial of this sweep has finished; the lines above say why.")
+    if left_out:
         print(f"pflsweep: {left_out}", file=sys.stderr)
     return found
 

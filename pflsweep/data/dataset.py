@@ -44,15 +44,15 @@ class Dataset(NamedTuple):
 
     def fault(self) -> str:
         """Return what is wrong with the arrays, as the end of a sentence; "" where they fit together."""
+        if not isinstance(self.x, Tensor) or not isinstance(self.y, Tensor):
+            return "x and y have to be tensors: torch.from_numpy makes one of an array"
         rows = len(self.x)
         if self.y.shape != (rows,) or self.y.dtype != torch.int64:
             return (
                 f"y is {self.y.dtype} of shape {list(self.y.shape)}, and has to be int64 [{rows}], a class a row of x"
             )
-        if self.x.dtype not in (torch.uint8, torch.float32, torch.int32):
-            return f"x is {self.x.dtype}, and has to be float32 (features), uint8 (images) or int32 (texts)"
-        if not 0 < self.train <= rows:
-            return f"train is {self.train}, and has to be from 1 to {rows}, the number of rows"
+        if not isinstance(self.train, int) or not 0 < self.train <= rows:
+            return f"train is {self.train!r}, and has to be from 1 to {rows}, the number of rows"
         if not 0 <= int(self.y.min()) <= int(self.y.max()) < self.classes:
             return (
                 f"y has classes {int(self.y.min())} to {int(self.y.max())}, and with classes={self.classes} they go "

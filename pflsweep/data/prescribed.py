@@ -104,8 +104,11 @@ def prescribed(
     )
 
 
-def require_partition(found: Any, dataset: Dataset) -> None:
-    """Raise UserError where what a partition's function has returned is no partition of the dataset."""
+def checked_partition(found: Any, dataset: Dataset) -> Rows:
+    """Return what a partition's function has returned, with arrays of int64.
+
+    Raises UserError where it is no partition of the dataset.
+    """
     if not isinstance(found, Rows):
         raise UserError(
             f"it returned {type(found).__name__}, and a partition returns Rows(train, test) of pflsweep.data.dataset, "
@@ -113,6 +116,8 @@ def require_partition(found: Any, dataset: Dataset) -> None:
         )
     parts = {split: getattr(found, split) for split in SPLITS if getattr(found, split) is not None}
     prescribed(parts).rows_of(dataset, None)
+    whole: dict[str, Any] = {split: [_indices(own, split) for own in rows] for split, rows in parts.items()}
+    return found._replace(**whole)
 
 
 def _partition(partition: Mapping[str, Sequence[Any]]) -> Rows:

@@ -103,7 +103,14 @@ class Workers:
         Each worker begins with a job that is assigned to it. Then all take what is left from a shared queue.
         """
         _reap(self._done)
-        left = _Queue(jobs[count - 1 :])
+        sys.stdout.flush()  # a fork has a copy of what is buffered and would print it again
+        sys.stderr.flush()
+        try:
+            left = _Queue(jobs[count - 1 :])
+        except OSError as error:
+            self._give_up(error)
+            yield from ((k, do(k)) for k in jobs)
+            return
         pids: dict[Connection, int] = {}
         busy: set[Connection] = set()
         forking = 0.0
@@ -114,9 +121,8 @@ class Workers:
                 try:
                     pipe, pid = _fork(chain([k], left), do, list(pids))
                 except OSError as error:
-                    # The system's limits on processes, memory or open files: this process does what is left to it
-                    warn_once(__name__, f"{error.strerror}: no worker process could be forked, so that fewer work")
-                    assigned, self._alone = chain([k], assigned), ALONE
+                    self._give_up(error)
+                    assigned = chain([k], assigned)  # this process does what is left to it
                     break
                 pids[pipe] = pid
                 busy.add(pipe)
@@ -139,6 +145,11 @@ class Workers:
             if busy:
                 _reap(self._done)
             left.close()
+
+    def _give_up(self, error: OSError) -> None:
+        """Work in one process for a while: the system's limits on processes, memory or open files are reached."""
+        warn_once(__name__, f"{error.strerror}: no worker process could be forked, so that fewer work")
+        self._alone = ALONE
 
 
 def _reap(pids: list[int]) -> None:
@@ -212,8 +223,6 @@ def _received(pipe: Connection, pids: dict[Connection, int]) -> tuple[int, Any] 
 def _fork(jobs: Iterable[int], do: Callable[[int], Any], pipes: list[Connection]) -> tuple[Connection, int]:
     """Fork a worker for jobs, and return our end of its pipe and its pid. pipes: our ends of the other workers'."""
     ours, theirs = Pipe()
-    sys.stdout.flush()  # a fork has a copy of what is buffered and would print it again
-    sys.stderr.flush()
     libc, parent = ctypes.CDLL(None), os.getpid()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -40,15 +40,17 @@ def storage_url(plan: Plan) -> str:
 
 
 def _database(url: str) -> tuple[Any, ...]:
-    """Return what tells databases apart in their URLs: of SQLite the file, of a server its host, port and database."""
+    """Return what tells databases apart in their URLs: of SQLite the file, of a server its host, port and database, and
+    options such as PostgreSQL's search path.
+    """
     try:
         parts = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # ValueError where the port is no number
         return (url,)
     if file := sqlite_file(url):
         return ("sqlite", file.resolve())
     kind = parts.get_backend_name()
-    return (kind, parts.host, parts.port or PORTS.get(kind), parts.database)
+    return (kind, parts.host, parts.port or PORTS.get(kind), parts.database, parts.query.get("options"))
 
 
 def opened(url: str, heartbeat: int) -> RDBStorage:

@@ -28,7 +28,7 @@ ADVICE = {
     ("not a database", "malformed"): "The file is not a database, or a damaged one: move it away.",
     ("locked",): "Another program holds it: wait for it or end it.",
     ("Invalid Host header",): "The server answers to names that it was started with: give `pflsweep ui` (or `mlflow "
-    "server`) MLFLOW_SERVER_ALLOWED_HOSTS=NAME:PORT in the environment, with the name and port that this uri has.",
+    "server`) MLFLOW_SERVER_ALLOWED_HOSTS=NAME:PORT,localhost:PORT in the environment, with name and port of this uri.",
     ("deleted",): "The experiment was deleted in MLflow: restore it there, or choose another: tracking.experiment.",
 }
 

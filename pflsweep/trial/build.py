@@ -84,7 +84,7 @@ def build_federation(config: Config, prescribed: "Prescribed | None" = None) -> 
     from pflsweep.data.federation import Federation
     from pflsweep.data.participation import participation_probabilities
     from pflsweep.data.partition.apart import require_apart
-    from pflsweep.data.prescribed import require_partition
+    from pflsweep.data.prescribed import checked_partition
 
     data, seed, data_seed = config.data, config.seed, config.data_seed
     root, device = find_root(data.root), device_of(config.device)
@@ -94,9 +94,9 @@ def build_federation(config: Config, prescribed: "Prescribed | None" = None) -> 
     _check_prescribed(config, prescribed)
     if prescribed is None or prescribed.partition is None:
         partition = config.node("partition")
-        rows = partition.call(dataset, data_seed, root=root, device=device)
+        returned = partition.call(dataset, data_seed, root=root, device=device)
         try:
-            require_partition(rows, dataset)
+            rows = checked_partition(returned, dataset)
         except UserError as error:
             raise UserError(f"{partition}: {error}") from error
     else:
@@ -124,7 +124,7 @@ def build_dataset(config: Config) -> Any:
 
     with reading(config.choices["dataset"]):
         root, column = find_root(config.data.root), _owner_column(config)
-        with one_download_at_a_time(root) if config.data.download else nullcontext():
+        with one_download_at_a_time(root, config.choices["dataset"]) if config.data.download else nullcontext():
             dataset = config.node("dataset").call(root, config.data.download, **column)
     if not isinstance(dataset, Dataset):
         raise UserError(

@@ -212,11 +212,11 @@ def split(dataset, seed, clients, rows):
 
 def own_data(folder: Path, fault: str = "{}", rows: str = "[[0, 2], [1]], [[4], [5]]", clients: int = 2) -> Any:
     """Build the federation of a loader and a partition of one's own."""
-    (folder / "own_data.py").write_text(LOADER)
-    (folder / "own_partition.py").write_text(PARTITION)
+    (folder / "a_loader.py").write_text(LOADER)
+    (folder / "a_partition.py").write_text(PARTITION)
     for group, text in {
-        "dataset": f'_target_: own_data.load\nfault: "{fault}"\n',
-        "partition": f'_target_: own_partition.split\nclients: {clients}\nrows: "{rows}"\n',
+        "dataset": f'_target_: a_loader.load\nfault: "{fault}"\n',
+        "partition": f'_target_: a_partition.split\nclients: {clients}\nrows: "{rows}"\n',
     }.items():
         (folder / "mine" / group).mkdir(parents=True, exist_ok=True)
         (folder / "mine" / group / "own.yaml").write_text(text)
@@ -229,7 +229,8 @@ def own_data(folder: Path, fault: str = "{}", rows: str = "[[0, 2], [1]], [[4], 
         ("{'train': None}", "its loader returned tuple, and has to return a Dataset"),
         ("{'y': y[:5]}", "y is torch.int64 of shape [5], and has to be int64 [6]"),
         ("{'y': y.float()}", "y is torch.float32 of shape [6], and has to be int64 [6]"),
-        ("{'x': x.double()}", "x is torch.float64, and has to be float32 (features), uint8 (images) or int32 (texts)"),
+        ("{'x': x.numpy()}", "x and y have to be tensors: torch.from_numpy makes one of an array"),
+        ("{'train': 'all'}", "train is 'all', and has to be from 1 to 6, the number of rows"),
         ("{'train': 7}", "train is 7, and has to be from 1 to 6, the number of rows"),
         ("{'y': y + 1}", "y has classes 1 to 2, and with classes=2 they go from 0 to 1"),
         ("{'x': x / x}", "x has a number that is not finite (nan or inf) in row 0"),
@@ -266,6 +267,9 @@ def test_what_is_wrong_with_a_partition_of_ones_own_is_said(
 def test_data_and_clients_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     assert own_data(tmp_path).sizes.tolist() == [2, 1]
+    one_is_not_tested = own_data(tmp_path, rows="[[0, 2], [1]], [[4], []]")
+    assert [rows.tolist() for rows in one_is_not_tested.rows["test"]] == [[4], []]
+    assert own_data(tmp_path, "{'x': x.double()}").gather(torch.tensor([0]))[0].dtype == torch.float32
 
 
 def test_an_option_of_ones_own_is_never_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

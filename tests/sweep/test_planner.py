@@ -188,7 +188,12 @@ def test_a_key_that_changes_no_trial_is_not_swept(word: str) -> None:
 
 def test_data_in_several_files_are_swept() -> None:
     """Which file is no part of a trial's identity, but the rows in it are."""
-    assert len(planned("dataset=digits", "data.root=a,b").groups) == 2
+    for name in "ab":
+        Path(f"{name}.csv").write_text("x,label\n" + f"{ord(name)},0\n{ord(name)},1\n" * 50)
+    plan = planned(
+        "dataset=csv", "dataset.label=label", "dataset.path=a.csv,b.csv", "partition=iid", "partition.clients=2"
+    )
+    assert [group.config.values["dataset"]["path"] for group in plan.groups] == ["a.csv", "b.csv"]
 
 
 def test_the_view_is_there_for_a_method_of_which_nothing_is_searched() -> None:

@@ -512,6 +512,8 @@ def test_optuna_does_not_get_mlflows_database(plan: Plan, storage: str, mlflow: 
         ("sqlite:///mlflow.db", "http://127.0.0.1:5000"),
         ("postgresql://me@host/optuna", "postgresql://me@host/mlflow"),
         ("postgresql://me@host:5433/runs", "postgresql://me@host/runs"),
+        ("postgresql://me@host/runs?options=-csearch_path%3Doptuna", "postgresql://me@host/runs"),
+        ("postgresql://me:a@b:c@host/runs", None),
     ],
 )
 def test_databases_of_their_own_are_used(plan: Plan, storage: str, mlflow: str | None) -> None:

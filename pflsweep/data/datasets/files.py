@@ -38,16 +38,15 @@ def reading(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def one_download_at_a_time(root: Path) -> Iterator[None]:
-    """Wait until no other process reads a dataset of this folder with leave to download.
+def one_download_at_a_time(root: Path, name: str) -> Iterator[None]:
+    """Wait until no other process reads this dataset with leave to download.
 
-    It would find files that are half written, and write into them. Where the folder cannot be locked, such as on some
-    network disks, nothing waits.
+    It would find files that are half written, and write into them. Where nothing can be locked, such as in a read-only
+    folder, nothing waits.
     """
     with ExitStack() as stack:
         with suppress(OSError):
-            root.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(root))
+            stack.enter_context(locked(root / "prepared" / f"{name}.lock"))
         yield
 
 

@@ -17,6 +17,7 @@ from pflsweep.sweep.slots import is_tried_again
 from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.status import groups as status_groups
 from pflsweep.trial.progress import duration
+from pflsweep.util import files
 from pflsweep.util.errors import UserError
 from pflsweep.util.files import claimed
 
@@ -245,15 +246,18 @@ def final_records(state: SweepState) -> Iterator[tuple["Record", "Labels"]]:
 def _folders(state: SweepState) -> dict[tuple[Path, int], Job]:
     """Return by folder and rounds of each final trial one of its slots."""
     groups = state.plan.groups
-    return {(_folder(state, one), groups[job.group].config.train.rounds): job for job, one in _final(state)}
+    return {(_folder(state, job, one), groups[job.group].config.train.rounds): job for job, one in _final(state)}
 
 
-def _folder(state: SweepState, result: dict[str, Any]) -> Path:
-    """Return the folder of a trial's record: in the sweep's folder of runs, to which it may have been copied from the
-    machine or moved with the folder, else where it was trained.
+def _folder(state: SweepState, job: Job, result: dict[str, Any]) -> Path:
+    """Return the folder of a trial's record: where it was trained, or the sweep's folder of runs, to which it may have
+    been copied from another machine. A record there that this machine has not finished is not the result's.
     """
-    here = state.plan.runs / result["identity"]
-    return here if here.exists() else Path(result["folder"])
+    trained, here = Path(result["folder"]), state.plan.runs / result["identity"]
+    with suppress(OSError, ValueError, KeyError):
+        if not trained.exists() and files.read_json(here / "status.json")["rounds"] >= state.plan.rounds(job):
+            return here
+    return trained
 
 
 def _final(state: SweepState) -> Iterator[tuple[Job, dict[str, Any]]]:
@@ -286,13 +290,13 @@ def missing(state: SweepState, shown: int) -> str:
     where = f" ({found})" if (found := _elsewhere(state)) else ""
     return (
         f"{done - shown} of {done} final trials are left out: their records are not in {state.plan.runs}{where}, or "
-        "another sweep has continued them and has no evaluation after this one's last round. Copy folders of runs "
+        "another sweep has continued them and has no evaluation in this one's last round. Copy folders of runs "
         "together to have all."
     )
 
 
 def _elsewhere(state: SweepState) -> str:
     """Return how many final trials' records are in which folders of other machines; "" where all are here."""
-    folders = {(one["host"], _folder(state, one)) for _, one in _final(state)}
+    folders = {(one["host"], _folder(state, job, one)) for job, one in _final(state)}
     places = Counter(f"{host}:{folder.parent}" for host, folder in sorted(folders) if not folder.exists())
     return ", ".join(f"{count} in {place}" for place, count in places.items())
