@@ -323,6 +323,19 @@ def test_where_no_fork_is_granted_fewer_processes_do_all(
     assert open_files() == files
 
 
+def test_without_a_further_open_file_one_process_does_all(monkeypatch: pytest.MonkeyPatch, forks: list[int]) -> None:
+    workers = Workers(3)
+    dict(workers.map("x", [1.0] * 2, lambda k: k))
+    before = len(forks)
+
+    def no_files() -> tuple[int, int]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "pipe", no_files)
+    assert dict(workers.map("x", [1.0] * 9, lambda k: k)) == {k: k for k in range(9)}
+    assert len(forks) == before
+
+
 def test_an_exception_of_this_process_is_its_own() -> None:
     here, workers = os.getpid(), Workers(2)
     dict(workers.map("x", [1.0] * 2, lambda k: k))
