@@ -66,9 +66,8 @@ def run_sweep(
         run_sweep("algorithm=local,pgfed seed=0,1,2")
         run_sweep(algorithm=["local", "pgfed"], seed=range(3))
 
-    A trial that fails does not end the others; it is named on stderr. So is the number of trials whose records are
-    on another machine. Raises pflsweep.util.errors.UserError on bad
-    input, and where no trial has finished.
+    A trial that fails does not end the others; it is named on stderr. So is the number of trials whose records are on
+    another machine. Raises pflsweep.util.errors.UserError on bad input, and where no trial has finished.
     """
     from pflsweep.report.frame import trials
     from pflsweep.sweep.call import run_command

@@ -51,7 +51,7 @@ class Dataset(NamedTuple):
             return (
                 f"y is {self.y.dtype} of shape {list(self.y.shape)}, and has to be int64 [{rows}], a class a row of x"
             )
-        if not isinstance(self.train, int) or not 0 < self.train <= rows:
+        if not isinstance(self.train, int | np.integer) or not 0 < self.train <= rows:
             return f"train is {self.train!r}, and has to be from 1 to {rows}, the number of rows"
         if not 0 <= int(self.y.min()) <= int(self.y.max()) < self.classes:
             return (
