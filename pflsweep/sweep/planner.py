@@ -96,9 +96,9 @@ def _check_words(overrides: Sequence[str], command: Command) -> None:
 
 def _check_swept(words: SortedOverrides) -> None:
     """Raise UserError where a sweep is over a key that changes no trial: all its values are the same trial."""
-    for key in [*words.axes, *(key_of(options[0]) for options in words.options)]:
-        several = len(words.axes.get(key, [])) > 1 or any(key_of(o[0]) == key and len(o) > 1 for o in words.options)
-        if several and under(key, RUNTIME) and key not in OF_DATA:
+    counts = [(key, len(values)) for key, values in words.axes.items()]
+    for key, count in [*counts, *((key_of(options[0]), len(options)) for options in words.options)]:
+        if count > 1 and under(key, RUNTIME) and key not in OF_DATA:
             raise UserError(
                 f"{key} has several values, but it says how a trial runs and not what it computes: all of them are the "
                 "same trial, which is trained once. Give it one value."

@@ -120,11 +120,11 @@ def build_federation(config: Config, prescribed: "Prescribed | None" = None) -> 
 def build_dataset(config: Config) -> Any:
     """Read the dataset from data.root. Raises UserError where it cannot be read or its loader returns no dataset."""
     from pflsweep.data.dataset import Dataset
-    from pflsweep.data.datasets.files import find_root, one_download_at_a_time, reading
+    from pflsweep.data.datasets.files import find_root, one_at_a_time, reading
 
     with reading(config.choices["dataset"]):
         root, column = find_root(config.data.root), _owner_column(config)
-        with one_download_at_a_time(root, config.choices["dataset"]) if config.data.download else nullcontext():
+        with one_at_a_time(root, config.choices["dataset"]) if config.data.download else nullcontext():
             dataset = config.node("dataset").call(root, config.data.download, **column)
     if not isinstance(dataset, Dataset):
         raise UserError(

@@ -38,8 +38,8 @@ def reading(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def one_download_at_a_time(root: Path, name: str) -> Iterator[None]:
-    """Wait until no other process reads this dataset with leave to download.
+def one_at_a_time(root: Path, name: str) -> Iterator[None]:
+    """Wait until no other process makes what `name` is, such as a download, in this data folder.
 
     It would find files that are half written, and write into them. Where nothing can be locked, such as in a read-only
     folder, nothing waits.

@@ -6,7 +6,6 @@ import logging
 import math
 import re
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from pflsweep.data.augment import KINDS
 from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.datasets.cache import prepared
+from pflsweep.data.datasets.files import one_at_a_time
 from pflsweep.data.datasets.pack import Content, content
 from pflsweep.data.federation import Federation
 from pflsweep.data.loader import ClientData
@@ -27,7 +27,6 @@ from pflsweep.methods.task import Task
 from pflsweep.ops import random
 from pflsweep.ops.vmap import only
 from pflsweep.util.errors import UserError
-from pflsweep.util.files import locked
 from pflsweep.util.source_hash import own_modules
 
 log = logging.getLogger(__name__)
@@ -67,9 +66,7 @@ def embed(
     options = [VERSION, dataset.checksum, moments, _described(build), dict(training), components]
     digest = hashlib.blake2b(json.dumps(options).encode(), digest_size=8).hexdigest()
     name = f"{dataset.name}-embedding-{digest}"
-    with ExitStack() as held:
-        with suppress(OSError):  # a folder that cannot be written to has no lock
-            held.enter_context(locked(root / "prepared" / f"{name}.lock"))
+    with one_at_a_time(root, name):
         kept = prepared(root, name, None, options, partial(_made, dataset, build, training, components, device))
     truth = dataset.y[dataset.train :].numpy()
     accuracy = float(np.mean(kept.y[dataset.train :] == truth))
