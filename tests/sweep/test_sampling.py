@@ -175,7 +175,7 @@ def test_who_finishes_first_and_who_is_killed_changes_no_point(seed: int, tpe: P
     workers[0].prepare()
     held: list[tuple[Queue, Lease]] = []
     most = 0
-    while not all(workers[0].slots[job].status == "done" for job in plan.searched(0)):
+    while not all(workers[0].state.slots[job].status == "done" for job in plan.searched(0)):
         queue = draw.choice(workers)
         queue.refresh()
         if draw.random() < 0.6 and (claim := queue.claim()) is not None:
