@@ -109,9 +109,14 @@ def cover(found: Targets) -> Callable[[int], np.ndarray]:
 
     It is computed when it is asked for, since a block of clients needs its own alone.
     """
-    if "all" in found and "validation" not in found and all(rows is found["all"][0] for rows in found["all"]):
+    if _shared(found) and "validation" not in found:
         return lambda client: found["all"][0]
     return lambda client: np.unique(np.concatenate([rows[client] for rows in found.values()]))
+
+
+def _shared(found: Targets) -> bool:
+    """Return whether all clients are scored on the same rows, apart from their validation rows."""
+    return "all" in found and all(rows is found["all"][0] for rows in found["all"])
 
 
 @torch.no_grad()
@@ -133,14 +138,24 @@ def score(
         known = dict.fromkeys(found, Scores(*(np.full(federation.clients, value) for value in NOTHING)))
     scores = {name: Scores(*(column.copy() for column in known[name])) for name in found}
     y = federation.dataset.y.numpy()
-    for group in _groups(models, cover(found), apart=task.calibrated):
-        outputs = _outputs(task, logits, group, federation, large)
+    # Validation rows are a client's own: together with rows that all share they would part clients with one model
+    alone = {"validation"} & found.keys() if _shared(found) else set()
+    together = {name: rows for name, rows in found.items() if name not in alone}
+    for group in _groups(models, cover(together), apart=task.calibrated):
+        stats = {
+            key: _calibrate(task, w, federation, client, large) if task.calibrated else None
+            for key, (client, w) in group.models.items()
+        }
+        outputs = _outputs(logits, group.rows, group.models, stats, federation, large)
         for client, key in group.clients:
             for name, of_clients in found.items():
-                own = of_clients[client]
-                at = slice(None) if own is group.rows else np.searchsorted(group.rows, own)
-                seen, loss = (output[at] for output in outputs[key])
-                for column, value in zip(scores[name], _tally(y[own], seen, loss, task.classes), strict=True):
+                own, output = of_clients[client], outputs[key]
+                if name in alone and len(own):
+                    output = _outputs(logits, own, {key: group.models[key]}, stats, federation, large)[key]
+                elif own is not group.rows:
+                    at = np.searchsorted(group.rows, own)
+                    output = output[0][at], output[1][at]
+                for column, value in zip(scores[name], _tally(y[own], *output, task.classes), strict=True):
                     column[client] = value
     return scores
 
@@ -191,22 +206,24 @@ def _groups(
 
 
 def _outputs(
-    task: Task, logits: Logits, group: _Group, federation: Federation, large: int
+    logits: Logits,
+    rows: np.ndarray,
+    models: dict[int, tuple[int, Tensor]],
+    stats: dict[int, Stats | None],
+    federation: Federation,
+    large: int,
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Return by key of a model (predicted class, cross-entropy) on each of the group's rows, both [rows].
+    """Return by key of a model (predicted class, cross-entropy) on each of some rows, both [rows].
 
+    models: as in a group. stats: batch norm's statistics by key, where models have it.
     Rows are converted once for all models, in blocks of many batches. A model takes a whole block while its weights are
     in the processor's cache.
     """
-    stats = {
-        key: _calibrate(task, w, federation, client, large) if task.calibrated else None
-        for key, (client, w) in group.models.items()
-    }
-    parts: dict[int, list[tuple[Tensor, Tensor]]] = {key: [] for key in group.models}
+    parts: dict[int, list[tuple[Tensor, Tensor]]] = {key: [] for key in models}
     batches = max(1, BLOCK // (large * math.prod(federation.dataset.shape)))
-    for block in torch.from_numpy(group.rows).to(federation.device).split(large * batches):
+    for block in torch.from_numpy(rows).to(federation.device).split(large * batches):
         x, y = federation.gather(block)
-        for key, (_, w) in group.models.items():
+        for key, (_, w) in models.items():
             with nullcontext() if stats[key] is None else context(stats=stats[key]):
                 out = torch.cat([logits(w, part) for part in x.split(large)])
             parts[key].append((out.argmax(1), F.cross_entropy(out, y, reduction="none")))

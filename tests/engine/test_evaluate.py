@@ -208,6 +208,28 @@ def test_one_pass_serves_all_targets_and_one_model_all_clients(monkeypatch: pyte
     assert sum(passed) == len(Y)
 
 
+def test_validation_rows_do_not_part_clients_with_one_model() -> None:
+    """Rows that all share take one pass a model, and validation rows one a client. The last client has none."""
+    task, federation = tiny()
+    found = targets(federation, "test", EVERYTHING) | {
+        "validation": [np.array([5, 6]), np.array([0]), np.array([], int)]
+    }
+    models = [answers(0, 1, 2), answers(0, 0, 0), answers(0, 2, 1)]
+    apart = {name: score(task, task.logits, enumerate(models), federation, {name: found[name]}, 4) for name in found}
+    seen = score(task, task.logits, enumerate(models), federation, found, 4)
+    for name, scores in seen.items():
+        np.testing.assert_allclose(scores, apart[name][name], rtol=1e-6)
+    assert seen["validation"].correct.tolist() == [2, 1, 0]
+    passed = []
+
+    def counted(w: Tensor, x: Tensor) -> Tensor:
+        passed.append(len(x))
+        return task.logits(w, x)
+
+    score(task, counted, ((i, models[0]) for i in range(3)), federation, found, 4)
+    assert sum(passed) == len(Y) + 3
+
+
 def test_training_rows_may_be_scored_in_place_of_test_rows() -> None:
     sim = advance(asked(case().simulation(eval_every=1), replace(OWN, rows="train")), 1)
     scores = next(sim.run()).scores
