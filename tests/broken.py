@@ -136,19 +136,19 @@ class Counting(NamedTuple):
 class CountsInANumber(FedAvg):
     """Method with a plain number in its state, which a checkpoint loses, since it keeps tensors."""
 
-    def init(self, w: Tensor, setup: Setup) -> Counting:  # type: ignore[override]
+    def init(self, w: Tensor, setup: Setup) -> Counting:
         return Counting(w, 0)
 
-    def aggregate(self, server: Any, up: stock.Up, turn: Turn) -> Counting:  # type: ignore[override]
+    def aggregate(self, server: Any, up: stock.Up, turn: Turn) -> Counting:
         return Counting(turn.share @ up.w, server.rounds + 1)
 
 
 class OverwritesTheServer(FedAvg):
     """Method whose server and initial client states share one tensor, which it overwrites in aggregation."""
 
-    init_client = stock.own_model  # type: ignore[assignment]
+    init_client = stock.own_model
 
-    def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[stock.Up, stock.Own]:  # type: ignore[override]
+    def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[stock.Up, stock.Own]:
         return stock.Up(work.w), stock.Own(work.w)
 
     def aggregate(self, server: stock.Server, up: stock.Up, turn: Turn) -> stock.Server:
@@ -162,7 +162,7 @@ class TwoUp(NamedTuple):
 
 
 class SendsMoreThanItSays(FedAvg):
-    def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[TwoUp, Any]:  # type: ignore[override]
+    def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[TwoUp, Any]:
         return TwoUp(work.w, work.w if given.turn.round % 2 else work.w[:, :0]), given.client
 
 
@@ -171,7 +171,7 @@ class SaysNothing(NamedTuple):
 
 
 class SendsWhatCannotBeCounted(FedAvg):
-    def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[SaysNothing, Any]:  # type: ignore[override]
+    def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[SaysNothing, Any]:
         return SaysNothing(work.w), given.client
 
 
@@ -208,7 +208,7 @@ class Several(NamedTuple):
 
 
 class SendsOneForAll(FedAvg):
-    def send(self, server: stock.Server, turn: Turn) -> Several:  # type: ignore[override]
+    def send(self, server: stock.Server, turn: Turn) -> Several:
         return Several(server.w.expand(7, -1))
 
 
@@ -218,19 +218,17 @@ class HasOnePersonalModel(FedAvg):
 
 
 class ForgetsTheState(FedAvg):
-    def finish(self, given: Given, data: Any, work: stock.Work) -> stock.Up:  # type: ignore[override]
+    def finish(self, given: Given, data: Any, work: stock.Work) -> stock.Up:
         return stock.Up(work.w)
 
 
 class CountsInFloat32(FedAvg):
     """Method whose first state has another type than the model, and so than what `finish` returns."""
 
-    def init_client(self, w: Tensor, setup: Setup) -> stock.Own:  # type: ignore[override]
+    def init_client(self, w: Tensor, setup: Setup) -> stock.Own:
         return stock.Own(torch.zeros(3, dtype=torch.float32))
 
-    def finish(  # type: ignore[override]
-        self, given: Given, data: Any, work: stock.Work
-    ) -> tuple[stock.Up, stock.Own]:
+    def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[stock.Up, stock.Own]:
         return stock.Up(work.w), stock.Own(work.w[:, :3])
 
 
@@ -274,7 +272,5 @@ class CountsLabels(NamedTuple):
 class SendsLabelCounts(FedAvg):
     """Method that inherits FedAvg's word on privacy, and sends more than FedAvg."""
 
-    def finish(  # type: ignore[override]
-        self, given: Given, data: Any, work: stock.Work
-    ) -> tuple[CountsLabels, Any]:
+    def finish(self, given: Given, data: Any, work: stock.Work) -> tuple[CountsLabels, Any]:
         return CountsLabels(work.w, given.labels.to(work.w.dtype)), given.client

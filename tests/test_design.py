@@ -109,4 +109,4 @@ def test_a_config_passes_the_files_that_the_page_lists(tmp_path: Path) -> None:
     passed = {"commands/main.py", *done.stdout.rpartition("files: ")[2].split()}
     assert sorted(listed) == sorted(passed)
     assert len(passed) <= 12
-    assert int(re.search(r"^functions: (\d+)$", done.stdout, flags=re.MULTILINE)[1]) <= 30  # type: ignore[index]
+    assert int(re.search(r"^functions: (\d+)$", done.stdout, flags=re.MULTILINE)[1]) <= 30

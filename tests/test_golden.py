@@ -186,7 +186,7 @@ def main() -> int:
     before = [json.loads(file.read_text()) if file.exists() else {} for file in files]
     numbers = {f"{name} v{version(name)}": trajectory(name) for name in ROWS}
     try:
-        said, *after = recorded(numbers, given(), present(), *before, machine)
+        said, *after = recorded(numbers, given(), present(), *before, machine=machine)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1

@@ -95,7 +95,7 @@ def test_a_sweep_returns_its_trials_as_a_table(capsys: pytest.CaptureFixture) ->
     with pytest.raises(UserError, match=r"2 settings.*mlp, lr=0\.05; .*mlp, lr=0\.1\. Choose one"):
         pflsweep.plot(trials)
     figure = pflsweep.plot(trials[trials["train.lr"] == 0.1])
-    assert figure._repr_png_().startswith(b"\x89PNG")
+    assert figure._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
     assert [axes.get_xlabel() for axes in figure.axes] == ["round"]
 
 

@@ -68,7 +68,7 @@ def simulation(overrides: str) -> Simulation:
 
 
 def _chosen(overrides: str) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(dict(override.split("=", 1) for override in overrides.split()).items()))  # type: ignore[misc]
+    return tuple(sorted(dict(override.split("=", 1) for override in overrides.split()).items()))
 
 
 # Cached, since many methods are compared with the same FedAvg

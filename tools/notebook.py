@@ -36,9 +36,13 @@ def executed(notebook: Notebook) -> Notebook:
 def _run(source: str, names: dict[str, Any], where: str) -> Any:
     """Execute a cell. Return the value of its last line where that is an expression, else None."""
     tree = ast.parse(source, where)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    last = tree.body[-1] if tree.body else None
+    if not isinstance(last, ast.Expr):
+        exec(compile(tree, where, "exec"), names)
+        return None
+    tree.body.pop()
     exec(compile(tree, where, "exec"), names)
-    return None if last is None else eval(compile(ast.Expression(last.value), where, "eval"), names)
+    return eval(compile(ast.Expression(last.value), where, "eval"), names)
 
 
 def _outputs(said: str, value: Any, count: int) -> list[dict[str, Any]]:

@@ -280,7 +280,7 @@ def test_a_broken_upload_is_an_absent_client(broken, where, hyper):
     sound = aggregated(hyper, g[here], loss[here], [0, 3], last, [vector(0.0, 0.0)])
     spoilt = select((g.clone(), loss.clone()), slice(None))
     (spoilt[0][1, 5:6] if where == "g" else spoilt[1][1:2]).fill_(broken)
-    got = aggregated(hyper, *spoilt, [0, 1, 3], last, [vector(0.0, broken, 0.0)])
+    got = aggregated(hyper, *spoilt, ids=[0, 1, 3], last=last, replies=[vector(0.0, broken, 0.0)])
     close(got.server, sound.server)
     assert got.server.last.tolist() == [3, 1, 2, 3, 2]
     close(select(got.asked[-1], [0, 2]), sound.asked[-1])

@@ -140,8 +140,8 @@ def test_padding_teaches_nothing():
     ours, theirs = drawn(3, 2), drawn(3, 2, seed=1)
     padded = [torch.cat([features, torch.full((2, 2), 1e200, dtype=torch.float64)]) for features in (ours, theirs)]
     mask = batch_of(5, [1, 1, 1, 0, 0])
-    close(mmd(*padded, mask), mmd(ours, theirs, batch_of(3)))
-    close(distilled(*padded, mask), distilled(ours, theirs, batch_of(3)))
+    close(mmd(*padded, batch=mask), mmd(ours, theirs, batch_of(3)))
+    close(distilled(*padded, batch=mask), distilled(ours, theirs, batch_of(3)))
 
 
 def test_kd_softens_the_teacher_alone():

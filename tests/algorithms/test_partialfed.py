@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -30,6 +31,9 @@ STILL = {**HYPER, "strategy_lr": 0.0}
 
 class OnHalfB:
     """FedAvg on the second of each two batches."""
+
+    step: Any
+    epochs: int
 
     def fit(self, given, data, work):
         return stock.run(self.step, given, work, (halves[1] for halves in data.batches(2, self.epochs)))

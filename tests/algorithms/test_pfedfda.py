@@ -79,7 +79,7 @@ def written_out(means, covariance, count=3):
     models, betas = [], []
     for i in range(EVERYBODY):
         *of, y, beta = adapted(body, means, covariance, i, count, "evaluate")
-        models.append(torch.cat([body, *(part.flatten() for part in lda(*of, y))]))
+        models.append(torch.cat([body, *(part.flatten() for part in lda(*of, y=y))]))
         betas.append(beta)
     return (body, means, covariance), torch.stack(models), betas
 

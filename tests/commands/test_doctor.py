@@ -222,7 +222,7 @@ def test_several_processes_try_what_one_tries() -> None:
 
 def test_a_device_that_computes_otherwise_is_seen() -> None:
     class Off(Case):
-        def simulation(self, **how):  # type: ignore[no-untyped-def]
+        def simulation(self, **how):
             sim = super().simulation(**how)
             if how["where"]["device"] != "cpu":
                 sim.schedule = replace(sim.schedule, lr=0.11)

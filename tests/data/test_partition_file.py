@@ -151,7 +151,7 @@ def test_fl_benchs_split_is_brought_along(tmp_path: Path) -> None:
 def test_pfllibs_clients_are_brought_along(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     sizes = {"train": [9, 6, 12], "test": [3, 2, 4]}
-    data = {
+    data: dict[str, list[dict[str, np.ndarray]]] = {
         part: [{"x": rng.normal(size=(n, 1, 8, 8)).astype(np.float32), "y": np.arange(n) % 3} for n in counts]
         for part, counts in sizes.items()
     }

@@ -17,11 +17,11 @@ ASKED: list[list[int]] = []
 class Recording(LineSearch):
     """LineSearch that records which clients it asks."""
 
-    def answer(self, given, data, question):  # type: ignore[no-untyped-def]
+    def answer(self, given, data, question):
         ASKED[-1].extend(given.turn.ids.tolist())
         return super().answer(given, data, question)
 
-    def aggregate(self, server, up, turn):  # type: ignore[no-untyped-def]
+    def aggregate(self, server, up, turn):
         conversation = super().aggregate(server, up, turn)
         replies: Any = None
         while True:
@@ -34,7 +34,7 @@ class Recording(LineSearch):
 
 
 def simulation(lr: float, trials: int, chunk: int = 2, cls: type[LineSearch] = LineSearch) -> Simulation:
-    def make(task, opt, epochs):  # type: ignore[no-untyped-def]
+    def make(task, opt, epochs):
         return cls(task=task, opt=opt, epochs=epochs, trials=trials)
 
     return Case(make).simulation(lr=lr, participation=1.0, chunk=chunk)

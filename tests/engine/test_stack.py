@@ -161,7 +161,7 @@ def test_what_a_fit_raises_is_its_own_trials() -> None:
         def fit(self, given: Any, data: Any, work: Any) -> Any:
             if self.mu == 0.3:
                 raise ZeroDivisionError("a bug")
-            return super().fit(given, data, work)  # type: ignore[misc]
+            return super().fit(given, data, work)
 
     sims = [case_of(Breaks, {"mu": mu}).simulation() for mu in (0.3, 0.2)]
     ended, _ = run_stack([partial(seen, sim) for sim in sims])
@@ -198,7 +198,7 @@ def test_a_float_outside_each_is_no_number() -> None:
 
     class Reads(FedProx):
         def fit(self, given: Any, data: Any, work: Any) -> Any:
-            return super().fit(given, data, work) if self.mu < 1 else work  # type: ignore[misc]
+            return super().fit(given, data, work) if self.mu < 1 else work
 
     cases = [case_of(Reads, {"mu": mu}) for mu in (0.1, 0.2)]
     stack = require_as_by_itself(cases, {}, {})
@@ -227,7 +227,7 @@ def test_an_error_in_meeting_leaves_nobody_untrained(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(stacking, "_sorted", fails)
     ended, _ = run_stack([partial(seen, prox(mu).simulation()) for mu in (0.1, 0.2)])
     assert [type(each) for each in ended] == [ZeroDivisionError] * 2
-    assert "in between" in ended[0].__notes__[0], "with its traceback"  # type: ignore[union-attr]
+    assert "in between" in ended[0].__notes__[0], "with its traceback"
 
 
 def test_what_failed_or_ended_is_forgotten_while_others_train(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -285,7 +285,7 @@ def test_nothing_is_left_of_workers(end: str) -> None:
         with suppress(Particular):
             answers = workers.map("x", [1.0] * 9, do)
             next(answers)
-            answers.close() if end == "closed" else dict(answers)
+            answers.close() if end == "closed" else dict(answers)  # type: ignore[attr-defined]
             assert end in ("done", "closed")
         assert len(set(children(here)) - others) == (2 if end == "done" else 0)
     assert open_files() == files

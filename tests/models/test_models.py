@@ -28,8 +28,8 @@ from pflsweep.models.layers import context
 from pflsweep.util.errors import UserError
 
 CONF = sorted((Path(__file__).parents[2] / "conf/model").glob("*.yaml"))
-IMAGES = [(1, 28, 28), (3, 32, 32), (3, 64, 64), (1, 16, 16)]
-SHAPES = {
+IMAGES: list[tuple[int, ...]] = [(1, 28, 28), (3, 32, 32), (3, 64, 64), (1, 16, 16)]
+SHAPES: dict[str, list[tuple[int, ...]]] = {
     "fasttext": [(12,), (1,)],
     "char_lstm": [(12,), (1,)],
     "tf_cnn": [(1, 28, 28), (3, 32, 32), (3, 18, 40)],

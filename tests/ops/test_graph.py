@@ -104,7 +104,7 @@ def test_a_function_that_looks_at_a_number_is_told() -> None:
 def test_a_state_keeps_its_shape_and_its_numbers(fn: Callable) -> None:
     """A number in the state would stay as it was when the function was recorded."""
     with another_device() as device, pytest.raises(RuntimeError, match="shape of the state, or something"):
-        after(fn, numbers(device, *[3] * 6), State(torch.ones(3, device=device), 0), device)  # type: ignore[arg-type]
+        after(fn, numbers(device, *[3] * 6), State(torch.ones(3, device=device), 0), device)
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_records_of_an_archive_are_those_of_the_folder(packed: Path) -> None:
         assert one.matrices.keys() == other.matrices.keys()
         assert other.checkpoint() is None
         assert str(other.place) == f"x.zip/{one.folder.name}"
-        assert other.place == ArchivePath(other.place.archive, one.folder.name)  # type: ignore[union-attr]
+        assert other.place == ArchivePath(other.place.archive, one.folder.name)
     (ledger,), (packed_ledger,) = ledgers(Path("runs")), ledgers(*records_archive.places(packed))
     assert packed_ledger._replace(path=ledger.path) == ledger
     assert packed_ledger.id == "0" * 16

@@ -22,7 +22,9 @@ def fedbn(*, loss, w0, clients, cohorts, batches, lr, momentum, norm):
     for t, cohort in enumerate(cohorts, start=1):
         for i in cohort:
             start = [float(models[i][j]) if j in norm else float(shared[j]) for j in range(len(w0))]
-            models[i] = local_training(loss, w0.new_tensor(start), *clients[i], batches(t, i), lr, momentum)
+            models[i] = local_training(
+                loss, w0.new_tensor(start), *clients[i], batches=batches(t, i), lr=lr, momentum=momentum
+            )
         shared = averaged({i: models[i] for i in cohort}, clients)
         personal = {}
         for i, own in models.items():

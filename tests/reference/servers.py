@@ -10,7 +10,7 @@ from tests.reference.common import gradient, local_training, share_average
 
 
 def trained(loss, w, clients, cohort, batches, t, lr, momentum):
-    return {i: local_training(loss, w, *clients[i], batches(t, i), lr, momentum) for i in cohort}
+    return {i: local_training(loss, w, *clients[i], batches=batches(t, i), lr=lr, momentum=momentum) for i in cohort}
 
 
 def sizes_of(clients, cohort):

@@ -15,7 +15,7 @@ from pflsweep.data.federation import Federation
 from pflsweep.data.loader import ClientData
 from pflsweep.engine.simulation import Schedule, Simulation
 from pflsweep.methods.optimizer import Sgd
-from pflsweep.methods.protocol import Verbs
+from pflsweep.methods.protocol import Turn, Verbs
 from pflsweep.methods.task import Task
 from pflsweep.ops.vmap import tree_map
 from tests.reference import fedala, fedfomo, pgfed
@@ -54,7 +54,7 @@ class Run:
         self.downs: dict = {}  # what a client was sent in a round
         send = self.simulation.verbs.send
 
-        def listen(server: object, turn: object) -> object:
+        def listen(server: object, turn: Turn) -> object:
             down = send(server, turn)
             for place, i in enumerate(turn.ids.tolist()):
                 self.downs[turn.round, i] = tree_map(lambda v, k=place: v[k], down)

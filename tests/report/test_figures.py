@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox
@@ -40,6 +41,13 @@ def names(made: Figure) -> list[Annotation]:
     return [text for text in axes.texts if isinstance(text, Annotation)]
 
 
+def left_title(axes: Axes) -> Text:
+    """Return the title above the left end of axes."""
+    (found,) = (text for text in axes.findobj(Text) if text.get_text() and text.get_text() == axes.get_title("left"))
+    assert isinstance(found, Text)
+    return found
+
+
 def letters(name: Annotation) -> Bbox:
     """Return the box of a name without the stroke that leads to its line."""
     return Text.get_window_extent(name)
@@ -54,7 +62,7 @@ def test_every_line_has_its_name_beside_it_on_the_page_and_more_than_twelve_are_
     assert len(boxes) == len(made.axes[0].lines) == lines.MOST
     assert all(box.y0 >= 0 and box.y1 <= made.bbox.y1 and box.x1 <= made.bbox.x1 for box in boxes)
     assert all(upper.y0 > lower.y0 + 8 for lower, upper in pairwise(boxes)), "no name hides another"
-    assert "12 of 25 curves" in made.axes[0]._left_title.get_text()
+    assert "12 of 25 curves" in made.axes[0].get_title("left")
     best = next(line for line in made.axes[0].lines if line.get_gid() == "curve method 24")
     assert best.get_color() == style.PALETTE[1]
     assert {line.get_color() for line in made.axes[0].lines if line is not best} == {lines.GREY}
@@ -75,9 +83,9 @@ def test_a_band_is_drawn_where_it_can_be_seen() -> None:
     wide, narrow = curve("wide", [0.1, 0.5], half=0.02), curve("narrow", [0.2, 0.6], half=0.001)
     made = figures.accuracy([wide, narrow], band=BAND)
     assert len(made.axes[0].collections) == 1
-    assert BAND in made.axes[0]._left_title.get_text()
+    assert BAND in made.axes[0].get_title("left")
     made = figures.accuracy([narrow], band=BAND)
-    assert BAND not in made.axes[0]._left_title.get_text()
+    assert BAND not in made.axes[0].get_title("left")
 
 
 @pytest.mark.parametrize("labels", [["local", "fedavg"], TUNED])
@@ -85,7 +93,7 @@ def test_a_long_title_hides_no_name_and_names_leave_room_for_the_curves(labels: 
     made = figures.accuracy([curve(label, [0.1, 0.5], half=0.1) for label in labels], LONG, BAND)
     beside = names(made)
     (axes,) = made.axes
-    title = axes._left_title
+    title = left_title(axes)
     assert title.get_text().replace("\n", " ") == f"{LONG} {BAND}"
     assert title.get_window_extent().x1 <= made.bbox.x1
     assert title.get_window_extent().y1 <= made.bbox.y1
@@ -131,7 +139,7 @@ def test_gains_have_all_words_on_the_page(labels: list[str]) -> None:
     made = figures.gains({label: [np.linspace(-0.1, 0.1, 9)] for label in labels[1:]}, labels[0], labels, LONG)
     made.draw_without_rendering()
     (axes,) = made.axes
-    for words in (axes._left_title, axes.xaxis.label, *axes.get_yticklabels()):
+    for words in (left_title(axes), axes.xaxis.label, *axes.get_yticklabels()):
         shown = words.get_window_extent()
         assert shown.x0 >= 0, words
         assert shown.x1 <= made.bbox.x1, words

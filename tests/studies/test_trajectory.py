@@ -28,14 +28,12 @@ def simulation(method: type, participation: float = 1.0, momentum: float = 0.0, 
     built = method(task=task, opt=Sgd(momentum, 0.0), epochs=1, **hyper)
     kept = "kept" if momentum else "fresh"
     schedule = Schedule(ROUNDS, participation, "share", 1, 4, 0.1, 1.0, 1, 8, 1, kept)
-    sim = Simulation(Verbs.of(built), task, made.federation, schedule, task.vector(made.model))
-    sim.method = built
-    return sim
+    return Simulation(Verbs.of(built), task, made.federation, schedule, task.vector(made.model))
 
 
 def watched(idle: float) -> tuple[Simulation, Trajectory]:
     sim = simulation(FedALA, **ALA, idle=idle)
-    study = Trajectory(method=sim.method, plugins=(), **SEEN)
+    study = Trajectory(method=sim.verbs.method, plugins=(), **SEEN)
     study.look(sim)
     for _ in sim.run():
         study.look(sim)
@@ -121,7 +119,7 @@ def test_models_that_do_not_move_have_a_plane_too() -> None:
 def test_ala_plugged_in_is_followed_like_fedala() -> None:
     sim = simulation(FedAvg)
     ala = Ala(task=sim.task, **ALA, idle=0.5)
-    sim = Simulation(Verbs.of(sim.method, ala), sim.task, sim.federation, sim.schedule, sim.server.w)
+    sim = Simulation(Verbs.of(sim.verbs.method, ala), sim.task, sim.federation, sim.schedule, sim.server.w)
     study = Trajectory(method=FedAvg(task=sim.task, opt=Sgd(0.0, 0.0), epochs=1), plugins=(ala,), **SEEN)
     study.look(sim)
     for _ in sim.run():

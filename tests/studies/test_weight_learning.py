@@ -15,7 +15,7 @@ OPTIONS = {"client": CLIENT, "curves": 3, "weight_epochs": 4}
 
 def watched(participation: float = 1.0, idle: float = 0.0, **changes: Any) -> tuple[Any, WeightLearning]:
     sim = simulation(FedALA, participation, **ALA, idle=idle)
-    study = WeightLearning(method=sim.method, plugins=(), **{**OPTIONS, **changes})
+    study = WeightLearning(method=sim.verbs.method, plugins=(), **{**OPTIONS, **changes})
     study.look(sim)
     for _ in sim.run():
         study.look(sim)
@@ -39,7 +39,7 @@ def test_an_epoch_is_the_methods_own() -> None:
     sim = simulation(FedALA, **ALA, idle=0.0)
     for _ in range(3):
         sim._next()
-    (ala,) = sim.method.plugins()
+    (ala,) = sim.verbs.method.plugins()
     given, data = sim.next_turn(torch.tensor([CLIENT]))
     assert given.client.converged.all()
     before, after, *_ = ala.curve(given, data, 2)

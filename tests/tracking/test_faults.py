@@ -320,6 +320,7 @@ def test_an_interrupted_trial_of_a_sweep_does_not_wait_for_a_store_that_is_away(
     monkeypatch.setenv(tracking_run.SWEEP, "abc")
     record = train(create(tmp_path / "runs"), [[1, 1, 1, 1]])
     run, began = tracking_run.open_run(record.tracking, record), time.monotonic()
+    assert isinstance(run, tracking_run.MlflowRun)
     run.uri = "http://127.0.0.1:9"
     run.options = replace(run.options, uri=run.uri)
     run.finish(record, "interrupted")
@@ -329,9 +330,9 @@ def test_an_interrupted_trial_of_a_sweep_does_not_wait_for_a_store_that_is_away(
 # Two that send one record
 
 
-def both_send(record: Record, monkeypatch: pytest.MonkeyPatch) -> tracking_run.Listener:
+def both_send(record: Record, monkeypatch: pytest.MonkeyPatch) -> tracking_run.MlflowRun:
     """Let two workers that each found nothing in the store send all of a record. Return one of them."""
-    both = [tracking_run.open_run(record.tracking, Record(record.folder)) for _ in range(2)]
+    both = [tracking_run.MlflowRun(record.tracking, Record(record.folder), None) for _ in range(2)]
     for listener in both:
         listener.rows(Record(record.folder))
     monkeypatch.setattr(
@@ -409,6 +410,7 @@ def test_a_worker_that_slept_asks_how_far_the_run_has_come(store, tmp_path, monk
         first.rows(asleep)
         train(asleep, [[3, 3, 3, 3]])
         first.rows(asleep)
+        assert isinstance(first, tracking_run.MlflowRun)
         first.ended = True
     (run,) = store.runs()
     assert set(points(store.options, run.info.run_id).values()) == {1}
@@ -465,9 +467,9 @@ def test_a_full_disk_is_said_at_once_at_the_start_and_costs_a_warning_later(
     assert said in last.message
     tracking_run.send(record.tracking, record)
     with opened(Tracking.of(store.options)) as (client, experiment):
-        run = lookup.find(client, experiment, "identity", record.meta["identity"])
-    assert run.info.status == "FINISHED"
-    assert store.steps(run, "train/seconds") == list(range(1, 41))
+        found = lookup.find(client, experiment, "identity", record.meta["identity"])
+    assert found.info.status == "FINISHED"
+    assert store.steps(found, "train/seconds") == list(range(1, 41))
 
 
 # Bad addresses and names

@@ -372,6 +372,7 @@ def test_what_the_store_lacks_of_a_record_is_sent_again(store, tmp_path):
 def test_a_store_that_fails_at_the_end_is_sent_to_again(store, tmp_path, monkeypatch):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
     with monkeypatch.context() as patch, tracking_run.open_run(record.tracking, record) as run:
+        assert isinstance(run, tracking_run.MlflowRun)
         patch.setattr(run.client, "log_batch", lambda *_, **__: 1 / 0)
         run.finish(record, "finished")
     assert store.runs()[0].info.status == "RUNNING"
@@ -427,6 +428,7 @@ def test_a_store_that_cannot_be_used(spoil, message, store, tmp_path):
 def test_a_store_that_fails_later_costs_a_warning(store, tmp_path, caplog):
     record = create(tmp_path / "runs")
     with caplog.at_level(logging.WARNING), tracking_run.open_run(record.tracking, record) as run:
+        assert isinstance(run, tracking_run.MlflowRun)
         log_batch = run.client.log_batch
         run.client.log_batch = lambda *_, **__: 1 / 0
         train(record, [[1, 1, 1, 1]])
@@ -466,6 +468,7 @@ def test_training_does_not_wait_for_a_server_that_has_gone(store, tmp_path, capl
 
     record = train(create(tmp_path / "runs"), [[1, 1, 1, 1]])
     with tracking_run.open_run(record.tracking, record) as run:
+        assert isinstance(run, tracking_run.MlflowRun)
         run.client, began = MlflowClient("http://127.0.0.1:9"), time.monotonic()
         run.rows(record)
         run.finish(record, "finished")
@@ -586,7 +589,7 @@ def test_a_server_that_is_back_at_the_end_gets_the_whole_trial(store, tmp_path):
     with tracking_run.open_run(replace(there, uri=DEAD), record) as run:
         train(record, [[1, 1, 1, 1]])
         run.rows(record)
-        assert not isinstance(run, tracking_run.MlflowRun)
+        assert isinstance(run, tracking_run.DeferredRun)
         # Now its server answers
         run.options = there
         run.finish(record, "finished")

@@ -730,7 +730,7 @@ def test_a_record_with_a_key_that_is_gone_is_still_the_trials() -> None:
 def test_a_gpu_neither_rounds_nor_adds_in_any_order_as_it_does_by_default() -> None:
     """cuDNN's convolutions do both by default."""
     cudnn, cuda = torch.backends.cudnn, torch.backends.cuda
-    kinds = cuda.matmul, cudnn.conv
+    kinds = cuda.matmul, cudnn.conv  # type: ignore[attr-defined]
 
     def said() -> list[Any]:
         # Raises where the settings of layer kinds disagree
