@@ -1,5 +1,6 @@
 """Select the runs that a report is about, by folder, by identity or its beginning, or by a pattern of run names."""
 
+import json
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,7 @@ class Chosen(NamedTuple):
     hidden: trials of searches, which tables do not show.
     copies: a sentence for each folder that is a copy of another.
     places: the folder of runs that was looked through, and its archives.
+    unread: pairs (folder, error) of the folders that cannot be read.
     """
 
     records: list[Record]
@@ -28,6 +30,7 @@ class Chosen(NamedTuple):
     hidden: tuple[Record, ...] = ()
     copies: tuple[str, ...] = ()
     places: tuple[Folder, ...] = ()
+    unread: tuple[tuple[Folder, UserError], ...] = ()
 
     @property
     def done(self) -> list[Record]:
@@ -48,12 +51,13 @@ def choose(runs: Path, words: list[str]) -> Chosen:
         return _all(runs)
     there = _all(runs) if exists(runs) else Chosen([], [])
     found: dict[Path, Record] = {}
+    unread = [(folder, why) for folder, why in there.unread if any(_may_be(word, folder) for word in words)]
     for word in words:
         matches = [Record(word)] if (Path(word) / "meta.json").exists() else _matching(word, there.records)
         if not matches:
             raise UserError(_unknown(word, runs, there.records) + "".join(f" {each}" for each in there.damaged))
         found |= {record.place.resolve(): record for record in matches}
-    return _each_once(list(found.values()), [])._replace(places=there.places)
+    return _each_once(list(found.values()), _messages(unread))._replace(places=there.places)
 
 
 def without_searches(chosen: Chosen, words: list[str]) -> Chosen:
@@ -99,22 +103,31 @@ def _all(runs: Path) -> Chosen:
             f"There is no folder of runs '{runs}' here. Train something first (`pflsweep algorithm=fedavg`), "
             "or name another folder: --runs DIR."
         )
-    records, damaged = [], []
-    old: dict[Folder, list[str]] = {}
+    records: list[Record] = []
+    unread: list[tuple[Folder, UserError]] = []
     among, names = places(runs), ("meta.json", "rounds.parquet")
     found = {file.parent for place in among for name in names for file in place.glob(f"*/{name}")}
     for folder in sorted(found, key=str):
         try:
             records.append(Record(folder))
-        except OtherFormat as error:
-            old.setdefault(folder.parent, []).append(str(error))
         except UserError as error:
-            damaged.append(str(error))
-    # One message a folder: one command migrates all its records
+            unread.append((folder, error))
+    return _each_once(records, _messages(unread))._replace(places=tuple(among), unread=tuple(unread))
+
+
+def _messages(unread: list[tuple[Folder, UserError]]) -> list[str]:
+    """Return why folders cannot be read, a message each; of another format one for all, since one command migrates
+    them.
+    """
+    old: dict[Folder, list[str]] = {}
+    for folder, error in unread:
+        if isinstance(error, OtherFormat):
+            old.setdefault(folder.parent, []).append(str(error))
+    found = [str(error) for _, error in unread if not isinstance(error, OtherFormat)]
     for errors in old.values():
         more = f" {len(errors)} records there are of another format." if len(errors) > 1 else ""
-        damaged.append(errors[0] + more)
-    return _each_once(records, damaged)._replace(places=tuple(among))
+        found.append(errors[0] + more)
+    return found
 
 
 def _each_once(records: list[Record], damaged: list[str]) -> Chosen:
@@ -142,6 +155,15 @@ def _matching(word: str, known: list[Record]) -> list[Record]:
     """Return the records whose identity begins with a word, or else those whose run name matches it as a pattern."""
     by_identity = [record for record in known if record.meta["identity"].startswith(word)]
     return by_identity or [record for record in known if fnmatchcase(record.meta["name"], word)]
+
+
+def _may_be(word: str, folder: Folder) -> bool:
+    """Return whether a word may name a record that cannot be read: any may, where its name cannot be read either."""
+    try:
+        meta = json.loads((folder / "meta.json").read_bytes())
+        return fnmatchcase(str(meta["name"]), word) or str(meta["identity"]).startswith(word)
+    except (OSError, ValueError, KeyError, TypeError):
+        return True
 
 
 def _unknown(word: str, runs: Path, known: list[Record]) -> str:

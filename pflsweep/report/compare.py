@@ -30,6 +30,8 @@ TARGETS = {"": "", "subset": " S-acc", "all": " G-acc", "validation": " on valid
 # Rows of one table may differ in the method, what is plugged into it, the seed, in what is scored beside the accuracy,
 # and in what changes no number, as a study of the trial
 APART = ("algorithm", *PLUGS, "seed", "metrics", "study", *RUNTIME)
+# Keys of metrics that change the accuracy itself: rows with other values are in other tables
+SCORED = ("metrics.rows", "metrics.clients", "metrics.personal")
 
 
 class HasRounds(Protocol):
@@ -111,7 +113,8 @@ def by_round(record: HasRounds, column: str = "personal_accuracy") -> pd.Series:
 def rounds_to(record: HasRounds, goal: float) -> float:
     """Return the first evaluated round whose mean personalised accuracy is at least `goal`; NaN where none is."""
     rounds = record.rounds
-    return float(rounds.loc[rounds["personal_accuracy"] >= goal, "round"].min())
+    # Means of equal numbers may be a last bit below them
+    return float(rounds.loc[rounds["personal_accuracy"] >= goal - 1e-9, "round"].min())
 
 
 def client_accuracy(clients: pd.DataFrame, view: str = "personal", target: str = "own") -> pd.Series:
@@ -280,7 +283,7 @@ def check_baseline(found: list[Setting], method: str | None) -> None:
 def setting_of(record: Record, searched: Collection[str] = ()) -> dict[str, Any]:
     """Return the flat config without what rows may differ in; rounds as trained (a run may have been extended)."""
     apart = (*APART, *searched)
-    kept = {k: v for k, v in whole(record.values).items() if not under(k, apart)}
+    kept = {k: v for k, v in whole(record.values).items() if k in SCORED or not under(k, apart)}
     checksum = {"data_checksum": record.meta.get("data_checksum")}
     return {**kept, **checksum, "train.rounds": record.status.get("target", kept.get("train.rounds"))}
 

@@ -99,10 +99,12 @@ def gains(by_method: Mapping[str, Sequence[Array]], baseline: str, order: Sequen
         axes.axvline(0, color="#444444", linewidth=1)
         for row, name in enumerate(names):
             points = 100 * np.concatenate(by_method[name])
-            _strip(axes, points, row, look[name]["color"], name)
+            # As in the table: seeds count alike, whatever their numbers of clients
+            mean = 100 * float(np.mean([each.mean() for each in by_method[name] if len(each)]))
+            _strip(axes, points, mean, row, look[name]["color"], name)
             better = np.mean(points > 0)
             axes.annotate(
-                f"{points.mean():+.1f} points, better for {better:.0%}",
+                f"{mean:+.1f} points, better for {better:.0%}",
                 (1.0, row),
                 (6, 0),
                 xycoords=("axes fraction", "data"),
@@ -176,13 +178,13 @@ def heatmap(matrix: Array, name: str, title: str = "") -> "Figure":
     return made
 
 
-def _strip(axes: "Axes", points: Array, row: int, colour: str, name: str) -> None:
-    """Draw dots with a fixed jitter; below them the quartiles as a bar and the mean as a diamond."""
+def _strip(axes: "Axes", points: Array, mean: float, row: int, colour: str, name: str) -> None:
+    """Draw dots with a fixed jitter; below them the quartiles as a bar and a mean as a diamond."""
     jitter = np.random.default_rng(0).uniform(-0.16, 0.16, len(points)) - 0.12
     axes.scatter(points, row + jitter, s=13, color=colour, alpha=0.5, linewidth=0, gid=f"gains {name}")
     low, high = np.quantile(points, [0.25, 0.75])
     axes.plot([low, high], [row + 0.24] * 2, color="#222222", linewidth=3, solid_capstyle="butt")
-    axes.plot(points.mean(), row + 0.24, "D", color=colour, markeredgecolor="#222222", markersize=5.5)
+    axes.plot(mean, row + 0.24, "D", color=colour, markeredgecolor="#222222", markersize=5.5)
 
 
 def whole(most: int = 11) -> "MaxNLocator":

@@ -53,6 +53,7 @@ def _section(
     return {
         "name": setting.name,
         "accuracy": tables.as_markdown(tables.accuracy(setting, base)),
+        "counted": _counted(setting.rows),
         "reconstructed": _reconstructions(setting.rows),
         "no_baseline": baseline if base is None else "",
         "others": tables.as_markdown(tables.others(setting, base, goal)),
@@ -64,6 +65,14 @@ def _section(
         "studies": _studies(setting.rows),
         "origin": _origin(setting.rows),
     }
+
+
+def _counted(rows: list[Row]) -> list[str]:
+    """Return over how many clients each row's mean is, where that differs: malicious ones do not count."""
+    counts = {row.label: sorted({len(each) for each in row.accuracies.values()}) for row in rows}
+    if len({tuple(each) for each in counts.values()}) < 2:
+        return []
+    return [f"{inline(label)}: {' or '.join(map(str, each))}" for label, each in counts.items()]
 
 
 def _reconstructions(rows: list[Row]) -> list[str]:

@@ -68,12 +68,20 @@ def rung_of(number: int, points: int, rounds: int) -> Rung:
 
 
 def promoted(rung: Rung, trials: Sequence[FrozenTrial], number: int) -> int:
-    """Return the slot in the rung below whose point slot `number` continues. The best point is promoted first; of equal
-    ones the earlier.
+    """Return the slot in the rung below whose point slot `number` continues: the best one that no earlier slot of its
+    rung continues or will; of equal ones the earlier.
+
+    A point below may get its result late, when it is tried again after a crash, so that earlier slots continue others
+    than the best.
     """
 
     def rank(slot: int) -> tuple[float, int]:
         trial = trials[slot]
         return (-(trial.value or 0.0) if trial.state == TrialState.COMPLETE else 1.0), slot
 
-    return sorted(rung.below, key=rank)[number - rung.slots.start]
+    left = sorted(rung.below, key=rank)
+    earlier = [trials[slot].params for slot in range(rung.slots.start, min(number, len(trials)))]
+    claimed = [params for params in earlier if params]
+    for params in claimed:
+        left.remove(next((slot for slot in left if trials[slot].params == params), left[0]))
+    return left[number - rung.slots.start - len(claimed)]

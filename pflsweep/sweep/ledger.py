@@ -75,7 +75,7 @@ def _group(state: SweepState, group: int) -> dict[str, Any]:
         "config": relevant(of.config),
         **({} if of.search is None else {"search_config": relevant(of.search)}),
         "space": {key: axis.grid for key, axis in of.space.items()},
-        "points": of.tries,
+        "points": state.plan.points(group),
         "points_settled": sum(slot.status in SETTLED for slot in searched),
         "tried": [_tried(of, slot) for slot in compared if slot.value is not None],
         "winner": now.point if of.tries and state.electable(group) else None,

@@ -7,7 +7,7 @@ import pytest
 from pflsweep.commands.main import main
 from pflsweep.records.record import Record
 from pflsweep.report import page, tables
-from pflsweep.report.compare import Row, banded, check_baseline, client_accuracy, evaluated, settings, summary
+from pflsweep.report.compare import SCORED, Row, banded, check_baseline, client_accuracy, evaluated, settings, summary
 from pflsweep.report.tables import accuracy, brief, cost, others
 from pflsweep.trial import tables as recorded
 from pflsweep.util.errors import UserError
@@ -166,7 +166,7 @@ def test_what_is_scored_beside_the_accuracy_parts_no_settings(tmp_path):
         ("pgfed", 1),
         ("local", 1),
     ]
-    assert not any(key.startswith("metrics") for key in setting.config)
+    assert {key for key in setting.config if key.startswith("metrics")} == set(SCORED)
     table = others(setting, setting.baseline("fedavg"))
     assert table["personal S-acc (0.5, union)"].tolist() == ["-", "25.00 (11.18)", "-", "-"]
     assert table["personal S-acc (0.2, own)"].tolist() == ["-", "-", "27.50 (8.29)", "-"]

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
+from optuna.distributions import FloatDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from pflsweep.commands.main import main
@@ -59,6 +60,19 @@ def test_the_best_are_promoted_and_what_has_no_value_comes_last() -> None:
     trials = [told(value) for value in (None, 0.2, 0.9, 0.9, 0.0)]
     rung = Rung(3, range(5, 10), range(5))
     assert [promoted(rung, trials, slot) for slot in rung.slots] == [2, 3, 1, 4, 0]
+
+
+def test_a_point_with_a_late_result_is_promoted_once_and_no_other_twice() -> None:
+    """Slot 5 continued the best of the others while point 0 had crashed; then it was tried again and is the best."""
+    axis = {"x": FloatDistribution(0.0, 1.0)}
+    below = [
+        create_trial(value=value, params={"x": x}, distributions=axis)
+        for value, x in ((0.95, 0.1), (0.2, 0.2), (0.9, 0.3), (0.8, 0.4))
+    ]
+    claimed = create_trial(state=TrialState.RUNNING, params={"x": 0.3}, distributions=axis)
+    rung = Rung(3, range(4, 7), range(4))
+    assert promoted(rung, [*below, claimed], 5) == 0
+    assert promoted(rung, [*below, claimed, create_trial(state=TrialState.WAITING)], 6) == 3
 
 
 def records(folder: Path) -> list[tuple[dict[str, Any], dict[str, Any], pd.DataFrame]]:

@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from math import hypot, isinf
+from math import hypot, inf, isinf
 from statistics import correlation, fmean, median
 from typing import Any, NamedTuple
 
@@ -160,7 +160,8 @@ def _difference(select: Select, body: Body) -> Iterator[Check]:
 
 
 def _ratio(select: Select, body: Body) -> Iterator[Check]:
-    return _inside([(a.value / b.value, _versus(a, b), a) for a, b in _pairs(select, body) if a.value or b.value], body)
+    pairs = [(a, b) for a, b in _pairs(select, body) if a.value or b.value]
+    return _inside([(a.value / b.value if b.value else inf, _versus(a, b), a) for a, b in pairs], body)
 
 
 def _trend(select: Select, body: Body) -> Iterator[Check]:
@@ -183,9 +184,12 @@ def _correlation(select: Select, body: Body) -> Iterator[Check]:
     for series in _by(("table", "dataset", "method", "less"), _numbers(select, body["y"])):
         points = [(xs[cell.at(place)], cell.value) for cell in series if cell.at(place) in xs]
         if len(points) > 2:
-            r, first = correlation(*zip(*points, strict=True)), series[0]
-            name = " ".join(first.at(("table", "dataset", "method", "less")))
-            yield Check(sign * r > 0, f"{name}: r = {r:.2f}", ())
+            name = " ".join(series[0].at(("table", "dataset", "method", "less")))
+            if any(len(set(values)) == 1 for values in zip(*points, strict=True)):
+                yield Check(False, f"{name}: all the same", ())
+            else:
+                r = correlation(*zip(*points, strict=True))
+                yield Check(sign * r > 0, f"{name}: r = {r:.2f}", ())
 
 
 def _bold(select: Select, body: Body) -> Iterator[Check]:

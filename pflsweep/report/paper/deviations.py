@@ -6,7 +6,8 @@ from collections import defaultdict
 from typing import Any
 
 from pflsweep.config.identity import whole
-from pflsweep.config.keys import PLUGS, as_override
+from pflsweep.config.keys import PLUGS, as_override, under
+from pflsweep.report.compare import APART, SCORED
 from pflsweep.report.markdown import code, inline
 from pflsweep.report.paper import layout, published
 from pflsweep.report.paper.comparison import Comparison
@@ -76,13 +77,14 @@ def _of(line: published.Printed, where: tuple[str, str, str]) -> bool:
 
 
 def _uneven(of: Comparison) -> list[str]:
-    """Return the keys of training that differ between the rows of a column, among those that were not searched."""
+    """Return the keys that differ between the rows of a column, but the methods' own and those that were searched."""
     found = []
     for setting in _settings(of):
         rows: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         for method, group in _groups(of, setting).items():
             for key, value in whole(group["config"]).items():
-                if key.startswith("train.") and key not in ("train.precision", *group["space"]):
+                differs = key in SCORED or not under(key, APART)
+                if differs and key not in ("train.precision", *group["space"]):
                     rows[key][inline(value)].append(method)
         for key, values in rows.items():
             said = "; ".join(f"{value} for {', '.join(methods)}" for value, methods in sorted(values.items()))

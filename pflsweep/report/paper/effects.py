@@ -14,9 +14,10 @@ from pflsweep.config import reading
 from pflsweep.config.keys import as_override
 from pflsweep.config.reading import PAPER, Change
 from pflsweep.records.ledger import Ledger
-from pflsweep.report.paper.agreement import in_points
+from pflsweep.report.paper.agreement import in_points, tolerance
 from pflsweep.report.paper.comparison import Cell, Comparison
 from pflsweep.report.paper.layout import Layout
+from pflsweep.report.paper.metrics import over_seeds
 from pflsweep.report.paper.store import CellTrials, Trial
 
 # of the part of a gap that a change closes: less, or more, leaves more than half of it on this side or on the other
@@ -29,6 +30,7 @@ class Shift(NamedTuple):
     base: Cell  # under the paper's reading
     before: float  # mean over the common seeds
     after: float
+    tolerance: float  # of `before` to print, by the rule of agreement.py
     seeds: int
     predicted: str  # up, down, or "" where nothing is said
     chosen: str  # what its search chose otherwise than without the change, as text; "" where that is the same
@@ -42,9 +44,15 @@ class Shift(NamedTuple):
     def closes(self) -> float:
         """The part of the gap to print that the change closes; NaN where there is none."""
         printed = self.base.line.value
-        if printed is None or self.base.agrees is not False or printed == self.before:
+        if printed is None or self.agrees:
             return math.nan
         return (self.after - self.before) / (printed - self.before)
+
+    @property
+    def agrees(self) -> bool:
+        """True where the cell agrees with print without the change, in the seeds that both have."""
+        printed = self.base.line.value
+        return printed is not None and abs(self.before - printed) <= self.tolerance
 
     @property
     def explains(self) -> bool:
@@ -61,7 +69,7 @@ class Shift(NamedTuple):
     def loses(self) -> bool:
         """True where the cell agrees with print without the change and not with it."""
         printed = self.base.line.value
-        return printed is not None and bool(self.base.agrees) and abs(self.after - printed) > self.base.tolerance
+        return printed is not None and self.agrees and abs(self.after - printed) > self.tolerance
 
 
 class Effect(NamedTuple):
@@ -92,7 +100,7 @@ class Effect(NamedTuple):
     @property
     def agreeing(self) -> list[Shift]:
         """The cells that agree with print without it."""
-        return [shift for shift in self.shifts if shift.base.agrees]
+        return [shift for shift in self.shifts if shift.agrees]
 
 
 def effects(of: Layout, every: list[Ledger], scale: str, compared: Callable[[str, str], Comparison]) -> list[Effect]:
@@ -134,7 +142,9 @@ def _shifts(change: Change, base: Comparison, changed: Comparison) -> Iterator[S
         same = all(cell.trials.finished[seed].identity == other.finished[seed].identity for seed in common)
         if not (same and mean == moved) and math.isfinite(moved - mean):
             predicted = change.expected.get(cell.line.method, {}).get(cell.line.metric, "")
-            yield Shift(cell, mean, moved, len(common), predicted, _chosen(cell.trials, other))
+            noise = over_seeds([before[seed] for seed in common]).std
+            near = tolerance(cell.line, cell.metric.decimals, noise, len(common))
+            yield Shift(cell, mean, moved, near, len(common), predicted, _chosen(cell.trials, other))
 
 
 def _chosen(before: CellTrials, after: CellTrials) -> str:

@@ -49,6 +49,7 @@ def _agreement(of: Comparison, verdict: Verdict) -> dict[str, Any]:
         "cells": of.fillable,
         "agree": verdict.agree,
         "compared": verdict.compared,
+        "unprinted": sum(cell.complete and cell.agrees is None for cell in of.papers),
         "difference": formats.points(verdict.difference),
         "tau": formats.number(verdict.tau, 2),
         "failed": sum(len(trials.failed) for trials in of.asked),
@@ -133,6 +134,7 @@ def shares(each: dict[str, Any]) -> list[float]:
     compared and is not complete.
     """
     agree, compared, cells = each["agree"], each["compared"], max(each["cells"], 1)
-    unprinted = max(each["complete"] - compared, 0)
+    # Pages made before 2026-11-27 do not count these cells
+    unprinted = each.get("unprinted", max(each["complete"] - compared, 0))
     numbers = (agree, compared - agree, unprinted, each["cells"] - compared - unprinted)
     return [100 * number / cells for number in numbers]

@@ -153,6 +153,8 @@ def names() -> list[str]:
 @cache
 def read(name: str) -> Layout:
     """Return a report's layout. Raise UserError where it is not there or says what cannot be."""
+    from pflsweep.report.paper.metrics import SHARES
+
     file = next((f for root in own_and_shipped("reports/layouts") if (f := root / f"{name}.yaml").is_file()), None)
     if file is None:
         raise UserError(
@@ -160,6 +162,12 @@ def read(name: str) -> Layout:
         )
     content = _content(file)
     metrics = {key: _metric(key, spec, file) for key, spec in content.pop("metrics").items()}
+    for key, metric in metrics.items():
+        if content["page"] == LEADERBOARD and (metric.quantity not in SHARES or metric.best != "high"):
+            raise UserError(
+                f"{file}: a leaderboard ranks accuracies, the highest first: metrics.{key} is '{metric.quantity}', "
+                f"best: {metric.best}. Leave it out, or say `page: {PAGES[0]}`."
+            )
     stem, own, beside = (content.pop(key) for key in ("printed", "own_table", "beside"))
     if not stem:
         table, columns, printed = _unprinted(own, metrics, file)

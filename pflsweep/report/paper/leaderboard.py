@@ -121,10 +121,11 @@ def images(trial: Trial) -> float:
 
 def _expected(trials: CellTrials) -> list[float]:
     """Return the expected accuracy by points of the search behind a cell; its ledger counts the points without result
-    too.
+    too. It is not known, and empty, where points were stopped early: pruned, or by hyperband.
     """
-    tested = trials.tested
-    return expected_best(tested, int(trials.group["points"])) if tested else []
+    tested, points = trials.tested, int(trials.group.get("points", 0))
+    stopped = points - len(tested) - len(trials.failed_points) - len(trials.without_result)
+    return expected_best(tested, points) if tested and stopped <= 0 else []
 
 
 def expected_best(tested: Sequence[tuple[float, float]], points: int) -> list[float]:

@@ -184,7 +184,7 @@ class Store:
             setting, method, finished, seeds,
             {seed: why for seed, why in open_.items() if seed not in finished and seed not in failed},
             {seed: why for seed, why in failed.items() if seed not in finished},
-            [why for _, group in groups for why in group["failed_points"]],
+            list(last.get("failed_points", [])),
             _commands((ledger for ledger, _ in reversed(groups)), self.runs),
             last, tune.get("split", ""), tune.get("view", ""), tune.get("scale") or "",
         )  # fmt: skip

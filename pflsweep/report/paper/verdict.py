@@ -93,7 +93,9 @@ def _count(cells: dict[str, set[tuple[str, ...]]], noun: str) -> str:
 
 def _order(of: Reproduction, name: str) -> str:
     verdict = of.verdicts[name]
-    tau = "" if math.isnan(verdict.tau) else f"Kendall's tau {number(verdict.tau, 2)} (1: print's order of methods); "
+    over, order = ("columns", "methods") if of.layout.compare == "columns" else ("rows", "columns")
+    said = f"Kendall's tau {number(verdict.tau, 2)}, mean over {over} (1: print's order of {order}); "
+    tau = "" if math.isnan(verdict.tau) else said
     counts = [f"{n} {word}" for n, word in zip(verdict.claims.values(), WORDS, strict=True) if n]
     claims = f"of the paper's claims {', '.join(counts)}" if counts else "no claim of the paper is about it"
     return tau + claims
