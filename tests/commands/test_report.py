@@ -120,6 +120,18 @@ def test_a_damaged_record_is_named(here):
     assert "| local |" not in text
 
 
+def test_a_selection_by_words_names_the_damaged_records_that_it_may_mean(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for method in ("local", "fedavg"):
+        for seed in (0, 1):
+            folder = finished(tmp_path / "runs", method, [1, 1, 1, 1], seed).folder
+        (folder / "rounds.parquet").write_bytes(b"PAR1 and no more")
+    assert main(["runs", "fedavg-*"]) == 2
+    text = (tmp_path / "reports/comparison/runs.md").read_text()
+    (line,) = text.split("## In no table")[1].strip().splitlines()[2:]
+    assert folder.name in line, "fedavg's, and not local's"
+
+
 @pytest.mark.parametrize("argv", [["runs"], ["runs", "local-*"]])
 @pytest.mark.parametrize(
     ("file", "message"), [("clients.parquet", r"cannot be read: it is missing"), ("meta.json", r"it has no meta\.json")]

@@ -146,6 +146,20 @@ def test_a_kept_optimiser_state_is_a_setting_and_older_records_had_a_fresh_one(t
     assert f"`{key}=kept`" in "\n".join(page._listing(found[1].config))
 
 
+@pytest.mark.parametrize("other", [{"rows": "train"}, {"clients": "trained"}, {"personal": "stale"}])
+def test_what_the_accuracy_is_of_parts_settings(other, tmp_path):
+    """Accuracy on training rows, of trained clients alone or of stale models is not compared with the usual one."""
+    usual = {"rows": "test", "clients": "all", "personal": "current"}
+    runs = [
+        finished(tmp_path / "0", "fedavg", [2, 4, 6, 8], metrics={**usual, **other}),
+        finished(tmp_path / "1", "local", [4, 4, 6, 8]),
+    ]
+    first, second = settings(runs)
+    (key,) = other
+    assert [setting.config[f"metrics.{key}"] for setting in (first, second)] == [other[key], usual[key]]
+    assert f"metrics.{key}" in first.apart
+
+
 def test_what_is_scored_beside_the_accuracy_parts_no_settings(tmp_path):
     """Metrics change no training: runs are compared, with a dash where something was not scored."""
     half = {"subset": 0.5, "subset_size": "union", "all": True, "trained": False}

@@ -133,7 +133,7 @@ def test_the_winner_is_one_of_those_that_trained_all_rounds(searched: tuple[Path
     folder, _ = searched
     (file,) = (folder / "runs" / "sweeps").glob("*.json")
     (group,) = json.loads(file.read_text())["groups"]
-    assert len(group["tried"]) == WHOLE
+    assert (group["points"], len(group["tried"])) == (17, WHOLE)
     assert group["winner"] == max(group["tried"], key=lambda tried: tried["value"])["point"]
 
 

@@ -83,6 +83,15 @@ def test_forms_by_hand(expr: dict, verdict: bool | str) -> None:
     assert holds(expr, a=(3, 3), b=(1, 2), c=(4, 2.5)) == verdict
 
 
+def test_zero_and_constant_sides_end_no_page() -> None:
+    assert holds({"ratio": {**AB, "is": [1.5, 3]}}, a=(3.0, 3.0), b=(0.0, 2.0)) == "partly"
+    x = {"method": "a"}
+    assert (
+        holds({"correlation": {"x": x, "y": {"method": "b"}, "sign": "positive"}}, a=(1.0, 2.0, 3.0), b=(5.0,) * 3)
+        is False
+    )
+
+
 def test_a_correlation_needs_three_points() -> None:
     expr = {"correlation": {"x": {"method": "x"}, "y": {"method": "y"}, "sign": "positive"}}
     assert holds(expr, x=(1, 2), y=(1, 2)) is None

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from pflsweep.records.ledger import ledgers
-from pflsweep.report.paper import layout, metrics, page, published
+from pflsweep.report.paper import comparison, layout, metrics, page, published
 from pflsweep.report.paper.claims import Statistic
 from pflsweep.report.paper.comparison import Cell, Comparison, others_needed, rulings
 from pflsweep.report.paper.figures import SavedFigures
@@ -50,6 +50,15 @@ def sweep(tmp_path: Path) -> Sweep:
     sweep.add(C25, "fedavg", {0: [4, 4, 4, 4], 1: [2, 2, 6, 6]})
     sweep.write()
     return sweep
+
+
+def test_equal_differences_share_a_rank_in_wilcoxons_test() -> None:
+    """Quotients of counts: 0.5 - 0.4 and 0.4 - 0.3 differ in the last bit, and tie."""
+    ours, theirs = np.array([5, 3, 4, 2, 6, 7, 3, 2, 8, 9]), np.array([3, 3, 6, 4, 4, 5, 5, 4, 6, 7])
+    differences = pd.Series(ours / 10 - theirs / 10)
+    assert len(set(differences.abs())) > 2, "by rounding"
+    assert comparison._wilcoxon(differences) == pytest.approx(comparison._wilcoxon(pd.Series(ours - theirs) / 10.0))
+    assert comparison._wilcoxon(differences * 0) is math.nan
 
 
 def test_accuracy_is_a_mean_over_clients_and_its_std_is_over_seeds(sweep: Sweep) -> None:

@@ -141,6 +141,8 @@ def test_a_new_table_needs_no_code(own: Path) -> None:
             "rows are `method: label`",
         ),
         (GOOD.replace("[mine/table1]", "[]"), "'sweeps' is empty"),
+        (GOOD.replace("accuracy}", "floats}") + "page: leaderboard\n", "a leaderboard ranks accuracies"),
+        (GOOD.replace("accuracy}", "accuracy, best: low}") + "page: leaderboard\n", "best: low. Leave it out"),
     ],
 )
 def test_what_is_wrong_in_a_layout_is_said(own: Path, text: str, said: str) -> None:

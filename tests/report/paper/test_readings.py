@@ -153,6 +153,16 @@ def test_a_gap_that_closes_against_what_was_predicted_or_overshoots_is_not_expla
     assert {s.base.line.metric: s.predicted for s in effect(made(), "stale").shifts} == dict.fromkeys(found, "")
 
 
+def test_whether_a_cell_agrees_without_a_change_is_judged_on_the_seeds_that_both_have(add: Add) -> None:
+    """Ditto's G-acc is printed as 0.389. Both seeds have 0.4 on average, and that of the change 0.3."""
+    add("paper", {"ditto": [6, 10]}, steps=1)
+    add("ditto", {"ditto": [8]}, steps=2)
+    shift = {s.base.line.metric: s for s in effect(made(), "ditto").shifts}["g_acc"]
+    assert (shift.seeds, shift.before, shift.after) == (1, pytest.approx(0.3), pytest.approx(0.4))
+    assert (shift.base.agrees, shift.agrees, shift.loses) == (True, False, False)
+    assert shift.closes == pytest.approx(0.1 / 0.089)
+
+
 def test_what_a_change_breaks_stands_beside_what_it_explains(add: Add) -> None:
     """Printed are Ditto's G-acc 0.389, its L-acc 0.991 and its global model 0.799, and FedFomo's global model 0.305."""
     add("paper", {"ditto": [8], "fedfomo": [8]}, steps=1)
