@@ -147,7 +147,9 @@ def hyper(meaning: str, *, choices: tuple = (), neutral: Any = ..., **bounds: An
     """
     if stray := sorted(bounds.keys() - {"low", "high", "above", "below", "empty", "items"}):
         value = " The value of a key stands in its option's YAML file." if "default" in stray else ""
-        raise TypeError(f"hyper() takes no '{stray[0]}': bounds are low, high, above, below, empty and items.{value}")
+        raise TypeError(
+            f"hyper() takes no '{stray[0]}': it takes choices, neutral, low, high, above, below, empty, items.{value}"
+        )
     return field(metadata={"meaning": meaning, "choices": choices, "neutral": neutral, "bounds": bounds})
 
 

@@ -2,9 +2,11 @@
 
 import importlib
 import inspect
+import sysconfig
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Self
 
 from pflsweep.config.options import GROUPS
@@ -134,7 +136,9 @@ def imported(path: str, what: str) -> Any:
 
 
 def _line_of(error: Exception) -> str:
-    """Return where a module failed, the innermost line that is in a file, as " (file, line n)"."""
-    frames = traceback.extract_tb(error.__traceback__)
-    frame = next(frame for frame in reversed(frames) if not frame.filename.startswith("<"))
+    """Return where a module failed, as " (file, line n)": the innermost line that is in a file of the user's own."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    others = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
+    own = [frame for frame in frames if not frame.filename.startswith(others)]
+    frame = (own or frames)[-1]
     return "" if isinstance(error, SyntaxError) else f" ({frame.filename}, line {frame.lineno})"

@@ -161,14 +161,15 @@ def score(
 
 
 def _tally(y: np.ndarray, seen: np.ndarray, loss: np.ndarray, classes: int) -> tuple[float, float, float, float]:
-    """Return (n, correct, loss, F1) of predictions `seen` [n] of labels y [n] with cross-entropies `loss` [n].
+    """Return (n, correct, loss, F1) of predictions `seen` [n] of labels y [n] with cross-entropies `loss` [n]. A
+    prediction of -1 is none, and wrong.
 
     Macro F1 is the mean over classes of 2 TP / (2 TP + FP + FN). A class neither present nor predicted is left out.
     """
     if not len(y):
         return NOTHING
     hits = np.bincount(y[seen == y], minlength=classes)
-    both = np.bincount(y, minlength=classes) + np.bincount(seen, minlength=classes)
+    both = np.bincount(y, minlength=classes) + np.bincount(seen[seen >= 0], minlength=classes)
     return len(y), hits.sum(), loss.mean(dtype=np.float64), (2 * hits[both > 0] / both[both > 0]).mean()
 
 
@@ -213,7 +214,8 @@ def _outputs(
     federation: Federation,
     large: int,
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Return by key of a model (predicted class, cross-entropy) on each of some rows, both [rows].
+    """Return by key of a model (predicted class, cross-entropy) on each of some rows, both [rows]. Where the
+    cross-entropy is not finite the class is -1.
 
     models: as in a group. stats: batch norm's statistics by key, where models have it.
     Rows are converted once for all models, in blocks of many batches. A model takes a whole block while its weights are
@@ -226,7 +228,9 @@ def _outputs(
         for key, (_, w) in models.items():
             with nullcontext() if stats[key] is None else context(stats=stats[key]):
                 out = torch.cat([logits(w, part) for part in x.split(large)])
-            parts[key].append((out.argmax(1), F.cross_entropy(out, y, reduction="none")))
+            loss = F.cross_entropy(out, y, reduction="none")
+            # Of NaN the largest is the first: without this a model of NaN would be right about class 0
+            parts[key].append((torch.where(loss.isfinite(), out.argmax(1), -1), loss))
     return {
         key: tuple(torch.cat(column).cpu().numpy() for column in zip(*pairs, strict=True))  # type: ignore[misc]
         for key, pairs in parts.items()

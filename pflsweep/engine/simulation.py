@@ -267,6 +267,9 @@ class Simulation:
             lambda ids, round: self._data(ids, round, "train"), self.federation.labels, self.chunks,
             self.workers,
         )  # fmt: skip
+        new, old = (getattr(server, "w", None) for server in (done.server, received))
+        if isinstance(new, Tensor) and isinstance(old, Tensor) and new.shape != old.shape:
+            raise TypeError(f"`aggregate` returned w of {list(new.shape)}: it must be {list(old.shape)}, as it was")
         self.server = done.server
         self.last[ids] = self.round
         if self.stale is not None:

@@ -9,15 +9,21 @@ from pflsweep.models.layers import number_layers
 from pflsweep.util.errors import UserError
 
 
+class MalformedError(TypeError):
+    """A model that is no nn.Sequential of blocks with one nn.Linear as its head."""
+
+
 def model_of(**blocks: nn.Module) -> nn.Sequential:
     """Return a model of named blocks. The last one is `head`, one nn.Linear; the extractor is all blocks before it.
 
-    So extractor and head are contiguous slices of the parameter vector. Raises TypeError where the last block is
+    So extractor and head are contiguous slices of the parameter vector. Raises MalformedError where the last block is
     something else.
     """
     name, head = list(blocks.items())[-1]
     if name != "head" or not isinstance(head, nn.Linear):
-        raise TypeError(f"the last block of a model is `head`, one nn.Linear; here it is `{name}`, {head}")
+        raise MalformedError(
+            f"the last block of a model is `head`, one nn.Linear; here it is `{name}`, {type(head).__name__}"
+        )
     model = nn.Sequential(OrderedDict(blocks))
     number_layers(model)
     return model
@@ -26,15 +32,15 @@ def model_of(**blocks: nn.Module) -> nn.Sequential:
 def head_of(model: nn.Module) -> nn.Linear:
     """Return a model's last block.
 
-    Raises TypeError where the model is no nn.Sequential of blocks, or its last block no nn.Linear.
+    Raises MalformedError where the model is no nn.Sequential of blocks, or its last block no nn.Linear.
     """
     if not isinstance(model, nn.Sequential):
-        raise TypeError(
+        raise MalformedError(
             f"a model is an nn.Sequential of blocks, the last one nn.Linear; here it is {type(model).__name__}"
         )
     head = model[-1] if len(model) else None
     if not isinstance(head, nn.Linear):
-        raise TypeError(f"the last block of a model is its head, one nn.Linear; here it is {type(head).__name__}")
+        raise MalformedError(f"the last block of a model is its head, one nn.Linear; here it is {type(head).__name__}")
     return head
 
 

@@ -1,7 +1,7 @@
 """Runs side by side: grouped by setting, a row a method, seeds averaged, clients paired with a baseline."""
 
 import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -239,6 +239,7 @@ def settings(records: Iterable[Record], searched: Collection[str] = (), partial:
     although points had no result; their rows are marked.
     """
     given = [(record, setting_of(record, searched)) for record in records]
+    given += list(_as_they_were(given))
     repeated = _repeated(given)
     groups: dict[str, list[Record]] = {}
     for record, config in given:
@@ -251,6 +252,23 @@ def settings(records: Iterable[Record], searched: Collection[str] = (), partial:
     options = [tuple(str(group[0].meta[each]) for each in naming.OPTIONS) for group in groups.values()]
     names = dict(zip(groups, naming.names(options, list(configs.values())), strict=True))
     return [Setting(names[key], configs[key], apart, group, rows[key]) for key, group in groups.items()]
+
+
+def _as_they_were(given: list[tuple[Record, dict[str, Any]]]) -> Iterator[tuple[Record, dict[str, Any]]]:
+    """Yield trials that went on as of the round in which they had ended, where other trials of their setting ended too:
+    more rounds of one trial take it out of no comparison.
+    """
+    lengths: dict[str, set[int]] = {}
+    for _, config in given:
+        lengths.setdefault(_key({**config, "train.rounds": None}), set()).add(config["train.rounds"])
+    for record, config in given:
+        ended = {session["from"] - 1 for session in record.meta.get("sessions", [])}
+        for rounds in sorted(ended & lengths[_key({**config, "train.rounds": None})]):
+            if rounds < config["train.rounds"] and rounds in record.evaluated:
+                past = Record(record.place)
+                past.truncate(rounds)
+                past.status = {**past.status, "status": "finished"}
+                yield past, {**config, "train.rounds": rounds}
 
 
 def _repeated(given: Iterable[tuple[Record, dict[str, Any]]]) -> set[str]:
@@ -330,7 +348,8 @@ def _label(record: Record, siblings: list[Record], searched: Collection[str]) ->
     """Return the method, with the hyperparameters in which its rows differ."""
     mine, others = _hyper(record, searched), [_hyper(each, searched) for each in siblings]
     apart = [key for key in mine if any(other.get(key) != mine[key] for other in others)]
-    sources = list(dict.fromkeys(str(other.get("code")) for other in others))
+    aged = sorted(siblings, key=lambda each: each.meta["created"])
+    sources = list(dict.fromkeys(str(_hyper(each, searched).get("code")) for each in aged))  # the oldest is source 1
     detail = [
         # hashes of source of the user's own, which nobody can read
         f"source {sources.index(str(mine[key])) + 1}" if key == "code"

@@ -40,7 +40,10 @@ def names(options: Sequence[tuple[str, ...]], configs: Sequence[Flat]) -> list[s
     found = []
     for own, config in zip(options, configs, strict=True):
         alike = [other for its, other in zip(options, configs, strict=True) if its == own]
-        said = _said(own, config, _enough([key for key in differing_keys(alike) if key not in OPTIONS], alike))
+        keys = [key for key in differing_keys(alike) if key not in OPTIONS]
+        # First those that all have: a key that is null in some follows from another one
+        keys.sort(key=lambda key: any(each.get(key) is None for each in alike))
+        said = _said(own, config, _enough(keys, alike))
         found.append(f"{said}{_number(config, alike)}")
     return found
 

@@ -54,6 +54,7 @@ def _section(
         "name": setting.name,
         "accuracy": tables.as_markdown(tables.accuracy(setting, base)),
         "counted": _counted(setting.rows),
+        "past": _past(setting.rows),
         "reconstructed": _reconstructions(setting.rows),
         "no_baseline": baseline if base is None else "",
         "others": tables.as_markdown(tables.others(setting, base, goal)),
@@ -65,6 +66,17 @@ def _section(
         "studies": _studies(setting.rows),
         "origin": _origin(setting.rows),
     }
+
+
+def _past(rows: list[Row]) -> list[str]:
+    """Return the trials that are shown as of an earlier round than their last."""
+    return [
+        f"{inline(record.meta['name'])} {code(record.meta['identity'])}: after {record.status['rounds']} of "
+        f"{record.status['target']} rounds"
+        for row in rows
+        for record in row.records
+        if record.status["rounds"] < (record.status.get("target") or 0)
+    ]
 
 
 def _counted(rows: list[Row]) -> list[str]:

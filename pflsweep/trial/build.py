@@ -180,22 +180,21 @@ def build_model(config: Config, shape: tuple[int, ...], classes: int) -> Any:
 
     Raises UserError where it is too large, or has no blocks, of which some methods share a part.
     """
-    from pflsweep.models.blocks import head_of, unsuited
+    from pflsweep.models.blocks import MalformedError, head_of, unsuited
     from pflsweep.ops import random
 
     check_size(config, shape, classes)
     try:
         with random.first_model(config.seed, "model"):
             model = config.node("model").call(shape, classes)
+        outputs = head_of(model).out_features
+    except MalformedError as error:
+        raise UserError(f"{config.node('model')}: {error}.") from error
     except (RuntimeError, TypeError, OverflowError, MemoryError) as error:
         if not isinstance(error, MemoryError) and not TOO_LARGE.search(str(error)):
             raise
         said = str(error).partition("\n")[0]
         raise UserError(f"{config.node('model')} is too large with its options: {said}") from error
-    try:
-        outputs = head_of(model).out_features
-    except TypeError as error:
-        raise UserError(f"{config.node('model')}: {error}.") from error
     if outputs != classes:
         raise UserError(
             f"{config.node('model')}: its head has {outputs} outputs, and the dataset has {classes} classes: take "

@@ -289,7 +289,7 @@ def _train(
     if simulation.round in record.evaluated:
         seen = record.clients_in(simulation.round)
         seen = seen[seen["view"] == "personal"]
-        _require_sound(seen["loss"].to_numpy(), seen["n"].to_numpy(), simulation)
+        _require_sound(seen["loss"].to_numpy(), seen["n"].to_numpy(), simulation, record)
     progress = Progress(record.meta["name"], simulation.round, total)
     written = perf_counter()
     if study is not None and not simulation.round:
@@ -306,7 +306,7 @@ def _train(
             hears.rows(record)
             if result.scores:
                 scored = result.scores["personal"]
-                _require_sound(scored.loss, scored.n, simulation)
+                _require_sound(scored.loss, scored.n, simulation, record)
             # `_finish` writes the last round
             if result.round == total:
                 break
@@ -320,14 +320,22 @@ def _train(
         progress.close()
 
 
-def _require_sound(losses: np.ndarray, n: np.ndarray, simulation: engine.Simulation) -> None:
-    """Raise Diverged where no client's loss is finite any more, except under attack, where that is a valid result.
+def _require_sound(losses: np.ndarray, n: np.ndarray, simulation: engine.Simulation, record: Record) -> None:
+    """Raise Diverged where no client's loss is finite any more, except under attack, where that is a valid result. Warn
+    after the last round where some are not.
 
     losses, n [clients]: mean loss and number of rows of each client. A client without rows has no loss.
     """
-    losses = losses[n > 0]
-    if simulation.verbs.malicious is None and len(losses) and not np.isfinite(losses).any():
+    finite = np.isfinite(losses[n > 0])
+    if simulation.verbs.malicious is not None or finite.all():
+        return
+    if not finite.any():
         raise Diverged(f"no client's loss is finite after round {simulation.round}: a smaller train.lr may help")
+    if simulation.round == simulation.schedule.rounds:
+        warn(
+            f"{record.meta['name']}: the loss of {int((~finite).sum())} of {len(finite)} clients is not finite after "
+            "the last round. What such a model predicts counts as wrong; a smaller train.lr may help."
+        )
 
 
 def _finish(record: Record, simulation: engine.Simulation, parts: Parts, config: Config) -> None:

@@ -81,6 +81,14 @@ def test_scores_by_hand() -> None:
     assert own.accuracy.tolist() == pytest.approx([1, 0, 0.25])
 
 
+def test_a_model_of_nan_is_right_about_nothing() -> None:
+    """The largest of NaN is the first: it would be right about class 0."""
+    own = scored([answers(0, 1, 2) * torch.nan, answers(0, 1, 2), answers(0, 1, 2)])["own"]
+    assert own.correct.tolist() == [0, 2, 4]
+    assert own.f1[0] == 0
+    assert np.isnan(own.loss[0])
+
+
 def test_macro_f1_is_scikit_learns() -> None:
     draw = np.random.default_rng(0)
     for classes in (2, 5, 11):

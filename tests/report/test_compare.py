@@ -83,6 +83,28 @@ def test_settings_are_not_mixed(tmp_path):
     ]
 
 
+def test_more_rounds_of_one_trial_take_it_out_of_no_comparison(tmp_path):
+    """FedAvg's seed 0 went on after round 3: it is compared as of round 3, too, with a line that says so."""
+    runs = [finished(tmp_path, method, [4, 6, 6, 8], seed=seed) for method in ("fedavg", "local") for seed in (0, 1)]
+    longer = Record(runs[0].folder)
+    longer.go_on(
+        {**longer.config, "train": {**longer.config["train"], "rounds": 4}},
+        {"commit": "0", "version": "1", "environment": {}},
+    )
+    longer.begin()
+    train(longer, [[9, 9, 9, 9]])
+    longer.set_status(status="finished")
+    first, second = settings([longer, *runs[1:]])
+    short, long = (first, second) if len(first.rows) == 2 else (second, first)
+    assert [(row.label, len(row.records)) for row in short.rows] == [("fedavg", 2), ("local", 2)]
+    assert [(row.label, len(row.records)) for row in long.rows] == [("fedavg", 1)]
+    assert short.rows[0].interval.mean == pytest.approx(0.6)
+    assert long.rows[0].interval.mean == pytest.approx(0.9)
+    (line,) = page._past(short.rows)
+    assert line.endswith("after 3 of 4 rounds")
+    assert page._past(long.rows) == []
+
+
 def on_data(record: Record, checksum: str) -> Record:
     (record.folder / "meta.json").write_text(json.dumps({**record.meta, "data_checksum": checksum}))
     return Record(record.folder)

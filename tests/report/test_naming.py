@@ -29,7 +29,7 @@ def test_keys_stand_beside_their_option_and_null_is_not_said() -> None:
     assert differing_keys(found) == ["partition.alpha", "data.limit", "train.lr"]
     assert names([OWN] * 3, found) == [
         "digits, dirichlet(alpha=0.3), mlp, lr=0.05",
-        "digits, dirichlet(alpha=0.3), mlp, limit=500, lr=0.05",
+        "digits, dirichlet(alpha=0.3), mlp, lr=0.05, limit=500",
         "digits, dirichlet(alpha=0.1), mlp, lr=0.1",
     ]
 
@@ -42,6 +42,16 @@ def test_as_many_keys_are_said_as_tell_settings_apart_and_no_more_than_three_els
     assert names([OWN] * 3, [config(**each) for each in (shared, other, third)])[2] == (
         "digits, dirichlet, mlp, a=2, b=2, c=2, d=3"
     )
+
+
+def test_a_key_that_is_null_in_some_settings_comes_last() -> None:
+    """With full participation `train.first_round` is null: it follows from the participation, which is said."""
+    options = [("digits", "iid", "mlp")] * 2
+    configs = [
+        {"train.first_round": "cohort", "train.lr": 0.1, "train.participation": 0.5, "train.rounds": 3},
+        {"train.first_round": None, "train.lr": 0.2, "train.participation": 1.0, "train.rounds": 4},
+    ]
+    assert names(options, configs)[0] == "digits, iid, mlp, lr=0.1, participation=0.5, rounds=3"
 
 
 def test_two_keys_of_one_last_name_are_said_in_full() -> None:

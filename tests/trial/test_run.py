@@ -225,6 +225,15 @@ def test_a_trial_that_has_diverged_is_not_finished_by_repeating_it(rounds: int) 
     assert Record(folder).done == 1
 
 
+def test_clients_whose_loss_is_not_finite_are_warned_of(capfd: pytest.CaptureFixture) -> None:
+    """Local's clients that had no turn keep the first model, whose loss is finite."""
+    ended = run("algorithm=local", "train.lr=1e30", "train.participation=0.5", "train.rounds=1")
+    scored = ended.record.clients_in(1).query("view == 'personal' and n > 0")
+    lost = len(scored) - int(scored["loss"].abs().lt(float("inf")).sum())
+    assert 0 < lost < len(scored)
+    assert f"the loss of {lost} of " in capfd.readouterr().err
+
+
 def test_under_attack_a_result_may_have_no_finite_loss() -> None:
     attacked = ["train.lr=1e30", "attack=scaled", "train.rounds=1"]
     for _ in range(2):

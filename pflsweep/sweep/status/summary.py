@@ -204,8 +204,10 @@ def _name_failures(state: SweepState) -> int:
     if not failed:
         return 0
     by_itself = all(is_tried_again(job, slot) for job, slot in bad)
-    again = "the same command" if by_itself else "retry=true"
-    print(f"{len(failed)} of {len(state.slots)} trials failed; {again} tries them again.", file=sys.stderr)
+    again = f"; {'the same command' if by_itself else 'retry=true'} tries them again"
+    if all(slot.status == "diverged" for slot in failed):
+        again = ", since their loss diverged; with the same settings it will again"
+    print(f"{len(failed)} of {len(state.slots)} trials failed{again}.", file=sys.stderr)
     # A final trial without a winner is a consequence of its search, not a cause
     causes = [slot for slot in failed if not slot.result.get("no_winner")]
     return 2 if causes and all(slot.result.get("input") for slot in causes) else 1
