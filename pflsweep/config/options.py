@@ -44,7 +44,7 @@ class Data(Keys):
     validation: float = hyper("share of each client's training rows that is held back to select on", low=0, below=1)
     limit: int | None = hyper("at most so many rows of the dataset, drawn: for a quick look", low=1, neutral=None)
     targets: str = hyper(
-        "whose held-out rows a client has: its own, or those of another client (FedFomo)",
+        "whose held-out rows a client has: its own, or by a permutation of all clients (FedFomo)",
         choices=("own", "permuted"),
         neutral="own",
     )

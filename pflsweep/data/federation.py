@@ -23,7 +23,7 @@ class Federation:
     sizes: [N] training samples. labels: [N, K] class counts of the training rows. group, accuracy: as in Rows.
     checksum: that of the dataset, followed by that of the partition.
     targets: [N] the client whose validation and test rows each client is given: itself, unless `permuted`.
-    chances: [N] each client's probability of participation, with sum 1; None: all are equal.
+    chances: [N] each client's probability to be drawn first into a cohort; None: all are equal.
     cohorts, batches: prescribed by the user, as in Prescribed; None: they are drawn.
     """
 

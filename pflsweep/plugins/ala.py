@@ -74,7 +74,8 @@ class Mixing:
         "share of the rounds, the first ones, in which ALA does not act yet", neutral=0.0, low=0, high=1
     )
     draw: str = hyper(
-        "the rows on which the weights learn: drawn at random, or a block of the order in which the client trains",
+        "the rows on which the weights learn: drawn at random, or a block of the order in which the client trains (a "
+        "random one where train.shuffle is epoch)",
         neutral="random",
         choices=("random", "block"),
     )

@@ -164,6 +164,11 @@ def _check_prescribed(config: Config, prescribed: "Prescribed | None") -> None:
         )
     if prescribed is None:
         return
+    if data.limit is not None and (prescribed.partition is not None or prescribed.batches is not None):
+        raise UserError(
+            f"data.limit is {data.limit}, which draws a part of the dataset, and a partition or batches that are given "
+            "name rows of the whole: leave data.limit out."
+        )
     if prescribed.cohorts is not None and config.train.first_round == "all":
         raise UserError(
             "train.first_round is 'all', and cohorts are prescribed: put all clients into the first of them, and leave "

@@ -198,6 +198,19 @@ def test_a_damaged_image_is_named(tmp_path):
     refused("row 0 of the split 'train' is damaged, or no image", tmp_path, _saved(broken, tmp_path / "set"))
 
 
+def test_splits_that_number_their_classes_differently_are_refused(tmp_path):
+    """Class 0 would be a cat in training and a dog in tests."""
+
+    def split(names: list[str]) -> datasets.Dataset:
+        features = Features({"image": datasets.Image(), "label": ClassLabel(names=names)})
+        return datasets.Dataset.from_dict(
+            {"image": [{"bytes": picture(k), "path": None} for k in (1, 2)], "label": [0, 1]}, features=features
+        )
+
+    DatasetDict(train=split(["cat", "dog"]), test=split(["dog", "cat"])).save_to_disk(str(tmp_path / "set"))
+    refused("number their classes differently (train: cat, dog; test: dog, cat)", tmp_path, tmp_path / "set")
+
+
 def test_a_name_is_fetched_only_on_request_and_once(tmp_path, monkeypatch):
     refused("no set of this name in", tmp_path, "flwrlabs/femnist")
     asked = []

@@ -267,6 +267,15 @@ def test_training_and_test_rows_are_apart(caplog):
     assert "10 rows, such as row 0, are test rows of one client and training rows of another" in caplog.text
 
 
+def test_validation_rows_that_are_seen_elsewhere_are_warned_of(caplog):
+    first, second, third = np.split(np.arange(30), 3)
+    require_apart(DATA, Rows([first], [second], validation=[third]))
+    assert not caplog.records
+    require_apart(DATA, Rows([first[1:]], [second], validation=[np.array([0, 5, 12])]))
+    assert "1 validation rows, such as row 5, are training rows" in caplog.text
+    assert "1 validation rows, such as row 12, are test rows" in caplog.text
+
+
 def test_natural_leaves_small_owners_out():
     owner = np.repeat([7, 8, 9], [500, 495, 5])
     rows = natural.split(DATA._replace(owner=owner), 0, None, 10, 0.25)

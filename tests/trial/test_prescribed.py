@@ -23,7 +23,7 @@ from pflsweep.util.errors import UserError
 
 CLIENTS, ROUNDS = 4, 2
 SMALL = [
-    *("tracking=none", f"partition.clients={CLIENTS}", "model.hidden=[8]", "data.limit=300", f"train.rounds={ROUNDS}"),
+    *("tracking=none", f"partition.clients={CLIENTS}", "model.hidden=[8]", f"train.rounds={ROUNDS}"),
     *("train.epochs=1", "train.batch=16", "train.participation=0.5", "train.threads=1", "train.workers=1"),
 ]
 
@@ -49,6 +49,11 @@ def drawn_by(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> tuple[Result,
     size = parts.schedule.cohort(federation.clients)
     cohorts = [cohort(federation, size, at, parts.schedule.sampling) for at in range(1, ROUNDS + 1)]
     return result, {"partition": dict(federation.rows), "cohorts": cohorts, "batches": batches}
+
+
+def test_rows_of_the_whole_do_not_go_with_a_part_of_it() -> None:
+    with pytest.raises(UserError, match=r"data\.limit is 300, which draws a part.*leave data\.limit out"):
+        pflsweep.run([*SMALL, "data.limit=300"], partition={"train": [[0, 1], [2, 3]], "test": [[4], [5]]})
 
 
 def require_same(one: Result, other: Result) -> None:
@@ -133,7 +138,11 @@ WHOLE = {"partition": PARTITION, "cohorts": COHORTS, "batches": BATCHES}
         ({"partition": {**PARTITION, "test": [[]] * CLIENTS}}, [], "no client has a test row"),
         ({"partition": {**PARTITION, "train": [[], *ROWS[1:]]}}, [], "client 0 of 4 has no training data"),
         ({"partition": {**PARTITION, "train": [[0, 0], *ROWS[1:]]}}, [], "train of client 0 names 0 twice"),
-        ({"partition": {**PARTITION, "train": [[300], *ROWS[1:]]}}, [], "names row 300, and digits has rows 0 to 299"),
+        (
+            {"partition": {**PARTITION, "train": [[1797], *ROWS[1:]]}},
+            [],
+            "names row 1797, and digits has rows 0 to 1796",
+        ),
         ({"partition": {**PARTITION, "train": [[-1], *ROWS[1:]]}}, [], "train of client 0 names row -1"),
         ({"partition": {**PARTITION, "train": [[0.5], *ROWS[1:]]}}, [], "train of client 0 is of shape (1,) and float"),
         ({"partition": {**PARTITION, "train": [[[0]], *ROWS[1:]]}}, [], "train of client 0 is of shape (1, 1)"),
@@ -155,7 +164,7 @@ WHOLE = {"partition": PARTITION, "cohorts": COHORTS, "batches": BATCHES}
         ({"batches": BATCHES | {(1, 0): []}}, [], "round 1, client 0 has no batch"),
         ({"batches": BATCHES | {(1, 0): [[0], [1]]}}, [], "has 2 batches, and its local training takes 1"),
         ({"batches": BATCHES | {(1, 0): [[0, 10]]}}, [], "has row 10 of the dataset, which is none that the method"),
-        ({"batches": BATCHES | {(1, 0): [[300]]}}, [], "round 1, client 0 names row 300"),
+        ({"batches": BATCHES | {(1, 0): [[1797]]}}, [], "round 1, client 0 names row 1797"),
         ({}, ["train.batch=4", "train.steps=1"], "has a batch of 5 rows, and train.batch is 4"),
         ({}, ["train.first_round=all"], "train.first_round is 'all', and cohorts are prescribed: put all clients"),
         ({}, ["privacy=dp_sgd"], "batches are prescribed, but privacy=dp_sgd draws its own"),

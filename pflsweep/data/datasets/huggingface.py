@@ -276,7 +276,17 @@ def _classes(splits: Splits, table: "pd.DataFrame", label: str) -> tuple[int, np
     """
     import datasets
 
-    feature = next(iter(splits.values())).features[label]
+    features = {split: rows.features[label] for split, rows in splits.items()}
+    names_of = {
+        split: tuple(each.names) if isinstance(each, datasets.ClassLabel) else () for split, each in features.items()
+    }
+    if len(set(names_of.values())) > 1:
+        said = "; ".join(f"{split}: {', '.join(names[:5]) or 'values'}" for split, names in names_of.items())
+        raise UserError(
+            f"dataset.label is '{label}': its splits number their classes differently ({said}). Give them the same "
+            "ClassLabel, such as by `cast_column`."
+        )
+    feature = next(iter(features.values()))
     if not isinstance(feature, datasets.ClassLabel):
         names, y = _codes(table, label)
         require_classes(label, names, len(y))

@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 def require_apart(dataset: Dataset, rows: Rows) -> None:
     """Raise UserError where a client is tested on rows that it trains on, or rows overlap with test rows, and warn
-    where test rows of one client are training rows of another.
+    where test rows of one client are training rows of another, or validation rows are either.
     """
     for client, (train, test) in enumerate(zip(rows.train, rows.test, strict=True)):
         if len(both := np.intersect1d(train, test)):
@@ -35,6 +35,17 @@ def require_apart(dataset: Dataset, rows: Rows) -> None:
             len(found),
             found[0],
         )
+    if rows.validation is None:
+        return
+    held = np.unique(np.concatenate(rows.validation))
+    for split, known in (("training", train), ("test", test)):
+        both = held[_overlap(dataset, known, held)]
+        if len(both):
+            log.warning(
+                "partition: %d validation rows, such as row %d, are %s rows or overlap with them: what "
+                "is chosen on them is chosen on data that it should not have seen",
+                len(both), both[0], split,
+            )  # fmt: skip
 
 
 def _overlap(dataset: Dataset, train: np.ndarray, test: np.ndarray) -> np.ndarray:
