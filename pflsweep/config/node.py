@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import sysconfig
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -11,6 +10,7 @@ from typing import Any, Self
 
 from pflsweep.config.options import GROUPS
 from pflsweep.util.errors import UserError, nearest, one_line
+from pflsweep.util.source_hash import is_own_file
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,6 @@ def imported(path: str, what: str) -> Any:
 def _line_of(error: Exception) -> str:
     """Return where a module failed, as " (file, line n)": the innermost line that is in a file of the user's own."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
-    others = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
-    own = [frame for frame in frames if not frame.filename.startswith(others)]
+    own = [frame for frame in frames if is_own_file(Path(frame.filename))]
     frame = (own or frames)[-1]
     return "" if isinstance(error, SyntaxError) else f" ({frame.filename}, line {frame.lineno})"

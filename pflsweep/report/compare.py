@@ -34,6 +34,11 @@ APART = ("algorithm", *PLUGS, "seed", "metrics", "study", *RUNTIME)
 SCORED = ("metrics.rows", "metrics.clients", "metrics.personal")
 
 
+def parts_settings(key: str, searched: Collection[str] = ()) -> bool:
+    """Return whether rows with other values of a key do not belong into one table. searched: as in `settings`."""
+    return key in SCORED or not under(key, (*APART, *searched))
+
+
 class HasRounds(Protocol):
     """A record, or what a report has kept of one."""
 
@@ -258,12 +263,13 @@ def _as_they_were(given: list[tuple[Record, dict[str, Any]]]) -> Iterator[tuple[
     """Yield trials that went on as of the round in which they had ended, where other trials of their setting ended too:
     more rounds of one trial take it out of no comparison.
     """
+    keys = [_key({**config, "train.rounds": None}) for _, config in given]
     lengths: dict[str, set[int]] = {}
-    for _, config in given:
-        lengths.setdefault(_key({**config, "train.rounds": None}), set()).add(config["train.rounds"])
-    for record, config in given:
+    for key, (_, config) in zip(keys, given, strict=True):
+        lengths.setdefault(key, set()).add(config["train.rounds"])
+    for key, (record, config) in zip(keys, given, strict=True):
         ended = {session["from"] - 1 for session in record.meta.get("sessions", [])}
-        for rounds in sorted(ended & lengths[_key({**config, "train.rounds": None})]):
+        for rounds in sorted(ended & lengths[key]):
             if rounds < config["train.rounds"] and rounds in record.evaluated:
                 past = Record(record.place)
                 past.truncate(rounds)
@@ -300,8 +306,7 @@ def check_baseline(found: list[Setting], method: str | None) -> None:
 
 def setting_of(record: Record, searched: Collection[str] = ()) -> dict[str, Any]:
     """Return the flat config without what rows may differ in; rounds as trained (a run may have been extended)."""
-    apart = (*APART, *searched)
-    kept = {k: v for k, v in whole(record.values).items() if k in SCORED or not under(k, apart)}
+    kept = {k: v for k, v in whole(record.values).items() if parts_settings(k, searched)}
     checksum = {"data_checksum": record.meta.get("data_checksum")}
     return {**kept, **checksum, "train.rounds": record.status.get("target", kept.get("train.rounds"))}
 
@@ -346,10 +351,10 @@ def _study(record: Record) -> bool:
 
 def _label(record: Record, siblings: list[Record], searched: Collection[str]) -> str:
     """Return the method, with the hyperparameters in which its rows differ."""
-    mine, others = _hyper(record, searched), [_hyper(each, searched) for each in siblings]
+    aged = sorted(siblings, key=lambda each: each.meta["created"])  # the oldest source is source 1
+    mine, others = _hyper(record, searched), [_hyper(each, searched) for each in aged]
     apart = [key for key in mine if any(other.get(key) != mine[key] for other in others)]
-    aged = sorted(siblings, key=lambda each: each.meta["created"])
-    sources = list(dict.fromkeys(str(_hyper(each, searched).get("code")) for each in aged))  # the oldest is source 1
+    sources = list(dict.fromkeys(str(other.get("code")) for other in others))
     detail = [
         # hashes of source of the user's own, which nobody can read
         f"source {sources.index(str(mine[key])) + 1}" if key == "code"

@@ -60,8 +60,15 @@ def _is_own(module: str) -> bool:
     file = Path(getattr(sys.modules.get(module), "__file__", None) or "")
     if file.suffix != ".py" or module.partition(".")[0] in ("pflsweep", "__main__", *sys.stdlib_module_names):
         return False
+    return is_own_file(file)
+
+
+def is_own_file(file: Path) -> bool:
+    """Return True if a file is the user's own: not installed, nor part of Python or pflsweep."""
     # also those of another environment, on PYTHONPATH, and of the user's site folder
     if {"site-packages", "dist-packages"} & set(file.parts):
+        return False
+    if file.is_relative_to(ROOT):
         return False
     return not any(file.is_relative_to(sysconfig.get_path(each)) for each in ("purelib", "platlib", "stdlib"))
 

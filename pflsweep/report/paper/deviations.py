@@ -6,8 +6,8 @@ from collections import defaultdict
 from typing import Any
 
 from pflsweep.config.identity import whole
-from pflsweep.config.keys import PLUGS, as_override, under
-from pflsweep.report.compare import APART, SCORED
+from pflsweep.config.keys import PLUGS, as_override
+from pflsweep.report.compare import parts_settings
 from pflsweep.report.markdown import code, inline
 from pflsweep.report.paper import layout, published
 from pflsweep.report.paper.comparison import Comparison
@@ -83,8 +83,7 @@ def _uneven(of: Comparison) -> list[str]:
         rows: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         for method, group in _groups(of, setting).items():
             for key, value in whole(group["config"]).items():
-                differs = key in SCORED or not under(key, APART)
-                if differs and key not in ("train.precision", *group["space"]):
+                if parts_settings(key, group["space"]) and key != "train.precision":
                     rows[key][inline(value)].append(method)
         for key, values in rows.items():
             said = "; ".join(f"{value} for {', '.join(methods)}" for value, methods in sorted(values.items()))

@@ -94,7 +94,6 @@ class CellTrials:
     seeds: list[int]  # that were asked for
     open: dict[int, str]  # seed -> why there is no number yet, in markdown
     failed: dict[int, str]  # seed -> reason
-    failed_points: list[str]  # of the search, the reasons
     commands: list[str]  # that fill it
     group: dict[str, Any] = field(default_factory=dict)  # its group in the ledger with most results; {} without one
     split: str = ""  # on which data the winner was chosen; "" where nothing was searched
@@ -126,6 +125,11 @@ class CellTrials:
         """Return the score and the test accuracy of those points; none where a worker has not recorded the latter."""
         found = [(each["value"], each["test"]) for each in self.group.get("tried", []) if "test" in each]
         return found if len(found) == len(self.tried) else []
+
+    @property
+    def failed_points(self) -> list[str]:
+        """Return why points of the search diverged, a reason for each."""
+        return list(self.group.get("failed_points", []))
 
     @property
     def without_result(self) -> list[str]:
@@ -184,7 +188,6 @@ class Store:
             setting, method, finished, seeds,
             {seed: why for seed, why in open_.items() if seed not in finished and seed not in failed},
             {seed: why for seed, why in failed.items() if seed not in finished},
-            list(last.get("failed_points", [])),
             _commands((ledger for ledger, _ in reversed(groups)), self.runs),
             last, tune.get("split", ""), tune.get("view", ""), tune.get("scale") or "",
         )  # fmt: skip

@@ -320,7 +320,7 @@ class PrintAsOurs(Comparison):
 
     def cell_trials(self, setting: str, method: str) -> CellTrials:
         trials: Any = {0: None, 1: None, 2: None}
-        return CellTrials(setting, method, trials, [0, 1, 2], {}, {}, [], [])
+        return CellTrials(setting, method, trials, [0, 1, 2], {}, {}, [])
 
     def heads(self) -> list[Statistic]:
         return layout.heads(self.layout)
