@@ -192,8 +192,10 @@ class ClientData:
     def holdout(self, fraction: float) -> tuple["ClientData", "ClientData"]:
         """Return a split of the training data for a method, the same in every round: (rest, ceil(fraction * n) rows).
 
-        The rest has at least one sample; a client with a single sample has it in both parts. Where the federation's
-        targets are permuted, the held rows are those of the target client, which no client trains on.
+        The held rows are drawn, or where rows overlap the last ones; rows that overlap with these are in neither part,
+        unless no other row would be left. The rest has at least one sample; a client with a single sample has it in
+        both parts. Where the federation's targets are permuted, the held rows are those of the target client, which no
+        client trains on.
         """
         if fraction not in self._held:
             parts = [_parted(who, own, fraction) for who, own in zip(self._members, self._rows["train"], strict=True)]
@@ -389,6 +391,9 @@ class ClientData:
 
 def _parted(who: Member, own: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
     """Return a client's rows as (rest, held), see ClientData.holdout."""
-    shuffled = random.generator(who.federation.seed, "holdout", who.key).permutation(own)
     take = min(int(np.ceil(fraction * len(own) - 1e-9)), max(1, len(own) - 1))
+    if overlap := who.federation.dataset.overlap:
+        last = len(own) - take
+        return own[: last - overlap if last > overlap else max(last, 1)], own[last:]
+    shuffled = random.generator(who.federation.seed, "holdout", who.key).permutation(own)
     return np.sort(shuffled[take:] if len(own) > take else shuffled), np.sort(shuffled[:take])

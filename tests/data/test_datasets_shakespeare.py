@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pflsweep
 from pflsweep.data.dataset import Dataset
 from pflsweep.data.datasets.shakespeare import CHARACTERS
 from pflsweep.data.federation import Federation
+from pflsweep.data.loader import ClientData
 from pflsweep.data.partition import iid, natural
 from pflsweep.data.partition.apart import require_apart
 from pflsweep.data.partition.common import pooled
@@ -154,6 +156,31 @@ def test_a_short_text_has_no_validation_rows(two_roles):
     federation = Federation(two_roles._replace(overlap=400), rows, validation=0.2, seed=0, device="cpu")
     assert [len(own) for own in federation.rows["validation"]] == [0, 0]
     assert [len(own) for own in federation.rows["train"]] == [len(own) for own in rows.train]
+
+
+@pytest.mark.parametrize("fraction", [0.2, 0.5])
+def test_a_methods_own_holdout_stands_in_no_training_text(two_roles, fraction):
+    rows = natural.split(two_roles, 0, None, 10, 0.25)
+    federation = Federation(two_roles, rows, validation=0.0, seed=0, device="cpu")
+    parts = ClientData.of(federation, [0, 1], 1, batch=4, large=8).holdout(fraction)
+    rest, held = (part._rows["train"] for part in parts)
+    assert [len(own) for own in held] == [math.ceil(fraction * len(own) - 1e-9) for own in rows.train]
+    assert [len(own) for own in rest] == [
+        len(own) - len(last) - 20 + 1 for own, last in zip(rows.train, held, strict=True)
+    ]
+    assert copied(two_roles, rest, held) == 0
+
+
+def test_a_short_text_has_a_holdout_beside_its_training_rows(two_roles):
+    rows = natural.split(two_roles, 0, None, 10, 0.25)
+    federation = Federation(two_roles._replace(overlap=400), rows, validation=0.0, seed=0, device="cpu")
+    for rest, held, own in zip(
+        *(part._rows["train"] for part in ClientData.of(federation, [0, 1], 1, batch=4, large=8).holdout(0.2)),
+        rows.train,
+        strict=True,
+    ):
+        assert len(rest)
+        assert [*rest, *held] == own.tolist()
 
 
 # The character LSTM

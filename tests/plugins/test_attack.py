@@ -165,6 +165,7 @@ def test_the_mix_of_a_malicious_client_stays_its_own() -> None:
         (["algorithm=pgfed", "attack=scaled"], ["algorithm=pgfed", "upload `grad` too", "It goes with", "fedavg"]),
         (["algorithm=fedfomo", "attack=scaled"], ["algorithm=fedfomo", "no shared model `w`"]),
         (["algorithm=fedfomo", "attack=gaussian", "attack.around=true"], ["algorithm=fedfomo", "no shared model `w`"]),
+        (["algorithm=as_run/fedfomo_fedfomo", "attack=scaled"], ["as_run/fedfomo_fedfomo", "no shared model `w`"]),
     ],
 )
 def test_what_cannot_be_forged_is_refused_before_training(overrides: list[str], words: list[str]) -> None:

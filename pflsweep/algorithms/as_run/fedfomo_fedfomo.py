@@ -53,7 +53,7 @@ class AsRunFomo(Method):
     server.py, federation.py (compute_fomo_weights, update_client_weights, federate), client.py
     (get_federating_clients).
 
-    Abstract: subclasses define `sent` and `mixed`.
+    Abstract: subclasses define `send` and `mixed`.
     """
 
     models: int = hyper("M: clients' models that are rated, the client's own among them", low=1)
@@ -82,7 +82,7 @@ class AsRunFomo(Method):
     def init_client(self, w: Tensor, setup: Setup) -> Client:
         return Client(w, w)
 
-    def choose(self, server: Server, turn: Turn, round: int) -> Tensor:
+    def choose(self, server: Server, turn: Turn) -> Tensor:
         """Return M - 1 others of the last cohort for each client, [C, m]; -1 where there are no more.
 
         A place gets the best remaining client by P, or with probability epsilon the next in a random order. All draws
@@ -95,7 +95,7 @@ class AsRunFomo(Method):
         by_rank = ties.gather(1, server.p[turn.ids].gather(1, ties).sort(dim=1, descending=True, stable=True).indices)
         places = [order.argsort(1) for order in (by_rank, explored)]  # [C, N] each client's position in an order
         flips = torch.stack([random.uniform(random.fold(k, 3), (count,)) for k in turn.key])
-        explores = flips < self.epsilon - self.decay * (round - 1)
+        explores = flips < self.epsilon - self.decay * (turn.round - 1)
         chosen = []
         for k in range(count):
             place = torch.where(explores[:, k, None], places[1], places[0])
@@ -151,13 +151,9 @@ class AsRunFomo(Method):
 
     def personal(self, server: Server, client: Client, data: Any, turn: Turn) -> Tensor:
         """Return the mix that would begin the next round: the code mixes once more before it evaluates."""
-        return self.mixed(self.sent(server, turn, turn.round + 1), client, data)[0]
+        return self.mixed(self.send(server, turn._replace(round=turn.round + 1)), client, data)[0]
 
     def send(self, server: Server, turn: Turn) -> Any:
-        return self.sent(server, turn, turn.round)
-
-    def sent(self, server: Server, turn: Turn, round: int) -> Any:
-        """Return the Down of a round."""
         raise NotImplementedError
 
     def show(self, server: Server) -> dict[str, Tensor]:
@@ -197,8 +193,8 @@ class FedFomoFedFomo(AsRunFomo):
         means, there = w.new_zeros(count, len(w)), torch.zeros(count, dtype=torch.bool, device=w.device)
         return super().init(w, setup)._replace(means=means, there=there)
 
-    def sent(self, server: Server, turn: Turn, round: int) -> Down:
-        ids = self.choose(server, turn, round)
+    def send(self, server: Server, turn: Turn) -> Down:
+        ids = self.choose(server, turn)
         means = torch.where(server.there, len(server.p) + torch.arange(len(server.there), device=ids.device), -1)
         models = torch.cat([server.models[ids.clamp(min=0)], server.means.expand(len(ids), *server.means.shape)], 1)
         return Down(models, torch.cat([ids, means.expand(len(ids), -1)], 1))

@@ -37,8 +37,8 @@ class FedFomoFedFomoMA(AsRunFomo):
     cost = "M + 1 forward passes over the validation share, in evaluation too; the server keeps N models"
     dp_incompatible_reason = ""  # apart from the gains, as FedFomo
 
-    def sent(self, server: Server, turn: Turn, round: int) -> Down:
-        ids = self.choose(server, turn, round)
+    def send(self, server: Server, turn: Turn) -> Down:
+        ids = self.choose(server, turn)
         mean = server.means[-1] if server.there[-1] else server.means.new_zeros(0)
         return Down(to_all(mean, turn), server.models[ids.clamp(min=0)], ids)
 

@@ -44,14 +44,16 @@ def pack(
     std: Sequence[float],
     augment: str = "none",
     owners: Sequence[str] = (),
+    overlap: int = 0,
     own: bool = False,
 ) -> Dataset:
     """Return the Dataset of a Content.
 
     Images are [n, channels, H, W], features [n, F]; mean and std have one value, or one for each channel or feature.
-    owners: names of the natural clients. own: True for the user's own data; their checksum includes the size of the
-    training split and the number of classes, which no config states. Raises UserError where mean and std do not fit the
-    data, on an unknown augmentation, and on augmentation of data that are no images.
+    owners: names of the natural clients. overlap: as in Dataset. own: True for the user's own data; their checksum
+    includes the size of the training split, the number of classes and the overlap, which no config states. Raises
+    UserError where mean and std do not fit the data, on an unknown augmentation, and on augmentation of data that are
+    no images.
     """
     x = torch.from_numpy(rows.x)
     width = x.shape[1]
@@ -66,6 +68,7 @@ def pack(
         allowed = f"one of {', '.join(KINDS)}" if x.dim() == 4 else "none, since the rows are no images"
         raise UserError(f"dataset.augment is '{augment}': it must be {allowed}.")
     one = [1] * (x.dim() - 2)
+    stated = [rows.train, classes, *([overlap] if overlap else [])] if own else []
     return Dataset(
         name=name,
         x=x,
@@ -75,10 +78,11 @@ def pack(
         scale=scale,
         mean=torch.tensor(list(mean)).view(-1, *one).expand(width, *one),
         std=torch.tensor(list(std)).view(-1, *one).expand(width, *one),
-        checksum=f"{rows.checksum}-{rows.train}-{classes}" if own else rows.checksum,
+        checksum="-".join(map(str, [rows.checksum, *stated])),
         owner=rows.owner,
         augment=augment,
         owners=tuple(owners),
+        overlap=overlap,
     )
 
 

@@ -61,9 +61,10 @@ def load(root: Path, download: bool, name: str, path: str | None) -> Dataset:
     train = sum(len(user.y) for user in splits[0])
     rows = content(x, y, train, np.repeat(owner, [len(user.y) for user in users]))
     names = [str(one) for one in owners]
-    data = pack(name, rows, classes=len(CHARACTERS), scale=1.0, mean=[0.0], std=[1.0], owners=names, own=True)
     # A user's samples are windows of one text, each a character further than the one before
-    return data._replace(vocabulary=len(CHARACTERS), overlap=lengths.pop() - 1)
+    told = {"classes": len(CHARACTERS), "owners": names, "overlap": lengths.pop() - 1}
+    data = pack(name, rows, scale=1.0, mean=[0.0], std=[1.0], own=True, **told)
+    return data._replace(vocabulary=len(CHARACTERS))
 
 
 def _splits(place: Path) -> list[list[Path]]:
