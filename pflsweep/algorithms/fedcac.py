@@ -33,6 +33,7 @@ class FedCAC(Method):
     """
 
     paper = "Wu et al., ICCV 2023"
+    rows_on_server = ("custom", "critical")
     unsampled_model = "the newest global model"
     cost = "the server keeps two vectors a client (2 N P), sorts each upload and makes M^2 P comparisons"
     dp_incompatible_reason = ""  # masks follow from what the server has anyway

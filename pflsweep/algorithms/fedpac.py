@@ -60,6 +60,7 @@ class FedPAC(Method):
     """
 
     paper = "Xu et al., ICLR 2023"
+    rows_on_server = ("heads",)
     unsampled_model = "the newest extractor with the common initial head"
     cost = (
         "an epoch on the head and two forward passes over the data, for statistics and centroids; the server keeps N "

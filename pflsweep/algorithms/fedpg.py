@@ -100,6 +100,7 @@ class FedPG(Method):
 
     paper = "Anonymous, ICCV submission 6989"
     version = 2
+    rows_on_server = ("models", "last")
     unsampled_model = "the global model"
     cost = (
         "a forward pass over the data for the loss, and one for each step tried (S-FedPG); the server keeps 2 P a "

@@ -194,7 +194,7 @@ class Metrics(Keys):
         "whose scores count: all, or those of clients that have had a turn", choices=("all", "trained"), neutral="all"
     )
     personal: str = hyper(
-        "a client's own model: with the newest shared parts, or as its last turn left it",
+        "a client's own model: with the newest shared parts, or with those that its last turn began from",
         choices=("current", "stale"),
         neutral="current",
     )

@@ -169,6 +169,9 @@ class Method:
     supports_ala: ClassVar[bool | tuple[str, Any]] = False
     # Whether train.lr_of=last_turn works: turn.lr is read inside @per_client only, and turn.round_lr elsewhere.
     own_lr: ClassVar[bool] = False
+    # Fields of the server's state that hold a row of each client, as its last turn left it. With metrics.personal=stale
+    # these are the new ones, and all others as they were when the turn began.
+    rows_on_server: ClassVar[tuple[str, ...]] = ()
     unsampled_model: ClassVar[str]  # what a client that was never sampled is evaluated with
     cost: ClassVar[str] = ""  # cost of a round beyond FedAvg's: passes over data, reads and writes of P numbers
     # Why DP-SGD's epsilon would be wrong; "" where a client sends nothing but the result of gradient steps

@@ -76,13 +76,17 @@ def canonical(config: Config) -> dict[str, Any]:
 
 
 def numerics(config: Config) -> dict[str, int]:
-    """Return the numerics versions that a trial depends on: of the engine, of its model's family, of new clients.
+    """Return the numerics versions that a trial depends on: of the engine, of its model's family, and of two options.
 
     A user's own model without a FAMILY depends on all, since it may use layers of any.
     """
     family = getattr(importlib.import_module(config.node("model").module), "FAMILY", None)
-    there = {name: version for name, version in NUMERICS.items() if name != "new_clients" or config.data.new}
-    used = there if family is None else ("engine", family, "new_clients")
+    acting = {
+        "new_clients": config.data.new,
+        "stale_rows": config.metrics.personal == "stale" and config.node("algorithm").load().rows_on_server,
+    }
+    there = {name: version for name, version in NUMERICS.items() if acting.get(name, True)}
+    used = there if family is None else ("engine", family, *acting)
     return {name: version for name, version in there.items() if name in used}
 
 

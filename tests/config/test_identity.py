@@ -343,9 +343,12 @@ def test_a_model_of_ones_own_may_use_layers_of_any_family() -> None:
     config = compose([])
     assert numerics(config) == {family: identity.NUMERICS[family] for family in ("engine", "dense")}
     config.values["model"]["_target_"] = f"{__name__}.extended"
-    of_models = {family: version for family, version in identity.NUMERICS.items() if family != "new_clients"}
+    of_models = {family: version for family, version in identity.NUMERICS.items() if "_" not in family}
     assert numerics(config) == of_models
     assert numerics(compose(["data.new=2"])).keys() == {"engine", "dense", "new_clients"}
+    stale = ["metrics.personal=stale", "algorithm=splitgp"]
+    assert numerics(compose(stale)).keys() == {"engine", "dense", "stale_rows"}
+    assert "stale_rows" not in numerics(compose([stale[0], "algorithm=fedrod"])) | numerics(compose(stale[1:]))
 
 
 def test_a_methods_name_has_its_plug_ins() -> None:

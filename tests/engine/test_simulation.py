@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+from pflsweep.algorithms.as_run.pfedplat_fedfomo import PfedplatFedFomo
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.algorithms.fedrod import FedRoD
 from pflsweep.algorithms.local import Local
+from pflsweep.algorithms.splitgp import SplitGP
 from pflsweep.conformance.case import Case, advance, assert_same, known, models, packed, unpacked
 from pflsweep.engine.evaluate import OWN
 from pflsweep.engine.simulation import Simulation
+from pflsweep.methods.optimizer import Sgd
 from pflsweep.methods.protocol import Method
 from tests.algorithms.helpers import ONE_AND_TWO, STILL, by_hand, close, simulate
 
@@ -150,6 +153,28 @@ def test_stale_personal_models_are_those_of_before_aggregation() -> None:
     current = advance(case(FedRoD, {"init_personal": "copy"}).simulation(), 4)
     assert any(not torch.equal(a, b) for a, b in zip(current.personal_models(), wanted, strict=True))
     assert_same(known(sim), known(current), "what is scored changes no training")
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        (Case(lambda task, _, epochs: PfedplatFedFomo(task=task, opt=Sgd(0.0, 0.0), epochs=epochs, every=1)), "models"),
+        (case(SplitGP, {"form": "platform", "gamma": 0.3, "keep": None, "threshold": 0.2}), "own"),
+    ],
+)
+def test_stale_personal_models_on_the_server_are_those_of_after_the_turn(given: Case, name: str) -> None:
+    sim = stale(given.simulation())
+    before = torch.stack(list(sim.personal_models()))
+    ids = next(sim.run()).ids
+    kept, rows = torch.stack(list(sim.personal_models())), getattr(sim.server, name)
+    size = rows.shape[1]
+    assert torch.equal(kept[ids, :size], rows[ids])
+    assert not (kept[ids, :size] == before[ids, :size]).all(1).any(), "each has trained"
+    # SplitGP's general exit is shared: it stays as received
+    assert torch.equal(kept[ids, size:], before[ids, size:])
+    absent = [i for i in range(len(kept)) if i not in ids.tolist()]
+    assert absent
+    assert torch.equal(kept[absent], before[absent])
 
 
 def test_scores_of_stale_models_can_be_stopped_and_continued() -> None:

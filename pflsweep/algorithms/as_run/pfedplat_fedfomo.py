@@ -61,6 +61,7 @@ class PfedplatFedFomo(Method):
     """
 
     paper = "Zhang et al., ICLR 2021, as FedPG's platform runs it"
+    rows_on_server = ("models",)
     unsampled_model = "the common initial model"
     cost = "M + 1 forward passes over the training rows, in one of M rounds; the server keeps N models"
     dp_incompatible_reason = "models are rated on the training rows without noise"

@@ -25,13 +25,14 @@ class PfedplatFedRoD(Method):
 
     S is the received model, W_S the weight of its last layer. Where it differs from the paper:
     - a private head is W_S z + b_p. Only the bias b_p is the client's own and is trained, on the same batch as the
-      generic model, by CE of the generic logits plus W_S z + b_p;
+      generic model and after its step, by CE of the generic logits plus W_S z + b_p;
     - b_p has the initial learning rate in all rounds (`private_lr`);
     - a client is evaluated with W_S z + b_p on S's body, of its last turn (the code doubles these logits, which changes
       no prediction).
     """
 
     paper = "Chen and Chao, ICLR 2022, as FedPG's platform runs it"
+    version = 2
     unsampled_model = "the common initial model"
     cost = "a step adds a second forward pass for the private bias; a client keeps P"
     dp_incompatible_reason = "label counts enter its loss"
@@ -58,16 +59,13 @@ class PfedplatFedRoD(Method):
         def balanced(logits: Tensor, batch: Batch) -> Tensor:  # balanced softmax, Ren et al. 2020
             return cross_entropy(logits + log_prior, batch)
 
-        g = self.task.grad(work.w, batch, balanced)
+        w, opt = self.opt.update(work.w, work.opt, self.task.grad(work.w, batch, balanced), given.turn.lr)
         # The generic logits plus W_S z + b_p are those of one model whose last layer is the sum of both
         bias, head = stock.last_bias(self), self.task.head
         private = torch.cat([given.down.w[head.start : bias.start], work.bias])
-        summed = torch.cat([work.w[: head.start], work.w[head] + private])
-        g_bias = self.task.grad(summed, batch, part=bias)
-        return Work(
-            *self.opt.update(work.w, work.opt, g, given.turn.lr),
-            *self.opt.update(work.bias, work.bias_opt, g_bias, self.private_lr),
-        )
+        summed = torch.cat([w[: head.start], w[head] + private])
+        g = self.task.grad(summed, batch, part=bias)
+        return Work(w, opt, *self.opt.update(work.bias, work.bias_opt, g, self.private_lr))
 
     def finish(self, given: Given, data: Any, work: Work) -> tuple[stock.Up, stock.Own]:
         bias = stock.last_bias(self)

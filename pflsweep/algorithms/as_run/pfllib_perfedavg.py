@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from pflsweep.methods import stock
-from pflsweep.methods.protocol import Given, Method, Turn
+from pflsweep.methods.protocol import Given, Method, Turn, hyper
 from pflsweep.methods.task import Batch
 from pflsweep.ops.vmap import per_client
 
@@ -20,7 +20,8 @@ class PfllibPerFedAvg(Method):
     - the inner and the outer rate are the same, the run's learning rate;
     - the server calls a client's training twice a round, so that it makes 2 E passes;
     - before evaluation a client takes two SGD steps from the global model on two batches of its *test* rows, which are
-      among those that it is evaluated on. Later versions of the library use training rows.
+      among those that it is evaluated on. Later versions of the library use training rows, as this one does for AG
+      News, whose split its loader ignores (`adapt_on`).
     """
 
     paper = "Fallah et al., NeurIPS 2020, as FedALA's authors run it"
@@ -29,6 +30,8 @@ class PfllibPerFedAvg(Method):
     reads_test_rows = "two gradient steps before each evaluation"
     cost = "twice the epochs, of half as many steps of two gradients each; each evaluation takes two gradient steps"
     dp_incompatible_reason = "its steps nest two gradients, whose noise would not add up as DP-SGD's does"
+
+    adapt_on: str = hyper("rows of the two steps before an evaluation", choices=("test", "train"), neutral="test")
 
     init = stock.global_server
     init_client = stock.stateless_client
@@ -50,7 +53,8 @@ class PfllibPerFedAvg(Method):
         return stock.Work(*self.opt.update(w, work.opt, g, lr))
 
     def personal(self, server: stock.Server, client: Any, data: Any, turn: Turn) -> Tensor:
-        batches = islice(data.test().train(1, "adapt"), 2)
+        rows = data.test() if self.adapt_on == "test" else data
+        batches = islice(rows.train(1, "adapt"), 2)
         return stock.run(self.adapt, turn, stock.to_all(server.w, turn).clone(), batches)
 
     @per_client

@@ -153,9 +153,9 @@ def test_fedrod_adds_a_private_bias_to_the_received_head(chunk: int) -> None:
         prior = FEDERATION.labels[client].double() / FEDERATION.labels[client].sum()
         log_prior = prior.clamp(min=torch.finfo(torch.float64).tiny).log()
         for x, y in batches(client, round, 2):
+            w = moved(w, lambda p, x=x, y=y: entropy(answers(p, x) + log_prior, y), NAMES)
             z = functional_call(model()[:-1], {name: w[name] for name in NAMES[:-2]}, (x,)).detach()
             generic = answers(w, x).detach()
-            w = moved(w, lambda p, x=x, y=y: entropy(answers(p, x) + log_prior, y), NAMES)
             free = private.detach().requires_grad_()
             (g,) = torch.autograd.grad(entropy(generic + z @ sent[WEIGHT].T + free, y), free)
             private = private - private_lr * g
@@ -166,19 +166,19 @@ def test_fedrod_adds_a_private_bias_to_the_received_head(chunk: int) -> None:
 
 @pytest.mark.parametrize("chunk", [1, EVERYBODY])
 def test_splitgp_is_scored_by_the_copy_with_the_global_head(chunk: int) -> None:
-    gamma = 0.3
+    gamma, private_lr = 0.3, 0.25
     server, own = W0, W0.repeat(EVERYBODY, 1)
     for round in (1, 2, 3):
         trained = []
         for client in range(EVERYBODY):
             mine, copy = named(own[client]), {**named(own[client]), **{n: named(server)[n] for n in (WEIGHT, BIAS)}}
             for x, y in batches(client, round, 2):
-                mine = moved(mine, lambda p, x=x, y=y: gamma * entropy(answers(p, x), y), NAMES)
+                mine = moved(mine, lambda p, x=x, y=y: gamma * entropy(answers(p, x), y), NAMES, private_lr)
                 copy = moved(copy, lambda p, x=x, y=y: (1 - gamma) * entropy(answers(p, x), y), NAMES)
             trained.append((joined(mine), joined(copy)))
         personal, copies = (torch.stack(column) for column in zip(*trained, strict=True))
         server, own = SHARE @ copies, gamma * personal + (1 - gamma) * (SHARE @ personal)
-    run = simulate(PfedplatSplitGP, {"gamma": gamma}, rounds=3, chunk=chunk)
+    run = simulate(PfedplatSplitGP, {"gamma": gamma, "private_lr": private_lr}, rounds=3, chunk=chunk)
     agrees(run, server, copies)
     close(run.server.own, own)
 
@@ -197,7 +197,7 @@ def test_a_model_without_a_last_bias_is_refused(cls: type) -> None:
         (PfedplatAPFL, {"alpha": 0.1}),
         (PfedplatFedRep, {"head_epochs": 1}),
         (PfedplatFedRoD, {"private_lr": 0.1}),
-        (PfedplatSplitGP, {"gamma": 0.2}),
+        (PfedplatSplitGP, {"gamma": 0.2, "private_lr": 0.1}),
     ],
 )
 def test_personal_models_are_stale_and_never_trained_ones_initial(cls: type, values: dict[str, Any]) -> None:

@@ -37,9 +37,20 @@ def test_perfedavg_by_hand(test_rows: int, personal: float) -> None:
     dataset = by_hand([[([4, 0], 0)] * 4 + [([-4, 0], 0)] * 3]).dataset
     rows = Rows([np.arange(4)], [4 + np.arange(test_rows)])
     federation = Federation(dataset, rows, validation=0.0, seed=0, device="cpu", dtype=torch.float64)
-    run = simulate(PfllibPerFedAvg, rounds=1, federation=federation, network=STILL, epochs=1, batch=1, lr=0.25)
+    setting = {"rounds": 1, "federation": federation, "network": STILL, "epochs": 1, "batch": 1, "lr": 0.25}
+    run = simulate(PfllibPerFedAvg, {"adapt_on": "test"}, **setting)
     close(run.w, [2.25677490234375, 7])
     close(run.personal, [[personal, 7]])
+
+
+def test_perfedavg_adapts_on_training_rows_where_the_loader_ignores_the_split() -> None:
+    """As above, but w - 4 = -1.74322509765625 is taken times 0.75 for each of two training rows."""
+    federation = by_hand([[([4, 0], 0)] * 4 + [([-4, 0], 0)] * 3])
+    rows = Rows([np.arange(4)], [4 + np.arange(3)])
+    federation = Federation(federation.dataset, rows, validation=0.0, seed=0, device="cpu", dtype=torch.float64)
+    setting = {"rounds": 1, "federation": federation, "network": STILL, "epochs": 1, "batch": 1, "lr": 0.25}
+    run = simulate(PfllibPerFedAvg, {"adapt_on": "train"}, **setting)
+    close(run.personal, [[4 - 1.74322509765625 * 0.75**2, 7]])
 
 
 def features(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
