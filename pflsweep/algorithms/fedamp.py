@@ -36,8 +36,8 @@ class FedAMP(Method):
 
     lam = 0 is Local. sigma has to fit the squared distances between models: far below them every u_i is w_i. What
     the paper leaves open, and where public code differs:
-    - an absent client counts with its last upload, one that never took part does not (the paper: all take part in
-      every round);
+    - an absent client counts with its last upload, and one whose model diverged with its last finite one; one that
+      never took part does not count (the paper: all take part in every round);
     - alpha_k is the largest step up to `alpha` at which all xi_ii >= 0, so that no model has a negative weight in its
       own mix. It is the same for all clients, also in the proximal term;
     - clients minimise with E epochs of SGD. The pull lam / alpha_k is cut to 1 / lr, beyond which steps would diverge
@@ -96,7 +96,9 @@ class FedAMP(Method):
         """Compute xi_ij = alpha_k A'(|w_i - w_j|^2) for j != i, and xi_ii = 1 - sum_{j != i} xi_ij."""
         self.warn_of_a_cut(float(server.alpha), turn)
         models, known = server.models.clone(), server.known.clone()
-        models[turn.ids], known[turn.ids] = up.w, True
+        sound = up.w.isfinite().all(1)  # a model that diverged would spoil all others'
+        ids = turn.ids[sound]
+        models[ids], known[ids] = up.w[sound], True
         pull = torch.exp(-squared_distances(models) / self.sigma) / self.sigma  # A'
         pull = (pull * known).fill_diagonal_(0)
         total = pull.sum(1)

@@ -32,8 +32,11 @@ class FedNova(Method):
     steps it is FedAvg (mu > 0: FedProx). Where we or the authors' code differ:
     - tau_eff is sum_i p_i ||a_i||_1, which without momentum and mu is the paper's sum_i p_i tau_i (code: the same, but
       sum_i p_i tau_i if mu > 0);
-    - ||a_i||_1 is accumulated by the optimiser's own recursion, so it is exact for momentum, mu and both together, as
-      long as eta mu is at most 1; weight decay is part of the gradients G_i, the proximal term is not;
+    - in place of ||a_i||_1 stands the sum of a_i, by which a constant gradient moves w. It is the same where no entry
+      is negative: with momentum alone, with mu alone up to eta mu = 1, with both up to eta mu = (1 - sqrt(m))^2.
+      Weight decay is part of the gradients G_i, the proximal term is not;
+    - with train.optimiser_state=kept the sum is of the steps of a turn, without those of earlier ones that the momentum
+      still holds;
     - p_i are the run's weights among the clients of the cohort;
     - the code's server momentum is not in the paper's algorithm, and not here.
     """

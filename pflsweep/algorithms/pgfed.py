@@ -58,6 +58,7 @@ class PGFed(Method):
     - f_i is a mean over the client's data, as in the code, to which mu's grid fits (eq. 2 has a sum);
     - alpha_ij >= 0 is ensured by clipping after every step, as in the code; `clipped` logs the share of zeros;
     - the paper does not state alpha's learning rate;
+    - alpha begins at 1 / M with M clients of a cohort, also where all clients train in round 1 (train.first_round=all);
     - PGFedMo's first auxiliary gradient is g-tilde itself;
     - aggregation weights sum to 1 over the cohort (the paper divides by the data of all clients);
     - the code keeps the momentum buffer over rounds: train.optimiser_state=kept.

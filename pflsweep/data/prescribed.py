@@ -105,7 +105,7 @@ def prescribed(
 
 
 def checked_partition(found: Any, dataset: Dataset) -> Rows:
-    """Return what a partition's function has returned, with arrays of int64.
+    """Return what a partition's function has returned, with sorted arrays of int64.
 
     Raises UserError where it is no partition of the dataset.
     """
@@ -116,7 +116,7 @@ def checked_partition(found: Any, dataset: Dataset) -> Rows:
         )
     parts = {split: getattr(found, split) for split in SPLITS if getattr(found, split) is not None}
     prescribed(parts).rows_of(dataset, None)
-    whole: dict[str, Any] = {split: [_indices(own, split) for own in rows] for split, rows in parts.items()}
+    whole: dict[str, Any] = {split: [np.sort(_indices(own, split)) for own in rows] for split, rows in parts.items()}
     return found._replace(**whole)
 
 

@@ -1,7 +1,8 @@
 """LEAF's character model (Caldas et al. 2018, https://arxiv.org/abs/1812.01097; stacked_lstm.py in its code).
 
 Character embeddings, two LSTM layers (Hochreiter and Schmidhuber 1997), and a linear layer from the last state to the
-next character.
+next character. Texts of words that are filled up with id 0 need model.padding=first, which puts these before the text:
+the last state has forgotten a text after which many steps of padding follow.
 """
 
 from collections.abc import Sequence
@@ -10,17 +11,32 @@ import torch
 from torch import Tensor, nn
 
 from pflsweep.models.blocks import model_of, require_texts, require_token_ids
+from pflsweep.util.errors import UserError, nearest
 
 FAMILY = "recurrent"
+PADDING = ("none", "first")  # values of model.padding
 
 
 class Words(nn.Embedding):
-    """Token embedding. x [B, L] token ids -> [B, L, dim]."""
+    """Token embedding. x [B, L] token ids -> [B, L, dim].
+
+    padded: the ids 0 at the end of a row are padding. They are moved to its beginning, as vectors of zeros.
+    """
+
+    def __init__(self, vocabulary: int, dim: int, padded: bool = False) -> None:
+        super().__init__(vocabulary, dim)
+        self.padded = padded
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the vectors of token ids. Raises UserError on numbers that are no token ids."""
         require_token_ids("char_lstm", x)
-        return super().forward(x)
+        if not self.padded:
+            return super().forward(x)
+        places = torch.arange(1, x.shape[1] + 1, device=x.device)
+        words = torch.where(x != 0, places, 0).amax(1, keepdim=True)  # [B, 1] of each text
+        at = places + words - x.shape[1]  # the number, from 1 on, of the word that comes to each place
+        vectors = super().forward(x.gather(1, (at - 1).clamp(min=0)))
+        return vectors * (at > 0)[..., None]
 
 
 class Lstm(nn.Module):
@@ -58,14 +74,20 @@ class Lstm(nn.Module):
         return f"{self.weight_ih.shape[1]}, {self.hidden}, last={self.last}"
 
 
-def build(shape: Sequence[int], classes: int, vocabulary: int, dim: int, hidden: int) -> nn.Sequential:
+def build(
+    shape: Sequence[int], classes: int, vocabulary: int, dim: int, hidden: int, padding: str = "none"
+) -> nn.Sequential:
     """Return blocks words, lstm1, lstm2, head. x [B, L] int32 or int64 token ids below `vocabulary` -> [B, classes].
 
-    Weights come from torch's global generator. Raises UserError where a row is no sequence, and on numbers below 1.
+    padding: one of PADDING. Weights come from torch's global generator. Raises UserError where a row is no sequence, on
+    numbers below 1, and on another padding.
     """
     require_texts("char_lstm", shape, {"vocabulary": vocabulary, "dim": dim, "hidden": hidden})
+    if padding not in PADDING:
+        guess = nearest(str(padding), list(PADDING))
+        raise UserError(f"model.padding is '{padding}': it must be {' or '.join(PADDING)}.{guess}")
     return model_of(
-        words=Words(vocabulary, dim),
+        words=Words(vocabulary, dim, padded=padding == "first"),
         lstm1=Lstm(dim, hidden),
         lstm2=Lstm(hidden, hidden, last=True),
         head=nn.Linear(hidden, classes),

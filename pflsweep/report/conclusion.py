@@ -1,8 +1,9 @@
 """The last lines of a command whose trials have ended: their table, and where to look next."""
 
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pflsweep.records.record import Record
 from pflsweep.report.tables import brief
@@ -18,6 +19,7 @@ def conclusion(records: Sequence[Record], searched: Collection[str] = (), partia
     rule = "-" * len(table.splitlines()[0])
     runs = records[0].folder.parent
     shown = runs.relative_to(Path.cwd()) if runs.is_relative_to(Path.cwd()) else runs
+    judged = " or ".join(dict.fromkeys(scored_on(record.config) for record in records))
     tracked = any(record.tracking.backend != "none" for record in records)
     where = "" if runs == Path("runs").absolute() else f" --runs {shlex.quote(str(shown))}"
     browse = "`pflsweep ui` shows the runs in a browser; " if tracked else ""
@@ -25,7 +27,14 @@ def conclusion(records: Sequence[Record], searched: Collection[str] = (), partia
         rule,
         table,
         rule,
-        "accuracy: mean over clients of their personalised models on their own test data, last round;",
+        f"accuracy: mean over clients of their personalised models on {judged}, last round;",
         "seconds: with evaluation; images/s: without; floats sent: per client and round, down and up",
         f"Next: `pflsweep report runs{where}` writes a comparison; {browse}records are in {shown}/.",
     ])  # fmt: skip
+
+
+def scored_on(config: Mapping[str, Any]) -> str:
+    """Return on which data a trial's clients are scored, in words. config: as in a record."""
+    rows = "training" if config.get("metrics", {}).get("rows") == "train" else "test"
+    whose = "another client's" if config.get("data", {}).get("targets") == "permuted" else "their own"
+    return f"{whose} {rows} data"

@@ -94,6 +94,7 @@ _TAGS = ("method", "dataset", "partition", "model", *PLUGS, "seed", "identity")
 
 def _tags(record: Record) -> dict[str, str]:
     """Return the tags of a record's run, apart from its labels. One is the description."""
+    from pflsweep.report.conclusion import scored_on
     from pflsweep.report.markdown import code, inline
 
     meta = record.meta
@@ -102,10 +103,10 @@ def _tags(record: Record) -> dict[str, str]:
     note = (
         # The folder is no link, since browsers do not open files from a server's page
         f"**{inline(meta['name'])}**, record folder {code(folder)}\n\n"
-        "`personal/`: each client's own model on its own test data, mean over clients. `global/`: the "
+        f"`personal/`: clients' own models on {scored_on(record.config)}, mean over clients. `global/`: the "
         "common model; `subset_` and `all_`: on the test data of some, and of all clients. `summary/accuracy` is of "
         "the last round, `summary/best_accuracy` of the round "
-        "that is best *on test data*."
+        "that is best *on these data*."
     )
     return {
         **SOURCE,

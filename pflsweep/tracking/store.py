@@ -44,7 +44,8 @@ COLUMNS = {
 ABOUT = (
     "Personalised federated learning, trained by pflsweep. Behind the plus sign of a sweep (`role` sweep) are its "
     "trials: `search` are points that a search has tried, `final` what a report has. `summary/accuracy` is the mean "
-    "over clients of their personalised models' accuracy on their own test data, in the last round."
+    "over clients of their personalised models' accuracy on their own test data (or the rows that "
+    "`metrics.rows` and `data.targets` say), in the last round."
 )
 SHOWN = {
     "selectedColumns": [column for column in COLUMNS if column.startswith(("metrics.", "tags."))],

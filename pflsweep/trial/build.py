@@ -15,6 +15,7 @@ from pflsweep.util.errors import UserError, in_gb, one_line
 
 # This module imports PyTorch, which a plan does without
 if TYPE_CHECKING:
+    from pflsweep.data.dataset import Dataset
     from pflsweep.data.prescribed import Prescribed
     from pflsweep.methods.protocol import Method
 
@@ -47,7 +48,7 @@ def build(config: Config, prescribed: "Prescribed | None" = None) -> Parts:
 
     train = config.train
     federation, new = build_federation(config, prescribed)
-    _check_text(config.node("dataset"), config.node("model"), federation.dataset.vocabulary)
+    _check_text(config.node("dataset"), config.node("model"), federation.dataset)
     model = build_model(config, federation.dataset.shape, federation.classes)
     check_precision(train.precision, federation.device.type)
     task = Task(model, train.precision)
@@ -265,17 +266,21 @@ def check_size(config: Config, shape: tuple[int, ...], classes: int) -> None:
         )
 
 
-def _check_text(dataset: Node, model: Node, tokens: int | None) -> None:
-    """Raise UserError unless texts meet a model of word vectors, with one for each token. tokens: their number; None
-    where the dataset is no text.
-    """
-    words = model.options.get("vocabulary")
+def _check_text(dataset: Node, model: Node, data: "Dataset") -> None:
+    """Raise UserError unless texts meet a model of word vectors, with one for each token, that reads their padding."""
+    words, tokens = model.options.get("vocabulary"), data.vocabulary
     if words is None and tokens is not None:
         raise UserError(f"{dataset} is text and {model} has no word vectors. Use model=fasttext, or char_lstm.")
     if words is not None and tokens is None:
         raise UserError(f"{model} reads texts and {dataset} is none. Use another model, such as model=mlp.")
     if words is not None and tokens is not None and words < tokens:
         raise UserError(f"model.vocabulary is {words}, but {dataset} has {tokens} token ids. Use at least as many.")
+    # Windows of one text are full: there 0 is a character
+    if model.options.get("padding") == "none" and not data.overlap and bool((data.x[:, -1] == 0).any()):
+        raise UserError(
+            f"{dataset} fills up short texts with id 0, and {model} forgets a text after which many of them follow. "
+            "Use model.padding=first, or model=fasttext."
+        )
 
 
 def _check_partners(options: dict[str, str], chosen: dict[str, Any]) -> None:

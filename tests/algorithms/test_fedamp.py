@@ -49,6 +49,19 @@ def test_closer_models_weigh_more():
         assert (server.xi[i, others].diff() < 0).all()
 
 
+def test_a_model_that_diverged_spoils_no_other():
+    """Client 1's rows are infinite."""
+    clients = [[([x, 0], 0)] * 2 for x in (4.0, math.inf, -4.0)]
+    setting = {"network": STILL, "epochs": 1, "batch": 1, "rounds": 3, "lr": 0.5}
+    run = simulate(FedAMP, HYPER, federation=by_hand(clients), **setting)
+    assert not run.personal[1].isfinite().all()
+    assert run.personal[[0, 2]].isfinite().all()
+    assert run.server.known.tolist() == [True, False, True]
+    # The two others train as if it were absent: their xi for it is 0
+    assert not run.server.xi[[0, 2], 1].any()
+    assert run.server.xi[0, 2] > 0
+
+
 def test_who_never_took_part_has_no_say():
     run = simulate(FedAMP, HYPER, participation=0.4, rounds=2)
     absent = run.simulation.last < 0

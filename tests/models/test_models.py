@@ -175,6 +175,24 @@ def test_the_character_lstm_is_pytorchs_with_one_bias():
     torch.testing.assert_close(model(x), model.head(states[:, -1]))
 
 
+def test_padding_of_texts_comes_first_as_vectors_of_zeros():
+    """A 0 inside a text is a word like another; an empty text is zeros throughout."""
+    torch.manual_seed(0)
+    model = char_lstm.build((5,), 3, 30, 4, 6, "first")
+    plain = char_lstm.build((5,), 3, 30, 4, 6)
+    plain.load_state_dict(model.state_dict())
+    x = torch.tensor([[7, 0, 9, 0, 0], [1, 2, 3, 4, 5], [0, 0, 0, 0, 0], [8, 0, 0, 0, 0]], dtype=torch.int32)
+    vectors = model.words(x)
+    assert torch.equal(vectors[0, 2:], plain.words(x)[0, :3])
+    assert torch.equal(vectors[1], plain.words(x)[1])
+    assert torch.equal(vectors[3, -1], plain.words(x)[3, 0])
+    assert not vectors[0, :2].any()
+    assert not vectors[2].any()
+    assert not vectors[3, :-1].any()
+    each = torch.func.vmap(lambda row: model(row[None])[0])(x)
+    torch.testing.assert_close(each, model(x))
+
+
 @torch.no_grad()
 def test_vgg11_shows_the_second_dense_layer():
     """FedFomo's latent partition uses 4096 numbers an image, before the ReLU."""
@@ -207,6 +225,7 @@ def test_vgg11_shows_the_second_dense_layer():
         (lambda: fasttext.build((9,), 10, 0, 5), "model.vocabulary is 0"),
         (lambda: char_lstm.build((3, 32, 32), 10, 30, 5, 6), r"model=char_lstm reads texts.*\[3, 32, 32\]"),
         (lambda: char_lstm.build((9,), 10, 30, 5, 0), "model.hidden is 0"),
+        (lambda: char_lstm.build((9,), 10, 30, 5, 6, "fist"), "model.padding is 'fist'.*Did you mean 'first'"),
         (lambda: char_lstm.build((9,), 10, 30, 5, 6)(torch.randn(2, 9)), "model=char_lstm reads texts"),
         (lambda: fasttext.build((9,), 10, 30, 5)(torch.randn(2, 9)), "model=fasttext reads texts"),
     ],
