@@ -269,6 +269,8 @@ def test_data_and_clients_of_ones_own(tmp_path: Path, monkeypatch: pytest.Monkey
     assert own_data(tmp_path).sizes.tolist() == [2, 1]
     one_is_not_tested = own_data(tmp_path, rows="[[0, 2], [1]], [[4], []]")
     assert [rows.tolist() for rows in one_is_not_tested.rows["test"]] == [[4], []]
+    unsorted = own_data(tmp_path, rows="[[2, 0], [1]], [[5, 4], []]")
+    assert [rows.tolist() for split in ("train", "test") for rows in unsorted.rows[split]] == [[0, 2], [1], [4, 5], []]
     assert own_data(tmp_path, "{'train': y.numpy()[:4].size + y.numpy()[0]}").sizes.tolist() == [2, 1], "int64 of NumPy"
     assert own_data(tmp_path, "{'x': x.double()}").gather(torch.tensor([0]))[0].dtype == torch.float32
 

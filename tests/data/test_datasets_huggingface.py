@@ -128,6 +128,10 @@ def test_texts_with_clients_of_a_number(tmp_path):
     assert (data.x[0] == data.x[3]).sum() == 5, "the same words but for the last one, and padding"
     with pytest.raises(UserError, match="dataset=huggingface is text and model=cnn has no word vectors"):
         build(compose([*own, *few, "model=cnn", "partition=iid", "dataset.input=text", "partition.clients=4"]))
+    lstm = [*own, *few[:-1], "model=char_lstm", "dataset.input=text", "partition=iid", "partition.clients=4"]
+    with pytest.raises(UserError, match="fills up short texts with id 0.* Use model.padding=first"):
+        build(compose(lstm))
+    assert build(compose([*lstm, "model.padding=first"])).model.words.padded
 
 
 def test_what_was_decoded_is_kept(tmp_path, monkeypatch):
