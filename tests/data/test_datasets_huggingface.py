@@ -129,7 +129,7 @@ def test_texts_with_clients_of_a_number(tmp_path):
     with pytest.raises(UserError, match="dataset=huggingface is text and model=cnn has no word vectors"):
         build(compose([*own, *few, "model=cnn", "partition=iid", "dataset.input=text", "partition.clients=4"]))
     lstm = [*own, *few[:-1], "model=char_lstm", "dataset.input=text", "partition=iid", "partition.clients=4"]
-    with pytest.raises(UserError, match="fills up short texts with id 0.* Use model.padding=first"):
+    with pytest.raises(UserError, match=r"fills up short texts with id 0.* Use model\.padding=first"):
         build(compose(lstm))
     assert build(compose([*lstm, "model.padding=first"])).model.words.padded
 
