@@ -142,12 +142,14 @@ def config_of(composed: DictConfig, hydra: DictConfig) -> Config:
     # A config without values of the user's is its own reference.
     if all(key_of(word) in GROUPS for word in hydra.overrides.task):
         unresolved = _plain(composed)
-        return Config(values, choices, unresolved, _links(unresolved))
+        return Config(values, choices, unresolved, _links(unresolved, composed))
     chosen = [quoted(f"{group}={option}") for group, option in choices.items()]
     chosen += [
         quoted(f"{at}={option}") for at, option in hydra.runtime.choices.items() if "@" in at and "hydra" not in at
     ]
-    return Config(values, choices, _reference(tuple(chosen), sources, _edited(sources)), _links(_plain(composed)))
+    return Config(
+        values, choices, _reference(tuple(chosen), sources, _edited(sources)), _links(_plain(composed), composed)
+    )
 
 
 # Cached, since composing a reference takes as long as the config itself, and most configs of a sweep share it.
@@ -163,13 +165,28 @@ def _edited(sources: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
     return tuple((str(file), file.stat().st_mtime_ns) for folder in folders for file in folder.glob("**/*.yaml"))
 
 
-def _links(unresolved: dict[str, Any]) -> dict[str, Any]:
+def _links(unresolved: dict[str, Any], composed: DictConfig) -> dict[str, Any]:
     """Return the values that refer to other keys of the trial, by full key.
 
-    References to resolvers (oc.env:) and to Hydra are not among them: what they gave is kept.
+    What the environment (oc.env) and Hydra gave is kept, alone or inside such a value: ${oc.env:DATA}/${seed}.json
+    becomes /data/${seed}.json. A value of other resolvers alone is kept, too.
     """
-    found = {key: (value, str(value)) for key, value in flat(unresolved).items()}
-    return {key: value for key, (value, text) in found.items() if "${" in text and not re.search(":|hydra", text)}
+    constant = re.compile(r"\$\{(oc\.env:|hydra[:.])[^{}]*\}")
+    found = {}
+    for key, value in flat(unresolved).items():
+        if isinstance(value, str) and "${" in value:
+            value = constant.sub(lambda each: str(_resolved(each[0], composed)), value)
+        if re.search(r"\$\{([^:{}]*\}|oc\.select:)", str(value)):
+            found[key] = value
+    return found
+
+
+def _resolved(expression: str, composed: DictConfig) -> Any:
+    """Return the value of a ${...} among what Hydra composed."""
+    copy = composed.copy()
+    OmegaConf.set_struct(copy, False)
+    copy["expression"] = expression
+    return copy["expression"]
 
 
 def command_of(composed: DictConfig) -> dict[str, Any]:

@@ -125,10 +125,13 @@ def option_of(target: str, option: str | None = None) -> str:
     """Return the name that identities use for a `_target_`.
 
     It is `option` where that is a shipped option with this target, or else the first shipped option with this target.
-    For a class or function that no shipped option names, such as a user's own, it is its name without the module.
+    For a class or function that no shipped option names, such as a user's own, it is its name without the module, after
+    "own." where a shipped option has that name.
     """
-    known = shipped_options().get(target, [])
-    return option if option in known else known[0] if known else target.rpartition(".")[2]
+    if known := shipped_options().get(target, []):
+        return option if option in known else known[0]
+    name = target.rpartition(".")[2]
+    return f"own.{name}" if any(name in options for options in shipped_options().values()) else name
 
 
 @cache

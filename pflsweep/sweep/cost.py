@@ -56,6 +56,7 @@ SIZES = {
     "organamnist": Size(41_072, 17_778, (1, 28, 28), 11),
     "office_home": Size(15_588, 0, (3, 32, 32), 65, 4),
 }
+FROM_FILE = "pflsweep.data.partition.from_file.split"
 _sizes: dict[str, Size] = {}  # cache: sizes of other datasets, which have to be read
 
 
@@ -69,6 +70,12 @@ class Cut(NamedTuple):
 
 
 _cuts: dict[str, Cut] = {}  # cache: cuts of a user's own partitions, which have to be made
+
+
+def forget() -> None:
+    """Empty the caches: the user's own data may have changed since the last sweep of this process."""
+    _sizes.clear()
+    _cuts.clear()
 
 
 def images_a_round(config: Config) -> int:
@@ -91,7 +98,7 @@ def cut_of(config: Config) -> Cut:
     one in a file are made to find out.
     """
     partition = config.node("partition")
-    if not partition.path.startswith("pflsweep.") or partition.option == "from_file":
+    if not partition.path.startswith("pflsweep.") or partition.path == FROM_FILE:
         cut_by = ("dataset", "partition", "data")
         key = json.dumps([config.seed, {key: value for key, value in config.flat.items() if under(key, cut_by)}])
         if key not in _cuts:
@@ -165,7 +172,9 @@ def shortened(config: Config, rounds: int) -> Config:
     """Return the config with at most `rounds` rounds, the last of which is evaluated."""
     if rounds >= config.train.rounds:
         return config
-    return changed(config, {"train.rounds": rounds, "train.eval_every": min(config.train.eval_every, rounds)})
+    # A divisor: a longer trial has the scores of the last round, too, and both share a record
+    every = next(n for n in range(min(config.train.eval_every, rounds), 0, -1) if rounds % n == 0)
+    return changed(config, {"train.rounds": rounds, "train.eval_every": every})
 
 
 def images(config: Config) -> int:

@@ -211,15 +211,27 @@ def plan_id(groups: Sequence[Group], seeds: list[int], tune: Tune, code: Sequenc
         ]
         for g in groups
     ]
-    followed = [{key: text for key, text in g.config.links.items() if _follows(text, g.space)} for g in groups]
+    followed = [_followed(group, seeds) for group in groups]
     links = [followed] if any(followed) else []
     text = json.dumps([parts, seeds, searched, list(code), *links], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _follows(text: Any, space: Space) -> bool:
-    """Return whether a value with references (${...}) refers to a searched key, so that it changes with the point."""
-    return any(key in str(text) for key in space)
+def _followed(group: Group, seeds: list[int]) -> dict[str, Any]:
+    """Return the values with references (${...}) that differ between a group's trials, by full key: those that name a
+    searched key, and those that move with one or with the seed.
+    """
+    links, now = group.config.links, group.config.flat
+    if not links:
+        return {}
+    others = [{"seed": seed} for seed in seeds if seed != group.config.seed]
+    others += [{key: value} for key, axis in group.space.items() for value in axis.grid if value != now[key]]
+    moved = {key for other in others for key, value in changed(group.config, other).flat.items() if value != now[key]}
+    return {
+        key: text
+        for key, text in links.items()
+        if any(searched in str(text) for searched in group.space) or (key in moved and not under(key, RUNTIME))
+    }
 
 
 def relevant(config: Config) -> dict[str, Any]:

@@ -49,6 +49,7 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
 
     Raises UserError on the first config that is wrong.
     """
+    cost.forget()
     scale, asked_scale = read_scale(command.scale), command.tune.scale
     scales = Scales(scale, scale if asked_scale is None else read_scale(str(asked_scale), "tune.scale"))
     for override in parser.parse_overrides([word for word in overrides if is_of_sweep(word)]):
@@ -72,7 +73,7 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
         require("seed", seed, rules()["seed"])
     if command.tune.sampler != "none" and command.tune.seeds > len(seeds):
         raise UserError(f"tune.seeds is {command.tune.seeds}, but the sweep has {len(seeds)}: {seeds}.")
-    code = [_versions(group.config) for group in groups]
+    code = [_versions(group.config, seeds) for group in groups]
     of = plan_id(groups, seeds, command.tune, code)
     plan = Plan(of, name, groups, seeds, command.tune, command.workers, command.scale, command.reading)
     # More workers than slots would only wait
@@ -330,17 +331,21 @@ def chosen(table: Table, only: list[str]) -> Table:
     return left
 
 
-def _versions(config: Config) -> list[Any]:
-    """Return what a trial's identity depends on beside its config: versions, own code, checksum of data.
+def _versions(config: Config, seeds: list[int]) -> list[Any]:
+    """Return what trials' identities depend on beside their config: versions, own code, checksum of data.
 
-    The checksum is that of a user's own data, and of a partition in a file, which may change.
+    The checksum is that of a user's own data, and of partitions in files, which may change. The path of a file may
+    refer to the seed: then it is one checksum a seed.
     """
+    each = [config, *(changed(config, {"seed": seed}) for seed in seeds if seed != config.seed)]
+    files = {one.node("partition").options.get("path"): one for one in each}
+    cuts = [cost.cut_of(one).checksum for one in files.values()]
     versions = [node.load().version for node in described(config)]
     return [
         *versions,
         *map(list, raised(numerics(config)).items()),
         *own_code(config),
-        *filter(None, [cost.cut_of(config).checksum]),
+        *filter(None, cuts),
     ]
 
 

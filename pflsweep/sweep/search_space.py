@@ -35,7 +35,8 @@ class Axis(NamedTuple):
         if drawn in self.grid or not isinstance(drawn, float):
             return drawn
         # Four digits keep names short, and no result depends on a fifth
-        return float(f"{drawn:.4g}")
+        low, high = self.range
+        return min(max(float(f"{drawn:.4g}"), low), high)
 
 
 Space = dict[str, Axis]  # by full config key

@@ -10,12 +10,14 @@ import hashlib
 import importlib
 import inspect
 import json
+import linecache
 import sys
 import sysconfig
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from importlib.util import resolve_name
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,10 +59,29 @@ def _parsed(source: str) -> ast.Module:
 
 def _is_own(module: str) -> bool:
     """Return True if a module is the user's own: a .py file that is not installed, nor part of Python or pflsweep."""
-    file = Path(getattr(sys.modules.get(module), "__file__", None) or "")
-    if file.suffix != ".py" or module.partition(".")[0] in ("pflsweep", "__main__", *sys.stdlib_module_names):
+    if module.partition(".")[0] in ("pflsweep", "__main__", *sys.stdlib_module_names):
         return False
-    return is_own_file(file)
+    if module in sys.modules:
+        file = getattr(sys.modules[module], "__file__", None)
+    else:
+        file = getattr(_spec(module), "origin", None)
+    return Path(file or "").suffix == ".py" and is_own_file(Path(file or ""))
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    """Return where a module would be imported from, without importing its packages; None where there is none."""
+    top, *below = module.split(".")
+    try:
+        spec = find_spec(top)
+    except ValueError:  # of a module that was made by hand
+        return None
+    name = top
+    for part in below:
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        name = f"{name}.{part}"
+        spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
+    return spec
 
 
 def is_own_file(file: Path) -> bool:
@@ -75,7 +96,8 @@ def is_own_file(file: Path) -> bool:
 
 def _imports(module: str) -> set[str]:
     """Return the names that a module's source imports. `from a import b` gives a and a.b, since b may be a module."""
-    found, package = set(), sys.modules[module].__package__
+    found = set()
+    package = sys.modules[module].__package__ if module in sys.modules else getattr(_spec(module), "parent", None)
     for node in ast.walk(_parsed(_source(module))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
@@ -87,6 +109,10 @@ def _imports(module: str) -> set[str]:
 
 def _source(module: str) -> str:
     """Return the source of a user's module. Raises UserError where it has no file, or is not what was imported."""
+    if module not in sys.modules and (spec := _spec(module)) and spec.origin:
+        # Imported inside a function that has not run yet: read as inspect would
+        linecache.checkcache(spec.origin)
+        return "".join(linecache.getlines(spec.origin))
     loaded = importlib.import_module(module)
     try:
         text = inspect.getsource(loaded)

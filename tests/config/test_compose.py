@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pflsweep.config.compose import compose, folders
+from pflsweep.sweep.plan import changed
 from pflsweep.util.errors import UserError
 
 
@@ -16,6 +17,29 @@ def test_an_option_in_a_folder_that_was_not_named_is_pointed_at(
     (tmp_path / "my_conf/algorithm/anchor.yaml").write_text("_target_: anchor.Anchor\n")
     with pytest.raises(UserError, match=r"'anchor'. my_conf/algorithm/anchor.yaml is there: add --config-dir my_conf"):
         compose(["algorithm=anchor"])
+
+
+@pytest.mark.parametrize(
+    ("value", "link", "moved"),
+    [
+        ("p${seed}.json", "p${seed}.json", "p7.json"),
+        ("${oc.env:PLACE}/p${seed}.json", "/place/p${seed}.json", "/place/p7.json"),
+        ("hydra_parts/p${seed}.json", "hydra_parts/p${seed}.json", "hydra_parts/p7.json"),
+        ("p${oc.select:seed}.json", "p${oc.select:seed}.json", "p7.json"),
+        ("${oc.env:PLACE}/p.json", None, "/place/p.json"),
+        ("a:b${seed}", "a:b${seed}", "a:b7"),
+    ],
+)
+def test_a_value_that_refers_to_a_key_follows_it(
+    monkeypatch: pytest.MonkeyPatch, value: str, link: str | None, moved: str
+) -> None:
+    """What the environment gave stays, also where it changes later, as on another machine."""
+    monkeypatch.setenv("PLACE", "/place")
+    config = compose(["partition=from_file", f"partition.path='{value}'", "seed=3"])
+    monkeypatch.delenv("PLACE")
+    assert config.links.get("partition.path") == link
+    assert config.flat["partition.path"] == moved.replace("7", "3")
+    assert changed(config, {"seed": 7}).flat["partition.path"] == moved
 
 
 def test_an_option_of_ones_own_may_not_have_a_shipped_name(tmp_path: Path) -> None:

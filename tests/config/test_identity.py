@@ -108,6 +108,7 @@ def test_the_name_of_what_a_target_names() -> None:
     assert option_of(mlp, "mlp") == option_of(mlp, "mine") == option_of(mlp) == "mlp"
     assert option_of("pflsweep.models.vgg11.build", "mlp") == "vgg11"
     assert option_of("my_package.my_file.Mine", "mine") == "Mine"
+    assert option_of("my_partitions.from_file", "mine") == "own.from_file", "not the shipped option of that name"
     every = [option for options in shipped_options().values() for option in options]
     assert len(every) == len(set(every)) > 60, "two groups have an option of one name"
 

@@ -1,5 +1,6 @@
 """From a command to a plan: its groups, slots and configs, and its id."""
 
+import json
 import re
 from collections import Counter
 from copy import deepcopy
@@ -333,15 +334,58 @@ def test_the_id_of_other_trials_is_another(words: list[str]) -> None:
     assert planned(*rest, *words).id != planned(*SAME).id
 
 
-def test_the_id_depends_on_data_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_id_depends_on_data_of_ones_own() -> None:
     words = ("dataset=csv", "dataset.label=label", "partition=iid")
     ids = []
     for name, labels in (("a.csv", 2), ("b.csv", 2), ("b.csv", 3)):
-        # As in another process, without cached sizes
-        monkeypatch.setattr(cost, "_sizes", {})
         Path(name).write_text("x,label\n" + "\n".join(f"{k},{k % labels}" for k in range(90)))
         ids.append(planned(*words, f"dataset.path={name}").id)
     assert ids[0] == ids[1] != ids[2]
+
+
+def test_the_id_depends_on_references_that_move_between_trials() -> None:
+    """To the seed, to a searched key by another name, and through another key."""
+    lr = compose([]).flat["train.lr"]
+    for first, second in [
+        (["seed=0,1", "partition.seed=0"], ["seed=0,1", "partition.seed=${seed}"]),
+        (["seed=0,1", "data.shuffle=0"], ["seed=0,1", "partition.seed=${seed}", "data.shuffle=${partition.seed}"]),
+        (["tune=grid", f"train.weight_decay={lr}"], ["tune=grid", "train.weight_decay=${.lr}"]),
+    ]:
+        targets = ["algorithm=fedavg", "data.targets=permuted"]
+        assert planned(*targets, *first).id != planned(*targets, *second).id
+    assert planned("seed=0", "partition.seed=0").id == planned("seed=0", "partition.seed=${seed}").id, "one seed"
+
+
+def test_the_id_depends_on_each_seeds_file() -> None:
+    def write_rows(name: str, first: int) -> None:
+        rows = {"train": [[first], [first + 1]], "test": [[100], [101]]}
+        Path(name).write_text(json.dumps(rows))
+
+    words = ["dataset=digits", "partition=from_file", "partition.path=p${seed}.json"]
+    write_rows("p0.json", 0)
+    write_rows("p1.json", 2)
+    before = {seeds: planned(*words, f"seed={seeds}").id for seeds in ("0,1", "0")}
+    write_rows("p1.json", 4)
+    after = {seeds: planned(*words, f"seed={seeds}").id for seeds in ("0,1", "0")}
+    assert before["0"] == after["0"]
+    assert before["0,1"] != after["0,1"]
+
+
+def test_the_id_depends_on_the_file_of_an_option_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "partition").mkdir()
+    (tmp_path / "partition/mine.yaml").write_text(f"_target_: {cost.FROM_FILE}\nseed: null\npath: p.json\n")
+    found = []
+    for row in (0, 1):
+        Path("p.json").write_text(json.dumps({"train": [[row], [2]], "test": [[100], [101]]}))
+        cost.forget()
+        found.append(cost.cut_of(compose(["dataset=digits", "partition=mine"], tmp_path)).checksum)
+    assert found[0] != found[1]
+
+
+def test_a_short_scale_evaluates_its_last_round_as_a_longer_one_does() -> None:
+    config = compose(["train.rounds=20", "train.eval_every=10"])
+    every = {rounds: cost.shortened(config, rounds).train.eval_every for rounds in (20, 15, 12, 10, 7, 6)}
+    assert every == {20: 10, 15: 5, 12: 6, 10: 10, 7: 7, 6: 6}
 
 
 def test_the_id_is_that_of_before_there_were_younger_keys() -> None:
@@ -349,7 +393,7 @@ def test_the_id_is_that_of_before_there_were_younger_keys() -> None:
     before = [group._replace(config=deepcopy(group.config)) for group in plan.groups]
     for group in before:
         del group.config.values["train"]["precision"], group.config.values["study"]
-    code = [_versions(group.config) for group in plan.groups]
+    code = [_versions(group.config, plan.seeds) for group in plan.groups]
     assert plan_id(before, plan.seeds, plan.tune, code) == plan.id != planned(*SAME, "train.precision=bf16").id
 
 

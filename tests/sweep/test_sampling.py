@@ -68,6 +68,7 @@ def test_whole_numbers_have_the_same_share_each_and_stay_in_their_range() -> Non
     # Rounding to four digits would leave this range
     narrow = axis("train.lr", {"grid": [0.123456, 0.123459]}, "a test")
     assert all(0.123456 <= point["lr"] <= 0.123459 for point in sobol({"lr": narrow}, 20, 0))
+    assert narrow.value(0.123458) == 0.123459
 
 
 def test_more_points_continue_fewer_and_methods_get_others() -> None:

@@ -144,6 +144,27 @@ def test_what_own_code_imports_of_pflsweep_counts(edit: Edit, tmp_path: Path, mo
     assert changed(before, shipped_code(config)) == ["algorithm"]
 
 
+def test_a_module_that_a_function_imports_counts_before_it_has_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "lazy_one.py").write_text(
+        "class Mine:\n    def run(self):\n        import json, numpy.linalg, no_such_module\n"
+        "        from lazy_parts import rate\n        from lazy_parts.deep import ETA\n        return ETA"
+    )
+    (tmp_path / "lazy_parts").mkdir()
+    (tmp_path / "lazy_parts/__init__.py").write_text("rate = 1\n")
+    (tmp_path / "lazy_parts/deep.py").write_text("from . import rate\nETA = 0.5")
+    module = importlib.import_module("lazy_one")
+    before = own_modules([module.Mine])
+    assert len(before) == 3
+    (tmp_path / "lazy_parts/deep.py").write_text("from . import rate\nETA = 1.5")
+    edited = own_modules([module.Mine])
+    assert edited != before
+    importlib.import_module("lazy_parts.deep")
+    assert own_modules([module.Mine]) == edited, "whether it is imported changes nothing"
+
+
 def test_a_module_that_was_edited_after_its_import_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     file = tmp_path / "edited_later.py"
