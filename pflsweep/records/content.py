@@ -38,7 +38,9 @@ PARTS = {
         columns=("round", "view", "client", "n", "correct"),
     ),
     "newcomers.parquet": Part(
-        "one row a new client and epoch of its fine-tuning", "some", columns=("epoch", "n", "correct", "round")
+        "one row a new client, by its number in the partition, and epoch of its fine-tuning",
+        "some",
+        columns=("epoch", "n", "correct", "round"),
     ),
     "study.parquet": Part("what the trial's study has seen", "some"),
     "partition.parquet": Part("one row a client and class: counts of samples", "begin", columns=("client",)),
