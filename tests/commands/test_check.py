@@ -69,7 +69,9 @@ def test_a_promise_about_the_wire_is_held_against_the_method() -> None:
 def test_a_method_may_read_test_rows_if_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert verdict(p.nothing_is_learnt_from_test_rows, case_of(PfllibPerFedAvg, {"adapt_on": "test"})) == ""
     monkeypatch.setattr(PfllibPerFedAvg, "reads_test_rows", "")
-    assert "personal models" in verdict(p.nothing_is_learnt_from_test_rows, case_of(PfllibPerFedAvg, {}))
+    assert "personal models" in verdict(
+        p.nothing_is_learnt_from_test_rows, case_of(PfllibPerFedAvg, {"adapt_on": "test"})
+    )
 
 
 def test_infinities_hide_no_difference() -> None:
