@@ -651,7 +651,11 @@ TABLE = {
     "as_run/pfedplat_fedfomo": Row(lambda s: (s.M + 2) * s.P, values={"every": 1}),
     "as_run/pfedplat_fedrep": Row(two),
     "as_run/pfedplat_fedrod": Row(two, reductions=(Reduction("fedrod", {}),)),  # the generic part
-    "as_run/pfedplat_splitgp": Row(lambda s: 4 * s.P, values={"gamma": 0.4}, reductions=(Reduction("splitgp", {}),)),
+    "as_run/pfedplat_splitgp": Row(
+        lambda s: 4 * s.P,
+        values={"gamma": 0.4, "private_lr": 0.1},
+        reductions=(Reduction("splitgp", {}, schedule={"lr": 0.1, "lr_decay": 1.0}),),
+    ),
     "as_run/pfllib_fedfomo": Row(lambda s: 3 * s.P, values={"models": 2}),
     "as_run/pfllib_fedphp": Row(
         two, values={"strength": 0.3}, reductions=(Reduction("fedavg", {"strength": 0.0, "mu": 0.0}, ROUNDING),)
