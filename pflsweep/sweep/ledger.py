@@ -14,7 +14,7 @@ from typing import Any
 from pflsweep.config.reading import PAPER
 from pflsweep.records.content import FORMAT
 from pflsweep.records.record import kept
-from pflsweep.sweep.plan import Group, Plan, relevant
+from pflsweep.sweep.plan import Group, Plan, following, relevant
 from pflsweep.sweep.slots import SETTLED, SlotState, point_of
 from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.status.groups import group_status
@@ -69,11 +69,13 @@ def _group(state: SweepState, group: int) -> dict[str, Any]:
     finals = {seed: state.slots[job] for seed, job in zip(state.plan.seeds, state.plan.final(group), strict=True)}
     compared = [state.slots[job] for job in state.plan.compared(group)]
     searched = [state.slots[job] for job in state.plan.searched(group)]
+    # What follows the seed or a searched key differs between the group's trials
+    apart = following(of, state.plan.seeds)
+    configs = {"config": of.config, **({} if of.search is None else {"search_config": of.search})}
     return {
         "setting": of.setting,
         "method": of.method,
-        "config": relevant(of.config),
-        **({} if of.search is None else {"search_config": relevant(of.search)}),
+        **{name: {k: v for k, v in relevant(each).items() if k not in apart} for name, each in configs.items()},
         "space": {key: axis.grid for key, axis in of.space.items()},
         "points": state.plan.points(group),
         "points_settled": sum(slot.status in SETTLED for slot in searched),

@@ -211,13 +211,13 @@ def plan_id(groups: Sequence[Group], seeds: list[int], tune: Tune, code: Sequenc
         ]
         for g in groups
     ]
-    followed = [_followed(group, seeds) for group in groups]
+    followed = [following(group, seeds) for group in groups]
     links = [followed] if any(followed) else []
     text = json.dumps([parts, seeds, searched, list(code), *links], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _followed(group: Group, seeds: list[int]) -> dict[str, Any]:
+def following(group: Group, seeds: list[int]) -> dict[str, Any]:
     """Return the values with references (${...}) that differ between a group's trials, by full key: those that name a
     searched key, and those that move with one or with the seed.
     """
