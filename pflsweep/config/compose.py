@@ -38,6 +38,10 @@ HYDRA_SAYS = (
 # Keys of a sweep, not of its trials
 COMMAND = ("sweep", "only", "scale", "reading", "plan", "retry", "workers", "tune")
 
+# In values that refer to others: what does not change between the trials of a sweep, and what does
+_CONSTANT = re.compile(r"\$\{(oc\.env:|hydra[:.])[^{}]*\}")
+_REFERENCE = re.compile(r"\$\{([^:{}]*\}|oc\.select:)")
+
 
 K = TypeVar("K", bound=options.Keys)
 
@@ -171,14 +175,11 @@ def _links(unresolved: dict[str, Any], composed: DictConfig) -> dict[str, Any]:
     What the environment (oc.env) and Hydra gave is kept, alone or inside such a value: ${oc.env:DATA}/${seed}.json
     becomes /data/${seed}.json. A value of other resolvers alone is kept, too.
     """
-    constant = re.compile(r"\$\{(oc\.env:|hydra[:.])[^{}]*\}")
-    found = {}
-    for key, value in flat(unresolved).items():
-        if isinstance(value, str) and "${" in value:
-            value = constant.sub(lambda each: str(_resolved(each[0], composed)), value)
-        if re.search(r"\$\{([^:{}]*\}|oc\.select:)", str(value)):
-            found[key] = value
-    return found
+    found = {key: value for key, value in flat(unresolved).items() if _REFERENCE.search(_CONSTANT.sub("", str(value)))}
+    return {
+        key: _CONSTANT.sub(lambda each: str(_resolved(each[0], composed)), value) if isinstance(value, str) else value
+        for key, value in found.items()
+    }
 
 
 def _resolved(expression: str, composed: DictConfig) -> Any:

@@ -273,8 +273,9 @@ class Simulation:
         self.server = done.server
         self.last[ids] = self.round
         if self.stale is not None:
-            rows = self.verbs.method.rows_on_server if self.verbs.method else ()
-            self._keep_personal(ids, received._replace(**{name: getattr(self.server, name) for name in rows}))
+            if self.verbs.method and (rows := self.verbs.method.rows_on_server):
+                received = received._replace(**{name: getattr(self.server, name) for name in rows})
+            self._keep_personal(ids, received)
         if self.metrics.trained:
             self._keep(ids, getattr(done.up, "w", None))
         done = done._replace(up=None)  # frees its memory for the evaluation

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from pflsweep.models.layers import number_layers
-from pflsweep.util.errors import UserError
+from pflsweep.util.errors import UserError, nearest
 
 
 class MalformedError(TypeError):
@@ -79,6 +79,13 @@ def require_texts(name: str, shape: Sequence[int], numbers: dict[str, int]) -> N
     for option, value in numbers.items():
         if value < 1:
             raise UserError(f"model.{option} is {value}: it must be at least 1.")
+
+
+def require_padding(padding: str, known: Sequence[str]) -> None:
+    """Raise UserError where model.padding is none of the known values."""
+    if padding not in known:
+        guess = nearest(str(padding), list(known))
+        raise UserError(f"model.padding is '{padding}': it must be {' or '.join(known)}.{guess}")
 
 
 def require_token_ids(name: str, x: Tensor) -> None:

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from pflsweep.models.blocks import model_of, require_texts, require_token_ids
-from pflsweep.util.errors import UserError, nearest
+from pflsweep.models.blocks import model_of, require_padding, require_texts, require_token_ids
 
 FAMILY = "recurrent"
 PADDING = ("none", "first")  # values of model.padding
@@ -83,9 +82,7 @@ def build(
     numbers below 1, and on another padding.
     """
     require_texts("char_lstm", shape, {"vocabulary": vocabulary, "dim": dim, "hidden": hidden})
-    if padding not in PADDING:
-        guess = nearest(str(padding), list(PADDING))
-        raise UserError(f"model.padding is '{padding}': it must be {' or '.join(PADDING)}.{guess}")
+    require_padding(padding, PADDING)
     return model_of(
         words=Words(vocabulary, dim, padded=padding == "first"),
         lstm1=Lstm(dim, hidden),

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from pflsweep.models.blocks import model_of, require_texts, require_token_ids
-from pflsweep.util.errors import UserError, nearest
+from pflsweep.models.blocks import model_of, require_padding, require_texts, require_token_ids
 
 PADDING = 0  # the token id that fills up short texts
 
@@ -43,8 +42,6 @@ def build(shape: Sequence[int], classes: int, vocabulary: int, dim: int, padding
     Raises UserError where a row is no sequence, on numbers below 1, and on another padding.
     """
     require_texts("fasttext", shape, {"vocabulary": vocabulary, "dim": dim})
-    if padding not in COUNTS:
-        guess = nearest(str(padding), list(COUNTS))
-        raise UserError(f"model.padding is '{padding}': it must be {' or '.join(COUNTS)}.{guess}")
+    require_padding(padding, COUNTS)
     words = MeanEmbedding(vocabulary, dim, counted=padding == "counted")
     return model_of(words=words, fc1=nn.Linear(dim, dim), head=nn.Linear(dim, classes))

@@ -222,16 +222,13 @@ def following(group: Group, seeds: list[int]) -> dict[str, Any]:
     searched key, and those that move with one or with the seed.
     """
     links, now = group.config.links, group.config.flat
-    if not links:
-        return {}
+    named = {key: text for key, text in links.items() if any(searched in str(text) for searched in group.space)}
+    if len(named) == len(links):  # a ledger is written often, and configs take long to resolve
+        return named
     others = [{"seed": seed} for seed in seeds if seed != group.config.seed]
     others += [{key: value} for key, axis in group.space.items() for value in axis.grid if value != now[key]]
     moved = {key for other in others for key, value in changed(group.config, other).flat.items() if value != now[key]}
-    return {
-        key: text
-        for key, text in links.items()
-        if any(searched in str(text) for searched in group.space) or (key in moved and not under(key, RUNTIME))
-    }
+    return {k: text for k, text in links.items() if k in named or (k in moved and not under(k, RUNTIME))}
 
 
 def relevant(config: Config) -> dict[str, Any]:

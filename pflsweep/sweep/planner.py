@@ -337,7 +337,8 @@ def _versions(config: Config, seeds: list[int]) -> list[Any]:
     The checksum is that of a user's own data, and of partitions in files, which may change. The path of a file may
     refer to the seed: then it is one checksum a seed.
     """
-    each = [config, *(changed(config, {"seed": seed}) for seed in seeds if seed != config.seed)]
+    follow = "partition.path" in config.links
+    each = [config, *(changed(config, {"seed": seed}) for seed in seeds if follow and seed != config.seed)]
     files = {one.node("partition").options.get("path"): one for one in each}
     cuts = [cost.cut_of(one).checksum for one in files.values()]
     versions = [node.load().version for node in described(config)]

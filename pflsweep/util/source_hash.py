@@ -61,11 +61,9 @@ def _is_own(module: str) -> bool:
     """Return True if a module is the user's own: a .py file that is not installed, nor part of Python or pflsweep."""
     if module.partition(".")[0] in ("pflsweep", "__main__", *sys.stdlib_module_names):
         return False
-    if module in sys.modules:
-        file = getattr(sys.modules[module], "__file__", None)
-    else:
-        file = getattr(_spec(module), "origin", None)
-    return Path(file or "").suffix == ".py" and is_own_file(Path(file or ""))
+    loaded = sys.modules.get(module)
+    file = Path((getattr(loaded, "__file__", None) if loaded else getattr(_spec(module), "origin", None)) or "")
+    return file.suffix == ".py" and is_own_file(file)
 
 
 def _spec(module: str) -> ModuleSpec | None:

@@ -62,9 +62,9 @@ def load(root: Path, download: bool, name: str, path: str | None) -> Dataset:
     rows = content(x, y, train, np.repeat(owner, [len(user.y) for user in users]))
     names = [str(one) for one in owners]
     # A user's samples are windows of one text, each a character further than the one before
-    told = {"classes": len(CHARACTERS), "owners": names, "overlap": lengths.pop() - 1}
-    data = pack(name, rows, scale=1.0, mean=[0.0], std=[1.0], own=True, **told)
-    return data._replace(vocabulary=len(CHARACTERS))
+    overlap, classes = lengths.pop() - 1, len(CHARACTERS)
+    data = pack(name, rows, classes=classes, scale=1.0, mean=[0.0], std=[1.0], owners=names, overlap=overlap, own=True)
+    return data._replace(vocabulary=classes)
 
 
 def _splits(place: Path) -> list[list[Path]]:
