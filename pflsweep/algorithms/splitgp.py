@@ -46,6 +46,7 @@ class SplitGP(Method):
 
     paper = "Han et al., INFOCOM 2023"
     rows_on_server = ("own",)
+    own_lr = True
     unsampled_model = "the newest global model"
     cost = "a second forward and backward pass in every step; the server keeps a model per client (N P)"
     dp_incompatible_reason = ""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pflsweep.commands.check import named
 from pflsweep.commands.main import main
 from pflsweep.config import reading as readings
 from pflsweep.config.compose import compose
@@ -60,6 +61,17 @@ def test_every_method_goes_with_the_attacks_of_its_table(name: str, each: str, r
         if column in attacked:
             build(compose([*table.settings[column], *table.words(column, row), "tracking=none"]))
     assert len(attacked) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "each"), [(name, each) for name, each in READINGS if "last_turn" in str(readings.asked(name, each))]
+)
+def test_rows_whose_clients_have_rates_of_their_own_have_methods_that_take_these(name: str, each: str) -> None:
+    table = reading.read_table(name, "paper", each)
+    for column, row in table.cells:
+        words = dict(word.split("=", 1) for word in [*table.settings[column], *table.words(column, row)])
+        if words.get("train.lr_of") == "last_turn":
+            assert named(words["algorithm"], None)[0].own_lr, f"{row} in {column}"
 
 
 @pytest.mark.parametrize("paper", PAPERS)
