@@ -62,7 +62,7 @@ def unequal(setting: str, samples: list[int], repeat: int, device: str) -> Row:
     engine = simulation("fedavg", fed, epochs=epochs, batch=10, chunk=len(samples))
 
     def padded() -> None:
-        with patch.object(stock, "LEAST", 10**9):
+        with patch.object(stock, "COPY", 10**9), patch.object(stock, "RECORD", 10**9):
             next(engine.run())
 
     times = compare({"padded": padded, "left out": next_round(engine)}, repeat)

@@ -26,6 +26,8 @@ CALIBRATION_BATCHES = 4  # large batches of a client's training data from which 
 # Models that are scored on the same rows at once. The cost of converting rows to floats is divided among so many.
 TOGETHER = 16
 BLOCK = 1 << 23  # values that are converted at once: 32 MB
+# Predictions that are read from a device at once: 12 MB. A GPU that several processes use lets each wait its turn
+READ = 1 << 20
 
 Targets = dict[str, list[np.ndarray]]  # target -> for each client the rows of the dataset that it is scored on
 Logits = Callable[[Tensor, Tensor], Tensor]  # (w [P], x [B, ...]) -> [B, K]
@@ -138,26 +140,69 @@ def score(
         known = dict.fromkeys(found, Scores(*(np.full(federation.clients, value) for value in NOTHING)))
     scores = {name: Scores(*(column.copy() for column in known[name])) for name in found}
     y = federation.dataset.y.numpy()
+
+    def read(passes: list[_Pass]) -> None:
+        for one, outputs in zip(passes, _on_cpu(passes), strict=True):
+            for client, key in one.clients:
+                for name in one.targets:
+                    own, output = found[name][client], outputs[key]
+                    if own is not one.rows:
+                        at = np.searchsorted(one.rows, own)
+                        output = output[0][at], output[1][at]
+                    for column, value in zip(scores[name], _tally(y[own], *output, task.classes), strict=True):
+                        column[client] = value
+
     # Validation rows are a client's own: together with rows that all share they would part clients with one model
     alone = {"validation"} & found.keys() if _shared(found) else set()
     together = {name: rows for name, rows in found.items() if name not in alone}
+    waiting: list[_Pass] = []
     for group in _groups(models, cover(together), apart=task.calibrated):
         stats = {
             key: _calibrate(task, w, federation, client, large) if task.calibrated else None
             for key, (client, w) in group.models.items()
         }
         outputs = _outputs(logits, group.rows, group.models, stats, federation, large)
+        waiting.append(_Pass(list(together), group.rows, group.clients, outputs))
         for client, key in group.clients:
-            for name, of_clients in found.items():
-                own, output = of_clients[client], outputs[key]
-                if name in alone and len(own):
-                    output = _outputs(logits, own, {key: group.models[key]}, stats, federation, large)[key]
-                elif own is not group.rows:
-                    at = np.searchsorted(group.rows, own)
-                    output = output[0][at], output[1][at]
-                for column, value in zip(scores[name], _tally(y[own], *output, task.classes), strict=True):
-                    column[client] = value
+            for name in alone:
+                own, model = found[name][client], {key: group.models[key]}
+                outputs = _outputs(logits, own, model, stats, federation, large)
+                waiting.append(_Pass([name], own, [(client, key)], outputs))
+        if sum(one.predictions for one in waiting) >= READ:
+            read(waiting)
+            waiting = []
+    read(waiting)
     return scores
+
+
+class _Pass(NamedTuple):
+    """What models have predicted on the same rows."""
+
+    targets: list[str]
+    rows: np.ndarray
+    clients: list[tuple[int, int]]  # (client, key of its model)
+    outputs: dict[int, list[tuple[Tensor, Tensor]]]  # as `_outputs` returns them
+
+    @property
+    def predictions(self) -> int:
+        """The number of predictions."""
+        return len(self.rows) * len(self.outputs)
+
+
+def _on_cpu(passes: list[_Pass]) -> list[dict[int, tuple[np.ndarray, np.ndarray]]]:
+    """Return the outputs of each pass in memory: by key of a model its predictions and cross-entropies, both [rows]."""
+    parts = [part for one in passes for pairs in one.outputs.values() for part in pairs]
+    if not parts:
+        return []
+    seen, loss = (torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True))
+    found: list[dict[int, tuple[np.ndarray, np.ndarray]]] = []
+    end = 0
+    for one in passes:
+        found.append({})
+        for key in one.outputs:
+            start, end = end, end + len(one.rows)
+            found[-1][key] = seen[start:end], loss[start:end]
+    return found
 
 
 def _tally(y: np.ndarray, seen: np.ndarray, loss: np.ndarray, classes: int) -> tuple[float, float, float, float]:
@@ -213,9 +258,9 @@ def _outputs(
     stats: dict[int, Stats | None],
     federation: Federation,
     large: int,
-) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Return by key of a model (predicted class, cross-entropy) on each of some rows, both [rows]. Where the
-    cross-entropy is not finite the class is -1.
+) -> dict[int, list[tuple[Tensor, Tensor]]]:
+    """Return by key of a model (predicted classes, cross-entropies) on some rows, in parts one after the other. Where
+    the cross-entropy is not finite the class is -1.
 
     models: as in a group. stats: batch norm's statistics by key, where models have it.
     Rows are converted once for all models, in blocks of many batches. A model takes a whole block while its weights are
@@ -223,7 +268,8 @@ def _outputs(
     """
     parts: dict[int, list[tuple[Tensor, Tensor]]] = {key: [] for key in models}
     batches = max(1, BLOCK // (large * math.prod(federation.dataset.shape)))
-    for block in torch.from_numpy(rows).to(federation.device).split(large * batches):
+    # Without waiting for what the device computes
+    for block in torch.from_numpy(rows).to(federation.device, non_blocking=True).split(large * batches):
         x, y = federation.gather(block)
         for key, (_, w) in models.items():
             with nullcontext() if stats[key] is None else context(stats=stats[key]):
@@ -231,10 +277,7 @@ def _outputs(
             loss = F.cross_entropy(out, y, reduction="none")
             # Of NaN the largest is the first: without this a model of NaN would be right about class 0
             parts[key].append((torch.where(loss.isfinite(), out.argmax(1), -1), loss))
-    return {
-        key: tuple(torch.cat(column).cpu().numpy() for column in zip(*pairs, strict=True))  # type: ignore[misc]
-        for key, pairs in parts.items()
-    }
+    return parts
 
 
 def _calibrate(task: Task, w: Tensor, federation: Federation, client: int, large: int) -> Stats:

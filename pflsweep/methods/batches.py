@@ -5,6 +5,9 @@ from typing import Any
 
 # (positions in the chunk, first step, step after the last) -> the batches of these clients in these steps
 Part = Callable[[list[int], int, int], Iterator[Any]]
+# What a step costs whoever trains, in steps of one client: on a GPU a CNN's step took 0.27 ms for one client, 0.88 for
+# 6 and 2.2 for 20
+FIXED = 1.6
 
 
 class Batches(Iterator[Any]):
@@ -24,15 +27,22 @@ class Batches(Iterator[Any]):
         return next(self._whole)
 
 
-def stretches(lengths: list[int], least: int) -> Iterator[tuple[list[int], int, int]]:
+def stretches(lengths: list[int], again: float) -> Iterator[tuple[list[int], int, int]]:
     """Yield (positions, first step, step after the last): which clients of a chunk train together from when to when.
 
-    It begins with all. Those that have ended are left out as soon as they are a quarter of those that train, if at
-    least so many steps remain.
+    Clients that have ended are left out where that takes less time in all. lengths: the number of batches of each
+    client. again: what going on with fewer clients costs beside their steps, in steps of one client.
     """
-    now, start, last = list(range(len(lengths))), 0, max(lengths, default=0)
-    for stop in sorted(set(lengths)):
-        left = [c for c in now if lengths[c] > stop]
-        if stop == last or (4 * len(left) <= 3 * len(now) and last - stop >= least):
-            yield now, start, stop
-            now, start = left, stop
+    stops = sorted(set(lengths) - {0})
+    starts = [0, *stops[:-1]]
+    together = [[c for c, length in enumerate(lengths) if length > start] for start in starts]
+    # From each start on: the least cost, and the index of the stop at which clients are left out next
+    best = [(0.0, 0)] * (len(stops) + 1)
+    for i in reversed(range(len(stops))):
+        step = len(together[i]) + FIXED
+        best[i] = min(((stops[j] - starts[i]) * step + again + best[j + 1][0], j) for j in range(i, len(stops)))
+    i = 0
+    while i < len(stops):
+        j = best[i][1]
+        yield together[i], starts[i], stops[j]
+        i = j + 1

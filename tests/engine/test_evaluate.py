@@ -216,6 +216,27 @@ def test_one_pass_serves_all_targets_and_one_model_all_clients(monkeypatch: pyte
     assert sum(passed) == len(Y)
 
 
+@pytest.mark.parametrize(("most", "reads"), [(1, 3), (10, 2), (10**6, 1)])
+def test_predictions_of_many_clients_are_read_from_a_device_at_once(
+    most: int, reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read waits until the device has computed all before it. The three clients' models are scored on 9 rows each."""
+    models = [answers(0, 1, 2), answers(0, 0, 0), answers(0, 2, 1)]
+    monkeypatch.setattr(evaluate, "TOGETHER", 1)
+    expected, read, on_cpu = scored(models), [], evaluate._on_cpu
+
+    def watched(passes: list) -> list:
+        read.append(len(passes))
+        return on_cpu(passes)
+
+    monkeypatch.setattr(evaluate, "READ", most)
+    monkeypatch.setattr(evaluate, "_on_cpu", watched)
+    for name, scores in scored(models).items():
+        np.testing.assert_array_equal(scores, expected[name])
+    assert sum(read) == 3
+    assert len([size for size in read if size]) == reads
+
+
 def test_validation_rows_do_not_part_clients_with_one_model() -> None:
     """Rows that all share take one pass a model, and validation rows one a client. The last client has none."""
     task, federation = tiny()

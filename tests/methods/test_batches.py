@@ -1,35 +1,55 @@
 """Which clients of a chunk train together, and that nobody's numbers depend on who has ended."""
 
+from itertools import combinations
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.data.loader import ClientData
 from pflsweep.methods import stock
-from pflsweep.methods.batches import stretches
+from pflsweep.methods.batches import FIXED, stretches
 from tests.algorithms.helpers import EVERYBODY, FEDERATION, simulate
 
 
 @pytest.mark.parametrize(
-    ("lengths", "least", "expected"),
+    ("lengths", "again", "expected"),
     [
         ([5, 5], 1, [([0, 1], 0, 5)]),
         ([10, 4, 4], 1, [([0, 1, 2], 0, 4), ([0], 4, 10)]),
-        # Six steps remain
-        ([10, 4, 4], 7, [([0, 1, 2], 0, 10)]),
-        # One of five is less than a quarter, two are not
-        ([9, 9, 9, 9, 3], 1, [([0, 1, 2, 3, 4], 0, 9)]),
-        ([9, 9, 9, 5, 3], 1, [([0, 1, 2, 3, 4], 0, 5), ([0, 1, 2], 5, 9)]),
-        ([2, 8, 4, 1], 1, [([0, 1, 2, 3], 0, 1), ([0, 1, 2], 1, 2), ([1, 2], 2, 4), ([1], 4, 8)]),
-        ([0, 3], 1, [([0, 1], 0, 0), ([1], 0, 3)]),
+        # Six steps of two clients would be saved
+        ([10, 4, 4], 11.9, [([0, 1, 2], 0, 4), ([0], 4, 10)]),
+        ([10, 4, 4], 12.1, [([0, 1, 2], 0, 10)]),
+        # Leaving out one client at step 3 and one at step 5 saves no more than both at step 5
+        ([9, 9, 9, 5, 3], 3, [([0, 1, 2, 3, 4], 0, 5), ([0, 1, 2], 5, 9)]),
+        ([2, 8, 4, 1], 0, [([0, 1, 2, 3], 0, 1), ([0, 1, 2], 1, 2), ([1, 2], 2, 4), ([1], 4, 8)]),
+        ([0, 3], 1, [([1], 0, 3)]),
         ([7], 1, [([0], 0, 7)]),
-        ([0, 0], 1, [([0, 1], 0, 0)]),
+        ([0, 0], 1, []),
     ],
 )
 def test_clients_that_have_ended_are_left_out(
-    lengths: list[int], least: int, expected: list[tuple[list[int], int, int]]
+    lengths: list[int], again: float, expected: list[tuple[list[int], int, int]]
 ) -> None:
-    assert list(stretches(lengths, least)) == expected
+    assert list(stretches(lengths, again)) == expected
+
+
+@given(lengths=st.lists(st.integers(0, 12), min_size=1, max_size=6), again=st.integers(0, 40))
+def test_no_other_stops_are_cheaper(lengths: list[int], again: int) -> None:
+    ends = sorted(set(lengths) - {0})
+
+    def cost(stops: tuple[int, ...]) -> float:
+        starts = (0, *stops)[: len(stops)]
+        widths = [sum(length > start for length in lengths) for start in starts]
+        return sum((stop - start) * (n + FIXED) + again for start, stop, n in zip(starts, stops, widths, strict=True))
+
+    every = [(*some, *ends[-1:]) for n in range(len(ends)) for some in combinations(ends[:-1], n)]
+    found = list(stretches(lengths, again))
+    assert cost(tuple(stop for _, _, stop in found)) == pytest.approx(min(map(cost, every), default=0.0))
+    for at, start, _ in found:
+        assert at == [c for c, length in enumerate(lengths) if length > start]
 
 
 def test_the_batches_of_some_clients_are_theirs_among_all() -> None:
@@ -62,11 +82,11 @@ def test_a_cohort_trains_alike_whoever_has_ended(monkeypatch: pytest.MonkeyPatch
         return together(step, given, work, batches)
 
     monkeypatch.setattr(stock, "_together", watched)
-    for chunk, least in ((1, 1), (EVERYBODY, 10**6), (EVERYBODY, 1)):
+    for chunk, copy in ((1, 0), (EVERYBODY, 10**6), (EVERYBODY, 0)):
         widths.clear()
-        monkeypatch.setattr(stock, "LEAST", least)
+        monkeypatch.setattr(stock, "COPY", copy)
         run = simulate(FedAvg, {}, rounds=2, participation=1.0, chunk=chunk)
         models.append(run.simulation.server.w)
-        assert (len(set(widths)) > 1) is (chunk > 1 and least == 1)
+        assert (len(set(widths)) > 1) is (chunk > 1 and copy == 0)
     torch.testing.assert_close(models[1], models[0], rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(models[2], models[0], rtol=1e-12, atol=1e-12)
