@@ -2,7 +2,7 @@
 
 A search elects a winner only when each of its points has a result. A point that diverged or was pruned has one: it has
 lost. A point that crashed, or whose worker was killed again and again, has none; until it is tried again the final
-trials of its group are `blocked`, unless tune.partial is set.
+trials of its group are `blocked`, and so are the higher rungs of its bracket by hyperband, unless tune.partial is set.
 """
 
 from pflsweep.sweep.plan import Job, Plan
@@ -29,8 +29,8 @@ class SweepState:
         return not self.left
 
     def search_over(self, group: int) -> bool:
-        """Return whether every point of a group's search is settled."""
-        return all(self.slots[job].status in SETTLED for job in self.plan.searched(group))
+        """Return whether every point of a group's search is settled or blocked."""
+        return all(self.slots[job].status in (*SETTLED, "blocked") for job in self.plan.searched(group))
 
     def without_result(self, group: int) -> list[SlotState]:
         """Return the slots of a search whose points have no result: they crashed, or their workers died."""
@@ -59,14 +59,24 @@ class SweepState:
         searched = self.plan.searched(job.group)
         rung = self.plan.rung(job)
         needed = results_needed(job.number) if rung is None else rung.below
-        return all(self.slots[searched[k]].status in SETTLED for k in needed)
+        return all(self.slots[searched[k]].status in SETTLED for k in needed) and not self._held_up(job)
+
+    def _held_up(self, job: Job) -> bool:
+        """Return whether hyperband has to wait with a slot: a point below it has no result, and may be the best."""
+        rung = self.plan.rung(job)
+        if rung is None or self.plan.tune.partial:
+            return False
+        searched = self.plan.searched(job.group)
+        return any(self.slots[searched[k]].status in ("failed", "blocked") for k in rung.below)
 
     def judged(self, job: Job, slot: SlotState) -> SlotState:
-        """Return a slot with its status adapted to its group's search.
+        """Return a slot with its status adapted to its group's search. The slots before it have to be judged already.
 
         While the search goes on again, a final trial that is done or has failed counts as waiting. When it is over, it
         is lost (to be trained again) where another point has won, and blocked where no winner can be elected.
         """
+        if not job.final and slot.status in ("waiting", "lost") and self._held_up(job):
+            return slot._replace(status="blocked")
         over = slot.status in ("done", "failed", "diverged")
         if not job.final or not self.plan.groups[job.group].tries or slot.status == "running":
             return slot

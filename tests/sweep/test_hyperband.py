@@ -14,6 +14,7 @@ from pflsweep.commands.main import main
 from pflsweep.engine import simulation
 from pflsweep.records.record import Record
 from pflsweep.records.searches import beside
+from pflsweep.sweep import worker
 from pflsweep.sweep.hyperband import Rung, promoted, rungs
 from tests.sweep.sweeping import MAIN, database, require_each_once, require_same, run, run_here
 
@@ -157,6 +158,35 @@ def test_another_sweep_finds_what_has_gone_on_since(
     assert done.returncode == 0, done.stderr
     assert {file: file.stat().st_mtime_ns for file in before} == before
     assert len(records(folder)) == len(before) + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("partial", [False, True])
+def test_a_point_that_crashed_holds_up_its_bracket(
+    partial: bool, searched: tuple[Path, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first bracket's best point crashes. The same command tries it again, and then all is as without the crash."""
+    folder, _ = searched
+    of = {tuple(s["from"] for s in meta.get("sessions", [])): config for config, meta, _ in records(folder)}
+    lr, run_trial = of[2, 4]["train"]["lr"], worker.run_trial
+
+    def crashing(config: Any, *arguments: Any, **options: Any) -> Any:
+        if config.train.lr == lr:
+            raise RuntimeError("a crash")
+        return run_trial(config, *arguments, **options)
+
+    words = [*SEARCH, f"tune.partial={str(partial).lower()}"]
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "run_trial", crashing)
+        assert run_here(tmp_path, *words).returncode == 1
+    (file,) = (tmp_path / "runs" / "sweeps").glob("*.json")
+    (group,) = json.loads(file.read_text())["groups"]
+    assert len(group["without_result"]) == 1
+    # The first bracket's second and third rung, and the final trial, which another point may have won by now
+    assert (group["points_settled"], len(group["trials"])) == ((SLOTS, 1) if partial else (SLOTS - 3 - 1, 0))
+    assert run_here(tmp_path, *words).returncode == 0
+    if not partial:
+        require_same(folder, tmp_path)
 
 
 KILLED = """

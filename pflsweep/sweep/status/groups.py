@@ -101,7 +101,7 @@ def no_winner(state: SweepState) -> list[str]:
         if not reasons or not state.search_over(g):
             continue
         n = len(reasons)
-        what = f"{n} of {group.tries} points {'has' if n == 1 else 'have'} no result ({reasons[0]})"
+        what = f"{n} of {state.plan.points(g)} points {'has' if n == 1 else 'have'} no result ({reasons[0]})"
         if state.plan.tune.partial:
             lines.append(f"{group.name}:{PARTIAL} {what}; the winner was elected among the others (tune.partial=true)")
         else:
