@@ -186,7 +186,9 @@ def test_a_point_that_crashed_holds_up_its_bracket(
     assert (group["points_settled"], len(group["trials"])) == ((SLOTS, 1) if partial else (SLOTS - 3 - 1, 0))
     assert run_here(tmp_path, *words).returncode == 0
     if not partial:
-        require_same(folder, tmp_path)
+        # Another test adds a second seed
+        undisturbed = {meta["identity"]: len(rounds) for config, meta, rounds in records(folder) if config["seed"] == 0}
+        assert {meta["identity"]: len(rounds) for _, meta, rounds in records(tmp_path)} == undisturbed
 
 
 KILLED = """
