@@ -140,53 +140,65 @@ def score(
         known = dict.fromkeys(found, Scores(*(np.full(federation.clients, value) for value in NOTHING)))
     scores = {name: Scores(*(column.copy() for column in known[name])) for name in found}
     y = federation.dataset.y.numpy()
-
-    def read(passes: list[_Pass]) -> None:
-        for one, outputs in zip(passes, _on_cpu(passes), strict=True):
-            for client, key in one.clients:
-                for name in one.targets:
-                    own, output = found[name][client], outputs[key]
-                    if own is not one.rows:
-                        at = np.searchsorted(one.rows, own)
-                        output = output[0][at], output[1][at]
-                    for column, value in zip(scores[name], _tally(y[own], *output, task.classes), strict=True):
-                        column[client] = value
-
-    # Validation rows are a client's own: together with rows that all share they would part clients with one model
-    alone = {"validation"} & found.keys() if _shared(found) else set()
-    together = {name: rows for name, rows in found.items() if name not in alone}
-    waiting: list[_Pass] = []
-    for group in _groups(models, cover(together), apart=task.calibrated):
-        stats = {
-            key: _calibrate(task, w, federation, client, large) if task.calibrated else None
-            for key, (client, w) in group.models.items()
-        }
-        outputs = _outputs(logits, group.rows, group.models, stats, federation, large)
-        waiting.append(_Pass(list(together), group.rows, group.clients, outputs))
-        for client, key in group.clients:
-            for name in alone:
-                own, model = found[name][client], {key: group.models[key]}
-                outputs = _outputs(logits, own, model, stats, federation, large)
-                waiting.append(_Pass([name], own, [(client, key)], outputs))
-        if sum(one.predictions for one in waiting) >= READ:
-            read(waiting)
-            waiting = []
-    read(waiting)
+    for one, outputs in _read(_passes(task, logits, models, federation, found, large)):
+        for client, key in one.clients:
+            for name in one.targets:
+                own, output = found[name][client], outputs[key]
+                if own is not one.rows:
+                    at = np.searchsorted(one.rows, own)
+                    output = output[0][at], output[1][at]
+                for column, value in zip(scores[name], _tally(y[own], *output, task.classes), strict=True):
+                    column[client] = value
     return scores
 
 
 class _Pass(NamedTuple):
-    """What models have predicted on the same rows."""
+    """Predictions of models on the same rows, on the device that has computed them."""
 
     targets: list[str]
     rows: np.ndarray
     clients: list[tuple[int, int]]  # (client, key of its model)
     outputs: dict[int, list[tuple[Tensor, Tensor]]]  # as `_outputs` returns them
 
-    @property
-    def predictions(self) -> int:
-        """The number of predictions."""
-        return len(self.rows) * len(self.outputs)
+
+def _passes(
+    task: Task,
+    logits: Logits,
+    models: Iterable[tuple[int, Tensor]],
+    federation: Federation,
+    found: Targets,
+    large: int,
+) -> Iterator[_Pass]:
+    """Yield the predictions from which models are scored. For the arguments see `score`."""
+    # Validation rows are a client's own: together with rows that all share they would part clients with one model
+    alone = {"validation"} & found.keys() if _shared(found) else set()
+    together = {name: rows for name, rows in found.items() if name not in alone}
+    for group in _groups(models, cover(together), apart=task.calibrated):
+        stats = {
+            key: _calibrate(task, w, federation, client, large) if task.calibrated else None
+            for key, (client, w) in group.models.items()
+        }
+        outputs = _outputs(logits, group.rows, group.models, stats, federation, large)
+        yield _Pass(list(together), group.rows, group.clients, outputs)
+        for client, key in group.clients:
+            for name in alone:
+                # Without rows the scores stay those of a client without samples
+                if len(own := found[name][client]):
+                    outputs = _outputs(logits, own, {key: group.models[key]}, stats, federation, large)
+                    yield _Pass([name], own, [(client, key)], outputs)
+
+
+def _read(passes: Iterable[_Pass]) -> Iterator[tuple[_Pass, dict[int, tuple[np.ndarray, np.ndarray]]]]:
+    """Yield each pass with its outputs in memory. They are read from the device once READ predictions wait there."""
+    waiting: list[_Pass] = []
+    predictions = 0
+    for one in passes:
+        waiting.append(one)
+        predictions += len(one.rows) * len(one.outputs)
+        if predictions >= READ:
+            yield from zip(waiting, _on_cpu(waiting), strict=True)
+            waiting, predictions = [], 0
+    yield from zip(waiting, _on_cpu(waiting), strict=True)
 
 
 def _on_cpu(passes: list[_Pass]) -> list[dict[int, tuple[np.ndarray, np.ndarray]]]:

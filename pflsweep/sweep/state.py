@@ -10,6 +10,8 @@ from pflsweep.sweep.sampling import results_needed
 from pflsweep.sweep.search_space import Point
 from pflsweep.sweep.slots import POINT, SETTLED, SlotState, as_kept, identities, point_of
 
+OVER = (*SETTLED, "blocked")  # states of slots that nobody trains any more in this command
+
 
 class SweepState:
     """The states of a plan's slots. `Queue.refresh` reads them from the database."""
@@ -21,7 +23,7 @@ class SweepState:
     @property
     def left(self) -> int:
         """Return how many slots can still be trained: neither settled nor blocked."""
-        return sum(slot.status not in (*SETTLED, "blocked") for slot in self.slots.values())
+        return sum(slot.status not in OVER for slot in self.slots.values())
 
     @property
     def finished(self) -> bool:
@@ -30,7 +32,7 @@ class SweepState:
 
     def search_over(self, group: int) -> bool:
         """Return whether every point of a group's search is settled or blocked."""
-        return all(self.slots[job].status in (*SETTLED, "blocked") for job in self.plan.searched(group))
+        return all(self.slots[job].status in OVER for job in self.plan.searched(group))
 
     def without_result(self, group: int) -> list[SlotState]:
         """Return the slots of a search whose points have no result: they crashed, or their workers died."""

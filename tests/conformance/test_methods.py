@@ -716,6 +716,7 @@ def case(name: str, changes: dict[str, Any] | None = None, row: Row | None = Non
 def leave_out_clients_that_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     # The fixture's turns are short
     monkeypatch.setattr(stock, "COPY", 0)
+    monkeypatch.setattr(stock, "RECORD", 0)
 
 
 def test_every_algorithm_has_a_row() -> None:

@@ -16,7 +16,7 @@ from pflsweep.records.record import Record
 from pflsweep.records.searches import beside
 from pflsweep.sweep import worker
 from pflsweep.sweep.hyperband import Rung, promoted, rungs
-from tests.sweep.sweeping import MAIN, database, require_each_once, require_same, run, run_here
+from tests.sweep.sweeping import MAIN, database, numbers, require_each_once, require_same, run, run_here
 
 SEARCH = [
     "-m", "algorithm=pgfed", "seed=0", "tune=hyperband", "tune.points=17", "train.rounds=11", "partition.clients=6",
@@ -187,8 +187,10 @@ def test_a_point_that_crashed_holds_up_its_bracket(
     assert run_here(tmp_path, *words).returncode == 0
     if not partial:
         # Another test adds a second seed
-        undisturbed = {meta["identity"]: len(rounds) for config, meta, rounds in records(folder) if config["seed"] == 0}
-        assert {meta["identity"]: len(rounds) for _, meta, rounds in records(tmp_path)} == undisturbed
+        alone, again = numbers(folder), numbers(tmp_path)
+        assert set(again) == {meta["identity"] for config, meta, _ in records(folder) if config["seed"] == 0}
+        for identity, rounds in again.items():
+            pd.testing.assert_frame_equal(rounds, alone[identity], check_exact=True)
 
 
 KILLED = """
