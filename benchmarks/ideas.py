@@ -1,7 +1,7 @@
 """What might make a local step faster on a CPU: `python -m benchmarks.ideas`. docs/speed.md has what came of each.
 
 CPU time of one thread, so that a busy machine does not matter much; each idea takes turns with the plain eager step,
-and the number is the median of the ratios, above 1 where the idea is faster.
+and the number is the median of the ratios, above 1 if the idea is faster.
 """
 
 import argparse

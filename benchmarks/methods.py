@@ -1,5 +1,5 @@
 """What a round of each method costs: `python -m benchmarks.methods [OPTION ...]` measures all, or some, and writes
-reports/methods.md and a page a method below reports/methods.
+reports/methods.md and one page per method below reports/methods.
 
 Methods and FedAvg take turns in one process; a number is the median of the pairwise ratios. reports/methods.csv keeps
 what was measured, so that the pages can be written again without measuring (`--page`).

@@ -8,7 +8,7 @@ stack: trials of A that train as one cohort beside the same one by one. On a GPU
 precisions, and nothing goes to worker processes.
 The engine stands beside (1) the plain eager sequential loop with one and with two threads, and (2) the same with a
 DataLoader per client and an evaluation of all clients in each round, as public libraries have it. All take the same
-cohorts in turn; ratios are medians over the rounds, and above 1 where the engine is faster.
+cohorts in turn; ratios are medians over the rounds, and above 1 if the engine is faster.
 """
 
 import argparse

@@ -67,7 +67,7 @@ def run_sweep(
         run_sweep(algorithm=["local", "pgfed"], seed=range(3))
 
     A trial that fails does not end the others; it is named on stderr. So is the number of trials whose records are on
-    another machine. Raises pflsweep.util.errors.UserError on bad input, and where no trial has finished.
+    another machine. Raises pflsweep.util.errors.UserError on bad input, and if no trial has finished.
     """
     from pflsweep.report.frame import trials
     from pflsweep.sweep.call import run_command
@@ -87,7 +87,7 @@ def run_sweep(
 
 
 def load(runs: str | Path = "runs") -> "pd.DataFrame":
-    """Return all finished records of a folder of runs, or of an archive of them, as one DataFrame: a row a trial.
+    """Return all finished records of a folder of runs, or of an archive of them, as one DataFrame: one row per trial.
 
     Its columns are method, dataset, partition, model and seed; the whole config by full key, such as train.lr; and the
     results. It has all of them, and shows those that tell the trials apart. Accuracies are means over clients in
@@ -102,7 +102,7 @@ def load(runs: str | Path = "runs") -> "pd.DataFrame":
 
 
 def plot(trials: "pd.DataFrame") -> "Figure":
-    """Return the accuracy by round of trials of one setting as a figure: a line a method, with its band over seeds.
+    """Return the accuracy by round of trials of one setting as a figure: one line per method, with its band over seeds.
 
     trials: what `run_sweep` or `load` returned, or rows of it. Raises pflsweep.util.errors.UserError where these are of
     several settings.

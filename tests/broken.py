@@ -260,7 +260,7 @@ class Unfinished(Method):
 
 
 class Bare(FedAvg):
-    mu: float = hyper("a field of a class that is no dataclass", low=0)
+    mu: float = hyper("a field of a class that is not a dataclass", low=0)
 
 
 class CountsLabels(NamedTuple):

@@ -87,7 +87,7 @@ def legend(y: float) -> list[str]:
     parts = []
     marks = [
         (f'<circle cx="{{x}}" cy="{y - 5}" r="6" fill="#ffffff" stroke="{INK}" stroke-width="1.5"/>', "printed"),
-        (f'<circle cx="{{x}}" cy="{y - 5}" r="4" fill="{AGREES}"/>', "ours, agrees with print"),
+        (f'<circle cx="{{x}}" cy="{y - 5}" r="4" fill="{AGREES}"/>', "ours, agrees"),
         (f'<circle cx="{{x}}" cy="{y - 5}" r="4" fill="{DIFFERS}"/>', "ours, differs"),
     ]
     for x, (mark, said) in zip((LEFT + 130, LEFT + 250, LEFT + 480), marks, strict=True):

@@ -99,7 +99,7 @@ class Apple(Method):
         return Server(w[None].clone(), nobody.repeat(n, 1), prior, prior, nobody, length)
 
     def _refuse_what_does_not_fit(self, w: Tensor, setup: Setup) -> None:
-        """Raise UserError where the versions of core models may exceed the device's memory.
+        """Raise UserError if the versions of core models may exceed the device's memory.
 
         In the worst case every client holds another version of each core, or the versions of all rounds are held.
         """

@@ -102,7 +102,7 @@ class Clustered(Method):
 
 
 def cosines(delta: Tensor) -> Tensor:
-    """Return alpha_ij = cos(Delta_i, Delta_j) [m, m] in float64; 0 where one of them is 0."""
+    """Return alpha_ij = cos(Delta_i, Delta_j) [m, m] in float64; 0 if one of them is 0."""
     products = gram(delta)
     length = lengths(products)
     scale = 1 / torch.where(length > 0, length, 1)

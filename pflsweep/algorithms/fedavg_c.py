@@ -65,7 +65,7 @@ class FedAvgC(Method):
         return 1 + values["finetune_epochs"] / epochs
 
     def init_client(self, w: Tensor, setup: Setup) -> stock.Own:
-        """Keep theta-hat_i of the last turn; nothing where it is not evaluated."""
+        """Keep theta-hat_i of the last turn; nothing if it is not evaluated."""
         return stock.Own(w if self.evaluated == "stale" else w.new_zeros(0))
 
     def start(self, given: Given, data: Any) -> Work:

@@ -98,7 +98,7 @@ class FedCAC(Method):
 
 
 def overlaps(critical: Tensor) -> Tensor:
-    """Return O_ij = 1 - |M_i - M_j|_1 / (2 |M_i|_1) [M, M] of masks [M, P]; 0 where M_i is empty."""
+    """Return O_ij = 1 - |M_i - M_j|_1 / (2 |M_i|_1) [M, M] of masks [M, P]; 0 if M_i is empty."""
     sizes = critical.sum(1).double()
     apart = torch.stack([(critical ^ each).sum(1) for each in critical])
     return torch.where(sizes[:, None] > 0, 1 - apart / (2 * sizes[:, None].clamp(min=1)), 0)

@@ -35,7 +35,7 @@ class FedCP(Method):
     paper = "Zhang et al., KDD 2023"
     unsampled_model = "the newest shared parts with the common initial head"
     cost = "a step adds a forward pass of the received extractor, MMD of the batch, and the CPN (2 D^2 parameters)"
-    dp_incompatible_reason = "MMD's gradient is no sum over samples"
+    dp_incompatible_reason = "MMD's gradient is not a sum over samples"
 
     lam: float = hyper("weight of MMD between the trained and the received extractor's features (lambda)", low=0)
 

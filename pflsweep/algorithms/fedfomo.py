@@ -47,7 +47,7 @@ class Up(NamedTuple):
 
 
 def require_models(models: int, clients: int) -> None:
-    """Raise UserError where more models are asked for than there are clients."""
+    """Raise UserError if more models are asked for than there are clients."""
     if models > clients:
         raise UserError(f"algorithm.models is {models}, but there are {clients} clients: it must be at most {clients}.")
 
@@ -197,7 +197,7 @@ class FedFomo(Fomo):
 
 
 def normalised(gains: Tensor) -> Tensor:
-    """Return w* = max(w, 0) / its sum, of raw weights [C, n]; 0 where none is positive."""
+    """Return w* = max(w, 0) / its sum, of raw weights [C, n]; 0 if none is positive."""
     weight = gains.clamp(min=0)
     total = weight.sum(1, keepdim=True)
     return weight / torch.where(total > 0, total, 1)

@@ -12,7 +12,7 @@ from pflsweep.methods.protocol import Empty, Given, Kept, Method, Scalars, Setup
 from pflsweep.methods.qp import combined, gram, lengths, min_norm, nonnegative
 from pflsweep.util.errors import UserError
 
-ZERO = 1e-6  # length up to which a gradient counts as zero and is no column
+ZERO = 1e-6  # length up to which a gradient counts as zero and is not a column
 EQUAL = 1e-6  # |h| |L| below which all losses count as equal: in float32 they are, up to rounding
 STILL = 1e-8  # |d| relative to the mean |g|, up to which the model counts as Pareto stationary
 HELD = 1e-6  # |p_i| relative to |g_i|, below which the other clients leave client i no direction
@@ -89,7 +89,7 @@ class FedPG(Method):
       its model.
     What we add to the paper:
     - g_i is the distance covered in E epochs over the learning rate, also with momentum and weight decay;
-    - a client whose upload is not finite counts as absent, a gradient of zero is no column, and without a common
+    - a client whose upload is not finite counts as absent, a gradient of zero is not a column, and without a common
       descent direction no model moves;
     - all losses are over all local data without dropout, and beta's test uses the gradients as they were sent;
     - where no step of the search lies between its bounds, the longest is tried.
@@ -189,7 +189,7 @@ class FedPG(Method):
         return recent.index_fill(0, ids, False).nonzero().flatten()
 
     def fairness(self, loss: Tensor, inner: Tensor) -> Tensor:
-        """Return grad F = sum_i h_i g_i (below eq. 5) as weights of all gradients; zeros where it is no column."""
+        """Return grad F = sum_i h_i g_i (below eq. 5) as weights of all gradients; zeros where it is not a column."""
         m, h = len(loss), slope_of_unfairness(loss)
         whole = torch.nn.functional.pad(h, (0, len(inner) - m))
         size = (whole @ inner @ whole).clamp(min=0).sqrt()

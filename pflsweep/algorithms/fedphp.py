@@ -46,7 +46,7 @@ class FedPHP(Method):
     unsampled_model = "the newest global model"
     cost = "a step adds a forward pass of the private model, which it reads (P); a client keeps P"
     dp_incompatible_reason = (
-        "MMD's gradient is no sum over samples: each acts through the distances to all others of its batch"
+        "MMD's gradient is not a sum over samples: each acts through the distances to all others of its batch"
     )
 
     strength: float = hyper("weight of the transfer from the private model (lambda); CE has the rest", low=0, high=1)

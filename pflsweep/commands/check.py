@@ -29,7 +29,7 @@ NOT_THE_USERS = (os.path.dirname(pflsweep.__file__), sys.prefix, sys.base_prefix
 
 
 def main(argv: list[str]) -> int:
-    """Print a line for each property. Return 0 where all hold, else 1. Raises UserError on bad input."""
+    """Print a line for each property. Return 0 if all hold, else 1. Raises UserError on bad input."""
     options = _parser().parse_args(argv)
     # With models this small, threads only wait for each other
     torch.set_num_threads(1)
@@ -63,7 +63,7 @@ def case_of(
 ) -> Case:
     """Return the test case of a method's class. A method that refuses momentum is tested without.
 
-    values: hyperparameters. tolerance, traffic: see `Case`. Raises UserError where the method refuses both.
+    values: hyperparameters. tolerance, traffic: see `Case`. Raises UserError if the method refuses both.
     """
 
     def make(task: Any, opt: Sgd, epochs: int) -> Method:
@@ -80,7 +80,7 @@ def case_of(
 
 
 def verdict(property_: Property, case: Case) -> str:
-    """Return why a property does not hold for a case; "" where it holds."""
+    """Return why a property does not hold for a case; "" if it holds."""
     try:
         property_(case)
     except AssertionError as error:
@@ -125,7 +125,7 @@ def method_at(path: str) -> type[Method]:
     """Import the method that a dotted path names. Raises UserError, which names the module and what is wrong."""
     found = imported(path, "check")
     if not isinstance(found, type) or not issubclass(found, Method):
-        raise UserError(f"check: '{path}' is no method (protocol.Method).")
+        raise UserError(f"check: '{path}' is not a method (protocol.Method).")
     return found
 
 
@@ -163,7 +163,7 @@ def named(method: str, config_dir: Path | None) -> tuple[type[Method], dict[str,
 
 
 def _file(option: str, known: dict[str, Path]) -> Path:
-    """Return the file of an option. Raises UserError where there is none."""
+    """Return the file of an option. Raises UserError if there is none."""
     if option not in known:
         guess = nearest(option, sorted(known))
         raise UserError(f"check: there is no algorithm '{option}'.{guess} A class is written my_package.MyMethod.")

@@ -39,7 +39,7 @@ WORDS = {"data": ["show", "prepare"], "record": ["export", "import", "migrate"],
 
 
 def main(argv: list[str]) -> int:
-    """Install the completion of a shell, or print its script. Raises UserError where a file cannot be written."""
+    """Install the completion of a shell, or print its script. Raises UserError if a file cannot be written."""
     parser = Parser(prog="pflsweep completion", description="Let Tab complete commands, config groups and keys.")
     parser.add_argument("shell", nargs="?", choices=sorted(SCRIPTS), help="print the script of this shell")
     parser.add_argument("--install", choices=sorted(SCRIPTS), metavar="SHELL", help="install it: bash, zsh or fish")

@@ -19,7 +19,7 @@ KINDS = ("png", "svg", "pdf")  # of pictures
 def main(argv: list[str]) -> int:
     """Run one of the commands in WORDS. Raises UserError on bad input."""
     if argv and not argv[0].startswith("-") and argv[0] not in WORDS:
-        raise UserError(f"No word '{argv[0]}' after data.{nearest(argv[0], WORDS)} There is: {', '.join(WORDS)}.")
+        raise UserError(f"data: unknown command '{argv[0]}'.{nearest(argv[0], WORDS)} Use one of: {', '.join(WORDS)}.")
     options = _parser().parse_args(argv or ["--help"])
     return int(options.run(options))
 
@@ -88,7 +88,7 @@ def _line(found: dict[str, float]) -> str:
 
 
 def _draw(table: "pd.DataFrame", name: str, path: Path) -> Path:
-    """Write the picture of a partition's labels. Raises UserError where the file cannot be written."""
+    """Write the picture of a partition's labels. Raises UserError if the file cannot be written."""
     from pflsweep.report import figures, style
 
     made = figures.labels(table, f"Training labels, {name}")
@@ -108,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     words = parser.add_subparsers(required=True, metavar="WHAT")
     about = "Fetch a dataset where it is missing, check it, prepare it for later trials. Keys as for a trial."
     prepare = words.add_parser("prepare", help="a dataset, fetched and checked", description=about)
-    about = "A line a client: samples, classes, EMD; and a picture. Keys as for a trial."
+    about = "One line per client: samples, classes, EMD; and a picture. Keys as for a trial."
     show = words.add_parser("show", help="the clients of a partition, without training", description=about)
     show.add_argument("--out", type=_picture, metavar="FILE", help="the picture (DATASET-PARTITION-SEED.png)")
     for word, run in ((prepare, _prepare), (show, _show)):

@@ -42,7 +42,7 @@ class Asked(NamedTuple):
 
 
 def main(argv: list[str]) -> int:
-    """Print what was found. Return 1 where something is wrong, else 0. Raises UserError on bad input."""
+    """Print what was found. Return 1 if something is wrong, else 0. Raises UserError on bad input."""
     asked = _parser().parse_args(argv)
     if asked.gpu:
         return _gpu(asked)
@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _gpu(asked: argparse.Namespace) -> int:
-    """Write the page of a GPU. Return 1 where a property failed, else 0. Raises UserError without a usable GPU."""
+    """Write the page of a GPU. Return 1 if a property failed, else 0. Raises UserError without a usable GPU."""
     import torch
 
     from pflsweep.commands.gpu_page import MINUTES, device_name, page, processes
@@ -132,7 +132,7 @@ def _versions(asked: Asked) -> Iterator[Finding]:
 
 
 def _version(name: str) -> str | None:
-    """Return the version of an installed library; None where it is not installed."""
+    """Return the version of an installed library; None if it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -169,7 +169,7 @@ REINSTALL = "Install PyTorch for its driver: see https://pytorch.org/get-started
 
 
 def _without_cuda() -> str:
-    """Return why PyTorch sees no GPU although the machine has one; "" where it has none."""
+    """Return why PyTorch sees no GPU although the machine has one; "" if it has none."""
     import torch
 
     tool = shutil.which("nvidia-smi")

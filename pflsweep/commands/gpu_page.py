@@ -33,7 +33,7 @@ SHARE = 2e9  # bytes of a GPU for each process that tries properties, most of th
 
 
 class Tried(NamedTuple):
-    """A property of a method on a device. why: the reason where it failed; "" where it holds; None: not tried."""
+    """A property of a method on a device. why: the reason where it failed; "" if it holds; None: not tried."""
 
     method: str
     property: str

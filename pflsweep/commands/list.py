@@ -25,13 +25,13 @@ KNOWN = (*GROUPS, "sweeps", "readings", "spaces", "keys")
 
 
 def main(argv: list[str]) -> int:
-    """Print one list. Raises UserError where there is none of that name."""
+    """Print one list. Raises UserError if there is none of that name."""
     parser = Parser(prog="pflsweep list", description="What can be chosen, a line each.")
     parser.add_argument("what", nargs="?", help=" | ".join(KNOWN))
     parser.add_argument("--config-dir", "-cd", default=None, help="a folder with options of your own")
     asked = parser.parse_args(argv)
     if asked.what is None:
-        raise UserError(f"list: say of what, as in `pflsweep list algorithms`. Known are: {', '.join(KNOWN)}.")
+        raise UserError(f"list: name what to list, as in `pflsweep list algorithms`. Known are: {', '.join(KNOWN)}.")
     if asked.what not in KNOWN:
         guess = nearest(asked.what, list(KNOWN))
         raise UserError(f"list {asked.what}: there is no such list.{guess} Known are: {', '.join(KNOWN)}.")

@@ -53,7 +53,7 @@ def _main(argv: list[str]) -> int:
         print(f"pflsweep: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
-        print(str(stop) or "stopped; the same command continues", file=sys.stderr)
+        print(str(stop) or "stopped; give the same command again to continue", file=sys.stderr)
         return signals.exit_code()
     except BrokenPipeError:
         # The reader of a pipe has ended, as in `pflsweep --help | head`
@@ -63,7 +63,7 @@ def _main(argv: list[str]) -> int:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG) or error.filename is None:
             raise
         why = (error.strerror or "").lower()
-        print(f"pflsweep: {error.filename} cannot be used ({why}): name another, or change it.", file=sys.stderr)
+        print(f"pflsweep: {error.filename} cannot be used ({why}): fix that, or name another path.", file=sys.stderr)
         return 2
     except SystemExit as end:
         # From argparse, and from a sweep, which has printed its failed trials itself
@@ -90,7 +90,7 @@ def _command_first(argv: list[str]) -> list[str]:
 def _without_config_dir(argv: list[str]) -> list[str]:
     """Return the arguments without --config-dir, for a command that does not use it.
 
-    Raises UserError where its folder does not exist.
+    Raises UserError if its folder does not exist.
     """
     from pflsweep.config.compose import folders
 
@@ -100,7 +100,7 @@ def _without_config_dir(argv: list[str]) -> list[str]:
 
 
 def _find_own() -> None:
-    """Let the user's own modules be imported from the working directory. Raises UserError where that was deleted."""
+    """Let the user's own modules be imported from the working directory. Raises UserError if that was deleted."""
     try:
         here = os.getcwd()
     except FileNotFoundError as error:
@@ -120,7 +120,7 @@ def _show_log() -> None:
 
 
 def _word(word: str, rest: list[str]) -> int:
-    """Run one of COMMANDS. Raises UserError where there is none of that name."""
+    """Run one of COMMANDS. Raises UserError if there is none of that name."""
     if word not in COMMANDS:
         from pflsweep.config.compose import GROUPS, conf_dir
 
@@ -128,8 +128,8 @@ def _word(word: str, rest: list[str]) -> int:
         if option:
             raise UserError(f"Unknown word '{word}'. Did you mean {option}?")
         raise UserError(
-            f"Unknown word '{word}'.{nearest(word, list(COMMANDS))} Known are: {', '.join(COMMANDS)}; "
-            "or key=value to train, such as `pflsweep algorithm=fedavg` (see `pflsweep --help`)."
+            f"Unknown command '{word}'.{nearest(word, list(COMMANDS))} Commands are: {', '.join(COMMANDS)}. "
+            "To train, give key=value, such as `pflsweep algorithm=fedavg` (see `pflsweep --help`)."
         )
     if word in NO_OPTIONS:
         rest = _without_config_dir(rest)
@@ -186,7 +186,7 @@ def _divided(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _check_flags(argv: list[str]) -> None:
-    """Raise UserError where a word is no flag of Hydra's. Argparse itself would print all flags that it knows."""
+    """Raise UserError if a word is not a flag of Hydra's. Argparse itself would print all flags that it knows."""
     from pflsweep.config.hydra_private import flags, get_args_parser
 
     parser = get_args_parser()
@@ -216,7 +216,7 @@ def _check_flags(argv: list[str]) -> None:
         raise UserError("--experimental-rerun is not needed: a command that is given again goes on with its trials.")
     foreign = [word for word in options.overrides if re.match(r"\+*hydra/sweeper=(?!pflsweep$)", word)]
     if foreign:
-        raise UserError(f"{foreign[0]}: sweeps are pflsweep's own, which shares out trials and goes on where it ended.")
+        raise UserError(f"{foreign[0]}: pflsweep runs sweeps with a sweeper of its own. Leave this override out.")
 
 
 def _task(outcomes: list[Any]) -> Callable[[Any], Any]:

@@ -39,7 +39,7 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _of_sweep(chosen: Chosen, sweep: str, runs: Path) -> Chosen:
-    """Return the runs of a sweep, with those of its search. Raises UserError where no ledger is of this sweep."""
+    """Return the runs of a sweep, with those of its search. Raises UserError if no ledger is of this sweep."""
     every = ledgers(*chosen.places)
     known = sorted({ledger.sweep for ledger in every})
     if sweep not in known:
@@ -76,7 +76,7 @@ def _migrate(options: argparse.Namespace) -> int:
 
 
 def _require_any(contents: Contents, what: str, source: Path) -> None:
-    """Raise UserError where there is no finished run. what: the command."""
+    """Raise UserError if there is no finished run. what: the command."""
     if not contents.found:
         why = "".join(f" Left out: {line}" for line in [*contents.left, *contents.damaged])
         raise UserError(f"There is no finished run to {what} in '{source}'.{why}")

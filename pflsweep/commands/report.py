@@ -71,7 +71,7 @@ def _runs(options: argparse.Namespace) -> int:
 
 
 def _check_target(percent: float) -> None:
-    """Raise UserError where the argument --target is no percentage."""
+    """Raise UserError if the argument --target is not a percentage."""
     if not 0 < percent <= 100:
         raise UserError(f"--target {percent:g}: it is an accuracy in percent, at least 1 and at most 100.")
     # Every run reaches that in its first round

@@ -79,7 +79,7 @@ def _open(address: str, refused: bool) -> None:
 
 
 def _check_port(host: str, port: int) -> None:
-    """Raise UserError where a port cannot be used. MLflow itself would say so on fifty lines."""
+    """Raise UserError if a port cannot be used. MLflow itself would say so on fifty lines."""
     import socket
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

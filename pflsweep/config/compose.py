@@ -93,7 +93,7 @@ class Config:
         return bool(self.values.get(group))
 
     def node(self, group: str) -> Node:
-        """Return what a group's option builds. Raises UserError where its `_target_` names nothing."""
+        """Return what a group's option builds. Raises UserError if its `_target_` names nothing."""
         return Node.of(group, self.choices[group], self.values.get(group))
 
     @property
@@ -206,7 +206,7 @@ def is_of_sweep(override: str) -> bool:
 
 
 def check_single(overrides: list[str]) -> None:
-    """Raise UserError where overrides of a single trial set a key of a sweep."""
+    """Raise UserError if overrides of a single trial set a key of a sweep."""
     asked = [override for override in overrides if is_of_sweep(override)]
     if asked:
         raise UserError(f"{asked[0]} is of a sweep: add -m, as in `pflsweep -m {' '.join(asked)}`.")
@@ -221,7 +221,7 @@ def _plain(composed: DictConfig, resolve: bool = False) -> dict[str, Any]:
 def folders(config_dir: str | Path | None) -> list[Path]:
     """Return the folders of config groups: pflsweep's, and the user's.
 
-    Raises UserError where that does not exist, cannot be read, or has an option with a shipped one's name.
+    Raises UserError if that does not exist, cannot be read, or has an option with a shipped one's name.
     """
     if not config_dir:
         return [conf_dir()]
@@ -283,7 +283,7 @@ def hydra_errors(overrides: list[str], config_dir: str | Path | None = None) -> 
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(_rephrased(error, overrides, config_dir)) from error
     except (UnicodeDecodeError, OSError) as error:
-        # OmegaConf raises OSError for a file that is no mapping. Neither error names the file, so look for it.
+        # OmegaConf raises OSError for a file that is not a mapping. Neither error names the file, so look for it.
         if isinstance(error, OSError) and not str(error).startswith("Invalid loaded object type"):
             raise
         for file in sorted(Path(config_dir).rglob("*.yaml")) if config_dir else []:

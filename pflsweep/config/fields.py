@@ -87,7 +87,7 @@ def _size_allowed(value: float, rule: Rule) -> bool:
 
 
 def require(key: str, value: Any, rule: Rule) -> None:
-    """Raise UserError where a key's rule does not allow its value."""
+    """Raise UserError if a key's rule does not allow its value."""
     if rule.allows(value):
         return
     guess = nearest(value, [str(c) for c in rule.choices]) if isinstance(value, str) else ""

@@ -24,7 +24,7 @@ class Node:
 
     @classmethod
     def of(cls, group: str, option: str, values: Any) -> Self:
-        """Return the node of a group's option. values: the group's. Raises UserError where `_target_` is no path."""
+        """Return the node of a group's option. values: the group's. Raises UserError if `_target_` is not a path."""
         path = values.get("_target_") if isinstance(values, dict) else None
         if not isinstance(path, str) or "." not in path:
             said = "is missing" if path is None else f"is {path!r}"
@@ -41,11 +41,11 @@ class Node:
         return self.path.rpartition(".")[0]
 
     def load(self) -> Any:
-        """Import and return the class or function. Raises UserError where there is none."""
+        """Import and return the class or function. Raises UserError if there is none."""
         return imported(self.path, str(self))
 
     def loaded(self) -> list[Any]:
-        """Import and return what the node and the nodes inside it name. Raises UserError where there is none."""
+        """Import and return what the node and the nodes inside it name. Raises UserError if there is none."""
         return [imported(path, str(self)) for path in self.paths()]
 
     def paths(self) -> list[str]:
@@ -55,11 +55,11 @@ class Node:
     def call(self, *args: Any, **offered: Any) -> Any:
         """Call what the node names, with its options and those of `offered` that it has parameters for.
 
-        Raises UserError where they do not fit.
+        Raises UserError if they do not fit.
         """
         function: Callable = self.load()
         if not callable(function):
-            raise UserError(f"{self}: {self.path} is no function or class, but {_kind(function)}.")
+            raise UserError(f"{self}: {self.path} is not a function or class, but {_kind(function)}.")
         try:
             takes = inspect.signature(function).parameters
         except ValueError as error:

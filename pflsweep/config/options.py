@@ -138,7 +138,7 @@ class Train(Keys):
     lr: float = hyper("learning rate of the first round", above=0, below=FLOAT32)
     lr_decay: float = hyper("factor of the learning rate from round to round", above=0, below=FLOAT32)
     lr_of: str = hyper(
-        "a client's learning rate: the round's, or that of the round after its last turn (the first before any)",
+        "a client's learning rate: this round's, or that of the round after its last turn (before its first: round 1)",
         choices=("round", "last_turn"),
         neutral="round",
     )
@@ -207,7 +207,7 @@ class Sweep(Keys):
 
     sweep: str | None = hyper("a sweep file, such as pgfed/table1, or the path of one of your own")
     only: list = hyper("rows and columns of that file to run; []: all", items=str)  # noqa: RUF009 (no default)
-    scale: str | int = hyper("how much of it: smoke, small, paper, one of your own, or so many rounds at most")
+    scale: str | int = hyper("how much of the sweep: smoke, small, paper, your own scale, or a maximum of rounds")
     reading: str = hyper(
         "reading of a paper's table: paper, code (as its authors' code ran), or one change of the code", empty=False
     )
@@ -228,7 +228,7 @@ class Tune(Keys):
     view: str = hyper("whose accuracy counts", choices=("personal", "global", "trained"))
     round: str = hyper("which of a point's rounds counts; of final trials always the last", choices=("last", "best"))
     scale: str | int | None = hyper("scale of the points; null: that of final trials", neutral=None)
-    seeds: int = hyper("each point is trained under the first so many seeds, whose mean counts", low=1)
+    seeds: int = hyper("number of seeds for each point (the first of the sweep's); their mean counts", low=1)
     prune: str = hyper("what stops a point that loses by its rounds' accuracy", choices=("none", "median", "halving"))
     seed: int = hyper("seed of the sampler, not of the trials", low=0, high=2**32 - 1)
     partial: bool = hyper("whether a winner is elected although points crashed or were killed", neutral=False)
@@ -246,7 +246,7 @@ class Workers(Keys):
         "database of the queue of trials; null: <runs>/sweeps/optuna.db; for many machines postgresql://...",
         empty=False,
     )
-    heartbeat: int = hyper("seconds; a worker that is silent for five of them is taken for dead", low=1)
+    heartbeat: int = hyper("seconds between heartbeats; a worker that misses five counts as dead", low=1)
 
 
 GROUPS: dict[str, type[Keys]] = {

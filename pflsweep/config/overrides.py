@@ -43,7 +43,7 @@ def words_of(given: str | Iterable[str] | None, keywords: Mapping[str, Any], sev
     else:
         words = list(given or [])
     if wrong := next((word for word in words if not isinstance(word, str)), None):
-        raise UserError(f"{wrong!r} is no text of the form key=value, as in 'train.lr=0.1'.")
+        raise UserError(f"{wrong!r} is not a text of the form key=value, as in 'train.lr=0.1'.")
     for name, value in keywords.items():
         key = name.replace("__", ".")
         values = _listed(value)
@@ -61,7 +61,7 @@ def _listed(value: Any) -> list[Any] | None:
 
 
 def as_text(key: str, value: Any) -> str:
-    """Return one value as text in an override. Raises UserError where its type has no such text."""
+    """Return one value as text in an override. Raises UserError if its type has no such text."""
     values = _listed(value)
     if values is not None:
         return f"[{','.join(as_text(key, each) for each in values)}]"
@@ -76,7 +76,7 @@ def as_text(key: str, value: Any) -> str:
 
 
 def check_hydra(overrides: list[str], several: bool) -> None:
-    """Raise UserError where an override sets a key of Hydra that would have no effect. several: a sweep, with -m."""
+    """Raise UserError if an override sets a key of Hydra that would have no effect. several: a sweep, with -m."""
     launched = several and any(re.match(r"\+*hydra/launcher=(?!basic$)", word) for word in overrides)
     for word in overrides:
         key = key_of(word).partition("@")[0].replace("/", ".")
@@ -95,7 +95,7 @@ def check_hydra(overrides: list[str], several: bool) -> None:
 def quoted(word: str) -> str:
     """Return an override with quotes around those parts of its value that Hydra's grammar needs quoted, such as `路径`.
 
-    Raises UserError where quotes do not help: for such characters in keys, and for what is not UTF-8.
+    Raises UserError if quotes do not help: for such characters in keys, and for what is not UTF-8.
     """
     key, equals, value = word.partition("=")
     try:
@@ -147,7 +147,7 @@ def unreadable(override: str, said: str) -> str:
     if not equals:
         why = "there is no '='"
     elif not re.fullmatch(r"[+~]*[\w$][\w$-]*([./@][\w$-]+)*", key, re.ASCII):
-        why = f"'{key}' is no key, which is names with dots between them"
+        why = f"'{key}' is not a key: a key is names with dots between them"
     else:
         rest = QUOTES.sub("", value)
         mark = next((mark for mark in "'\"" if mark in rest), None)

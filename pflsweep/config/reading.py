@@ -90,7 +90,7 @@ def names() -> list[str]:
 
 
 def read(paper: str) -> Reading | None:
-    """Return how a paper's code differs; None where it has not been read. Raises UserError where the file is wrong."""
+    """Return how a paper's code differs; None if it has not been read. Raises UserError if the file is wrong."""
     if paper not in names():
         return None
     file = next(f for s in own_and_shipped("sweeps") if (f := s / "reading" / f"{paper}.yaml").is_file())
@@ -111,7 +111,7 @@ def read(paper: str) -> Reading | None:
 def asked(sweep: str, reading: str) -> Asked:
     """Return the changes of a reading. sweep: a paper's table, such as fedpg/table1. reading: such as code.
 
-    Raises UserError where the paper has no such reading.
+    Raises UserError if the paper has no such reading.
     """
     if reading == PAPER:
         return Asked([], [])
@@ -119,8 +119,8 @@ def asked(sweep: str, reading: str) -> Asked:
     known = read(paper)
     if known is None:
         raise UserError(
-            f"reading={reading}: sweep={sweep} is of no paper whose code has been read. "
-            f"Those that have been are {', '.join(names())}; every sweep has reading=paper."
+            f"reading={reading}: there is no list of code differences for sweep={sweep}, only for the papers "
+            f"{', '.join(names())}. Use reading=paper, which every sweep has."
         )
     changes = known.of(table)
     if reading == CODE:
@@ -168,7 +168,7 @@ def _change(name: str, given: Any, where: str) -> Change:
 
 
 def _texts(found: Any, where: str) -> list[str]:
-    """Return a list of texts. where: its place, for the message. Raises UserError where it is none."""
+    """Return a list of texts. where: its place, for the message. Raises UserError if it is none."""
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
         raise UserError(f"{where} is {found!r}: it has to be a list of texts.")
     return found

@@ -120,14 +120,14 @@ def _check_described(node: Node) -> None:
 def check_fields(cls: type, values: dict[str, Any], head: str, remedy: str) -> None:
     """Check values against a class's fields.
 
-    head: prefix of the names in messages. remedy: what to do where one is missing. Raises UserError where a value is
+    head: prefix of the names in messages. remedy: what to do where one is missing. Raises UserError if a value is
     unknown, missing or wrong.
     """
     for base in cls.__mro__:
         # A dataclass removes the fields that it finds
         if left := next((name for name, value in vars(base).items() if isinstance(value, Field)), None):
             raise UserError(
-                f"{base.__name__}.{left} is declared by hyper(), but {base.__name__} is no dataclass: put "
+                f"{base.__name__}.{left} is declared by hyper(), but {base.__name__} is not a dataclass: put "
                 "@dataclass(frozen=True, kw_only=True) above the class."
             )
     fields, rules = hyperparameters(cls), rules_of(cls)

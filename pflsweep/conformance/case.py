@@ -136,7 +136,7 @@ def assert_same(got: dict[str, Tensor], wanted: dict[str, Tensor], when: str, to
 
 
 def difference(a: Tensor, b: Tensor, tolerance: float = 0.0) -> str:
-    """Return how tensor a differs from b, for a message; "" where they are the same within a relative tolerance."""
+    """Return how tensor a differs from b, for a message; "" if they are the same within a relative tolerance."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return f"is {a.dtype} {list(a.shape)} instead of {b.dtype} {list(b.shape)}"
     if torch.allclose(a, b, rtol=0, atol=0, equal_nan=True):

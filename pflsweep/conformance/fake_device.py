@@ -93,7 +93,7 @@ def _record(fn: graph.Repeat) -> graph.Repeat:
 
 
 def _run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Run one operation of PyTorch on the CPU tensors that are held. Raises RuntimeError where it mixes devices."""
+    """Run one operation of PyTorch on the CPU tensors that are held. Raises RuntimeError if it mixes devices."""
     name = op._schema.name
     device = None if kwargs.get("device") is None else torch.device(kwargs["device"])
     given = pytree.tree_leaves((args, kwargs))
@@ -122,7 +122,7 @@ def _run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _require_one_device(name: str, args: Any, given: list[Any]) -> None:
-    """Raise RuntimeError where an argument is on the CPU. As on a GPU, tensors without dimensions may be."""
+    """Raise RuntimeError if an argument is on the CPU. As on a GPU, tensors without dimensions may be."""
     indices = pytree.tree_leaves(args[1]) if name in INDEXED else []
     for value in given:
         on_cpu = isinstance(value, Tensor) and not isinstance(value, FakeTensor) and value.dim() > 0

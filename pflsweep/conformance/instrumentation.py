@@ -88,7 +88,7 @@ def _to_its_end(name: str, conversation: Any, before: list[Tensor], inputs: list
 
 
 def _assert_untouched(name: str, before: list[Tensor], inputs: list[Any]) -> None:
-    """Raise AssertionError where inputs differ from what they were. before: copies of their leaves."""
+    """Raise AssertionError if inputs differ from what they were. before: copies of their leaves."""
     for old, (where, leaf) in zip(before, _named(inputs), strict=True):
         reason = difference(leaf, old)
         assert not reason, f"{name} writes into what it was given: {where} {reason}"

@@ -39,11 +39,11 @@ class Dataset(NamedTuple):
 
     @property
     def owner_count(self) -> int:
-        """The number of natural clients that have rows; 0 where the dataset has none."""
+        """The number of natural clients that have rows; 0 if the dataset has none."""
         return 0 if self.owner is None else len(np.unique(self.owner))
 
     def fault(self) -> str:
-        """Return what is wrong with the arrays, as the end of a sentence; "" where they fit together."""
+        """Return what is wrong with the arrays, as the end of a sentence; "" if they fit together."""
         if not isinstance(self.x, Tensor) or not isinstance(self.y, Tensor):
             return "x and y have to be tensors: torch.from_numpy makes one of an array"
         rows = len(self.x)

@@ -65,7 +65,7 @@ class Federation:
         """Return the clients' rows by split, with validation rows from the training rows unless prescribed.
 
         validation: the share of each client's training rows. They are drawn, or where rows overlap the last ones; rows
-        that overlap with these are left out. Raises UserError where a client has no training rows.
+        that overlap with these are left out. Raises UserError if a client has no training rows.
         """
         split: dict[str, list[np.ndarray]] = {"train": [], "validation": [], "test": list(rows.test)}
         for i, own in enumerate(rows.train):
@@ -109,7 +109,7 @@ class Federation:
     def newcomers(self, count: int) -> tuple["Federation", "Federation | None"]:
         """Return (the federation without `count` random clients, a federation of these new clients, None for 0).
 
-        Raises UserError where no client is left to train.
+        Raises UserError if no client is left to train.
         """
         if count >= self.clients:
             raise UserError(f"data.new is {count}: it must be below the {self.clients} clients, as some have to train.")

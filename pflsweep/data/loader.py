@@ -88,7 +88,7 @@ class ClientData:
     def joined(cls, parts: list["ClientData"]) -> Iterator["ClientData"]:
         """Yield the clients of several ClientData as one. Their federations may differ in partition and seed.
 
-        At the end each part has counted the samples that its clients were trained on. Raises ValueError where the parts
+        At the end each part has counted the samples that its clients were trained on. Raises ValueError if the parts
         have different datasets, or are cut into different batches.
         """
         sets = [d._federation.dataset for d in parts]
@@ -288,7 +288,7 @@ class ClientData:
         """Return the batches that the user prescribes for a client in this round, or else `drawn`.
 
         Only the stream of local training has prescribed batches. A client without any is in no cohort, but a study may
-        train it. Raises UserError where their number differs from that of the drawn ones, where one is too large, and
+        train it. Raises UserError if their number differs from that of the drawn ones, where one is too large, and
         on rows that the method does not train on.
         """
         who = self._members[c]

@@ -29,7 +29,7 @@ def cohort(federation: Federation, size: int, round: int, kind: str) -> Tensor:
 
 
 def participation_probabilities(federation: Federation, kind: str, alpha: float) -> np.ndarray | None:
-    """Return each client's probability to be drawn first into a cohort, [N] with sum 1; None where all are equal.
+    """Return each client's probability to be drawn first into a cohort, [N] with sum 1; None if all are equal.
 
     kind: `size` is in proportion to the training samples; `dirichlet` is Dir(alpha), with gamma draws keyed by client
     (a smaller alpha gives most places to fewer clients); `uniform` and `fixed` are equal, and with `fixed` every round

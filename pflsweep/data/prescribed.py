@@ -26,7 +26,7 @@ class Prescribed(NamedTuple):
 
     @property
     def digest(self) -> str | None:
-        """A hash of all that is prescribed, 16 hex digits and part of the trial's identity; None where nothing is."""
+        """A hash of all that is prescribed, 16 hex digits and part of the trial's identity; None if nothing is."""
         if all(part is None for part in self):
             return None
         found = hashlib.blake2b(digest_size=8)
@@ -44,9 +44,9 @@ class Prescribed(NamedTuple):
             yield from ((f"batch {round} {client}", rows) for rows in given)
 
     def rows_of(self, dataset: Dataset, clients: int | None) -> Rows:
-        """Return the prescribed partition. clients: partition.clients, or None where the config does not state it.
+        """Return the prescribed partition. clients: partition.clients, or None if the config does not state it.
 
-        Raises UserError where the partition does not fit the dataset or the number of clients.
+        Raises UserError if the partition does not fit the dataset or the number of clients.
         """
         assert self.partition is not None
         there = len(self.partition.train)
@@ -58,7 +58,7 @@ class Prescribed(NamedTuple):
         return self.partition
 
     def require_fit(self, federation: Federation, sizes: Sequence[int], kind: str) -> None:
-        """Raise UserError where cohorts or batches do not fit a federation.
+        """Raise UserError if cohorts or batches do not fit a federation.
 
         sizes: clients of each round's cohort. kind: how cohorts are drawn that are not prescribed.
         """
@@ -95,7 +95,7 @@ def prescribed(
     cohorts: Sequence[Any] | None = None,
     batches: Mapping[tuple[int, int], Sequence[Any]] | None = None,
 ) -> Prescribed:
-    """Return the arguments of `pflsweep.run` as a Prescribed. Raises UserError where they have another form."""
+    """Return the arguments of `pflsweep.run` as a Prescribed. Raises UserError if they have another form."""
     rounds = None if cohorts is None else _list(cohorts, "cohorts")
     return Prescribed(
         None if partition is None else _partition(partition),
@@ -107,7 +107,7 @@ def prescribed(
 def checked_partition(found: Any, dataset: Dataset) -> Rows:
     """Return what a partition's function has returned, with sorted arrays of int64.
 
-    Raises UserError where it is no partition of the dataset.
+    Raises UserError if it is not a partition of the dataset.
     """
     if not isinstance(found, Rows):
         raise UserError(
@@ -131,7 +131,7 @@ def _partition(partition: Mapping[str, Sequence[Any]]) -> Rows:
     counts = {split: len(parts) for split, parts in rows.items()}
     if len(set(counts.values())) > 1 or not counts["train"]:
         said = ", ".join(f"{split} {count}" for split, count in counts.items())
-        raise UserError(f"partition has to have an array a client in each of its parts, and has as many: {said}.")
+        raise UserError(f"partition must have one array per client in each of its parts, but their numbers are {said}.")
     for client, parts in enumerate(zip(*rows.values(), strict=True)):
         found, times = np.unique(np.concatenate(parts), return_counts=True)
         if (times > 1).any():
@@ -175,7 +175,7 @@ def _indices(value: Any, where: str) -> np.ndarray:
 
 
 def _set(value: Any, where: str) -> np.ndarray:
-    """Return a list of whole numbers as a sorted array. Raises UserError where one is repeated."""
+    """Return a list of whole numbers as a sorted array. Raises UserError if one is repeated."""
     array = np.sort(_indices(value, where))
     twice = array[1:][array[1:] == array[:-1]]
     if len(twice):

@@ -44,7 +44,7 @@ class Clients:
     def put(self, ids: Tensor, rows: Any) -> None:
         """Overwrite the states of some clients. rows: [C, ...] each.
 
-        Raises TypeError where a part that is no tensor, which all clients share, has changed, and on tensors of another
+        Raises TypeError if a part that is not a tensor, which all clients share, has changed, and on tensors of another
         shape or type than those of `init_client`.
         """
         if (constants := _constants(rows)) != self._constants:
@@ -129,7 +129,7 @@ class OptimiserStates:
     def resume(self, ids: Tensor, work: Any) -> None:
         """Copy the clients' states into the work that `start` returned, which the engine owns.
 
-        Raises UserError where the work has no field for them.
+        Raises UserError if the work has no field for them.
         """
         fresh = optimiser_states(work)
         if not fresh:

@@ -41,7 +41,7 @@ class Gathered:
         self._empty = False
 
     def place(self, where: slice, piece: Any) -> bool:
-        """In a fork: copy the tree of a chunk into its place and return True, or return False where it does not fit.
+        """In a fork: copy the tree of a chunk into its place and return True, or return False if it does not fit.
 
         The parent process cannot see this and has to call `placed`.
         """
@@ -70,7 +70,7 @@ class Gathered:
 def outline(tree: Any, leaf: Callable = lambda leaf: leaf) -> Any:
     """Return a tree's structure without its clients: types, and shapes of tensors but for the first axis.
 
-    Trees of equal outlines can be joined. leaf: maps a leaf that is no tensor to what has to be equal.
+    Trees of equal outlines can be joined. leaf: maps a leaf that is not a tensor to what has to be equal.
     """
     if isinstance(tree, Tensor):
         return tree.shape[1:], tree.dtype
@@ -93,7 +93,7 @@ class Answer(NamedTuple):
     """The result of a chunk: what its clients return to the cohort. The chunk itself writes their states."""
 
     traffic: tuple[int, int, int, int]  # as in Traffic, summed over the clients
-    up: Any  # what they send; None where a worker process has placed it in shared memory
+    up: Any  # what they send; None if a worker process has placed it in shared memory
     images: int = 0
     spent: Spent | None = None
 
@@ -221,19 +221,19 @@ class Cohort:
 
 
 def rows_of(verb: str, tree: Any, clients: int, models: bool = False) -> Any:
-    """Return what a verb has returned. Raises TypeError where a tensor of it does not have a row for each client.
+    """Return what a verb has returned. Raises TypeError if a tensor of it does not have a row for each client.
 
     models: whether each row has to be a model, a vector.
     """
     for part in leaves(tree):
         if part.shape[:1] != (clients,) or (models and part.dim() != 2):
             rest = "P" if models else "..."
-            raise TypeError(f"`{verb}` returned {list(part.shape)}: it must be [{clients}, {rest}], a row a client")
+            raise TypeError(f"`{verb}` returned {list(part.shape)}: it must be [{clients}, {rest}], one row per client")
     return tree
 
 
 def _both(returned: Any) -> tuple[Any, Any]:
-    """Return what `finish` has returned. Raises TypeError where it is no pair."""
+    """Return what `finish` has returned. Raises TypeError if it is not a pair."""
     if type(returned) is not tuple or len(returned) != 2:
         raise TypeError("`finish` has to return a pair: what the clients send, and their new states")
     return returned

@@ -16,7 +16,7 @@ class Traffic(NamedTuple):
 def message_size(message: Any) -> tuple[int, int]:
     """Return the numbers in a message, summed over its clients: (in vectors, in scalars and ids).
 
-    Raises TypeError where a field is none of Vector, Scalars, Ids and Kept.
+    Raises TypeError if a field is none of Vector, Scalars, Ids and Kept.
     """
     floats = others = 0
     for value, kind in zip(message, _kinds(message.__class__), strict=True):

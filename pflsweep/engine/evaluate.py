@@ -40,7 +40,7 @@ OWN = Metrics.of({"subset": 0.0, "subset_size": "union", "all": False, "trained"
 class Scores(NamedTuple):
     """Scores of one view and target: N clients' models, each on its client's rows."""
 
-    n: np.ndarray  # [N] samples; 0 where the client has none or is left out of the evaluation
+    n: np.ndarray  # [N] samples; 0 if the client has none or is left out of the evaluation
     correct: np.ndarray  # [N] samples that are predicted correctly
     loss: np.ndarray  # [N] mean cross-entropy; NaN without samples
     f1: np.ndarray  # [N] macro F1 in [0, 1]; NaN without samples

@@ -92,9 +92,9 @@ class Result(NamedTuple):
     seconds: float  # of training: send, start, fit, finish, aggregate
     eval_seconds: float
     traffic: Traffic
-    scores: dict[str, Scores]  # what Simulation.evaluate returns; empty where the round is not evaluated
+    scores: dict[str, Scores]  # what Simulation.evaluate returns; empty if the round is not evaluated
     shown: dict[str, Tensor]  # scalars and matrices that the method shows
-    privacy: Privacy | None  # None where training is not private
+    privacy: Privacy | None  # None if training is not private
 
 
 class Simulation:
@@ -188,7 +188,7 @@ class Simulation:
         return self.chunks.over(len(ids), one)
 
     def global_model(self) -> Tensor | None:
-        """Return the global model [P]; None where the method has none."""
+        """Return the global model [P]; None if the method has none."""
         return self.verbs.global_model(self.server)
 
     def next_turn(self, ids: Tensor) -> tuple[Given, ClientData]:
@@ -290,7 +290,7 @@ class Simulation:
         )  # fmt: skip
 
     def _shown(self) -> dict[str, Tensor]:
-        """Return what the method shows. Raises TypeError where something can neither be logged nor drawn."""
+        """Return what the method shows. Raises TypeError if something can neither be logged nor drawn."""
         shown = self.verbs.show(self.server)
         for name, value in shown.items():
             if not isinstance(value, Tensor) or value.dim() not in (0, 2):

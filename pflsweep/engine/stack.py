@@ -210,7 +210,7 @@ def _concatenated(trees: list[Any], each_own: Callable) -> Any:
 def _several(owners: list[Any], each_own: Callable) -> Any:
     """Return one method or plug-in for several, with tensors [C] in place of floats in which they differ.
 
-    Raises NotStackable where they differ in anything but floats.
+    Raises NotStackable if they differ in anything but floats.
     """
     first, numbers = owners[0], {}
     for name in [*hyperparameters(type(first)), "opt", "epochs"]:

@@ -198,7 +198,7 @@ def _arrived(busy: set[Connection], pids: dict[Connection, int], timeout: float 
 
 
 def _received(pipe: Connection, pids: dict[Connection, int]) -> tuple[int, Any] | None:
-    """Return (k, answer) from a worker, or None where it is done.
+    """Return (k, answer) from a worker, or None if it is done.
 
     Raises what `do` has raised, and UserError where the worker has died.
     """

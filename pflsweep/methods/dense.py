@@ -47,7 +47,7 @@ class DenseGradient:
 
     @classmethod
     def of(cls, model: nn.Sequential) -> "DenseGradient | None":
-        """Return the gradient of a model of blocks; None where it has other layers."""
+        """Return the gradient of a model of blocks; None if it has other layers."""
         found: list[Layer] = []
         below, size = [], 0
         opened: set[int] = set()

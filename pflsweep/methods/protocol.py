@@ -174,7 +174,7 @@ class Method:
     rows_on_server: ClassVar[tuple[str, ...]] = ()
     unsampled_model: ClassVar[str]  # what a client that was never sampled is evaluated with
     cost: ClassVar[str] = ""  # cost of a round beyond FedAvg's: passes over data, reads and writes of P numbers
-    # Why DP-SGD's epsilon would be wrong; "" where a client sends nothing but the result of gradient steps
+    # Why DP-SGD's epsilon would be wrong; "" if a client sends nothing but the result of gradient steps
     dp_incompatible_reason: ClassVar[str] = "what it sends has not been examined"
     reads_test_rows: ClassVar[str] = ""  # what it does with clients' test rows; "": it never sees them
     reconstruction: ClassVar[str] = ""  # the parts that the paper leaves open and that were reconstructed here
@@ -201,7 +201,7 @@ class Method:
 
 
 def unexamined(cls: type, attribute: str) -> str:
-    """Return why a class's inherited word on itself may not hold for it; "" where it says it itself or changed nothing.
+    """Return why an inherited attribute may be wrong for a subclass; "" if the class sets it or changed no client verb.
 
     attribute: the word, such as `own_lr`. It may not hold where a verb of the client is another than in the class that
     says it.
@@ -232,11 +232,11 @@ class Plugin:
         raise NotImplementedError
 
     def refusal(self, partner: type) -> str:
-        """Return why this cannot be combined with a class of methods or plug-ins; "" where it can."""
+        """Return why this cannot be combined with a class of methods or plug-ins; "" if it can."""
         return ""
 
     def check(self, method: Method) -> None:
-        """Raise UserError where this cannot be combined with the method's hyperparameters."""
+        """Raise UserError if this cannot be combined with the method's hyperparameters."""
 
 
 class Spent(NamedTuple):
@@ -276,7 +276,7 @@ class Verbs(NamedTuple):
     def of(cls, method: Method, *plugins: "Plugin") -> "Verbs":
         """Return the verbs of a method, changed by its own plug-ins first and then by the given ones.
 
-        Raises UserError where the method lacks a verb, or a plug-in cannot be combined with its hyperparameters.
+        Raises UserError if the method lacks a verb, or a plug-in cannot be combined with its hyperparameters.
         """
         names = [name for name in cls._fields if name not in cls._field_defaults]
         there = {verb: getattr(method, verb) for verb in names if hasattr(method, verb)}

@@ -29,8 +29,8 @@ def lengths(inner: Tensor) -> Tensor:
 def min_norm(gram: Tensor, low: Tensor | float = 0.0, high: Tensor | float = 1.0) -> Tensor:
     """Return the weights x [n] of the shortest sum_i x_i c_i: argmin x^T C^T C x with low <= x <= high, sum(x) = 1.
 
-    gram: C^T C [n, n]. The result is float64 on gram's device, and NaN where gram is not finite (a model has diverged).
-    Raises ValueError where no x satisfies the constraints.
+    gram: C^T C [n, n]. The result is float64 on gram's device, and NaN if gram is not finite (a model has diverged).
+    Raises ValueError if no x satisfies the constraints.
     """
     h = _array(gram)
     if not np.isfinite(h).all():

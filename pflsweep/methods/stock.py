@@ -108,7 +108,7 @@ def own_head(self: Method, w: Tensor, setup: Setup) -> OwnHead:
 
 
 def top_layers(self: Any) -> slice:
-    """Return the slice of w with the top `layers` blocks. Raises UserError where the model has fewer."""
+    """Return the slice of w with the top `layers` blocks. Raises UserError if the model has fewer."""
     if self.layers > len(self.task.blocks):
         raise UserError(
             f"algorithm.layers is {self.layers}, but the model has {len(self.task.blocks)} blocks: use at most as many."
@@ -117,7 +117,7 @@ def top_layers(self: Any) -> slice:
 
 
 def last_bias(self: Any) -> slice:
-    """Return the slice at the end of w with the last layer's bias. Raises UserError where the layer has none."""
+    """Return the slice at the end of w with the last layer's bias. Raises UserError if the layer has none."""
     if head_of(self.task.model).bias is None:
         raise UserError("The model's last layer has no bias, and this method makes it personal: use another model.")
     return slice(self.task.size - self.task.classes, self.task.size)

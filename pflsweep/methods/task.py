@@ -46,7 +46,7 @@ class Batch(NamedTuple):
 
 
 def mean_over(values: Tensor, batch: Batch) -> Tensor:
-    """Return the mean of per-sample values [B, ...] over the samples of a batch; 0 where it has none."""
+    """Return the mean of per-sample values [B, ...] over the samples of a batch; 0 if it has none."""
     if batch.mask is None:
         return values.mean(0)
     mask = batch.mask.to(values.dtype)
@@ -206,7 +206,7 @@ class Task:
         top: w is the part of the `top` topmost blocks alone, and batch.x the activations below them.
         features: the loss is a function of (logits [B, K], features that the head sees [B, D], batch).
         The gradient of a private batch is clipped and noised (DP-SGD). Its loss is not, and must not leave the client.
-        Raises ValueError where the part cuts through a parameter.
+        Raises ValueError if the part cuts through a parameter.
         """
         if batch.private is not None:
             return self._private(batch.private, w, batch, loss, part, top, features)
@@ -336,7 +336,7 @@ class Task:
         return mean_over(losses, batch), total / how.size
 
     def _names(self, start: int, stop: int) -> list[str]:
-        """Return the names of the parameters within w[start:stop]. Raises ValueError where it cuts through one."""
+        """Return the names of the parameters within w[start:stop]. Raises ValueError if it cuts through one."""
         if (start, stop) in self._parts:
             return self._parts[start, stop]
         inside = [name for name, where in self._where.items() if start <= where.start and where.stop <= stop]

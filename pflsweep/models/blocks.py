@@ -10,13 +10,13 @@ from pflsweep.util.errors import UserError, nearest
 
 
 class MalformedError(TypeError):
-    """A model that is no nn.Sequential of blocks with one nn.Linear as its head."""
+    """A model that is not a nn.Sequential of blocks with one nn.Linear as its head."""
 
 
 def model_of(**blocks: nn.Module) -> nn.Sequential:
     """Return a model of named blocks. The last one is `head`, one nn.Linear; the extractor is all blocks before it.
 
-    So extractor and head are contiguous slices of the parameter vector. Raises MalformedError where the last block is
+    So extractor and head are contiguous slices of the parameter vector. Raises MalformedError if the last block is
     something else.
     """
     name, head = list(blocks.items())[-1]
@@ -32,7 +32,7 @@ def model_of(**blocks: nn.Module) -> nn.Sequential:
 def head_of(model: nn.Module) -> nn.Linear:
     """Return a model's last block.
 
-    Raises MalformedError where the model is no nn.Sequential of blocks, or its last block no nn.Linear.
+    Raises MalformedError if the model is not a nn.Sequential of blocks, or its last block no nn.Linear.
     """
     if not isinstance(model, nn.Sequential):
         raise MalformedError(
@@ -68,7 +68,7 @@ def unsuited(model: nn.Module) -> str:
 
 
 def require_texts(name: str, shape: Sequence[int], numbers: dict[str, int]) -> None:
-    """Raise UserError where a row is no text, a sequence of token ids, or one of the model's numbers is below 1.
+    """Raise UserError if a row is not a text, a sequence of token ids, or one of the model's numbers is below 1.
 
     name: the option `model=name`, for the message. shape: of one row. numbers: options of the model.
     """
@@ -82,20 +82,20 @@ def require_texts(name: str, shape: Sequence[int], numbers: dict[str, int]) -> N
 
 
 def require_padding(padding: str, known: Sequence[str]) -> None:
-    """Raise UserError where model.padding is none of the known values."""
+    """Raise UserError if model.padding is none of the known values."""
     if padding not in known:
         guess = nearest(str(padding), list(known))
         raise UserError(f"model.padding is '{padding}': it must be {' or '.join(known)}.{guess}")
 
 
 def require_token_ids(name: str, x: Tensor) -> None:
-    """Raise UserError where rows are no token ids. name: the option `model=name`, for the message."""
+    """Raise UserError if rows are no token ids. name: the option `model=name`, for the message."""
     if x.is_floating_point():
         raise UserError(f"model={name} reads texts, rows of token ids; this dataset's rows are other numbers.")
 
 
 def require_images(name: str, shape: Sequence[int], least: int) -> None:
-    """Raise UserError where a row is no image [channels, H, W], or an image with a side below `least` pixels.
+    """Raise UserError if a row is not an image [channels, H, W], or an image with a side below `least` pixels.
 
     name: the option `model=name`, for the message. shape: of one row.
     """
@@ -113,7 +113,7 @@ def require_images(name: str, shape: Sequence[int], least: int) -> None:
 def convolved(name: str, shape: Sequence[int]) -> tuple[int, int]:
     """Return height and width after twice a 5x5 convolution without padding and pooling by 2.
 
-    shape: (channels, H, W). Raises UserError where the data are no images, or too small. In the models that use this,
+    shape: (channels, H, W). Raises UserError if the data are no images, or too small. In the models that use this,
     ReLU comes after pooling: the result is the same, for a quarter of the values.
     """
     require_images(name, shape, 16)
@@ -122,7 +122,7 @@ def convolved(name: str, shape: Sequence[int]) -> tuple[int, int]:
 
 
 def require_alpha(alpha: float) -> None:
-    """Raise UserError where the factor of a network's residual branches is not above 0 and at most 10."""
+    """Raise UserError if the factor of a network's residual branches is not above 0 and at most 10."""
     if not 0 < alpha <= 10:
         raise UserError(
             f"model.alpha is {alpha}: the factor of each residual branch must be above 0 and at most 10, such as 0.2."

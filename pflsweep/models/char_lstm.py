@@ -78,7 +78,7 @@ def build(
 ) -> nn.Sequential:
     """Return blocks words, lstm1, lstm2, head. x [B, L] int32 or int64 token ids below `vocabulary` -> [B, classes].
 
-    padding: one of PADDING. Weights come from torch's global generator. Raises UserError where a row is no sequence, on
+    padding: one of PADDING. Weights come from torch's global generator. Raises UserError if a row is not a sequence, on
     numbers below 1, and on another padding.
     """
     require_texts("char_lstm", shape, {"vocabulary": vocabulary, "dim": dim, "hidden": hidden})

@@ -39,7 +39,7 @@ def build(shape: Sequence[int], classes: int, vocabulary: int, dim: int, padding
     """Return blocks words, fc1, head. x [B, L] int32 or int64 token ids below `vocabulary` -> [B, classes].
 
     dim: the width of the word vectors and of fc1. padding: one of COUNTS. Weights come from torch's global generator.
-    Raises UserError where a row is no sequence, on numbers below 1, and on another padding.
+    Raises UserError if a row is not a sequence, on numbers below 1, and on another padding.
     """
     require_texts("fasttext", shape, {"vocabulary": vocabulary, "dim": dim})
     require_padding(padding, COUNTS)

@@ -245,7 +245,7 @@ def _without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
 def norm_layer(norm: str, channels: int, groups: int, eps: float = 1e-5) -> nn.Module:
     """Return the layer of a norm: `group` is GroupNorm (Wu and He 2018), `batch` BatchNorm2d, `none` the identity.
 
-    Raises UserError on another norm, and where `groups` does not divide the channels.
+    Raises UserError on another norm, and if `groups` does not divide the channels.
     """
     if norm not in NORMS:
         raise UserError(f"model.norm is '{norm}': it must be group, batch or none.{nearest(str(norm), list(NORMS))}")

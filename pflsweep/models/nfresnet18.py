@@ -44,7 +44,7 @@ class ScaledConv2d(nn.Conv2d):
 
 
 class ScaledReLU(nn.Module):
-    """relu(x / beta) * gamma, which has variance 1 where x has variance beta^2."""
+    """relu(x / beta) * gamma, which has variance 1 if x has variance beta^2."""
 
     def __init__(self, beta: float = 1.0) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def build(shape: Sequence[int], classes: int, alpha: float) -> nn.Sequential:
     """Return blocks conv1, layer1 to layer4, head. x [B, channels, H, W] -> [B, classes].
 
     alpha: the factor of each residual branch, above 0 and at most 10. Weights come from torch's global generator.
-    Raises UserError where the data are no images, and on another alpha.
+    Raises UserError if the data are no images, and on another alpha.
     """
     require_alpha(alpha)
     require_images("nfresnet18", shape, 1)

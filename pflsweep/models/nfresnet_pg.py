@@ -57,7 +57,7 @@ def build(shape: Sequence[int], classes: int, alpha: float) -> nn.Sequential:
     """Return blocks conv1, layer1 to layer3, head. x [B, channels, H, W] -> [B, classes].
 
     alpha: the factor of each residual branch, above 0 and at most 10. Weights come from torch's global generator.
-    Raises UserError where the data are no images, and on another alpha.
+    Raises UserError if the data are no images, and on another alpha.
     """
     require_alpha(alpha)
     require_images("nfresnet_pg", shape, 1)

@@ -154,7 +154,7 @@ def _blocks(chain: list[tuple[str, nn.Module]]) -> dict[str, nn.Module]:
 
 
 def _try(model: nn.Sequential, shape: tuple[int, ...], name: str) -> None:
-    """Run one forward pass. Raises UserError where the images are too small for the model."""
+    """Run one forward pass. Raises UserError if the images are too small for the model."""
     try:
         with torch.no_grad(), context():
             model(torch.zeros(2, *shape))

@@ -80,7 +80,7 @@ def _limits(own: Path = Path("/proc/self/cgroup"), top: Path = Path("/sys/fs/cgr
             for folder in (group, *group.parents):
                 if not folder.is_relative_to(mount):
                     break
-                with suppress(OSError, ValueError):  # "max" is no number: there is no limit
+                with suppress(OSError, ValueError):  # "max" is not a number: there is no limit
                     limit, use = (int((folder / name).read_text()) for name in names)
                     found.append((limit, use - _dropped(folder / "memory.stat")))
     return found

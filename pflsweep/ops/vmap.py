@@ -108,7 +108,7 @@ def per_client(fn: Callable) -> Callable:
 def alone(step: Callable, given: Any) -> Callable[[Any, Any], Any] | None:
     """Return step(given, work, batch) for the only client of a chunk, as a function of (work, batch) without C.
 
-    `given`, which is the same in every step, is unpacked once. Returns None where `step` is not marked @per_client, or
+    `given`, which is the same in every step, is unpacked once. Returns None if `step` is not marked @per_client, or
     where the chunk has more clients.
     """
     fn, clients = getattr(step, "of_one", None), leaves(given)[0].shape[0]

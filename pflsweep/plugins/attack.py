@@ -33,7 +33,7 @@ class Attack(Plugin):
     def malicious(self) -> Tensor:
         """Return which clients are malicious, [N] bool. Keys decide, so that the order of clients does not matter.
 
-        Raises UserError where no client would be honest.
+        Raises UserError if no client would be honest.
         """
         count = max(1, int(len(self.keys) * self.share + 1e-9))
         if count == len(self.keys):
@@ -69,7 +69,7 @@ class Attack(Plugin):
     def forged(self, value: Tensor, received: Tensor | None, keys: Tensor) -> Tensor:
         """Return what is uploaded in place of value [C, P].
 
-        received: [C, P] the model that the clients were sent; None where it is not needed, or the value is an update.
+        received: [C, P] the model that the clients were sent; None if it is not needed, or the value is an update.
         keys: [C] keys for draws.
         """
         raise NotImplementedError
@@ -77,7 +77,7 @@ class Attack(Plugin):
     def _forge(self, up: Any, given: Given, rows: Tensor) -> Any:
         """Return an upload with some rows of its vectors forged. rows: positions of the malicious clients in it.
 
-        Raises UserError where an upload cannot be forged.
+        Raises UserError if an upload cannot be forged.
         """
         # `refusal` has checked this already, unless the annotation of `finish` does not say what it returns.
         if reason := _unforgeable(type(up)):
@@ -93,7 +93,7 @@ class Attack(Plugin):
         return up._replace(**new)
 
     def _received(self, given: Given) -> Tensor:
-        """Return the model that the clients were sent [C, P]. Raises UserError where they were sent none."""
+        """Return the model that the clients were sent [C, P]. Raises UserError if they were sent none."""
         # `refusal` has checked this already, unless the annotation of `send` does not say what it returns.
         if not hasattr(given.down, "w"):
             raise UserError("attack: it forges from the model received, and what the method sends has no `w`.")
@@ -160,7 +160,7 @@ def _all_send_w(method: type[Method]) -> bool:
 
 
 def _unforgeable(message: type) -> str:
-    """Return why an upload cannot be forged; "" where it can."""
+    """Return why an upload cannot be forged; "" if it can."""
     names = _vectors(message)
     others = [f"`{name}`" for name in names if name not in FORGED]
     if others:

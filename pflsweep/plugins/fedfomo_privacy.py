@@ -21,7 +21,7 @@ class FedFomoDpSgd(DpSgd):
     - An epoch has floor(n / B) steps, since the last batch is dropped.
     - Renyi DP is converted as in Mironov 2017: the smallest over the orders of rdp + log(1 / delta) / (order - 1).
 
-    Such an epsilon is no privacy guarantee. It reproduces how the printed numbers were computed.
+    Such an epsilon is not a privacy guarantee. It reproduces how the printed numbers were computed.
     """
 
     evaluated: float = hyper("rows of an evaluated set as a share of those and the training rows", above=0, below=1)

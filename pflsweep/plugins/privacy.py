@@ -36,7 +36,7 @@ class DpSgd(Plugin):
 
     Epsilon covers neither the evaluation, which stays with the client, nor the sizes n_i. Methods that send more than
     gradient steps are refused, except FedFomo: its gains are losses on validation rows, to which no noise is added, as
-    in its paper. The noise follows from the seed: this simulates private training and is no way to release models.
+    in its paper. The noise follows from the seed: this simulates private training and is not a way to release models.
     """
 
     dp_incompatible_reason = ""

@@ -19,7 +19,7 @@ def is_archive(path: Path) -> bool:
 
 
 def exists(runs: Path) -> bool:
-    """Return whether `runs` is an existing folder or archive. Raises PermissionError where it cannot be read."""
+    """Return whether `runs` is an existing folder or archive. Raises PermissionError if it cannot be read."""
     files.require_readable(runs)
     return runs.is_dir() or (is_archive(runs) and runs.is_file())
 
@@ -27,7 +27,7 @@ def exists(runs: Path) -> bool:
 def places(runs: Path) -> list[Folder]:
     """Return the folders that directly contain records: a folder of runs and the archives in it, or one archive.
 
-    The list is empty where `runs` is neither. Raises UserError where an archive cannot be read.
+    The list is empty if `runs` is neither. Raises UserError if an archive cannot be read.
     """
     if not runs.is_dir():
         return [ArchivePath(Archive(runs, KNOWN))] if exists(runs) else []

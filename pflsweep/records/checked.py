@@ -61,7 +61,7 @@ def read_contents(chosen: Chosen, sweep: str | None, *, own: bool, with_ledgers:
     for place in chosen.places:
         if isinstance(place, ArchivePath):
             unknown = place.archive.unknown
-            left += [f"{name!r} in {place}, which is no file of a record" for name in unknown[:NAMED]]
+            left += [f"{name!r} in {place}, which is not a file of a record" for name in unknown[:NAMED]]
             left += [f"{len(unknown) - NAMED} more such files in {place}"] if len(unknown) > NAMED else []
     ledgers = _ledgers(chosen.places, damaged) if with_ledgers else []
     ledgers = [each for each in ledgers if sweep is None or each[0].sweep == sweep]
@@ -73,7 +73,7 @@ def _content(record: Record, left: list[str], links: bool) -> dict[str, bytes]:
 
     left: names of files that belong to no record are appended. links: whether the folder may be a link.
 
-    Raises UserError where a file is not regular, too large or damaged, or where the folder has another record's name.
+    Raises UserError if a file is not regular, too large or damaged, or where the folder has another record's name.
     """
     folder, identity = record.place, record.meta["identity"]
     if not NAME.fullmatch(identity):
@@ -104,14 +104,14 @@ def _in_folder(folder: Path, left: list[str], links: bool) -> dict[str, bytes]:
         raise UserError(f"{folder} is not read: it is a link, or no folder ({error.strerror}).") from error
     try:
         there = sorted(name for name in os.listdir(opened) if name[0] != ".")
-        left += [f"{folder / name}, which is no file of a record" for name in there if name not in (*PARTS, LOCK)]
+        left += [f"{folder / name}, which is not a file of a record" for name in there if name not in (*PARTS, LOCK)]
         return {name: _read(folder / name, opened) for name in COPIED if name in there}
     finally:
         os.close(opened)
 
 
 def _in_archive(folder: ArchivePath) -> dict[str, bytes]:
-    """Return the files of a record in an archive. Raises UserError where one is damaged."""
+    """Return the files of a record in an archive. Raises UserError if one is damaged."""
     try:
         return {name: (folder / name).read_bytes() for name in COPIED if (folder / name).exists()}
     except OSError as error:
@@ -127,7 +127,7 @@ def _read(file: Path, folder: int | None = None) -> bytes:
         with open(opened, "rb") as content:
             found = os.fstat(opened)
             if not stat.S_ISREG(found.st_mode):
-                raise UserError(f"{file} is not copied: it is no regular file.")
+                raise UserError(f"{file} is not copied: it is not a regular file.")
             if found.st_size > LARGEST:
                 raise UserError(f"{file} is not copied: it has {found.st_size:,} bytes, and at most {LARGEST:,} are.")
             return content.read(LARGEST)
@@ -161,11 +161,11 @@ def _ledgers(places: Iterable[Folder], damaged: list[str]) -> list[tuple[Ledger,
 
 
 def _json(path: Folder) -> dict[str, Any]:
-    """Read a JSON object. Raises UserError where the file is none."""
+    """Read a JSON object. Raises UserError if the file is none."""
     try:
         content = json.loads(_read(path) if isinstance(path, Path) else path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is no ledger of a sweep: it is no JSON ({type(error).__name__}).") from error
+        raise UserError(f"{path} is not a ledger of a sweep: it is not JSON ({type(error).__name__}).") from error
     if not isinstance(content, dict):
-        raise UserError(f"{path} is no ledger of a sweep: it is no JSON object.")
+        raise UserError(f"{path} is not a ledger of a sweep: it is not a JSON object.")
     return content

@@ -28,12 +28,12 @@ class Checkpoint:
         return int(self.simulation["round"])
 
     def write(self, path: Path) -> None:
-        """Write the checkpoint into a file. Raises OSError where the disk is full or read-only."""
+        """Write the checkpoint into a file. Raises OSError if the disk is full or read-only."""
         write_torch(path, {"format": FORMAT, **vars(self)})
 
     @classmethod
     def read(cls, path: Path) -> "Checkpoint":
-        """Read a file that `write` has written. Raises ValueError where the file is something else."""
+        """Read a file that `write` has written. Raises ValueError if the file is something else."""
         content = read_torch(path, ("format", "identity", "simulation", "study"))
         if content.pop("format") != FORMAT:
             raise ValueError(f"not of format {FORMAT}")
@@ -41,7 +41,7 @@ class Checkpoint:
 
 
 def write_torch(path: Path, content: dict[str, Any]) -> None:
-    """Write a dict of tensors and numbers. Raises OSError where the disk is full or read-only."""
+    """Write a dict of tensors and numbers. Raises OSError if the disk is full or read-only."""
     import torch
 
     def save(temporary: Path) -> None:

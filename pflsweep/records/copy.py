@@ -30,7 +30,7 @@ def copy_into_folder(contents: Contents, out: Path, flag: str) -> tuple[int, int
 def copy_into_archive(contents: Contents, out: Path, flag: str) -> tuple[int, int]:
     """Add records and ledgers to an archive, which is created where it is missing. Return how many of each were added.
 
-    flag: the option that names the archive, for messages. Raises UserError where a file in the archive would be lost.
+    flag: the option that names the archive, for messages. Raises UserError if a file in the archive would be lost.
     """
     with tempfile.TemporaryDirectory() as folder:
         if out.exists():
@@ -94,7 +94,7 @@ def _has(folder: Path, record: Record) -> bool:
 def _copy(found: Found, folder: Path, flag: str) -> bool:
     """Write a record into a folder that lacks it. Return False if it was trained there meanwhile.
 
-    meta.json is written last, so that an interrupted copy is no record. A checkpoint in the folder stays where the
+    meta.json is written last, so that an interrupted copy is not a record. A checkpoint in the folder stays where the
     trial can be continued from it. Raises UserError; Locked where the trial is being trained.
     """
     with util_files.claimed(folder, flag):

@@ -47,14 +47,14 @@ class Ledger(NamedTuple):
 
 
 def ledgers(*places: Folder) -> list[Ledger]:
-    """Return all ledgers in folders of runs and in archives, oldest first. Raises UserError where one is damaged."""
+    """Return all ledgers in folders of runs and in archives, oldest first. Raises UserError if one is damaged."""
     found = [read_ledger(path) for place in places for path in place.glob("sweeps/*.json")]
     there = [ledger for ledger in found if ledger is not None]
     return sorted(there, key=lambda ledger: (ledger.written, ledger.path.name))
 
 
 def read_ledger(path: Folder) -> Ledger | None:
-    """Read a ledger; return None for a plan for workers. Raises UserError where the file is damaged."""
+    """Read a ledger; return None for a plan for workers. Raises UserError if the file is damaged."""
     try:
         content = files.read_json(path)
     except (OSError, ValueError, RecursionError) as error:
@@ -65,7 +65,7 @@ def read_ledger(path: Folder) -> Ledger | None:
 def ledger_of(path: Folder, content: dict[str, Any]) -> Ledger | None:
     """Build a ledger from a file's content. Return None for a plan for workers, which lies in the same folder.
 
-    Raises UserError where the content is neither.
+    Raises UserError if the content is neither.
     """
     if "sweep" not in content:
         return None
@@ -98,16 +98,16 @@ def ledger_of(path: Folder, content: dict[str, Any]) -> Ledger | None:
 
 
 def _of_kind(content: dict[str, Any], key: str, kind: Any) -> Any:
-    """Return the value of a JSON key. Raises KeyError where it is missing, TypeError where it is of another type."""
+    """Return the value of a JSON key. Raises KeyError if it is missing, TypeError where it is of another type."""
     if not isinstance(content[key], kind):
         raise TypeError(f"{key} is {content[key]!r}")
     return content[key]
 
 
 def _no_ledger(path: Folder, error: Exception) -> UserError:
-    """Return the error to raise where a file is no ledger."""
+    """Return the error to raise where a file is not a ledger."""
     return UserError(
-        f"{path} is no ledger of a sweep: {type(error).__name__}: {error}. "
+        f"{path} is not a ledger of a sweep: {type(error).__name__}: {error}. "
         "Move it away; the sweep's command writes its ledger anew and trains nothing twice."
     )
 

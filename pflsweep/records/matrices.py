@@ -56,6 +56,6 @@ def cut(arrays: Arrays, last: int) -> Arrays:
 
 
 def over_rounds(arrays: Mapping[str, NDArray], name: str) -> tuple[NDArray, NDArray]:
-    """Return the kept rounds [R] and matrices [R, a, b] in float32. R is 0 where none were kept."""
+    """Return the kept rounds [R] and matrices [R, a, b] in float32. R is 0 if none were kept."""
     none = np.zeros(0, np.int32), np.zeros((0, 0, 0), np.float32)
     return (arrays[f"{name}@round"], arrays[f"{name}@"]) if f"{name}@" in arrays else none

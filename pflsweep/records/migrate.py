@@ -61,7 +61,7 @@ class Migrated(NamedTuple):
 def migrate(runs: Path) -> Migrated:
     """Bring all records and ledgers of a folder of runs up to date. A call that was killed is continued by the next.
 
-    Raises UserError where the folder does not exist or cannot be written to; Locked where a trial is being trained.
+    Raises UserError if the folder does not exist or cannot be written to; Locked where a trial is being trained.
     """
     if not runs.is_dir():
         raise UserError(f"There is no folder of runs '{runs}' here.")
@@ -89,7 +89,7 @@ def _records(runs: Path) -> list[Path]:
 
 
 def _json(file: Path) -> Json:
-    """Read a JSON object. Raises UserError where the file is none."""
+    """Read a JSON object. Raises UserError if the file is none."""
     try:
         return util_files.read_json(file)
     except (OSError, ValueError, RecursionError) as error:
@@ -99,7 +99,7 @@ def _json(file: Path) -> Json:
 def _migrate_record(folder: Path) -> None:
     """Write a record of format 0 into the folder of its new identity, then remove the old folder.
 
-    Raises UserError where the record cannot be migrated; the old folder then stays as it is.
+    Raises UserError if the record cannot be migrated; the old folder then stays as it is.
     """
     with util_files.claimed(folder):
         try:
@@ -157,7 +157,7 @@ def _checkpoint(state: Json, identity: str) -> Checkpoint:
 
 
 def _upgraded(meta: Json, config: Json) -> tuple[Json, Json]:
-    """Convert a record's meta.json and config to the present format. Raises ValueError where the record's identity is
+    """Convert a record's meta.json and config to the present format. Raises ValueError if the record's identity is
     not the one of its content.
     """
     versions = {"algorithm": meta["method_version"], **meta.get("plugin_versions", {})}
@@ -190,7 +190,7 @@ def _upgraded(meta: Json, config: Json) -> tuple[Json, Json]:
 
 def _is_resumable(meta: Json, config: Json) -> bool:
     """Return whether the trial can be continued by more rounds. Its identity shows it: format 0 hashed the number of
-    rounds only where it cannot. Raises ValueError where the identity fits neither.
+    rounds only where it cannot. Raises ValueError if the identity fits neither.
     """
     for resumable in (True, False):
         if _identity_0(meta, config, resumable) == meta["identity"]:

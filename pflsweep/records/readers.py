@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def read_parquet(path: Folder, rounds: Sequence[int] | None = None) -> pd.DataFrame:
-    """Read a Parquet file. rounds: read the rows of these rounds alone. Raises ValueError where a column is missing."""
+    """Read a Parquet file. rounds: read the rows of these rounds alone. Raises ValueError if a column is missing."""
     # The reader of pandas, made for data sets of many files, takes several times as long on small files; so do threads
     import pyarrow as pa
     from pyarrow import compute, parquet
@@ -42,7 +42,7 @@ def require_npz(path: Folder) -> None:
 
 
 def _require_columns(path: Folder, file: "ParquetFile") -> None:
-    """Raise ValueError where a table of a record lacks a column. A table without rows may lack all."""
+    """Raise ValueError if a table of a record lacks a column. A table without rows may lack all."""
     lost = set(PARTS[path.name].columns) - set(file.schema_arrow.names) if path.name in PARTS else set()
     if lost and file.metadata.num_rows:
         raise ValueError(f"no column {min(lost)}")

@@ -54,10 +54,10 @@ class Record:
     """
 
     def __init__(self, folder: str | Folder) -> None:
-        """Open an existing record. Raises UserError where the folder is none or is damaged; so do later reads."""
+        """Open an existing record. Raises UserError if the folder is none or is damaged; so do later reads."""
         self.place: Folder = Path(folder) if isinstance(folder, str) else folder
         if not self.path("meta.json").exists():
-            raise UserError(f"{self.place} is not a record of a trial: it has no meta.json.")
+            raise UserError(f"{self.place} is not a record (no meta.json): name a trial's folder, runs/<identity>.")
         self.meta: dict[str, Any] = self._read("meta.json", files.read_json)
         if self.meta.get("format") != FORMAT:
             raise another_format(self.place, self.meta.get("format"), self.place.parent)
@@ -151,7 +151,7 @@ class Record:
         return len(apart)
 
     def begin(self) -> None:
-        """Write what is known before training, meta.json last: a folder without it is no record."""
+        """Write what is known before training, meta.json last: a folder without it is not a record."""
         with writing(self.folder):
             if not self.begun:
                 # A trial that was killed at its beginning may have left files behind
@@ -169,7 +169,7 @@ class Record:
 
     @property
     def folder(self) -> Path:
-        """Return the folder that the record is written to. Raises UserError where it lies in an archive."""
+        """Return the folder that the record is written to. Raises UserError if it lies in an archive."""
         if isinstance(self.place, ArchivePath):
             raise UserError(
                 f"{self.place} lies in an archive, where nothing is changed: "
@@ -182,7 +182,7 @@ class Record:
         return self.place / name
 
     def path_to_write(self, name: str) -> Path:
-        """Return where one file of the record is written. Raises UserError where the record lies in an archive."""
+        """Return where one file of the record is written. Raises UserError if the record lies in an archive."""
         path = self.path(name)
         # In an archive, `folder` raises
         return path if isinstance(path, Path) else self.folder / name
@@ -237,7 +237,7 @@ class Record:
     def newcomers(self) -> pd.DataFrame:
         """Return the new clients' scores: one row a client and epoch of fine-tuning the model of the last round.
 
-        The table is empty where all clients train. Raises UserError where new clients have not fine-tuned that model.
+        The table is empty if all clients train. Raises UserError if new clients have not fine-tuned that model.
         """
         table = self._newcomers()
         own = table[table["round"] == self.done].drop(columns="round").reset_index(drop=True)
@@ -322,7 +322,7 @@ class Record:
         return {"rounds": self.done, "seconds": seconds}
 
     def write(self, checkpoint: Checkpoint | None = None) -> None:
-        """Write the tables, then the checkpoint. Raises UserError where the disk is full or read-only."""
+        """Write the tables, then the checkpoint. Raises UserError if the disk is full or read-only."""
         with writing(self.folder):
             self._clients = [self.clients]
             files.write_parquet(self.path_to_write("rounds.parquet"), self.rounds)
@@ -340,7 +340,7 @@ class Record:
             files.write_json(self.path_to_write("status.json"), self.status)
 
     def checkpoint(self) -> Checkpoint | None:
-        """Read the last checkpoint, if there is one. Raises UserError where it belongs to another trial."""
+        """Read the last checkpoint, if there is one. Raises UserError if it belongs to another trial."""
         found: Checkpoint | None = self._read(CHECKPOINT, Checkpoint.read, None)
         if found is not None and found.identity != self.meta["identity"]:
             raise UserError(
@@ -379,7 +379,7 @@ class Record:
     def models(self) -> dict[str, Any]:
         """Read the models of the last round: {"global": state_dict or None, "personal": {client: state_dict}}.
 
-        Raises UserError where the record holds none of that round.
+        Raises UserError if the record holds none of that round.
         """
         found, of = self._models()
         if found is None or of != self.done:
@@ -412,7 +412,7 @@ class Record:
     def _read(self, name: str, reader: Callable[[Any], Any], missing: Any = ...) -> Any:
         """Read a file of the record. missing: the value where there is no file; without it the record is damaged.
 
-        Raises Damaged where the file cannot be read.
+        Raises Damaged if the file cannot be read.
         """
         path = self.path(name)
         if missing is not ... and not path.exists():
@@ -420,7 +420,7 @@ class Record:
         try:
             # Opening a pipe would wait for its writer
             if path.exists() and not path.is_file():
-                raise self._damaged(name, "no regular file")
+                raise self._damaged(name, "not a regular file")
             return reader(path)
         except Damaged:
             raise

@@ -35,7 +35,7 @@ class Searches(NamedTuple):
 def beside(records: Iterable[Record], places: Iterable[Folder] = ()) -> Searches:
     """Return what was searched, by the ledgers beside these records and in further places: folders of runs or archives.
 
-    Raises UserError where a ledger is damaged.
+    Raises UserError if a ledger is damaged.
     """
     records = list(records)
     folders: dict[Folder, None] = dict.fromkeys([*(record.place.parent for record in records), *places])

@@ -44,7 +44,7 @@ class Chosen(NamedTuple):
 
 
 def choose(runs: Path, words: list[str]) -> Chosen:
-    """Return the runs that `words` name, or all runs of the folder `runs` without words. Raises UserError where a word
+    """Return the runs that `words` name, or all runs of the folder `runs` without words. Raises UserError if a word
     names none.
     """
     if not words:
@@ -63,7 +63,7 @@ def choose(runs: Path, words: list[str]) -> Chosen:
 def without_searches(chosen: Chosen, words: list[str]) -> Chosen:
     """Return the runs without trials of searches, except those that a word names by folder, identity or its beginning.
 
-    The runs of a sweep are in the sweep's order, whichever began first. Raises UserError where a ledger is damaged.
+    The runs of a sweep are in the sweep's order, whichever began first. Raises UserError if a ledger is damaged.
     """
     found = beside(chosen.records, chosen.places)
     shown: list[Record] = []
@@ -97,7 +97,7 @@ def _named(record: Record, words: list[str]) -> bool:
 
 
 def _all(runs: Path) -> Chosen:
-    """Return all runs of a folder or archive. Raises UserError where it does not exist."""
+    """Return all runs of a folder or archive. Raises UserError if it does not exist."""
     if not exists(runs):
         raise UserError(
             f"There is no folder of runs '{runs}' here. Train something first (`pflsweep algorithm=fedavg`), "

@@ -8,7 +8,7 @@ SPLITS = ["train", "validation", "test"]
 
 
 def holdings(partition: pd.DataFrame) -> pd.DataFrame:
-    """A line a client, its index: group (where there is one), samples of each split, classes and EMD of training."""
+    """Return one line per client: its group (if any), samples of each split, classes and EMD of its training rows."""
     counts = partition.pivot_table("train", "client", "class", aggfunc="sum", fill_value=0)
     sizes = partition.groupby("client")[SPLITS].sum()
     table = sizes.assign(classes=(counts > 0).sum(axis=1), emd=emd(counts.to_numpy()).round(4))

@@ -1,4 +1,4 @@
-"""Runs side by side: grouped by setting, a row a method, seeds averaged, clients paired with a baseline."""
+"""Runs side by side: grouped by setting, one row per method, seeds averaged, clients paired with a baseline."""
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -61,7 +61,7 @@ class Summary(NamedTuple):
     best_round: int
     std: float  # over clients, last evaluated round
     worst10: float  # mean of the worst 10% of the clients, last evaluated round
-    global_last: float  # of the global model; NaN where there is none
+    global_last: float  # of the global model; NaN if there is none
     rounds: int
     seconds: float
     images_per_second: float  # of training
@@ -89,18 +89,18 @@ def summary(record: Record) -> Summary:
 
 
 def column(rounds: pd.DataFrame, name: str) -> pd.Series:
-    """Return a column of a record's rounds, of NaN where the record has none: what was not measured is not known."""
+    """Return a column of a record's rounds, of NaN if the record has none: what was not measured is not known."""
     return rounds[name] if name in rounds else pd.Series(np.nan, rounds.index, name=name)
 
 
 def images_per_second(record: HasRounds) -> float:
-    """Return how many images a second were trained, without evaluation; NaN where it is not known."""
+    """Return how many images a second were trained, without evaluation; NaN if it is not known."""
     rounds = record.rounds
     return float(rate(column(rounds, "images").sum(min_count=1), rounds["seconds"].sum()))
 
 
 def at_last(record: HasRounds, name: str) -> float:
-    """Return a column of the rounds in the last evaluated one; NaN where the record has no such column or round."""
+    """Return a column of the rounds in the last evaluated one; NaN if the record has no such column or round."""
     return _last(record.rounds, name)
 
 
@@ -116,7 +116,7 @@ def by_round(record: HasRounds, column: str = "personal_accuracy") -> pd.Series:
 
 
 def rounds_to(record: HasRounds, goal: float) -> float:
-    """Return the first evaluated round whose mean personalised accuracy is at least `goal`; NaN where none is."""
+    """Return the first evaluated round whose mean personalised accuracy is at least `goal`; NaN if none is."""
     rounds = record.rounds
     # Means of equal numbers may be a last bit below them
     return float(rounds.loc[rounds["personal_accuracy"] >= goal - 1e-9, "round"].min())
@@ -158,7 +158,7 @@ def _interval(values: Array) -> tuple[float, float]:
 
 
 def band_of(rows: "Iterable[Row]") -> str:
-    """Return what the bands of some rows' curves are; "" where none has one."""
+    """Return what the bands of some rows' curves are; "" if none has one."""
     kinds = dict.fromkeys(row.interval.kind for row in rows if len(row.records) > 1)
     return f"band: {' or '.join(kinds)}" if kinds else ""
 
@@ -197,7 +197,7 @@ class Row:
         return banded(self.label, [by_round(record) for record in self.records], _interval)
 
     def newcomers(self) -> Curve | None:
-        """Return the mean over seeds of the clients that took part in no round, by epoch of fine-tuning; None where
+        """Return the mean over seeds of the clients that took part in no round, by epoch of fine-tuning; None if
         there are none.
         """
         curves = [curve for record in self.records if len(curve := newcomers_accuracy(record))]
@@ -260,8 +260,8 @@ def settings(records: Iterable[Record], searched: Collection[str] = (), partial:
 
 
 def _as_they_were(given: list[tuple[Record, dict[str, Any]]]) -> Iterator[tuple[Record, dict[str, Any]]]:
-    """Yield trials that went on as of the round in which they had ended, where other trials of their setting ended too:
-    more rounds of one trial take it out of no comparison.
+    """Yield each continued trial once more as of an earlier end, if other trials of its setting ended at that round:
+    training one trial further does not take it out of a comparison.
     """
     keys = [_key({**config, "train.rounds": None}) for _, config in given]
     lengths: dict[str, set[int]] = {}
@@ -295,7 +295,7 @@ def _key(config: dict[str, Any]) -> str:
 
 
 def check_baseline(found: list[Setting], method: str | None) -> None:
-    """Raise UserError where no setting knows the baseline."""
+    """Raise UserError if no setting knows the baseline."""
     if method is None or any(setting.baseline(method) for setting in found):
         return
     known = sorted({row.label for setting in found for row in setting.rows})

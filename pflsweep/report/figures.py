@@ -89,7 +89,7 @@ def _limits(curves: Sequence[Curve]) -> tuple[float, float]:
 
 
 def gains(by_method: Mapping[str, Sequence[Array]], baseline: str, order: Sequence[str], title: str = "") -> "Figure":
-    """Each client's accuracy minus the same client's under the baseline, an array a seed.
+    """Each client's accuracy minus the same client's under the baseline, one array per seed.
 
     `order`: all methods as in `accuracy`, so that each keeps its colour.
     """
@@ -154,7 +154,7 @@ def labels(partition: "pd.DataFrame", title: str = "") -> "Figure":
 
 
 def heatmap(matrix: Array, name: str, title: str = "") -> "Figure":
-    """Draw a matrix with a row a client (what it takes) and a column a client (from whom).
+    """Draw a matrix with one row per client (what it takes) and one column per client (from whom).
 
     name: of the matrix, which its colours are entries of. Where these have both signs, white is zero, and the scale is
     the same on both sides.

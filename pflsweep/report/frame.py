@@ -1,4 +1,4 @@
-"""Trials as one DataFrame, a row a trial, and their figures: what notebooks work with."""
+"""Trials as one DataFrame, one row per trial, and their figures: what notebooks work with."""
 
 import logging
 from collections.abc import Iterable
@@ -56,7 +56,7 @@ class Trials(pd.DataFrame):
 
 
 def trials(records: Iterable[Record], searching: Iterable[str] = ()) -> Trials:
-    """Return a row a trial: names, then its config by full key, then its results. Accuracies are in [0, 1].
+    """Return one row per trial: names, then its config by full key, then its results. Accuracies are in [0, 1].
 
     A key that a trial's options do not have is missing there. searching: identities of trials that a search has tried,
     whose `role` is search; that of all others is final.
@@ -89,7 +89,7 @@ def of_chosen(chosen: Chosen) -> Trials:
 
 
 def plot(table: pd.DataFrame) -> "Figure":
-    """Return accuracy by round of trials of one setting: a line a method, mean and band over its seeds."""
+    """Return accuracy by round of trials of one setting: one line per method, mean and band over its seeds."""
     setting = _setting(table)
     return figures.accuracy(
         [row.curve() for row in setting.rows], f"Personal models, {setting.name}", band_of(setting.rows)
@@ -112,7 +112,7 @@ def plot_gains(table: pd.DataFrame, baseline: str | None = None) -> "Figure":
 
 
 def _setting(table: pd.DataFrame) -> Setting:
-    """Return the one setting of some trials. Raises UserError where they are of several, or none."""
+    """Return the one setting of some trials. Raises UserError if they are of several, or none."""
     if not {"record", "rounds"} <= set(table) or table.empty:
         raise UserError("plot: these are no trials: give it what pflsweep.run_sweep or pflsweep.load returns.")
     records = [Record.as_of(place, int(n)) for place, n in zip(table["record"], table["rounds"], strict=True)]

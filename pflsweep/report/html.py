@@ -54,7 +54,7 @@ def _marks(_reader: Any, tokens: Sequence[Any], at: int, *_: Any) -> str:
 
 def _inside(folder: Path, name: str) -> str:
     """Return a picture of the folder as an address that holds it: as SVG where there is one, since that has the page's
-    letter size. Raises UserError where there is no such picture.
+    letter size. Raises UserError if there is no such picture.
     """
     picture = folder / name
     picture = svg if (svg := picture.with_suffix(".svg")).exists() else picture

@@ -52,7 +52,7 @@ def _option(name: str, file: Path) -> Option:
 
 
 def costs(folder: Path) -> pd.DataFrame:
-    """Return what was measured, columns traffic, time and when by option; empty where the folder has no such file."""
+    """Return what was measured, columns traffic, time and when by option; empty if the folder has no such file."""
     file = folder / COSTS
     return pd.read_csv(file, index_col="option") if file.exists() else pd.DataFrame(columns=["traffic", "time", "when"])
 
@@ -96,7 +96,7 @@ def _page(options: list[Option], costs: pd.DataFrame, results: str) -> str:
 
 
 def _cost(costs: pd.DataFrame, name: str) -> tuple[str, str]:
-    """Return models sent and received and time of a round, as text; empty where they were not measured."""
+    """Return models sent and received and time of a round, as text; empty if they were not measured."""
     if name not in costs.index:
         return "", ""
     traffic, time = costs.loc[name, ["traffic", "time"]]

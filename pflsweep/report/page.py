@@ -200,7 +200,7 @@ def _unfinished(record: Record) -> str:
 
 
 def _listing(values: dict[str, Any]) -> list[str]:
-    """Return the flat config, a line a group."""
+    """Return the flat config, one line per group."""
     groups: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         groups.setdefault(key.rpartition(".")[0] or "other", {})[key] = value

@@ -44,7 +44,7 @@ class Ranking:
 
     @cached_property
     def friedman(self) -> tuple[float, float]:
-        """Friedman's chi-squared, corrected for ties, and its p; NaN where there is nothing to test: fewer than three
+        """Friedman's chi-squared, corrected for ties, and its p; NaN if there is nothing to test: fewer than three
         methods or two columns, or all methods equal in each column.
         """
         columns, methods = self.scores.shape
@@ -62,7 +62,7 @@ class Ranking:
 
     @cached_property
     def critical_difference(self) -> float:
-        """How far apart two mean ranks have to be; NaN where Friedman's test has nothing to test."""
+        """How far apart two mean ranks have to be; NaN if Friedman's test has nothing to test."""
         columns, methods = self.scores.shape
         return math.nan if math.isnan(self.friedman[1]) else critical_difference(methods, columns)
 

@@ -14,11 +14,11 @@ from pflsweep.report.paper import index, layout
 from pflsweep.util import files
 from pflsweep.util.errors import UserError
 
-HEADS = ("table", "reading", "row", "where", "metric", "unit", "ours", "in print")
+HEADS = ("table", "reading", "row", "where", "metric", "unit", "ours", "published")
 
 
 def write(reports: Path, out: Path) -> Path:
-    """Write a site of the reports in a folder, and return its first page. Raises UserError where there are none, or
+    """Write a site of the reports in a folder, and return its first page. Raises UserError if there are none, or
     where it cannot be written.
     """
     states = index.states(reports)

@@ -61,7 +61,7 @@ def over_seeds(values: ArrayLike, least: float = 0.0, most: float = 1.0) -> Inte
 
 
 def interval(by_seed: list[NDArray[np.float64]], least: float = 0.0, most: float = 1.0) -> Interval:
-    """Return the interval of a mean of per-client values, an array a seed: over seeds where there are several, else
+    """Return the interval of a mean of per-client values, one array per seed: over seeds where there are several, else
     over clients. least, most: as for `over_seeds`.
     """
     if len(by_seed) > 1:

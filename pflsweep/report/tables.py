@@ -15,7 +15,7 @@ NONE = "-"
 
 
 def accuracy(setting: Setting, baseline: Row | None) -> pd.DataFrame:
-    """Return accuracies in percent; a row a method."""
+    """Return accuracies in percent; one row per method."""
     against = f"minus {baseline.label}" if baseline else "minus baseline"
     intervals, gains = _spans(setting.rows), [_gain(row, baseline) for row in setting.rows]
     kinds = dict.fromkeys(got.kind for got in gains if isinstance(got, Interval))
@@ -38,7 +38,7 @@ def accuracy(setting: Setting, baseline: Row | None) -> pd.DataFrame:
 
 
 def others(setting: Setting, baseline: Row | None, goal: float | None = None) -> pd.DataFrame:
-    """Return all other metrics of the last round; a row a method. goal: an accuracy that is to be reached."""
+    """Return all other metrics of the last round; one row per method. goal: an accuracy that is to be reached."""
     heads = dict.fromkeys(head for row in setting.rows for head in _scored(row))
     lines = []
     for row in setting.rows:
@@ -69,8 +69,9 @@ def _scored(row: Row) -> dict[str, str]:
 
 
 def newcomers(setting: Setting) -> pd.DataFrame:
-    """Return accuracies of clients that took part in no round, in percent, before and after fine-tuning; a row a method
-    that was tried.
+    """Return accuracies of new clients in percent, before and after fine-tuning; one row per method.
+
+    New clients took part in no round.
     """
     return pd.DataFrame(
         {
@@ -84,7 +85,7 @@ def newcomers(setting: Setting) -> pd.DataFrame:
 
 
 def cost(setting: Setting) -> pd.DataFrame:
-    """Return what the runs of a setting took; a row a method, means over its seeds."""
+    """Return what the runs of a setting took; one row per method, means over its seeds."""
     private = any("epsilon" in record.rounds for row in setting.rows for record in row.records)
     return pd.DataFrame([
         {
@@ -102,7 +103,7 @@ def cost(setting: Setting) -> pd.DataFrame:
 
 
 def brief(records: Sequence[Record], searched: Collection[str] = (), partial: Collection[str] = ()) -> pd.DataFrame:
-    """Return the table that ends a multirun: a line a method and setting. Floats are for one client and round.
+    """Return the table that ends a multirun: one line per method and setting. Floats are for one client and round.
     searched, partial: as for `settings`.
     """
     found = settings(records, searched, partial)

@@ -30,7 +30,7 @@ class Study:
     resumable: ClassVar[bool] = False
 
     def check(self, simulation: Simulation) -> None:
-        """Raise UserError where the simulation has nothing to observe."""
+        """Raise UserError if the simulation has nothing to observe."""
 
     def look(self, simulation: Simulation) -> None:
         """Observe the simulation. It is called before the first round and after each."""
@@ -48,7 +48,7 @@ class Study:
 
 
 def require_client(client: int, simulation: Simulation) -> None:
-    """Raise UserError where the federation has no such client."""
+    """Raise UserError if the federation has no such client."""
     if client >= simulation.federation.clients:
         raise UserError(
             f"study.client is {client}, but the clients are 0 to {simulation.federation.clients - 1}: name one of them."
@@ -73,7 +73,7 @@ def next_turn(simulation: Simulation, client: int) -> tuple[Tensor, Tensor]:
 
 
 def _whole(state: Any, simulation: Simulation) -> Tensor:
-    """Return the model [P] of the one client in a work or a message. Raises UserError where it has none."""
+    """Return the model [P] of the one client in a work or a message. Raises UserError if it has none."""
     w = getattr(state, "w", None)
     if w is None or w.shape != (1, simulation.task.size):
         raise UserError(

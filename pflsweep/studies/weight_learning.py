@@ -67,7 +67,7 @@ class WeightLearning(Study):
         self.rows = [list(row) for row in state["rows"]]
 
     def _ala(self) -> Ala:
-        """Return the plug-in ALA of the method or beside it. Raises UserError where there is none."""
+        """Return the plug-in ALA of the method or beside it. Raises UserError if there is none."""
         for plugin in (*self.method.plugins(), *self.plugins):
             if isinstance(plugin, Ala):
                 return plugin

@@ -17,7 +17,7 @@ from pflsweep.sweep.sweeper import TrialSweeper
 
 def run_command(overrides: list[str], config_dir: str | Path | None) -> SweepState | None:
     """Train a sweep without printing what the command prints at its end. Hydra's global state, which may be a
-    notebook's own, stays as it is. Return the state of the sweep, None where there was only a plan. Raises as the
+    notebook's own, stays as it is. Return the state of the sweep, None if there was only a plan. Raises as the
     command.
     """
     overrides = [quoted(word) for word in overrides]

@@ -20,7 +20,7 @@ class Command(Sweep):
 
 
 def checked(values: dict[str, Any]) -> Command:
-    """Return the composed keys of a sweep as a Command. Raises UserError where a value is not allowed."""
+    """Return the composed keys of a sweep as a Command. Raises UserError if a value is not allowed."""
     given, rules = flat(values), sweep_rules()
     for key in given:
         if key not in rules:
@@ -39,11 +39,11 @@ def checked(values: dict[str, Any]) -> Command:
             "workers.backend=dask needs workers.address, such as tcp://host:8786 (see docs/many_machines.md)."
         )
     if command.reading != "paper" and command.sweep is None:
-        raise UserError(f"reading={command.reading} is of a paper's table: name one, as in sweep=fedpg/table1.")
+        raise UserError(f"reading={command.reading} needs a paper's table: name one, as in sweep=fedpg/table1.")
     if command.only and command.sweep is None:
         raise UserError("only=[..] chooses from a sweep file: name one, as in sweep=pgfed/table1.")
     if command.tune.sampler == "hyperband" and command.tune.prune != "none":
         raise UserError(f"tune.prune={command.tune.prune}: tune=hyperband stops losers by itself. Leave it out.")
     if command.tune.sampler not in ("none", "grid") and command.tune.points is None:
-        raise UserError(f"tune.points is null: {command.tune.sampler} has no end of its own. Say how many to try.")
+        raise UserError(f"tune.points is null: tune={command.tune.sampler} needs a number, as in tune.points=16.")
     return command

@@ -131,7 +131,7 @@ def _training_rows(config: Config) -> int:
 def size_of(config: Config) -> Size:
     """Return the size of a config's dataset, which is read unless it is one of SIZES.
 
-    Raises UserError where it cannot be read.
+    Raises UserError if it cannot be read.
     """
     node = config.node("dataset")
     if node.option in SIZES:
@@ -281,7 +281,7 @@ def speed(config: Config, speeds: Speeds, workers: int = 1) -> tuple[float | Non
 def _step_speed(config: Config, device: str) -> float:
     """Measure the speed of plain gradient steps on random rows, in images per second; on a CPU with one thread.
 
-    Raises UserError where the model cannot be built or fails.
+    Raises UserError if the model cannot be built or fails.
     """
     from time import perf_counter, thread_time
 

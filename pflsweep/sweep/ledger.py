@@ -41,7 +41,7 @@ def path(plan: Plan) -> Path:
 
 
 def write(state: SweepState, command: list[str]) -> None:
-    """Write the ledger of a sweep as it is now. Raises UserError where the disk is full or read-only."""
+    """Write the ledger of a sweep as it is now. Raises UserError if the disk is full or read-only."""
     plan = state.plan
     content = {
         "format": FORMAT,

@@ -25,7 +25,7 @@ class SortedOverrides(NamedTuple):
     fixed: those of every trial.
     options: for each swept option its overrides; each combination is composed by Hydra.
     axes: swept numbers by key, without seeds; they are set on copies of a composed config.
-    seeds: None where the command gives none.
+    seeds: None if the command gives none.
     """
 
     fixed: list[str]
@@ -61,7 +61,7 @@ def sorted_overrides(overrides: list[str], parser: OverridesParser) -> SortedOve
     """Sort overrides. Sweeps over numbers become axes; all other sweeps are composed, also one over seeds that are no
     numbers. Where a key is given twice, the last word counts.
 
-    Raises UserError where an override names no values, such as a pattern that matches nothing.
+    Raises UserError if an override names no values, such as a pattern that matches nothing.
     """
     words = SortedOverrides([], [], {}, None)
     for override in parser.parse_overrides(overrides):
@@ -84,7 +84,7 @@ def sorted_overrides(overrides: list[str], parser: OverridesParser) -> SortedOve
 
 
 def _check_sweep(override: Override) -> None:
-    """Raise UserError where an override names no values: interval(), an empty range, glob() of a number's key."""
+    """Raise UserError if an override names no values: interval(), an empty range, glob() of a number's key."""
     value, said = override.value(), str(override.input_line)
     if override.is_interval_sweep():
         raise UserError(no_interval(said))
@@ -112,7 +112,7 @@ def _without(words: SortedOverrides, override: Override) -> SortedOverrides:
 def divided(overrides: Iterable[str], parser: OverridesParser) -> tuple[list[str], dict[str, Any]]:
     """Divide overrides into those that Hydra has to compose and numbers, by key, that can be set on a composed config.
 
-    Raises UserError where one has several values.
+    Raises UserError if one has several values.
     """
     parsed = parser.parse_overrides(list(overrides))
     for each in parsed:

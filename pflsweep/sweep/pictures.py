@@ -29,7 +29,7 @@ def of_searches(queue: Queue) -> dict[str, "Figure"]:
 
 
 def worth(queue: Queue, group: int) -> dict[str, float]:
-    """Return Optuna's importance of each hyperparameter, with sum 1; empty where there are too few points for it."""
+    """Return Optuna's importance of each hyperparameter, with sum 1; empty if there are too few points for it."""
     import optuna
 
     of = queue.plan.groups[group]

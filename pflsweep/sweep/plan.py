@@ -88,7 +88,7 @@ class Plan(NamedTuple):
             yield from self.final(g)
 
     def searched(self, group: int) -> list[Job]:
-        """Return the slots of a group's search; none where nothing is searched."""
+        """Return the slots of a group's search; none if nothing is searched."""
         return [Job(group, False, k) for k in range(self.groups[group].tries)]
 
     def final(self, group: int) -> list[Job]:

@@ -89,14 +89,14 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
 
 
 def _check_words(overrides: Sequence[str], command: Command) -> None:
-    """Raise UserError where overrides are of a search (tune.*) and nothing is searched."""
+    """Raise UserError if overrides are of a search (tune.*) and nothing is searched."""
     search = next((word for word in overrides if word.startswith("tune.")), None)
     if search and command.tune.sampler == "none":
         raise UserError(f"{search}: nothing is searched. Add how, as in tune=grid.")
 
 
 def _check_swept(words: SortedOverrides) -> None:
-    """Raise UserError where a sweep is over a key that changes no trial: all its values are the same trial."""
+    """Raise UserError if a sweep is over a key that changes no trial: all its values are the same trial."""
     counts = [(key, len(values)) for key, values in words.axes.items()]
     for key, count in [*counts, *((key_of(options[0]), len(options)) for options in words.options)]:
         if count > 1 and under(key, RUNTIME) and key not in OF_DATA:
@@ -178,7 +178,7 @@ def _composed(options: list[str], compose: Compose, before: dict[tuple[str, ...]
 
 
 def _check_beside(table: Table, words: SortedOverrides, parser: OverridesParser) -> None:
-    """Raise UserError where overrides would change what a table's rows and columns are."""
+    """Raise UserError if overrides would change what a table's rows and columns are."""
     fixed = parser.parse_overrides(words.fixed)
     own = [str(word.input_line) for word in fixed if word.key_or_group in ("algorithm", "setting")]
     if stray := [*own, *(options[0] for options in words.options)]:
@@ -207,7 +207,7 @@ def _varied(
 def _evaluated(config: Config, rounds: list[Any]) -> dict[str, Any]:
     """Return the keys with which trials of several numbers of rounds, which share a record, are evaluated at each.
 
-    They are empty where a value is no number of rounds, which is refused later.
+    They are empty if a value is not a number of rounds, which is refused later.
     """
     every = config.flat["train.eval_every"]
     numbers = all(type(value) is int and value > 0 for value in (every, *rounds))
@@ -255,11 +255,11 @@ def _group(
 def _by_hyperband(group: Group, command: Command) -> Group:
     """Return a group with its search by hyperband.
 
-    Raises UserError where there are too few points or rounds, and where trials of fewer rounds cannot be continued.
+    Raises UserError if there are too few points or rounds, and if trials of fewer rounds cannot be continued.
     """
     train, what = group.tried.train, group.name
     if "train.rounds" in group.space:
-        raise UserError(f"tune=hyperband decides how many rounds points train, so train.rounds is no axis ({what}).")
+        raise UserError(f"tune=hyperband decides how many rounds points train: leave train.rounds out ({what}).")
     if group.tried.data.new:
         raise UserError(
             f"tune=hyperband and data.new: new clients are measured after the last round alone, so trials that go on "
@@ -294,7 +294,7 @@ def _scaled(config: Config, scale: Scale, given: dict[str, None]) -> Config:
 
 
 def _space(config: Config, changes: list[Any], where: str) -> Space:
-    """Return the search space of a method. Raises UserError where the config lacks one of its keys."""
+    """Return the search space of a method. Raises UserError if the config lacks one of its keys."""
     algorithm = config.choices["algorithm"]
     space, known = read_space(algorithm, changes, where), _keys(config)
     for key in space:
@@ -305,7 +305,7 @@ def _space(config: Config, changes: list[Any], where: str) -> Space:
 
 
 def chosen(table: Table, only: list[str]) -> Table:
-    """Return a table with the rows and columns that match `only`. Raises UserError where a pattern matches none."""
+    """Return a table with the rows and columns that match `only`. Raises UserError if a pattern matches none."""
     parts: dict[str, dict[str, list[str]]] = {}
     for pattern in only:
         if pattern in table.without_code:
@@ -317,7 +317,7 @@ def chosen(table: Table, only: list[str]) -> Table:
         if not any(matches.values()):
             names = [*table.methods, *table.settings]
             raise UserError(
-                f"only: '{pattern}' is no row or column of {table.file}.{nearest(pattern, names)} "
+                f"only: '{pattern}' is not a row or column of {table.file}.{nearest(pattern, names)} "
                 f"There are: {', '.join(names)}."
             )
         for part, found in matches.items():
@@ -369,7 +369,7 @@ def _checked(config: Config, name: str) -> None:
 
 
 def _check_scored(plan: Plan, group: Group) -> None:
-    """Raise UserError where a group's trials would lack the score by which points and methods are compared."""
+    """Raise UserError if a group's trials would lack the score by which points and methods are compared."""
     config, view = group.config, plan.tune.view
     if view == "trained" and not config.metrics.trained:
         raise UserError("tune.view is trained, which is scored with metrics.trained=true alone: add that.")

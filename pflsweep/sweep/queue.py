@@ -53,7 +53,7 @@ class Queue:
     """The slots of a plan, as Optuna's storage has them, and all that commands and workers do to them."""
 
     def __init__(self, plan: Plan, retry: bool = True, worker: str = "") -> None:
-        """Open the storage of a plan. Raises UserError where it cannot be used.
+        """Open the storage of a plan. Raises UserError if it cannot be used.
 
         retry: calls wait while the database is unavailable. worker: the name by which `record_death` finds this
         worker's trials.
@@ -146,7 +146,7 @@ class Queue:
         return time.monotonic() - self._ask.missed > PAUSE + SILENCE * heartbeat
 
     def claim(self, skip: Iterable[Job] = ()) -> Lease | None:
-        """Claim the next slot that is free and ready. Return None where none is known; `refresh` may find some."""
+        """Claim the next slot that is free and ready. Return None if none is known; `refresh` may find some."""
         skip = set(skip)
         for job in list(self._order):
             if job in skip or not (self._ready_now(job.group) if job.final else self.state.proposable(job)):

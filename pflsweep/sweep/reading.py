@@ -10,7 +10,7 @@ from pflsweep.util.errors import UserError
 
 
 def read_table(name: str, scale: str, reading: str) -> Table:
-    """Read a sweep file with the changes of a reading. Raises UserError where its paper has no such reading."""
+    """Read a sweep file with the changes of a reading. Raises UserError if its paper has no such reading."""
     table = spec.read_table(name, scale)
     if reading == PAPER:
         return table

@@ -44,11 +44,11 @@ Point = dict[str, Any]  # by full config key, the values of a config
 
 
 def axis(key: Any, content: Any, file: str) -> Axis:
-    """Parse an axis of a sweep file. Raises UserError where it is not valid."""
+    """Parse an axis of a sweep file. Raises UserError if it is not valid."""
     where = f"{file}: {key}"
     if not isinstance(key, str):
         raise UserError(
-            f"{where} is no key, such as train.lr (YAML reads on, off, yes, no as true and false: quote it)."
+            f"{where} is not a key, such as train.lr (YAML reads on, off, yes, no as true and false: quote it)."
         )
     if not isinstance(content, dict):
         raise UserError(f"{where}: an axis is written as `grid: [values]`, with range, log and source beside it.")
@@ -76,7 +76,7 @@ def axis(key: Any, content: Any, file: str) -> Axis:
 
 
 def _check_span(span: Any, log: bool, where: str, numeric: bool) -> None:
-    """Raise UserError where a range is not valid. numeric: whether all values of the grid are numbers."""
+    """Raise UserError if a range is not valid. numeric: whether all values of the grid are numbers."""
     pair = isinstance(span, list) and len(span) == 2 and all(type(v) in (int, float) for v in span)
     if not pair or not span[0] < span[1] or not all(map(math.isfinite, span)):
         raise UserError(f"{where}.range is {span!r}: it has to be two numbers [lowest, highest].")

@@ -83,7 +83,7 @@ def point_of(group: Group, slot: SlotState) -> Point:
 def is_tried_again(job: Job, slot: SlotState) -> bool:
     """Return whether a failed slot is tried again by the next command, without retry=true.
 
-    A point of a search is. So is a final trial that had bad input, which may be mended by a key that is no part of the
+    A point of a search is. So is a final trial that had bad input, which may be mended by a key that is not part of the
     plan, such as data.root.
     """
     return slot.status == "failed" and (not job.final or "input" in slot.result)

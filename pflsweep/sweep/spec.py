@@ -114,13 +114,13 @@ def read_table(name: str, scale: str = "paper") -> Table:
 def _at_scale(scale: str, scales: Any, file: str) -> dict[str, Any]:
     """Return the changes of a table at a scale. For a scale of the user's own they are laid over those for `small`.
 
-    Raises UserError where the changes for any scale are not valid.
+    Raises UserError if the changes for any scale are not valid.
     """
     if not isinstance(scales, dict):
         raise UserError(f"{file}: 'scales' has to name some, each with its own of {', '.join(AT_A_SCALE)}.")
     for name, changes in scales.items():
         if name not in (known := yaml_names("sweeps/scale")):
-            raise UserError(f"{file}: scales.{name} is no scale.{nearest(str(name), known)}")
+            raise UserError(f"{file}: scales.{name} is not a scale.{nearest(str(name), known)}")
         if not isinstance(changes, dict):
             raise UserError(f"{file}: scales.{name} is {changes!r}: it may have {', '.join(AT_A_SCALE)}.")
         require_known(changes, AT_A_SCALE, f"{file}: scales.{name}")
@@ -137,7 +137,7 @@ def _is_number(scale: str) -> bool:
 
 
 def _check_names(part: Any, key: str, file: str) -> None:
-    """Raise UserError where the names of rows or columns are not valid."""
+    """Raise UserError if the names of rows or columns are not valid."""
     if not isinstance(part, dict) or not part:
         raise UserError(f"{file}: '{key}' has to name at least one, each as `name: overrides`.")
     for name in part:
@@ -156,20 +156,20 @@ def _row(content: Any, where: str) -> tuple[list[str], Any]:
 
 
 def _columns(patterns: Any, settings: list[str], where: str) -> list[str]:
-    """Return the columns that a row is restricted to. Raises UserError where a pattern matches none."""
+    """Return the columns that a row is restricted to. Raises UserError if a pattern matches none."""
     if not isinstance(patterns, list) or not patterns or not all(isinstance(pattern, str) for pattern in patterns):
         raise UserError(f"{where} is {patterns!r}: it has to be a list of settings, as names or patterns.")
     for pattern in patterns:
         if not any(fnmatchcase(setting, pattern) for setting in settings):
             raise UserError(
-                f"{where}: '{pattern}' is no setting of this file.{nearest(pattern, settings)} "
+                f"{where}: '{pattern}' is not a setting of this file.{nearest(pattern, settings)} "
                 f"There are: {', '.join(settings)}."
             )
     return [setting for setting in settings if any(fnmatchcase(setting, pattern) for pattern in patterns)]
 
 
 def _seeds(seeds: Any, file: str) -> list[int]:
-    """Return a table's seeds. Raises UserError where they are not valid."""
+    """Return a table's seeds. Raises UserError if they are not valid."""
     whole = isinstance(seeds, list) and all(type(seed) is int and 0 <= seed <= SEEDS for seed in seeds)
     if not whole or not seeds:
         raise UserError(
@@ -181,7 +181,7 @@ def _seeds(seeds: Any, file: str) -> list[int]:
 
 
 def _changes(space: Any, rows: list[str], file: str) -> dict[str, Any]:
-    """Return a table's changes of its methods' search spaces. Raises UserError where they are not valid."""
+    """Return a table's changes of its methods' search spaces. Raises UserError if they are not valid."""
     if not isinstance(space, dict):
         raise UserError(f"{file}: 'space' has to be `method: axes`, or `all: axes`.")
     for row, axes in space.items():
@@ -198,7 +198,7 @@ def _changes(space: Any, rows: list[str], file: str) -> dict[str, Any]:
 def read_scale(name: str, key: str = "scale") -> Scale:
     """Return a scale: `smoke`, `small`, `paper`, one of the user's own, or a number of rounds such as `150`.
 
-    key: where the scale was given, for messages. Raises UserError where there is none of that name.
+    key: where the scale was given, for messages. Raises UserError if there is none of that name.
     """
     if _is_number(name):
         if int(name) < 1:
@@ -223,7 +223,7 @@ def read_space(algorithm: str, changes: list[dict[str, Any] | None], where: str)
     """Return a method's search space: the axes of its file, with `changes` laid over them.
 
     A change of None takes away all axes; None for a key takes away that one. where: the file of the changes, for
-    messages. A method without a file has the axes of the changes. Raises UserError where an axis is not valid, a key
+    messages. A method without a file has the axes of the changes. Raises UserError if an axis is not valid, a key
     cannot be searched, or the method has neither.
     """
     found = _named(algorithm, "space")
@@ -247,11 +247,11 @@ def read_space(algorithm: str, changes: list[dict[str, Any] | None], where: str)
 
 
 def _check_searched(axes: dict[str, Any], file: str) -> None:
-    """Raise UserError where a key that is to be searched is no hyperparameter of a trial."""
+    """Raise UserError if a key that is to be searched is not a hyperparameter of a trial."""
     for key, content in axes.items():
         if content is not None and (key in GROUPS or str(key).partition(".")[0] in UNSEARCHED):
             raise UserError(
-                f"{file}: {key} is no hyperparameter to search. Seeds and options are swept in the command (seed=0,1, "
+                f"{file}: {key} is not a hyperparameter to search. Sweep seeds and options in the command (seed=0,1 "
                 f"algorithm=fedavg,fedprox); an axis is of a key such as train.lr, as in {EXAMPLE}."
             )
 
@@ -281,7 +281,7 @@ def _included(path: Path, above: list[Path]) -> dict[str, Any]:
 def _find(name: str, what: str, known: list[str], folder: str = "") -> Path:
     """Find a file by its name in a folder of sweeps/, or by its path. what: the message's beginning.
 
-    Raises UserError where there is none.
+    Raises UserError if there is none.
     """
     if Path(name).suffix in (".yaml", ".yml"):
         if Path(name).is_file():
@@ -309,7 +309,7 @@ def name_of(sweep: str) -> str:
 
 
 def table_file(name: str) -> Path:
-    """Return the file of a sweep. Raises UserError where there is none."""
+    """Return the file of a sweep. Raises UserError if there is none."""
     return _find(name, "sweep: No sweep", sweep_names())
 
 
@@ -328,12 +328,12 @@ def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_trial(text: Any, where: str) -> list[str]:
-    """Return a text's overrides, which have to be those of a trial. Raises UserError where one is of the sweep."""
+    """Return a text's overrides, which have to be those of a trial. Raises UserError if one is of the sweep."""
     words = overrides(text, where)
     for word in words:
         if is_of_sweep(word):
             raise UserError(
-                f"{where}: {word} is of the whole sweep: say it in the command; tune=..., also under `search`."
+                f"{where}: {word} applies to the whole sweep: give it in the command (tune=... also under `search`)."
             )
         if key_of(word) == "seed":
             raise UserError(f"{where}: {word}: seeds are the whole sweep's. Say `seeds: [...]` at the file's top.")
@@ -341,7 +341,7 @@ def of_trial(text: Any, where: str) -> list[str]:
 
 
 def overrides(text: Any, where: str) -> list[str]:
-    """Divide a text into Hydra overrides, as a shell would. Raises UserError where they are not valid."""
+    """Divide a text into Hydra overrides, as a shell would. Raises UserError if they are not valid."""
     if not isinstance(text, str):
         raise UserError(f"{where} is {text!r}: it has to be text of overrides, such as `algorithm=pgfed train.lr=0.1`.")
     try:
@@ -350,7 +350,7 @@ def overrides(text: Any, where: str) -> list[str]:
         raise UserError(f"{where}: '{text}' cannot be divided into overrides ({error}).") from error
     for word in words:
         if "=" not in word:
-            raise UserError(f"{where}: '{word}' is no override, which is written key=value.")
+            raise UserError(f"{where}: '{word}' is not an override, which is written key=value.")
     try:
         words = [quoted(word) for word in words]
         check_hydra(words, several=False)

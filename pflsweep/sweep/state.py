@@ -43,12 +43,12 @@ class SweepState:
         return self.search_over(group) and (self.plan.tune.partial or not self.without_result(group))
 
     def best(self, group: int) -> SlotState | None:
-        """Return the slot of a search's best point, the first of equal ones; None where no point is done."""
+        """Return the slot of a search's best point, the first of equal ones; None if no point is done."""
         slots = [self.slots[job] for job in self.plan.compared(group)]
         return max((slot for slot in slots if slot.value is not None), key=lambda s: s.value or 0.0, default=None)
 
     def winner(self, group: int) -> Point | None:
-        """Return the best point of a group's search; {} where nothing is searched; None where no point is done."""
+        """Return the best point of a group's search; {} where nothing is searched; None if no point is done."""
         of, best = self.plan.groups[group], self.best(group)
         if not of.tries:
             return {}

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def storage_url(plan: Plan) -> str:
-    """Return the URL of the database that a sweep's workers share. Raises UserError where MLflow uses the same one."""
+    """Return the URL of the database that a sweep's workers share. Raises UserError if MLflow uses the same one."""
     storage = plan.workers.storage
     tracking = plan.groups[0].config.tracking
     if storage is not None and _database(storage) == _database(uri_of(tracking)):
@@ -45,7 +45,7 @@ def _database(url: str) -> tuple[Any, ...]:
     """
     try:
         parts = make_url(url)
-    except (ArgumentError, ValueError):  # ValueError where the port is no number
+    except (ArgumentError, ValueError):  # ValueError where the port is not a number
         return (url,)
     if file := sqlite_file(url):
         return ("sqlite", file.resolve())
@@ -54,7 +54,7 @@ def _database(url: str) -> tuple[Any, ...]:
 
 
 def opened(url: str, heartbeat: int) -> RDBStorage:
-    """Open Optuna's storage. heartbeat: seconds between two heartbeats. Raises UserError where it cannot be used."""
+    """Open Optuna's storage. heartbeat: seconds between two heartbeats. Raises UserError if it cannot be used."""
     options: dict[str, Any] = {"pool_pre_ping": True}
     if url.startswith("postgresql"):
         # Without a limit (in seconds) a connection to a machine that is off would wait for very long
@@ -118,7 +118,7 @@ def place_of(url: str) -> Path | str:
 def _prepare_sqlite(file: Path) -> None:
     """Create an SQLite file in WAL mode, in which readers and writers do not block each other.
 
-    Raises UserError where it cannot be used.
+    Raises UserError if it cannot be used.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

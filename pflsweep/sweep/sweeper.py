@@ -38,7 +38,7 @@ class TrialSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> None:
-        """Train a sweep as a command. Exit with 1 where a trial failed, with 2 where all that failed had bad input.
+        """Train a sweep as a command. Exit with 1 if a trial failed, with 2 where all that failed had bad input.
 
         Raises as `train` does.
         """
@@ -102,7 +102,7 @@ class TrialSweeper(Sweeper):
                 if not state.finished:
                     raise KeyboardInterrupt(
                         f"{state.left} of {len(state.slots)} trials are left, and no worker of this command trains "
-                        "them now; the same command continues"
+                        "them now; give the same command again to continue"
                     )
             except BaseException:
                 # Also Ctrl-C, and a cluster or database that is unavailable

@@ -79,7 +79,7 @@ def _unknown(plan: Plan, job: Job) -> list[Config]:
 
 
 def ledgers_of(plan: Plan) -> list[Ledger]:
-    """Return the ledgers beside a plan's records; none where one is damaged, which the sweep itself will report."""
+    """Return the ledgers beside a plan's records; none if one is damaged, which the sweep itself will report."""
     try:
         return ledgers(plan.runs)
     except UserError:
@@ -100,7 +100,7 @@ def searched_otherwise(plan: Plan, group: Group, ledgers: Iterable[Ledger]) -> b
 
 
 def _winner(plan: Plan, group: Group, ledgers: Iterable[Ledger]) -> Point | None:
-    """Return the winner of the last search with the same points and config; None where there was none."""
+    """Return the winner of the last search with the same points and config; None if there was none."""
     space = {key: axis.grid for key, axis in group.space.items()}
     asked = {"space": space, "points": group.tries}
     found: Point | None = None

@@ -179,7 +179,7 @@ def _what_came(outcome: Any) -> Any:
 def _settle(queue: Queue, lease: Lease, train: Callable[[], list[dict[str, Any]]]) -> bool:
     """Train a slot's trials by `train`, and store the result or the failure.
 
-    Return False where another process trains one of them. Raises KeyboardInterrupt, StorageUnavailable, DiskFull.
+    Return False if another process trains one of them. Raises KeyboardInterrupt, StorageUnavailable, DiskFull.
     """
     try:
         results = train()

@@ -84,14 +84,14 @@ def refusal(uri: str, error: Exception) -> UserError:
 def no_store(uri: str) -> UserError:
     """Return the error to raise where a uri names no store."""
     return UserError(
-        f"'{without_password(uri)}' (tracking.uri{_by_variable(uri)}) is no address of an MLflow store. Right are a "
+        f"'{without_password(uri)}' (tracking.uri{_by_variable(uri)}) is not the address of an MLflow store. Use a "
         "file (sqlite:///mlflow.db, sqlite:////data/mlflow.db), a database (postgresql://user@host/name) and a server "
         "of MLflow's (http://host:5000). Or train without: tracking=none."
     )
 
 
 def _by_variable(uri: str) -> str:
-    """Return a note that the environment gives a uri; "" where it does not."""
+    """Return a note that the environment gives a uri; "" if it does not."""
     return ", by the environment's MLFLOW_TRACKING_URI" if os.environ.get("MLFLOW_TRACKING_URI") == uri else ""
 
 

@@ -101,7 +101,7 @@ def _tags(record: Record) -> dict[str, str]:
     tags = {key: shown(meta.get(key)) for key in _TAGS}
     folder = record.folder.resolve()
     note = (
-        # The folder is no link, since browsers do not open files from a server's page
+        # The folder is not a link, since browsers do not open files from a server's page
         f"**{inline(meta['name'])}**, record folder {code(folder)}\n\n"
         f"`personal/`: clients' own models on {scored_on(record.config)}, mean over clients. `global/`: the "
         "common model; `subset_` and `all_`: on the test data of some, and of all clients. `summary/accuracy` is of "

@@ -51,7 +51,7 @@ class MlflowStores:
         return kept
 
     def _store(self, options: Tracking) -> "_Store | None":
-        """Return the store of tracking's options, opened at the first call; None where it cannot be used."""
+        """Return the store of tracking's options, opened at the first call; None if it cannot be used."""
         key = f"{options.uri} {options.experiment}"
         if key not in self._stores:
             self._stores[key] = None
@@ -88,7 +88,7 @@ class _Store:
         self._parents: dict[str, str | None] = {}
 
     def parent(self, ledger: Ledger) -> str | None:
-        """Return the id of a sweep's run; None where it is not tracked."""
+        """Return the id of a sweep's run; None if it is not tracked."""
         if ledger.id not in self._parents:
             run = find(self.client, self.experiment, "pflsweep.sweep", ledger.id)
             self._parents[ledger.id] = None if run is None else run.info.run_id

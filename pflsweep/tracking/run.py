@@ -66,7 +66,7 @@ class Listener(Protocol):
 def open_run(options: Tracking, record: Record, labels: Labels | None = None) -> Listener:
     """Find or create a trial's run, and return its listener. labels: the trial's name and tags in its sweep.
 
-    Raises UserError where the store cannot be used, before anything is trained.
+    Raises UserError if the store cannot be used, before anything is trained.
     """
     if options.backend == "none":
         return Silent()
@@ -98,7 +98,7 @@ def send(options: Tracking, record: Record, labels: Labels | None = None) -> Non
 
 
 def destination(options: Tracking) -> str:
-    """Return a line that says where runs go; "" where nothing is tracked."""
+    """Return a line that says where runs go; "" if nothing is tracked."""
     return "" if options.backend == "none" else address.destination(options)
 
 
@@ -122,7 +122,7 @@ def _is_final(labels: Labels | None) -> bool:
 
 
 def _reach(options: Tracking) -> None:
-    """Raise UserError where a store cannot be used now."""
+    """Raise UserError if a store cannot be used now."""
     with explained(uri_of(options)), opened(options):
         pass
 

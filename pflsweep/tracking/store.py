@@ -108,7 +108,7 @@ def listing(options: Tracking) -> str:
 def _client(options: Tracking) -> "Iterator[tuple[MlflowClient, Experiment | None]]":
     """Hold a store, which is created where it is missing. Yield its client, and the experiment where there is one.
 
-    Raises UserError where the uri names no store.
+    Raises UserError if the uri names no store.
     """
     uri = uri_of(options)
     file = sqlite_file(uri)
@@ -258,7 +258,7 @@ def check_file(file: Path) -> bool:
 def check_store(options: Tracking) -> str:
     """Check the store of tracking's options without creating anything, and return a line about it.
 
-    Raises UserError where it cannot be used.
+    Raises UserError if it cannot be used.
     """
     uri = uri_of(options)
     file, shown = sqlite_file(uri), without_password(uri)

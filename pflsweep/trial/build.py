@@ -41,7 +41,7 @@ class Parts(NamedTuple):
 
 
 def build(config: Config, prescribed: "Prescribed | None" = None) -> Parts:
-    """Build all objects of a trial. Raises UserError where options do not go together."""
+    """Build all objects of a trial. Raises UserError if options do not go together."""
     from pflsweep.methods.optimizer import Sgd
     from pflsweep.methods.protocol import Verbs
     from pflsweep.methods.task import Task
@@ -119,7 +119,7 @@ def build_federation(config: Config, prescribed: "Prescribed | None" = None) -> 
 
 
 def build_dataset(config: Config) -> Any:
-    """Read the dataset from data.root. Raises UserError where it cannot be read or its loader returns no dataset."""
+    """Read the dataset from data.root. Raises UserError if it cannot be read or its loader returns no dataset."""
     from pflsweep.data.dataset import Dataset
     from pflsweep.data.datasets.files import find_root, one_at_a_time, reading
 
@@ -140,7 +140,7 @@ def build_dataset(config: Config) -> Any:
 def _owner_column(config: Config) -> dict[str, Any]:
     """Return the argument that names to a dataset's loader the column of the rows' owners; {} without such a column.
 
-    Raises UserError where the partition names one and the dataset has no columns.
+    Raises UserError if the partition names one and the dataset has no columns.
     """
     partition, dataset = config.node("partition"), config.node("dataset")
     # A user's own partition may mean something else by this key
@@ -156,11 +156,11 @@ def _owner_column(config: Config) -> dict[str, Any]:
 
 
 def _check_prescribed(config: Config, prescribed: "Prescribed | None") -> None:
-    """Raise UserError where a config does not go with what is prescribed."""
+    """Raise UserError if a config does not go with what is prescribed."""
     data = config.data
     if data.prescribed != (None if prescribed is None else prescribed.digest):
         raise UserError(
-            f"data.prescribed is {as_override(data.prescribed)}: it is no key to set, but the hash of a partition, "
+            f"data.prescribed is {as_override(data.prescribed)}: it is not a key to set, but the hash of a partition, "
             "cohorts or batches that pflsweep.run is given in Python: call it with the same ones."
         )
     if prescribed is None:
@@ -184,7 +184,7 @@ def _check_prescribed(config: Config, prescribed: "Prescribed | None") -> None:
 def build_model(config: Config, shape: tuple[int, ...], classes: int) -> Any:
     """Build the initial model, whose weights depend on the seed alone: all methods begin with the same.
 
-    Raises UserError where it is too large, or has no blocks, of which some methods share a part.
+    Raises UserError if it is too large, or has no blocks, of which some methods share a part.
     """
     from pflsweep.models.blocks import MalformedError, head_of, unsuited
     from pflsweep.ops import random
@@ -212,7 +212,7 @@ def build_model(config: Config, shape: tuple[int, ...], classes: int) -> Any:
 
 
 def _require_forward_pass(node: Node, task: Any, federation: Any) -> None:
-    """Raise UserError where a model does not take the dataset's rows, or draws from PyTorch's own generator."""
+    """Raise UserError if a model does not take the dataset's rows, or draws from PyTorch's own generator."""
     import torch
 
     from pflsweep.models.layers import context
@@ -234,7 +234,7 @@ def _require_forward_pass(node: Node, task: Any, federation: Any) -> None:
 
 
 def check_size(config: Config, shape: tuple[int, ...], classes: int) -> None:
-    """Raise UserError where a model and the least that its training needs exceed the device's memory.
+    """Raise UserError if a model and the least that its training needs exceed the device's memory.
 
     Weights are counted on PyTorch's meta device, without memory. A system that overcommits memory would let the model
     be built, and kill the process later without a message.
@@ -284,7 +284,7 @@ def _check_text(dataset: Node, model: Node, data: "Dataset") -> None:
 
 
 def _check_partners(options: dict[str, str], chosen: dict[str, Any]) -> None:
-    """Raise UserError where a plug-in does not go with the method or with another plug-in. options: by group."""
+    """Raise UserError if a plug-in does not go with the method or with another plug-in. options: by group."""
     for group, plugin in chosen.items():
         if group == "algorithm":
             continue
@@ -298,7 +298,7 @@ def _check_partners(options: dict[str, str], chosen: dict[str, Any]) -> None:
 
 
 def _check_private_batches(config: Config, prescribed: "Prescribed | None") -> None:
-    """Raise UserError where DP-SGD is combined with keys about the order of batches: it draws its batches itself."""
+    """Raise UserError if DP-SGD is combined with keys about the order of batches: it draws its batches itself."""
     if config.chooses("privacy") and prescribed is not None and prescribed.batches is not None:
         raise UserError(
             f"batches are prescribed, but {config.node('privacy')} draws its own (Poisson sampling), which "
@@ -315,7 +315,7 @@ def _check_private_batches(config: Config, prescribed: "Prescribed | None") -> N
 
 
 def _check_own_lr(cls: "type[Method]", lr_of: str, algorithm: Node) -> None:
-    """Raise UserError where clients would have their own learning rates in a method that reads one for all."""
+    """Raise UserError if clients would have their own learning rates in a method that reads one for all."""
     from pflsweep.methods.protocol import unexamined
 
     if cls.own_lr:

@@ -5,7 +5,7 @@ from pflsweep.util.once import warn_once
 
 
 def device_of(name: str) -> str:
-    """Return "cpu" or "cuda" for the key `device`. Raises UserError where it names a device that is not there."""
+    """Return "cpu" or "cuda" for the key `device`. Raises UserError if it names a device that is not there."""
     import torch
 
     if name == "cuda" and not torch.cuda.is_available():
@@ -14,7 +14,7 @@ def device_of(name: str) -> str:
 
 
 def check_precision(name: str, device: str) -> None:
-    """Raise UserError where a device cannot compute gradients in this precision."""
+    """Raise UserError if a device cannot compute gradients in this precision."""
     if name == "tf32" and device == "cpu":
         raise UserError("train.precision is 'tf32', which is of NVIDIA GPUs. On a CPU use fp32 or bf16.")
     if name == "bf16" and device == "cpu":

@@ -57,12 +57,12 @@ class Result:
 
     @property
     def personal_accuracy(self) -> Accuracy:
-        """Return the last and the best personalised accuracy, mean over clients; NaN where none was ever scored."""
+        """Return the last and the best personalised accuracy, mean over clients; NaN if none was ever scored."""
         found = summary(self.record)
         return Accuracy(found.last, found.best)
 
     def load_global(self, config_dir: str | Path | None = None) -> nn.Module:
-        """Return the global model after the record's last round. Raises UserError where there is none.
+        """Return the global model after the record's last round. Raises UserError if there is none.
 
         config_dir: the folder with the model's option where that is not shipped, as with --config-dir. It is needed
         since code that a record names is never imported. A Result of `pflsweep.run` knows its option already.
@@ -73,15 +73,15 @@ class Result:
         """Return a client's personalised model after the record's last round. config_dir: see `load_global`.
 
         Some methods predict with more than a network, such as kNN-Per with its memory. Then it is the network alone,
-        and a warning says so. Raises UserError where there is no such client.
+        and a warning says so. Raises UserError if there is no such client.
         """
         return self._saved.load_personal(client, config_dir)
 
     def data(self, client: int, split: str = "test") -> tuple[Tensor, Tensor]:
         """Return a client's samples as its model sees them: x [n, ...], normalised unless it is text, and labels y [n].
 
-        split: train, validation or test. The dataset is read again, once. Raises UserError where there is no such
-        client or split, or where this is no result of `pflsweep.run`.
+        split: train, validation or test. The dataset is read again, once. Raises UserError if there is no such
+        client or split, or where this is not a result of `pflsweep.run`.
         """
         federation = self._federation
         if split not in federation.rows:

@@ -135,7 +135,7 @@ def run_trial(
 
 
 def _open(folder: Path, meta: dict[str, Any], config: Config, simulation: engine.Simulation) -> Record:
-    """Return the trial's record, a new one where there is none. Raises UserError where the folder holds another's."""
+    """Return the trial's record, a new one where there is none. Raises UserError if the folder holds another's."""
     if not (folder / "meta.json").exists():
         return Record.new(folder, meta, config.portable, partition_table(simulation.federation))
     record = Record(folder)
@@ -147,7 +147,7 @@ def _open(folder: Path, meta: dict[str, Any], config: Config, simulation: engine
 def _done(record: Record, config: Config) -> bool:
     """Return whether nothing is left to train; if so, say it.
 
-    Raises UserError where a record of more rounds lacks the results of the round that is asked for.
+    Raises UserError if a record of more rounds lacks the results of the round that is asked for.
     """
     rounds = config.train.rounds
     if record.done < rounds or (record.done == rounds and record.status["status"] != "finished"):
@@ -180,7 +180,7 @@ def _add_models(record: Record, simulation: engine.Simulation, config: Config) -
 def _catch_up(record: Record, simulation: engine.Simulation, study: Study | None) -> None:
     """Bring record, simulation and study to the checkpoint's round, in memory.
 
-    Raises UserError where the record's tables end before that round.
+    Raises UserError if the record's tables end before that round.
     """
     checkpoint = record.checkpoint()
     if checkpoint is not None:
@@ -209,7 +209,7 @@ def _warn_edited(record: Record, digests: dict[str, str]) -> None:
 
 
 def _require_evaluated(record: Record, rounds: int) -> None:
-    """Raise UserError where a record of more rounds was not evaluated after round `rounds`."""
+    """Raise UserError if a record of more rounds was not evaluated after round `rounds`."""
     # The last round too: it would be evaluated if it were asked for
     seen = sorted({*record.evaluated, record.done})
     if rounds not in record.evaluated:
@@ -244,7 +244,9 @@ def _run(
             record.set_status(status=status)
             total = simulation.schedule.rounds
             done = record.status["rounds"]
-            raise Stopped(f"{name}: stopped after round {done} of {total}; the same command continues") from interrupt
+            raise Stopped(
+                f"{name}: stopped after round {done} of {total}; give the same command again to continue"
+            ) from interrupt
         except (Pruned, Diverged, StorageUnavailable, LeaseLost) as loser:
             status = {Pruned: "pruned", StorageUnavailable: "interrupted", LeaseLost: "interrupted"}.get(
                 type(loser), status
@@ -321,7 +323,7 @@ def _train(
 
 
 def _require_sound(losses: np.ndarray, n: np.ndarray, simulation: engine.Simulation, record: Record) -> None:
-    """Raise Diverged where no client's loss is finite any more, except under attack, where that is a valid result. Warn
+    """Raise Diverged if no client's loss is finite any more, except under attack, where that is a valid result. Warn
     after the last round where some are not.
 
     losses, n [clients]: mean loss and number of rows of each client. A client without rows has no loss.

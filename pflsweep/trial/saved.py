@@ -33,14 +33,14 @@ class SavedModels:
         self.about, self.states, self.folder, self._trained = about, states, folder, trained
 
     def load_global(self, config_dir: str | Path | None = None) -> nn.Module:
-        """Return the global model. Raises UserError where there is none. config_dir: see `Result.load_global`."""
+        """Return the global model. Raises UserError if there is none. config_dir: see `Result.load_global`."""
         state = self.states["global"]
         if state is None:
             raise UserError(f"{self.about['method']} has no global model.")
         return self._load(state, config_dir)
 
     def load_personal(self, client: int, config_dir: str | Path | None = None) -> nn.Module:
-        """Return a client's personalised model. Raises UserError where there is no such client."""
+        """Return a client's personalised model. Raises UserError if there is no such client."""
         personal = self.states["personal"]
         if client not in personal:
             raise UserError(f"There is no client {client}: the clients are 0 to {len(personal) - 1}.")
@@ -114,7 +114,7 @@ def _config_of_model(name: str, node: Any, seed: int, config_dir: str | Path | N
     A record may come from somebody else. So code is imported by the option's file alone, in conf/model or config_dir;
     it has to be the code that the record names, and the record's other values have to pass the option's rules.
 
-    Raises UserError where they do not.
+    Raises UserError if they do not.
     """
     if not isinstance(node, dict):
         raise UserError(f"its config says model: {node!r}, and not a model's options.")

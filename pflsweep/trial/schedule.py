@@ -15,7 +15,7 @@ TOO_LONG = 10  # years
 
 
 def schedule_of(train: Train, federation: Any, size: int) -> Any:
-    """Return the trial's schedule. size: parameters of the model. Raises UserError where no machine could run it."""
+    """Return the trial's schedule. size: parameters of the model. Raises UserError if no machine could run it."""
     from pflsweep.data.batching import Batching
     from pflsweep.engine.simulation import Schedule
 
@@ -31,7 +31,7 @@ def schedule_of(train: Train, federation: Any, size: int) -> Any:
 
 
 def _check_end(train: Train, samples: float) -> None:
-    """Raise UserError where the last round's learning rate would overflow, or all rounds would take years.
+    """Raise UserError if the last round's learning rate would overflow, or all rounds would take years.
 
     samples: training samples of a round.
     """
@@ -79,7 +79,7 @@ def _workers(train: Train, device: Any, cohort: int, size: int) -> int:
 
 
 def _check_workers(workers: int, device: Any, cohort: int, size: int) -> None:
-    """Raise UserError where `workers` processes are more than the machine's cores and memory can hold.
+    """Raise UserError if `workers` processes are more than the machine's cores and memory can hold.
 
     size: parameters of the model.
     """

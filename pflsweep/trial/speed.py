@@ -52,7 +52,7 @@ class Speed(NamedTuple):
 
     setting: str
     way: str
-    images: float | None  # training images per second; None where it was not measured
+    images: float | None  # training images per second; None if it was not measured
     memory: float | None  # most bytes that a GPU has held; None on a CPU
     why: str = ""  # reason why it was not measured
 

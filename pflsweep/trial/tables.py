@@ -46,7 +46,7 @@ def score_columns(scores: dict[str, Scores]) -> dict[str, float]:
 
 
 def summary(scores: Scores) -> dict[str, float]:
-    """Return a view's mean scores over the clients that have samples; NaN where none has."""
+    """Return a view's mean scores over the clients that have samples; NaN if none has."""
     has = scores.n > 0
     if not has.any():
         return dict.fromkeys(("accuracy", "accuracy_weighted", "std", "worst10", "f1", "loss"), np.nan)
@@ -62,7 +62,7 @@ def summary(scores: Scores) -> dict[str, float]:
 
 
 def client_rows(result: Result) -> pd.DataFrame | None:
-    """Return the round's rows in clients.parquet; None where it was not evaluated."""
+    """Return the round's rows in clients.parquet; None if it was not evaluated."""
     return score_table(result.scores, result.round) if result.scores else None
 
 

@@ -31,8 +31,8 @@ class Archive:
     def __init__(self, path: Path, known: re.Pattern[str]) -> None:
         """Open and check an archive. known: a pattern that matches the names of files that may be read.
 
-        Raises UserError where the file is no archive or is damaged, and where a file with a known name is not one that
-        `pack` could have written.
+        Raises UserError if the file is not an archive or is damaged, or a file with a known name is not one that `pack`
+        could have written.
         """
         self.path = path
         try:
@@ -55,7 +55,7 @@ class Archive:
         self.folders = {str(PurePosixPath(name).parent) for name in self.files}
 
     def read(self, name: str) -> bytes:
-        """Return the content of a file. Raises FileNotFoundError where there is none, OSError where it is damaged."""
+        """Return the content of a file. Raises FileNotFoundError if there is none, OSError where it is damaged."""
         if name not in self.files:
             raise FileNotFoundError(f"{self.path}/{name}")
         info = self.files[name]
@@ -70,14 +70,14 @@ class Archive:
         return content
 
     def _refused(self, why: str) -> UserError:
-        return UserError(f"{self.path} cannot be read: {why}. Put the right archive there, or move this one away.")
+        return UserError(f"{self.path} cannot be read: {why}. Replace it with an intact copy, or move it elsewhere.")
 
 
 def _refusal(info: zipfile.ZipInfo, before: Iterable[str]) -> str:
-    """Return why a file of an archive is refused, or "" where it may be read. before: names that came before it."""
-    mode = info.external_attr >> 16  # 0 where it was packed on a system without file modes
+    """Return why a file of an archive is refused, or "" if it may be read. before: names that came before it."""
+    mode = info.external_attr >> 16  # 0 if it was packed on a system without file modes
     if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
-        return "is a link, or no regular file"
+        return "is a link, or not a regular file"
     if info.flag_bits & 0x1:
         return "is encrypted"
     if info.compress_type not in METHODS:
@@ -138,7 +138,7 @@ Folder = Path | ArchivePath  # a folder that is only read, on the disk or in an 
 def pack(folder: Path, out: Path, known: re.Pattern[str]) -> None:
     """Write the files of a folder that have known names into the archive `out`, replacing an existing one.
 
-    The same files give the same bytes. Raises OSError where a file cannot be read or `out` cannot be written.
+    The same files give the same bytes. Raises OSError if a file cannot be read or `out` cannot be written.
     """
 
     def save(temporary: Path) -> None:

@@ -36,7 +36,7 @@ def shortened(error: BaseException, longest: int = 300) -> str:
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """Return " Did you mean 'x'?" for the known word that is nearest to `word`, or "" where none is close."""
+    """Return " Did you mean 'x'?" for the known word that is nearest to `word`, or "" if none is close."""
     import difflib
 
     close = difflib.get_close_matches(word, known, n=1)
@@ -97,7 +97,7 @@ class Parser(argparse.ArgumentParser):
     def _word_first(self, args: list[str]) -> list[str]:
         """Return the arguments with the subcommand first: `report --runs DIR runs` becomes `report runs --runs DIR`.
 
-        Raises UserError where there is no subcommand or an unknown one.
+        Raises UserError if there is no subcommand or an unknown one.
         """
         parsers: dict[str, Parser] = self._words.choices
         flags = [pair for parser in parsers.values() for pair in parser._own_flags.items()]

@@ -74,7 +74,7 @@ def free(folder: Path) -> str:
 
 
 def require_readable(folder: Path) -> None:
-    """Raise PermissionError where a folder is there and cannot be read, in which a search would find nothing."""
+    """Raise PermissionError if a folder is there and cannot be read, in which a search would find nothing."""
     if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 
@@ -89,7 +89,7 @@ def claimed(folder: Path, choice: str = "paths.runs") -> Iterator[None]:
     """Hold the exclusive lock of a folder, and remove the incomplete files that a killed process left in it.
 
     The operating system releases the lock when the process dies. A missing folder is created, and removed again if it
-    stays empty. choice: the config key that chooses the folder, for messages. Raises Locked where another process
+    stays empty. choice: the config key that chooses the folder, for messages. Raises Locked if another process
     holds the lock, UserError where the folder cannot be written to.
     """
     made = [path for path in (folder, *folder.parents) if not path.exists()]
@@ -121,7 +121,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
     """Hold the exclusive lock of a file, which is created where it is missing, or of a folder that exists.
 
     The operating system releases the lock when the process dies. wait: for a process that holds it; otherwise raises
-    BlockingIOError. Raises OSError where the file cannot be written to.
+    BlockingIOError. Raises OSError if the file cannot be written to.
     """
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ def name() -> str:
 
 
 def vendor() -> str:
-    """Return the processor's vendor, such as AuthenticAMD or GenuineIntel, or "" where it is not known."""
+    """Return the processor's vendor, such as AuthenticAMD or GenuineIntel, or "" if it is not known."""
     return _cpuinfo("vendor_id")
 
 

@@ -56,7 +56,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
     global _last, _requested
     _last, _requested = number, True
     if number == signal.SIGTERM:
-        raise Terminated("stopped by SIGTERM; the same command continues")
+        raise Terminated("stopped by SIGTERM; give the same command again to continue")
     raise KeyboardInterrupt
 
 

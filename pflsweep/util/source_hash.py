@@ -41,7 +41,7 @@ _imported: dict[str, tuple[Any, str]] = {}
 def own_modules(objects: Iterable[Any]) -> list[str]:
     """Return a hash of each of the user's modules in which some classes or functions are written.
 
-    Modules of the user that these import, directly or not, are included. Raises UserError where a module has no file.
+    Modules of the user that these import, directly or not, are included. Raises UserError if a module has no file.
     """
     names = {cls.__module__ for each in objects for cls in getattr(each, "__mro__", (each,))}
     own = {name for name in names if name.partition(".")[0] not in ("pflsweep", *sys.stdlib_module_names)}
@@ -67,7 +67,7 @@ def _is_own(module: str) -> bool:
 
 
 def _spec(module: str) -> ModuleSpec | None:
-    """Return where a module would be imported from, without importing its packages; None where there is none."""
+    """Return where a module would be imported from, without importing its packages; None if there is none."""
     top, *below = module.split(".")
     try:
         spec = find_spec(top)
@@ -106,7 +106,7 @@ def _imports(module: str) -> set[str]:
 
 
 def _source(module: str) -> str:
-    """Return the source of a user's module. Raises UserError where it has no file, or is not what was imported."""
+    """Return the source of a user's module. Raises UserError if it has no file, or is not what was imported."""
     if module not in sys.modules and (spec := _spec(module)) and spec.origin:
         # Imported inside a function that has not run yet: read as inspect would
         linecache.checkcache(spec.origin)
@@ -225,10 +225,10 @@ class _Code:
         self._write(tree)
 
     def digest(self) -> str:
-        """Return a hash of the tree and of the imports that it uses, or "" where there is no code.
+        """Return a hash of the tree and of the imports that it uses, or "" if there is no code.
 
         Other imports serve annotations only, or re-export names. For an import from pflsweep the module's name does not
-        count, so that moving a module is no edit.
+        count, so that moving a module is not an edit.
         """
         used = {alias for alias in self._aliases if alias[2].partition(".")[0] in (*self._used, "*")}
         if not self._text and not used:

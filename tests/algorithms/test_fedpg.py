@@ -338,7 +338,7 @@ def test_armijo_wants_its_share_of_the_promise():
 
 
 def test_f_has_to_fall_where_it_is_a_column():
-    """L = (1, 1.2): both losses fall, but their ratio grows. With h = 0, F is no column."""
+    """L = (1, 1.2): both losses fall, but their ratio grows. With h = 0, F is not a column."""
     apart, closer = (0.2, 1.1), (0.9, 1.0)
     assert searched([apart])[0] == 1
     assert searched([apart, closer], h=(-0.1, 0.1)) == (0.5, [1.0, 0.5])

@@ -155,7 +155,7 @@ def test_check_reads_a_folder_of_ones_own(few: None, tmp_path: Path) -> None:
             r"module 'nowhere\.at_all' cannot be imported: ModuleNotFoundError.*'nowhere'",
         ),
         (["tests.broken.WritesIntoUp"], r"'tests\.broken' has no 'WritesIntoUp'.*Did you mean"),
-        (["tests.broken.SaysNothing"], "is no method"),
+        (["tests.broken.SaysNothing"], "is not a method"),
         (["fedprox", "mu=[1"], "cannot be read as YAML"),
         (["fedavgg"], "no algorithm 'fedavgg'. Did you mean 'fedavg'"),
         (
@@ -217,7 +217,7 @@ def test_an_error_in_the_library_names_the_line_of_the_users_class(tmp_path: Pat
 
 
 def test_a_class_without_its_decorator_is_named(capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(UserError, match=r"Bare\.mu is declared by hyper\(\), but Bare is no dataclass: put @dataclass"):
+    with pytest.raises(UserError, match=r"Bare\.mu is declared by hyper\(\), but Bare is not a dataclass: put @"):
         main(["tests.broken.Bare", "mu=1"])
 
 

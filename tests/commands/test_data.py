@@ -62,7 +62,7 @@ def test_a_dataset_is_fetched_and_described(tmp_path: Path, monkeypatch, capsys:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["shw"], "No word 'shw' after data. Did you mean 'show'?"),
+        (["shw"], "data: unknown command 'shw'. Did you mean 'show'?"),
         (["prepare", "svhn"], "data prepare: 'svhn' is not key=value"),
         (["prepare", "dataset=shakespeare"], "dataset=shakespeare reads what LEAF's"),
         (["show", "digits"], "'digits' is not key=value"),

@@ -362,7 +362,7 @@ def test_ctrl_c_in_a_sweep_ends_it_and_the_same_command_continues() -> None:
         rest = process.stderr.read()
     assert process.returncode == 130, rest
     assert "Traceback" not in rest
-    assert re.search("stopped after round [0-9]+ of 1000000; the same command continues", rest)
+    assert re.search("stopped after round [0-9]+ of 1000000; give the same command again to continue", rest)
     (folder,) = (file.parent for file in Path("runs").glob("*/meta.json"))
     assert '"interrupted"' in (folder / "status.json").read_text()
     assert main([*SMALL, f"train.rounds={len(pd.read_parquet(folder / 'rounds.parquet')) + 1}"]) == 0
@@ -436,11 +436,11 @@ def test_ctrl_c_is_exit_code_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     import pflsweep.trial.run
 
     def stop(*_: object) -> None:
-        raise pflsweep.trial.run.Stopped("stopped after round 1 of 2; the same command continues")
+        raise pflsweep.trial.run.Stopped("stopped after round 1 of 2; give the same command again to continue")
 
     monkeypatch.setattr(pflsweep.trial.run, "build", stop)
     assert main(SMALL) == 130
-    assert "stopped after round 1 of 2; the same command continues" in capsys.readouterr().err
+    assert "stopped after round 1 of 2; give the same command again to continue" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.ENAMETOOLONG])
@@ -453,7 +453,7 @@ def test_a_path_that_cannot_be_used_is_named(
     monkeypatch.setattr(files, "require_readable", refused)
     assert main(["report", "runs", "--runs", "locked"]) == 2
     assert capsys.readouterr().err == (
-        f"pflsweep: locked cannot be used ({os.strerror(code).lower()}): name another, or change it.\n"
+        f"pflsweep: locked cannot be used ({os.strerror(code).lower()}): fix that, or name another path.\n"
     )
 
 

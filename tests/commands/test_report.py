@@ -134,7 +134,7 @@ def test_a_selection_by_words_names_the_damaged_records_that_it_may_mean(tmp_pat
 
 @pytest.mark.parametrize("argv", [["runs"], ["runs", "local-*"]])
 @pytest.mark.parametrize(
-    ("file", "message"), [("clients.parquet", r"cannot be read: it is missing"), ("meta.json", r"it has no meta\.json")]
+    ("file", "message"), [("clients.parquet", r"cannot be read: it is missing"), ("meta.json", r"no meta\.json")]
 )
 def test_damage_is_no_absence(argv, file, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

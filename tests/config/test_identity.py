@@ -361,7 +361,7 @@ def test_a_methods_name_has_its_plug_ins() -> None:
 
 @pytest.mark.parametrize("where", ["site-packages", "dist-packages"])
 def test_what_is_installed_elsewhere_is_not_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    """Code in PYTHONPATH on a cluster, from `pip install --user` or of the system is no user's own code."""
+    """Code in PYTHONPATH on a cluster, from `pip install --user` or of the system is not a user's own code."""
     installed = tmp_path / where
     installed.mkdir()
     monkeypatch.syspath_prepend(tmp_path)

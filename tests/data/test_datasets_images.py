@@ -227,7 +227,7 @@ def test_an_office_home_that_is_not_whole_is_refused(office):
 
 
 def test_another_number_of_images_is_a_warning_in_each_start(office, caplog):
-    """The usual numbers are known from public code alone, so another number is no error."""
+    """The usual numbers are known from public code alone, so another number is not an error."""
     from_yaml("office_home", office.parent)
     assert not caplog.records
     next((office / "Product/Bike").iterdir()).unlink()

@@ -246,7 +246,7 @@ def test_a_table(tmp_path):
         (TABLE, {"label": "kind", "client": "town"}, "dataset.client is 'town'"),
         (TABLE, {"label": "kind"}, r"column 'site' is not numeric in line 2 \('east'\).* named by dataset\.client"),
         (",a,b\n0,1,2\n1,3,4\n", {"label": "b"}, "column 1 has no name in the header.* to_csv is given index=False"),
-        ("1,1,0\n3,4,1\n", {"label": "0"}, "two columns '1'.* If its first line is no header, give it one"),
+        ("1,1,0\n3,4,1\n", {"label": "0"}, "two columns '1'.* If its first line is not a header, give it one"),
         ("kind,site\na,1\nb,2\n", {"label": "kind", "client": "site"}, "no column beside 'kind' and 'site'"),
         (TABLE.replace("1.5", ""), {"label": "kind", "client": "site"}, "'income' has no finite number in line 2"),
         (TABLE.replace("maybe", ""), {"label": "kind", "client": "site"}, "'kind' is empty in line 5"),

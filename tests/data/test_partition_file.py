@@ -185,7 +185,7 @@ def test_a_column_of_a_table_names_the_clients(tmp_path: Path) -> None:
     own = ["dataset=csv", f"dataset.path={table(tmp_path / 'x.csv')}", "dataset.label=kind"]
     federation = federation_of(*own, "partition=natural", "partition.column=writer_id")
     assert federation.clients == 4
-    assert federation.dataset.shape == (2,), "the column of clients is no feature"
+    assert federation.dataset.shape == (2,), "the column of clients is not a feature"
     assert federation.dataset.owners == ("w0", "w1", "w2", "w3")
     for train, test in zip(federation.rows["train"], federation.rows["test"], strict=True):
         assert len({row % 4 for row in (*train, *test)}) == 1

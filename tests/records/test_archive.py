@@ -361,7 +361,7 @@ def huge(file: Path) -> None:
         (truncated, "it is cut short, or no zip archive (BadZipFile"),
         (garbage, "it is cut short, or no zip archive (BadZipFile"),
         (empty, "it is cut short, or no zip archive (BadZipFile"),
-        (linked, "rounds.parquet' in it is a link, or no regular file"),
+        (linked, "rounds.parquet' in it is a link, or not a regular file"),
         (twice, "in it is there twice"),
         (compressed, "in it is compressed in another way"),
         (encrypted, "clients.parquet' in it is encrypted"),
@@ -426,7 +426,7 @@ def test_files_with_other_names_are_named_and_never_read(
     said = capsys.readouterr().out
     assert "4 runs and 1 ledgers" in said
     for name in BAD_NAMES[:10]:
-        assert f"left out: {name!r} in x.zip, which is no file of a record" in said
+        assert f"left out: {name!r} in x.zip, which is not a file of a record" in said
     assert "left out: 1 more such files in x.zip" in said
     assert "\x1b" not in said
     assert contents(Path("out")) == {f"in/{name}": content for name, content in before.items()}
@@ -502,8 +502,8 @@ def test_a_damaged_ledger_of_an_archive_is_named(packed: Path, capsys: pytest.Ca
     assert ends("import", "x.zip", "--runs", "imported") == 2
     told = capsys.readouterr()
     assert "4 runs and 0 ledgers" in told.out
-    assert f"left out: x.zip/sweeps/{'0' * 16}.json is no ledger of a sweep" in told.err
-    with pytest.raises(UserError, match=r"x\.zip/sweeps/0+\.json is no ledger of a sweep"):
+    assert f"left out: x.zip/sweeps/{'0' * 16}.json is not a ledger of a sweep" in told.err
+    with pytest.raises(UserError, match=r"x\.zip/sweeps/0+\.json is not a ledger of a sweep"):
         report(["pgfed/table1", "--runs", "x.zip"])
 
 

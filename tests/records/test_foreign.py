@@ -181,7 +181,7 @@ def test_what_is_no_file_of_a_record_is_named_and_stays(folder: Path, what: str,
     assert {file.name for file in Path("out", folder.name).iterdir()} == set(COPIED)
     said = capsys.readouterr().out
     for name in ("evil.sh", "inner", "passwd"):
-        assert f"left out: {folder / name}, which is no file of a record" in said
+        assert f"left out: {folder / name}, which is not a file of a record" in said
 
 
 def linked(folder: Path) -> None:
@@ -223,7 +223,7 @@ def foreign_identity(folder: Path) -> None:
     [
         (linked, r"study\.parquet cannot be read"),
         (linked_to_a_table, r"study\.parquet is not copied: it is a link"),
-        (pipe, r"study\.parquet cannot be read: it is no regular file"),
+        (pipe, r"study\.parquet cannot be read: it is not a regular file"),
         (pickled, r"matrices\.npz cannot be read: it is truncated, or no file of pflsweep's \(ValueError\)"),
         (inside, r"partition\.parquet cannot be read"),
         (renamed, r"give the folder its name back"),
@@ -284,7 +284,7 @@ def _changed(content: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
         ("0123456789abcdef", {"groups": [{"space": {"train.lr": 3}}]}, "TypeError: train.lr is 3"),
         ("0123456789abcdef", {"groups": [{"tried": [1]}]}, "TypeError: "),
         ("0123456789abcdef", {"groups": [{"tried": [{"point": {}}]}]}, "KeyError: 'value'"),
-        ("0123456789abcdef", "[", "is no JSON"),
+        ("0123456789abcdef", "[", "is not JSON"),
         ("0123456789abcdef", "link", "is not copied: it is a link"),
     ],
 )

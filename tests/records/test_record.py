@@ -189,7 +189,7 @@ def test_a_checkpoint_of_another_config(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_record(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"is not a record of a trial: it has no meta\.json"):
+    with pytest.raises(UserError, match=r"is not a record \(no meta\.json\)"):
         Record(tmp_path)
 
 

@@ -100,7 +100,7 @@ def test_more_rounds_are_another_trial(words: list[str]) -> None:
         (["algorithm=local", "study=personal_steps"], "this method has none"),
         (["study=personal_steps", "study.steps=0"], "study.steps is 0"),
         (["study=personal_steps", "++study.step=1"], "Did you mean 'study.steps'"),
-        (["study=personal_steps", "study._target_=pflsweep.algorithms.fedavg.FedAvg"], "is no study"),
+        (["study=personal_steps", "study._target_=pflsweep.algorithms.fedavg.FedAvg"], "is not a study"),
     ],
 )
 def test_what_cannot_be_looked_at_is_refused_before_anything_is_written(words: list[str], said: str) -> None:

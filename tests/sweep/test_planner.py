@@ -188,7 +188,7 @@ def test_a_key_that_changes_no_trial_is_not_swept(word: str) -> None:
 
 
 def test_data_in_several_files_are_swept() -> None:
-    """Which file is no part of a trial's identity, but the rows in it are."""
+    """Which file is not part of a trial's identity, but the rows in it are."""
     for name in "ab":
         Path(f"{name}.csv").write_text("x,label\n" + f"{ord(name)},0\n{ord(name)},1\n" * 50)
     plan = planned(

@@ -54,7 +54,7 @@ def frozen(state: TrialState, number: int, **attrs: Any) -> FrozenTrial:
         ([(FAIL, {})] * 9, "lost", ()),
         ([(FAIL, {"death": KILLED | {"rounds": 0}})] * 2, "lost", ()),
         ([(FAIL, {"death": KILLED | {"rounds": 0}})] * 3, "failed", ()),
-        # An expired lease in between is no further round
+        # An expired lease in between is not a further round
         ([(FAIL, {"death": KILLED | {"rounds": 7}}), (FAIL, {})] * 3, "failed", ()),
         # The record has a further round
         ([(FAIL, {"death": KILLED | {"rounds": n}}) for n in (7, 7, 8)], "lost", ()),

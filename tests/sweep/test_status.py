@@ -161,7 +161,7 @@ def test_a_log_has_a_line_for_each_trial_that_ends(queue: Queue, capsys: pytest.
 
 @pytest.mark.slow
 def test_the_end_names_winners_and_means(queue: Queue, capsys: pytest.CaptureFixture) -> None:
-    """A point that diverged has lost its search, which is no failure of the sweep."""
+    """A point that diverged has lost its search, which is not a failure of the sweep."""
     advance(queue, [0.4, 0.6, "nan", 0.75, 0.77])
     assert summary.conclude(queue, track=False) == 0
     out, err = capsys.readouterr()

@@ -144,7 +144,7 @@ def test_a_loser_is_stopped_where_it_is_asked_for(say: Say) -> None:
 
 @pytest.mark.slow
 def test_a_trial_that_had_bad_input_is_named_and_tried_again(say: Say) -> None:
-    """What was wrong may be mended by a key that is no part of the plan."""
+    """What was wrong may be mended by a key that is not part of the plan."""
     arguments = ("partition.clients=6,5000", "seed=0,1")
     code, out, err = say(*arguments)
     assert code == 2

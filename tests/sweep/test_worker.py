@@ -151,7 +151,7 @@ def test_a_stack_tells_what_became_of_each(plan: Plan, monkeypatch: pytest.Monke
     assert [by_number[k].status for k in range(3)] == ["pruned", "failed", "done"]
     assert "ZeroDivisionError: a bug" in by_number[1].reason
     assert "raise ZeroDivisionError" in by_number[1].result["trace"], "where it was raised"
-    assert all(slot.status == "blocked" for job, slot in queue.state.slots.items() if job.final), "the bug is no result"
+    assert all(slot.status == "blocked" for job, slot in queue.state.slots.items() if job.final), "a bug is no result"
 
 
 def test_a_database_that_is_away_in_a_stack_loses_nothing(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ def test_trials_of_a_search_and_its_winner_have_names_and_roles_of_their_own(sto
     assert tags["sweep"] == parent.data.tags["sweep"] == parent.info.run_name
     params, metrics = parent.data.params, parent.data.metrics
     assert (params["train.rounds"], params["seeds"], params["tune.sampler"]) == ("2", "[0, 1]", "random")
-    assert "train.lr" not in params, "what was searched is no param of all"
+    assert "train.lr" not in params, "what was searched is not a param of all"
     assert (parent.data.tags["method"], parent.data.tags["dataset"]) == ("fedavg, fedprox", "digits")
     means = {
         method: sum(finals[name].data.metrics["summary/accuracy"] for name in finals if name.startswith(f"{method} "))

@@ -550,7 +550,7 @@ def test_a_variable_that_is_set_to_nothing_is_not_set(store, monkeypatch, capsys
 def test_an_address_of_the_environment_that_is_none_is_named(store, monkeypatch, capsys):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "foo://bar")
     assert main(SMALL) == 2
-    assert "'foo://bar' (tracking.uri, by the environment's MLFLOW_TRACKING_URI) is no add" in capsys.readouterr().err
+    assert "'foo://bar' (tracking.uri, by the environment's MLFLOW_TRACKING_URI) is not " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("several", [False, True])

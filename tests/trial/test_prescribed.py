@@ -184,7 +184,7 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], words: list[str], 
 
 def test_the_hash_is_no_key_to_set(capsys: pytest.CaptureFixture) -> None:
     assert main([*SMALL, "data.prescribed=abc"]) == 2
-    assert "data.prescribed is abc: it is no key to set" in capsys.readouterr().err
+    assert "data.prescribed is abc: it is not a key to set" in capsys.readouterr().err
 
 
 def test_batches_of_a_first_round_of_all_clients_are_those_of_all() -> None:

@@ -274,7 +274,7 @@ def test_kept_optimiser_states_go_on_where_they_stopped(algorithm: str) -> None:
 def test_ctrl_c_stops_after_the_round_and_the_same_command_continues(algorithm: str) -> None:
     overrides = [*SMALL, "train.rounds=6", f"algorithm={algorithm}"]
     ear = Ear(3, lambda: signal.raise_signal(signal.SIGINT))
-    with pytest.raises(Stopped, match="stopped after round 3 of 6; the same command continues"):
+    with pytest.raises(Stopped, match="stopped after round 3 of 6; give the same command again to continue"):
         run_trial(compose(overrides), lambda config, record: ear)
     assert ear.status == "interrupted"
     (folder,) = Path("runs").iterdir()

@@ -26,7 +26,7 @@ class Server(NamedTuple):
     keys: Tensor  # [N] draw keys of the clients that have uploaded
     sizes: Tensor  # [N] training samples
     p: Tensor  # [N, N] P
-    means: Tensor  # [K + 1, P] of the clusters, and the global model; K = 0 where nothing is clustered
+    means: Tensor  # [K + 1, P] of the clusters, and the global model; K = 0 if nothing is clustered
     there: Tensor  # [K + 1] whether that mean exists
 
     @property
@@ -83,7 +83,7 @@ class AsRunFomo(Method):
         return Client(w, w)
 
     def choose(self, server: Server, turn: Turn) -> Tensor:
-        """Return M - 1 others of the last cohort for each client, [C, m]; -1 where there are no more.
+        """Return M - 1 others of the last cohort for each client, [C, m]; -1 if there are no more.
 
         A place gets the best remaining client by P, or with probability epsilon the next in a random order. All draws
         are the same in each round, since the code seeds numpy in every round.
@@ -177,7 +177,7 @@ class FedFomoFedFomo(AsRunFomo):
     - a client is evaluated with the mix with which it would begin the next round.
     Below full participation the code begins with an epoch of all clients (train.first_round=all and first_epochs=1),
     after which nothing is clustered; it takes round 2's candidates from round 2's cohort, here from all clients. Where
-    at most K clients have uploaded, each is a cluster. The code fails on an empty cluster, which here is no candidate.
+    at most K clients have uploaded, each is a cluster. The code fails on an empty cluster, which is left out here.
     Under privacy=dp_sgd the guarantee covers the training rows alone, see algorithm=fedfomo.
     """
 

@@ -79,7 +79,7 @@ def _write(path: Path, header: dict[str, Any], made: Content) -> None:
 
 
 def _read(path: Path, signature: str) -> Content | None:
-    """Return the content of a cache file, or None where it is missing, damaged, or has another signature."""
+    """Return the content of a cache file, or None if it is missing, damaged, or has another signature."""
     try:
         with open(path, "rb") as file:
             digest, _, line = file.readline().decode().rstrip("\n").partition(" ")
@@ -87,7 +87,7 @@ def _read(path: Path, signature: str) -> Content | None:
             if header.get("signature") != signature:
                 return None
             arrays = [np.fromfile(file, kind, math.prod(shape)).reshape(shape) for kind, shape in header["arrays"]]
-    except (OSError, ValueError):  # ValueError where the header is no text, or where bytes are missing
+    except (OSError, ValueError):  # ValueError where the header is not a text, or where bytes are missing
         return None
     (x, y), owner = arrays[:2], arrays[2] if len(arrays) == 3 else None
     right = checksum(x, y, owner) == header["checksum"]

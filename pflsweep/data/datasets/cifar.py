@@ -48,7 +48,7 @@ def _read(root: Path, download: bool, name: str, cls: str) -> Content:
 
 
 def _problems(official: Any, root: Path) -> dict[str, str | None]:
-    """Return what is wrong with each file, `missing` or `damaged`; None where it is good."""
+    """Return what is wrong with each file, `missing` or `damaged`; None if it is good."""
     from torchvision.datasets.utils import check_integrity
 
     files = [*official.train_list, *official.test_list, (official.meta["filename"], official.meta["md5"])]

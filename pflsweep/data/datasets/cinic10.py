@@ -48,7 +48,7 @@ def _read(name: str, folder: Path, download: bool) -> Content:
 
 
 def _problems(folder: Path) -> dict[str, str | None]:
-    """Return what is wrong with each part of the dataset; None where it is complete."""
+    """Return what is wrong with each part of the dataset; None if it is complete."""
     found: dict[str, str | None] = {}
     for part in PARTS:
         counts = {one: len(_files(folder / part / one)) for one in CLASSES}

@@ -14,7 +14,7 @@ from pflsweep.util.errors import UserError
 from pflsweep.util.files import locked
 from pflsweep.util.resources import user_cache
 
-# What urllib, torchvision and the readers of archives raise where a download breaks or is no archive
+# What urllib, torchvision and the readers of archives raise where a download breaks or is not an archive
 FAILURES = (OSError, RuntimeError, EOFError, HTTPException, tarfile.TarError, zipfile.BadZipFile, zlib.error)
 
 
@@ -53,7 +53,7 @@ def one_at_a_time(root: Path, name: str) -> Iterator[None]:
 def own_path(name: str, value: str | None, folder: bool, group: str = "dataset") -> Path:
     """Return the path of the user's own data: dataset.path, or the `path` of another config group.
 
-    name: the option of the group. folder: True for a folder, False for a file. Raises UserError where the path is not
+    name: the option of the group. folder: True for a folder, False for a file. Raises UserError if the path is not
     set or does not exist.
     """
     kind = "folder" if folder else "file"
@@ -68,7 +68,7 @@ def own_path(name: str, value: str | None, folder: bool, group: str = "dataset")
 def unavailable(name: str, folder: Path, problems: Mapping[str, str | None], by_hand: str = "") -> UserError:
     """Return the UserError for a dataset whose files are missing or damaged.
 
-    problems: what is wrong with each file, None where it is good. by_hand: how to obtain a dataset that cannot be
+    problems: what is wrong with each file, None if it is good. by_hand: how to obtain a dataset that cannot be
     downloaded.
     """
     named = ", ".join(f"{file} is {problem}" for file, problem in problems.items() if problem)
@@ -95,7 +95,7 @@ def download(name: str, folder: Path, fetch: Callable[[], None]) -> None:
 
 
 def download_file(name: str, path: Path, url: str, md5: str) -> None:
-    """Download a file and check its MD5. Raises UserError where that fails."""
+    """Download a file and check its MD5. Raises UserError if that fails."""
 
     def fetch() -> None:
         from pflsweep.ops.torchvision_compat import torchvision
@@ -108,7 +108,7 @@ def download_file(name: str, path: Path, url: str, md5: str) -> None:
 def download_archive(name: str, folder: Path, url: str, file: str, md5: str, into: Path | None = None) -> None:
     """Download an archive `file` into `folder`, check its MD5, and unpack it there or in `into`.
 
-    Raises UserError where that fails.
+    Raises UserError if that fails.
     """
 
     def fetch() -> None:

@@ -27,7 +27,7 @@ def load(
 ) -> Dataset:
     """Return the images of a folder: x [n, channels, H, W] uint8. Classes are numbered by the folders' sorted names.
 
-    Without train/ and test/ there is no test split, and the partition cuts one. Raises UserError where the folder or
+    Without train/ and test/ there is no test split, and the partition cuts one. Raises UserError if the folder or
     an image cannot be read.
     """
     if channels not in (1, 3):
@@ -53,7 +53,7 @@ def load(
 def _has_split(folder: Path) -> bool:
     """Return True if the folder has train/ and test/.
 
-    Raises UserError where it has only one of them with class folders inside; without those, it is a class of that name.
+    Raises UserError if it has only one of them with class folders inside; without those, it is a class of that name.
     """
     found = [part for part in ("train", "test") if (folder / part).is_dir()]
     if len(found) == 1 and images.subfolders(folder / found[0]) and not images.files_of(folder / found[0]):

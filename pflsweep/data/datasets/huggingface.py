@@ -53,7 +53,7 @@ def load(
     """Return images x [n, channels, H, W] uint8, or texts x [n, length] int32 token ids below `vocabulary`.
 
     Texts are prepared as those of AG News. train, test: names of splits. input, label: names of columns. For None the
-    only candidate is taken. owner_column: the column of clients that the partition names. Raises UserError where the
+    only candidate is taken. owner_column: the column of clients that the partition names. Raises UserError if the
     dataset cannot be read.
     """
     text.check(length, vocabulary)
@@ -131,7 +131,7 @@ def _splits(name: str, root: Path, path: str | None, subset: str | None, downloa
 def _fetched(name: str, root: Path, path: str, subset: str | None, download: bool) -> Path:
     """Return the folder in which a dataset of the Hub is stored, after fetching it if needed and allowed.
 
-    Raises UserError where it is neither stored nor fetched.
+    Raises UserError if it is neither stored nor fetched.
     """
     folder = root / "huggingface" / "--".join(path.strip("/").split("/") + ([subset] if subset else []))
     if folder.is_dir():
@@ -178,7 +178,7 @@ def _quiet() -> Iterator[None]:
 def _chosen(splits: Splits, train: str | None, test: str | None) -> Splits:
     """Return the training split, and the test split where there is one, by name.
 
-    train, test: dataset.train and dataset.test. Raises UserError where they do not name splits of the dataset.
+    train, test: dataset.train and dataset.test. Raises UserError if they do not name splits of the dataset.
     """
     for key, split in (("train", train), ("test", test)):
         if split is not None and split not in splits:
@@ -201,7 +201,7 @@ def _chosen(splits: Splits, train: str | None, test: str | None) -> Splits:
 def _columns(splits: Splits, input: str | None, label: str | None, owner: str | None) -> dict[str, str]:
     """Return the columns to read, by the config key that names them.
 
-    Raises UserError where a column does not exist, where None leaves several candidates, or where two are the same.
+    Raises UserError if a column does not exist, where None leaves several candidates, or where two are the same.
     """
     import datasets
 
@@ -303,7 +303,7 @@ def _classes(splits: Splits, table: "pd.DataFrame", label: str) -> tuple[int, np
 def _codes(table: "pd.DataFrame", column: str) -> tuple[list[str], np.ndarray]:
     """Return the sorted values of a column, and for each row the index of its value.
 
-    Raises UserError where the values cannot be sorted.
+    Raises UserError if the values cannot be sorted.
     """
     try:
         names, codes = np.unique(table[column].to_numpy(), return_inverse=True)

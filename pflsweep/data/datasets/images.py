@@ -31,7 +31,7 @@ def read(images: Iterable[tuple[str, bytes]], count: int, name: str, channels: i
 
     images: (a name for messages, the file's bytes) of each. channels: 1 reads in grey, 3 in colour. size: both sides
     are resized to it (bilinear, without keeping proportions); None: all images must have the size of the first one.
-    Raises UserError on a damaged file, and where sizes differ.
+    Raises UserError on a damaged file, and if sizes differ.
     """
     has = memory.total(torch.device("cpu"))
     if size is not None and count * channels * size**2 > has:

@@ -112,7 +112,7 @@ def _fetch_one(mirrors: list[str], folder: Path, gz: str, md5: str) -> None:
 
 
 def idx_array(content: bytes) -> np.ndarray:
-    """Return the uint8 array of an idx file. Raises ValueError where it is no such file, or not complete.
+    """Return the uint8 array of an idx file. Raises ValueError if it is no such file, or not complete.
 
     The format is two zero bytes, 8 for uint8, the number of dimensions, each dimension as big-endian int32, the data.
     """

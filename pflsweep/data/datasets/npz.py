@@ -64,7 +64,7 @@ def load(
 def read_npz(file: Path, wanted: str) -> dict[str, np.ndarray]:
     """Return the arrays of a .npz file by name. wanted: the arrays that it should have, for the message.
 
-    Raises UserError where the file cannot be read.
+    Raises UserError if the file cannot be read.
     """
     try:
         with open(file, "rb") as opened:
@@ -81,7 +81,7 @@ def read_npz(file: Path, wanted: str) -> dict[str, np.ndarray]:
 
 def _why(file: Path, error: Exception) -> str:
     """Return what is wrong with a file that numpy cannot read."""
-    # numpy's own error is of no use: it takes any file that is no archive for pickled objects
+    # numpy's own error is of no use: it takes any file that is not an archive for pickled objects
     try:
         with open(file, "rb") as opened:
             start = opened.read(6)
@@ -90,14 +90,14 @@ def _why(file: Path, error: Exception) -> str:
     if not start:
         return "it is empty"
     if not start.startswith((b"PK", b"\x93NUMPY")):
-        return "it is no zip archive, as .npz files are"
+        return "it is not a zip archive, as .npz files are"
     if "allow_pickle" in str(error):
         return "it has an array of Python objects, not of numbers"
     return f"it is cut short or damaged: {one_line(error)}"
 
 
 def _classes(file: Path, y: np.ndarray) -> int:
-    """Return the number of classes, the largest class + 1. Raises UserError where y cannot be classes."""
+    """Return the number of classes, the largest class + 1. Raises UserError if y cannot be classes."""
     largest = int(y.max())
     if largest >= len(y):
         raise UserError(
@@ -126,7 +126,7 @@ def _owners(file: Path, name: str, group: np.ndarray, rows: int) -> tuple[list[s
 
 
 def _split(file: Path, arrays: dict[str, np.ndarray], part: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return (x, y) of a split, both empty where the file has no test split. part: `train` or `test`."""
+    """Return (x, y) of a split, both empty if the file has no test split. part: `train` or `test`."""
     if part == "test" and not {"x_test", "y_test"} & set(arrays):
         return np.zeros(0), np.zeros(0, np.int64)
     missing = [key for key in (f"x_{part}", f"y_{part}") if key not in arrays]

@@ -36,7 +36,7 @@ class User(NamedTuple):
 def load(root: Path, download: bool, name: str, path: str | None) -> Dataset:
     """Return Shakespeare: x [n, 80] int32 indices of characters, y [n] that of the next one; the owner is the user.
 
-    Nothing is read from root. Raises UserError where the files cannot be read.
+    Nothing is read from root. Raises UserError if the files cannot be read.
     """
     if not path:
         raise UserError(
@@ -70,7 +70,7 @@ def load(root: Path, download: bool, name: str, path: str | None) -> Dataset:
 def _splits(place: Path) -> list[list[Path]]:
     """Return the files of the training split, and those of the test split where there is one.
 
-    Raises UserError where the folder has neither form.
+    Raises UserError if the folder has neither form.
     """
     if place.is_file():
         return [[place]]

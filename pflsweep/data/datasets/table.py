@@ -59,7 +59,7 @@ def load(
 
 
 def require_classes(label: str, classes: Sequence[str], rows: int) -> None:
-    """Raise UserError where the values of a column cannot be classes: a single value, or nearly as many as rows."""
+    """Raise UserError if the values of a column cannot be classes: a single value, or nearly as many as rows."""
     if len(classes) < 2:
         raise UserError(f"dataset.label is '{label}': that column has one value only, {classes[0]}; two are needed.")
     # a table of a few rows is an example, so it is accepted
@@ -89,7 +89,7 @@ def _table(file: Path) -> "pd.DataFrame":
     if header.duplicated().any():  # pandas would rename the second column
         raise UserError(
             f"{file} has two columns '{header[header.duplicated()].iloc[0]}': rename one of them, or drop it. "
-            "If its first line is no header, give it one."
+            "If its first line is not a header, give it one."
         )
     if not len(table) or len(table.columns) < 2:
         raise UserError(
@@ -100,7 +100,7 @@ def _table(file: Path) -> "pd.DataFrame":
 
 
 def _numbers(file: Path, table: "pd.DataFrame") -> np.ndarray:
-    """Return the columns as float32 [n, F]. Raises UserError where a value is no finite number."""
+    """Return the columns as float32 [n, F]. Raises UserError if a value is not a finite number."""
     import pandas as pd
 
     for column in table:

@@ -13,7 +13,7 @@ _TABLE = str.maketrans(_MARKS)
 
 
 def check(length: int, vocabulary: int) -> None:
-    """Raise UserError where the numbers of tokens of a text, or of the vocabulary, are too small."""
+    """Raise UserError if the numbers of tokens of a text, or of the vocabulary, are too small."""
     for option, value, least in (("length", length, 1), ("vocabulary", vocabulary, 2)):
         if value < least:
             raise UserError(f"dataset.{option} is {value}: it must be at least {least}.")

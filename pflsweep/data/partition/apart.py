@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 def require_apart(dataset: Dataset, rows: Rows) -> None:
-    """Raise UserError where a client is tested on rows that it trains on, or rows overlap with test rows, and warn
+    """Raise UserError if a client is tested on rows that it trains on, or rows overlap with test rows, and warn
     where test rows of one client are training rows of another, or validation rows are either.
     """
     for client, (train, test) in enumerate(zip(rows.train, rows.test, strict=True)):

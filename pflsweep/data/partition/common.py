@@ -36,7 +36,7 @@ def check_least(least: int, samples: int, clients: int) -> None:
 
 
 def check_owner(dataset: Dataset, option: str, what: str) -> np.ndarray:
-    """Return the natural client of each row, [n] int64. Raises UserError where the dataset has none.
+    """Return the natural client of each row, [n] int64. Raises UserError if the dataset has none.
 
     option: the partition's name. what: what the owners are, such as clients or domains.
     """
@@ -61,7 +61,7 @@ def check_test_split(dataset: Dataset, option: str) -> None:
 def drawn(cut: Callable[[], list[np.ndarray]], least: int, tries: int, what: str) -> list[np.ndarray]:
     """Return the first result of `cut` in which each client has at least `least` rows.
 
-    Raises UserError where none of `tries` draws is such. what: what is drawn, for the message.
+    Raises UserError if none of `tries` draws is such. what: what is drawn, for the message.
     """
     require(tries >= 1, "tries", tries, "it must be at least 1")
     best = 0
@@ -94,7 +94,7 @@ def pooled(parts: Sequence[np.ndarray], test_fraction: float, seed: int) -> Rows
     """Return each client's rows cut into training and test rows at random, not stratified.
 
     parts: the rows of each client, from both splits of the dataset. A client with n samples is tested on
-    ceil(n * test_fraction) of them. Raises UserError where a client is left without training data.
+    ceil(n * test_fraction) of them. Raises UserError if a client is left without training data.
     """
     train, test = [], []
     for client, own in enumerate(parts):
@@ -126,7 +126,7 @@ def _held(samples: int, test_fraction: float) -> int:
 def finished(train: Sequence[np.ndarray], test: Sequence[np.ndarray]) -> Rows:
     """Return the Rows of a partition, each array sorted.
 
-    Raises UserError where a client has no training or no test data.
+    Raises UserError if a client has no training or no test data.
     """
     for name, parts in (("training", train), ("test", test)):
         empty = [client for client, own in enumerate(parts) if not len(own)]

@@ -23,7 +23,7 @@ def by_class(
 
     The variant of PFLlib, pgfed and FedLF. Training and test split are pooled, and all rows are dealt, so sizes differ.
     A client that already holds its even share, samples / clients, gets nothing of further classes. All is drawn again,
-    up to `tries` times, until each client has `least` samples, training and test together. Raises UserError where that
+    up to `tries` times, until each client has `least` samples, training and test together. Raises UserError if that
     is not reached.
     """
     samples = len(dataset.y)

@@ -171,7 +171,7 @@ def _course(step: int, steps: int) -> float:
 def hidden_layer(model: nn.Sequential) -> nn.Linear:
     """Return the last linear layer before the head, in VGG-11 its second dense layer.
 
-    Raises UserError where there is none.
+    Raises UserError if there is none.
     """
     layers = [layer for layer in model[:-1].modules() if isinstance(layer, nn.Linear)]
     if not layers:
@@ -180,7 +180,7 @@ def hidden_layer(model: nn.Sequential) -> nn.Linear:
 
 
 def _check_vectors(model: nn.Sequential, whole: Federation, width: int) -> None:
-    """Raise UserError where the hidden layer does not give one vector for each row, as inside a ConvNeXt.
+    """Raise UserError if the hidden layer does not give one vector for each row, as inside a ConvNeXt.
 
     It is checked before training, which may take long.
     """

@@ -17,7 +17,7 @@ def split(
     """Return a partition of all rows, training and test split pooled, cut in proportions q ~ Dir(alpha).
 
     The proportions are drawn again, up to `tries` times, until each client has `least` samples, training and test
-    together. Raises UserError where that is not reached, and on options that do not fit.
+    together. Raises UserError if that is not reached, and on options that do not fit.
     """
     samples = len(dataset.y)
     check_clients(clients, samples, "samples")

@@ -31,7 +31,7 @@ def by_class(dataset: Dataset, seed: int, clients: int, classes_per_client: int)
 
     LG-FedAvg's `noniid` (Liang et al. 2020, https://arxiv.org/abs/2001.01523), which FedFomo's pathological setting
     uses: shards that never mix classes. A client may draw the same class twice. Test rows are dealt as in `split`.
-    Raises UserError where the number of pieces is no multiple of the classes, and on options that do not fit.
+    Raises UserError if the number of pieces is not a multiple of the classes, and on options that do not fit.
     """
     check_test_split(dataset, "classes")
     check_clients(clients, dataset.train, "training samples")

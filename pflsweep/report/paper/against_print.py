@@ -1,4 +1,4 @@
-"""Draw our numbers against the printed ones, a point a cell and a colour a reading: the first picture of a page."""
+"""Draw our numbers against the published ones, one point per cell, one colour per reading: a page's first picture."""
 
 import math
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ from pflsweep.report.style import Picture
 if TYPE_CHECKING:
     from matplotlib.text import Text
 
-NAMED = 6  # points with a name: of each row the one that is furthest from print
+NAMED = 6  # points with a name: of each row the one that is furthest from the published numbers
 ACCURACY = "accuracy (%)"
 Box = tuple[float, float, float, float]
-SHOWS = "Ours against print, a point a cell; on the line both are the same, a filled point agrees"
+SHOWS = "Our numbers against the published ones: a filled point agrees, and on the line both are the same"
 
 
 class Point(NamedTuple):
-    """A cell whose number of ours and of print are both finite; accuracies are in percent."""
+    """A cell whose own and published number are both finite; accuracies are in percent."""
 
     cell: Cell
     column: Column
@@ -43,7 +43,7 @@ def points(of: Comparison) -> dict[str, list[Point]]:
 
 
 def picture(readings: Mapping[str, Comparison]) -> Picture | None:
-    """Return the picture, a panel a unit; None where nothing can be compared."""
+    """Return the picture, one panel per unit; None if nothing can be compared."""
     by_unit: dict[str, dict[str, list[Point]]] = {}
     for reading, of in readings.items():
         for unit, drawn in points(of).items():

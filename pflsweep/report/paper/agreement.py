@@ -1,7 +1,7 @@
-"""When a number agrees with print, and when an order of methods does.
+"""When our number agrees with the published one, and when an order of methods does.
 
-Print's std is often over clients or models, and then far larger than what another seed would change: FedMGDA+'s 0.208
-would pass for FedPG's printed 0.364. So only standard errors over seeds widen what counts as the same number.
+The published std is often over clients or models, and then far larger than what another seed would change: FedMGDA+'s
+0.208 would pass for FedPG's published 0.364. So only standard errors over seeds widen what counts as the same number.
 """
 
 import math
@@ -11,17 +11,17 @@ from itertools import combinations
 from pflsweep.report.paper.published import Printed
 
 POINTS = {"percent": 1.0, "fraction": 0.01}  # one point, in each unit of an accuracy
-NEAR = 2  # points within which a number is print's
+NEAR = 2  # points within which two numbers agree
 EPS = 1e-9  # printed decimals are not exact in binary
 
 
 def in_points(difference: float, unit: str) -> float | None:
-    """Return a difference in points; None where the unit is that of no accuracy."""
+    """Return a difference in points; None if the unit is that of no accuracy."""
     return difference / POINTS[unit] if unit in POINTS else None
 
 
 def tolerance(line: Printed, decimals: int, noise: float | None, seeds: int) -> float:
-    """Return how far from print a number of ours may be and agree with it.
+    """Return how far our number may be from the published one and agree with it.
 
     That is 2 points, or half of the last of `decimals` where the unit is that of no accuracy; or twice the standard
     error of the difference, where both stds are known over seeds and that is more. noise: our std over `seeds` seeds.
@@ -34,8 +34,9 @@ def tolerance(line: Printed, decimals: int, noise: float | None, seeds: int) -> 
 
 
 def kendall(pairs: list[tuple[float, float]], apart: float) -> float:
-    """Return Kendall's tau of (ours, printed) over the pairs that print separates by more than `apart`: the share in
-    our order minus the share in the reverse one. NaN where print separates none.
+    """Return Kendall's tau of (ours, printed) over the pairs that the paper separates by more than `apart`.
+
+    That is the share in our order minus the share in the reverse one; NaN if the paper separates none.
     """
     signs = []
     for (ours, printed), (other, printed_other) in combinations(pairs, 2):

@@ -78,7 +78,7 @@ class PageNotRebuilt(UserError):  # noqa: N818 (no error of what is there)
 
 
 def _check_kept(folder: Path, store: Store) -> None:
-    """Raise PageNotRebuilt where the page that is there was made of trials that are not here: it could not be made
+    """Raise PageNotRebuilt if the page that is there was made of trials that are not here: it could not be made
     anew.
     """
     lost = [identity for identity in index.trials_of(folder) if not store.holds(identity)]
@@ -100,7 +100,7 @@ def _read(of: Comparison) -> str:
 
 
 def _check_known(scale: str | None, there: set[str], runs: Path) -> None:
-    """Raise UserError where a scale is asked for that no sweep has."""
+    """Raise UserError if a scale is asked for that no sweep has."""
     known = sorted(there)
     if scale is not None and scale not in known:
         raise UserError(

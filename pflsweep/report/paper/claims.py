@@ -52,19 +52,19 @@ class Check(NamedTuple):
 
     holds: bool
     said: str
-    column: tuple[str, ...]  # of print, of the right side; empty where it has none
-    clear: bool | None = None  # whether it holds by more than the noise of both sides; None where that is not known
+    column: tuple[str, ...]  # of the published table, of the right side; empty if it has none
+    clear: bool | None = None  # whether it holds by more than the noise of both sides; None if that is not known
 
 
 class Ruling(NamedTuple):
     """Whether a claim holds, and why.
 
-    holds: True, "partly" or False; None where a cell that print has is missing; "undecidable" where none can be there.
+    holds: True, "partly" or False; None if one of its cells is missing so far; "undecidable" if none can be there.
     """
 
     holds: bool | str | None
     checks: list[Check]
-    # methods with cells that print has and no run of ours can have: those cells' places, none where it is all of them
+    # Methods with published cells that no run of ours can have: the places of those cells, none if it is all of them
     without: dict[str, list[str]] = {}  # noqa: RUF012 (never changed)
 
 
@@ -235,7 +235,7 @@ def _taken(column: list[Statistic], take: str) -> Statistic:
     """Return one number for the cells of a column, such as their mean."""
     value = TAKE[take]([cell.value for cell in column])
     one = next((cell for cell in column if cell.value == value), None)
-    # a mean, or a median between two, is no cell's
+    # a mean, or a median between two, is not a cell's
     return one or column[0]._replace(method=take, value=value, noise=None)
 
 
@@ -309,7 +309,7 @@ def _inside(numbers: list[tuple[float, str, Statistic]], body: Body) -> Iterator
 
 
 def _noise(a: Statistic, b: Statistic) -> float | None:
-    """Return the noise of a difference of two numbers; None where one's is not known."""
+    """Return the noise of a difference of two numbers; None if one's is not known."""
     return None if a.noise is None or b.noise is None else hypot(a.noise, b.noise)
 
 

@@ -54,12 +54,12 @@ class Cell(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """True where it rests on all seeds that were asked for, its own and those of what it is measured against."""
+        """True if it rests on all seeds that were asked for, its own and those of what it is measured against."""
         return self.there and not self.lacking
 
     @property
     def none(self) -> bool:
-        """True where everything is trained and there is no such number: the method has none."""
+        """True if everything is trained and there is no such number: the method has none."""
         return not self.there and not self.lacking
 
     @property
@@ -71,17 +71,17 @@ class Cell(NamedTuple):
 
     @property
     def agrees(self) -> bool | None:
-        """True where it agrees with print, as agreement.py says; None where one of them is not there."""
+        """True if it agrees with the published number, by the rule of agreement.py; None if either is missing."""
         return None if self.difference is None else abs(self.difference) <= self.tolerance
 
     @property
     def tolerance(self) -> float:
-        """The largest difference to print at which the cell agrees with it, by the rule of agreement.py."""
+        """The largest difference from the published number at which the cell agrees, by the rule of agreement.py."""
         return tolerance(self.line, self.metric.decimals, self.noise, self.value.n)
 
     @property
     def points(self) -> float | None:
-        """The difference to print in points; None where the cell is no accuracy, or has no number."""
+        """The difference from the published number in points; None if it is not an accuracy, or has no number."""
         return None if self.difference is None else in_points(self.difference, self.line.unit)
 
 
@@ -91,14 +91,14 @@ class PairedTest(NamedTuple):
     column: int
     method: str
     gain: Interval
-    p: list[float]  # by seed: Wilcoxon's signed ranks over clients; NaN where none differs
+    p: list[float]  # by seed: Wilcoxon's signed ranks over clients; NaN if none differs
 
 
 class Tau(NamedTuple):
-    """Kendall's tau between ours and print, over pairs that print separates by more than a point."""
+    """Kendall's tau of our order and the published one, over pairs that the paper separates by more than a point."""
 
     line: str  # the column or row
-    tau: float  # NaN where print separates no pair
+    tau: float  # NaN if the paper separates no pair
     n: int  # over how many numbers
     of: int  # of how many that there can be
 
@@ -134,7 +134,7 @@ class Comparison:
 
     @cached_property
     def own_rows(self) -> set[int]:
-        """The rows of a printed table that are not in print: a user's own methods."""
+        """The rows that the published table does not have: a user's own methods."""
         printed = {line.row for line in self.layout.printed if line.text}
         return set(self.layout.rows) - printed if self.layout.in_print else set()
 
@@ -219,13 +219,13 @@ class Comparison:
         return Value(factor * own.mean, None if own.std is None else factor * own.std, own.n)
 
     def noise(self, line: Printed) -> float | None:
-        """Return the std over seeds of our number for a printed one, whatever the shown std is over; None where the
+        """Return the std over seeds of our number for a printed one, whatever the shown std is over; None if the
         number is measured against another row.
         """
         return metrics.over_seeds(list(self.by_seed(line).values())).std
 
     def by_seed(self, line: Printed) -> dict[int, float]:
-        """Return our number for a printed one, of each seed alone; empty where it is measured against another row."""
+        """Return our number for a printed one, of each seed alone; empty if it is measured against another row."""
         metric = self.layout.metrics[line.metric]
         if metric.relative or metric.minus:
             return {}
@@ -401,8 +401,9 @@ def title(column: Column) -> str:
 
 
 def rulings(of: Comparison, others: list[Comparison]) -> Iterator[tuple[dict[str, Any], Ruling]]:
-    """Yield the claims about a table, judged on our numbers; some look at `others`, the paper's further tables. What no
-    run could fill holds none of them back; one of which print's other cells leave nothing to check is "undecidable".
+    """Yield the claims about a table, judged on our numbers; some look at `others`, the paper's further tables.
+
+    Cells that no run can fill are left out of a claim. If nothing is left to check, it is "undecidable".
     """
     cells = [cell for each in (of, *others) for cell in each.cells()]
     none = {(each.layout.table, *made.line.key) for each in (of, *others) for made in each.made.values() if made.none}
@@ -416,8 +417,8 @@ def rulings(of: Comparison, others: list[Comparison]) -> Iterator[tuple[dict[str
 
 
 def _about_runs(of: Layout) -> list[dict[str, Any]]:
-    """Return the claims about a table that a run can tell: neither one of print's typography, nor that two printed
-    tables say the same. Ours do so by construction, or by chance where they have other seeds.
+    """Return the claims about a table that a run can decide: not one about typography, nor that two published tables
+    say the same. Ours do so by construction, or by chance if they have other seeds.
     """
     every = published.claims(of.paper, of.table)
     return [claim for claim in every if "bold" not in claim["expr"] and claim["basis"] != "consistency"]
@@ -434,8 +435,8 @@ def _without(needed: set[tuple[str, ...]], none: set[tuple[str, ...]]) -> dict[s
 
 
 def _placeholders(of: Comparison) -> list[Statistic]:
-    """Return cells of a table that is not in print. Only their keys matter; that the numbers differ spares a division
-    by 0.
+    """Return cells of a table that was never published. Only their keys matter; the numbers differ so that nothing is
+    divided by 0.
     """
     if of.layout.in_print:
         return []

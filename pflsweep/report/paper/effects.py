@@ -30,10 +30,10 @@ class Shift(NamedTuple):
     base: Cell  # under the paper's reading
     before: float  # mean over the common seeds
     after: float
-    tolerance: float  # of `before` to print, by the rule of agreement.py
+    tolerance: float  # of `before` to the published number, by the rule of agreement.py
     seeds: int
-    predicted: str  # up, down, or "" where nothing is said
-    chosen: str  # what its search chose otherwise than without the change, as text; "" where that is the same
+    predicted: str  # up, down, or "" if nothing is said
+    chosen: str  # what its search chose otherwise than without the change, as text; "" if that is the same
 
     @property
     def points(self) -> float:
@@ -42,7 +42,7 @@ class Shift(NamedTuple):
 
     @property
     def closes(self) -> float:
-        """The part of the gap to print that the change closes; NaN where there is none."""
+        """The part of the gap to the published number that the change closes; NaN if there is none."""
         printed = self.base.line.value
         if printed is None or self.agrees:
             return math.nan
@@ -50,24 +50,24 @@ class Shift(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """True where the cell agrees with print without the change, in the seeds that both have."""
+        """True if the cell agrees with the published number without the change, in the seeds that both have."""
         printed = self.base.line.value
         return printed is not None and abs(self.before - printed) <= self.tolerance
 
     @property
     def explains(self) -> bool:
-        """True where at most half of the gap is left, and the cell moves as was predicted, where something was."""
+        """True if at most half of the gap is left, and the cell moves as was predicted, where something was."""
         against = {"up": self.points < 0, "down": self.points > 0}.get(self.predicted, False)
         return CLOSES[0] <= self.closes <= CLOSES[1] and not against
 
     @property
     def overshoots(self) -> bool:
-        """True where the change goes so far beyond print that more than half of the gap is left on the other side."""
+        """True if the change goes beyond the published number by more than half of the gap."""
         return self.closes > CLOSES[1]
 
     @property
     def loses(self) -> bool:
-        """True where the cell agrees with print without the change and not with it."""
+        """True if the cell agrees with the published number without the change and not with it."""
         printed = self.base.line.value
         return printed is not None and self.agrees and abs(self.after - printed) > self.tolerance
 
@@ -76,14 +76,14 @@ class Effect(NamedTuple):
     """The effect of a change on the cells in which it was tried alone."""
 
     change: Change
-    scale: str  # of the sweeps that were compared; "" where there are none
+    scale: str  # of the sweeps that were compared; "" if there are none
     shifts: list[Shift]  # the largest first
     trials: list[Trial]  # with the change and without
     commands: list[str]  # that trained those with the change
 
     @property
     def size(self) -> float:
-        """The mean move in points, whichever way; NaN where nothing was measured."""
+        """The mean move in points, whichever way; NaN if nothing was measured."""
         return fmean(abs(shift.points) for shift in self.shifts) if self.shifts else math.nan
 
     @property
@@ -94,12 +94,12 @@ class Effect(NamedTuple):
 
     @property
     def gaps(self) -> list[Shift]:
-        """The cells that do not agree with print without the change."""
+        """The cells that do not agree with the published number without the change."""
         return [shift for shift in self.shifts if not math.isnan(shift.closes)]
 
     @property
     def agreeing(self) -> list[Shift]:
-        """The cells that agree with print without it."""
+        """The cells that agree with the published number without it."""
         return [shift for shift in self.shifts if shift.agrees]
 
 
@@ -148,7 +148,7 @@ def _shifts(change: Change, base: Comparison, changed: Comparison) -> Iterator[S
 
 
 def _chosen(before: CellTrials, after: CellTrials) -> str:
-    """Return what a search chose otherwise with a change than without it, as text; "" where that is the same."""
+    """Return what a search chose otherwise with a change than without it, as text; "" if that is the same."""
     old, new = (trials.winner or {} for trials in (before, after))
     return ", ".join(
         f"{key.rpartition('.')[2]} {as_override(new[key])} in place of {as_override(old[key])}"

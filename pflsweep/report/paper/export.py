@@ -16,7 +16,7 @@ SPECIAL = {**{letter: rf"\{letter}" for letter in "&%#_${}"}, "~": r"\textasciit
 
 def as_csv(readings: dict[str, Comparison]) -> str:
     """Return a table in the columns of the printed files, with the reading, the trials' option of `algorithm=`,
-    print and more in further ones; a line a cell and reading. A missing cell has an empty value.
+    print and more in further ones; one line per cell and reading. A missing cell has an empty value.
     """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")

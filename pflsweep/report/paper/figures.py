@@ -22,7 +22,7 @@ from pflsweep.report.style import Picture
 
 
 def check(of: Layout) -> None:
-    """Raise UserError where a layout asks for a figure that there is not."""
+    """Raise UserError if a layout asks for a figure that there is not."""
     require_allowed("figures", of.figures, list(FIGURES), of.name)
 
 
@@ -42,8 +42,8 @@ class SavedFigures(NamedTuple):
 def draw(readings: dict[str, Comparison], folder: Path) -> SavedFigures:
     """Save the figures of a page as PNG and SVG. The files of a second reading end with its name.
 
-    On top of a table's page stands ours against print; on a leaderboard, which has too many methods for figures of
-    searches, its first figure.
+    At the top of a table's page is the figure of our numbers against the published ones. A leaderboard, which has too
+    many methods for figures of searches, has its first figure there.
     """
     drawn = SavedFigures({}, {}, {})
 
@@ -190,7 +190,7 @@ def newcomers(of: Comparison) -> Iterator[Picture]:
 
 
 def privacy(of: Comparison) -> Iterator[Picture]:
-    """Draw accuracy against epsilon, a line a method; what trains without noise is a dashed line."""
+    """Draw accuracy against epsilon, one line per method; what trains without noise is a dashed line."""
     spent = {place: made for place, made in of.made.items() if made.line.metric == "epsilon" and made.there}
     datasets = list(dict.fromkeys(made.line.dataset for made in spent.values()))
     if not datasets:
@@ -240,7 +240,7 @@ def gains(of: Comparison) -> Iterator[Picture]:
 
 
 def by_row(of: Comparison) -> Iterator[Picture]:
-    """Draw the last round's numbers against what rows are called, a line a setting; the bar is one std."""
+    """Draw the last round's numbers against what rows are called, one line per setting; the bar is one std."""
     settings: dict[str, list[Cell]] = {}
     for _, each in sorted(of.made.items()):
         if each.there:

@@ -17,15 +17,15 @@ DISCUSSION = "DISCUSSION.md"  # written by a person, beside the page that includ
 PICTURE = "index"  # the stem of its files
 BAR = 0.42  # inches of a table and reading
 PARTS = {  # of the cells of a table, and their colours
-    "agrees with print": style.PALETTE[0],
+    "agrees with the published number": style.PALETTE[0],
     "does not agree": style.PALETTE[1],
-    "not in print": "#8c8c8c",
+    "not published": "#8c8c8c",
     "no number yet": "#ececec",
 }
 
 
 def discussion(folder: Path) -> str:
-    """Return what a person has written for the page in a folder; "" where nobody has."""
+    """Return what a person has written for the page in a folder; "" if nobody has."""
     file = folder / DISCUSSION
     return file.read_text("utf-8") if file.exists() else ""
 
@@ -64,7 +64,7 @@ def _effect(effect: Effect) -> dict[str, str]:
 
 
 def trials_of(folder: Path) -> list[str]:
-    """Return the trials that a report in this folder was made of; none where there is no report."""
+    """Return the trials that a report in this folder was made of; none if there is no report."""
     return list(_state(folder).get("trials", []))
 
 
@@ -107,7 +107,7 @@ def write(out: Path, errors: dict[str, str]) -> Path:
 
 
 def picture(made: dict[str, dict[str, Any]]) -> Any:
-    """Draw a bar for each table and reading: which shares of its cells agree with print, do not, and have no number."""
+    """Draw a bar for each table and reading: the shares of cells that agree, that do not, and that have no number."""
     rows = [(name, reading, each) for name, of in made.items() for reading, each in of["readings"].items()]
     with style.figure(7.2, 1.3 + BAR * len(rows)) as (drawn, axes):
         for place, (_, _, each) in enumerate(rows):

@@ -65,7 +65,7 @@ class Layout(NamedTuple):
 
     @property
     def in_print(self) -> bool:
-        """True where numbers of the table are printed."""
+        """True if numbers of the table are printed."""
         return any(line.text for line in self.printed)
 
     @property
@@ -152,7 +152,7 @@ def names() -> list[str]:
 
 @cache
 def read(name: str) -> Layout:
-    """Return a report's layout. Raise UserError where it is not there or says what cannot be."""
+    """Return a report's layout. Raise UserError if it is not there or says what cannot be."""
     from pflsweep.report.paper.metrics import SHARES
 
     file = next((f for root in own_and_shipped("reports/layouts") if (f := root / f"{name}.yaml").is_file()), None)
@@ -228,7 +228,7 @@ def _content(file: Path) -> dict[str, Any]:
     try:
         content = files.read_yaml(file)
     except Exception as error:  # YAML has its own ways to say what is wrong
-        raise UserError(f"{file} is no layout: {one_line(error)}.") from error
+        raise UserError(f"{file} is not a layout: {one_line(error)}.") from error
     errors.require_known(content, [*NEEDED, *DEFAULTS], file)
     for key in NEEDED:
         if key not in content:
@@ -250,7 +250,7 @@ def _metric(name: str, spec: Any, file: Path) -> Metric:
     if not isinstance(spec, dict) or spec.get("quantity") not in QUANTITIES:
         said = spec.get("quantity") if isinstance(spec, dict) else spec
         raise UserError(
-            f"{file}: metrics.{name}: '{said}' is no quantity.{nearest(str(said), list(QUANTITIES))} "
+            f"{file}: metrics.{name}: '{said}' is not a quantity.{nearest(str(said), list(QUANTITIES))} "
             f"There are: {', '.join(QUANTITIES)}."
         )
     own = {key: value for key, value in spec.items() if key in Metric._fields}
@@ -267,7 +267,7 @@ def _metric(name: str, spec: Any, file: Path) -> Metric:
 
 
 def require_allowed(key: str, words: list[str], allowed: list[str], where: Path | str) -> None:
-    """Raise UserError where one of a layout's words is none that is allowed. where: the layout."""
+    """Raise UserError if one of a layout's words is none that is allowed. where: the layout."""
     for word in words:
         if word not in allowed:
             raise UserError(

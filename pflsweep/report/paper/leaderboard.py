@@ -97,7 +97,7 @@ class Leaderboard:
     @cached_property
     def images(self) -> dict[int, float]:
         """Training images of a final trial as a multiple of the median of the ranked rows, by row, averaged over the
-        columns; empty where not every record says how many they are.
+        columns; empty if not every record says how many they are.
         """
         shares: dict[int, list[float]] = {row: [] for row in self.rows}
         for column in self.columns:
@@ -107,7 +107,7 @@ class Leaderboard:
         return {row: fmean(each) for row, each in shares.items() if not math.isnan(sum(each))}
 
     def by_budget(self, row: int) -> list[float]:
-        """Return accuracy in [0, 1] after 1, 2, ... points of the search, averaged over the ranked columns; empty where
+        """Return accuracy in [0, 1] after 1, 2, ... points of the search, averaged over the ranked columns; empty if
         not every search has recorded the test accuracy of its points.
         """
         curves = [_expected(self.of.made[row, column].trials) for column in self.columns]
@@ -115,7 +115,7 @@ class Leaderboard:
 
 
 def images(trial: Trial) -> float:
-    """Training images of all rounds; NaN where the record does not say."""
+    """Training images of all rounds; NaN if the record does not say."""
     return float(column_of(trial.rounds, "images").sum(min_count=1))
 
 

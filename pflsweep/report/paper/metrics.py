@@ -18,7 +18,7 @@ Values = pd.Series  # by client
 
 
 class Value(NamedTuple):
-    """A cell: NaN where nothing can be measured."""
+    """A cell: NaN if nothing can be measured."""
 
     mean: float
     std: float | None
@@ -65,7 +65,7 @@ def mean_accuracy(trial: Trial, options: dict[str, Any]) -> float:
 
 
 def rounds_to_goal(trial: Trial, options: dict[str, Any]) -> float:
-    """Return the first evaluated round whose mean accuracy is at least `goal`; infinite where none is."""
+    """Return the first evaluated round whose mean accuracy is at least `goal`; infinite if none is."""
     first = rounds_to(trial, options["goal"])
     return math.inf if math.isnan(first) else first
 

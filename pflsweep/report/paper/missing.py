@@ -13,7 +13,7 @@ from pflsweep.report.paper.store import UNTRAINED, CellTrials
 
 OWN = Path("runs")  # where a command's trials are, unless paths.runs says otherwise
 FIRST = """\
-A command trains what `{own}` lacks. {command} brings there what these numbers are of.
+Each command trains what is not yet in `{own}`. First run {command}: it copies the trials behind these numbers there.
 """
 
 

@@ -26,7 +26,7 @@ from pflsweep.report.paper.store import CellTrials, Trial
 from pflsweep.util.errors import without_password
 
 LISTED = 8  # gaps of a change
-BASIS = {"stated": "", "reading": "our reading", "extended": "extended"}
+BASIS = {"stated": "", "reading": "our interpretation", "extended": "extended"}
 Cells = list[str]  # of a row
 
 
@@ -166,7 +166,7 @@ def _ours(made: Cell, name: str = "") -> dict[str, Any]:
 
 
 def _needs(made: Cell) -> str:
-    """Return the rows that a number waits for, where its own seeds are all there; "" where it waits for none."""
+    """Return the rows that a number waits for, where its own seeds are all there; "" if it waits for none."""
     if not made.lacking or not made.trials.complete:
         return ""
     rows = "all rows" if made.metric.relative == "slowest" else ", ".join(each.method for each in made.lacking)
@@ -236,7 +236,7 @@ def _beside(by_reading: Iterable[dict[Any, Cells]]) -> list[tuple[Any, Cells]]:
 
 def _slowest(of: Comparison) -> Iterator[str]:
     """Yield over which row of a column the others' numbers are, where that is its slowest row. In ours it is often
-    another row than in print.
+    another row than in the paper.
     """
     for at, column in enumerate(of.layout.columns):
         places = [place for place in sorted(of.made) if place[1] == at and place[0] not in of.own_rows]
@@ -245,7 +245,7 @@ def _slowest(of: Comparison) -> Iterator[str]:
         printed = [(made.line.label, made.line.value) for made in there if made.line.value is not None]
         if arrived:
             ours, theirs = _lowest(arrived), _lowest(printed)
-            yield f"{title(column)}: ours over {ours}, the slowest that gets there; print's over {theirs}."
+            yield f"{title(column)}: ours over {ours}, the slowest that gets there; the paper's over {theirs}."
 
 
 def _lowest(numbers: list[tuple[str, float]]) -> str:
@@ -258,7 +258,7 @@ def _order(of: Comparison) -> dict[str, Cells]:
 
 
 def _claims(ruled: Ruled) -> dict[tuple[str, str], Cells]:
-    """Return each claim with how it stands in print: our verdict, and what it rests on."""
+    """Return each claim with whether the published numbers bear it out: our verdict, and what it rests on."""
     found = {}
     for claim, ruling in ruled:
         n, checks = sum(check.holds for check in ruling.checks), ruling.checks
@@ -266,7 +266,7 @@ def _claims(ruled: Ruled) -> dict[tuple[str, str], Cells]:
         broken = "" if ruling.holds in (True, None) else _broken(checks)
         said = ": ".join(filter(None, [BASIS[claim["basis"]], claim.get("note", "")]))
         quote = f"{claim['id']}: {claim['quote']}" + (f" ({said})" if said else "")
-        in_print = VERDICTS[claim["holds_in_print"]] if not claim["needs_rerun"] else "not in print"
+        in_print = VERDICTS[claim["holds_in_print"]] if not claim["needs_rerun"] else "not published"
         why = "; ".join(filter(None, [f"{so_far}{_clear(checks)}{broken}", _without(ruling)]))
         found[quote, in_print] = [VERDICTS[ruling.holds], why]
     return found
@@ -358,7 +358,7 @@ def _p(p: float) -> str:
 
 
 def winners(of: Comparison) -> list[str]:
-    """Return the hyperparameters that searches chose, a line a method."""
+    """Return the hyperparameters that searches chose, one line per method."""
     found: dict[str, dict[str, None]] = defaultdict(dict)
     for trials in of.asked:
         if trials.winner:

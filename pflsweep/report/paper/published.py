@@ -28,7 +28,7 @@ class Printed(NamedTuple):
     setting: str
     metric: str
     method: str
-    text: str  # as printed; "" where the print has lost it
+    text: str  # as printed; "" if the paper's text has lost it
     value: float | None
     std: float | None
     std_text: str
@@ -38,7 +38,7 @@ class Printed(NamedTuple):
 
     @property
     def variant(self) -> bool:
-        """True where its method has a plug-in that the same row has not in other columns."""
+        """True if its method has a plug-in that the same row has not in other columns."""
         return self.method.endswith("_ala")
 
     @property
@@ -85,7 +85,7 @@ def claims(paper: str, table: str) -> list[dict[str, Any]]:
 
 
 def notes() -> dict[int, str]:
-    """Return what is odd in print, by number."""
+    """Return the inconsistencies of the published tables, by number."""
     return dict(_yaml("notes.yaml")["notes"])
 
 

@@ -1,4 +1,4 @@
-"""A paper's table under each reading that is trained, how far each is from print, and what explains it."""
+"""A paper's table under each reading that is trained, how far each is from the published one, and what explains it."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -25,7 +25,7 @@ Ruled = list[tuple[dict[str, Any], Ruling]]
 
 
 class Verdict(NamedTuple):
-    """How far a table under one reading is from print. Rows without public code count nowhere."""
+    """How far a table under one reading is from the published numbers. Rows without public code count nowhere."""
 
     agree: int  # cells, as agreement.py says
     compared: int  # that have our number and a printed one
@@ -102,7 +102,7 @@ class Reproduction:
 
     @property
     def lost(self) -> dict[str, set[tuple[str, ...]]]:
-        """The cells of the paper's reading that agree with print, and do not with a change alone, by change."""
+        """The cells of reading `paper` that agree, but no longer do with a single change, by change."""
         return self._moved(lambda shift: shift.loses)
 
     def _moved(self, how: Callable[[Shift], bool]) -> dict[str, set[tuple[str, ...]]]:
@@ -113,7 +113,7 @@ class Reproduction:
 
 
 def reproduction(name: str, stores: Stores, scale: str) -> Reproduction:
-    """Return a table under each reading that is trained. Raises UserError where its trials do not belong together."""
+    """Return a table under each reading that is trained. Raises UserError if its trials do not belong together."""
     plain = layout.read(name)
     names = stores.readings(plain.sweeps, scale)
     asked = [cell for each in names for ledger in stores.store(scale, each).of(plain.sweeps) for cell in ledger.groups]
@@ -150,6 +150,6 @@ def _verdict(of: Comparison, ruled: Ruled) -> Verdict:
 
 
 def furthest(of: Comparison) -> list[Cell]:
-    """Return the accuracies that do not agree with print, the furthest first."""
+    """Return the accuracies that do not agree with the published number, the largest difference first."""
     apart = [made for made in of.papers if made.agrees is False and made.points is not None]
     return sorted(apart, key=lambda made: -abs(made.points or 0.0))

@@ -96,7 +96,7 @@ class CellTrials:
     failed: dict[int, str]  # seed -> reason
     commands: list[str]  # that fill it
     group: dict[str, Any] = field(default_factory=dict)  # its group in the ledger with most results; {} without one
-    split: str = ""  # on which data the winner was chosen; "" where nothing was searched
+    split: str = ""  # on which data the winner was chosen; "" if nothing was searched
     view: str = ""  # by the accuracy of whose models
     searched_at: str = ""  # the scale of its search where tune.scale was given
     without_code: bool = False  # its reading is of code that is not public
@@ -122,7 +122,7 @@ class CellTrials:
 
     @property
     def tested(self) -> list[tuple[float, float]]:
-        """Return the score and the test accuracy of those points; none where a worker has not recorded the latter."""
+        """Return the score and the test accuracy of those points; none if a worker has not recorded the latter."""
         found = [(each["value"], each["test"]) for each in self.group.get("tried", []) if "test" in each]
         return found if len(found) == len(self.tried) else []
 
@@ -159,7 +159,7 @@ class Store:
         return [ledger for ledger in self.ledgers if ledger.sweep in sweeps]
 
     def cell_trials(self, sweeps: list[str], setting: str, method: str) -> CellTrials:
-        """Return the trials behind a cell. Raise UserError where they do not belong together."""
+        """Return the trials behind a cell. Raise UserError if they do not belong together."""
         groups = [(ledger, g) for ledger in self.of(sweeps) if (g := ledger.groups.get((setting, method))) is not None]
         groups.sort(key=lambda each: settled(each[1]))  # the last one has most results, then it is the newest
         finished: dict[int, Trial] = {}
@@ -233,7 +233,7 @@ def _portable(command: str, runs: Path) -> str:
 
 
 def _read(folder: Folder, rounds: int) -> Trial | str:
-    """Return a trial, or as markdown why there is none. Raises UserError where its record is damaged."""
+    """Return a trial, or as markdown why there is none. Raises UserError if its record is damaged."""
     if not (folder / "meta.json").exists():
         return inline(f"its record {folder.name} is not in {folder.parent}")
     record = Record(folder)
@@ -261,7 +261,7 @@ def _check_asked(trial: Trial, group: dict[str, Any], ledger: Ledger) -> None:
 
 
 def _check_alike(trials: list[Trial], groups: list[tuple[Ledger, dict[str, Any]]]) -> None:
-    """Raise UserError where seeds differ in more than the seed."""
+    """Raise UserError if seeds differ in more than the seed."""
     for other in trials[1:]:
         first, second = _what(trials[0]), _what(other)
         apart = [key for key in first if first[key] != second.get(key)]

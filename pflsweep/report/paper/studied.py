@@ -10,8 +10,9 @@ from pflsweep.report.paper.store import Trial
 
 
 def by_step(trial: Trial) -> pd.DataFrame:
-    """Return accuracy in [0, 1] on own test rows by (objective, client), a column a step; clients without test rows are
-    left out.
+    """Return accuracy in [0, 1] on own test rows by (objective, client), one column per step.
+
+    Clients without test rows are left out.
     """
     steps = trial.study
     steps = steps[steps["n"] > 0]

@@ -43,7 +43,7 @@ def personal_steps(of: Comparison) -> Iterator[Picture]:
 
 
 def _density(values: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return a Gaussian kernel estimate (Scott's bandwidth), in clients per bin of this width; None where all are
+    """Return a Gaussian kernel estimate (Scott's bandwidth), in clients per bin of this width; None if all are
     alike.
     """
     from scipy.stats import gaussian_kde
@@ -56,7 +56,7 @@ def _density(values: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray] 
 
 
 def weight_learning(of: Comparison) -> Iterator[Picture]:
-    """Draw loss by epoch of weight learning, a curve a round, a panel a setting."""
+    """Draw loss by epoch of weight learning, one curve per round, one panel per setting."""
     trials = _trials(of)
     if not trials:
         return
@@ -68,11 +68,11 @@ def weight_learning(of: Comparison) -> Iterator[Picture]:
             client = trial.config["study.client"]
             axes.set(title=setting, xlabel="epoch of weight learning", ylabel=f"local loss of client {client}")
             axes.legend(title="round", loc="upper left", bbox_to_anchor=(1, 1))  # curves are anywhere
-    yield Picture("weight-learning", "local loss by epoch of ALA's weight learning, a curve a round", made)
+    yield Picture("weight-learning", "local loss by epoch of ALA's weight learning, one curve per round", made)
 
 
 LOOKS = {"without": ("#000000", "ALA off"), "with": (style.PALETTE[0], "ALA on")}  # colour and label, by series
-ENDS = {"start": ("o", style.PALETTE[1]), "end": ("s", style.PALETTE[2])}  # marker and colour, as in print
+ENDS = {"start": ("o", style.PALETTE[1]), "end": ("s", style.PALETTE[2])}  # marker and colour, as in the paper
 
 
 def trajectory(of: Comparison) -> Iterator[Picture]:

@@ -1,4 +1,4 @@
-"""The five lines on top of a table's page: what agrees with print, what does not, why, the order, and the scale."""
+"""The five lines on top of a table's page: what agrees, what does not, why, the order, and the scale."""
 
 import math
 from collections import Counter, defaultdict
@@ -24,9 +24,9 @@ def split_why(discussion: str) -> tuple[str, str]:
 
 
 def lines(of: Reproduction, why: str = "") -> list[str]:
-    """Return the verdict as markdown, a line each. why: what a person has found out about the difference to print."""
+    """Return the verdict as lines of markdown. why: what a person has found out about the differences."""
     found = {
-        "Agrees with print": _each(of, _agrees) if of.layout.in_print else "no numbers are printed of this table",
+        "Agrees with the published numbers": _each(of, _agrees) if of.layout.in_print else "this table has none",
         "Does not agree": _each(of, _differs) if of.layout.in_print else "",
         "Why": explanation(of, why),
         "Order and claims": _each(of, _order),
@@ -65,13 +65,14 @@ def _differs(of: Reproduction, name: str) -> str:
     named = [f"{_place(of, cell)} {value(cell)} ({cell.line.shown})" for cell in furthest(table)[:NAMED]]
     known = not math.isnan(verdict.difference)
     mean = f"; all accuracies differ by {points(verdict.difference)} on average" if known else ""
-    said = f"; the furthest, print in brackets: {'; '.join(named)}" if named else ""
+    said = f"; the largest differences (published numbers in brackets): {'; '.join(named)}" if named else ""
     return f"{apart} of {verdict.compared}{mean}{said}"
 
 
 def explanation(of: Reproduction, why: str) -> str:
-    """Return why a table differs from print: what a person has found out, and what single changes of the code explain;
-    without either, in how many points the settings differ. why: a person's words.
+    """Return why a table differs from the published one: what a person found out, and what single changes explain.
+
+    Without either, say in how many respects the settings differ. why: a person's words.
     """
     parts = [why.removesuffix(".")]
     if of.explained:
@@ -79,7 +80,7 @@ def explanation(of: Reproduction, why: str) -> str:
         parts.append(f"one change alone to what the authors' code does explains {gaps}")
     if not any(parts) and any(verdict.compared > verdict.agree for verdict in of.verdicts.values()):
         differing = len({line for table in of.readings.values() for line in deviations.lines(table)})
-        parts = [f"not known yet; the settings differ from the paper's in {differing} points, which stand below"]
+        parts = [f"not known yet; our runs differ from the paper's in {differing} respects, listed below"]
     if of.lost:
         parts.append(f"one change alone loses {_count(of.lost, 'agreeing cell')} ({', '.join(of.lost)})")
     return "; ".join(filter(None, parts))
@@ -94,7 +95,7 @@ def _count(cells: dict[str, set[tuple[str, ...]]], noun: str) -> str:
 def _order(of: Reproduction, name: str) -> str:
     verdict = of.verdicts[name]
     over, order = ("columns", "methods") if of.layout.compare == "columns" else ("rows", "columns")
-    said = f"Kendall's tau {number(verdict.tau, 2)}, mean over {over} (1: print's order of {order}); "
+    said = f"Kendall's tau {number(verdict.tau, 2)}, mean over {over} (1: the paper's order of {order}); "
     tau = "" if math.isnan(verdict.tau) else said
     counts = [f"{n} {word}" for n, word in zip(verdict.claims.values(), WORDS, strict=True) if n]
     claims = f"of the paper's claims {', '.join(counts)}" if counts else "no claim of the paper is about it"

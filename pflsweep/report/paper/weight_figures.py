@@ -71,7 +71,7 @@ def _stem(setting: str) -> str:
 
 
 def maps(of: Comparison) -> Iterator[Picture]:
-    """Draw P over the rounds as heat maps, a row a setting; where rounds were not kept, the last one."""
+    """Draw P over the rounds as heat maps, one row per setting; where rounds were not kept, the last one."""
     found = {setting: _frames(trial) for setting, trial in _trials(of, "P").items()}
     if not found:
         return
@@ -104,7 +104,7 @@ def _frames(trial: Trial) -> list[tuple[int, Array]]:
 
 
 def by_round(of: Comparison) -> Iterator[Picture]:
-    """Draw the weight that each client gives to each other one by round: a panel a client, a colour a distribution."""
+    """Draw the weights that clients give to each other by round: one panel per client, one colour per distribution."""
     from matplotlib.lines import Line2D
 
     for setting, trial in _trials(of, "P").items():

@@ -17,7 +17,7 @@ def others(matrix: Array) -> Array:
 
 
 def groups(trial: Trial) -> NDArray | None:
-    """Return [N] the distribution of each client's training data as a number; None where the partition has none."""
+    """Return [N] the distribution of each client's training data as a number; None if the partition has none."""
     if "group" not in trial.partition:
         return None
     return trial.partition.groupby("client")["group"].first().astype("category").cat.codes.to_numpy()

@@ -102,7 +102,7 @@ def _require_worker(client: Any, pressed: Stop) -> None:
 
 
 def _most_on_a_machine(client: Any) -> int:
-    """Return the largest number of Dask workers on one machine. Raises UserError where one has several threads, in
+    """Return the largest number of Dask workers on one machine. Raises UserError if one has several threads, in
     which it would train several trials.
     """
     workers = client.scheduler_info(n_workers=-1)["workers"].values()

@@ -25,7 +25,7 @@ JOB = "hydra.sweeper.worker"  # the override that makes a launched job a worker:
 def run(plan: Plan, launcher: Launcher) -> None:
     """Train as jobs of a Hydra launcher (hydra/launcher=joblib, submitit_slurm, ...). The plan reaches them as a file.
 
-    Raises UserError where the launcher cannot start or finish them.
+    Raises UserError if the launcher cannot start or finish them.
     """
     folder = plan.folder
     file = folder / "plans" / f"{plan.id}.json"
@@ -63,7 +63,7 @@ def run(plan: Plan, launcher: Launcher) -> None:
 
 
 def _returns(launcher: Launcher, jobs: list[list[str]], folder: Path) -> Sequence[JobReturn]:
-    """Launch jobs and return their results. Raises UserError where the launcher fails or a job is killed."""
+    """Launch jobs and return their results. Raises UserError if the launcher fails or a job is killed."""
     params, name = getattr(launcher, "params", {}), type(launcher).__name__
     # submitit's default is in the working directory; its logs belong beside the plan
     if Path(params.get("submitit_folder", "")) == Path(".submitit/%j"):
@@ -96,7 +96,7 @@ def _warned() -> Iterator[Stop]:
     Here its handler is called after the worker has finished its round.
     """
     submitits, heard = signal.getsignal(signal.SIGUSR2), list[tuple[Any, ...]]()
-    # Without a handler this is no job of submitit
+    # Without a handler this is not a job of submitit
     if not callable(submitits):
         yield lambda: False
         return

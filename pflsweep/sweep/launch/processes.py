@@ -136,7 +136,7 @@ def run(plan: Plan, queue: Queue) -> None:
                         had = queue.record_death(worker.name, worker.status)
                         early[worker.number] = 0 if had else early[worker.number] + 1
                         if early[worker.number] < EARLY:
-                            say(f"A worker was ended by {worker.status}. It starts anew and goes on with its trial.")
+                            say(f"A worker died ({worker.status}). A new one has been started and takes over.")
                             workers[worker.number] = start(worker.number)
                             continue
                         error = UserError(f"A worker is ended before it has a trial, by {worker.status}.")

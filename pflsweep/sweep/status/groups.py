@@ -106,8 +106,8 @@ def no_winner(state: SweepState) -> list[str]:
             lines.append(f"{group.name}:{PARTIAL} {what}; the winner was elected among the others (tune.partial=true)")
         else:
             lines.append(
-                f"{group.name}: no winner: {what}. Its final trials wait: the same command tries what has no result "
-                "again; tune.partial=true elects among the others"
+                f"{group.name}: no winner: {what}, so its final trials have not run. Give the same command again to "
+                "retry these points, or add tune.partial=true to choose among the others"
             )
     return lines
 

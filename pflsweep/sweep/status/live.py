@@ -163,7 +163,7 @@ class View:
         return page
 
     def _gradients(self, job: Job) -> float:
-        """Return the gradients of a slot; 0 where its data cannot be read, which the trial will report."""
+        """Return the gradients of a slot; 0 if its data cannot be read, which the trial will report."""
         with suppress(UserError):
             return cost.gradients(self.plan, job)
         return 0
@@ -177,7 +177,7 @@ class View:
         return min(1.0, reached / (rounds * (1 if job.final else len(self.plan.tuning_seeds))))
 
     def _rest(self) -> str:
-        """Return the end of a line: the remaining time, "" where it is unknown."""
+        """Return the end of a line: the remaining time, "" if it is unknown."""
         left = self._left()
         return f"; about {duration(left)} left in all" if left else ""
 

@@ -49,7 +49,7 @@ def estimate(plan: Plan) -> str:
 
 
 def forecast(plan: Plan) -> str:
-    """Return a line on how long a sweep will take on this machine; "" where that is less than LONG or unknown."""
+    """Return a line on how long a sweep will take on this machine; "" if that is less than LONG or unknown."""
     from pflsweep.sweep import trained
 
     try:
@@ -127,7 +127,7 @@ def _searches(plan: Plan, left: "list[Left]", ledgers: "list[Ledger]") -> str:
 
 
 def _sum(seconds: "pd.Series") -> float:
-    """Return the sum of the known numbers; NaN where none is known."""
+    """Return the sum of the known numbers; NaN if none is known."""
     return float(seconds.sum(min_count=1))
 
 
@@ -190,7 +190,7 @@ def conclude(queue: Queue, track: bool) -> int:
     partial = {one["identity"] for g in groups for job in plan.final(g) for one in state.slots[job].trials}
     print(conclusion(records, keys, partial) if records else tables["status"].to_string(index=False))
     if elsewhere := _elsewhere(state):
-        print(f"Records that are not here: {elsewhere}. `pflsweep report` needs the folders copied together.")
+        print(f"Records on other machines: {elsewhere}. Copy them into one folder for `pflsweep report`.")
     return _name_failures(state)
 
 
@@ -226,7 +226,7 @@ def _chosen_on(plan: Plan) -> str:
 
 
 def records_of(state: SweepState) -> list["Record"]:
-    """Return the records of all final trials; none where they are more than MANY or one is not on this machine."""
+    """Return the records of all final trials; none if they are more than MANY or one is not on this machine."""
     folders = _folders(state)
     records = [record for record, _ in final_records(state)] if len(folders) <= MANY else []
     return records if len(records) == len(folders) else []
@@ -285,7 +285,7 @@ def mark_superseded(state: SweepState) -> list[str]:
 
 
 def missing(state: SweepState, shown: int) -> str:
-    """Return a line on the final trials of a sweep that are done and not among the `shown` ones; "" where all are."""
+    """Return a line on the final trials of a sweep that are done and not among the `shown` ones; "" if all are."""
     done = len(_folders(state))
     if shown == done:
         return ""
@@ -298,7 +298,7 @@ def missing(state: SweepState, shown: int) -> str:
 
 
 def _elsewhere(state: SweepState) -> str:
-    """Return how many final trials' records are in which folders of other machines; "" where all are here."""
+    """Return how many final trials' records are in which folders of other machines; "" if all are here."""
     folders = {(one["host"], _folder(state, job, one)) for job, one in _final(state)}
     places = Counter(f"{host}:{folder.parent}" for host, folder in sorted(folders) if not folder.exists())
     return ", ".join(f"{count} in {place}" for place, count in places.items())

@@ -1,4 +1,4 @@
-"""When a number agrees with print, by hand."""
+"""When a number agrees with the published one, by hand."""
 
 import math
 

@@ -90,7 +90,7 @@ def test_columns_of_different_rounds_of_one_record_have_different_numbers(tmp_pa
 
 
 def test_a_method_of_ones_own_is_a_row_at_the_end(sweep: Sweep) -> None:
-    """It is better than all others: our best, but no rival in a claim and none of print's cells."""
+    """It is better than all others: our best, but no rival in a claim and none of the published cells."""
     sweep.add(C25, "mine", {0: [9, 9, 9, 9], 1: [9, 9, 9, 9]})
     sweep.write()
     of = reproduced(sweep.runs, "pgfed/table1")
@@ -103,7 +103,7 @@ def test_a_method_of_ones_own_is_a_row_at_the_end(sweep: Sweep) -> None:
     assert "mine" not in {cell.method for cell in of.cells()}
     assert [each.n for each in of.taus()] == [3]
     assert "mine" in {pair.method for pair in of.paired()}
-    # One method's row, which is not in print
+    # One method's row, which is not published
     assert reproduced(sweep.runs, "pgfed/figure3").layout.rows == {1: "PGFed"}
 
 
@@ -186,7 +186,7 @@ def test_rounds_to_a_goal_and_speedup_over_the_slowest(tmp_path: Path) -> None:
     assert made(of, "pgfedmo", "rounds_to_70").value == (math.inf, None, 1)
     assert made(of, "apfl", "speedup").value.mean == 1.0
     ours, print_s = "APFL, FedPer, Per-FedAvg, FedRoD, PGFed, the slowest that gets there", "APFL, Per-FedAvg"
-    assert f"25 clients, speedup: ours over {ours}; print's over {print_s}.\n" in shown(sweep.runs, "pgfed/table2")
+    assert f"25 clients, speedup: ours over {ours}; the paper's over {print_s}.\n" in shown(sweep.runs, "pgfed/table2")
 
 
 def test_speed_relative_to_fedavg(sweep: Sweep) -> None:

@@ -25,7 +25,7 @@ def left(folder: Path, name: str, more: dict | None = None, **readings: dict) ->
     ("standing", "cells"),
     [
         ({"complete": 11, "cells": 138, "agree": 8, "compared": 19}, (8, 11, 0, 119)),
-        # Four cells with some of their seeds, three complete ones that are not in print
+        # Four cells with some of their seeds, three complete ones that are not published
         ({"complete": 3, "cells": 10, "agree": 1, "compared": 4, "unprinted": 3}, (1, 3, 3, 3)),
         ({"complete": 162, "cells": 486, "agree": 0, "compared": 0}, (0, 0, 162, 324)),
         ({"complete": 0, "cells": 0, "agree": 0, "compared": 0}, (0, 0, 0, 0)),

@@ -209,9 +209,9 @@ def test_latex_tells_of_seeds_that_are_not_there(made: Path) -> None:
 
 def test_a_page_begins_with_five_lines_then_the_picture_then_the_best_row(made: Path) -> None:
     lines = [line for line in (made / "README.md").read_text().splitlines() if line]
-    heads = ["Agrees with print", "Does not agree", "Why", "Order and claims", "Scale"]
+    heads = ["Agrees with the published numbers", "Does not agree", "Why", "Order and claims", "Scale"]
     assert [line.split(":**")[0] for line in lines[1:6]] == [f"- **{head}" for head in heads]
-    assert lines[1] == "- **Agrees with print:** **1 of 6** numbers (all of PGFedMo (ours))."
+    assert lines[1] == "- **Agrees with the published numbers:** **1 of 6** numbers (all of PGFedMo (ours))."
     assert (
         "; the furthest, print in brackets: FedAvg, CIFAR10, 25 clients 25.00 ± 7.07 (65.07 ± 0.25); Local, "
         in lines[2]
@@ -230,11 +230,11 @@ def test_columns_and_rows_without_a_number_are_a_line_each(made: Path) -> None:
     assert "PGFed" not in line
     shown, _, behind = text.partition("<summary>Rows without a number of ours</summary>")
     assert "| FedRep [5] | missing<br>" not in shown
-    assert "| FedRep [5] | missing<br>" in behind.partition("</details>")[0], "print's numbers can be looked up"
+    assert "| FedRep [5] | missing<br>" in behind.partition("</details>")[0], "the published numbers can be looked up"
 
 
 def test_a_point_of_the_picture_is_ours_against_print(made: Path) -> None:
-    """PGFedMo: 81.20 in print, 80 here."""
+    """PGFedMo: 81.20 in the paper, 80 here."""
     with chdir(made.parents[2]):
         of = Comparison(layout.read("pgfed/table1"), Store(Path("runs"), "small", ledgers(Path("runs"))))
         picture = against_print.picture({"paper": of})
@@ -555,7 +555,7 @@ def test_figures_without_printed_numbers(tmp_path: Path, monkeypatch: pytest.Mon
     assert "| PGFed | 60.00 |\n" in text
     assert "| Local | 30.00 |\n" in text
     assert "No numbers are printed" in text
-    assert "| not in print | cannot be decided yet |" in text
+    assert "| not published | cannot be decided yet |" in text
     root = ET.parse(tmp_path / "reports/pgfed/figure4/new-cifar10-new20.svg").getroot()
     local, own = (_heights(root, f"curve {label}") for label in ("Local", "PGFed"))
     assert local[0] - local[2] == pytest.approx((own[0] - own[2]) / 2, abs=0.01)

@@ -255,7 +255,7 @@ def test_plans_beside_ledgers_are_passed_over_and_damage_is_said(sweep: Sweep) -
     with pytest.raises(UserError, match="KeyError: 'failed_points'"):
         ledgers(sweep.runs)
     path.write_text(whole[:100])
-    with pytest.raises(UserError, match="is no ledger of a sweep"):
+    with pytest.raises(UserError, match="is not a ledger of a sweep"):
         ledgers(sweep.runs)
 
 

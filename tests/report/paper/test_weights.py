@@ -52,7 +52,7 @@ def test_weights_within_and_across_distributions(tmp_path: Path, monkeypatch: py
     fomo("fedfomo/table2", "cifar10/latent5", tested=[0, 0, 1, 1])
     text = page("fedfomo/figure8")
     assert "| Ours (n=5) | 15.0000 | 3.0000 |" in text
-    assert "| not in print | holds | 1 of 1 comparisons |" in text
+    assert "| not published | holds | 1 of 1 comparisons |" in text
     root = ET.parse("reports/fedfomo/figure8/weights-by-round-cifar10-latent5.svg").getroot()
     names = {name for group in root.iter(f"{MADE}g") if (name := group.get("id", "")).startswith("weight ")}
     assert names == {f"weight cifar10/latent5 {i} {j}" for i in range(4) for j in range(4) if i != j}
@@ -101,7 +101,7 @@ def test_pgfeds_figure_3_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     text = page("pgfed/figure3")
     assert "rounds: stated 300, here" in text, "of a figure's training nothing is said but in its table"
     assert "| PGFed | 1.00 | \N{MINUS SIGN}1.00 | 1.00 |" in text
-    assert text.count("| not in print | holds |") == 2
+    assert text.count("| not published | holds |") == 2
     assert "share_alpha_up: 1 |" in text, "all have risen, where the paper says that some do"
 
 
