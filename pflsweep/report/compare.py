@@ -10,7 +10,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pflsweep.config.identity import NEUTRAL, RUNTIME, has_own_rows, method_name, raised, whole
+from pflsweep.config.identity import (
+    NEUTRAL,
+    RUNTIME,
+    conditional,
+    has_own_rows,
+    method_name,
+    raised,
+    whole,
+    without_neutral,
+)
 from pflsweep.config.keys import PLUGS, as_override, under
 from pflsweep.records.record import VIEWS, Record
 from pflsweep.records.select import comparable
@@ -142,13 +151,13 @@ def newcomers_accuracy(record: HasNewcomers) -> pd.Series:
 
 def banded(label: str, seeds: list[pd.Series], edges: Callable[[Array], tuple[float, float]] | None = None) -> Curve:
     """Return one curve of a series for each seed: the mean of what all of them have. edges: of the numbers at one
-    place, where the band ends; without it, and of one seed, there is none.
+    place, where the band ends; without it, for one seed and at a single place, there is none.
     """
     wide = pd.concat(seeds, axis=1, join="inner").sort_index()
     values, at = wide.to_numpy(dtype=float), wide.index.to_numpy(dtype=float)
     mean = values.mean(axis=1)
     low, high = mean, mean
-    if edges and len(seeds) > 1:
+    if edges and len(seeds) > 1 and len(at) > 1:
         low, high = np.array([edges(each) for each in values]).reshape(-1, 2).T
     return Curve(label, at, mean, low, high)
 
@@ -384,10 +393,11 @@ def _tuned(record: Record, searched: Collection[str]) -> dict[str, Any]:
 
 
 def asked(record: Record) -> dict[str, Any]:
-    """Return the keys of metrics.* that ask for something."""
-    metrics = record.config.get("metrics") or {}
-    acts = {k: v for k, v in metrics.items() if v and (k != "subset_size" or metrics["subset"])}
-    return {f"metrics.{key}": value for key, value in acts.items()}
+    """Return the keys of metrics.* that ask for a further score."""
+    # A key with its neutral value, or without an effect, asks for nothing
+    values = conditional(without_neutral(record.values, NEUTRAL))
+    idle = SCORED if values.get("metrics.subset") else (*SCORED, "metrics.subset_size")
+    return {key: value for key, value in values.items() if under(key, ("metrics",)) and value and key not in idle}
 
 
 def record_curves(record: Record) -> list[Curve]:

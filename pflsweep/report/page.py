@@ -28,7 +28,8 @@ def write(chosen: Chosen, out: Path, baseline: str | None, goal: float | None = 
     ends = [f"-{number}" if len(found) > 1 else "" for number in range(1, len(found) + 1)]
     text = template.render(
         "runs.md",
-        count=sum(len(row.records) for setting in found for row in setting.rows),
+        # A trial that went on is in two settings
+        count=len({record.meta["identity"] for setting in found for row in setting.rows for record in row.records}),
         searches=_searches(chosen),
         differ=[(key, [_shown(each.config.get(key)) for each in found]) for key in (found[0].apart if found else ())],
         sections=[_section(*each, baseline, goal, out, chosen) for each in zip(found, ends, strict=True)],

@@ -6,6 +6,7 @@ import pytest
 
 from pflsweep.commands.main import main
 from pflsweep.records.record import Record
+from pflsweep.records.select import Chosen
 from pflsweep.report import page, tables
 from pflsweep.report.compare import SCORED, Row, banded, check_baseline, client_accuracy, evaluated, settings, summary
 from pflsweep.report.tables import accuracy, brief, cost, others
@@ -102,6 +103,8 @@ def test_more_rounds_of_one_trial_take_it_out_of_no_comparison(tmp_path):
     assert long.rows[0].interval.mean == pytest.approx(0.9)
     (line,) = page._past(short.rows)
     assert line.endswith("after 3 of 4 rounds")
+    text = page.write(Chosen([longer, *runs[1:]], []), tmp_path / "out", None).read_text()
+    assert text.startswith("# Comparison of 4 finished runs"), "the trial that went on is one run"
     assert page._past(long.rows) == []
 
 
@@ -188,16 +191,19 @@ def test_what_is_scored_beside_the_accuracy_parts_no_settings(tmp_path):
     fifth = {"subset": 0.2, "subset_size": "own", "all": False, "trained": False}
     none = {"subset": 0.0, "subset_size": "own", "all": False, "trained": False}
     some, more = ("personal", "personal_subset"), ("personal", "personal_subset", "personal_all")
+    neutral = {"rows": "test", "clients": "all", "personal": "current", "all_size": "union"}
     runs = [
         finished(tmp_path / "0", "fedavg", [2, 4, 6, 8], metrics=none),
         finished(tmp_path / "1", "fedavg", [2, 4, 6, 8], seed=1, metrics={**none, "subset_size": "union"}),
         finished(tmp_path / "2", "fedavg", [2, 4, 6, 8], views=more, metrics=half),
         finished(tmp_path / "3", "pgfed", [4, 4, 6, 8], views=some, metrics=fifth),
         finished(tmp_path / "4", "local", [4, 4, 6, 8]),  # older records have no such keys
+        # Newer ones have all, with values that change nothing
+        finished(tmp_path / "5", "fedavg", [2, 4, 6, 8], seed=2, metrics={**none, **neutral, "subset_size": "union"}),
     ]
     (setting,) = settings(runs)
     assert [(row.label, len(row.records)) for row in setting.rows] == [
-        ("fedavg", 2),
+        ("fedavg", 3),
         ("fedavg (metrics.subset=0.5, metrics.subset_size=union, metrics.all=true)", 1),
         ("pgfed", 1),
         ("local", 1),
@@ -276,14 +282,16 @@ def test_curve_of_seeds_has_their_interval_as_band(tmp_path):
 
 
 def test_a_curve_of_seeds_has_what_all_of_them_have_and_the_band_that_is_asked_for():
-    seeds = [pd.Series([0.1, 0.5, 0.9], index=[1, 2, 3]), pd.Series([0.7, 0.2], index=[2, 4])]
+    seeds = [pd.Series([0.1, 0.5, 0.9], index=[1, 2, 3]), pd.Series([0.7, 0.3, 0.2], index=[2, 3, 4])]
     curve = banded("fedavg", seeds, lambda values: (float(min(values)) - 0.1, float(max(values)) + 0.1))
     assert [part.tolist() for part in curve[1:]] == [
-        [2],
-        [pytest.approx(0.6)],
-        [pytest.approx(0.4)],
-        [pytest.approx(0.8)],
+        [2, 3],
+        pytest.approx([0.6, 0.6]),
+        pytest.approx([0.4, 0.2]),
+        pytest.approx([0.8, 1.0]),
     ]
+    single = banded("fedavg", [each.loc[:2] for each in seeds], lambda values: (0.0, 1.0))
+    assert (single.low, single.high) == (single.mean, single.mean), "a band at a single round has no area"
     for plain in (banded("fedavg", seeds), banded("fedavg", seeds[:1], lambda values: (0.0, 1.0))):
         assert plain.low.tolist() == plain.mean.tolist() == plain.high.tolist()
 

@@ -62,7 +62,7 @@ def test_every_line_has_its_name_beside_it_on_the_page_and_more_than_twelve_are_
     assert len(boxes) == len(made.axes[0].lines) == lines.MOST
     assert all(box.y0 >= 0 and box.y1 <= made.bbox.y1 and box.x1 <= made.bbox.x1 for box in boxes)
     assert all(upper.y0 > lower.y0 + 8 for lower, upper in pairwise(boxes)), "no name hides another"
-    assert "12 of 25 curves" in made.axes[0].get_title("left")
+    assert made.axes[0].get_title("left") == "12 of 25 curves: the best"
     best = next(line for line in made.axes[0].lines if line.get_gid() == "curve method 24")
     assert best.get_color() == style.PALETTE[1]
     assert {line.get_color() for line in made.axes[0].lines if line is not best} == {lines.GREY}
@@ -77,6 +77,8 @@ def test_the_papers_method_and_the_best_other_one_stand_out_and_references_are_d
     assert looks["ditto"]["color"] == style.PALETTE[1]
     assert looks["fedavg"]["color"] == looks["m0"]["color"] == lines.GREY
     assert looks["fedavg"]["linestyle"] != looks["m0"]["linestyle"] != looks["local"]["linestyle"]
+    assert lines.chosen([looks]) == "the best, local and fedavg"
+    assert lines.chosen([["m0", "fedavg"], ["m1"]]) == "the best and fedavg"
 
 
 def test_a_band_is_drawn_where_it_can_be_seen() -> None:

@@ -300,10 +300,12 @@ class Comparison:
         for places in self._lines(found):
             if found[places[0]].metric.best != "none":
                 sign = -1 if found[places[0]].metric.best == "low" else 1
-                there = {p: m for p in places if math.isfinite((m := found[p]).value.mean)}
+                known = [p for p in places if not math.isnan(found[p].value.mean)]
+                # Infinite: a goal that is never reached, which is a result, but not one that may be marked
+                there = {p: found[p] for p in known if math.isfinite(found[p].value.mean)}
                 shown = {p: sign * round(m.value.mean, m.metric.decimals) for p, m in there.items()}
                 top = sorted(set(shown.values()), reverse=True)[:2]
-                enough = len(shown) > (1 if len(there) == len(places) else 2)  # of the first two rows one says nothing
+                enough = len(known) > (1 if len(known) == len(places) else 2)  # of the first two rows one says nothing
                 for place, number in shown.items():
                     if number in top and enough:
                         ranked[place] = found[place]._replace(place=1 + top.index(number))

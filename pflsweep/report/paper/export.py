@@ -11,7 +11,14 @@ PRINTED = ["paper", "table", "row_order", "method", "method_label", "dataset", "
 NUMBERS = ["value", "std", "unit", "best", "std_over"]
 OURS = ["reading", "algorithm", "printed", "printed_std", "difference", "agrees"]
 BEHIND = ["seeds", "seeds_asked", "partial_search"]
-SPECIAL = {**{letter: rf"\{letter}" for letter in "&%#_${}"}, "~": r"\textasciitilde{}"}
+SPECIAL = {letter: rf"\{letter}" for letter in "&%#_${}"} | {
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "\\": r"\textbackslash{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+}
 
 
 def as_csv(readings: dict[str, Comparison]) -> str:
@@ -54,7 +61,7 @@ def as_latex(of: Comparison) -> str:
     columns = of.layout.columns
     about = (
         f"% {of.layout.name}, reading {of.store.reading}, scale {of.store.scale}; "
-        "a superscript: how many of the seeds are there"
+        "a superscript: how many of the seeds are there; a dagger: the winner is the best of an incomplete search"
     )
     lines = [about, rf"\begin{{tabular}}{{l{'r' * len(columns)}}}", r"\toprule"]
     if any(column.group for column in columns):
@@ -82,8 +89,10 @@ def _latex(made: Cell | None) -> str:
         return "--" if made is None or made.absent == "missing" else made.absent
     shown = formats.value(made).replace(formats.MINUS, "-").replace("∞", r"\infty").replace("±", r"\pm")
     bold = rf"\mathbf{{{shown}}}" if made.place == 1 else rf"\underline{{{shown}}}" if made.place == 2 else shown
-    bold += r"^\dagger" * made.trials.partial
-    return f"${bold}$" if made.complete else f"${bold}^{{{made.value.n}/{len(made.trials.seeds)}}}$"
+    # One superscript: LaTeX refuses two in a row
+    marks = r"\dagger" * made.trials.partial
+    marks += "" if made.complete else f"{made.value.n}/{len(made.trials.seeds)}"
+    return f"${bold}^{{{marks}}}$" if marks else f"${bold}$"
 
 
 def escaped(text: str) -> str:

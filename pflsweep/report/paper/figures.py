@@ -126,7 +126,7 @@ def curves(of: Comparison) -> Iterator[Picture]:
         for axes, names in zip(all_axes, ends, strict=True):
             lines.name_ends(made, axes, names)
     said = ["mean accuracy by round", lines.key(drawn, own), *(["band: one std over seeds"] if bands else [])]
-    said += [f"up to {lines.MOST} methods a panel, the best"] if cut else []
+    said += [f"at most {lines.MOST} methods per panel: {lines.chosen(drawn)}"] if cut else []
     yield Picture("curves", "; ".join(said), made)
 
 

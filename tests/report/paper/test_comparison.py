@@ -189,6 +189,17 @@ def test_rounds_to_a_goal_and_speedup_over_the_slowest(tmp_path: Path) -> None:
     assert f"25 clients, speedup: ours over {ours}; the paper's over {print_s}.\n" in shown(sweep.runs, "pgfed/table2")
 
 
+def test_the_only_method_that_reaches_a_goal_is_the_best(tmp_path: Path) -> None:
+    """The others have an infinite number, which is a result."""
+    sweep = Sweep(tmp_path / "runs", seeds=(0,))
+    for method in ("apfl", "fedper", "perfedavg"):
+        sweep.add(C25, method, {0: [8 if method == "apfl" else 5] * 4})
+    sweep.write()
+    cells = [made(reproduced(sweep.runs, "pgfed/table2"), method, "rounds_to_70") for method in ("apfl", "fedper")]
+    assert [cell.place for cell in cells] == [1, 0]
+    assert cells[1].value.mean == math.inf
+
+
 def test_speed_relative_to_fedavg(sweep: Sweep) -> None:
     c50 = "cifar10/clients50/batch128"
     sweep.groups = {(c50, method): {**group, "setting": c50} for (_, method), group in sweep.groups.items()}

@@ -207,14 +207,26 @@ def test_latex_tells_of_seeds_that_are_not_there(made: Path) -> None:
     assert "$75.00^{1/2}$" in row
 
 
+def test_latex_has_one_superscript_of_all_marks(tmp_path: Path) -> None:
+    """TeX refuses two in a row: for a part of the seeds, and for a winner of an incomplete search."""
+    sweep = small_store(tmp_path / "runs")
+    for setting in (C25, "cifar10/clients50"):
+        sweep.group(setting, "pgfed").update(winner={"algorithm.mu": 0.1}, without_result=["a point"])
+    sweep.write()
+    tables = export.as_latex(Comparison(layout.read("pgfed/table1"), Store(sweep.runs, "small", ledgers(sweep.runs))))
+    row = next(line for line in tables.splitlines() if line.startswith("PGFed "))
+    assert r"^{\dagger1/2}$" in row
+    assert r"^{\dagger}$" in row
+
+
 def test_a_page_begins_with_five_lines_then_the_picture_then_the_best_row(made: Path) -> None:
     lines = [line for line in (made / "README.md").read_text().splitlines() if line]
     heads = ["Agrees with the published numbers", "Does not agree", "Why", "Order and claims", "Scale"]
     assert [line.split(":**")[0] for line in lines[1:6]] == [f"- **{head}" for head in heads]
     assert lines[1] == "- **Agrees with the published numbers:** **1 of 6** numbers (all of PGFedMo (ours))."
     assert (
-        "; the furthest, print in brackets: FedAvg, CIFAR10, 25 clients 25.00 ± 7.07 (65.07 ± 0.25); Local, "
-        in lines[2]
+        "; the largest differences (published numbers in brackets): "
+        "FedAvg, CIFAR10, 25 clients 25.00 ± 7.07 (65.07 ± 0.25); Local, " in lines[2]
     )
     assert "not known yet; the settings differ from the paper's in" in lines[3]
     assert lines[6].endswith("(agreement.png)")
@@ -330,6 +342,7 @@ def test_latex_is_a_whole_tabular(made: Path) -> None:
         r"\end{tabular}",
     ]
     assert export.escaped("50% of A_1 & {b}") == r"50\% of A\_1 \& \{b\}"
+    assert export.escaped(r"\a^2 <") == r"\textbackslash{}a\textasciicircum{}2 \textless{}"
 
 
 def _widths(line: str) -> list[str]:

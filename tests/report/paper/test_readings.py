@@ -75,8 +75,8 @@ def test_a_page_has_both_readings_beside_each_other(add: Add) -> None:
         "code: 1.000 ± 0.000 <sub>+0.011</sub><br><sub>0.989 ± 0.018</sub>"
     )
     of = made()
-    agree = "- **Agrees with the published numbers:** reading **paper**: **1 of 7** numbers; reading **code**: **1 of 5** numbers."
-    assert agree in text
+    agree = "reading **paper**: **1 of 7** numbers; reading **code**: **1 of 5** numbers."
+    assert f"- **Agrees with the published numbers:** {agree}" in text
     # L and G of three rows, and GM of Ditto alone
     assert of.verdicts["paper"].compared == 7
     differences = [abs(c.difference or 0.0) for c in of.readings["code"].papers if c.difference is not None]
