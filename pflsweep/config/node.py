@@ -44,9 +44,9 @@ class Node:
         """Import and return the class or function. Raises UserError if there is none."""
         return imported(self.path, str(self))
 
-    def loaded(self) -> list[Any]:
-        """Import and return what the node and the nodes inside it name. Raises UserError if there is none."""
-        return [imported(path, str(self)) for path in self.paths()]
+    def loaded(self) -> dict[str, Any]:
+        """Import and return what the node and the nodes inside it name, by path. Raises UserError if there is none."""
+        return {path: imported(path, str(self)) for path in self.paths()}
 
     def paths(self) -> list[str]:
         """Return the import paths that the node and the nodes inside it name."""

@@ -78,6 +78,7 @@ class Plan(NamedTuple):
     workers: Workers
     scale: str = "paper"
     reading: str = "paper"
+    code: Sequence[list[str]] = ()  # hashes of the user's own code, a list for each group
 
     @property
     def jobs(self) -> Iterator[Job]:

@@ -75,7 +75,8 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
         raise UserError(f"tune.seeds is {command.tune.seeds}, but the sweep has {len(seeds)}: {seeds}.")
     code = [_versions(group.config, seeds) for group in groups]
     of = plan_id(groups, seeds, command.tune, code)
-    plan = Plan(of, name, groups, seeds, command.tune, command.workers, command.scale, command.reading)
+    own_codes = [own_code(group.config) for group in groups]
+    plan = Plan(of, name, groups, seeds, command.tune, command.workers, command.scale, command.reading, own_codes)
     # More workers than slots would only wait
     count = min(command.workers.count, max(1, len(list(plan.jobs))))
     plan = plan._replace(workers=replace(command.workers, count=count))

@@ -19,6 +19,7 @@ from pflsweep.sweep.queue import Lease, Queue
 from pflsweep.sweep.storage import storage_url
 from pflsweep.tracking.logging import Labels
 from pflsweep.tracking.run import Listener, open_run, part_of
+from pflsweep.trial.metadata import described, own_code
 from pflsweep.trial.process import Stop, interruptible, process_wide, threads_each
 from pflsweep.trial.progress import quietly
 from pflsweep.trial.result import Result
@@ -75,6 +76,7 @@ def work(plan: Plan, index: int = 0, stop: Stop = lambda: False, name: str = "")
     SIGTERM; StorageUnavailable where a database is unavailable for long; DiskFull.
     """
     _share_machine(index, plan.workers.count)
+    _check_code(plan)
     queue = Queue(plan, worker=name)
     queue.refresh()
     if not any(slot.trial for slot in queue.state.slots.values()):
@@ -98,6 +100,21 @@ def work(plan: Plan, index: int = 0, stop: Stop = lambda: False, name: str = "")
                 continue
             with holding(leases):
                 busy |= _settle_all(queue, leases, over)
+
+
+def _check_code(plan: Plan) -> None:
+    """Raise UserError if code of the user's own was edited after the plan was made.
+
+    A worker that starts later than the command, for a dead one or as a job of a cluster, would import the new code and
+    put its results beside those of the old one.
+    """
+    for group, code in zip(plan.groups, plan.code, strict=False):
+        if code and own_code(group.config) != code:
+            named = ", ".join(f"{node}" for node in described(group.config))
+            raise UserError(
+                f"{group.name}: your own code ({named}) was edited after the command had begun. Its trials would be of "
+                "two versions: stop the command if it still runs, and give it again."
+            )
 
 
 def _leases(queue: Queue, busy: set[Job]) -> list[Lease]:

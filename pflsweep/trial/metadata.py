@@ -103,10 +103,8 @@ def described(config: Config) -> list[Node]:
 
 def own_code(config: Config) -> list[str]:
     """Return hashes of the user's own modules in which method, plug-ins, model, dataset or partition are written."""
-    objects = [node.load() for node in described(config)]
-    for group in BUILT:
-        objects += config.node(group).loaded()
-    return own_modules(objects)
+    nodes = [*described(config), *(config.node(group) for group in BUILT)]
+    return own_modules({path: each for node in nodes for path, each in node.loaded().items()})
 
 
 def shipped_code(config: Config) -> dict[str, str]:

@@ -15,10 +15,11 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from pflsweep.util.errors import UserError
@@ -38,17 +39,36 @@ _PARSING = threading.Lock()
 _imported: dict[str, tuple[Any, str]] = {}
 
 
-def own_modules(objects: Iterable[Any]) -> list[str]:
+def own_modules(objects: Mapping[str, Any]) -> list[str]:
     """Return a hash of each of the user's modules in which some classes or functions are written.
 
-    Modules of the user that these import, directly or not, are included. Raises UserError if a module has no file.
+    objects: by import path. Modules of the user that these import, directly or not, are included. Raises UserError if a
+    module has no file.
     """
-    names = {cls.__module__ for each in objects for cls in getattr(each, "__mro__", (each,))}
+    names = {name for path, each in objects.items() for name in _written_in(path, each)}
     own = {name for name in names if name.partition(".")[0] not in ("pflsweep", *sys.stdlib_module_names)}
     further = set(own)
     while further := {name for each in further if _is_own(each) for name in _imports(each) if _is_own(name)} - own:
         own |= further
     return [hashlib.blake2b(_source(name).encode(), digest_size=4).hexdigest() for name in sorted(own)]
+
+
+def _written_in(path: str, each: Any) -> set[str]:
+    """Return the modules in which the class or function of an import path is written.
+
+    Base classes count if they are the user's own, so that another release of PyTorch is not an edit. What a call has
+    made, such as functools.partial(build, 8) or the result of a decorator, is also written where the path says.
+    """
+    made = not isinstance(each, type) and "." in getattr(each, "__qualname__", ".")
+    while isinstance(each, partial):
+        each = each.func
+    if not isinstance(each, type | FunctionType):
+        return {path.rpartition(".")[0], *filter(_is_own, (base.__module__ for base in type(each).__mro__))}
+    bases = {base.__module__ for base in getattr(each, "__mro__", ())}
+    # Of an installed package all its classes count
+    package = each.__module__.partition(".")[0]
+    found = {name for name in bases if _is_own(name) or name.partition(".")[0] == package}
+    return found | {each.__module__} | ({path.rpartition(".")[0]} if made else set())
 
 
 def _parsed(source: str) -> ast.Module:

@@ -89,7 +89,7 @@ def test_a_file_says_all_rows(tmp_path: Path) -> None:
         ({**GOOD, "test": [[1], [-1], [7]]}, "test of client 1 names row -1"),
         ({**GOOD, "train": [[0, 3, 0], [4], [9]]}, "train of client 0 names 0 twice"),
         ({**GOOD, "train": [[0, 3], [5], [9]]}, "client 1 has row 5 in two of train, test"),
-        ({**GOOD, "train": [[0], [3]]}, "has as many: train 2, test 3"),
+        ({**GOOD, "train": [[0], [3]]}, "their numbers are train 2, test 3"),
         ({**GOOD, "train": [[0.5], [3], [9]]}, "float64: it has to be a list of whole numbers"),
         ({**GOOD, "val": [[1], [3], [9]]}, "val"),
         ({"train": GOOD["train"]}, 'partition has to be {"train": [...], "test": [...]}'),

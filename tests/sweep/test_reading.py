@@ -174,7 +174,7 @@ def test_fedfomos_clusters_and_first_round_are_of_cells() -> None:
     [
         ("fedpg/table1", "coed", "no such reading. Did you mean 'code'"),
         ("fedpg/table3", "fedfomo", "fedpg/table3 has no such reading"),
-        ("mine.yaml", "code", "is of no paper whose code has been read"),
+        ("mine.yaml", "code", "there is no list of code differences for sweep=mine.yaml"),
     ],
 )
 def test_a_reading_that_is_not_there_is_named(
@@ -229,7 +229,7 @@ def test_readings_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_reading_needs_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["-m", "algorithm=local", "reading=code", "plan=true"]) == 2
-    assert "reading=code is of a paper's table" in capsys.readouterr().err
+    assert "reading=code needs a paper's table" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

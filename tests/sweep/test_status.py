@@ -182,7 +182,7 @@ def test_the_end_says_that_a_point_without_a_result_leaves_no_winner(
     assert "no winner" in out
     assert "train.lr=0.2" not in out
     assert "the trial fedavg lr=0.3 (search) failed: it broke" in err
-    assert "fedavg: no winner: 1 of 3 points has no result (it broke). Its final trials wait" in err
+    assert "fedavg: no winner: 1 of 3 points has no result (it broke), so its final trials have not run" in err
     assert "1 of 5 trials failed; the same command tries them again." in err
 
 

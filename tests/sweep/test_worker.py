@@ -41,6 +41,12 @@ def test_threads_are_divided(count: int, share: int, monkeypatch: pytest.MonkeyP
     assert torch.get_num_threads() == share
 
 
+def test_a_worker_refuses_code_that_was_edited_after_the_plan(plan: Plan) -> None:
+    """One that starts later, for a dead one or in another job, would put a second version beside the first."""
+    with pytest.raises(UserError, match=r"fedavg: your own code .* was edited after the command had begun"):
+        worker.work(plan._replace(code=[["00000000"]]))
+
+
 @pytest.mark.usefixtures("threads")
 def test_gpus_are_assigned_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []

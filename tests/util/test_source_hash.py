@@ -156,13 +156,49 @@ def test_a_module_that_a_function_imports_counts_before_it_has_run(
     (tmp_path / "lazy_parts/__init__.py").write_text("rate = 1\n")
     (tmp_path / "lazy_parts/deep.py").write_text("from . import rate\nETA = 0.5")
     module = importlib.import_module("lazy_one")
-    before = own_modules([module.Mine])
+    before = own_modules({f"{module.__name__}.Mine": module.Mine})
     assert len(before) == 3
     (tmp_path / "lazy_parts/deep.py").write_text("from . import rate\nETA = 1.5")
-    edited = own_modules([module.Mine])
+    edited = own_modules({f"{module.__name__}.Mine": module.Mine})
     assert edited != before
     importlib.import_module("lazy_parts.deep")
-    assert own_modules([module.Mine]) == edited, "whether it is imported changes nothing"
+    assert own_modules({f"{module.__name__}.Mine": module.Mine}) == edited, "whether it is imported changes nothing"
+
+
+MADE = """from functools import partial
+from torch import nn
+from {helper} import build
+WIDTH = {width}
+small = partial(build, width=WIDTH)
+def factory(width):
+    def net(shape, classes):
+        return build(shape, classes, width)
+    return net
+closed = factory(WIDTH)
+class Net(nn.Sequential):
+    pass
+class Call:
+    def __call__(self, shape, classes):
+        return build(shape, classes, WIDTH)
+called = Call()
+"""
+
+
+@pytest.mark.parametrize(("name", "count"), [("small", 2), ("closed", 2), ("called", 2), ("Net", 2), ("build", 1)])
+def test_what_a_call_has_made_is_written_where_its_path_says(
+    name: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An edit of the arguments of functools.partial is an edit; PyTorch's own classes are not the user's."""
+    monkeypatch.syspath_prepend(tmp_path)
+    hashes = []
+    for width in (8, 32):
+        module, helper = (f"{part}_{name}_{width}" for part in ("made", "helper"))
+        (tmp_path / f"{helper}.py").write_text("def build(shape, classes, width):\n    return width\n")
+        (tmp_path / f"{module}.py").write_text(MADE.format(helper=helper, width=width))
+        path = f"{module}.{name}"
+        hashes.append(own_modules({path: getattr(importlib.import_module(module), name)}))
+    assert [len(each) for each in hashes] == [count, count]
+    assert len(set(hashes[0]) & set(hashes[1])) == 1, "the helper's, which is the same"
 
 
 def test_a_module_that_was_edited_after_its_import_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,12 +206,12 @@ def test_a_module_that_was_edited_after_its_import_is_refused(tmp_path: Path, mo
     file = tmp_path / "edited_later.py"
     file.write_text("class Mine:\n    size = 1\n")
     module = importlib.import_module("edited_later")
-    before = own_modules([module.Mine])
+    before = own_modules({f"{module.__name__}.Mine": module.Mine})
     file.write_text("class Mine:\n    size = 20\n")
     with pytest.raises(UserError, match=r"edited_later.py was edited after this process had imported it"):
-        own_modules([module.Mine])
+        own_modules({f"{module.__name__}.Mine": module.Mine})
     importlib.reload(module)
-    assert own_modules([module.Mine]) != before
+    assert own_modules({f"{module.__name__}.Mine": module.Mine}) != before
 
 
 def test_every_version_of_python_gives_the_same_digest() -> None:

@@ -96,7 +96,7 @@ def _check(training: Mapping[str, Any], dataset: Dataset) -> None:
 def _described(build: Callable) -> list:
     """Return what identifies a builder: its name, its options, and the hash of its code where it is the user's own."""
     function = getattr(build, "func", build)
-    own = own_modules([function])
+    own = own_modules({f"{function.__module__}.{function.__qualname__}": function})
     return [f"{function.__module__}.{function.__qualname__}", getattr(build, "keywords", {}), *([own] if own else [])]
 
 
