@@ -58,7 +58,7 @@ def _prepare(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    """Print one line a client, and write a picture of the clients' labels."""
+    """Print one line per client, and write a picture of the clients' labels."""
     from pflsweep.trial.build import build_federation
 
     config = _config(options, "show")

@@ -47,12 +47,17 @@ def check(config: Config) -> None:
 
 
 def typed(config: Config) -> Config:
-    """Return a checked config with whole numbers converted to floats where keys are floats: mu=1 is mu=1.0."""
+    """Return a checked config with whole numbers converted to floats where keys are floats: mu=1 is mu=1.0.
+
+    The same holds for the items of lists.
+    """
     given, values = flat(config.values), deepcopy(config.values)
     rules = [*_rules(config), *(pair for group in DESCRIBED for pair in _described_rules(config, group))]
     for key, rule in rules:
         if type(given.get(key)) is int and float in rule.kinds and int not in rule.kinds:
             put(values, key, float(given[key]))
+        if rule.items is float and isinstance(given.get(key), list):
+            put(values, key, [float(item) for item in given[key]])
     return replace(config, values=values)
 
 

@@ -62,7 +62,7 @@ class Dataset(NamedTuple):
             row = int((~self.x.isfinite()).flatten(1).any(1).nonzero()[0])
             return f"x has a number that is not finite (nan or inf) in row {row}"
         if self.owner is not None and np.shape(self.owner) != (rows,):
-            return f"owner is of shape {list(np.shape(self.owner))}, and has to be [{rows}], a client a row of x"
+            return f"owner is of shape {list(np.shape(self.owner))}, and has to be [{rows}], a client per row of x"
         return ""
 
     def part(self, limit: int, seed: int) -> "Dataset":

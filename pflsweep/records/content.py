@@ -30,12 +30,20 @@ CHECKPOINT, MODELS = "checkpoint.pt", "models.pt"
 # Files are copied in this order. meta.json comes last, so that an interrupted copy does not count as a record.
 PARTS = {
     "rounds.parquet": Part(
-        "one row a round: scores, times, traffic", "round", columns=("round", "seconds", "eval_seconds")
+        "one row per round: scores, times, traffic", "round", columns=("round", "seconds", "eval_seconds")
     ),
     "clients.parquet": Part(
-        "one row a client, view, target and evaluated round",
+        "one row per client, view, target and evaluated round",
         "round",
         columns=("round", "view", "client", "n", "correct"),
+    ),
+    "ends_rounds.parquet": Part(
+        "rows of rounds at which the trial once ended and that its longer schedule does not evaluate",
+        "some",
+        columns=("round",),
+    ),
+    "ends_clients.parquet": Part(
+        "the clients' scores in these rounds", "some", columns=("round", "view", "client", "n", "correct")
     ),
     "newcomers.parquet": Part(
         "one row a new client, by its number in the partition, and epoch of its fine-tuning",
@@ -43,7 +51,7 @@ PARTS = {
         columns=("epoch", "n", "correct", "round"),
     ),
     "study.parquet": Part("what the trial's study has seen", "some"),
-    "partition.parquet": Part("one row a client and class: counts of samples", "begin", columns=("client",)),
+    "partition.parquet": Part("one row per client and class: counts of samples", "begin", columns=("client",)),
     "matrices.npz": Part("the method's own matrices, such as weights between clients", "some"),
     CHECKPOINT: Part("the state that the next rounds begin from", "some", copied=False),
     MODELS: Part("the models after the last round", "some", copied=False),

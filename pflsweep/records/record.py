@@ -82,8 +82,9 @@ class Record:
         self._table("clients", require_parquet)
         self._read("matrices.npz", require_npz, None)
         self._read("partition.parquet", require_parquet)
-        for name in ("newcomers.parquet", "study.parquet"):
+        for name in ("ends_rounds.parquet", "ends_clients.parquet", "newcomers.parquet", "study.parquet"):
             self._read(name, require_parquet, None)
+        self._ends: list[tuple[pd.DataFrame, pd.DataFrame]] = []  # to be written: rows of rounds, and of clients
         self._partition: pd.DataFrame | None = None
 
     @property
@@ -95,9 +96,19 @@ class Record:
     def as_of(cls, folder: str | Folder, rounds: int) -> "Record":
         """Open a record as it was after `rounds` rounds. More rounds may be trained already, or just now."""
         record = cls(folder)
-        record.truncate(rounds)
-        record.status |= {"status": "finished", "target": rounds}
+        record.go_back(rounds)
         return record
+
+    def go_back(self, rounds: int) -> None:
+        """Forget rounds after `rounds`, in memory, and take back the scores that the trial had when it ended there."""
+        self.truncate(rounds)
+        self.status |= {"status": "finished", "target": rounds}
+        self.config = {**self.config, "train": {**self.config["train"], "rounds": rounds}}
+        if rounds in self.ends and rounds not in self.evaluated:
+            table, clients = self._read_ends()
+            row = table[table["round"] == rounds].iloc[0].drop("round").dropna()
+            scores = {str(name): value for name, value in row.to_dict().items()}
+            self.amend(scores, clients[clients["round"] == rounds])
 
     def verify(self) -> None:
         """Read the copied tables and matrices whole; opening a record reads their ends alone. Raises Damaged."""
@@ -112,7 +123,7 @@ class Record:
         record.place, record.meta, record.config = folder, {**meta, "created": _now()}, kept(config)
         record.status = {"status": "running", "rounds": 0, "target": None, "seconds": 0.0, "error": None, "config": []}
         record._written = []
-        record._before, record._rounds = pd.DataFrame(), []
+        record._before, record._rounds, record._ends = pd.DataFrame(), [], []
         record._clients, record.matrices = [], {}
         record._partition = partition
         return record
@@ -204,7 +215,7 @@ class Record:
 
     @property
     def clients(self) -> pd.DataFrame:
-        """Return the clients' scores: one row a client, view, target and evaluated round."""
+        """Return the clients' scores: one row per client, view, target and evaluated round."""
         return _joined(self._clients)
 
     def clients_in(self, *rounds: int) -> pd.DataFrame:
@@ -230,12 +241,12 @@ class Record:
 
     @property
     def partition(self) -> pd.DataFrame:
-        """Return counts of training, validation and test samples, one row a client and class."""
+        """Return counts of training, validation and test samples, one row per client and class."""
         return self._read("partition.parquet", read_parquet) if self._partition is None else self._partition
 
     @property
     def newcomers(self) -> pd.DataFrame:
-        """Return the new clients' scores: one row a client and epoch of fine-tuning the model of the last round.
+        """Return the new clients' scores: one row per client and epoch of fine-tuning the model of the last round.
 
         The table is empty if all clients train. Raises UserError if new clients have not fine-tuned that model.
         """
@@ -272,6 +283,16 @@ class Record:
         table = self.rounds
         return [] if "personal_accuracy" not in table else table["round"][table["personal_accuracy"].notna()].tolist()
 
+    @property
+    def ends(self) -> list[int]:
+        """Return the rounds at which the trial once ended and that are not evaluated in its longer schedule."""
+        table = self._read("ends_rounds.parquet", read_parquet, None)
+        return [] if table is None else table["round"].tolist()
+
+    def _read_ends(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Return the scores at those rounds: rows of rounds, and of clients."""
+        return tuple(self._read(f"ends_{name}.parquet", read_parquet, pd.DataFrame()) for name in ("rounds", "clients"))
+
     def append(self, row: dict[str, Any], clients: pd.DataFrame | None, matrices: dict[str, np.ndarray]) -> None:
         """Add a round in memory. clients: scores, where it was evaluated; matrices: the method's, by name."""
         self._rounds.append(row)
@@ -305,12 +326,16 @@ class Record:
         self._before, self._rounds = table[table["round"] <= last] if len(table) else table, []
 
     def drop_scores(self, due: Callable[[int], bool]) -> None:
-        """Forget evaluations that are not due, in memory. A trial's last round is always evaluated; when the trial goes
-        on it may be one of those.
+        """Set evaluations that are not due apart, in memory. A trial's last round is always evaluated; when the trial
+        goes on it may be one of those. `go_back` takes them back.
         """
         table, clients = self.rounds, self.clients
         if len(table):
             scores = [column for column in table if str(column).startswith(VIEWS)]
+            apart = [each for each in self.evaluated if not due(each)]
+            if apart:
+                rows = table.loc[table["round"].isin(apart), ["round", *scores]]
+                self._ends.append((rows, clients[clients["round"].isin(apart)]))
             table.loc[~table["round"].map(due), scores] = np.nan
             table = table.drop(columns=[column for column in scores if table[column].isna().all()])
         self._before, self._rounds = table, []
@@ -324,6 +349,7 @@ class Record:
     def write(self, checkpoint: Checkpoint | None = None) -> None:
         """Write the tables, then the checkpoint. Raises UserError if the disk is full or read-only."""
         with writing(self.folder):
+            self._write_ends()
             self._clients = [self.clients]
             files.write_parquet(self.path_to_write("rounds.parquet"), self.rounds)
             files.write_parquet(self.path_to_write("clients.parquet"), self.clients)
@@ -332,6 +358,18 @@ class Record:
             if checkpoint is not None:
                 checkpoint.write(self.path_to_write(CHECKPOINT))
             self.set_status(**self._progress())
+
+    def _write_ends(self) -> None:
+        """Write the scores that were set apart, before the tables that have them no more."""
+        if not self._ends:
+            return
+        for name, before, found in zip(
+            ("rounds", "clients"), self._read_ends(), zip(*self._ends, strict=True), strict=True
+        ):
+            new = _joined(list(found))
+            known = before[~before["round"].isin(new["round"])] if len(before) else before
+            files.write_parquet(self.path_to_write(f"ends_{name}.parquet"), _joined([known, new]))
+        self._ends = []
 
     def set_status(self, **changes: Any) -> None:
         """Change some fields of status.json."""

@@ -279,10 +279,10 @@ def _as_they_were(given: list[tuple[Record, dict[str, Any]]]) -> Iterator[tuple[
     for key, (record, config) in zip(keys, given, strict=True):
         ended = {session["from"] - 1 for session in record.meta.get("sessions", [])}
         for rounds in sorted(ended & lengths[key]):
-            if rounds < config["train.rounds"] and rounds in record.evaluated:
-                past = Record(record.place)
-                past.truncate(rounds)
-                past.status = {**past.status, "status": "finished"}
+            if rounds < config["train.rounds"] and rounds in (*record.evaluated, *record.ends):
+                past = Record.as_of(record.place, rounds)
+                # Pages say how many rounds it has by now
+                past.status |= {"target": record.status["target"]}
                 yield past, {**config, "train.rounds": rounds}
 
 
@@ -345,8 +345,10 @@ def _rows(records: list[Record], searched: Collection[str], partial: Collection[
 
 
 def _by_seed(done: list[Record]) -> list[Record]:
-    """Return one record a seed, in the order of seeds. A trial with a study has the numbers of the same trial without,
-    as has one with other metrics: it stands for a seed that has no other.
+    """Return one record per seed, in the order of seeds.
+
+    A trial with a study has the numbers of the same trial without, as has one with other metrics: it stands for a seed
+    that has no other.
     """
     found: dict[int, Record] = {}
     for record in sorted(done, key=lambda r: (r.meta["seed"], _study(r))):

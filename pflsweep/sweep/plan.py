@@ -200,7 +200,7 @@ def changed(config: Config, values: Point) -> Config:
 def plan_id(groups: Sequence[Group], seeds: list[int], tune: Tune, code: Sequence[Any]) -> str:
     """Hash all that a sweep's trials depend on to 16 hex digits.
 
-    code: versions and sources of methods and plug-ins, one item a group.
+    code: versions and sources of methods and plug-ins, one item per group.
     """
     # tune.partial changes which trials run, not what they compute; tune.scale shows in the configs
     own = {key: value for key, value in asdict(tune).items() if key not in ("partial", "scale")}

@@ -82,13 +82,14 @@ class Queue:
         self._settled.clear()
         self.refresh()
         self._describe()
+        runs = self.plan.runs if self.plan.workers.storage is None else None
         # Slots of a command that was killed still seem to run; without this they would come last
         if any(slot.status == "running" for slot in self.state.slots.values()):
             self.revive()
 
         def again(job: Job) -> bool:
             slot = self.state.slots[job]
-            deleted = job.final and slot.status == "done" and slot.deleted
+            deleted = job.final and slot.status == "done" and slot.deleted(runs)
             unsettled = slot.status == "lost" or is_tried_again(job, slot)
             return deleted or unsettled or (retry and slot.status in ("failed", "diverged"))
 

@@ -50,11 +50,13 @@ class SlotState(NamedTuple):
         """Return the results of a done slot's trials, one a seed, as `worker.outcome` makes them."""
         return self.result.get("result", {}).get("trials", []) if self.status == "done" else []
 
-    @property
-    def deleted(self) -> bool:
-        """Return whether the record of a trial that was trained on this machine is gone."""
-        here = [Path(result["folder"]) for result in self.trials if result.get("host") == gethostname()]
-        return not all(folder.exists() for folder in here)
+    def deleted(self, runs: Path | None) -> bool:
+        """Return whether the record of a trial that was trained on this machine is gone.
+
+        runs: the folder of runs that the database lies in, if it does; a copy of that folder is a sweep of its own.
+        """
+        here = [result for result in self.trials if result.get("host") == gethostname()]
+        return not all((Path(one["folder"]) if runs is None else runs / one["identity"]).exists() for one in here)
 
     @property
     def reason(self) -> str:

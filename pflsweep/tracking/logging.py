@@ -208,7 +208,7 @@ def log_artifacts(client: "MlflowClient", run_id: str, record: Record) -> None:
 
 
 def _client_table(record: Record) -> pd.DataFrame:
-    """Return one row a client: its data, and its models' scores in the last evaluated round."""
+    """Return one row per client: its data, and its models' scores in the last evaluated round."""
     from pflsweep.report.clients import holdings
     from pflsweep.report.compare import spoken
 

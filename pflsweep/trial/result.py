@@ -44,7 +44,7 @@ class Result:
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """Return the clients' scores: one row a client, view, target and evaluated round."""
+        """Return the clients' scores: one row per client, view, target and evaluated round."""
         return self.record.clients
 
     def __repr__(self) -> str:

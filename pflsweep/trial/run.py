@@ -149,8 +149,10 @@ def _done(record: Record, config: Config) -> bool:
 
     Raises UserError if a record of more rounds lacks the results of the round that is asked for.
     """
-    rounds = config.train.rounds
-    if record.done < rounds or (record.done == rounds and record.status["status"] != "finished"):
+    rounds, status = config.train.rounds, record.status
+    # Tables are written before the status: those of a trial that was killed or found the disk full may be ahead of it
+    done = record.done if status["status"] == "finished" else min(record.done, status["rounds"])
+    if done < rounds or (done == rounds and status["status"] != "finished"):
         return False
     if record.done > rounds:
         _require_evaluated(record, rounds)
@@ -211,8 +213,8 @@ def _warn_edited(record: Record, digests: dict[str, str]) -> None:
 def _require_evaluated(record: Record, rounds: int) -> None:
     """Raise UserError if a record of more rounds was not evaluated after round `rounds`."""
     # The last round too: it would be evaluated if it were asked for
-    seen = sorted({*record.evaluated, record.done})
-    if rounds not in record.evaluated:
+    seen = sorted({*record.evaluated, *record.ends, record.done})
+    if rounds not in (*record.evaluated, *record.ends):
         near = [*[t for t in seen if t < rounds][-1:], *[t for t in seen if t > rounds][:1]]
         raise UserError(
             f"train.rounds is {rounds}, but this trial's record ({record.folder}) of {record.done} rounds was not "

@@ -67,7 +67,7 @@ def client_rows(result: Result) -> pd.DataFrame | None:
 
 
 def score_table(scores: dict[str, Scores], round: int) -> pd.DataFrame:
-    """Return one row a client, view and target, in 32-bit types: thousands of rounds make millions of rows."""
+    """Return one row per client, view and target, in 32-bit types: thousands of rounds make millions of rows."""
     tables = []
     for name, seen in scores.items():
         view, _, target = name.partition("_")
@@ -93,7 +93,7 @@ def matrices(result: Result) -> dict[str, np.ndarray]:
 
 
 def partition_table(federation: Federation) -> pd.DataFrame:
-    """Return counts of training, validation and test samples, one row a client and class, with the client's group
+    """Return counts of training, validation and test samples, one row per client and class, with the client's group
     where the partition has groups.
     """
     clients, classes = federation.clients, federation.classes

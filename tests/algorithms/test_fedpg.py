@@ -54,7 +54,7 @@ class Problem:
 
     @property
     def columns(self):
-        """Return the scaled Q, one column a row, with grad F as the last."""
+        """Return the scaled Q, one column per row, with grad F as the last."""
         raw = torch.cat([self.rows, (self.h @ self.rows)[None]])
         scaled = self.rows[: self.m].norm(dim=1).mean() * raw / raw.norm(dim=1, keepdim=True)
         first = {"unify": 0, "code": self.m, "literal": len(raw)}[self.method.col_scale]

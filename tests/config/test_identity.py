@@ -31,6 +31,12 @@ def digest(*overrides: str, resumable: bool = True) -> str:
 
 
 @pytest.mark.slow
+def test_whole_numbers_are_floats_where_a_key_takes_floats_in_lists_too() -> None:
+    words = ["dataset=mnist", "dataset.std=[2.0]"]
+    whole, decimal = (digest_of(typed(compose([*words, f"dataset.mean=[{zero}]"])), True, []) for zero in ("0", "0.0"))
+    assert whole == decimal
+
+
 @pytest.mark.parametrize(
     "override",
     [

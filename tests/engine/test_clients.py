@@ -111,7 +111,7 @@ class Outer(NamedTuple):
 
 
 def nested(*values: float) -> Outer:
-    """Return a method's work within a plug-in's, one value a client: a state of one number, and one of one and two."""
+    """Return a method's work within a plug-in's, one value per client: states of one number and of two."""
     one = torch.tensor(values, dtype=torch.float32)[:, None]
     w, two = torch.zeros(len(values), 4), 10 * one.expand(-1, 2)
     return Outer(w, Inner(w.clone(), one, (one.clone(), two.clone()), torch.ones(len(values))))

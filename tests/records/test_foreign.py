@@ -49,6 +49,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files.write_npz(folder / "matrices.npz", {"A": np.eye(4)})
     files.write_parquet(folder / "newcomers.parquet", pd.DataFrame({"round": [2], "epoch": [0], "n": 1, "correct": 1}))
     files.write_parquet(folder / "study.parquet", pd.DataFrame({"round": [1], "loss": [0.5]}))
+    files.write_parquet(folder / "ends_rounds.parquet", pd.DataFrame({"round": [1], "personal_accuracy": [0.5]}))
+    clients = {"round": [1], "view": ["personal"], "client": [0], "n": [1], "correct": [1]}
+    files.write_parquet(folder / "ends_clients.parquet", pd.DataFrame(clients))
     return folder
 
 
@@ -539,6 +542,8 @@ def test_damage_is_an_error_of_a_papers_report(name: str, damage: str) -> None:
     for file, table in (
         ("newcomers.parquet", {"round": [2], "epoch": [0], "n": 1, "correct": 1}),
         ("study.parquet", {"a": [1]}),
+        ("ends_rounds.parquet", {"round": [1], "personal_accuracy": [0.5]}),
+        ("ends_clients.parquet", {"round": [1], "view": ["personal"], "client": [0], "n": [1], "correct": [1]}),
     ):
         pd.DataFrame(table).to_parquet(record.folder / file)
     if (damage == "missing" and name in ("meta.json", *MAY_BE_MISSING)) or (

@@ -117,7 +117,7 @@ def create(runs: Path, method: str = "fedavg", seed: int = 0, rounds: int = 3, *
 
 
 def train(record: Record, correct: list[list[int]], *, views: tuple[str, ...] = ("personal", "global")) -> Record:
-    """Add rounds. correct: a line a round, a number a client, of SIZE samples.
+    """Add rounds. correct: a line per round, a number per client, of SIZE samples.
 
     views: all others than personal, such as personal_all, have half the accuracy.
     """

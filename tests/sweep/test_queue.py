@@ -362,19 +362,22 @@ def test_who_has_seen_all_done_hears_of_a_retry(partial: Plan) -> None:
         assert [each.state.slots[job].value for job in plan.final(0)] == [0.9, 0.9]
 
 
-def test_a_final_trial_whose_record_was_deleted_here_is_trained_anew(plan: Plan, tmp_path: Path) -> None:
+def test_a_final_trial_whose_record_was_deleted_here_is_trained_again(plan: Plan, tmp_path: Path) -> None:
     queue = opened(plan)
-    there, gone = str(tmp_path), str(tmp_path / "gone")
+    gone = str(tmp_path / "gone")
+    (plan.runs / "there").mkdir(parents=True)
     for _ in range(3):
         # For a search the value is enough
         done(queue, 0.5, {"trials": [{"identity": "a", "host": gethostname(), "folder": gone}]})
-    done(queue, 0.5, {"trials": [{"identity": "a", "host": gethostname(), "folder": there}]})
+    # The whole folder was moved since
+    done(queue, 0.5, {"trials": [{"identity": "there", "host": gethostname(), "folder": gone}]})
     done(queue, 0.5, {"trials": [{"identity": "a", "host": "another machine", "folder": gone}]})
     assert opened(plan).state.finished
     last = plan._replace(id="1" * 16)
     queue = opened(last)
     for _ in range(5):
-        done(queue, 0.5, {"trials": [{"identity": "a", "host": gethostname(), "folder": gone}]})
+        # The folder that this one was copied from still has it
+        done(queue, 0.5, {"trials": [{"identity": "a", "host": gethostname(), "folder": str(tmp_path)}]})
     assert [slot.status for slot in opened(last).state.slots.values()] == ["done"] * 3 + ["waiting"] * 2
 
 

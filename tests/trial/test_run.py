@@ -401,10 +401,17 @@ def test_a_folder_of_another_config() -> None:
 
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_an_extension_evaluates_as_if_it_had_never_stopped(rounds: int) -> None:
+    before = run(f"train.rounds={rounds}", "train.eval_every=2", "paths.runs=before")
     run(f"train.rounds={rounds}", "train.eval_every=2")
     extended = run("train.rounds=6", "train.eval_every=2")
     assert_same(extended, run("train.rounds=6", "train.eval_every=2", "paths.runs=other"))
     assert set(extended.clients["round"]) == {2, 4, 6}
+    again = run(f"train.rounds={rounds}", "train.eval_every=2")
+    times = ["seconds", "eval_seconds"]
+    pd.testing.assert_frame_equal(again.rounds.drop(columns=times), before.rounds.drop(columns=times), check_exact=True)
+    pd.testing.assert_frame_equal(again.clients, before.clients, check_exact=True)
+    assert again.config["train"]["rounds"] == rounds
+    assert extended.record.evaluated == [2, 4, 6], "the earlier end is not in the curve"
 
 
 def test_the_round_that_is_asked_for_was_evaluated() -> None:
@@ -508,6 +515,18 @@ def test_a_continuation_says_where_it_ran() -> None:
     assert meta == first
     assert session["from"] == 3
     assert session["environment"] == first["environment"] | {"threads": 2, "cores": 2}
+
+
+def test_tables_that_are_ahead_of_the_status_are_not_a_finished_trial() -> None:
+    """The disk was full, or the process was killed, after the first of the tables."""
+    whole = run("train.rounds=2")
+    run("train.rounds=4")
+    folder = whole.record.folder
+    status = json.loads((folder / "status.json").read_text())
+    (folder / "status.json").write_text(json.dumps({**status, "status": "failed", "rounds": 0}))
+    for name in ("clients.parquet", "checkpoint.pt"):
+        (folder / name).unlink()
+    assert_same(run("train.rounds=2"), run("train.rounds=2", "paths.runs=other"))
 
 
 def test_rounds_before_the_first_evaluation_cannot_be_reported() -> None:

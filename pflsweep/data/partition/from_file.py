@@ -19,7 +19,7 @@ from pflsweep.data.datasets.npz import read_npz
 from pflsweep.data.prescribed import SPLITS, prescribed
 from pflsweep.util.errors import UserError, one_line
 
-FORM = "lists of rows named train and test, and maybe validation, with one list a client (docs/data.md)"
+FORM = "lists of rows named train and test, and maybe validation, with one list per client (docs/data.md)"
 KEYS = "train_0, train_1, .., test_0, test_1, .. and maybe validation_0, .., the rows of clients 0, 1, .."
 
 

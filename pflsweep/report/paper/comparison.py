@@ -265,7 +265,7 @@ class Comparison:
         return {seed: float(values.agg(take)) for seed, values in self._by_client(metric, line, trials).items()}
 
     def by_client(self, made: Cell) -> list[pd.Series]:
-        """Return the clients' numbers of which a cell is the mean, a series a seed."""
+        """Return the clients' numbers of which a cell is the mean, a series per seed."""
         return list(self._by_client(made.metric, made.line, made.trials).values())
 
     def _options(self, metric: Metric, method: str) -> dict[str, Any]:

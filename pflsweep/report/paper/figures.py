@@ -87,7 +87,7 @@ def _own(of: Comparison) -> list[str]:
 
 
 def curves(of: Comparison) -> Iterator[Picture]:
-    """Draw mean accuracy by round, a panel a setting and a kind of accuracy; a band is one std over seeds."""
+    """Draw mean accuracy by round, a panel per setting and a kind of accuracy; a band is one std over seeds."""
     panels, labels = _grouped(of, _panel), _labels(of)
     if not panels:
         return

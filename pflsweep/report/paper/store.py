@@ -241,10 +241,10 @@ def _read(folder: Folder, rounds: int) -> Trial | str:
     if record.done < rounds:
         return f"{named} is {inline(record.status['status'])} at round {record.done} of {rounds}"
     if record.done > rounds:  # more has been trained since, at a larger scale
-        record.truncate(rounds)
+        record.go_back(rounds)
     table, at = record.rounds, record.evaluated
     if rounds not in at:  # the last one was, until the trial went on
-        return f"{named} was trained further and is not evaluated after round {rounds}"
+        return f"{named} has more rounds and is not evaluated after round {rounds}"
     best = at[int(table["personal_accuracy"].dropna().argmax())]
     return Trial(record, whole(record.values), rounds, best)
 

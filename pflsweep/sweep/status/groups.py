@@ -50,7 +50,7 @@ def group_status(state: SweepState, group: int) -> GroupStatus:
 
 
 def table(state: SweepState) -> pd.DataFrame:
-    """Return the table of a sweep, one row a method and one column a setting."""
+    """Return the table of a sweep, one row per method and one column per setting."""
     cells: dict[str, dict[str, str]] = {}
     for g, group in enumerate(state.plan.groups):
         cells.setdefault(group.method, {})[group.setting or "accuracy"] = group_status(state, g).text

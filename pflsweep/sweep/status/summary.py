@@ -70,8 +70,9 @@ def forecast(plan: Plan) -> str:
 
 
 def _costs(plan: Plan, left: "list[Left]") -> "tuple[pd.DataFrame, Counter[str], list[str]]":
-    """Return one row a group with the cost of its untrained trials, counts of groups by source of their speed, and why
-    the speed of others is unknown.
+    """Return one row per group with the cost of its untrained trials, and two facts about the groups' speeds.
+
+    These are the counts of groups by the source of their speed, and why the speed of others is unknown.
     """
     import pandas as pd
 
@@ -240,7 +241,7 @@ def final_records(state: SweepState) -> Iterator[tuple["Record", "Labels"]]:
     for (folder, rounds), job in _folders(state).items():
         if (folder / "meta.json").exists():
             record = Record.as_of(folder, rounds)
-            # A record that was continued may have lost the scores of that round
+            # A record of more rounds may never have been evaluated in that one
             if rounds in record.evaluated:
                 yield record, labels_of(state.plan, job, state.winner(job.group) or {}, record.meta["seed"])
 
@@ -252,14 +253,16 @@ def _folders(state: SweepState) -> dict[tuple[Path, int], Job]:
 
 
 def _folder(state: SweepState, job: Job, result: dict[str, Any]) -> Path:
-    """Return the folder of a trial's record: where it was trained, or the sweep's folder of runs, to which it may have
-    been copied from another machine. A record there that this machine has not finished is not the result's.
+    """Return the folder of a trial's record: in the sweep's folder of runs, or where it was trained.
+
+    It may have been copied here with the folder, or from another machine. A record here that has too few rounds is not
+    the result's.
     """
-    trained, here = Path(result["folder"]), state.plan.runs / result["identity"]
+    here = state.plan.runs / result["identity"]
     with suppress(OSError, ValueError, KeyError):
-        if not trained.exists() and files.read_json(here / "status.json")["rounds"] >= state.plan.rounds(job):
+        if files.read_json(here / "status.json")["rounds"] >= state.plan.rounds(job):
             return here
-    return trained
+    return Path(result["folder"])
 
 
 def _final(state: SweepState) -> Iterator[tuple[Job, dict[str, Any]]]:
@@ -292,7 +295,7 @@ def missing(state: SweepState, shown: int) -> str:
     where = f" ({found})" if (found := _elsewhere(state)) else ""
     return (
         f"{done - shown} of {done} final trials are left out: their records are not in {state.plan.runs}{where}, or "
-        "another sweep has continued them and has no evaluation in this one's last round. Copy folders of runs "
+        "another sweep trained them for more rounds, without an evaluation in this one's last. Copy folders of runs "
         "together to have all."
     )
 

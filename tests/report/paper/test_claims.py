@@ -33,7 +33,7 @@ def test_a_verdict_on_print_is_the_recorded_one(claim: dict) -> None:
 
 
 def cells(**values: tuple[float, ...]) -> list[Statistic]:
-    """Return cells with a row a method and a column a setting s0, s1, ...; the std is 1."""
+    """Return cells with a row per method and a column per setting s0, s1, ...; the std is 1."""
     return [
         Statistic("p", "1", "d", "m", f"s{k}", "acc", method, value, 1.0)
         for method, row in values.items()

@@ -70,15 +70,20 @@ def test_a_trial_is_read_as_of_the_round_asked_for(sweep: Sweep) -> None:
     assert trial.clients_best.query("view == 'personal'")["correct"].tolist() == [3, 5, 7, 9]
 
 
-def test_a_round_that_an_extension_left_unevaluated_is_no_number(sweep: Sweep) -> None:
+def test_a_trial_that_went_on_keeps_the_scores_of_its_earlier_end(sweep: Sweep) -> None:
     (record,) = sweep.add(SETTING, "fedavg", {0: [2, 4, 6, 8]})
     # The trial went on with eval_every=2
     record.drop_scores(lambda t: t % 2 == 0)
     train(record, [[9, 9, 9, 9]])
     sweep.write()
+    trial = cell_trials(sweep).finished[0]
+    assert trial.clients.query("view == 'personal'")["correct"].tolist() == [2, 4, 6, 8]
+    # It never ended there
+    for file in record.folder.glob("ends_*"):
+        file.unlink()
     found = cell_trials(sweep)
     assert found.finished == {}
-    assert "was trained further and is not evaluated after round 3" in found.open[0]
+    assert "has more rounds and is not evaluated after round 3" in found.open[0]
 
 
 def test_seeds_of_other_rounds_are_an_error(sweep: Sweep) -> None:
