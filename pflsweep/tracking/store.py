@@ -3,7 +3,6 @@
 MLflow is imported inside of functions, since that takes 2 seconds.
 """
 
-import hashlib
 import json
 import logging
 import os
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pflsweep.config.options import Tracking
+from pflsweep.tracking import moved
 from pflsweep.tracking.address import experiment_of, sqlite_file, uri_of
 from pflsweep.tracking.failures import ELSE, explained, is_gone, no_store
 from pflsweep.tracking.lookup import NOTE, TRAINING
@@ -53,7 +53,6 @@ SHOWN = {
     "columnWidths": COLUMNS,
 }
 DESCRIBED = {NOTE: ABOUT, f"mlflow.sharedViewState.{VIEW}": json.dumps(SHOWN)}
-FILE_NAME = 255  # bytes of a file's name that a file system takes
 # Environment variables of MLflow, unless the user has set them
 SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -78,7 +77,7 @@ def opened(options: Tracking) -> "Iterator[tuple[MlflowClient, str]]":
             yield client, known.experiment_id
         else:
             # Artifacts go beside the store; by default MLflow puts them into the working directory
-            place = (file.parent / "mlruns" / _folder(name)).as_uri() if file is not None else None
+            place = (file.parent / moved.FOLDER / moved.folder_of(name)).as_uri() if file is not None else None
             yield client, client.create_experiment(name, place, {**PAGES, **DESCRIBED})
 
 
@@ -133,6 +132,8 @@ def _client(options: Tracking) -> "Iterator[tuple[MlflowClient, Experiment | Non
             # MLflow creates tables only when a process uses a store for the first time
             _make_tables(uri)
             known = client.get_experiment_by_name(experiment_of(options))
+        if file is not None:
+            moved.correct(file)
         yield client, known
 
 
@@ -194,15 +195,6 @@ def _make_tables(uri: str) -> None:
     _quiet()
     # The folder is MLflow's default, for its default experiment
     SqlAlchemyStore(uri, "./mlruns")
-
-
-def _folder(experiment: str) -> str:
-    """Return the folder of an experiment's artifacts. Names may have slashes, or be too long for a file system."""
-    name = experiment.replace("%", "%25").replace("/", "%2F")
-    if len(name.encode()) > FILE_NAME:
-        digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
-        name = name.encode()[: FILE_NAME - len(digest) - 1].decode(errors="ignore") + f"-{digest}"
-    return name if name.strip(".") else name.replace(".", "%2E")
 
 
 @contextmanager
