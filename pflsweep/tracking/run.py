@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from pflsweep.config.options import Tracking
@@ -28,6 +28,7 @@ from pflsweep.tracking.logging import (
     log_table,
     metrics_of,
     relabel,
+    shown,
     stamps,
 )
 from pflsweep.tracking.lookup import find, find_sweep, last_step, named, point_to, sweep_run, unnamed
@@ -41,12 +42,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
     from mlflow import MlflowClient
-    from mlflow.entities import Metric
+    from mlflow.entities import Metric, Run
 
 T = TypeVar("T")
 SWEEP = "PFLSWEEP_SWEEP"  # environment variable: the plan's id of the sweep that trials belong to
 BATCH = 1000  # metrics that one log_batch takes
 QUIET = 30.0  # seconds without a batch after which the store is asked again: another worker may have sent rounds
+INCOMPLETE = "pflsweep.incomplete"  # tag of a run that has ended, but lacks a file: why it could not be stored
 STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", "pruned": "KILLED", "running": "RUNNING"}
 LATER = "The record has it all; the same command sends it."
 GOES_ON = "Training goes on without it (tracking.required=false); it is tried again at the end."
@@ -106,7 +108,9 @@ def _is_sent(options: Tracking, record: Record, status: str, labels: Labels | No
     """Return whether the store has all rounds and the status of a record. If so, update labels and models."""
     with explained(uri_of(options)), opened(options) as (client, experiment):
         known = find(client, experiment, "identity", record.meta["identity"])
-        if known is None or known.info.status != status or last_step(client, known.info.run_id, MARK) < record.done:
+        if known is None or known.info.status != status or INCOMPLETE in known.data.tags:
+            return False
+        if last_step(client, known.info.run_id, MARK) < record.done:
             return False
         if labels is not None:
             relabel(client, known, sweep_run(client, experiment, os.environ.get(SWEEP)), labels)
@@ -119,6 +123,25 @@ def _is_sent(options: Tracking, record: Record, status: str, labels: Labels | No
 def _is_final(labels: Labels | None) -> bool:
     """Return whether a trial is not one of a search. The models of a search's trials are not logged."""
     return labels is None or labels.tags["role"] == "final"
+
+
+@contextmanager
+def _ended(client: "MlflowClient", run_id: str, status: str) -> Iterator[None]:
+    """End a run after files were sent to it within this context, also where one cannot be stored: otherwise a trial
+    that is finished would be shown as running for ever. A tag then marks the run, so that the same command sends it
+    again. Raises what the context raises.
+    """
+    try:
+        yield
+    except Exception as error:
+        # The store itself may be unavailable, which the first error says
+        with suppress(Exception):
+            client.set_tag(run_id, INCOMPLETE, shown(reason(error)))
+            client.set_terminated(run_id, status)
+        raise
+    if INCOMPLETE in client.get_run(run_id).data.tags:
+        client.delete_tag(run_id, INCOMPLETE)
+    client.set_terminated(run_id, status)
 
 
 def _reach(options: Tracking) -> None:
@@ -162,7 +185,8 @@ def part_of(sweep: str) -> Iterator[None]:
 
 
 def sweep_status(options: Tracking, sweep: str) -> str | None:
-    """Return MLflow's status of a sweep's run; None without such a run, "FINISHED" where nothing is tracked.
+    """Return MLflow's status of a sweep's run; None where the store lacks the run, or a file of it or of a final trial.
+    Return "FINISHED" where nothing is tracked.
 
     Raises UserError as `open_run` does.
     """
@@ -170,8 +194,15 @@ def sweep_status(options: Tracking, sweep: str) -> str | None:
         return "FINISHED"
     with _tolerated(options, GOES_ON), explained(uri_of(options)), opened(options) as (client, experiment):
         run = find_sweep(client, experiment, sweep)
-        return None if run is None else str(run.info.status)
+        return None if run is None or _lacks_files(client, experiment, run) else str(run.info.status)
     return None
+
+
+def _lacks_files(client: "MlflowClient", experiment: str, sweep: "Run") -> bool:
+    """Return whether a file of a sweep's run, or of one of its final trials, could not be stored."""
+    finals = f"tags.`mlflow.parentRunId` = '{sweep.info.run_id}' and tags.role = 'final'"
+    some = client.search_runs([experiment], f"{finals} and tags.`{INCOMPLETE}` != ''", max_results=1)
+    return INCOMPLETE in sweep.data.tags or bool(some)
 
 
 def open_sweep(options: Tracking, sweep: str, about: Sweep) -> None:
@@ -230,14 +261,14 @@ def finish_sweep(
         with opened(options) as (client, experiment):
             parent = str(sweep_run(client, experiment, sweep))
         log_cells(client, parent, cells)
-        log_comparison(client, parent, records, failed)
-        if records:
-            point_to(client, experiment, parent, "comparison/runs.html", "Comparison of its runs")
-        for name, table in tables.items():
-            log_table(client, parent, table, f"{name}.json")
-        for name, figure in figures.items():
-            client.log_figure(parent, figure, f"{name}.png")
-        client.set_terminated(parent, "FAILED" if failed else "FINISHED")
+        with _ended(client, parent, "FAILED" if failed else "FINISHED"):
+            log_comparison(client, parent, records, failed)
+            if records:
+                point_to(client, experiment, parent, "comparison/runs.html", "Comparison of its runs")
+            for name, table in tables.items():
+                log_table(client, parent, table, f"{name}.json")
+            for name, figure in figures.items():
+                client.log_figure(parent, figure, f"{name}.png")
 
 
 def stop_sweep(options: Tracking, sweep: str) -> None:
@@ -337,9 +368,11 @@ class MlflowRun:
                 # Such as a disk that is full by now, which is not the trial's fault
                 error = refused
         if error is not None:
+            # A sweep sends its final trials again, and no point of its search
+            again = "; the same command sends it again" if _is_final(self.labels) else ""
             log.warning(
-                "MLflow did not take the end of %s (%s): %s. The record has it all; the same command sends it again.",
-                record.meta["name"], _batches(len(self.failures)), reason(error),
+                "MLflow did not take the end of %s (%s): %s. The record has it all%s.",
+                record.meta["name"], _batches(len(self.failures)), reason(error), again,
             )  # fmt: skip
         self.ended = True
 
@@ -383,10 +416,10 @@ class MlflowRun:
         # The summary of a trial that goes on later would be a second point beside that of its end
         if status == "finished":
             log_summary(self.client, self.run_id, record)
-        log_artifacts(self.client, self.run_id, record)
-        if status == "finished" and _is_final(self.labels):
-            log_models(self.client, self.run_id, record)
-        self.client.set_terminated(self.run_id, STATUS[status])
+        with _ended(self.client, self.run_id, STATUS[status]):
+            log_artifacts(self.client, self.run_id, record)
+            if status == "finished" and _is_final(self.labels):
+                log_models(self.client, self.run_id, record)
 
     def _ask(self) -> None:
         """Ask the store how far the run has been logged, so that no step is sent twice."""

@@ -381,6 +381,38 @@ def test_a_store_that_fails_at_the_end_is_sent_to_again(store, tmp_path, monkeyp
     assert store.steps(store.runs()[0], "train/seconds") == [1, 2, 3]
 
 
+def test_a_run_ends_although_its_files_cannot_be_stored_and_they_are_sent_later(store, tmp_path, caplog):
+    (tmp_path / "mlruns").write_text("in the way")
+    record = finished(tmp_path / "runs", "local", [1, 1])
+    with caplog.at_level(logging.WARNING):
+        tracking_run.send(record.tracking, record)
+    assert "MLflow did not take the end of local-digits-dirichlet-0" in caplog.text
+    assert "the same command sends it again" in caplog.text
+    (run,) = store.runs()
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["summary/accuracy"] == 0.1
+    (tmp_path / "mlruns").unlink()
+    tracking_run.send(record.tracking, record)
+    (run,) = store.runs()
+    assert (run.info.status, tracking_run.INCOMPLETE in run.data.tags) == ("FINISHED", False)
+    assert list((tmp_path / "mlruns").rglob("accuracy.png"))
+    assert store.steps(run, "train/seconds") == [1, 2, 3]
+
+
+@pytest.mark.slow
+def test_a_sweep_ends_although_its_files_cannot_be_stored_and_they_are_sent_later(store, tmp_path):
+    command = ["-m", *SMALL, "algorithm=local", "seed=0,1"]
+    (tmp_path / "mlruns").write_text("in the way")
+    assert main(command) == 0
+    assert {run.info.status for run in store.runs()} == {"FINISHED"}
+    (tmp_path / "mlruns").unlink()
+    assert main(command) == 0
+    assert {run.info.status for run in store.runs()} == {"FINISHED"}
+    assert not any(tracking_run.INCOMPLETE in run.data.tags for run in store.runs())
+    assert len(list((tmp_path / "mlruns").rglob("config.yaml"))) == 2
+    assert list((tmp_path / "mlruns").rglob("runs.html"))
+
+
 def test_none_imports_nothing(tmp_path):
     code = (
         "import sys; from pflsweep.tracking import run\n"
