@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 # Tests are small: threads that wait for each other only take longer, on a busy machine ten times. torch reads
 # this when it is first imported, here and in the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What the user's commands would copy is not made by a test, such as an empty MLflow store. The folder stays, since
+# creating that store takes 8 s.
+os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / f"pflsweep-tests-{os.getuid()}")
 
 
 # Tests that are run whatever the share is

@@ -164,6 +164,10 @@ def _make(file: Path) -> None:
         with suppress(OSError):
             kept.parent.mkdir(parents=True, exist_ok=True)
             files.atomic(kept, lambda path: shutil.copyfile(temporary, path))
+    # MLflow's experiment `Default` is in it already, with the folder of the project for which the store was created
+    with closing(sqlite3.connect(temporary)) as connection, connection:
+        place = (file.parent / moved.FOLDER / "0").as_uri()
+        connection.execute("update experiments set artifact_location = ? where experiment_id = 0", (place,))
     os.replace(temporary, file)
 
 
