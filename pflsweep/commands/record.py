@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from pflsweep.config.options import Tracking
 from pflsweep.records import archive
 from pflsweep.records.checked import Contents, read_contents
 from pflsweep.records.copy import copy_into_archive, copy_into_folder
@@ -60,9 +61,16 @@ def _import(options: argparse.Namespace) -> int:
             raise UserError(f"{file} is not read: it is a link. Put the file itself there.")
     contents = read_contents(choose(options.source, []), None, own=False, with_ledgers=True)
     _require_any(contents, "import", options.source)
-    code = _print_outcome(contents, copy_into_folder(contents, options.runs, "--runs"), f"imported into {options.runs}")
-    if not options.no_tracking:
-        _track([Record(options.runs / each.record.place.name) for each in contents.found], options.uri)
+    did = f"imported into {options.runs}"
+    if options.no_tracking:
+        return _print_outcome(contents, copy_into_folder(contents, options.runs, "--runs"), did)
+    from pflsweep.tracking.failures import OF_IMPORT, advised
+
+    with advised(OF_IMPORT):
+        # Before anything is copied
+        tracking = _reached([each.record for each in contents.found], options.uri)
+        code = _print_outcome(contents, copy_into_folder(contents, options.runs, "--runs"), did)
+        _track([Record(options.runs / each.record.place.name) for each in contents.found], tracking)
     return code
 
 
@@ -96,19 +104,32 @@ def _print_outcome(contents: Contents, copied: tuple[int, int], did: str) -> int
     return 2 if contents.damaged else 0
 
 
-def _track(records: list[Record], uri: str | None) -> None:
-    """Send records to MLflow, as far as it lacks them. uri: of the store; None: as tracking is configured here."""
-    from tqdm import tqdm
+def _reached(records: list[Record], uri: str | None) -> Tracking:
+    """Say where records go, and return the options of tracking. Raises UserError if the store cannot be used.
 
+    uri: of the store; None: as tracking is configured here.
+    """
     from pflsweep.config.compose import compose
-    from pflsweep.tracking.logging import labels_alone
-    from pflsweep.tracking.run import destination, send
+    from pflsweep.tracking.address import destination_of_records, experiment_of
+    from pflsweep.tracking.run import reach
 
     # The tracking of a trial without any override
     options = compose([]).tracking
     options = replace(options, uri=uri or options.uri)
-    if place := destination(options):
-        print(place)
+    experiments = sorted({experiment_of(record.tracking) for record in records})
+    for name in experiments:
+        reach(replace(options, experiment=name))
+    print(destination_of_records(options, experiments))
+    return options
+
+
+def _track(records: list[Record], options: Tracking) -> None:
+    """Send records to MLflow, as far as it lacks them, each to the experiment of its own."""
+    from tqdm import tqdm
+
+    from pflsweep.tracking.logging import labels_alone
+    from pflsweep.tracking.run import send
+
     searching = beside(records).trials
     for record in tqdm(records, desc="to MLflow", unit="run", disable=None):
         # Without labels a run that is there already keeps those of its sweep

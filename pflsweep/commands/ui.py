@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from pflsweep.config.options import Tracking
 from pflsweep.tracking.address import DEFAULT, HOST, PORT, sqlite_file
-from pflsweep.tracking.failures import explained
+from pflsweep.tracking.failures import OF_UI, advised, explained
 from pflsweep.tracking.store import check_file, check_server, listing
 from pflsweep.util.errors import Parser, UserError, without_password
 
@@ -38,6 +38,12 @@ def main(argv: list[str]) -> None:
     uri = options.uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT
     experiment = options.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "pflsweep"
     asked = Tracking.of({"uri": uri, "experiment": experiment})
+    with advised(OF_UI):
+        _show(uri, options, asked)
+
+
+def _show(uri: str, options: argparse.Namespace, asked: Tracking) -> None:
+    """Print the address of the list of runs, and serve it unless a server does. Raises UserError."""
     if uri.startswith("http"):
         with explained(uri):
             address = f"{without_password(uri).rstrip('/')}/{listing(asked)}"

@@ -4,8 +4,9 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pflsweep.records.record import Damaged
 from pflsweep.tracking.address import sqlite_file
@@ -15,7 +16,35 @@ from pflsweep.util.retry import StorageUnavailable
 
 log = logging.getLogger(__name__)
 
-ELSE = "choose another store with tracking.uri=sqlite:///other.db, or train without: tracking=none."
+
+class Advice(NamedTuple):
+    """How the user of a command chooses another store or does without, for messages."""
+
+    uri: str  # what names the store
+    experiment: str  # what names the experiment; "" where the records do
+    other: str
+    without: str  # "" for a command that is for a store alone
+    later: str  # how to go on while the store is away; "" where nothing could
+
+    @property
+    def instead(self) -> str:
+        """All that can be done in place of using this store, as the end of a sentence."""
+        return f"{self.other}{f', or {self.without}' if self.without else ''}."
+
+
+TRAINING = Advice(
+    "tracking.uri",
+    "tracking.experiment",
+    "choose another store with tracking.uri=sqlite:///other.db",
+    "train without: tracking=none",
+    "send runs to it later (tracking.required=false)",
+)
+OF_IMPORT = Advice(
+    "--uri", "", "choose another store with --uri sqlite:///other.db", "import without MLflow: --no-tracking", ""
+)
+OF_UI = Advice("--uri", "--experiment", "choose another store with --uri sqlite:///other.db", "", "")
+# Set by a command for all that it calls
+_advice: ContextVar[Advice] = ContextVar("_advice", default=TRAINING)
 # Parts of messages by which stores say that a run or their tables are gone
 GONE = (
     *("no such table", "unable to open database file", "must be in the 'active' state", "RESOURCE_DOES_NOT_EXIST"),
@@ -29,12 +58,27 @@ ADVICE = {
     ("locked",): "Another program holds it: wait for it or end it.",
     ("Invalid Host header",): "The server answers to names that it was started with: give `pflsweep ui` (or `mlflow "
     "server`) MLFLOW_SERVER_ALLOWED_HOSTS=NAME:PORT,localhost:PORT in the environment, with name and port of this uri.",
-    ("deleted",): "The experiment was deleted in MLflow: restore it there, or choose another: tracking.experiment.",
+    ("deleted",): "The experiment was deleted in MLflow: restore it there.",
 }
 
 
 class Gone(Exception):  # noqa: N818 (a state)
     """The store's file was deleted or replaced since it was opened."""
+
+
+def advice() -> Advice:
+    """Return what users of the present command can do where a store cannot be used."""
+    return _advice.get()
+
+
+@contextmanager
+def advised(given: Advice) -> Iterator[None]:
+    """Context within which messages give a command's own advice, in place of that for training."""
+    before = _advice.set(given)
+    try:
+        yield
+    finally:
+        _advice.reset(before)
 
 
 @contextmanager
@@ -53,7 +97,7 @@ def refusal(uri: str, error: Exception) -> UserError:
     """Return the error for users where a store cannot be used: StorageUnavailable where it may answer later, DiskFull,
     or a plain UserError.
     """
-    file, said, shown = sqlite_file(uri), shortened(error), without_password(uri)
+    file, said, shown, can = sqlite_file(uri), shortened(error), without_password(uri), advice()
     if isinstance(error, UserError):
         return error
     if any(text in said for text in NO_STORE):
@@ -66,27 +110,31 @@ def refusal(uri: str, error: Exception) -> UserError:
             "its server and give the same command again: it goes on where it was."
         )
     text = without_password(f"The MLflow store {uri} cannot be used ({said}).")
-    for words, advice in ADVICE.items():
+    for words, known in ADVICE.items():
         if any(word in said for word in words):
-            return (StorageUnavailable if "locked" in words else UserError)(f"{text} {advice} Or {ELSE}")
+            named = (
+                f" Or choose another experiment ({can.experiment})." if "deleted" in words and can.experiment else ""
+            )
+            kind = StorageUnavailable if "locked" in words else UserError
+            return kind(f"{text} {known}{named} Or {can.instead}")
     refused = _cause(error, PermissionError | NotADirectoryError | FileExistsError)
     if file is not None and (refused or not _may_write(file)):
         return UserError(
             f"{text} {file.parent} must be a folder in which you may write; {files.free(file.parent)} are free there. "
-            f"Or {ELSE}"
+            f"Or {can.instead}"
         )
-    return StorageUnavailable(
-        f"{text} Its place must be there, reachable and writable. Or send runs to it later "
-        f"(tracking.required=false), {ELSE}"
-    )
+    later = f"{can.later}, " if can.later else ""
+    return StorageUnavailable(f"{text} Its place must be there, reachable and writable. Or {later}{can.instead}")
 
 
 def no_store(uri: str) -> UserError:
     """Return the error to raise where a uri names no store."""
+    can = advice()
+    without = f" Or {can.without}." if can.without else ""
     return UserError(
-        f"'{without_password(uri)}' (tracking.uri{_by_variable(uri)}) is not the address of an MLflow store. Use a "
-        "file (sqlite:///mlflow.db, sqlite:////data/mlflow.db), a database (postgresql://user@host/name) and a server "
-        "of MLflow's (http://host:5000). Or train without: tracking=none."
+        f"'{without_password(uri)}' ({can.uri}{_by_variable(uri)}) is not the address of an MLflow store. Use a "
+        "file (sqlite:///mlflow.db, sqlite:////data/mlflow.db), a database (postgresql://user@host/name) or a server "
+        f"of MLflow's (http://host:5000).{without}"
     )
 
 

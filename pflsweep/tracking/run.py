@@ -144,8 +144,8 @@ def _ended(client: "MlflowClient", run_id: str, status: str) -> Iterator[None]:
     client.set_terminated(run_id, status)
 
 
-def _reach(options: Tracking) -> None:
-    """Raise UserError if a store cannot be used now."""
+def reach(options: Tracking) -> None:
+    """Open a store, which is created where it is missing. Raises UserError if it cannot be used now."""
     with explained(uri_of(options)), opened(options):
         pass
 
@@ -360,7 +360,7 @@ class MlflowRun:
         waits = os.environ.get(SWEEP) and status != "interrupted" and self.options.required
         if error is not None and waits and isinstance(refusal(self.uri, error), StorageUnavailable):
             try:
-                _retrying(self.options, lambda: _reach(self.options))
+                _retrying(self.options, lambda: reach(self.options))
                 error = self._tried(record, lambda: self._finish(record, status))
             except StorageUnavailable:
                 raise

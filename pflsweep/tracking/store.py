@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pflsweep.config.options import Tracking
 from pflsweep.tracking import moved
 from pflsweep.tracking.address import experiment_of, sqlite_file, uri_of
-from pflsweep.tracking.failures import ELSE, explained, is_gone, no_store
+from pflsweep.tracking.failures import advice, explained, is_gone, no_store
 from pflsweep.tracking.lookup import NOTE, TRAINING
 from pflsweep.util import files
 from pflsweep.util.errors import UserError, without_password
@@ -246,7 +246,8 @@ def check_file(file: Path) -> bool:
             file.unlink(missing_ok=True)
     if tables and "alembic_version" not in tables:
         raise UserError(
-            f"{file} is a database, but not MLflow's (tables: {', '.join(sorted(tables)[:5])}). Move it away, {ELSE}"
+            f"{file} is a database, but not MLflow's (tables: {', '.join(sorted(tables)[:5])}). Move it away, or "
+            f"{advice().instead}"
         )
     return new or not tables
 

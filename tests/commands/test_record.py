@@ -67,6 +67,37 @@ def test_a_sweep_carried_to_another_machine_trains_nothing_there(
     assert set(roles.values()) == {"final", "search"}
 
 
+@pytest.mark.filterwarnings("ignore")  # MLflow's and SQLAlchemy's own
+def test_an_import_says_the_experiments_to_which_its_runs_go(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed, name in enumerate(("theirs", "another")):
+        assert main([*TRIAL, "train.rounds=1", f"seed={seed}", f"tracking.experiment={name}", "paths.runs=out"]) == 0
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///my.db")
+    capsys.readouterr()
+    assert main(["record", "import", "out"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Runs go to MLflow")]
+    assert "sqlite:///my.db (MLFLOW_TRACKING_URI), experiments another, theirs as their records say" in line
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{Path('my.db').absolute()}")
+    found = {each.name: len(client.search_runs([each.experiment_id])) for each in client.search_experiments()}
+    assert found == {"Default": 0, "theirs": 1, "another": 1}
+
+
+def test_an_import_whose_store_cannot_be_used_copies_nothing(capsys: pytest.CaptureFixture) -> None:
+    assert main([*TRIAL, "train.rounds=1", "paths.runs=out"]) == 0
+    Path("diary.db").write_text("this is a diary\n" * 100)
+    capsys.readouterr()
+    assert main(["record", "import", "out", "--uri", "sqlite:///diary.db"]) == 2
+    said = capsys.readouterr().err
+    assert "not a database" in said
+    assert "Or choose another store with --uri sqlite:///other.db, or import without MLflow: --no-tracking." in said
+    assert "tracking=" not in said
+    assert not Path("runs").exists()
+
+
 def test_what_is_longer_or_whole_stays(capsys: pytest.CaptureFixture) -> None:
     assert main([*TRIAL, "train.rounds=1"]) == 0
     shutil.copytree("runs", "short")

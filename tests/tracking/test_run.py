@@ -638,6 +638,16 @@ def test_ui_on_a_port_that_is_taken(store):
         ui.main(["--port", "99999"])
 
 
+@pytest.mark.parametrize("uri", ["sqlite:///diary.db", "foo://x", "http://127.0.0.1:9"])
+def test_ui_on_a_store_that_cannot_be_used_names_its_own_flags(uri, store, tmp_path):
+    _text(tmp_path / "diary.db")
+    with pytest.raises(UserError) as raised:
+        ui.main(["--uri", uri])
+    assert "--uri" in str(raised.value)
+    assert "tracking." not in str(raised.value)
+    assert "tracking=" not in str(raised.value)
+
+
 def test_ui_without_a_store_says_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="no trial was tracked in this folder"):
