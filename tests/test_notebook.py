@@ -53,7 +53,16 @@ def test_in_a_sweep_a_list_has_several_values() -> None:
         (None, {"seed": object()}, r"seed is <object .*, a object: it has to be a number, a text, a list or None"),
         (None, {"train__lrr": 1}, "Unknown config key 'train.lrr'. Did you mean 'train.lr'"),
         (None, {"algorithm": ["local", "pgfed"]}, "algorithm has to be one option's name"),
-        ("plan=true", {}, "plan=true is of a sweep"),
+        ("plan=true", {}, r"plan=true is of a sweep: add -m \(in Python: pflsweep.run_sweep\)"),
+        (None, {"tune": "grid"}, r"in Python: pflsweep.run_sweep"),
+        ("algorithm=fedavg,local", {}, r"has several values: add -m \(in Python: pflsweep.run_sweep\) to train each"),
+        ("train.lr=range(1,3)", {}, r"has several values: add -m \(in Python: pflsweep.run_sweep\) to train each"),
+        (None, {"algorithm": ["local", "pgfed"]}, "in Python: by pflsweep.run_sweep"),
+        ("hydra/launcher=joblib", {}, r"in Python: pflsweep.run_sweep"),
+        ("-m algorithm=fedavg,local", {}, "'-m': flags are of the command line. In Python pflsweep.run_sweep"),
+        ("--config-dir own", {}, "'--config-dir': flags are of the command line. .*config_dir=FOLDER"),
+        (None, {"config_dir": "nowhere"}, r"There is no folder 'nowhere' of config groups.*in Python: config_dir"),
+        (None, {"paths__runs": "r" * 300}, "r{300}/.* cannot be written to .File name too long.*paths.runs"),
     ],
 )
 def test_bad_input_is_a_user_error(given: Any, keys: dict[str, Any], message: str) -> None:

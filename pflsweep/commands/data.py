@@ -26,13 +26,17 @@ def main(argv: list[str]) -> int:
 
 def _config(options: argparse.Namespace, word: str) -> "Config":
     """Compose and check the config of a trial. word: the command, for messages. Raises UserError."""
-    from pflsweep.config.compose import compose
+    from pflsweep.config.compose import OfSweep, compose
     from pflsweep.config.schema import check
 
     stray = next((word for word in options.overrides if "=" not in word), None)
     if stray is not None:
         raise UserError(f"data {word}: '{stray}' is not key=value, as in dataset=digits partition=iid.")
-    config = compose(options.overrides, options.config_dir)
+    try:
+        config = compose(options.overrides, options.config_dir)
+    except OfSweep as error:
+        mend = "give it once for each value" if error.several else "leave the key out"
+        raise UserError(f"data {word}: {error.what}, and this command is for the data of one trial: {mend}.") from error
     check(config)
     return config
 

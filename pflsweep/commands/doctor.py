@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pflsweep import __version__
-from pflsweep.config.compose import Config, compose_both, option_files
+from pflsweep.config.compose import Config, OfSweep, compose_both, option_files
 from pflsweep.config.schema import check
 from pflsweep.engine.workers import available
 from pflsweep.sweep.command import checked
@@ -46,7 +46,10 @@ def main(argv: list[str]) -> int:
     asked = _parser().parse_args(argv)
     if asked.gpu:
         return _gpu(asked)
-    config, sweep = compose_both(asked.overrides, asked.config_dir)
+    try:
+        config, sweep = compose_both(asked.overrides, asked.config_dir)
+    except OfSweep as error:
+        raise UserError(f"doctor: {error.what}, and doctor checks one config: give one of them.") from error
     check(config)
     checked(sweep)
     wrong = 0

@@ -23,7 +23,7 @@ from pflsweep.config.hydra_private import ConfigLoaderImpl, ConfigSearchPathImpl
 from pflsweep.config.identity import portable
 from pflsweep.config.keys import PLUGS, flat, key_of
 from pflsweep.config.node import Node
-from pflsweep.config.overrides import check_hydra, no_interval, quoted, unreadable
+from pflsweep.config.overrides import ADD_M, WITH_M, check_hydra, no_interval, quoted, unreadable
 from pflsweep.util.errors import UserError, nearest, one_line
 from pflsweep.util.files import require_readable
 from pflsweep.util.resources import shipped
@@ -41,6 +41,17 @@ COMMAND = ("sweep", "only", "scale", "reading", "plan", "retry", "workers", "tun
 # In values that refer to others: what does not change between the trials of a sweep, and what does
 _CONSTANT = re.compile(r"\$\{(oc\.env:|hydra[:.])[^{}]*\}")
 _REFERENCE = re.compile(r"\$\{([^:{}]*\}|oc\.select:)")
+
+
+class OfSweep(UserError):  # noqa: N818 (a state)
+    """An override of a single trial that only a sweep takes: several values, or a key of a sweep.
+
+    what: what is wrong, without what to do. several: whether it is several values.
+    """
+
+    def __init__(self, what: str, mend: str, several: bool) -> None:
+        super().__init__(f"{what}: {mend}")
+        self.what, self.several = what, several
 
 
 K = TypeVar("K", bound=options.Keys)
@@ -135,7 +146,9 @@ def config_of(composed: DictConfig, hydra: DictConfig) -> Config:
     choices = {group: str(hydra.runtime.choices.get(group)) for group in GROUPS}
     for group, option in choices.items():
         if option == "None":
-            raise UserError(f"{group} has to be one option's name: {group}=NAME, or with -m {group}=ONE,OTHER.")
+            raise UserError(
+                f"{group} has to be one option's name: {group}=NAME, or of several: {group}=ONE,OTHER, {WITH_M}."
+            )
         # Hydra would accept such a name for the same file, but identities would take it for another option.
         if ".." in option or option.endswith((".yaml", ".yml")):
             raise UserError(f"{group}={option}: an option is named without its folder and .yaml: {Path(option).stem}.")
@@ -206,10 +219,10 @@ def is_of_sweep(override: str) -> bool:
 
 
 def check_single(overrides: list[str]) -> None:
-    """Raise UserError if overrides of a single trial set a key of a sweep."""
+    """Raise OfSweep if overrides of a single trial set a key of a sweep."""
     asked = [override for override in overrides if is_of_sweep(override)]
     if asked:
-        raise UserError(f"{asked[0]} is of a sweep: add -m, as in `pflsweep -m {' '.join(asked)}`.")
+        raise OfSweep(f"{asked[0]} is of a sweep", f"{ADD_M}, as in `pflsweep -m {' '.join(asked)}`.", several=False)
 
 
 def _plain(composed: DictConfig, resolve: bool = False) -> dict[str, Any]:
@@ -227,7 +240,10 @@ def folders(config_dir: str | Path | None) -> list[Path]:
         return [conf_dir()]
     own = Path(config_dir)
     if not own.is_dir():
-        raise UserError(f"There is no folder '{config_dir}' of config groups (--config-dir).")
+        raise UserError(
+            f"There is no folder '{config_dir}' of config groups: name one that is there by --config-dir (in Python: "
+            "config_dir)."
+        )
     require_readable(own)
     for group in conf_dir().iterdir():
         for file in (own / group.name).rglob("*.yaml") if group.is_dir() else ():
@@ -281,6 +297,8 @@ def hydra_errors(overrides: list[str], config_dir: str | Path | None = None) -> 
         with yaml_errors():
             yield
     except (HydraException, OmegaConfBaseException) as error:
+        if "Ambiguous value" in str(error) or "requires --multirun" in str(error):
+            raise _several(overrides, str(error)) from error
         raise UserError(_rephrased(error, overrides, config_dir)) from error
     except (UnicodeDecodeError, OSError) as error:
         # OmegaConf raises OSError for a file that is not a mapping. Neither error names the file, so look for it.
@@ -349,7 +367,7 @@ def read_option(file: Path) -> dict[str, Any]:
 def _own_folder(group: str, option: str) -> str:
     """Return a hint at a folder in the working directory that has an option's file; "" without one."""
     found = sorted(Path().glob(f"*/{group}/{glob.escape(option)}.yaml"))
-    return f" {found[0]} is there: add --config-dir {found[0].parts[0]}." if found else ""
+    return f" {found[0]} is there: add --config-dir {found[0].parts[0]} (in Python: config_dir)." if found else ""
 
 
 def _rephrased(error: Exception, overrides: list[str], config_dir: str | Path | None) -> str:
@@ -366,8 +384,6 @@ def _rephrased(error: Exception, overrides: list[str], config_dir: str | Path | 
         return f"{group}={option}: there is no {group} '{option}'.{guess} Known are: {', '.join(known)}."
     if isinstance(error, OverrideParseException):
         return unreadable(str(error.override), one_line(error))
-    if "Ambiguous value" in str(error) or "requires --multirun" in str(error):
-        return _several(overrides, str(error))
     cause = str(error.__cause__ or error)
     missing = re.search(r"Could not override '([^']*)'", str(error)) or re.search(r"full_key: (\S+)", cause)
     if missing and ("Could not override" in str(error) or "is not in struct" in cause):
@@ -386,12 +402,12 @@ def _rephrased(error: Exception, overrides: list[str], config_dir: str | Path | 
     return f"The config cannot be composed: {said}{detail}"
 
 
-def _several(overrides: list[str], said: str) -> str:
-    """Return the message for an override with several values in a single run. said: Hydra's message."""
+def _several(overrides: list[str], said: str) -> UserError:
+    """Return the error for an override with several values in a single run. said: Hydra's message."""
     override = next((word for word in overrides if f"'{word}'" in said or f" {word}" in said), "An override")
     if "=interval(" in override:
-        return no_interval(override)
-    return f"{override} has several values: add -m to train each of them."
+        return UserError(no_interval(override))
+    return OfSweep(f"{override} has several values", f"{ADD_M} to train each of them.", several=True)
 
 
 def unknown_key(key: str, known: list[str]) -> str:

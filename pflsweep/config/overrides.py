@@ -9,6 +9,9 @@ from typing import Any
 from pflsweep.config.keys import key_of, under
 from pflsweep.util.errors import UserError
 
+# How a sweep is started. Calls from Python get the same messages as the command.
+WITH_M = "with -m (in Python: by pflsweep.run_sweep)"
+ADD_M = "add -m (in Python: pflsweep.run_sweep)"
 OF_LAUNCHERS = ("hydra.launcher", "hydra.sweep", "hydra.job")  # keys that only the jobs of a launcher read
 # Keys of Hydra that have their usual effect.
 OF_HYDRA = ("hydra.searchpath", "hydra.verbose", "hydra.callbacks", "hydra.job_logging", "hydra.hydra_logging")
@@ -19,8 +22,8 @@ INSTEAD = {
     "hydra.output_subdir": "a record has its config in config.yaml, below paths.runs",
     "hydra.job.chdir": "the working directory stays as it is; records are written below paths.runs: paths.runs=FOLDER",
     "hydra.job.env_set": "set variables in the shell: NAME=VALUE pflsweep ...",
-    "hydra.sweeper": "what is swept is written as overrides with -m, such as train.lr=0.1,0.01, or as a sweep file",
-    "hydra.mode": "a sweep is started by the flag -m",
+    "hydra.sweeper": f"what is swept is written as overrides {WITH_M}, such as train.lr=0.1,0.01, or as a sweep file",
+    "hydra.mode": f"a sweep is started {WITH_M}",
 }
 QUOTES = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'")
 # A quoted text, or a run of text between brackets, commas and quotes. An interpolation is a part of such a run.
@@ -44,6 +47,11 @@ def words_of(given: str | Iterable[str] | None, keywords: Mapping[str, Any], sev
         words = list(given or [])
     if wrong := next((word for word in words if not isinstance(word, str)), None):
         raise UserError(f"{wrong!r} is not a text of the form key=value, as in 'train.lr=0.1'.")
+    if flag := next((word for word in words if word.startswith("-")), None):
+        raise UserError(
+            f"'{flag}': flags are of the command line. In Python pflsweep.run_sweep starts a sweep, and "
+            "config_dir=FOLDER names a folder of your own options: write overrides alone, as in 'train.lr=0.1'."
+        )
     for name, value in keywords.items():
         key = name.replace("__", ".")
         values = _listed(value)
@@ -85,9 +93,9 @@ def check_hydra(overrides: list[str], several: bool) -> None:
         if key == "hydra.launcher" or (launched and under(key, OF_LAUNCHERS) and key != "hydra.job.chdir"):
             if several:
                 continue
-            raise UserError(f"{word}: a launcher starts the workers of a sweep. Add -m, or leave it out.")
+            raise UserError(f"{word}: a launcher starts the workers of a sweep: {ADD_M}, or leave it out.")
         if under(key, ("hydra.launcher",)):
-            raise UserError(f"{word} is an option of a launcher: name one with -m, such as hydra/launcher=joblib.")
+            raise UserError(f"{word} is an option of a launcher: name one {WITH_M}, such as hydra/launcher=joblib.")
         why = next((why for head, why in INSTEAD.items() if under(key, (head,))), "it has no effect here: leave it out")
         raise UserError(f"{word} is a key of Hydra that pflsweep does not use: {why}.")
 

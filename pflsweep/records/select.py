@@ -101,7 +101,7 @@ def _all(runs: Path) -> Chosen:
     if not exists(runs):
         raise UserError(
             f"There is no folder of runs '{runs}' here. Train something first (`pflsweep algorithm=fedavg`), "
-            "or name another folder: --runs DIR."
+            "or name another folder: --runs DIR (in Python: pflsweep.load(DIR))."
         )
     records: list[Record] = []
     unread: list[tuple[Folder, UserError]] = []

@@ -303,13 +303,13 @@ def _key(config: dict[str, Any]) -> str:
     return json.dumps(config, sort_keys=True)
 
 
-def check_baseline(found: list[Setting], method: str | None) -> None:
-    """Raise UserError if no setting knows the baseline."""
+def check_baseline(found: list[Setting], method: str | None, flag: str = "--baseline ") -> None:
+    """Raise UserError if no setting knows the baseline. flag: what stood before it, for the message."""
     if method is None or any(setting.baseline(method) for setting in found):
         return
     known = sorted({row.label for setting in found for row in setting.rows})
     raise UserError(
-        f"--baseline {method}: no chosen run has this method.{nearest(method, known)} There are: {', '.join(known)}."
+        f"{flag}{method}: no chosen run has this method.{nearest(method, known)} There are: {', '.join(known)}."
     )
 
 

@@ -101,7 +101,7 @@ def plot_gains(table: pd.DataFrame, baseline: str | None = None) -> "Figure":
     UserError where no other method has a seed of the baseline.
     """
     setting = _setting(table)
-    check_baseline([setting], baseline)
+    check_baseline([setting], baseline, "plot_gains: baseline=")
     base = setting.baseline(baseline)
     assert base is not None, "it has been checked"
     pairs = {row.label: row.gains(base) for row in setting.rows if row is not base}

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -83,3 +84,20 @@ def test_bad_input_is_one_paragraph(words: list[str], message: str, capsys: pyte
     assert message in err
     assert err.count("\n") == 1
     assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("override", "mend"),
+    [
+        ("seed=0,1", "seed=0,1 has several values, .*: give it once for each value"),
+        ("plan=true", "plan=true is of a sweep, .*: leave the key out"),
+    ],
+)
+def test_what_only_a_sweep_takes_is_refused_without_the_flag_of_sweeps(
+    override: str, mend: str, capsys: pytest.CaptureFixture
+) -> None:
+    for command in ("show", "prepare"):
+        assert main(["data", command, override]) == 2
+        said = capsys.readouterr().err
+        assert re.search(f"data {command}: {mend}", said)
+        assert "-m" not in said

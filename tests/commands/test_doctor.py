@@ -150,7 +150,7 @@ def test_the_page_of_a_gpu_is_printed_even_where_the_disk_is_full_by_then(
     assert Path("page.md").read_text() == "what took minutes"
 
 
-@pytest.mark.parametrize("words", [["train.lr=-1"], ["dataset=cifr"], ["--gpuu"], ["sweeep=x"]])
+@pytest.mark.parametrize("words", [["train.lr=-1"], ["dataset=cifr"], ["--gpuu"], ["sweeep=x"], ["seed=0,1"]])
 def test_bad_input_is_no_finding(words: list[str], capsys: pytest.CaptureFixture) -> None:
     assert main(["doctor", *words]) == 2
     assert capsys.readouterr().err.startswith("pflsweep: ")
