@@ -1,9 +1,12 @@
 """pflsweep: declarative experiment sweeps for personalised federated learning."""
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pflsweep.util.errors import Diverged as Diverged
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +43,7 @@ def run(
     batches: for each (round, client) of a cohort, rounds from 1, an array of row numbers for each step of its local
     training, in order.
 
-    Raises pflsweep.util.errors.UserError on bad input.
+    Raises pflsweep.util.errors.UserError on bad input, and pflsweep.Diverged where no client's loss is finite any more.
     """
     from pflsweep.config.compose import compose
     from pflsweep.config.keys import put
@@ -66,8 +69,8 @@ def run_sweep(
         run_sweep("algorithm=local,pgfed seed=0,1,2")
         run_sweep(algorithm=["local", "pgfed"], seed=range(3))
 
-    A trial that fails does not end the others; it is named on stderr. So is the number of trials whose records are on
-    another machine. Raises pflsweep.util.errors.UserError on bad input, and if no trial has finished.
+    A trial that fails or diverges does not end the others; it is named on stderr. So is the number of trials whose
+    records are on another machine. Raises pflsweep.util.errors.UserError on bad input, and if no trial has finished.
     """
     from pflsweep.report.frame import trials
     from pflsweep.sweep.call import run_command

@@ -15,7 +15,7 @@ from typing import Any
 
 from pflsweep import __version__
 from pflsweep.util import signals
-from pflsweep.util.errors import UserError, nearest
+from pflsweep.util.errors import Diverged, UserError, nearest
 
 COMMANDS = {
     "list": "pflsweep.commands.list:main",
@@ -230,7 +230,7 @@ def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
         from omegaconf import OmegaConf
 
         from pflsweep.config.compose import check_single, config_of, hydra_errors
-        from pflsweep.trial.run import Diverged, run_trial
+        from pflsweep.trial.run import run_trial
 
         hydra = HydraConfig.get()
         if hydra.sweeper.get("worker"):

@@ -23,8 +23,8 @@ from pflsweep.trial.metadata import described, own_code
 from pflsweep.trial.process import Stop, interruptible, process_wide, threads_each
 from pflsweep.trial.progress import quietly
 from pflsweep.trial.result import Result
-from pflsweep.trial.run import Diverged, LeaseLost, Pruned, run_trial
-from pflsweep.util.errors import UserError, shortened, without_password
+from pflsweep.trial.run import LeaseLost, Pruned, run_trial
+from pflsweep.util.errors import Diverged, UserError, shortened, without_password
 from pflsweep.util.files import DiskFull, Locked
 from pflsweep.util.retry import StorageUnavailable
 

@@ -44,7 +44,7 @@ from pflsweep.trial.tables import (
     score_columns,
     score_table,
 )
-from pflsweep.util.errors import UserError
+from pflsweep.util.errors import Diverged, UserError
 from pflsweep.util.files import DiskFull, claimed
 from pflsweep.util.retry import StorageUnavailable
 from pflsweep.util.source_hash import changed
@@ -61,10 +61,6 @@ class Stopped(KeyboardInterrupt):
 
 class Pruned(Exception):  # noqa: N818 (no error)
     """A sweep's pruner has stopped this trial. What it has trained is kept and can be continued."""
-
-
-class Diverged(Exception):  # noqa: N818 (as the field says it)
-    """No client's loss is finite any more."""
 
 
 class LeaseLost(Exception):  # noqa: N818 (a state)

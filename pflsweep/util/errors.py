@@ -1,4 +1,4 @@
-"""UserError, the exception whose message is shown to the user, and an argument parser that raises it."""
+"""UserError, the exception whose message is shown to the user, Diverged, and an argument parser."""
 
 import argparse
 import re
@@ -10,6 +10,10 @@ class UserError(Exception):
     """Bad input. Its message says what is wrong, where, and what would be right; the command prints it and exits with
     code 2.
     """
+
+
+class Diverged(Exception):  # noqa: N818 (as the field says it)
+    """A trial has diverged: no client's loss is finite any more. Its record is kept."""
 
 
 def one_line(error: BaseException) -> str:

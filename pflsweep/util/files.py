@@ -81,7 +81,7 @@ def require_readable(folder: Path) -> None:
 
 def existing(folder: Path) -> Path:
     """Return the folder, or its nearest parent that exists."""
-    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
 
 
 @contextmanager
@@ -92,7 +92,8 @@ def claimed(folder: Path, choice: str = "paths.runs") -> Iterator[None]:
     stays empty. choice: the config key that chooses the folder, for messages. Raises Locked if another process
     holds the lock, UserError where the folder cannot be written to.
     """
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    # Unlike Path.exists, os.path.exists does not raise where a name is too long, which `locked` then does
+    made = [path for path in (folder, *folder.parents) if not os.path.exists(path)]
     with ExitStack() as held:
         with writing(folder, choice):
             try:

@@ -26,8 +26,8 @@ from pflsweep.records.record import Record, digest_of_config
 from pflsweep.trial import progress
 from pflsweep.trial.build import build
 from pflsweep.trial.result import Result
-from pflsweep.trial.run import Diverged, Stopped, run_trial
-from pflsweep.util.errors import UserError
+from pflsweep.trial.run import Stopped, run_trial
+from pflsweep.util.errors import Diverged, UserError
 from pflsweep.util.once import warn_once
 from pflsweep.util.retry import StorageUnavailable
 
