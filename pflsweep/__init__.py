@@ -96,12 +96,21 @@ def load(runs: str | Path = "runs") -> "pd.DataFrame":
     results. It has all of them, and shows those that tell the trials apart. Accuracies are means over clients in
     [0, 1], of the personal models after the last round; `best` is that of the best round, chosen on test data. `role`
     is search for trials by which a sweep has chosen hyperparameters, else final. Raises
-    pflsweep.util.errors.UserError where there are no runs.
+    pflsweep.util.errors.UserError where there is no finished run.
     """
     from pflsweep.records.select import choose
     from pflsweep.report.frame import of_chosen
+    from pflsweep.util.errors import UserError
 
-    return of_chosen(choose(Path(runs), []))
+    if os.path.exists(Path(runs) / "meta.json"):
+        parent = Path(runs).absolute().parent
+        raise UserError(f"'{runs}' is the folder of one record: give the folder of runs that it is in, '{parent}'.")
+    chosen = choose(Path(runs), [])
+    found = of_chosen(chosen)
+    if found.empty:
+        left = f" ({len(chosen.left)} not finished)" if chosen.left else ""
+        raise UserError(f"There is no finished run in '{runs}'{left}. Name another folder, or train something first.")
+    return found
 
 
 def plot(trials: "pd.DataFrame") -> "Figure":

@@ -14,6 +14,7 @@ import pytest
 import pflsweep
 from pflsweep.config.overrides import words_of
 from pflsweep.util.errors import UserError
+from tests.report import records
 from tools.notebook import executed
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "compare.ipynb"
@@ -173,11 +174,37 @@ def test_options_of_ones_own_are_found() -> None:
 def test_where_nothing_was_trained_there_is_nothing_to_load() -> None:
     with pytest.raises(UserError, match="There is no folder of runs 'nowhere' here"):
         pflsweep.load("nowhere")
+    with pytest.raises(UserError, match=r"in Python: pflsweep.load\(DIR\)"):
+        pflsweep.load("nowhere")
     Path("runs").mkdir()
-    assert pflsweep.load().empty
-    for table in (pflsweep.load(), pd.DataFrame({"method": ["local"]})):
+    with pytest.raises(UserError, match="no finished run in 'runs'"):
+        pflsweep.load()
+    for table in (pd.DataFrame(), pd.DataFrame({"method": ["local"]})):
         with pytest.raises(UserError, match="these are no trials"):
             pflsweep.plot(table)
+
+
+def test_a_records_own_folder_is_no_folder_of_runs() -> None:
+    folder = records.finished(Path("runs").absolute(), "local", [1, 1]).folder
+    assert len(pflsweep.load()) == 1
+    with pytest.raises(UserError, match=f"'{folder}' is the folder of one record: .* '{folder.parent}'"):
+        pflsweep.load(folder)
+    records.create(Path("left"), "local")
+    with pytest.raises(UserError, match=r"no finished run in 'left' \(1 not finished\)"):
+        pflsweep.load("left")
+
+
+def test_a_baseline_that_no_trial_has_is_named_as_in_python() -> None:
+    for method in ("local", "fedavg"):
+        records.finished(Path("runs"), method, [1, 1])
+    with pytest.raises(UserError, match="plot_gains: baseline=foo: no chosen run has this method") as raised:
+        pflsweep.plot_gains(pflsweep.load(), "foo")
+    assert "--baseline" not in str(raised.value)
+
+
+def test_a_trial_that_diverges_raises_what_the_package_names() -> None:
+    with pytest.raises(pflsweep.Diverged, match="no client's loss is finite"):
+        pflsweep.run("algorithm=fedavg train.lr=1e30", **SMALL)
 
 
 @pytest.mark.slow
