@@ -13,16 +13,25 @@ from pflsweep.tracking.failures import OF_UI, advised, explained
 from pflsweep.tracking.store import check_file, check_server, listing
 from pflsweep.util.errors import Parser, UserError, without_password
 
-# A program that opens a page when its server answers. It runs in a process of its own, since this one becomes MLflow.
-OPEN = """
-import sys, time, urllib.request, webbrowser
-for _ in range(300):
+# A program that prints the address when the server answers, and opens it. It runs in a process of its own, since this
+# one becomes MLflow, and ends with it. A proxy of the environment would not reach this machine.
+ANNOUNCE = """
+import os, sys, time, urllib.error, urllib.request, webbrowser
+server, address, opens = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "open"
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+while os.getppid() == server:
     try:
-        urllib.request.urlopen(sys.argv[1].partition("#")[0], timeout=10).close()
-        break
+        opener.open(address.partition("#")[0], timeout=10).close()
+    except urllib.error.HTTPError:
+        pass
     except OSError:
         time.sleep(0.2)
-webbrowser.open(sys.argv[1])
+        continue
+    print(f"MLflow answers: {address}", flush=True)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if opens:
+        webbrowser.open(address)
+    break
 """
 
 
@@ -48,13 +57,18 @@ def _show(uri: str, options: argparse.Namespace, asked: Tracking) -> None:
         with explained(uri):
             address = f"{without_password(uri).rstrip('/')}/{listing(asked)}"
         print(f"This server has MLflow's pages itself: {address}", flush=True)
-        _open(address, options.no_browser)
+        if _opens(options.no_browser):
+            quiet = subprocess.DEVNULL
+            subprocess.Popen([sys.executable, "-m", "webbrowser", address], stdin=quiet, stdout=quiet, stderr=quiet)
     else:
         _serve(uri, options, asked)
 
 
 def _serve(uri: str, options: argparse.Namespace, asked: Tracking) -> NoReturn:
-    """Check the store and the port, print the address, and become MLflow's server. Raises UserError."""
+    """Check the store and the port, and become MLflow's server, whose address is printed when it answers.
+
+    Raises UserError.
+    """
     file = sqlite_file(uri)
     if file is not None and not file.exists():
         raise UserError(f"There is no store '{file}': no trial was tracked in this folder. Go to the one that has it.")
@@ -62,9 +76,11 @@ def _serve(uri: str, options: argparse.Namespace, asked: Tracking) -> NoReturn:
         check_file(file) if file is not None else check_server(uri)
         _check_port(options.host, options.port)
         address = f"http://{options.host}:{options.port}/{listing(asked)}"
-    where = f"MLflow on {without_password(uri)}: {address}"
-    print(f"{where}  (Ctrl-C ends it; a sweep's trials are behind its plus sign)", flush=True)
-    _open(address, options.no_browser)
+    print(
+        f"MLflow starts on {without_password(uri)} (Ctrl-C ends it; a sweep's trials are behind its plus sign)",
+        flush=True,
+    )
+    _announce(address, options.no_browser)
     _become_mlflow(uri, options.host, options.port)
 
 
@@ -76,12 +92,18 @@ def _become_mlflow(uri: str, host: str, port: int) -> NoReturn:
     os.execve(sys.executable, command, {**os.environ, **quiet})
 
 
-def _open(address: str, refused: bool) -> None:
-    """Open a page in the user's browser, unless `refused` or without a display, where only text browsers would run."""
+def _announce(address: str, refused: bool) -> None:
+    """Print an address when this process, by then MLflow's server, answers there, and open it unless `refused`."""
+    command = [sys.executable, "-c", ANNOUNCE, str(os.getpid()), address, "open" if _opens(refused) else ""]
+    subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def _opens(refused: bool) -> bool:
+    """Return whether to open the user's browser: not where `refused`, nor without a display, where only text browsers
+    would run.
+    """
     shown = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
-    if not refused and (sys.platform in ("darwin", "win32") or any(map(os.environ.get, shown))):
-        quiet = subprocess.DEVNULL
-        subprocess.Popen([sys.executable, "-c", OPEN, address], stdin=quiet, stdout=quiet, stderr=quiet)
+    return not refused and (sys.platform in ("darwin", "win32") or any(map(os.environ.get, shown)))
 
 
 def _check_port(host: str, port: int) -> None:

@@ -262,6 +262,9 @@ def _run(
             record.set_status(status=status, error=f"{type(error).__name__}: {error}")
             raise
         finally:
+            # On a crowded machine that takes a minute, in which the last round would seem to hang
+            if config.tracking.backend != "none":
+                mention(f"{name}: sending the rest to MLflow")
             hears.finish(record, status)
         if stop():
             raise Stopped(f"{name}: stopped, with this trial finished")

@@ -1,9 +1,11 @@
 """What MLflow shows of a sweep at its top level, and how its trials can be told apart, in a real store."""
 
 import json
+import socket
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -201,10 +203,14 @@ def test_a_store_without_runs_is_listed_as_it_is(store: Store) -> None:  # noqa:
     assert listing(Tracking.of(store.options)) == "#/experiments?workflowType=machine_learning"
 
 
-def test_ui_opens_the_page_once_its_server_answers(tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize("refused", [False, True])
+def test_ui_prints_and_opens_its_address_once_the_server_answers(
+    refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200)
+            # As MLflow refuses a host's name that it was not started with
+            self.send_response(403)
             self.end_headers()
 
         def log_message(self, *_: object) -> None: ...
@@ -213,25 +219,37 @@ def test_ui_opens_the_page_once_its_server_answers(tmp_path: Path, monkeypatch) 
     real = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: started.append(real(*a, **k)))
     script = tmp_path / "browser.py"
-    script.write_text(f"import sys; open({str(tmp_path / 'opened')!r}, 'w').write(sys.argv[1])")
+    script.write_text(f"import sys; print('noise'); open({str(tmp_path / 'opened')!r}, 'w').write(sys.argv[1])")
     monkeypatch.setenv("BROWSER", f"{sys.executable} {script} %s")
-    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}/#/experiments/1/runs"
+    ui._announce(address, refused)
+    time.sleep(1)
+    assert started[0].poll() is None
+    assert capfd.readouterr().out == ""
+    with HTTPServer(("127.0.0.1", port), Answer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}/#/experiments/1/runs"
-        ui._open(address, refused=True)
-        assert not started
-        ui._open(address, refused=False)
         assert started[0].wait(60) == 0
         server.shutdown()
-    assert (tmp_path / "opened").read_text() == address
+    assert capfd.readouterr().out == f"MLflow answers: {address}\n"
+    assert refused is not (tmp_path / "opened").exists()
+    assert refused or (tmp_path / "opened").read_text() == address
+
+
+def test_what_waits_for_the_server_of_ui_ends_with_it(tmp_path: Path) -> None:
+    code = "import sys; from pflsweep.commands import ui; ui._announce('http://127.0.0.1:9/', True)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    # The output ends when no process can write to it any more
+    assert ended.stdout == ""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="others always have a display")
 def test_ui_opens_nothing_without_a_display(monkeypatch) -> None:
     for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: 1 / 0)
-    ui._open("http://127.0.0.1:1/", refused=False)
+    assert not ui._opens(refused=False)
 
 
 def test_an_accuracy_of_zero_is_a_sweeps_summary_too(store: Store, tmp_path: Path) -> None:  # noqa: F811

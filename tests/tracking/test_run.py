@@ -521,12 +521,12 @@ def test_no_password_is_said(store, tmp_path, monkeypatch, capsys, caplog):
     database = "postgresql://lab:secret@127.0.0.1:9/runs"
     with pytest.raises(UserError, match=r"store postgresql://lab@127\.0\.0\.1:9/runs cannot be used") as refused:
         ui.main(["--uri", database])
-    for name in ("_check_port", "check_server", "_become_mlflow"):
+    for name in ("_check_port", "check_server", "_become_mlflow", "_announce"):
         monkeypatch.setattr(ui, name, lambda *_: None)
     monkeypatch.setattr(ui, "listing", lambda _: "#/experiments")
     ui.main(["--uri", database])
     said = capsys.readouterr().out
-    assert "MLflow on postgresql://lab@127.0.0.1:9/runs: " in said
+    assert "MLflow starts on postgresql://lab@127.0.0.1:9/runs (" in said
     assert "http://lab@127.0.0.1:9/api is away" in caplog.text
     assert "secret" not in f"{caught.value} {refused.value} {said} {caplog.text}"
 
@@ -544,7 +544,8 @@ def test_the_environment_says_where_runs_go_and_the_first_line_repeats_it(store,
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///env.db")
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
     assert main(SMALL) == 0
-    first = capsys.readouterr().err.splitlines()[0]
+    first, *lines = capsys.readouterr().err.splitlines()
+    assert lines[-1] == "fedavg-digits-dirichlet-0: sending the rest to MLflow"
     assert first == (
         "Runs go to MLflow at sqlite:///env.db, experiment mine (MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME)"
     )
