@@ -62,7 +62,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
         (["model.hidden=[1000000000000]"], ["model.hidden is [1000000000000]", "up to 1000000000"]),
         (["model.hidden=[1000000,1000000]"], ["model=mlp has 1,000,076,000,010 parameters", "12.0 TB"]),
         (["train.threads=100000"], ["train.threads is 100000", "at most 1024"]),
-        (["ui", "--uri", "foo://x"], ["foo://x", "no address of an MLflow store"]),
+        (["ui", "--uri", "foo://x"], ["foo://x", "not the address of an MLflow store"]),
         (["ui", "--uri", "http://lab:secret@127.0.0.1:9"], ["MLflow store http://lab@127.0.0.1:9 cannot be used"]),
         (["data", "show", "--out", "a.gif"], ["a.gif", ".svg"]),
         (["--config-dir", "nowhere"], ["There is no folder 'nowhere'"]),

@@ -479,7 +479,7 @@ def test_a_full_disk_is_said_at_once_at_the_start_and_costs_a_warning_later(
 def test_what_is_no_address_of_a_store(uri, store, tmp_path):  # noqa: F811
     record = create(tmp_path / "runs", tracking__uri=uri)
     with pytest.raises(
-        UserError, match=f"'{uri}' .tracking.uri. is not an address of an MLflow store.*postgresql://"
+        UserError, match=f"'{uri}' .tracking.uri. is not the address of an MLflow store.*postgresql://"
     ) as no:
         tracking_run.open_run(record.tracking, record)
     assert type(no.value) is UserError
