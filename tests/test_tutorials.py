@@ -74,6 +74,19 @@ def test_a_tutorial_runs_as_it_is_written(page: str, tmp_path: Path, shell: dict
     assert shown, "a tutorial shows what its commands print"
 
 
+@pytest.mark.slow
+def test_getting_started_compares_all_methods_where_longer_runs_are_there(tmp_path: Path, shell: dict[str, str]) -> None:
+    """A reader who came from README has runs of more rounds in the folder, which answer for those of five."""
+    (look,) = [block for block in blocks("getting_started") if block.title == "look.py"]
+    (tmp_path / look.title).write_text(look.text)
+    longer = "pflsweep -m algorithm=local,fedavg,fedala train.rounds=6 tracking=none && python look.py"
+    done = subprocess.run(["bash", "-e", "-c", longer], cwd=tmp_path, env=shell, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.rpartition("method  seed  accuracy\n")[2]
+    assert re.findall(r"^ *(\w+) +0 +0\.\d+$", printed, flags=re.MULTILINE) == ["local", "fedavg", "fedala", "ditto"]
+    assert (tmp_path / "curves.png").exists()
+
+
 def test_the_rest_of_a_line_may_be_left_out() -> None:
     seen = {"method seeds accuracy % rounds"}
     assert shows("method  seeds  accuracy % ...", seen)
