@@ -75,7 +75,9 @@ def test_a_tutorial_runs_as_it_is_written(page: str, tmp_path: Path, shell: dict
 
 
 @pytest.mark.slow
-def test_getting_started_compares_all_methods_where_longer_runs_are_there(tmp_path: Path, shell: dict[str, str]) -> None:
+def test_getting_started_compares_all_methods_where_longer_runs_are_there(
+    tmp_path: Path, shell: dict[str, str]
+) -> None:
     """A reader who came from README has runs of more rounds in the folder, which answer for those of five."""
     (look,) = [block for block in blocks("getting_started") if block.title == "look.py"]
     (tmp_path / look.title).write_text(look.text)

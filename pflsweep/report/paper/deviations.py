@@ -3,6 +3,7 @@
 import math
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 from pflsweep.config.identity import whole
@@ -38,15 +39,31 @@ def lines(of: Comparison) -> list[str]:
     return [*_stated(of), *_uneven(of), *_rounded(of), *_reconstructed(of)]
 
 
-def _stated(of: Comparison) -> list[str]:
-    differs: dict[str, list[str]] = defaultdict(list)
-    unsaid: dict[str, set[str]] = defaultdict(set)
+def fewer_rounds(of: Comparison) -> set[tuple[int, int]]:
+    """Return the rounds of our trials and those that the paper states, for each setting in which ours are fewer.
+
+    Settings of which the paper states no number of rounds are left out.
+    """
+    stated = [(configs, _number(theirs["rounds"])) for _, theirs, configs in _settings_stated(of)]
+    pairs = [(int(config["train.rounds"]), n) for configs, n in stated for config in configs if n is not None]
+    return {(ours, int(theirs)) for ours, theirs in pairs if ours < theirs}
+
+
+def _settings_stated(of: Comparison) -> Iterator[tuple[published.Printed, dict[str, str], list[dict[str, Any]]]]:
+    """Yield a cell, what the paper states, and the configs of our trials, for each setting that has both."""
     said = _said(of.layout)
     for line in {(p.dataset, p.model, p.setting): p for p in of.layout.printed}.values():
         theirs = next((lines for where, lines in said.items() if _of(line, where)), None)
         configs = list(_configs(of, of.layout.setting_of(line)).values())
-        if theirs is None or not configs:
-            continue
+        if theirs is not None and configs:
+            yield line, theirs, configs
+
+
+def _stated(of: Comparison) -> list[str]:
+    differs: dict[str, list[str]] = defaultdict(list)
+    unsaid: dict[str, set[str]] = defaultdict(set)
+    said = _said(of.layout)
+    for line, theirs, configs in _settings_stated(of):
         where = f"{line.dataset} {line.setting}"
         for name, key in KEYS.items():
             ours = sorted({inline(config[key]) for config in configs if key in config})

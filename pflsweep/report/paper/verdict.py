@@ -1,9 +1,13 @@
-"""The five lines on top of a table's page: what agrees, what does not, why, the order, and the scale."""
+"""The five lines on top of a table's page: what agrees, what does not, why, the order, and the scale.
+
+Below the paper's own scale the scale comes first: fewer rounds are no reproduction, whatever agrees.
+"""
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from pflsweep.config.reading import PAPER
 from pflsweep.report.markdown import inline
 from pflsweep.report.paper import deviations
 from pflsweep.report.paper.comparison import Cell, Comparison, title
@@ -24,15 +28,38 @@ def split_why(discussion: str) -> tuple[str, str]:
 
 
 def lines(of: Reproduction, why: str = "") -> list[str]:
-    """Return the verdict as lines of markdown. why: what a person has found out about the differences."""
+    """Return the verdict as lines of markdown. why: what a person has found out about the differences.
+
+    A table without published numbers has the scale, and the claims where there are any.
+    """
+    printed, smaller = of.layout.in_print, below_paper(of)
+    no_reproduction = f", {smaller}, so that this is no reproduction of the table" if smaller else ""
+    scale = {"Scale": f"**{inline(of.scale)}**{no_reproduction}; {_each(of, _scale)}{_best_round(of)}"}
     found = {
-        "Agrees with the published numbers": _each(of, _agrees) if of.layout.in_print else "this table has none",
-        "Does not agree": _each(of, _differs) if of.layout.in_print else "",
+        "Agrees with the published numbers": _each(of, _agrees) if printed else "",
+        "Does not agree": _each(of, _differs) if printed else "",
         "Why": explanation(of, why),
         "Order and claims": _each(of, _order),
-        "Scale": f"**{inline(of.scale)}**; {_each(of, _scale)}",
     }
-    return [f"**{head}:** {text}." for head, text in found.items() if text]
+    ordered = scale | found if smaller else found | scale
+    return [f"**{head}:** {text}." for head, text in ordered.items() if text]
+
+
+def below_paper(of: Reproduction) -> str:
+    """Return how much less than the paper's training our trials had, as text; "" if they had all of it.
+
+    At the scale `paper` a reading of the code may have fewer rounds than the paper states: that is no smaller scale.
+    """
+    tables = [table for name, table in of.readings.items() if of.scale != "paper" or name == PAPER]
+    if pairs := set[tuple[int, int]]().union(*map(deviations.fewer_rounds, tables)):
+        ours, theirs = (_span(numbers) for numbers in zip(*pairs, strict=True))
+        return f"{ours} of the paper's {theirs} rounds"
+    return "not the paper's own scale" if of.scale != "paper" and of.layout.in_print else ""
+
+
+def _span(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _each(of: Reproduction, say: Callable[[Reproduction, str], str]) -> str:
@@ -72,15 +99,19 @@ def _differs(of: Reproduction, name: str) -> str:
 def explanation(of: Reproduction, why: str) -> str:
     """Return why a table differs from the published one: what a person found out, and what single changes explain.
 
-    Without either, say in how many respects the settings differ. why: a person's words.
+    Without either, say in how many respects the settings differ. Fewer rounds than the paper's are said first.
+    why: a person's words.
     """
-    parts = [why.removesuffix(".")]
+    apart = any(verdict.compared > verdict.agree for verdict in of.verdicts.values())
+    smaller = below_paper(of) if apart else ""
+    parts = [f"{smaller} (scale {inline(of.scale)})" if smaller else "", why.removesuffix(".")]
     if of.explained:
         gaps = f"{_count(of.explained, 'gap')} of reading paper ({', '.join(of.explained)})"
         parts.append(f"one change alone to what the authors' code does explains {gaps}")
-    if not any(parts) and any(verdict.compared > verdict.agree for verdict in of.verdicts.values()):
+    if not any(parts[1:]) and apart:
         differing = len({line for table in of.readings.values() for line in deviations.lines(table)})
-        parts = [f"not known yet; our runs differ from the paper's in {differing} respects, listed below"]
+        respects = f"our runs differ from the paper's in {differing} respects, listed below"
+        parts = [parts[0] or "not known yet", respects]
     if of.lost:
         parts.append(f"one change alone loses {_count(of.lost, 'agreeing cell')} ({', '.join(of.lost)})")
     return "; ".join(filter(None, parts))
@@ -98,6 +129,8 @@ def _order(of: Reproduction, name: str) -> str:
     said = f"Kendall's tau {number(verdict.tau, 2)}, mean over {over} (1: the paper's order of {order}); "
     tau = "" if math.isnan(verdict.tau) else said
     counts = [f"{n} {word}" for n, word in zip(verdict.claims.values(), WORDS, strict=True) if n]
+    if not counts and not of.layout.in_print:
+        return ""
     claims = f"of the paper's claims {', '.join(counts)}" if counts else "no claim of the paper is about it"
     return tau + claims
 
@@ -106,6 +139,20 @@ def _scale(of: Reproduction, name: str) -> str:
     table = of.readings[name]
     reading = f"reading {name}, " if len(of.readings) == 1 else ""
     return f"{reading}{table.complete} of {table.fillable} cells complete, {_seeds(table)}"
+
+
+def _best_round(of: Reproduction) -> str:
+    """Return which numbers are of the best round, where the end of a sweep prints the last one's; "" if none is."""
+    rows: dict[bool, dict[str, None]] = {True: {}, False: {}}  # of the best round, or not -> labels
+    for table in of.readings.values():
+        for cell in filter(lambda cell: cell.there and cell.metric.quantity in ("accuracy", "gain"), table.papers):
+            shown = table.layout.rounds.get(cell.trials.method, cell.metric.options.get("round"))
+            rows[shown == "best"][_row(of, cell)] = None
+    best, last = rows[True], rows[False]
+    if not best:
+        return ""
+    where = "" if not last else f" for {', '.join(best)}" if len(best) <= NAMED else f", but for {', '.join(last)}"
+    return f"; accuracies are of the **best round**{where} (the table at the end of a sweep has the last round)"
 
 
 def _seeds(table: Comparison) -> str:

@@ -20,7 +20,7 @@ import pytest
 from pflsweep.commands.report import main
 from pflsweep.records.ledger import ledgers
 from pflsweep.report import style
-from pflsweep.report.paper import against_print, export, layout
+from pflsweep.report.paper import against_print, export, layout, published
 from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.store import Store
 from pflsweep.util.errors import UserError
@@ -71,7 +71,10 @@ def test_what_a_person_has_read_in_it_stays_on_the_page(tmp_path: Path) -> None:
     assert discussion in (folder / "README.md").read_text()
     shown = "<summary>Discussion</summary>\n<p>PGFed leads by <strong>one</strong> client.</p>\n</details>"
     assert shown in (folder / "page.html").read_text()
-    assert "\n- **Why:** it has *two* rounds.\n" in (folder / "README.md").read_text()
+    assert (
+        "\n- **Why:** 3 of the paper's 300 rounds (scale small); it has *two* rounds.\n"
+        in (folder / "README.md").read_text()
+    )
     assert (folder / "DISCUSSION.md").exists()
 
 
@@ -220,18 +223,44 @@ def test_latex_has_one_superscript_of_all_marks(tmp_path: Path) -> None:
 
 
 def test_a_page_begins_with_five_lines_then_the_picture_then_the_best_row(made: Path) -> None:
+    """Below the paper's own rounds the scale is the first of them, and the first reason."""
     lines = [line for line in (made / "README.md").read_text().splitlines() if line]
-    heads = ["Agrees with the published numbers", "Does not agree", "Why", "Order and claims", "Scale"]
+    heads = ["Scale", "Agrees with the published numbers", "Does not agree", "Why", "Order and claims"]
     assert [line.split(":**")[0] for line in lines[1:6]] == [f"- **{head}" for head in heads]
-    assert lines[1] == "- **Agrees with the published numbers:** **1 of 6** numbers (all of PGFedMo (ours))."
+    assert lines[1].startswith(
+        "- **Scale:** **small**, 3 of the paper's 300 rounds, so that this is no reproduction of the table; reading "
+    )
+    assert lines[1].endswith(
+        "; accuracies are of the **best round** (the table at the end of a sweep has the last round)."
+    )
+    assert lines[2] == "- **Agrees with the published numbers:** **1 of 6** numbers (all of PGFedMo (ours))."
     assert (
         "; the largest differences (published numbers in brackets): "
-        "FedAvg, CIFAR10, 25 clients 25.00 ± 7.07 (65.07 ± 0.25); Local, " in lines[2]
+        "FedAvg, CIFAR10, 25 clients 25.00 ± 7.07 (65.07 ± 0.25); Local, " in lines[3]
     )
-    assert "not known yet; the settings differ from the paper's in" in lines[3]
+    assert lines[4].startswith("- **Why:** 3 of the paper's 300 rounds (scale small); our runs differ from ")
     assert lines[6].endswith("(agreement.png)")
     rows = [line.split(" | ")[0] for line in lines if line.startswith(("| PGFed", "| FedRoD"))]
     assert rows[:3] == ["| PGFedMo (ours)", "| PGFed (ours)", "| FedRoD [4]"]
+
+
+def test_a_page_at_the_papers_rounds_begins_with_what_agrees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(Path("runs"), scale="paper", seeds=(0,))
+    for method in ("pgfed", "fedbabu"):
+        sweep.add(C25, method, {0: [8] * 4})
+        sweep.groups[C25, method]["config"]["train.rounds"] = 3
+    sweep.write()
+    stated = [{**line, "rounds": "3"} for line in published._csv("settings.csv")]
+    monkeypatch.setattr(
+        published, "_csv", lambda name, read=published._csv: stated if "settings" in name else read(name)
+    )
+    main(["pgfed/table1"])
+    lines = [line for line in (tmp_path / "reports/pgfed/table1/README.md").read_text().splitlines() if line]
+    assert lines[1].startswith("- **Agrees with the published numbers:**")
+    (scale,) = [line for line in lines if line.startswith("- **Scale:**")]
+    assert "**paper**; reading paper" in scale
+    assert "**best round** for PGFed (ours) (the table" in scale, "FedBABU's are of the last one"
 
 
 def test_columns_and_rows_without_a_number_are_a_line_each(made: Path) -> None:
@@ -394,11 +423,18 @@ def test_the_newest_scale_unless_another_is_asked_for(tmp_path: Path, monkeypatc
     sweep.groups.clear()
     sweep.group(C25, "pgfed")
     sweep.write("newer", at=2e9)
+    below = "3 of the paper's 300 rounds, so that this is no reproduction of the table"
     page = tmp_path / "reports/pgfed/table1/README.md"
     main(["pgfed/table1"])
-    assert "**Scale:** **smoke**; reading paper, 0 of 84" in page.read_text()
+    assert (
+        "**Scale:** **smoke**, 3 of the paper's 300 rounds, so that this is no reproduction of the table; reading paper, 0 of 84"
+        in page.read_text()
+    )
     main(["pgfed/table1", "--scale", "small"])
-    assert "**Scale:** **small**; reading paper, 5 of 84" in page.read_text()
+    assert (
+        "**Scale:** **small**, 3 of the paper's 300 rounds, so that this is no reproduction of the table; reading paper, 5 of 84"
+        in page.read_text()
+    )
     with pytest.raises(UserError, match=r"--scale smal: .*Did you mean 'small'"):
         main(["pgfed/table1", "--scale", "smal"])
 
@@ -420,7 +456,7 @@ def test_a_page_of_trials_that_are_not_here_stays(
     assert page.read_text() == before
     assert "(pgfed/table1/README.md) | paper | small | 5 of 84" in (tmp_path / "reports/index.md").read_text()
     main(["pgfed/table1", "--out", "own"])
-    assert "1 of 84 cells complete, seeds 0, 1." in (tmp_path / "own/pgfed/table1/README.md").read_text()
+    assert "1 of 84 cells complete, seeds 0, 1; " in (tmp_path / "own/pgfed/table1/README.md").read_text()
     own.add(C25, "local", {0: [1, 1, 1, 1], 1: [2, 2, 2, 2]}, model__width=2)
     # All trials of the page are still here
     main(["pgfed/table1", "--out", "own"])
@@ -529,7 +565,7 @@ def test_a_row_of_ones_own_has_our_number_alone(tmp_path: Path, monkeypatch: pyt
     main(["pgfed/table1"])
     text = (tmp_path / "reports/pgfed/table1/README.md").read_text()
     assert "| mine | **90.00 ± 0.00** | 90.00 (1 of 2 seeds) |\n" in text
-    assert "5 of 84 cells complete, seeds 0, 1 (5 cells) and seed 0 (1 cell)." in text
+    assert "5 of 84 cells complete, seeds 0, 1 (5 cells) and seed 0 (1 cell); " in text
     assert "Rows with our numbers alone are not the paper's" in text
     assert "<sub>lost" not in text
     with open(tmp_path / "reports/pgfed/table1/table.csv", newline="") as file:
@@ -567,7 +603,10 @@ def test_figures_without_printed_numbers(tmp_path: Path, monkeypatch: pytest.Mon
     text = (tmp_path / "reports/pgfed/figure4/README.md").read_text()
     assert "| PGFed | 60.00 |\n" in text
     assert "| Local | 30.00 |\n" in text
-    assert "No numbers are printed" in text
+    assert [line.split(":**")[0] for line in text.splitlines() if line.startswith("- **")][:2] == [
+        *("- **Order and claims", "- **Scale"),
+    ], "nothing is said of numbers that the paper does not print"
+    assert "print" not in text.partition("<summary>How to read the table</summary>")[2].partition("</details>")[0]
     assert "| not published | cannot be decided yet |" in text
     root = ET.parse(tmp_path / "reports/pgfed/figure4/new-cifar10-new20.svg").getroot()
     local, own = (_heights(root, f"curve {label}") for label in ("Local", "PGFed"))

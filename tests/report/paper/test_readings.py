@@ -211,7 +211,7 @@ def test_a_change_is_compared_at_its_own_scale_over_common_seeds(add: Add) -> No
     assert (own.before, own.after, own.seeds) == (pytest.approx(0.4), pytest.approx(0.6), 1)
     assert math.isnan(effect(of, "epochs").size)
     assert of.explained == {}, "no gap of this scale was tried"
-    assert "**Scale:** **small**;" in page()
+    assert "**Scale:** **small**, " in page()
 
 
 def test_a_page_says_where_the_search_chose_otherwise_with_a_change(add: Add) -> None:
