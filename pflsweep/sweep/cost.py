@@ -6,6 +6,7 @@ of the images back): its `passes` says how many per image. Speeds are in gradien
 """
 
 import json
+import math
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -56,6 +57,12 @@ SIZES = {
     "organamnist": Size(41_072, 17_778, (1, 28, 28), 11),
     "office_home": Size(15_588, 0, (3, 32, 32), 65, 4),
 }
+# Seconds that a trial takes beside its rounds: to read data, build the model and write the record. Measured on digits:
+# 0.6 to 0.7 on a core of its own, 1.0 with three processes on two cores
+START = 1.0
+# A forward pass beside a gradient, which is a forward and a backward pass of about twice its cost
+FORWARD = 1 / 3
+PLAIN = "plain gradient steps"  # where a speed is from that includes no evaluation
 FROM_FILE = "pflsweep.data.partition.from_file.split"
 _sizes: dict[str, Size] = {}  # cache: sizes of other datasets, which have to be read
 
@@ -201,6 +208,27 @@ def passes(config: Config) -> float:
     return float(method.load().passes(epochs, **method.options))
 
 
+def seconds(configs: Iterable[Config], rate: float, how: str) -> float:
+    """Return the seconds that trials take at a speed, with the start of each. rate, how: as `speed` returns them.
+
+    The speed of finished runs includes their evaluation. To plain steps it is added: `evaluation_of`.
+    """
+    work = [gradients_of(config) + (evaluation_of(config) if how == PLAIN else 0) for config in configs]
+    return sum(work) / rate + START * len(work)
+
+
+def evaluation_of(config: Config) -> float:
+    """Return what a trial's evaluation costs, in gradients of single images.
+
+    Each client's own model and the global one are scored on the rows that nobody trains on. Where a partition leaves
+    clients out these are too many, so that they are counted up to the number of training rows.
+    """
+    size, rows = size_of(config), cut_of(config).rows
+    total = min(size.train + size.test, config.data.limit or math.inf)
+    evaluations = math.ceil(config.train.rounds / config.train.eval_every)
+    return FORWARD * 2 * evaluations * min(max(total - rows, 0), rows)
+
+
 NAMED = ("algorithm", "dataset", "partition")  # groups whose code is asked what a trial costs
 Speeds = dict[tuple[str, ...], float]  # gradients of single images per second (CPU: per core), by the keys of `_keys`
 
@@ -256,8 +284,8 @@ def _keys(
 def speed(config: Config, speeds: Speeds, workers: int = 1) -> tuple[float | None, str]:
     """Return a trial's speed and where the number comes from, or (None, why it is unknown).
 
-    The speed is in gradients of single images per second, evaluation included, while `workers` workers share the
-    machine. On a CPU it is taken to grow in proportion to the cores, since a cohort trains
+    The speed is in gradients of single images per second while `workers` workers share the machine; that of finished
+    runs includes their evaluation. On a CPU it is taken to grow in proportion to the cores, since a cohort trains
     in as many processes.
     """
     try:
@@ -275,7 +303,7 @@ def speed(config: Config, speeds: Speeds, workers: int = 1) -> tuple[float | Non
     except UserError as error:
         # For example, the device or the dataset is not on this machine. The trial will report it
         return None, str(error)
-    return share * speeds[step], "plain gradient steps"
+    return share * speeds[step], PLAIN
 
 
 def _step_speed(config: Config, device: str) -> float:

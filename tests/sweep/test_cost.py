@@ -263,6 +263,18 @@ def test_points_cost_what_they_set(plan: Plan) -> None:
     assert [cost.gradients(plan, job) / images for job in plan.jobs] == [4, 4, 3, 8, 2, 2, 2]
 
 
+def test_start_and_evaluation_are_added_to_plain_steps_and_the_start_to_finished_runs() -> None:
+    """Digits have 1,797 rows; five evaluations of two models on those for tests are a third of a gradient each."""
+    config = compose([*SMALL, "train.rounds=10", "train.eval_every=2"])
+    rows = rows_of(config)
+    assert cost.evaluation_of(config) == pytest.approx(5 * 2 * (1797 - rows) / 3)
+    trained = cost.gradients_of(config) / 100
+    assert cost.seconds([config] * 3, 100.0, "its own runs") == pytest.approx(3 * (trained + cost.START))
+    plain = cost.seconds([config], 100.0, cost.PLAIN)
+    assert plain == pytest.approx(trained + cost.evaluation_of(config) / 100 + cost.START)
+    assert cost.seconds([], 100.0, cost.PLAIN) == 0
+
+
 @pytest.mark.slow
 def test_records_of_other_machines_unfinished_and_damaged_ones_say_nothing() -> None:
     config = compose([*SMALL, "train.rounds=2"])
@@ -323,6 +335,7 @@ def test_the_page_of_a_table_needs_no_data_and_writes_nothing(
         in words
     )
     assert "plain gradient steps (12). Plain steps are a lower bound" in words
+    assert "Each trial's start counts as 1 s." in words
     assert "Dry run (plan=true): nothing was started." in words
 
 

@@ -87,6 +87,25 @@ def test_what_is_left_goes_by_rounds_and_not_by_those_of_an_earlier_command(queu
     assert view._left() == pytest.approx(100 * thirds, rel=0.01)
 
 
+def test_nothing_is_said_of_what_is_left_before_a_trial_has_ended_or_a_minute_has_passed(queue: Queue) -> None:
+    view = View(queue.plan)
+    view._began = time.monotonic() - 100
+    view._look()
+    assert time.monotonic() - view._began < 10, "no trial has begun: the workers are starting"
+    claim = queue.claim()
+    assert claim is not None
+    queue.set_attr(claim, "reached", 1)
+    view._began = time.monotonic() - 30
+    view._look()
+    assert view._left() is None, "its start is most of that time"
+    view._began = time.monotonic() - 70
+    assert view._left() is not None
+    queue.tell(claim, 0.4, told(0.4))
+    view._began = time.monotonic() - 5
+    view._look()
+    assert view._left() is not None
+
+
 def test_what_is_left_of_a_search_counts_the_rounds_of_each_tuning_seed(plan: Plan) -> None:
     plan = plan._replace(tune=replace(plan.tune, seeds=2))
     queue = Queue(plan)

@@ -21,6 +21,7 @@ from pflsweep.util.errors import UserError, shortened
 
 EVERY = 2.0  # seconds between two reads of the queue
 QUIET = 10.0  # seconds between two reports of running trials in a log
+BASIS = 60.0  # seconds of training before which, without a finished trial, nothing is said of the time that is left
 RUNNING = 8  # running trials that are listed at most
 
 
@@ -43,7 +44,7 @@ class View:
         self._queue = Queue(plan, retry=False)
         self._state = self._queue.state
         self._queue.refresh()
-        self._began = time.monotonic()
+        self._began, self._training = time.monotonic(), False
         self._cost = {job: self._gradients(job) for job in plan.jobs}
         self._before = {job for job, slot in self._state.slots.items() if slot.status in SETTLED}
         self._there = {job: self._share(job) for job in plan.jobs}
@@ -90,6 +91,11 @@ class View:
     def _look(self) -> None:
         """Read the queue once, and show what is new."""
         self._queue.refresh()
+        new = (slot.status for job, slot in self._state.slots.items() if job not in self._before)
+        self._training = self._training or any(status in ("running", *SETTLED) for status in new)
+        # Workers take seconds to start, which says nothing of the speed of training
+        if not self._training:
+            self._began = time.monotonic()
         self._there = {job: min(there, self._share(job)) for job, there in self._there.items()}
         before = len(self._said)
         for job, slot in self._state.slots.items():
@@ -182,14 +188,18 @@ class View:
         return f"; about {duration(left)} left in all" if left else ""
 
     def _left(self) -> float | None:
-        """Estimate the remaining seconds by the gradients per second since the command began; None without any.
+        """Estimate the remaining seconds by the gradients per second since training began; None without a basis.
 
-        Trials that were trained before do not count towards the speed. Slots that were pruned or failed take no more
-        time.
+        The basis is a trial that has ended, or BASIS seconds of training. Trials that were trained before do not count
+        towards the speed. Slots that were pruned or failed take no more time.
         """
         slots, shares = self._state.slots, {job: self._share(job) for job in self.plan.jobs}
         over = {job for job, slot in slots.items() if slot.status in SETTLED}
         known = {job for job in over if trained_before(slots[job])}
         gradients = sum(self._cost[job] * (shares[job] - self._there[job]) for job in shares.keys() - known)
         rest = sum(self._cost[job] * (1 - shares[job]) for job in shares.keys() - over)
-        return (time.monotonic() - self._began) * rest / gradients if gradients and rest else None
+        seconds = time.monotonic() - self._began
+        # The first rounds of a trial carry its start, so that they alone would say many times too much
+        if not gradients or not rest or (seconds < BASIS and not over - known - self._before):
+            return None
+        return seconds * rest / gradients

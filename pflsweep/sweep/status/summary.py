@@ -62,7 +62,7 @@ def forecast(plan: Plan) -> str:
     seconds = _sum(table["seconds"]) / workers
     if math.isnan(seconds) or seconds < LONG:
         return ""
-    least = "at least" if unknown or ways["plain gradient steps"] else "about"
+    least = "at least" if unknown or ways[cost.PLAIN] else "about"
     return (
         f"{plan.name}: {least} {duration(seconds)} on this machine with {workers} worker{'s' * (workers > 1)}, by the "
         f"speed of {_known(ways)}. Ctrl-C stops it and the same command goes on; plan=true shows each method's cost."
@@ -96,7 +96,7 @@ def _costs(plan: Plan, left: "list[Left]") -> "tuple[pd.DataFrame, Counter[str],
             "trained": count - len(configs),
             "rounds": group.config.train.rounds,
             "images a trial": cost.images(group.config),
-            "seconds": sum(map(cost.gradients_of, configs)) / rate if rate else math.nan,
+            "seconds": cost.seconds(configs, rate, how) if rate else math.nan,
         })  # fmt: skip
     return pd.DataFrame(lines), ways, unknown
 
@@ -151,7 +151,9 @@ def _total(plan: Plan, table: "pd.DataFrame", ways: Counter[str], unknown: list[
     known = _known(ways)
     said = [f"Speeds are those of {known}."] if known else []
     if "plain" in known:
-        said.append("Plain steps are a lower bound: no evaluation, nothing of a method's own.")
+        said.append("Plain steps are a lower bound: nothing of a method's own. Evaluation is estimated.")
+    if known:
+        said.append(f"Each trial's start counts as {cost.START:g} s.")
     if unknown:
         said.append(f"{len(unknown)} of unknown speed: {unknown[0]}")
     trials, trained = table["trials"].sum(), table["trained"].sum()
