@@ -65,6 +65,7 @@ def _runs(options: argparse.Namespace) -> int:
         + (f"; {hidden} trials of searches left out" if hidden else "")
         + (f"; {left} not finished, damaged or copies, named at its end" if left else "")
     )
+    print("runs.csv and runs.tex beside them: the same numbers for pandas and for LaTeX")
     for line in chosen.damaged:
         print(f"left out: {line}", file=sys.stderr)
     return 2 if chosen.damaged else 0

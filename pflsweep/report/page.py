@@ -7,7 +7,7 @@ from typing import Any
 from pflsweep.config.keys import PLUGS, as_override
 from pflsweep.records.record import Record
 from pflsweep.records.select import Chosen, comparable
-from pflsweep.report import figures, html, style, tables, template
+from pflsweep.report import export, figures, html, style, tables, template
 from pflsweep.report.compare import Row, Setting, band_of, check_baseline, settings
 from pflsweep.report.markdown import code, inline
 from pflsweep.util import files
@@ -17,9 +17,9 @@ ORIGIN = ("commit", "version", "python", "torch", "platform", "processor", "devi
 
 
 def write(chosen: Chosen, out: Path, baseline: str | None, goal: float | None = None) -> Path:
-    """Write runs.md, the same as runs.html, and figures into `out`; return the path of runs.md.
+    """Write runs.md, the same as runs.html, its numbers as runs.csv and runs.tex, and figures into `out`.
 
-    goal: an accuracy in [0, 1]; the table has the first round that reaches it.
+    Return the path of runs.md. goal: an accuracy in [0, 1]; the table has the first round that reaches it.
     """
     made = settings(chosen.records, chosen.searches.keys, chosen.searches.partial)
     found = [setting for setting in made if setting.rows]
@@ -38,6 +38,8 @@ def write(chosen: Chosen, out: Path, baseline: str | None, goal: float | None = 
     path = out / "runs.md"
     files.write_text(path, text)
     files.write_text(out / "runs.html", html.page(text, out))
+    files.write_text(out / "runs.csv", export.as_csv(found, baseline, goal))
+    files.write_text(out / "runs.tex", export.as_latex(found, baseline))
     return path
 
 

@@ -68,6 +68,58 @@ def _scored(row: Row) -> dict[str, str]:
     return {spoken(n) + (f" ({share})" if share and n.endswith("_subset") else ""): n for n in names}
 
 
+def numbers(setting: Setting, baseline: Row | None, goal: float | None = None) -> pd.DataFrame:
+    """Return all numbers of a setting's tables, unrounded; one row per method. Accuracies and gains are in [-1, 1].
+
+    goal: as for `others`. A number that a row does not have is NaN.
+    """
+    names = {head: name for row in setting.rows for head, name in _scored(row).items()}
+    lines = []
+    for row in setting.rows:
+        got, pairs = _gain(row, baseline), row.gains(baseline) if baseline and row is not baseline else []
+        own = got if isinstance(got, Interval) else Interval(math.nan, math.nan, math.nan, "")
+        scored = _scored(row)
+        line = {
+            "setting": setting.name,
+            "method": row.label,
+            "seeds": len(row.records),
+            "seeds_missing": len(row.missing),
+            "accuracy": row.interval.mean,
+            "std_over_seeds": mean_std([s.last for s in row.summaries])[1],
+            "low": row.interval.low,
+            "high": row.interval.high,
+            "interval": row.interval.kind,
+            "baseline": baseline.label if baseline else "",
+            "gain": own.mean,
+            "gain_low": own.low,
+            "gain_high": own.high,
+            "gain_interval": own.kind,
+            "gain_std_over_clients": float(np.mean([pair.std() for pair in pairs])) if pairs else math.nan,
+            "best": row.mean("best"),
+            "best_round": row.mean("best_round"),
+            "std_over_clients": row.mean("std"),
+            "worst10": row.mean("worst10"),
+            "global_accuracy": row.mean("global_last"),
+            "macro_f1": _last(row, "personal_f1"),
+            "accuracy_over_samples": _last(row, "personal_accuracy_weighted"),
+        }
+        for head, name in names.items():
+            there = scored.get(head) == name
+            line[f"{head} accuracy"] = _last(row, f"{name}_accuracy") if there else math.nan
+            line[f"{head} std_over_clients"] = _last(row, f"{name}_std") if there else math.nan
+        if goal is not None:
+            reached = [rounds_to(record, goal) for record in row.records]
+            line[f"rounds_to_{100 * goal:g}%"] = float(np.mean(reached))
+        if setting.newcomers:
+            curve = row.newcomers()
+            line["new_clients"] = curve.mean[0] if curve else math.nan
+            line["new_clients_tuned"] = curve.mean[-1] if curve else math.nan
+        line |= {name: row.mean(name) for name in ("rounds", "seconds", "images_per_second")}
+        line |= {name: row.mean(name) for name in ("floats_down", "floats_up")}
+        lines.append(line | {"epsilon": _last(row, "epsilon")})
+    return pd.DataFrame(lines)
+
+
 def newcomers(setting: Setting) -> pd.DataFrame:
     """Return accuracies of new clients in percent, before and after fine-tuning; one row per method.
 

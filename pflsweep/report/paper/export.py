@@ -4,6 +4,7 @@ import csv
 import io
 from itertools import groupby
 
+from pflsweep.report.latex import comment, escaped
 from pflsweep.report.paper import formats
 from pflsweep.report.paper.comparison import Cell, Comparison
 
@@ -11,14 +12,6 @@ PRINTED = ["paper", "table", "row_order", "method", "method_label", "dataset", "
 NUMBERS = ["value", "std", "unit", "best", "std_over"]
 OURS = ["reading", "algorithm", "printed", "printed_std", "difference", "agrees"]
 BEHIND = ["seeds", "seeds_asked", "partial_search"]
-SPECIAL = {letter: rf"\{letter}" for letter in "&%#_${}"} | {
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "\\": r"\textbackslash{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-}
 
 
 def as_csv(readings: dict[str, Comparison]) -> str:
@@ -59,11 +52,14 @@ def _number(value: float | None) -> str:
 def as_latex(of: Comparison) -> str:
     """Return a tabular in the style of booktabs (\\usepackage{booktabs}): the best bold, the second underlined."""
     columns = of.layout.columns
+    along = of.layout.compare.removesuffix("s")
     about = (
-        f"% {of.layout.name}, reading {of.store.reading}, scale {of.store.scale}; "
+        f"{of.layout.name}, reading {of.store.reading}, scale {of.store.scale}; "
         "a superscript: how many of the seeds are there; a dagger: the winner is the best of an incomplete search"
     )
-    lines = [about, rf"\begin{{tabular}}{{l{'r' * len(columns)}}}", r"\toprule"]
+    caption = f"{_deviation(of)} Bold: the best of the {along}; underlined: the second, whatever the noise."
+    needs = r"Needs \usepackage{booktabs}."
+    lines = [*map(comment, (about, caption, needs)), rf"\begin{{tabular}}{{l{'r' * len(columns)}}}", r"\toprule"]
     if any(column.group for column in columns):
         lines += _groups([column.group for column in columns])
     lines += [" & ".join(["", *(escaped(column.header) for column in columns)]) + r" \\", r"\midrule"]
@@ -71,6 +67,14 @@ def as_latex(of: Comparison) -> str:
         cells = [_latex(of.made.get((row, column))) for column in range(len(columns))]
         lines.append(" & ".join([escaped(label), *cells]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _deviation(of: Comparison) -> str:
+    """Return what stands after a plus-minus sign, for the caption."""
+    over = {made.metric.over for made in of.made.values() if made.there and made.value.std is not None}
+    kinds = {"seeds": "over seeds (n - 1 in the denominator)", "clients": "over clients, averaged over seeds"}
+    said = " or ".join(words for kind, words in kinds.items() if kind in over)
+    return rf"$\pm$: the standard deviation {said}." if said else r"No $\pm$: no number has several seeds."
 
 
 def _groups(heads: list[str]) -> list[str]:
@@ -93,8 +97,3 @@ def _latex(made: Cell | None) -> str:
     marks = r"\dagger" * made.trials.partial
     marks += "" if made.complete else f"{made.value.n}/{len(made.trials.seeds)}"
     return f"${bold}^{{{marks}}}$" if marks else f"${bold}$"
-
-
-def escaped(text: str) -> str:
-    """Return text that LaTeX prints as it is."""
-    return "".join(SPECIAL.get(letter, letter) for letter in text)

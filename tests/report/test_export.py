@@ -1,0 +1,90 @@
+"""runs.csv and runs.tex: the numbers of a comparison, unrounded, and as a table for a paper."""
+
+import io
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pflsweep.commands.report import main
+from pflsweep.records.record import Record
+from pflsweep.report import export
+from pflsweep.report.compare import settings
+from pflsweep.report.latex import escaped
+from tests.report.records import finished
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Record]:
+    """Return two seeds of each of three methods: 45 and 50%, 60 and 62.5%, 61.25 and 70%."""
+    correct = {
+        "local": ([4, 4, 5, 5], [5, 5, 5, 5]),
+        "fedavg": ([6, 6, 6, 6], [6, 6, 6, 7]),
+        "pgfed": ([6, 6, 6, 7], [7, 7, 7, 7]),
+    }
+    return [finished(tmp_path, method, by_seed[seed], seed) for method, by_seed in correct.items() for seed in (0, 1)]
+
+
+def test_the_csv_has_a_line_for_each_setting_and_method_with_unrounded_numbers(
+    tmp_path: Path, runs: list[Record]
+) -> None:
+    other = finished(tmp_path, "fedavg", [1, 2, 3, 4], train__lr=0.5)
+    table = pd.read_csv(io.StringIO(export.as_csv(settings([*runs, other]), None, 0.65)))
+    assert table["method"].tolist() == ["local", "fedavg", "pgfed", "fedavg"]
+    assert table["setting"].nunique() == 2
+    pgfed = table.iloc[2]
+    assert pgfed["accuracy"] == pytest.approx((0.625 + 0.7) / 2)
+    assert pgfed["std_over_seeds"] == pytest.approx(0.075 / 2**0.5)
+    assert (pgfed["low"], pgfed["high"]) == (pytest.approx(0.625), pytest.approx(0.7))
+    assert (pgfed["seeds"], pgfed["interval"], pgfed["baseline"]) == (2, "range of 2 seeds", "local")
+    assert (pgfed["gain"], pgfed["gain_low"], pgfed["gain_high"]) == tuple(map(pytest.approx, (0.1875, 0.175, 0.2)))
+    assert pgfed["global_accuracy"] == pytest.approx(runs[4].rounds["global_accuracy"].iloc[-1], abs=0.1)
+    assert table["gain"].isna().tolist() == [True, False, False, True], "a baseline gains nothing over itself"
+    assert table["rounds_to_65%"].notna().any()
+
+
+def test_latex_says_what_its_numbers_are_and_makes_no_close_best_bold(runs: list[Record]) -> None:
+    """PGFed is 5 points above FedAvg; the standard error of the difference is 3.95 points."""
+    text = export.as_latex(settings(runs), None)
+    comments = "\n".join(line for line in text.splitlines() if line.startswith("%"))
+    for said in (
+        "; 2 seeds; ",
+        "standard deviation over seeds (n - 1",
+        "difference to local",
+        r"\usepackage{booktabs}",
+    ):
+        assert said in comments
+    assert r"pgfed & $\mathbf{66.25 \pm 5.30}$ & $+18.75$ \\" in text
+    assert r"fedavg & $61.25 \pm 1.77$ & $+13.75$ \\" in text
+    assert r"local & $47.50 \pm 3.54$ & -- \\" in text
+    # FedAvg and Local are close in the first seed alone, which has no standard error
+    assert "mathbf" not in export.as_latex(settings(runs[::2]), None)
+    assert "; one seed; a single seed has no" in export.as_latex(settings(runs[::2]), None)
+
+
+def test_latex_makes_nothing_bold_within_the_standard_error(tmp_path: Path) -> None:
+    numbers = {"fedavg": ([4] * 4, [8] * 4), "pgfed": ([5] * 4, [8] * 4)}
+    runs = [finished(tmp_path, method, by[seed], seed) for method, by in numbers.items() for seed in (0, 1)]
+    assert "mathbf" not in export.as_latex(settings(runs), None)
+
+
+def test_latex_has_two_columns_for_each_setting(tmp_path: Path, runs: list[Record]) -> None:
+    other = finished(tmp_path, "fedavg", [1, 2, 3, 4], train__lr=0.5)
+    text = export.as_latex(settings([*runs, other]), "fedavg")
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert rows[0].count(r"\multicolumn{2}{c}") == 2
+    assert {line.count("&") for line in rows[1:]} == {4}
+    assert rows[-1].endswith(r"-- & -- \\"), "pgfed is not in the other setting"
+    assert "Seeds of each row: local 2, fedavg 2, pgfed 2, fedavg 1." in text
+
+
+def test_the_command_writes_both(tmp_path: Path, runs: list[Record], capsys: pytest.CaptureFixture) -> None:
+    assert main(["runs", "--runs", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+    assert "runs.csv and runs.tex" in capsys.readouterr().out
+    assert len(pd.read_csv(tmp_path / "out/runs.csv")) == 3
+    assert (tmp_path / "out/runs.tex").read_text().startswith("% Caption: ")
+
+
+def test_text_is_escaped_as_latex() -> None:
+    assert escaped("50% of A_1 & {b}") == r"50\% of A\_1 \& \{b\}"
+    assert escaped(r"\a^2 <") == r"\textbackslash{}a\textasciicircum{}2 \textless{}"
