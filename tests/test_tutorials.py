@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TUTORIALS = ("getting_started", "adding_a_method", "own_data", "own_table")
+TUTORIALS = ("getting_started", "adding_a_method", "own_data", "own_table", "how_do_i")
 FENCE = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', flags=re.MULTILINE | re.DOTALL)
 
 
