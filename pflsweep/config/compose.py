@@ -38,6 +38,12 @@ HYDRA_SAYS = (
 # Keys of a sweep, not of its trials
 COMMAND = ("sweep", "only", "scale", "reading", "plan", "retry", "workers", "tune")
 
+# Names that are typed in search of another optimiser or schedule, of which the nearest keys mean something else
+_OF_OPTIMISERS = re.compile(
+    r"optim|(lr_|train_)?(optimi[sz]er|scheduler?|warm_?up|cosine|annealing)(_(type|name|rounds|steps|epochs|lr))?|"
+    r"adamw?|sgd|rmsprop|adagrad|nesterov"
+)
+
 # In values that refer to others: what does not change between the trials of a sweep, and what does
 _CONSTANT = re.compile(r"\$\{(oc\.env:|hydra[:.])[^{}]*\}")
 _REFERENCE = re.compile(r"\$\{([^:{}]*\}|oc\.select:)")
@@ -418,7 +424,14 @@ def unknown_key(key: str, known: list[str]) -> str:
         return f"{key} is not a key of every option in this sweep: sweep those that have it by themselves."
     if _is_group(key) and any(other.startswith(f"{key}.") or other == key for other in [*known, *GROUPS]):
         return f"'{key}' is a config group: choose an option, {key}=NAME, or set one of its keys."
-    head = key.rpartition(".")[0]
+    head, _, name = key.rpartition(".")
+    if head in ("", "train", "algorithm") and _OF_OPTIMISERS.fullmatch(name):
+        return (
+            f"Unknown config key '{key}'. Clients train with SGD, whose keys are train.lr, train.momentum and "
+            "train.weight_decay, and the learning rate of round t is train.lr * train.lr_decay ** (t - 1). There is no "
+            "other optimiser and no other schedule. Adam and momentum on the server are methods: algorithm=fedadam, "
+            "fedyogi, fedadagrad, fedavgm."
+        )
     siblings = [other for other in known if other.rpartition(".")[0] == head]
     guess = nearest(key, siblings if head else [*known, *GROUPS]) or nearest(key, known)
     inside = [other for other in known if not head and other.endswith(f".{key}")]
