@@ -83,7 +83,8 @@ def given() -> dict[str, str]:
     for option in (*MODELS, "model=cnn_norm model.norm=batch"):
         words = {"model=fasttext": 1000, "model=char_lstm": 80}.get(option, 0)
         shape = (20,) if words else (3, 32, 32)
-        model = build_model(compose(option.split()), shape, 10).double()
+        named = ["model.name=mobilenet_v3_small"] if option == "model=torchvision" else []
+        model = build_model(compose([*option.split(), *named]), shape, 10).double()
         draw = np.random.default_rng(0)
         x = draw.integers(1, words, (4, *shape)) if len(shape) == 1 else draw.normal(size=(4, *shape))
         task, batch = Task(model), Batch(torch.from_numpy(x), torch.arange(4), None, None, torch.tensor(1))

@@ -154,7 +154,9 @@ def _line(group: str, file: Path) -> str:
     # A setting sets keys of many groups, which would make its line too long
     if group == "setting":
         return about
-    values = {k: v for k, v in node.items() if k not in ("_target_", "defaults", "name")}
+    # A dataset's name is its option's, and cannot be set
+    hidden = ("_target_", "defaults", *(["name"] if group == "dataset" else []))
+    values = {k: v for k, v in node.items() if k not in hidden}
     keys = ", ".join(f"{key}={as_override(value)}" for key, value in values.items())
     return f"{about}  [{keys}]" if keys else about
 

@@ -69,13 +69,20 @@ class GlobalMean(nn.Module):
 ADDED = {"relu": nn.ReLU, "pool": GlobalMean, "flatten": nn.Flatten}
 
 
-def build(shape: Sequence[int], classes: int, name: str, norm: str, groups: int) -> nn.Sequential:
+def build(shape: Sequence[int], classes: int, name: str | None, norm: str, groups: int) -> nn.Sequential:
     """Return blocks with torchvision's names, the last one `head`. x [B, 1 or 3, H, W] -> [B, classes].
 
     name: of a model in torchvision.models, such as mobilenet_v3_small. norm: what replaces its batch normalisation, see
-    layers.norm_layer. Weights are torchvision's initial ones, from torch's global generator. Raises UserError on a name
-    that is not supported, and on a shape or groups that do not fit.
+    layers.norm_layer. Weights are torchvision's initial ones, from torch's global generator. Raises UserError without a
+    name, on one that is not supported, and on a shape or groups that do not fit.
     """
+    # Required, since the models take from seconds to hours: none of them is what everybody would expect
+    if name is None:
+        raise UserError(
+            "model.name is null: it must name a model of torchvision, such as resnet18, mobilenet_v3_small, "
+            f"efficientnet_b0, shufflenet_v2_x0_5 or vgg11_bn. Set it, as in model.name=resnet18. All {len(supported())} "
+            f"are {', '.join(supported())}."
+        )
     family = _family(name)
     require_images("torchvision", shape, 1)
     if shape[0] not in (1, 3):

@@ -103,7 +103,7 @@ def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
         ("algorithms", ["fedprox", "Li et al., MLSys 2020", "mu=0.01"]),
         ("datasets", ["digits", "1,797"]),
         ("partitions", ["dirichlet", "alpha=0.3"]),
-        ("models", ["mlp", "hidden=[200,200]"]),
+        ("models", ["mlp", "hidden=[200,200]", "model.name=resnet18", "[name=null, norm=group, groups=8]"]),
         ("metrics", ["fedpg", "S-acc", "subset=0.5"]),
         ("attacks", ["scaled", "A2 in FedPG's Table 3", "share=0.1"]),
         ("privacy", ["dp_sgd", "sigma=1.0"]),
