@@ -111,6 +111,13 @@ class SeedsTheGlobalGenerator(FedAvg):
         return stock.Work(given.down.w, self.opt.init(given.down.w))
 
 
+class DrawsOnTheServer(FedAvg):
+    """Method that draws where training itself does not look."""
+
+    def aggregate(self, server: stock.Server, up: stock.Up, turn: Turn) -> stock.Server:
+        return stock.Server(turn.share @ up.w + 0.01 * torch.randn_like(server.w))
+
+
 class KnowsClientZero(FedAvg):
     """Method that depends on a client's position in the list rather than on its key."""
 

@@ -90,6 +90,9 @@ def verdict(property_: Property, case: Case) -> str:
         frames = traceback.extract_tb(error.__traceback__)
         where = next((frame for frame in reversed(frames) if not frame.filename.startswith(NOT_TO_BLAME)), frames[-1])
         own = next((frame for frame in reversed(frames) if not frame.filename.startswith(NOT_THE_USERS)), where)
+        # The message of a UserError says by itself what to do, and our own lines would not help
+        if isinstance(error, UserError) and own is where:
+            return str(error)
         lines = dict.fromkeys(f"{os.path.basename(frame.filename)}, line {frame.lineno}" for frame in (where, own))
         return f"{type(error).__name__}: {error} ({', called from '.join(lines)})"
     return ""

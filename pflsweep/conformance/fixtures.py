@@ -10,6 +10,7 @@ from pflsweep.data.dataset import Dataset, Rows
 from pflsweep.data.federation import Federation
 from pflsweep.models.blocks import model_of
 from pflsweep.models.layers import BatchNorm2d, Dropout
+from pflsweep.ops import random
 
 CLIENTS = 6
 CLASSES = 3
@@ -64,8 +65,7 @@ def fixture(
     )
     if garbage:
         federation.padding = len(dataset.x) - 1
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
+    with random.seeded(1):
         return Fixture(federation, (_convolution() if images else _perceptron()).to(dtype))
 
 

@@ -4,8 +4,6 @@
 """
 
 import inspect
-import pickle
-import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -23,6 +21,7 @@ from pflsweep.conformance.instrumentation import Poisoning, Pure, guard, guarded
 from pflsweep.engine.simulation import Simulation
 from pflsweep.engine.stack import StackMember, run_stack
 from pflsweep.methods.optimizer import Sgd
+from pflsweep.ops.random import REMEDY, global_states
 from pflsweep.ops.vmap import tree_map
 
 Property = Callable[[Case], None]
@@ -140,12 +139,12 @@ def absent_clients_stay(case: Case) -> None:
 def evaluation_changes_nothing(case: Case) -> None:
     """evaluation changes nothing: no state, no generator, no later round"""
     quiet = advance(case.simulation(), BEFORE)
-    before, generators = known(quiet), _generators()
+    before, generators = known(quiet), global_states()
     first, again = models(quiet), models(quiet)
     scores = quiet.evaluate("test")
     assert_same(known(quiet), before, "after evaluation")
     assert_same(again, first, "evaluated twice")
-    assert generators == _generators(), "evaluation has drawn from a global random generator"
+    assert generators == global_states(), f"evaluation has drawn from a global generator: {REMEDY}"
     for view, score in quiet.evaluate("test").items():
         same = np.array_equal(score.loss, scores[view].loss, equal_nan=True)
         assert same, f"the {view} scores differ when they are asked for again"
@@ -251,9 +250,9 @@ def hard_clients_are_survived(case: Case) -> None:
 
 def numbers_follow_the_seed(case: Case) -> None:
     """the same seed gives the same numbers, another seed others"""
-    generators = _generators()
+    generators = global_states()
     first, again, other = (_seeded(case, seed) for seed in (0, 0, 1))
-    assert generators == _generators(), "training has drawn from (or seeded) a global random generator"
+    assert generators == global_states(), f"training has drawn from a global generator (or seeded one): {REMEDY}"
     assert_same(again, first, "the same seed again")
     assert not torch.equal(other["personal models"], first["personal models"]), "another seed changes nothing"
 
@@ -268,12 +267,6 @@ def _losses(sim: Simulation) -> dict[str, float]:
     """Return by view the mean training loss over the samples of all clients that are evaluated."""
     scores = {view: (s.loss[s.n > 0], s.n[s.n > 0]) for view, s in sim.evaluate("train").items()}
     return {view: float(np.average(loss, weights=n)) for view, (loss, n) in scores.items()}
-
-
-def _generators() -> tuple[Any, ...]:
-    """Return the states of the global random generators of PyTorch, Python and NumPy."""
-    numpys = pickle.dumps(np.random.get_state(legacy=False))  # noqa: NPY002 (methods may use it)
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), numpys
 
 
 def _structure(tree: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from pflsweep.engine.communication import Traffic, message_size
 from pflsweep.engine.workers import Workers
 from pflsweep.methods.protocol import Given, Spent, Turn, Verbs
 from pflsweep.ops import memory
+from pflsweep.ops.random import without_global_draws
 from pflsweep.ops.vmap import leaves, own, select, tree_map
 
 DataOf = Callable[[Tensor, int], ClientData]  # (client ids, round) -> their data
@@ -154,20 +156,36 @@ class Cohort:
         """Run start, fit and finish of every client and write their states. Return what they send, as one tree."""
 
         def one(cut: slice) -> Answer:
-            ids, given = self.ids[cut], self._given(cut)
-            data = self.data_of(ids, self.turn.round)
-            # The optimiser writes into it, and what `start` returns may be views of any state
-            work = own(rows_of("start", self.verbs.start(given, data), len(ids)))
+            turns = partial(self._turns, cut)
+            # The states are compared in the first round alone: a method that draws does so in every round
+            first = self.turn.round == 1
+            answer, row, work = without_global_draws(turns, self._who()) if first else turns()
+            self.clients.put(self.ids[cut], row)
             if self.optimisers is not None:
-                self.optimisers.resume(ids, work)
-            work = self.verbs.fit(given, data, work)
-            up, row = _both(self.verbs.finish(given, data, work))
-            self.clients.put(ids, row)
-            if self.optimisers is not None:
-                self.optimisers.keep(ids, work)
-            return Answer(_traffic(given.down, rows_of("finish", up, len(ids))), up, data.trained, data.spent)
+                self.optimisers.keep(self.ids[cut], work)
+            return answer
 
         return self._answers("train", one)
+
+    def _turns(self, cut: slice) -> tuple[Answer, Any, Any]:
+        """Return the answer, the new states and the trained work of a chunk. Nothing is written, so that it can be
+        repeated.
+        """
+        ids, given = self.ids[cut], self._given(cut)
+        data = self.data_of(ids, self.turn.round)
+        # The optimiser writes into it, and what `start` returns may be views of any state
+        work = own(rows_of("start", self.verbs.start(given, data), len(ids)))
+        if self.optimisers is not None:
+            self.optimisers.resume(ids, work)
+        work = self.verbs.fit(given, data, work)
+        up, row = _both(self.verbs.finish(given, data, work))
+        traffic = _traffic(given.down, rows_of("finish", up, len(ids)))
+        return Answer(traffic, up, data.trained, data.spent), row, work
+
+    def _who(self) -> str:
+        """Return the names of the classes whose verbs the clients run, for messages."""
+        parts = [part for part in (self.verbs.method, *self.verbs.plugins) if part is not None]
+        return " or ".join(type(part).__name__ for part in parts) or "A verb of the method"
 
     def ask(self, question: Any) -> Any:
         """Return every client's reply to a question, as one tree."""

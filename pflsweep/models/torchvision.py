@@ -79,9 +79,9 @@ def build(shape: Sequence[int], classes: int, name: str | None, norm: str, group
     # Required, since the models take from seconds to hours: none of them is what everybody would expect
     if name is None:
         raise UserError(
-            "model.name is null: it must name a model of torchvision, such as resnet18, mobilenet_v3_small, "
-            f"efficientnet_b0, shufflenet_v2_x0_5 or vgg11_bn. Set it, as in model.name=resnet18. All {len(supported())} "
-            f"are {', '.join(supported())}."
+            "model.name is null: it must name a model of torchvision, such as mobilenet_v3_small, efficientnet_b0, "
+            "shufflenet_v2_x0_5 or vgg11_bn. Set it, as in model.name=resnet18. These can be named: "
+            f"{', '.join(supported())}."
         )
     family = _family(name)
     require_images("torchvision", shape, 1)

@@ -8,9 +8,12 @@ splittable pseudorandom number generators", OOPSLA 2014). Its multiplications ar
 
 import hashlib
 import math
+import pickle
+import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +34,15 @@ _FOLD = _signed(0xD1B54A32D192ED03)
 # The multipliers of SplitMix64's finaliser.
 _FIRST, _SECOND = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
 
+# For messages about a method that draws in a verb of the client.
+REMEDY = (
+    "draw by a key, with `from pflsweep.ops import random`: `random.uniform(batch.key, shape)` or `random.normal` in a "
+    "step, and another key for each further draw, `random.fold(batch.key, 1)`; elsewhere "
+    "`random.fold(given.turn.key, given.turn.round)` is a key"
+)
+
+T = TypeVar("T")
+
 # Held by the thread that uses PyTorch's global generator.
 _TORCHS_OWN = threading.RLock()
 
@@ -42,20 +54,27 @@ def generator(seed: int, purpose: str, *numbers: int) -> np.random.Generator:
 
 @contextmanager
 def first_model(seed: int, purpose: str) -> Iterator[None]:
-    """Seed PyTorch's global CPU generator, which initialises models, by (seed, purpose), and restore it afterwards.
+    """Seed PyTorch's global CPU generator, which initialises models, by (seed, purpose), and restore it afterwards."""
+    with seeded(int(generator(seed, purpose).integers(2**63))):
+        yield
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed PyTorch's global CPU generator, and restore it afterwards.
 
     One thread at a time may be inside, since stacked trials are threads and share that generator. Models are created on
     the CPU, so the generators of GPUs are left alone.
     """
     with _TORCHS_OWN, torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(int(generator(seed, purpose).integers(2**63)))
+        torch.default_generator.manual_seed(seed)
         yield
 
 
 @contextmanager
 def no_unseeded_draws(message: str) -> Iterator[None]:
     """Raise UserError(message) where PyTorch's global CPU generator is used inside: numbers would not follow from the
-    seed. One thread at a time may be inside, see `first_model`.
+    seed. One thread at a time may be inside, see `seeded`.
     """
     with _TORCHS_OWN:
         before = torch.get_rng_state()
@@ -63,6 +82,47 @@ def no_unseeded_draws(message: str) -> Iterator[None]:
         if not torch.equal(torch.get_rng_state(), before):
             torch.set_rng_state(before)
             raise UserError(message)
+
+
+def global_states() -> dict[str, Any]:
+    """Return the states of the global generators of PyTorch (on the CPU), NumPy and Python, to be compared.
+
+    PyTorch's is None while another thread initialises a model with it.
+    """
+    torchs = None
+    if _TORCHS_OWN.acquire(blocking=False):
+        torchs = torch.get_rng_state().numpy().tobytes()
+        _TORCHS_OWN.release()
+    numpys = pickle.dumps(np.random.get_state(legacy=False))  # noqa: NPY002 (a method may use it)
+    return {"PyTorch": torchs, "NumPy": numpys, "Python": random.getstate()}
+
+
+def without_global_draws(do: Callable[[], T], who: str) -> T:
+    """Return do(). Raise UserError if it draws from a global generator or seeds one: numbers would not follow from the
+    seed.
+
+    do: may be called twice. who: what is at fault, for the message. A GPU's generator is not looked at: there steps run
+    under torch.func.vmap, which refuses such draws itself.
+    """
+    result, drawn = _watched(do)
+    # Threads of libraries draw from Python's generator, too, such as MLflow's client. What draws again is at fault.
+    if drawn == ["Python"]:
+        result, drawn = _watched(do)
+    if drawn:
+        raise UserError(
+            f"{who} draws from the global generator of {' and of '.join(drawn)} (or seeds it) while a client trains, "
+            f"so that numbers would not follow from the seed: {REMEDY}."
+        )
+    return result
+
+
+def _watched(do: Callable[[], T]) -> tuple[T, list[str]]:
+    """Return do() and the names of the global generators whose state has changed meanwhile."""
+    before = global_states()
+    result = do()
+    after = global_states()
+    # A lock would not do: the trials of a stack wait inside `do` for one whose model is still to be initialised
+    return result, [name for name in after if None not in (before[name], after[name]) and after[name] != before[name]]
 
 
 def tensor_key(seed: int, purpose: str, *numbers: int) -> Tensor:

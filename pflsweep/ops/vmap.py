@@ -15,6 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pflsweep.ops.random import REMEDY
+from pflsweep.util.errors import UserError
+
 # _here.mode is "one" or "vmap" inside a lifted method, for a chunk of one client or of several; otherwise None.
 _here = threading.local()
 
@@ -97,7 +100,7 @@ def per_client(fn: Callable) -> Callable:
         one, args = _for_one(fn, self, args)
         _here.mode = "one" if clients == 1 else "vmap"
         try:
-            return chunk_of(one(*only(args))) if clients == 1 else _vmap(one, args)
+            return chunk_of(one(*only(args))) if clients == 1 else _vmap(one, args, fn.__qualname__)
         finally:
             _here.mode = None
 
@@ -191,8 +194,8 @@ def _unsqueeze(leaf: Tensor) -> Tensor:
     return leaf.unsqueeze(0)
 
 
-def _vmap(fn: Callable, args: tuple) -> Any:
-    """Return `fn` of each client, under torch.func.vmap."""
+def _vmap(fn: Callable, args: tuple, name: str) -> Any:
+    """Return `fn` of each client, under torch.func.vmap. Raises UserError, with its name, if it draws without a key."""
     # vmap sees flat lists of tensors, so that trees may hold None and numbers as well
     shape: list[Any] = []
 
@@ -201,5 +204,13 @@ def _vmap(fn: Callable, args: tuple) -> Any:
         shape.append(result)
         return tuple(leaves(result))
 
-    out = torch.func.vmap(flat)(*leaves(args))
+    try:
+        out = torch.func.vmap(flat)(*leaves(args))
+    except RuntimeError as error:
+        if "randomness" not in str(error):
+            raise
+        raise UserError(
+            f"{name} draws from the global generator of PyTorch, so that numbers would not follow from the seed: "
+            f"{REMEDY}."
+        ) from error
     return rebuilt(shape[0], out)

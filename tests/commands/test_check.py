@@ -33,8 +33,9 @@ CAUGHT: list[tuple[type[Method], p.Property, str]] = [
     (broken.LooksAtItsNeighbours, p.any_chunking, "in chunks of 2"),
     (broken.LooksAtItsNeighbours, p.stacking_changes_nothing, "trial 0 of three: personal models differs"),
     (broken.ReadsTheRateForAll, p.stacking_changes_nothing, "cannot be trained at once: RuntimeError"),
-    (broken.DrawsFromTheGlobalGenerator, p.numbers_follow_the_seed, "global random generator"),
-    (broken.SeedsTheGlobalGenerator, p.numbers_follow_the_seed, "global random generator"),
+    (broken.DrawsFromTheGlobalGenerator, p.numbers_follow_the_seed, "random.uniform(batch.key, shape)"),
+    (broken.SeedsTheGlobalGenerator, p.numbers_follow_the_seed, "of PyTorch (or seeds it) while a client trains"),
+    (broken.DrawsOnTheServer, p.numbers_follow_the_seed, "training has drawn from a global generator"),
     (broken.KnowsClientZero, p.labels_do_not_matter, "relabelled clients"),
     (
         broken.MakesItOnTheCpu,

@@ -1,7 +1,12 @@
 """A cohort is trained in chunks as large as the memory allows, and put together again."""
 
+import random as pythons
+import threading
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,8 +15,13 @@ from pflsweep.algorithms.fedbabu import FedBABU
 from pflsweep.commands.check import case_of
 from pflsweep.conformance.case import advance, assert_same, known, models
 from pflsweep.engine.cohort import Chunks, Gathered
+from pflsweep.engine.stack import StackMember, run_stack
+from pflsweep.methods import stock
 from pflsweep.methods.protocol import Given, Turn, Verbs
-from pflsweep.ops.vmap import leaves, own, select
+from pflsweep.methods.task import Batch
+from pflsweep.ops import random
+from pflsweep.ops.vmap import leaves, own, per_client, select
+from pflsweep.util.errors import UserError
 
 
 def test_work_that_the_engine_owns_shares_no_memory() -> None:
@@ -78,3 +88,88 @@ def test_one_client_that_does_not_fit_into_memory_ends_the_trial() -> None:
 
     with pytest.raises(torch.OutOfMemoryError):
         list(Chunks(4).over(5, full))
+
+
+DRAWS: dict[str, Callable[[], Any]] = {
+    "PyTorch": lambda: torch.rand(()),
+    "NumPy": lambda: np.random.random(),  # noqa: NPY002
+    "Python": pythons.random,
+}
+
+
+def drawing(draw: Callable[[], Any]) -> type[FedAvg]:
+    class Drawing(FedAvg):
+        @per_client
+        def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
+            w, opt = self.opt.descend(self.task, work.w, work.opt, batch, given.turn.lr)
+            return stock.Work(w + 1e-3 * draw(), opt)
+
+    return Drawing
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_step_that_draws_without_a_key_is_refused_with_the_remedy(name: str, workers: int, chunk: int) -> None:
+    sim = replace(case_of(drawing(DRAWS[name]), {}), workers=workers).simulation(chunk=chunk)
+    said = rf"Drawing.* draws from the global generator of {name}.*random\.uniform\(batch\.key, shape\)"
+    with pytest.raises(UserError, match=said):
+        advance(sim, 1)
+
+
+def test_a_step_that_seeds_a_generator_is_refused() -> None:
+    def draw() -> torch.Tensor:
+        torch.manual_seed(3)
+        return torch.rand(())
+
+    with pytest.raises(UserError, match="global generator of PyTorch"):
+        advance(case_of(drawing(draw), {}).simulation(), 1)
+
+
+def test_each_trial_of_a_stack_that_draws_is_refused() -> None:
+    def one(member: StackMember) -> None:
+        sim = case_of(drawing(DRAWS["NumPy"]), {}).simulation()
+        member.join(sim)
+        advance(sim, 1)
+
+    ended, _ = run_stack([one, one])
+    assert ["global generator of NumPy" in str(error) for error in ended] == [True, True]
+
+
+def test_what_another_thread_draws_is_no_fault_of_the_method() -> None:
+    """A library's thread draws from Python's generator, and another trial's initialises its model with PyTorch's."""
+    began, trained = threading.Event(), threading.Event()
+
+    def other() -> None:
+        pythons.random()
+        with random.first_model(0, "model"):
+            torch.rand(3)
+            began.set()
+            trained.wait()
+
+    thread = threading.Thread(target=other)
+
+    def draw() -> float:
+        if not began.is_set():
+            thread.start()
+            began.wait()
+        return 0.0
+
+    sims = [case_of(drawing(how), {}).simulation() for how in (draw, lambda: 0.0)]
+    try:
+        advance(sims[0], 2)
+    finally:
+        trained.set()
+        thread.join()
+    assert_same(known(sims[0]), known(advance(sims[1], 2)), "with another thread that draws")
+
+
+def test_a_step_that_draws_by_its_key_is_trained() -> None:
+    class Keyed(FedAvg):
+        @per_client
+        def step(self, given: Given, work: stock.Work, batch: Batch) -> stock.Work:
+            assert batch.key is not None
+            noise = random.uniform(random.fold(batch.key, 1), work.w.shape).to(work.w)
+            return stock.Work(work.w + 1e-3 * noise, work.opt)
+
+    assert advance(case_of(Keyed, {}).simulation(), 2).round == 2
