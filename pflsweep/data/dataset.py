@@ -31,6 +31,8 @@ class Dataset(NamedTuple):
     owners: tuple[str, ...] = ()  # names of the natural clients 0, 1, .., where they have names
     overlap: int = 0  # of windows of a text: a row shares text with as many rows of its owner before and after it
     limit: int | None = None  # data.limit, where only some rows were kept: their numbers are not those of the files
+    # Whether rows are normalised by mean and standard deviation of all clients' training rows, not by `mean` and `std`
+    standardise: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:

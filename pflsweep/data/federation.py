@@ -134,6 +134,19 @@ class Federation:
         other.rows = {**self.rows, **moved}
         return other
 
+    def standardise(self, *others: "Federation") -> None:
+        """Normalise the rows of this federation, and of others, by this one's training rows.
+
+        Each feature has mean 0 and standard deviation 1 over the training rows of all its clients; test and validation
+        rows are not looked at. A feature that never changes is only centred.
+        """
+        rows = torch.from_numpy(np.unique(np.concatenate(self.rows["train"])))
+        x = self.dataset.x[rows].double()
+        mean, std = x.mean(0), x.std(0, correction=0)
+        std[std == 0] = 1
+        for federation in (self, *others):
+            federation._mean, federation._std = (part.to(self._mean) for part in (mean, std))
+
     def counts(self, split: str) -> np.ndarray:
         """Return the number of samples of each client in each class, [N, K] int64."""
         return label_counts(self.rows[split], self.dataset.y.numpy(), self.classes)

@@ -110,6 +110,8 @@ def build_federation(config: Config, prescribed: "Prescribed | None" = None) -> 
     require_apart(dataset, rows)
     everybody = Federation(dataset, rows, validation=data.validation, seed=seed, data_seed=data_seed, device=device)
     federation, new = everybody.newcomers(data.new)
+    if dataset.standardise:
+        federation.standardise(*([] if new is None else [new]))
     if data.targets == "permuted":
         federation = federation.permuted(data.shuffle)
     federation.chances = participation_probabilities(federation, config.train.sampling, config.train.sampling_alpha)

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from pflsweep.config.compose import compose
 from pflsweep.config.schema import check
 from pflsweep.data.datasets import images
 from pflsweep.data.datasets.table import _table
-from pflsweep.trial.build import build
+from pflsweep.trial.build import build, build_federation
 from pflsweep.trial.metadata import digest_of
 from pflsweep.trial.tables import partition_table
 from pflsweep.util.errors import UserError
@@ -248,6 +249,21 @@ def test_a_table(tmp_path):
         (",a,b\n0,1,2\n1,3,4\n", {"label": "b"}, "column 1 has no name in the header.* to_csv is given index=False"),
         ("1,1,0\n3,4,1\n", {"label": "0"}, "two columns '1'.* If its first line is not a header, give it one"),
         ("kind,site\na,1\nb,2\n", {"label": "kind", "client": "site"}, "no column beside 'kind' and 'site'"),
+        (
+            "age,name,home town,y\n1,ann,ulm,0\n2,bob,bonn,1\n",
+            {"label": "y"},
+            r"'name' is not numeric in line 2 \('ann'\), nor 'home town' in line 2 \('ulm'\)\. .*"
+            r"'dataset\.drop=\[name,home town\]'",
+        ),
+        (
+            "a,b,c,y\n1,,2,0\n,,3,1\n4,5,6,0\n",
+            {"label": "y"},
+            r"'a' has no finite number in line 3, nor 'b' in line 2 \(2 lines in all\)\..* dataset\.drop=\[a,b\]",
+        ),
+        (TABLE, {"label": "kind", "drop": ["sit"]}, "dataset.drop has 'sit', which is not in the table. Did .*'site'"),
+        (TABLE, {"label": "kind", "drop": ["kind"]}, "dataset.drop has 'kind', which is dataset.label"),
+        (TABLE, {"label": "kind", "client": "site", "drop": ["age", "income"]}, "no column beside .*dataset.drop"),
+        (TABLE, {"label": "kind", "standardise": True, "mean": [2.0]}, "dataset.standardise is true, which computes"),
         (TABLE.replace("1.5", ""), {"label": "kind", "client": "site"}, "'income' has no finite number in line 2"),
         (TABLE.replace("maybe", ""), {"label": "kind", "client": "site"}, "'kind' is empty in line 5"),
         ("a,b\n1,2\n3,2\n", {"label": "b"}, "one value only, 2"),
@@ -264,6 +280,47 @@ def test_what_is_wrong_with_a_table_is_said(tmp_path, text, options, words):
     with pytest.raises(UserError, match=words) as error:
         from_yaml("csv", path=table(tmp_path, text), **options)
     assert "\n" not in str(error.value)
+
+
+def test_columns_that_are_far_from_standard_are_warned_about(tmp_path, caplog):
+    head, rows = (
+        "age,flag,year,a,b,y",
+        [f"{20 + k % 71},{k % 2},{1990 + k % 30},{40 * k},{-k - 99},{k % 2}" for k in range(99)],
+    )
+    path = table(tmp_path, "\n".join([head, *rows]))
+    from_yaml("csv", path=path, label="y", standardise=True)
+    from_yaml("csv", path=path, label="y", drop=["age", "year", "a", "b"])
+    from_yaml("csv", path=path, label="y", drop=["year", "a", "b"], mean=[55.0, 0.0], std=[20.0, 1.0])
+    assert caplog.text == ""
+    from_yaml("csv", path=path, label="y")
+    assert "mine.csv: 'age' (mean 48.92, std 20.33), " in caplog.text
+    assert "'year' (mean 2004, std 8.822)" in caplog.text
+    assert "'a' (mean 1960, std 1143) and 1 more" in caplog.text
+    assert "dataset.standardise=true" in caplog.text
+    assert "flag" not in caplog.text
+
+
+def test_features_are_standardised_by_the_training_rows_that_train(tmp_path):
+    """Test rows, validation rows and new clients' rows take no part."""
+    lines = [f"{k},7,{100 * k % 37},{k % 2},{k % 6}" for k in range(120)]
+    path = table(tmp_path, "\n".join(["a,same,b,y,site", *lines]))
+    own = [f"dataset.path={path}", "dataset.label=y", "dataset.client=site", "partition=natural", "partition.least=5"]
+    config = compose(["dataset=csv", *own, "dataset.standardise=true", "data.validation=0.2", "data.new=2"])
+    check(config)
+    federation, new = build_federation(config)
+    rows = np.concatenate(federation.rows["train"])
+    assert len(rows) < 4 * 20
+    x = federation.gather(torch.from_numpy(rows))[0]
+    torch.testing.assert_close(x.mean(0), torch.zeros(3), atol=1e-6, rtol=0)
+    torch.testing.assert_close(x.std(0, correction=0), torch.tensor([1.0, 0.0, 1.0]))
+    raw = federation.dataset.x[torch.from_numpy(rows)]
+    first = torch.from_numpy(new.rows["test"][0])
+    wanted = (federation.dataset.x[first, 0] - raw[:, 0].mean()) / raw[:, 0].std(correction=0)
+    torch.testing.assert_close(new.gather(first)[0][:, 0], wanted)
+    plain = compose(["dataset=csv", *own])
+    older = compose(["dataset=csv", *own])
+    del older.values["dataset"]["standardise"], older.values["dataset"]["drop"]
+    assert digest_of(plain, False, []) == digest_of(older, False, []) != digest_of(config, False, [])
 
 
 def test_own_data_make_a_federation_by_config_alone(tmp_path):

@@ -1,8 +1,9 @@
 """The user's own table: a csv file with a header, numeric features, a label, and optionally a client."""
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,6 +11,10 @@ from pflsweep.data.dataset import Dataset
 from pflsweep.data.datasets.files import own_path
 from pflsweep.data.datasets.pack import content, pack
 from pflsweep.util.errors import UserError, nearest, one_line
+from pflsweep.util.once import warn_once
+
+FAR = 10.0  # a column is warned about if its mean is this far from 0, or its standard deviation above this
+NAMED = 3  # columns that such a warning names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,14 +29,22 @@ def load(
     path: str | None,
     label: str | None,
     client: str | None,
+    drop: Sequence[str] = (),
+    standardise: bool = False,
     owner_column: str | None = None,
 ) -> Dataset:
-    """Return the dataset of a table: x [n, F] float32 has all columns but `label` and `client`.
+    """Return the dataset of a table: x [n, F] float32 has all columns but `label`, `client` and those of `drop`.
 
     The sorted values of `label` are the classes 0 to K - 1. owner_column: the column of clients where the partition
-    names it; `client` must then be None or the same. There is no test split: the partition cuts one. Raises UserError
-    where the table cannot be read.
+    names it; `client` must then be None or the same. There is no test split: the partition cuts one. standardise:
+    normalise by the training rows, once they are known, and not by mean and std. Raises UserError where the table
+    cannot be read. Warns about columns that are far from standard.
     """
+    if standardise and (any(mean) or any(one != 1 for one in std)):
+        raise UserError(
+            "dataset.standardise is true, which computes dataset.mean and dataset.std from the training rows: leave "
+            "these at [0.0] and [1.0], or set standardise to false."
+        )
     file = own_path(name, path, folder=False)
     table = _table(file)
     columns = list(table.columns)
@@ -47,15 +60,25 @@ def load(
             raise UserError(f"{option} is {wrong} Its columns are {', '.join(columns)}.")
     if client == label:
         raise UserError(f"{named} and dataset.label are both '{label}': a row's client is another column.")
-    features = [column for column in columns if column not in (label, client)]
+    dropped = [str(column) for column in drop]
+    for column in dropped:
+        if column not in columns or column in (label, client):
+            why = f"is {'dataset.label' if column == label else named}" if column in columns else "is not in the table"
+            guess = "" if column in columns else nearest(column, columns)
+            raise UserError(f"dataset.drop has '{column}', which {why}.{guess} Its columns are {', '.join(columns)}.")
+    features = [column for column in columns if column not in (label, client, *dropped)]
     if not features:
-        raise UserError(f"{file} has no column beside '{label}' and '{client}': at least one feature is needed.")
+        also = " and those of dataset.drop" if dropped else ""
+        raise UserError(f"{file} has no column beside '{label}' and '{client}'{also}: at least one feature is needed.")
     x = _numbers(file, table[features])
+    if not standardise:
+        _warn_if_far(file, features, (x - np.float32(mean)) / np.float32(std) if min(std) > 0 else x)
     classes, y = _codes(file, table, str(label))
     owners, owner = _codes(file, table, client) if client is not None else ([], None)
     require_classes(str(label), classes, len(y))
     rows = content(x, y, len(y), owner)
-    return pack(name, rows, classes=len(classes), scale=1.0, mean=mean, std=std, owners=owners, own=True)
+    packed = pack(name, rows, classes=len(classes), scale=1.0, mean=mean, std=std, owners=owners, own=True)
+    return packed._replace(standardise=standardise)
 
 
 def require_classes(label: str, classes: Sequence[str], rows: int) -> None:
@@ -100,27 +123,62 @@ def _table(file: Path) -> "pd.DataFrame":
 
 
 def _numbers(file: Path, table: "pd.DataFrame") -> np.ndarray:
-    """Return the columns as float32 [n, F]. Raises UserError if a value is not a finite number."""
+    """Return the columns as float32 [n, F]. Raises UserError, with all such columns, if a value is no finite number."""
+    texts = {column: _first_text(table[column]) for column in table if table[column].dtype.kind not in "iufb"}
+    if texts:
+        raise UserError(
+            f"{file}: column {_listed(texts, 'is not numeric')}. Features must be; turn them into numbers, or leave "
+            f"them out by {_dropping(texts)}. The column of the clients is named by dataset.client."
+        )
+    with np.errstate(over="ignore"):
+        # a copy, since pandas may return a read-only view
+        x = np.array(table.to_numpy(np.float32), order="C")
+    lacking = {}
+    for column, values in zip(table, x.T, strict=True):
+        if len(bad := np.flatnonzero(~np.isfinite(values))):
+            lacking[column] = f"in line {bad[0] + 2}" + (f" ({len(bad):,} lines in all)" if len(bad) > 1 else "")
+    if lacking:
+        raise UserError(
+            f"{file}: column {_listed(lacking, 'has no finite number')}. Numbers must fit float32, up to 3.4e38. Fill "
+            f"the gaps, delete these rows, or leave the columns out by {_dropping(lacking)}."
+        )
+    return x
+
+
+def _first_text(values: "pd.Series") -> str:
+    """Return where the first value that is no number is in a column; "" if there is none."""
     import pandas as pd
 
-    for column in table:
-        values = table[column]
-        if values.dtype.kind not in "iufb":
-            words = pd.to_numeric(values, errors="coerce").isna() & values.notna()
-            line = f" in line {int(words.argmax()) + 2} ('{values[words.argmax()]}')" if words.any() else ""
-            raise UserError(
-                f"{file}: column '{column}' is not numeric{line}. Features must be; turn it into numbers, or leave it "
-                "out. The column of the clients is named by dataset.client."
-            )
-        with np.errstate(over="ignore"):
-            bad = np.flatnonzero(~np.isfinite(values.to_numpy(np.float32)))
-        if len(bad):
-            raise UserError(
-                f"{file}: column '{column}' has no finite number in line {bad[0] + 2}. Numbers must fit float32, up to "
-                "3.4e38."
-            )
-    # a copy, since pandas may return a read-only view
-    return np.array(table.to_numpy(np.float32), order="C")
+    words = pd.to_numeric(values, errors="coerce").isna() & values.notna()
+    return f"in line {int(words.argmax()) + 2} ('{values[words.argmax()]}')" if words.any() else ""
+
+
+def _listed(columns: Mapping[Any, str], wrong: str) -> str:
+    """Return all columns as a part of a sentence. columns: where each is wrong, such as "in line 2"."""
+    (first, place), *others = columns.items()
+    return ", nor ".join([f"'{first}' {wrong} {place}".rstrip(), *(f"'{c}' {where}".rstrip() for c, where in others)])
+
+
+def _dropping(columns: Iterable[Any]) -> str:
+    """Return the override that leaves columns out, as a shell takes it."""
+    override = f"dataset.drop=[{','.join(columns)}]"
+    return shlex.quote(override) if " " in override else override
+
+
+def _warn_if_far(file: Path, features: Sequence[str], x: np.ndarray) -> None:
+    """Warn about features that are far from mean 0 and standard deviation 1. x [n, F]: as a model is given it."""
+    mean, std = x.mean(0, dtype=np.float64), x.std(0, dtype=np.float64)
+    far = np.flatnonzero((abs(mean) > FAR) | (std > FAR))
+    if not len(far):
+        return
+    some = ", ".join(f"'{features[k]}' (mean {mean[k]:.4g}, std {std[k]:.4g})" for k in far[:NAMED])
+    more = f" and {len(far) - NAMED} more" if len(far) > NAMED else ""
+    warn_once(
+        __name__,
+        f"{file}: {some}{more}: a mean beyond {FAR:g} or a standard deviation above it, with which models hardly "
+        "learn. Add dataset.standardise=true (`standardise: true` in an option of your own), which brings each feature "
+        "to mean 0 and standard deviation 1.",
+    )
 
 
 def _codes(file: Path, table: "pd.DataFrame", column: str) -> tuple[list[str], np.ndarray]:
