@@ -263,6 +263,7 @@ def test_a_table(tmp_path):
         (TABLE, {"label": "kind", "drop": ["sit"]}, "dataset.drop has 'sit', which is not in the table. Did .*'site'"),
         (TABLE, {"label": "kind", "drop": ["kind"]}, "dataset.drop has 'kind', which is dataset.label"),
         (TABLE, {"label": "kind", "client": "site", "drop": ["age", "income"]}, "no column beside .*dataset.drop"),
+        (TABLE, {"label": "kind", "client": "site", "mean": [1.0, 2.0, 3.0]}, "1 value or 2, one a feature"),
         (TABLE, {"label": "kind", "standardise": True, "mean": [2.0]}, "dataset.standardise is true, which computes"),
         (TABLE.replace("1.5", ""), {"label": "kind", "client": "site"}, "'income' has no finite number in line 2"),
         (TABLE.replace("maybe", ""), {"label": "kind", "client": "site"}, "'kind' is empty in line 5"),

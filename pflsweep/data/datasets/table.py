@@ -71,13 +71,13 @@ def load(
         also = " and those of dataset.drop" if dropped else ""
         raise UserError(f"{file} has no column beside '{label}' and '{client}'{also}: at least one feature is needed.")
     x = _numbers(file, table[features])
-    if not standardise:
-        _warn_if_far(file, features, (x - np.float32(mean)) / np.float32(std) if min(std) > 0 else x)
     classes, y = _codes(file, table, str(label))
     owners, owner = _codes(file, table, client) if client is not None else ([], None)
     require_classes(str(label), classes, len(y))
     rows = content(x, y, len(y), owner)
     packed = pack(name, rows, classes=len(classes), scale=1.0, mean=mean, std=std, owners=owners, own=True)
+    if not standardise:
+        _warn_if_far(file, features, (x - packed.mean.numpy()) / packed.std.numpy())
     return packed._replace(standardise=standardise)
 
 
