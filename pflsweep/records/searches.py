@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pflsweep.config.identity import RUNTIME, whole
-from pflsweep.config.keys import PLUGS, under
+from pflsweep.config.keys import PLUGS, as_override, under
+from pflsweep.records.edges import ends, said
 from pflsweep.records.ledger import Ledger, ledgers, tried_config
 from pflsweep.records.record import Record
 from pflsweep.util.archive import Folder
@@ -66,7 +67,8 @@ def _chosen(ledger: Ledger, group: dict[str, Any]) -> str:
     """Say how the hyperparameters of a group's final trials were chosen."""
     data = {"validation": "validation data", "test": "TEST data"}[ledger.tune["split"]]
     scale = f" at scale {ledger.tune['scale']}" if ledger.tune.get("scale") else ""
-    return f"the best of {group['points']} points{scale} on {data}"
+    at = [said(key, as_override(group["winner"][key]), side) for key, side in ends(group).items()]
+    return "; ".join([f"the best of {group['points']} points{scale} on {data}", *at])
 
 
 def _tried(records: Iterable[Record], searched: Iterable[tuple[Ledger, dict[str, Any]]]) -> set[str]:

@@ -15,6 +15,7 @@ from pflsweep.config.reading import PAPER
 from pflsweep.records.content import FORMAT
 from pflsweep.records.record import kept
 from pflsweep.sweep.plan import Group, Plan, following, relevant
+from pflsweep.sweep.search_space import ranges
 from pflsweep.sweep.slots import SETTLED, SlotState, point_of
 from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.status.groups import group_status
@@ -77,6 +78,7 @@ def _group(state: SweepState, group: int) -> dict[str, Any]:
         "method": of.method,
         **{name: {k: v for k, v in relevant(each).items() if k not in apart} for name, each in configs.items()},
         "space": {key: axis.grid for key, axis in of.space.items()},
+        **({"ranges": drawn} if (drawn := ranges(of.space, state.plan.tune.sampler)) else {}),
         "points": state.plan.points(group),
         "points_settled": sum(slot.status in SETTLED for slot in searched),
         "tried": [_tried(of, slot) for slot in compared if slot.value is not None],

@@ -104,6 +104,13 @@ def _label(value: Any) -> Any:
     return str(value) if isinstance(value, list) else value
 
 
+def ranges(space: Space, sampler: str) -> dict[str, list[Any]]:
+    """Return by key [lowest, highest, log] of the axes that a sampler draws from; {} for a grid search."""
+    if sampler in ("grid", "none"):
+        return {}
+    return {key: [*axis.range, axis.log] for key, axis in space.items() if axis.range is not None}
+
+
 def distributions(space: Space) -> dict[str, BaseDistribution]:
     """Return by key the distribution that Optuna's samplers draw from."""
     return {key: axis.distribution for key, axis in space.items()}

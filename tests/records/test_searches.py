@@ -140,7 +140,8 @@ def test_on_test_data_a_rate_of_ones_own_is_no_trial_of_the_search(tmp_path):
     ledger(tmp_path, won, "test", tried=[{"point": {"train.lr": 0.13}, "value": 0.4}])
     found = beside([won, tried, drawn, own])
     assert found.trials == {tried.meta["identity"], drawn.meta["identity"]}
-    assert found.won == {won.meta["identity"]: "the best of 3 points on TEST data"}
+    at = "train.lr=0.05 is the smallest value tried"
+    assert found.won == {won.meta["identity"]: f"the best of 3 points on TEST data; {at}"}
     (setting,) = settings([won, own], found.keys)
     assert [row.label for row in setting.rows] == ["fedavg (train.lr=0.05)", "fedavg (train.lr=0.07)"]
     assert len(settings([won, own])) == 2, "a rate that nothing has searched is of the setting"

@@ -185,6 +185,7 @@ def test_the_end_names_winners_and_means(queue: Queue, capsys: pytest.CaptureFix
     assert summary.conclude(queue, track=False) == 0
     out, err = capsys.readouterr()
     assert "train.lr=0.2" in out
+    assert "At an end of the search" not in out
     assert "60.0" in out
     assert "76.0 ± 1.4 (5/5, 1 failed)" in out
     assert err == ""
@@ -203,6 +204,13 @@ def test_the_end_says_that_a_point_without_a_result_leaves_no_winner(
     assert "the trial fedavg lr=0.3 (search) failed: it broke" in err
     assert "fedavg: no winner: 1 of 3 points has no result (it broke), so its final trials have not run" in err
     assert "1 of 5 trials failed; the same command tries them again." in err
+
+
+def test_the_end_says_which_winners_are_at_an_end_of_their_search(queue: Queue, capsys: pytest.CaptureFixture) -> None:
+    advance(queue, [0.4, 0.5, 0.6, 0.75, 0.77])
+    assert summary.conclude(queue, track=False) == 0
+    said = "where a wider range may be better: train.lr=0.3 is the largest value tried (fedavg)."
+    assert said in capsys.readouterr().out
 
 
 def test_a_winner_of_a_part_of_its_points_is_marked(plan: Plan, capsys: pytest.CaptureFixture) -> None:

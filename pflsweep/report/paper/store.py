@@ -12,6 +12,7 @@ import pandas as pd
 from pflsweep.config.identity import RUNTIME, has_own_rows, raised, whole
 from pflsweep.config.keys import under
 from pflsweep.records.archive import places
+from pflsweep.records.edges import ends
 from pflsweep.records.ledger import Ledger
 from pflsweep.records.record import Record
 from pflsweep.report.markdown import code, inline
@@ -110,6 +111,11 @@ class CellTrials:
     @property
     def winner(self) -> dict[str, Any] | None:
         return self.group.get("winner")
+
+    @property
+    def ends(self) -> dict[str, str]:
+        """Return by key "largest" or "smallest" where the winner's value is an end of what was tried."""
+        return ends(self.group) if self.group else {}
 
     @property
     def winner_value(self) -> float | None:

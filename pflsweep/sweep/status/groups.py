@@ -4,11 +4,13 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from pflsweep.config.keys import as_override
+from pflsweep.records.edges import ends, said
 from pflsweep.report.compare import PARTIAL
 from pflsweep.report.stats import mean_std
 from pflsweep.report.tables import NONE
-from pflsweep.sweep.plan import Job
-from pflsweep.sweep.search_space import Point
+from pflsweep.sweep.plan import Job, relevant
+from pflsweep.sweep.search_space import Point, ranges
 from pflsweep.sweep.slots import SETTLED, SlotState, point_of
 from pflsweep.sweep.state import SweepState
 
@@ -76,6 +78,23 @@ def winners(state: SweepState) -> pd.DataFrame:
                 "final, on test": f"{spread(now.final)}{mark}" if elected and now.final else NONE,
             })  # fmt: skip
     return pd.DataFrame(lines)
+
+
+def at_ends(state: SweepState) -> str:
+    """Return a paragraph on the winners that are at an end of what was tried; "" without any."""
+    methods: dict[str, dict[str, None]] = {}
+    for g, group in enumerate(state.plan.groups):
+        point = group_status(state, g).point if group.tries and state.electable(g) else {}
+        found = ends({
+            "winner": point,
+            "space": {key: axis.grid for key, axis in group.space.items()},
+            "ranges": ranges(group.space, state.plan.tune.sampler),
+            "config": relevant(group.config),
+        })  # fmt: skip
+        for key, side in found.items():
+            methods.setdefault(said(key, as_override(point[key]), side), {})[group.method] = None
+    lines = [f"{what} ({', '.join(names)})" for what, names in methods.items()]
+    return f"At an end of the search, where a wider range may be better: {'; '.join(lines)}." if lines else ""
 
 
 def failures(state: SweepState) -> list[str]:

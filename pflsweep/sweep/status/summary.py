@@ -188,6 +188,8 @@ def conclude(queue: Queue, track: bool) -> int:
         finish_sweep(plan.groups[0].config.tracking, plan.id, records, lines, tables, figures, cells_of(state, records))
     if searched:
         print(tables["winners"].to_string(index=False) + f"\n\n{_chosen_on(plan)}\n")
+        if at_ends := status_groups.at_ends(state):
+            print(f"{at_ends}\n")
     keys = {key for group in plan.groups for key in group.space}
     groups = [g for g in range(len(plan.groups)) if state.without_result(g)]
     partial = {one["identity"] for g in groups for job in plan.final(g) for one in state.slots[job].trials}

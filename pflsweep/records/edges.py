@@ -1,0 +1,73 @@
+"""Find winners of searches that are at an end of what was tried, where a wider range may be better."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from pflsweep.config import options
+from pflsweep.config.compose import option_files, read_option
+from pflsweep.config.fields import Rule, rules_of
+from pflsweep.config.node import Node
+from pflsweep.util.errors import UserError
+
+NEAR = 0.02  # of a range, on its own scale: a draw is hardly ever the very end
+# The bounds of a hyperparameter whose class is not known here, such as a user's own: shares are from 0 to 1
+_SHARE = Rule((float,), low=0, high=1)
+
+
+def ends(group: Mapping[str, Any]) -> dict[str, str]:
+    """Return by key of a winner "largest" or "smallest" where its value is an end of what its search has tried.
+
+    group: of a ledger. An axis that has a range in `ranges` (older ledgers have none) counts from NEAR of its end on,
+    and any other by its grid. Ends that a hyperparameter cannot pass, such as 0 of a weight, are left out.
+    """
+    found = {}
+    for key, value in (group.get("winner") or {}).items():
+        tried, ranges = group["space"].get(key), group.get("ranges", {})
+        side = _side_of_range(value, *ranges[key]) if key in ranges else _side_of_grid(value, tried)
+        if side:
+            end = ranges[key][side == "largest"] if key in ranges else value
+            rule = _rule(key, str(group["config"].get(key.partition(".")[0], "")))
+            if end != (rule.high if side == "largest" else rule.low):
+                found[key] = side
+    return found
+
+
+def said(key: str, value: str, side: str) -> str:
+    """Return a winner's value at an end as a part of a sentence."""
+    return f"{key}={value} is the {side} value tried"
+
+
+def _side_of_grid(value: Any, grid: Any) -> str:
+    """Return which end of a grid a value is; "" if none, or if the grid has no two numbers."""
+    numbers = [each for each in grid if _is_number(each)] if isinstance(grid, Sequence) else []
+    if not _is_number(value) or len(numbers) < 2:
+        return ""
+    return "largest" if value == max(numbers) else "smallest" if value == min(numbers) else ""
+
+
+def _side_of_range(value: Any, low: float, high: float, log: bool) -> str:
+    """Return which end of a range a value is at; "" if none."""
+    if not _is_number(value):
+        return ""
+    at, first, last = (math.log(each) if log else each for each in (value, low, high))
+    share = (at - first) / (last - first)
+    return "largest" if share >= 1 - NEAR else "smallest" if share <= NEAR else ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@cache
+def _rule(key: str, option: str) -> Rule:
+    """Return the rule of a key. option: that of the key's group."""
+    if key in options.rules():
+        return options.rules()[key]
+    group, _, name = key.partition(".")
+    try:
+        cls = Node.of(group, option, read_option(option_files(group, None)[option])).load()
+        return rules_of(cls)[name]
+    except (UserError, KeyError, TypeError):
+        return _SHARE
