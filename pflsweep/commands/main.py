@@ -126,7 +126,7 @@ def _word(word: str, rest: list[str]) -> int:
 
         option = next((f"{g}={word}" for g in GROUPS if (conf_dir() / g / f"{word}.yaml").exists()), None)
         if option:
-            raise UserError(f"Unknown word '{word}'. Did you mean {option}?")
+            raise UserError(f"Unknown command '{word}'. Did you mean {option}?")
         raise UserError(
             f"Unknown command '{word}'.{nearest(word, list(COMMANDS))} Commands are: {', '.join(COMMANDS)}. "
             "To train, give key=value, such as `pflsweep algorithm=fedavg` (see `pflsweep --help`)."

@@ -258,7 +258,7 @@ SWEEPS = [
     ("train.lr=${x},1", ["train.lr cannot be resolved", "'x' not found"]),
     ("hydra/launcher=foo", ["there is no hydra/launcher 'foo'", "joblib"]),
     ("hydra/launcher=joblib,basic", ["Sweeping over Hydra's configuration is not supported"]),
-    ("hydra/sweeper=optuna", ["hydra/sweeper=optuna", "pflsweep's own"]),
+    ("hydra/sweeper=optuna", ["hydra/sweeper=optuna", "a sweeper of its own"]),
     ("only=[a]", ["sweep=pgfed/table1"]),
     ("plan=maybe", ["plan is 'maybe'"]),
     ("scale=big", ["No scale 'big'", "small"]),
@@ -353,7 +353,7 @@ SCALES = [
     ("foo: 1", ["unknown key 'foo'"]),
 ]
 COMMANDS = [
-    ("foo", ["Unknown word 'foo'", "list, data, report"]),
+    ("foo", ["Unknown command 'foo'", "list, data, report"]),
     ("lst", ["Did you mean 'list'"]),
     ("fedavg", ["Did you mean algorithm=fedavg"]),
     ("list", ["what"]),
@@ -378,7 +378,7 @@ COMMANDS = [
     ("doctor tune.points=-1", ["tune.points is -1"]),
     ("record exprot", ["pflsweep: record: there is no 'exprot'. Did you mean 'export'?"]),
     ("data shwo", ["data: unknown command 'shwo'. Did you mean 'show'?"]),
-    ("list", ["list: say of what, as in `pflsweep list algorithms`"]),
+    ("list", ["list: name what to list, as in `pflsweep list algorithms`"]),
     ("check foo", ["there is no algorithm 'foo'"]),
     ("check fedprox mu=-1", ["FedProx.mu is -1"]),
     ("check fedprox mu=", ["FedProx.mu is null"]),

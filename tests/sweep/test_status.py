@@ -190,7 +190,7 @@ def test_the_end_names_winners_and_means(queue: Queue, capsys: pytest.CaptureFix
     assert "76.0 ± 1.4 (5/5, 1 failed)" in out
     assert err == ""
     # Both seeds have the same folder
-    assert "Records that are not here: 1 in gpu1:." in out
+    assert "Records on other machines: 1 in gpu1:." in out
 
 
 def test_the_end_says_that_a_point_without_a_result_leaves_no_winner(
