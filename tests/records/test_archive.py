@@ -388,7 +388,7 @@ def test_an_archive_that_is_not_as_we_write_it_is_refused_by_every_command(
         error = capsys.readouterr().err
         assert "x.zip cannot be read: " in error
         assert said in error
-        assert "Put the right archive there, or move this one away." in error
+        assert "Replace it with an intact copy, or move it elsewhere." in error
         assert len(error.strip().splitlines()) == 1
     assert packed.read_bytes() == before
     assert not Path("imported").exists()

@@ -89,7 +89,7 @@ def test_a_killed_worker_leaves_the_others_their_trials(tmp_path: Path) -> None:
         os.kill(workers_of(process.pid)[0], signal.SIGKILL)
         _, rest = process.communicate(timeout=300)
     assert process.returncode == 0, rest
-    assert rest.count("A worker was ended by SIGKILL (out of memory?). It starts anew") == 1
+    assert rest.count("A worker died (SIGKILL (out of memory?)). A new one has been started") == 1
     require_each_once(database(tmp_path), 2)
     assert sum(count for (*_, state), count in states(database(tmp_path)).items() if state == "FAIL") == 1
 
@@ -119,7 +119,7 @@ def test_workers_that_are_killed_before_they_have_a_trial_end_the_command(
     queue = two_workers(plan)
     with pytest.raises(UserError, match=r"ended before it has a trial, by SIGKILL \(out of memory\?\)"):
         processes.run(queue.plan, queue)
-    assert capfd.readouterr().err.count("It starts anew") == 2 * (processes.EARLY - 1)
+    assert capfd.readouterr().err.count("A new one has been started") == 2 * (processes.EARLY - 1)
 
 
 RAISING = """
