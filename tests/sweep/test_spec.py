@@ -162,7 +162,10 @@ BAD = [
     ("methods: {a: algorithm}", ["methods.a: 'algorithm' is not an override", "key=value"]),
     ("methods: {a: 'algorithm=\"x'}", ["methods.a", "cannot be divided"]),
     ("methods: {a: algorithm=fedavg seed=3}", ["methods.a: seed=3: seeds are the whole sweep's", "`seeds: [...]`"]),
-    ("methods: {a: {run: algorithm=fedavg workers.count=2}}", ["methods.a.run: workers.count=2 applies to the whole sweep"]),
+    (
+        "methods: {a: {run: algorithm=fedavg workers.count=2}}",
+        ["methods.a.run: workers.count=2 applies to the whole sweep"],
+    ),
     ("settings: {digits: tune=grid}", ["settings.digits: tune=grid applies to the whole sweep"]),
     ("methods: {a: {ran: algorithm=local}}", ["methods.a: unknown key 'ran'", "Did you mean 'run'"]),
     ("methods: {a: {only: [digits]}}", ["methods.a.run is None", "algorithm=pgfed"]),
