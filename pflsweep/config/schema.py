@@ -118,7 +118,7 @@ def _check_described(node: Node) -> None:
     kind = {"algorithm": "method", "study": "study"}.get(node.group, "plug-in")
     if not (isinstance(cls, type) and getattr(cls, "kind", "") == kind and is_dataclass(cls)):
         name = "study (studies.Study)" if kind == "study" else "method or plug-in (protocol.Method)"
-        raise UserError(f"{node}: {node.path} is no {name}.")
+        raise UserError(f"{node}: {node.path} is not a {name}.")
     check_fields(cls, node.options, node.group, f"add it to {node.group}/{node.option}.yaml")
 
 

@@ -2,18 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 from pflsweep.config import options
-from pflsweep.config.compose import option_files, read_option
-from pflsweep.config.fields import Rule, rules_of
-from pflsweep.config.node import Node
-from pflsweep.util.errors import UserError
 
 NEAR = 0.02  # of a range, on its own scale: a draw is hardly ever the very end
-# The bounds of a hyperparameter whose class is not known here, such as a user's own: shares are from 0 to 1
-_SHARE = Rule((float,), low=0, high=1)
+# The usual bounds of a method's hyperparameters: of shares, weights and counts. Its class is not asked, since reports
+# would have to import PyTorch with it
+USUAL = {"smallest": (0, 1), "largest": (1,)}
 
 
 def ends(group: Mapping[str, Any]) -> dict[str, str]:
@@ -28,8 +24,7 @@ def ends(group: Mapping[str, Any]) -> dict[str, str]:
         side = _side_of_range(value, *ranges[key]) if key in ranges else _side_of_grid(value, tried)
         if side:
             end = ranges[key][side == "largest"] if key in ranges else value
-            rule = _rule(key, str(group["config"].get(key.partition(".")[0], "")))
-            if end != (rule.high if side == "largest" else rule.low):
+            if not _is_bound(key, end, side):
                 found[key] = side
     return found
 
@@ -60,14 +55,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-@cache
-def _rule(key: str, option: str) -> Rule:
-    """Return the rule of a key. option: that of the key's group."""
-    if key in options.rules():
-        return options.rules()[key]
-    group, _, name = key.partition(".")
-    try:
-        cls = Node.of(group, option, read_option(option_files(group, None)[option])).load()
-        return rules_of(cls)[name]
-    except (UserError, KeyError, TypeError):
-        return _SHARE
+def _is_bound(key: str, end: float, side: str) -> bool:
+    """Return whether a key cannot have a value beyond an end."""
+    rule = options.rules().get(key)
+    return end in USUAL[side] if rule is None else end == (rule.high if side == "largest" else rule.low)

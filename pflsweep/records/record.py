@@ -68,7 +68,7 @@ class Record:
                 if key not in found:
                     raise self._damaged(name, f"without '{key}'")
                 if not isinstance(found[key], kind):
-                    raise self._damaged(name, f"with {key}={found[key]!r}, which is no {kind.__name__}")
+                    raise self._damaged(name, f"with {key}={found[key]!r}, which is not of type {kind.__name__}")
         self._written = [digest_of_config(self.config)]
         # A truncated YAML file may still be YAML, so status.json keeps the config's digest
         if self._written[0] not in self.status["config"]:

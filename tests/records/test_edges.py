@@ -7,9 +7,9 @@ import pytest
 from pflsweep.records.edges import ends
 
 
-def group(key: str, value: Any, grid: Any, span: list[Any] | None = None, algorithm: str = "fedprox") -> dict[str, Any]:
+def group(key: str, value: Any, grid: Any, span: list[Any] | None = None) -> dict[str, Any]:
     ranges = {} if span is None else {"ranges": {key: span}}
-    return {"winner": {key: value}, "space": {key: grid}, "config": {"algorithm": algorithm}, **ranges}
+    return {"winner": {key: value}, "space": {key: grid}, **ranges}
 
 
 @pytest.mark.parametrize(
@@ -21,10 +21,11 @@ def group(key: str, value: Any, grid: Any, span: list[Any] | None = None, algori
         (group("train.lr", 0.1, [0.1]), None),
         (group("train.lr_of", "round", ["round", "last_turn"]), None),
         (group("algorithm.mu", 0, [0, 1]), None),
-        (group("algorithm.mu", 1, [0, 1]), "largest"),
+        (group("algorithm.layers", 1, [1, 2]), None),
+        (group("algorithm.layers", 2, [1, 2]), "largest"),
         (group("train.participation", 1.0, [0.5, 1.0]), None),
-        (group("algorithm.beta", 1.0, [0.5, 1.0], algorithm="mine"), None),
-        (group("algorithm.beta", 0.5, [0.5, 1.0], algorithm="mine"), "smallest"),
+        (group("algorithm.beta", 1.0, [0.5, 1.0]), None),
+        (group("algorithm.beta", 0.5, [0.5, 1.0]), "smallest"),
         (group("algorithm.on", True, [True, False]), None),
         (group("algorithm.mu", 10, [None, 10, 5]), "largest"),
         (group("train.lr", 0.095, [0.001, 0.1], [0.001, 0.1, True]), "largest"),
