@@ -106,7 +106,7 @@ def test_every_option_passes_its_own_check(group: str, option: str) -> None:
         (["privacy=dp_sgd", "privacy.clip=0"], ["privacy.clip is 0", "above 0"]),
         (["privacy=dp_sgd", "privacy.delta=1"], ["privacy.delta is 1", "below 1"]),
         (["privacy=dp_sgd", "++privacy.sigmas=1"], ["privacy.sigmas", "Did you mean 'privacy.sigma'"]),
-        (["privacy=dp_sgd", "privacy._target_=pflsweep.algorithms.fedavg.FedAvg"], ["no method or plug-in"]),
+        (["privacy=dp_sgd", "privacy._target_=pflsweep.algorithms.fedavg.FedAvg"], ["not a method or plug-in"]),
         (["algorithm._target_=FedAvg"], ["algorithm=fedavg", "`_target_` is 'FedAvg'", "my_package.MyClass"]),
         (["partition.clients=many"], ["partition.clients is 'many'", "a whole number"]),
         (["algorithm=fedprox", "algorithm.mu=-1"], ["algorithm.mu is -1", "at least 0"]),
