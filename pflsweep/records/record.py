@@ -104,7 +104,7 @@ class Record:
         self.truncate(rounds)
         self.status |= {"status": "finished", "target": rounds}
         self.config = {**self.config, "train": {**self.config["train"], "rounds": rounds}}
-        if rounds in self.ends and rounds not in self.evaluated:
+        if rounds not in self.evaluated and rounds in self.scored:
             table, clients = self._read_ends()
             row = table[table["round"] == rounds].iloc[0].drop("round").dropna()
             scores = {str(name): value for name, value in row.to_dict().items()}
@@ -284,13 +284,16 @@ class Record:
         return [] if "personal_accuracy" not in table else table["round"][table["personal_accuracy"].notna()].tolist()
 
     @property
-    def ends(self) -> list[int]:
-        """Return the rounds at which the trial once ended and that are not evaluated in its longer schedule."""
-        table = self._read("ends_rounds.parquet", read_parquet, None)
-        return [] if table is None else table["round"].tolist()
+    def scored(self) -> list[int]:
+        """Return the evaluated rounds, and those at which the trial once ended, as which `go_back` shows it."""
+        ends = self._read("ends_rounds.parquet", read_parquet, pd.DataFrame({"round": []}))
+        return sorted({*self.evaluated, *ends["round"].tolist()})
 
     def _read_ends(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return the scores at those rounds: rows of rounds, and of clients."""
+        """Return the scores of rounds at which the trial once ended and that its longer schedule does not evaluate.
+
+        They are rows of rounds, and of clients.
+        """
         return tuple(self._read(f"ends_{name}.parquet", read_parquet, pd.DataFrame()) for name in ("rounds", "clients"))
 
     def append(self, row: dict[str, Any], clients: pd.DataFrame | None, matrices: dict[str, np.ndarray]) -> None:

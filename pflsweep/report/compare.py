@@ -279,7 +279,7 @@ def _as_they_were(given: list[tuple[Record, dict[str, Any]]]) -> Iterator[tuple[
     for key, (record, config) in zip(keys, given, strict=True):
         ended = {session["from"] - 1 for session in record.meta.get("sessions", [])}
         for rounds in sorted(ended & lengths[key]):
-            if rounds < config["train.rounds"] and rounds in (*record.evaluated, *record.ends):
+            if rounds < config["train.rounds"] and rounds in record.scored:
                 past = Record.as_of(record.place, rounds)
                 # Pages say how many rounds it has by now
                 past.status |= {"target": record.status["target"]}

@@ -8,8 +8,8 @@ import pandas as pd
 from pflsweep.report import tables
 from pflsweep.report.compare import Row, Setting
 from pflsweep.report.conclusion import scored_on
-from pflsweep.report.latex import comment, escaped
-from pflsweep.report.stats import gain, mean_std
+from pflsweep.report.latex import tabular
+from pflsweep.report.stats import gain, mean_std, standard_error
 
 EMPTY = "--"
 RULE = (
@@ -38,17 +38,11 @@ def as_latex(settings: Sequence[Setting], baseline: str | None) -> str:
     bases = [setting.baseline(baseline) for setting in settings]
     labels = list(dict.fromkeys(row.label for setting in settings for row in setting.rows))
     heads = [["Accuracy", f"Gain over {base.label}" if base else "Gain"] for base in bases]
-    lines = [*map(comment, _caption(settings, bases)), rf"\begin{{tabular}}{{l{'rr' * len(settings)}}}", r"\toprule"]
-    if len(settings) > 1:
-        over = [rf"\multicolumn{{2}}{{c}}{{{escaped(setting.name)}}}" for setting in settings]
-        rules = [rf"\cmidrule(lr){{{at}-{at + 1}}}" for at in range(2, 2 * len(settings) + 1, 2)]
-        lines += [" & ".join(["", *over]) + r" \\", " ".join(rules)]
-    lines += [" & ".join(["Method", *(escaped(head) for pair in heads for head in pair)]) + r" \\", r"\midrule"]
+    # A single setting needs no name
+    groups = [setting.name if len(settings) > 1 else "" for setting in settings for _ in range(2)]
     columns = [_column(setting, base) for setting, base in zip(settings, bases, strict=True)]
-    for label in labels:
-        cells = [cell for column in columns for cell in column.get(label, (EMPTY, EMPTY))]
-        lines.append(" & ".join([escaped(label), *cells]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+    rows = [(label, [c for column in columns for c in column.get(label, (EMPTY, EMPTY))]) for label in labels]
+    return tabular(_caption(settings, bases), groups, ["Method", *(head for pair in heads for head in pair)], rows)
 
 
 def _caption(settings: Sequence[Setting], bases: Sequence[Row | None]) -> list[str]:
@@ -94,6 +88,6 @@ def _clear_best(rows: Sequence[Row]) -> Row | None:
         return None
     known = [(row, *mean_std([each.last for each in row.summaries])) for row in rows]
     (first, mean, std), (second, next_mean, next_std) = sorted(known, key=lambda each: -each[1])[:2]
-    error = math.hypot(std / len(first.records) ** 0.5, next_std / len(second.records) ** 0.5)
+    error = standard_error(std, len(first.records), next_std, len(second.records))
     # The std of one seed is NaN, so that the comparison is false
     return first if mean - next_mean > error else None

@@ -37,6 +37,11 @@ def mean_std(values: Sequence[float]) -> tuple[float, float]:
     return mean, stdev(values) if len(values) > 1 and math.isfinite(mean) else math.nan
 
 
+def standard_error(std: float, n: int, other_std: float, other_n: int) -> float:
+    """Return the standard error of the difference of two means, of n and other_n values; NaN if a std is."""
+    return math.hypot(std / math.sqrt(n), other_std / math.sqrt(other_n))
+
+
 def over_clients(values: ArrayLike) -> Interval:
     """Return the percentile bootstrap of the mean over clients: how much it hangs on which clients there are."""
     x = _finite(values)

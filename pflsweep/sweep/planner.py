@@ -73,9 +73,9 @@ def build(command: Command, overrides: Sequence[str], compose: Compose, parser: 
         require("seed", seed, rules()["seed"])
     if command.tune.sampler != "none" and command.tune.seeds > len(seeds):
         raise UserError(f"tune.seeds is {command.tune.seeds}, but the sweep has {len(seeds)}: {seeds}.")
-    code = [_versions(group.config, seeds) for group in groups]
-    of = plan_id(groups, seeds, command.tune, code)
     own_codes = [own_code(group.config) for group in groups]
+    code = [_versions(group.config, seeds, own) for group, own in zip(groups, own_codes, strict=True)]
+    of = plan_id(groups, seeds, command.tune, code)
     plan = Plan(of, name, groups, seeds, command.tune, command.workers, command.scale, command.reading, own_codes)
     # More workers than slots would only wait
     count = min(command.workers.count, max(1, len(list(plan.jobs))))
@@ -332,11 +332,11 @@ def chosen(table: Table, only: list[str]) -> Table:
     return left
 
 
-def _versions(config: Config, seeds: list[int]) -> list[Any]:
+def _versions(config: Config, seeds: list[int], own: list[str]) -> list[Any]:
     """Return what trials' identities depend on beside their config: versions, own code, checksum of data.
 
-    The checksum is that of a user's own data, and of partitions in files, which may change. The path of a file may
-    refer to the seed: then it is one checksum a seed.
+    own: hashes of the user's own code. The checksum is that of a user's own data, and of partitions in files, which
+    may change. The path of a file may refer to the seed: then it is one checksum a seed.
     """
     follow = "partition.path" in config.links
     each = [config, *(changed(config, {"seed": seed}) for seed in seeds if follow and seed != config.seed)]
@@ -346,7 +346,7 @@ def _versions(config: Config, seeds: list[int]) -> list[Any]:
     return [
         *versions,
         *map(list, raised(numerics(config)).items()),
-        *own_code(config),
+        *own,
         *filter(None, cuts),
     ]
 

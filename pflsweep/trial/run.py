@@ -209,8 +209,9 @@ def _warn_edited(record: Record, digests: dict[str, str]) -> None:
 def _require_evaluated(record: Record, rounds: int) -> None:
     """Raise UserError if a record of more rounds was not evaluated after round `rounds`."""
     # The last round too: it would be evaluated if it were asked for
-    seen = sorted({*record.evaluated, *record.ends, record.done})
-    if rounds not in (*record.evaluated, *record.ends):
+    scored = record.scored
+    seen = sorted({*scored, record.done})
+    if rounds not in scored:
         near = [*[t for t in seen if t < rounds][-1:], *[t for t in seen if t > rounds][:1]]
         raise UserError(
             f"train.rounds is {rounds}, but this trial's record ({record.folder}) of {record.done} rounds was not "

@@ -393,7 +393,7 @@ def test_the_id_is_that_of_before_there_were_younger_keys() -> None:
     before = [group._replace(config=deepcopy(group.config)) for group in plan.groups]
     for group in before:
         del group.config.values["train"]["precision"], group.config.values["study"]
-    code = [_versions(group.config, plan.seeds) for group in plan.groups]
+    code = [_versions(group.config, plan.seeds, own) for group, own in zip(plan.groups, plan.code, strict=True)]
     assert plan_id(before, plan.seeds, plan.tune, code) == plan.id != planned(*SAME, "train.precision=bf16").id
 
 

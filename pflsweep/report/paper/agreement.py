@@ -9,6 +9,7 @@ import re
 from itertools import combinations
 
 from pflsweep.report.paper.published import Printed
+from pflsweep.report.stats import standard_error
 
 POINTS = {"percent": 1.0, "fraction": 0.01}  # one point, in each unit of an accuracy
 NEAR = 2  # points within which two numbers agree
@@ -30,7 +31,7 @@ def tolerance(line: Printed, decimals: int, noise: float | None, seeds: int) -> 
     printed = re.fullmatch(r"(?:runs|seeds)(\d+)", line.std_over)
     if printed is None or line.std is None or noise is None:
         return least + EPS
-    return max(least, 2 * math.hypot(noise / math.sqrt(seeds), line.std / math.sqrt(int(printed[1])))) + EPS
+    return max(least, 2 * standard_error(noise, seeds, line.std, int(printed[1]))) + EPS
 
 
 def kendall(pairs: list[tuple[float, float]], apart: float) -> float:

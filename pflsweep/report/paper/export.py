@@ -2,9 +2,8 @@
 
 import csv
 import io
-from itertools import groupby
 
-from pflsweep.report.latex import comment, escaped
+from pflsweep.report.latex import tabular
 from pflsweep.report.paper import formats
 from pflsweep.report.paper.comparison import Cell, Comparison
 
@@ -59,14 +58,12 @@ def as_latex(of: Comparison) -> str:
     )
     caption = f"{_deviation(of)} Bold: the best of the {along}; underlined: the second, whatever the noise."
     needs = r"Needs \usepackage{booktabs}."
-    lines = [*map(comment, (about, caption, needs)), rf"\begin{{tabular}}{{l{'r' * len(columns)}}}", r"\toprule"]
-    if any(column.group for column in columns):
-        lines += _groups([column.group for column in columns])
-    lines += [" & ".join(["", *(escaped(column.header) for column in columns)]) + r" \\", r"\midrule"]
-    for row, label in sorted(of.layout.rows.items()):
-        cells = [_latex(of.made.get((row, column))) for column in range(len(columns))]
-        lines.append(" & ".join([escaped(label), *cells]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+    rows = [
+        (label, [_latex(of.made.get((row, column))) for column in range(len(columns))])
+        for row, label in sorted(of.layout.rows.items())
+    ]
+    groups, heads = [column.group for column in columns], ["", *(column.header for column in columns)]
+    return tabular([about, caption, needs], groups, heads, rows)
 
 
 def _deviation(of: Comparison) -> str:
@@ -75,17 +72,6 @@ def _deviation(of: Comparison) -> str:
     kinds = {"seeds": "over seeds (n - 1 in the denominator)", "clients": "over clients, averaged over seeds"}
     said = " or ".join(words for kind, words in kinds.items() if kind in over)
     return rf"$\pm$: the standard deviation {said}." if said else r"No $\pm$: no number has several seeds."
-
-
-def _groups(heads: list[str]) -> list[str]:
-    """Return the headers above the columns, and a rule under each."""
-    cells, rules, at = [""], [], 2
-    for head, group in groupby(heads):
-        width = len(list(group))
-        cells.append(rf"\multicolumn{{{width}}}{{c}}{{{escaped(head)}}}")
-        rules += [rf"\cmidrule(lr){{{at}-{at + width - 1}}}"] if head else []
-        at += width
-    return [" & ".join(cells) + r" \\", " ".join(rules)]
 
 
 def _latex(made: Cell | None) -> str:

@@ -115,7 +115,7 @@ class CellTrials:
     @property
     def ends(self) -> dict[str, str]:
         """Return by key "largest" or "smallest" where the winner's value is an end of what was tried."""
-        return ends(self.group) if self.group else {}
+        return ends(self.group)
 
     @property
     def winner_value(self) -> float | None:
@@ -249,7 +249,7 @@ def _read(folder: Folder, rounds: int) -> Trial | str:
     if record.done > rounds:  # more has been trained since, at a larger scale
         record.go_back(rounds)
     table, at = record.rounds, record.evaluated
-    if rounds not in at:  # the last one was, until the trial went on
+    if rounds not in at:
         return f"{named} has more rounds and is not evaluated after round {rounds}"
     best = at[int(table["personal_accuracy"].dropna().argmax())]
     return Trial(record, whole(record.values), rounds, best)

@@ -9,7 +9,7 @@ from pflsweep.records.edges import ends, said
 from pflsweep.report.compare import PARTIAL
 from pflsweep.report.stats import mean_std
 from pflsweep.report.tables import NONE
-from pflsweep.sweep.plan import Job, relevant
+from pflsweep.sweep.plan import Job
 from pflsweep.sweep.search_space import Point, ranges
 from pflsweep.sweep.slots import SETTLED, SlotState, point_of
 from pflsweep.sweep.state import SweepState
@@ -89,7 +89,6 @@ def at_ends(state: SweepState) -> str:
             "winner": point,
             "space": {key: axis.grid for key, axis in group.space.items()},
             "ranges": ranges(group.space, state.plan.tune.sampler),
-            "config": relevant(group.config),
         })  # fmt: skip
         for key, side in found.items():
             methods.setdefault(said(key, as_override(point[key]), side), {})[group.method] = None
