@@ -1,6 +1,7 @@
 """Figures are whole and readable: nothing falls off the page or hides something else."""
 
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox
+from PIL import Image
 
 from pflsweep.report import figures, lines, style
 
@@ -146,3 +148,15 @@ def test_gains_have_all_words_on_the_page(labels: list[str]) -> None:
         assert shown.x0 >= 0, words
         assert shown.x1 <= made.bbox.x1, words
         assert 0 <= shown.y0 <= shown.y1 <= made.bbox.y1, words
+
+
+def test_a_saved_png_has_few_bytes_and_no_bands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 256 colours each pixel of a heat map and of its colour bar is within 12 of 255 of what was drawn."""
+    made = figures.heatmap(np.random.default_rng(0).normal(size=(60, 60)), "P", "Weights of FedFomo")
+    (saved,) = style.save(made, tmp_path / "saved", kinds=("png",))
+    monkeypatch.setattr(style, "_to_palette", lambda path: None)
+    (full,) = style.save(made, tmp_path / "full", kinds=("png",))
+    with Image.open(full) as a, Image.open(saved) as b:
+        apart = np.abs(np.asarray(a.convert("RGB"), int) - np.asarray(b.convert("RGB"), int))
+    assert apart.max() <= 12
+    assert saved.stat().st_size < full.stat().st_size / 2
