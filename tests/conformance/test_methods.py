@@ -51,7 +51,7 @@ class OnSecondBatch(FedAvg):
         return stock.run(self.step, given, work, batches)
 
 
-# These are tested for every row; the others are in the slow suite
+# These are tested for every algorithm; the others, and those of plug-ins beside an algorithm, are in the slow suite
 QUICK = (any_chunking, absent_clients_stay, traffic_is_exact, state_is_complete, numbers_follow_the_seed)
 YAMLS = {name: yaml.safe_load(file.read_text()) for name, file in option_files("algorithm").items()}
 OWN: dict[str, tuple[type[Method], dict[str, Any]]] = {
@@ -725,11 +725,17 @@ def test_every_algorithm_has_a_row() -> None:
 
 
 @pytest.mark.parametrize(
-    "property_",
-    [each if each in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in PROPERTIES],
-    ids=lambda p: p.__name__,
+    ("name", "property_"),
+    [
+        pytest.param(
+            *(name, each),
+            id=f"{name}-{each.__name__}",
+            marks=() if each in QUICK and name in YAMLS else pytest.mark.slow,
+        )
+        for name in TRIED
+        for each in PROPERTIES
+    ],
 )
-@pytest.mark.parametrize("name", TRIED)
 def test_property(name: str, property_: Property) -> None:
     if DpSgd in TABLE[name].plugs and property_ is any_chunking_with_noise:
         pytest.skip("DP-SGD refuses batch norm; its own test has dropout alone")
