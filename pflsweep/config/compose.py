@@ -92,12 +92,12 @@ class Config:
     @property
     def seed(self) -> int:
         """The seed of all draws."""
-        return options.Trial.of(self.values).seed
+        return options.TopLevel.of(self.values).seed
 
     @property
     def device(self) -> str:
         """The requested device: auto, cpu or cuda."""
-        return options.Trial.of(self.values).device
+        return options.TopLevel.of(self.values).device
 
     @property
     def data_seed(self) -> int:

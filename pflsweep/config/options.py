@@ -28,7 +28,7 @@ class Keys:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial(Keys):
+class TopLevel(Keys):
     """The keys that are in no group."""
 
     seed: int = hyper("seed of all draws: partition, initial model, cohorts, batches", low=0, high=SEEDS)
@@ -250,7 +250,7 @@ class Workers(Keys):
 
 
 GROUPS: dict[str, type[Keys]] = {
-    "": Trial,
+    "": TopLevel,
     "data": Data,
     "paths": Paths,
     "checkpoint": Checkpoint,

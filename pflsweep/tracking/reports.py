@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pflsweep.config.options import Tracking
 from pflsweep.records.ledger import Ledger
 from pflsweep.report.paper.links import Links
-from pflsweep.report.paper.store import Trial
+from pflsweep.report.paper.store import FinishedTrial
 from pflsweep.tracking.address import HOST, PORT, sqlite_file, uri_of
 from pflsweep.tracking.failures import forgiven
 from pflsweep.tracking.lookup import find, point_to, route
@@ -23,7 +23,7 @@ class MlflowStores:
     def __init__(self) -> None:
         self._stores: dict[str, _Store | None] = {}
 
-    def links(self, ledgers: list[Ledger], trials: list[Trial]) -> Links:
+    def links(self, ledgers: list[Ledger], trials: list[FinishedTrial]) -> Links:
         """Return links to the runs of trials and of sweeps, as far as they are tracked."""
         found = Links({}, {})
         for ledger in ledgers:
@@ -61,7 +61,7 @@ class MlflowStores:
         return self._stores[key]
 
 
-def _options(ledger: Ledger, trials: list[Trial]) -> Tracking:
+def _options(ledger: Ledger, trials: list[FinishedTrial]) -> Tracking:
     """Return how a sweep was tracked. For older ledgers, which do not say it, its first trial's options are used."""
     own = {identity for group in ledger.groups.values() for identity in group["trials"].values()}
     first = next((trial.config for trial in trials if trial.identity in own), {})

@@ -17,7 +17,7 @@ from pflsweep.report.paper.claims import Ruling, Statistic
 from pflsweep.report.paper.layout import Layout, Metric
 from pflsweep.report.paper.metrics import Value
 from pflsweep.report.paper.published import Column, Printed
-from pflsweep.report.paper.store import CellTrials, Store, Trial
+from pflsweep.report.paper.store import CellTrials, FinishedTrial, Store
 from pflsweep.report.stats import Interval, gain
 
 
@@ -160,20 +160,20 @@ class Comparison:
         return list(self._asked.values())
 
     @property
-    def trials(self) -> list[Trial]:
+    def trials(self) -> list[FinishedTrial]:
         """All trials that are behind the cells."""
         found = {trial.identity: trial for trials in self.asked for trial in trials.finished.values()}
         return list(found.values())
 
-    def trials_of(self, setting: str) -> list[Trial]:
+    def trials_of(self, setting: str) -> list[FinishedTrial]:
         """Return the trials of all methods in a setting."""
         return [trial for trials in self.asked if trials.setting == setting for trial in trials.finished.values()]
 
-    def first_trials(self, has: Callable[[Trial], bool], method: str = "") -> dict[str, Trial]:
+    def first_trials(self, has: Callable[[FinishedTrial], bool], method: str = "") -> dict[str, FinishedTrial]:
         """Return the first trial (of a method) for which `has` is true, by the sweep's setting, in the order of columns
         and rows.
         """
-        found: dict[str, Trial] = {}
+        found: dict[str, FinishedTrial] = {}
         for _, made in self.by_column():
             for trial in made.trials.finished.values() if method in ("", made.trials.method) else ():
                 if made.trials.setting not in found and has(trial):
@@ -279,7 +279,7 @@ class Comparison:
         if options.get("group") == "setting":
             options["group"] = line.setting.partition("=")[2]
 
-        def accuracy(trial: Trial, method: str) -> pd.Series:
+        def accuracy(trial: FinishedTrial, method: str) -> pd.Series:
             view = self.layout.view(metric, method)
             # Two columns may be of one record, as of different rounds
             key = (trial.identity, trial.last, view, *(options.get(name) for name in ("target", "group", "round")))

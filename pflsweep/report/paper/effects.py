@@ -18,7 +18,7 @@ from pflsweep.report.paper.agreement import in_points, tolerance
 from pflsweep.report.paper.comparison import Cell, Comparison
 from pflsweep.report.paper.layout import Layout
 from pflsweep.report.paper.metrics import over_seeds
-from pflsweep.report.paper.store import CellTrials, Trial
+from pflsweep.report.paper.store import CellTrials, FinishedTrial
 
 # of the part of a gap that a change closes: less, or more, leaves more than half of it on this side or on the other
 CLOSES = (0.5, 1.5)
@@ -78,7 +78,7 @@ class Effect(NamedTuple):
     change: Change
     scale: str  # of the sweeps that were compared; "" if there are none
     shifts: list[Shift]  # the largest first
-    trials: list[Trial]  # with the change and without
+    trials: list[FinishedTrial]  # with the change and without
     commands: list[str]  # that trained those with the change
 
     @property

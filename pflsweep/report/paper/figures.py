@@ -16,7 +16,7 @@ from pflsweep.report.paper import against_print, leaderboard_figures, sensitivit
 from pflsweep.report.paper.comparison import Cell, Comparison, title
 from pflsweep.report.paper.formats import short
 from pflsweep.report.paper.layout import LEADERBOARD, Layout, require_allowed
-from pflsweep.report.paper.store import Trial
+from pflsweep.report.paper.store import FinishedTrial
 from pflsweep.report.stats import mean_std
 from pflsweep.report.style import Picture
 
@@ -165,7 +165,7 @@ def _scored(of: Comparison, made: Cell) -> str:
     return f"{view}_accuracy" if target == "own" else f"{view}_{target}_accuracy"
 
 
-def _by_round(trials: list[Trial], column: str, label: str) -> Curve:
+def _by_round(trials: list[FinishedTrial], column: str, label: str) -> Curve:
     """Return a curve over the rounds that all trials evaluated; the band is one std over seeds."""
     return banded(label, [by_round(trial, column) for trial in trials], _one_std)
 

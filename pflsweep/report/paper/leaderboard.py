@@ -10,7 +10,7 @@ import numpy as np
 
 from pflsweep.report.compare import column as column_of
 from pflsweep.report.paper.comparison import Cell, Comparison, title
-from pflsweep.report.paper.store import CellTrials, Trial
+from pflsweep.report.paper.store import CellTrials, FinishedTrial
 from pflsweep.report.ranks import Ranking
 
 SHARE = 0.5  # of the methods that are begun: so many have to have a column before it is ranked
@@ -114,7 +114,7 @@ class Leaderboard:
         return [fmean(each) for each in zip(*curves, strict=False)] if all(curves) else []
 
 
-def images(trial: Trial) -> float:
+def images(trial: FinishedTrial) -> float:
     """Training images of all rounds; NaN if the record does not say."""
     return float(column_of(trial.rounds, "images").sum(min_count=1))
 

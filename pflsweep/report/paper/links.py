@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from pflsweep.records.ledger import Ledger
-from pflsweep.report.paper.store import Trial
+from pflsweep.report.paper.store import FinishedTrial
 
 
 class Links(NamedTuple):
@@ -15,7 +15,7 @@ class Links(NamedTuple):
 
 
 class Tracker(Protocol):
-    def links(self, ledgers: list[Ledger], trials: list[Trial]) -> Links:
+    def links(self, ledgers: list[Ledger], trials: list[FinishedTrial]) -> Links:
         """Return the addresses of some sweeps and trials."""
 
     def keep(self, name: str, files: list[Path], ledgers: list[Ledger]) -> bool:
@@ -25,7 +25,7 @@ class Tracker(Protocol):
 class Untracked:
     """Nobody tracks."""
 
-    def links(self, ledgers: list[Ledger], trials: list[Trial]) -> Links:
+    def links(self, ledgers: list[Ledger], trials: list[FinishedTrial]) -> Links:
         return Links()
 
     def keep(self, name: str, files: list[Path], ledgers: list[Ledger]) -> bool:

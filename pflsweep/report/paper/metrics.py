@@ -11,7 +11,7 @@ import pandas as pd
 from pflsweep.report import compare
 from pflsweep.report.compare import at_last, client_accuracy, column, newcomers_accuracy, rounds_to
 from pflsweep.report.paper import studied, weights
-from pflsweep.report.paper.store import Trial
+from pflsweep.report.paper.store import FinishedTrial
 from pflsweep.report.stats import mean_std
 
 Values = pd.Series  # by client
@@ -25,7 +25,7 @@ class Value(NamedTuple):
     n: int  # trials behind it
 
 
-def accuracy(trial: Trial, options: dict[str, Any], view: str) -> Values:
+def accuracy(trial: FinishedTrial, options: dict[str, Any], view: str) -> Values:
     """Return accuracy by client, in the last evaluated round (round: best). view: whose models. `target`: on whose test
     data.
     """
@@ -38,7 +38,7 @@ def accuracy(trial: Trial, options: dict[str, Any], view: str) -> Values:
     return values.groupby(groups).mean() if group == "mean" else values[groups == _plain(group)]
 
 
-def accuracy_by_samples(trial: Trial, options: dict[str, Any], view: str) -> float:
+def accuracy_by_samples(trial: FinishedTrial, options: dict[str, Any], view: str) -> float:
     """Return accuracy over all clients' own test samples together, where `accuracy` counts clients. `round: best` is
     the best round by this.
     """
@@ -53,40 +53,40 @@ def _plain(name: str) -> str:
     return "".join(letter for letter in str(name).lower() if letter.isalnum())
 
 
-def newcomers(trial: Trial, options: dict[str, Any]) -> float:
+def newcomers(trial: FinishedTrial, options: dict[str, Any]) -> float:
     """Return the mean over the clients that took part in no round, after the last epoch of their fine-tuning."""
     curve = newcomers_accuracy(trial)
     return float(curve.iloc[-1]) if len(curve) else math.nan
 
 
-def mean_accuracy(trial: Trial, options: dict[str, Any]) -> float:
+def mean_accuracy(trial: FinishedTrial, options: dict[str, Any]) -> float:
     """Return the mean accuracy over the evaluated rounds of the `first` so many."""
     return float(trial.rounds.loc[trial.rounds["round"] <= options["first"], "personal_accuracy"].mean())
 
 
-def rounds_to_goal(trial: Trial, options: dict[str, Any]) -> float:
+def rounds_to_goal(trial: FinishedTrial, options: dict[str, Any]) -> float:
     """Return the first evaluated round whose mean accuracy is at least `goal`; infinite if none is."""
     first = rounds_to(trial, options["goal"])
     return math.inf if math.isnan(first) else first
 
 
-def images_per_second(trial: Trial, options: dict[str, Any]) -> float:
+def images_per_second(trial: FinishedTrial, options: dict[str, Any]) -> float:
     """Return the images of training a second."""
     return compare.images_per_second(trial)
 
 
-def minutes(trial: Trial, options: dict[str, Any]) -> float:
+def minutes(trial: FinishedTrial, options: dict[str, Any]) -> float:
     """Return training time up to the first round whose accuracy is `within` so much of the best round's, in minutes."""
     scored = trial.rounds["personal_accuracy"]
     settled = trial.rounds.index[scored >= scored.max() - options["within"]][0]
     return float(trial.rounds.loc[:settled, "seconds"].sum() / 60)
 
 
-def minutes_per_round(trial: Trial, options: dict[str, Any]) -> float:
+def minutes_per_round(trial: FinishedTrial, options: dict[str, Any]) -> float:
     return float(trial.rounds["seconds"].mean() / 60)
 
 
-def round_std(trial: Trial, options: dict[str, Any]) -> float:
+def round_std(trial: FinishedTrial, options: dict[str, Any]) -> float:
     """Return how unsteady training is: the std of the change of mean accuracy from one evaluated round to the next."""
     target = options.get("target", "own")
     column = "personal_accuracy" if target == "own" else f"personal_{target}_accuracy"
@@ -94,19 +94,19 @@ def round_std(trial: Trial, options: dict[str, Any]) -> float:
     return float(changes.std())
 
 
-def floats(trial: Trial, options: dict[str, Any]) -> float:
+def floats(trial: FinishedTrial, options: dict[str, Any]) -> float:
     """Return the numbers sent and received by a client in a round."""
     return float((column(trial.rounds, "floats_down") + column(trial.rounds, "floats_up")).mean())
 
 
-def epsilon(trial: Trial, options: dict[str, Any]) -> float:
+def epsilon(trial: FinishedTrial, options: dict[str, Any]) -> float:
     """Return the epsilon that DP-SGD has spent by the end."""
     if trial.config.get("privacy.sigma") == 0:
         return math.inf
     return at_last(trial, "epsilon")
 
 
-def ala_parameters(trial: Trial, options: dict[str, Any]) -> float:
+def ala_parameters(trial: FinishedTrial, options: dict[str, Any]) -> float:
     """Millions of weights that ALA learns: the model's top algorithm.layers blocks. `blocks`: parameters of each below
     the head, from the bottom; `head`: what goes into it.
     """
@@ -115,7 +115,8 @@ def ala_parameters(trial: Trial, options: dict[str, Any]) -> float:
     return float(head + sum(options["blocks"][len(options["blocks"]) - below :])) / 1e6
 
 
-Quantity = Callable[[Trial, dict[str, Any]], float]  # of a trial and a metric's options, with the `row` they are for
+# The function of a quantity: of a trial and a metric's options, with the `row` they are for
+Quantity = Callable[[FinishedTrial, dict[str, Any]], float]
 NUMBERS: dict[str, Quantity] = {
     "newcomers": newcomers,
     "mean_accuracy": mean_accuracy,

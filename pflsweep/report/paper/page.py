@@ -22,7 +22,7 @@ from pflsweep.report.paper.links import Links
 from pflsweep.report.paper.metrics import Value
 from pflsweep.report.paper.published import Column
 from pflsweep.report.paper.reproduction import VERDICTS, Reproduction, Ruled
-from pflsweep.report.paper.store import CellTrials, Trial
+from pflsweep.report.paper.store import CellTrials, FinishedTrial
 from pflsweep.util.errors import without_password
 
 LISTED = 8  # gaps of a change
@@ -423,7 +423,7 @@ def origin(of: Comparison, links: Links) -> list[str]:
     return lines
 
 
-def _named(trial: Trial, links: Links) -> str:
+def _named(trial: FinishedTrial, links: Links) -> str:
     address = links.runs.get(trial.identity)
     shown = code(trial.identity)
     return f"[{shown}]({address})" if address else shown

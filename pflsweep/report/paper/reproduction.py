@@ -15,7 +15,7 @@ from pflsweep.report.paper.claims import Ruling
 from pflsweep.report.paper.comparison import Cell, Comparison, others_needed, rulings
 from pflsweep.report.paper.effects import Effect, Shift, effects
 from pflsweep.report.paper.layout import Layout
-from pflsweep.report.paper.store import Store, Trial
+from pflsweep.report.paper.store import FinishedTrial, Store
 from pflsweep.util.errors import UserError
 
 COUNTED = {True: "holds", "partly": "holds in part", False: "does not hold", None: "cannot be decided yet"}
@@ -85,7 +85,7 @@ class Reproduction:
         return self.first.store.scale
 
     @property
-    def trials(self) -> list[Trial]:
+    def trials(self) -> list[FinishedTrial]:
         """The trials behind its numbers, those of single changes too."""
         moved = [trial for effect in self.effects for trial in effect.trials]
         found = [trial for of in self.readings.values() for trial in of.trials]

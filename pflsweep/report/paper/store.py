@@ -27,7 +27,7 @@ LOCAL = ("device", "paths", "checkpoint")
 
 
 @dataclass(frozen=True)
-class Trial:
+class FinishedTrial:
     """A finished trial as of the round that was asked for. Of its tables a page reads what it shows: there may be many
     trials, and of many rounds.
     """
@@ -91,7 +91,7 @@ class CellTrials:
 
     setting: str
     method: str
-    finished: dict[int, Trial]  # by seed
+    finished: dict[int, FinishedTrial]  # by seed
     seeds: list[int]  # that were asked for
     open: dict[int, str]  # seed -> why there is no number yet, in markdown
     failed: dict[int, str]  # seed -> reason
@@ -159,7 +159,7 @@ class Store:
         self.runs, self.scale, self.reading = runs, scale, reading
         self.ledgers = [ledger for ledger in every if ledger.scale == scale and ledger.reading == reading]
         self._places = places(runs)
-        self._trials: dict[tuple[str, int], Trial | str] = {}
+        self._trials: dict[tuple[str, int], FinishedTrial | str] = {}
 
     def of(self, sweeps: Iterable[str]) -> list[Ledger]:
         return [ledger for ledger in self.ledgers if ledger.sweep in sweeps]
@@ -168,7 +168,7 @@ class Store:
         """Return the trials behind a cell. Raise UserError if they do not belong together."""
         groups = [(ledger, g) for ledger in self.of(sweeps) if (g := ledger.groups.get((setting, method))) is not None]
         groups.sort(key=lambda each: settled(each[1]))  # the last one has most results, then it is the newest
-        finished: dict[int, Trial] = {}
+        finished: dict[int, FinishedTrial] = {}
         open_: dict[int, str] = {}
         failed: dict[int, str] = {}
         for ledger, group in groups:
@@ -198,7 +198,7 @@ class Store:
             last, tune.get("split", ""), tune.get("view", ""), tune.get("scale") or "",
         )  # fmt: skip
 
-    def _trial(self, identity: str, rounds: int) -> Trial | str:
+    def _trial(self, identity: str, rounds: int) -> FinishedTrial | str:
         """Return a trial, or why it cannot be read."""
         if (identity, rounds) not in self._trials:
             self._trials[identity, rounds] = _read(self._folder(identity), rounds)
@@ -238,7 +238,7 @@ def _portable(command: str, runs: Path) -> str:
     return shlex.join(kept)
 
 
-def _read(folder: Folder, rounds: int) -> Trial | str:
+def _read(folder: Folder, rounds: int) -> FinishedTrial | str:
     """Return a trial, or as markdown why there is none. Raises UserError if its record is damaged."""
     if not (folder / "meta.json").exists():
         return inline(f"its record {folder.name} is not in {folder.parent}")
@@ -252,10 +252,10 @@ def _read(folder: Folder, rounds: int) -> Trial | str:
     if rounds not in at:
         return f"{named} has more rounds and is not evaluated after round {rounds}"
     best = at[int(table["personal_accuracy"].dropna().argmax())]
-    return Trial(record, whole(record.values), rounds, best)
+    return FinishedTrial(record, whole(record.values), rounds, best)
 
 
-def _check_asked(trial: Trial, group: dict[str, Any], ledger: Ledger) -> None:
+def _check_asked(trial: FinishedTrial, group: dict[str, Any], ledger: Ledger) -> None:
     """Raise UserError on a record that is not of the config that its ledger names."""
     asked = whole({**group["config"], **(group["winner"] or {})})
     for key, value in asked.items():
@@ -266,7 +266,7 @@ def _check_asked(trial: Trial, group: dict[str, Any], ledger: Ledger) -> None:
             )
 
 
-def _check_alike(trials: list[Trial], groups: list[tuple[Ledger, dict[str, Any]]]) -> None:
+def _check_alike(trials: list[FinishedTrial], groups: list[tuple[Ledger, dict[str, Any]]]) -> None:
     """Raise UserError if seeds differ in more than the seed."""
     for other in trials[1:]:
         first, second = _what(trials[0]), _what(other)
@@ -276,7 +276,7 @@ def _check_alike(trials: list[Trial], groups: list[tuple[Ledger, dict[str, Any]]
             raise _mixed([trials[0], other], groups, f"they differ in {', '.join(apart)}: {shown}")
 
 
-def _what(trial: Trial) -> dict[str, Any]:
+def _what(trial: FinishedTrial) -> dict[str, Any]:
     """Return what the runs of one cell share."""
     own = {key: value for key, value in trial.config.items() if not under(key, BEYOND)}
     keys = ("method_version", "plugin_versions", "data_checksum", "code")
@@ -286,7 +286,7 @@ def _what(trial: Trial) -> dict[str, Any]:
     return {**own, **meta, "train.rounds": trial.last}
 
 
-def _mixed(trials: list[Trial], groups: list[tuple[Ledger, dict[str, Any]]], why: str) -> UserError:
+def _mixed(trials: list[FinishedTrial], groups: list[tuple[Ledger, dict[str, Any]]], why: str) -> UserError:
     _, group = groups[0]
     runs = " and ".join(f"{trial.name} ({trial.folder})" for trial in trials)
     files = ", ".join(str(ledger.path) for ledger, _ in groups)

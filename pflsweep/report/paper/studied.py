@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from pflsweep.report.paper.store import Trial
+from pflsweep.report.paper.store import FinishedTrial
 
 
-def by_step(trial: Trial) -> pd.DataFrame:
+def by_step(trial: FinishedTrial) -> pd.DataFrame:
     """Return accuracy in [0, 1] on own test rows by (objective, client), one column per step.
 
     Clients without test rows are left out.
@@ -21,18 +21,18 @@ def by_step(trial: Trial) -> pd.DataFrame:
     )
 
 
-def gain_by_client(trial: Trial, objective: str) -> pd.Series:
+def gain_by_client(trial: FinishedTrial, objective: str) -> pd.Series:
     """Return what all steps with one objective have gained each client."""
     steps = by_step(trial).loc[objective]
     return steps[steps.columns.max()] - steps[0]
 
 
-def step_gain(trial: Trial, options: dict[str, Any]) -> float:
+def step_gain(trial: FinishedTrial, options: dict[str, Any]) -> float:
     """Return the gain of a step, mean over clients; the row is the objective."""
     return math.nan if trial.study.empty else float(gain_by_client(trial, options["row"]).mean())
 
 
-def loss_fall(trial: Trial, options: dict[str, Any]) -> float:
+def loss_fall(trial: FinishedTrial, options: dict[str, Any]) -> float:
     """Return by how much weight learning lowers the loss: `when` is first, the first round that was looked at, or
     later, the mean over the others.
     """
@@ -44,7 +44,7 @@ def loss_fall(trial: Trial, options: dict[str, Any]) -> float:
     return float(falls.iloc[0] if options["when"] == "first" else falls.iloc[1:].mean())
 
 
-def start_loss(trial: Trial, options: dict[str, Any]) -> float:
+def start_loss(trial: FinishedTrial, options: dict[str, Any]) -> float:
     """Training loss of what local training starts from, mean over rounds: `when` is before (ALA begins), after, or
     without, which is after as well, of the trajectory that has no ALA.
     """
@@ -55,7 +55,7 @@ def start_loss(trial: Trial, options: dict[str, Any]) -> float:
     return float(starts.loc[starts["series"] == ("without" if options["when"] == "without" else "with"), "loss"].mean())
 
 
-NUMBERS: dict[str, Callable[[Trial, dict[str, Any]], float]] = {
+NUMBERS: dict[str, Callable[[FinishedTrial, dict[str, Any]], float]] = {
     "step_gain": step_gain,
     "loss_fall": loss_fall,
     "start_loss": start_loss,

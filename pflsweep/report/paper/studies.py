@@ -9,11 +9,11 @@ import pandas as pd
 from pflsweep.report import style
 from pflsweep.report.paper import studied
 from pflsweep.report.paper.comparison import Comparison
-from pflsweep.report.paper.store import Trial
+from pflsweep.report.paper.store import FinishedTrial
 from pflsweep.report.style import Picture
 
 
-def _trials(of: Comparison) -> dict[str, Trial]:
+def _trials(of: Comparison) -> dict[str, FinishedTrial]:
     """Return the first trial with a study by the sweep's setting."""
     return of.first_trials(lambda trial: not trial.study.empty)
 

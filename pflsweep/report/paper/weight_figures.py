@@ -11,13 +11,13 @@ from pflsweep.report.figures import Array
 from pflsweep.report.paper import weights
 from pflsweep.report.paper.comparison import Comparison, title
 from pflsweep.report.paper.formats import short
-from pflsweep.report.paper.store import Trial
+from pflsweep.report.paper.store import FinishedTrial
 from pflsweep.report.style import Picture
 
 FRAMES = 5  # rounds that a row of heat maps shows
 
 
-def _trials(of: Comparison, name: str, method: str = "") -> dict[str, Trial]:
+def _trials(of: Comparison, name: str, method: str = "") -> dict[str, FinishedTrial]:
     """Return the first trial (of a method) that has left a matrix, by the sweep's setting."""
     return of.first_trials(lambda trial: name in trial.matrices, method)
 
@@ -94,7 +94,7 @@ def maps(of: Comparison) -> Iterator[Picture]:
     yield Picture("weight-maps", "weights P that clients (rows) give to the others (columns), by round", made)
 
 
-def _frames(trial: Trial) -> list[tuple[int, Array]]:
+def _frames(trial: FinishedTrial) -> list[tuple[int, Array]]:
     """Return rounds spread evenly over those that were kept, with P without its diagonal."""
     rounds, stack = over_rounds(trial.matrices, "P")
     if not len(rounds):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pflsweep.report.paper.store import Trial
+from pflsweep.report.paper.store import FinishedTrial
 
 Array = NDArray[np.float64]
 
@@ -16,14 +16,14 @@ def others(matrix: Array) -> Array:
     return np.where(np.eye(len(matrix), dtype=bool), np.nan, np.asarray(matrix, dtype=np.float64))
 
 
-def groups(trial: Trial) -> NDArray | None:
+def groups(trial: FinishedTrial) -> NDArray | None:
     """Return [N] the distribution of each client's training data as a number; None if the partition has none."""
     if "group" not in trial.partition:
         return None
     return trial.partition.groupby("client")["group"].first().astype("category").cat.codes.to_numpy()
 
 
-def targets(trial: Trial) -> NDArray | None:
+def targets(trial: FinishedTrial) -> NDArray | None:
     """[N] the distribution of each client's test data. It is the client's own unless targets are permuted: then the one
     whose training labels are the nearest to its test labels (L1).
     """
@@ -40,38 +40,38 @@ def _shares(counts: Array) -> Array:
     return counts / np.maximum(counts.sum(-1, keepdims=True), 1)
 
 
-def change(trial: Trial) -> Array | None:
+def change(trial: FinishedTrial) -> Array | None:
     """[N, N] PGFed's A, end minus start (1 / M everywhere), without the diagonal; None without A."""
     a = trial.matrices.get("A")
     return None if a is None else others(a - 1 / trial.rounds["cohort"].iloc[0])
 
 
-def sizes(trial: Trial) -> Array:
+def sizes(trial: FinishedTrial) -> Array:
     """Return [N] training samples."""
     return trial.partition.groupby("client")["train"].sum().to_numpy(dtype=float)
 
 
-def within(trial: Trial, options: dict[str, Any]) -> float:
+def within(trial: FinishedTrial, options: dict[str, Any]) -> float:
     """Return the mean weight that P gives to others of the client's own distribution."""
     return _mean(trial, groups(trial), same=True)
 
 
-def across(trial: Trial, options: dict[str, Any]) -> float:
+def across(trial: FinishedTrial, options: dict[str, Any]) -> float:
     """Return the mean weight that P gives to others of other distributions."""
     return _mean(trial, groups(trial), same=False)
 
 
-def to_target(trial: Trial, options: dict[str, Any]) -> float:
+def to_target(trial: FinishedTrial, options: dict[str, Any]) -> float:
     """Return the mean weight to others of the distribution that the client is tested on."""
     return _mean(trial, targets(trial), same=True)
 
 
-def to_rest(trial: Trial, options: dict[str, Any]) -> float:
+def to_rest(trial: FinishedTrial, options: dict[str, Any]) -> float:
     """Return the mean weight that P gives to all but those of the distribution that the client is tested on."""
     return _mean(trial, targets(trial), same=False)
 
 
-def _mean(trial: Trial, wanted: NDArray | None, same: bool) -> float:
+def _mean(trial: FinishedTrial, wanted: NDArray | None, same: bool) -> float:
     """Return the mean of P's entries [i, j], j other than i, where j's distribution is (not) the one that i wants."""
     p, own = trial.matrices.get("P"), groups(trial)
     if p is None or own is None or wanted is None or len(p) != len(own):
@@ -80,17 +80,17 @@ def _mean(trial: Trial, wanted: NDArray | None, same: bool) -> float:
     return float(np.nanmean(entries)) if np.isfinite(entries).any() else np.nan
 
 
-def column_r(trial: Trial, options: dict[str, Any]) -> float:
+def column_r(trial: FinishedTrial, options: dict[str, Any]) -> float:
     """Pearson's r of n_j and the mean over i of the change of alpha_ij."""
     return pearson(trial, 0)[0]
 
 
-def row_r(trial: Trial, options: dict[str, Any]) -> float:
+def row_r(trial: FinishedTrial, options: dict[str, Any]) -> float:
     """Pearson's r of n_i and the mean over j of the change of alpha_ij."""
     return pearson(trial, 1)[0]
 
 
-def pearson(trial: Trial, axis: int) -> tuple[float, float]:
+def pearson(trial: FinishedTrial, axis: int) -> tuple[float, float]:
     """Return Pearson's r of the clients' training samples and the mean over an axis of the change of A, and its p."""
     from scipy.stats import pearsonr
 
@@ -104,14 +104,14 @@ def pearson(trial: Trial, axis: int) -> tuple[float, float]:
     return float(found.statistic), float(found.pvalue)
 
 
-def share_up(trial: Trial, options: dict[str, Any]) -> float:
+def share_up(trial: FinishedTrial, options: dict[str, Any]) -> float:
     """Return the share of alpha_ij, j other than i, that end above their start."""
     moved = change(trial)
     return np.nan if moved is None else float(np.mean(moved[~np.isnan(moved)] > 1e-6))
 
 
 AXES = {"alpha_column_r": 0, "alpha_row_r": 1}  # of those that are correlations
-NUMBERS: dict[str, Callable[[Trial, dict[str, Any]], float]] = {
+NUMBERS: dict[str, Callable[[FinishedTrial, dict[str, Any]], float]] = {
     "weights_within": within,
     "weights_across": across,
     "weights_to_target": to_target,
