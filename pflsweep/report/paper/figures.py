@@ -12,7 +12,7 @@ from pflsweep.report import figures, lines, style
 from pflsweep.report.compare import banded, by_round, newcomers_accuracy
 from pflsweep.report.figures import Curve
 from pflsweep.report.lines import EndLabel
-from pflsweep.report.paper import against_print, leaderboard_figures, sensitivity, studies, weight_figures
+from pflsweep.report.paper import against_print, leaderboard_figures, sensitivity, study_figures, weight_figures
 from pflsweep.report.paper.comparison import Cell, Comparison, title
 from pflsweep.report.paper.formats import short
 from pflsweep.report.paper.layout import LEADERBOARD, Layout, require_allowed
@@ -265,5 +265,5 @@ FIGURES: dict[str, Callable[[Comparison], Iterator[Picture]]] = {
     "by_row": by_row,
     **leaderboard_figures.FIGURES,
     **weight_figures.FIGURES,
-    **studies.FIGURES,
+    **study_figures.FIGURES,
 }

@@ -10,7 +10,7 @@ import pandas as pd
 
 from pflsweep.report import compare
 from pflsweep.report.compare import at_last, client_accuracy, column, newcomers_accuracy, rounds_to
-from pflsweep.report.paper import studied, weights
+from pflsweep.report.paper import study_numbers, weights
 from pflsweep.report.paper.store import FinishedTrial
 from pflsweep.report.stats import mean_std
 
@@ -129,7 +129,7 @@ NUMBERS: dict[str, Quantity] = {
     "ala_parameters": ala_parameters,
     "round_std": round_std,
     **weights.NUMBERS,
-    **studied.NUMBERS,
+    **study_numbers.NUMBERS,
 }
 WORDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # those that a quantity needs, and those it may have
     "accuracy": ((), ("view", "target", "round", "group", "take", "by")),
@@ -139,7 +139,7 @@ WORDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # those that a qu
     "minutes": (("within",), ()),
     "round_std": ((), ("target",)),
     "ala_parameters": (("blocks", "head"), ()),
-    **studied.WORDS,
+    **study_numbers.WORDS,
 }
 SHARES = ("accuracy", "gain", "newcomers", "mean_accuracy")  # in [0, 1], or between -1 and 1
 QUANTITIES = ("accuracy", "gain", *NUMBERS)

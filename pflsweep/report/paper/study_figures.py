@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from pflsweep.report import style
-from pflsweep.report.paper import studied
+from pflsweep.report.paper import study_numbers
 from pflsweep.report.paper.comparison import Comparison
 from pflsweep.report.paper.store import FinishedTrial
 from pflsweep.report.style import Picture
@@ -21,8 +21,8 @@ def _trials(of: Comparison) -> dict[str, FinishedTrial]:
 def personal_steps(of: Comparison) -> Iterator[Picture]:
     """Draw accuracy by step, and how the gains of all steps spread over clients."""
     for setting, trial in _trials(of).items():
-        mean = 100 * studied.by_step(trial).groupby("objective").mean()
-        gains = {objective: 100 * studied.gain_by_client(trial, objective) for objective in mean.index}
+        mean = 100 * study_numbers.by_step(trial).groupby("objective").mean()
+        gains = {objective: 100 * study_numbers.gain_by_client(trial, objective) for objective in mean.index}
         every = np.concatenate(list(gains.values()))
         bins = np.linspace(every.min(), every.max() + 1e-9, 21)
         with style.figure(9.5, 3.6, ncols=2) as (made, (left, right)):
