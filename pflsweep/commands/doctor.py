@@ -34,7 +34,7 @@ class Finding(NamedTuple):
     said: str
 
 
-class Asked(NamedTuple):
+class CommandConfig(NamedTuple):
     """The config of a trial and the keys of a sweep that are checked, as another command would use them."""
 
     config: Config
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
     wrong = 0
     for title, look in CHECKS.items():
         print(title, flush=True)
-        for finding in look(Asked(config, sweep)):
+        for finding in look(CommandConfig(config, sweep)):
             wrong += finding.state == WRONG
             print(f"  {finding.state:6}{finding.said}", flush=True)
     print(f"\n{wrong} of these {'is' if wrong == 1 else 'are'} wrong." if wrong else "\nNothing is wrong.")
@@ -97,7 +97,7 @@ def _gpu(asked: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _versions(asked: Asked) -> Iterator[Finding]:
+def _versions(command: CommandConfig) -> Iterator[Finding]:
     """Yield the installed versions, and those that do not satisfy pflsweep's requirements."""
     from packaging.requirements import Requirement
 
@@ -142,7 +142,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _devices(asked: Asked) -> Iterator[Finding]:
+def _devices(command: CommandConfig) -> Iterator[Finding]:
     """Yield the processor and the GPUs that PyTorch can use."""
     import torch
 
@@ -163,7 +163,7 @@ def _devices(asked: Asked) -> Iterator[Finding]:
         except RuntimeError as error:
             yield Finding(WRONG, f"{name}: PyTorch cannot compute there ({one_line(error)[:200]}). {REINSTALL}")
     try:
-        yield Finding(OK, f"device={asked.config.device} is {device_of(asked.config.device)}")
+        yield Finding(OK, f"device={command.config.device} is {device_of(command.config.device)}")
     except UserError as error:
         yield Finding(WRONG, str(error))
 
@@ -184,16 +184,16 @@ def _without_cuda() -> str:
     return f"{first} is here, but PyTorch {torch.__version__} {build} and does not see it. {REINSTALL}"
 
 
-def _data(asked: Asked) -> Iterator[Finding]:
+def _data(command: CommandConfig) -> Iterator[Finding]:
     """Yield whether the chosen dataset can be read, and which of the others are there."""
     from pflsweep.data.datasets.files import find_root
     from pflsweep.trial.build import build_dataset
 
-    root = find_root(asked.config.data.root)
+    root = find_root(command.config.data.root)
     yield Finding(OK, f"looked for in {root}{'' if root.is_dir() else ', which is not there'}")
-    option = asked.config.choices["dataset"]
+    option = command.config.choices["dataset"]
     try:
-        data = build_dataset(asked.config)
+        data = build_dataset(command.config)
         yield Finding(OK, f"dataset={option}: {len(data.y):,} samples of {data.classes} classes can be read")
     except UserError as error:
         yield Finding(WRONG, str(error))
@@ -225,12 +225,12 @@ def _places() -> dict[str, str]:
     return {name: known[name] for name in option_files("dataset") if name in known}
 
 
-def _storage(asked: Asked) -> Iterator[Finding]:
+def _storage(command: CommandConfig) -> Iterator[Finding]:
     """Yield whether records, the database of sweeps and MLflow's store can be used."""
     from pflsweep.tracking.failures import refusal
     from pflsweep.tracking.store import check_server, check_store
 
-    runs = Path(asked.config.paths.runs).absolute()
+    runs = Path(command.config.paths.runs).absolute()
     try:
         with tempfile.TemporaryFile(dir=files.existing(runs)):
             count = len(list(runs.glob("*/meta.json")))
@@ -238,7 +238,7 @@ def _storage(asked: Asked) -> Iterator[Finding]:
     except OSError as error:
         why = f"{runs} cannot be written to ({error.strerror}). Choose another folder: paths.runs=FOLDER"
         yield Finding(WRONG, f"records: {why}")
-    url = asked.sweep["workers"]["storage"]
+    url = command.sweep["workers"]["storage"]
     try:
         if url is None:
             yield from _database(runs / "sweeps" / "optuna.db")
@@ -253,7 +253,7 @@ def _storage(asked: Asked) -> Iterator[Finding]:
         yield Finding(
             WRONG, f"sweeps: {without_password(str(url))} cannot be used ({said}): start it, or mend its address"
         )
-    tracking = asked.config.tracking
+    tracking = command.config.tracking
     if tracking.backend == "none":
         yield Finding(OK, "tracking: none")
         return
@@ -281,13 +281,13 @@ def _database(file: Path) -> Iterator[Finding]:
         )
 
 
-def _disk(asked: Asked) -> Iterator[Finding]:
+def _disk(command: CommandConfig) -> Iterator[Finding]:
     """Yield the free space of the folders that are written to."""
     from pflsweep.data.datasets.files import find_root
 
     places = {
-        "paths.runs": Path(asked.config.paths.runs).absolute(),
-        "data.root": find_root(asked.config.data.root),
+        "paths.runs": Path(command.config.paths.runs).absolute(),
+        "data.root": find_root(command.config.data.root),
         "TMPDIR": Path(tempfile.gettempdir()),
     }
     for key, place in places.items():
@@ -296,7 +296,7 @@ def _disk(asked: Asked) -> Iterator[Finding]:
         yield Finding(WRONG, f"{room}: make room, or choose another folder") if free < LITTLE else Finding(OK, room)
 
 
-CHECKS: dict[str, Callable[[Asked], Iterator[Finding]]] = {
+CHECKS: dict[str, Callable[[CommandConfig], Iterator[Finding]]] = {
     "Versions": _versions,
     "Devices": _devices,
     "Data": _data,

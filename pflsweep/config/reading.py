@@ -62,8 +62,8 @@ class Reading(NamedTuple):
         return {name: change for name, change in self.changes.items() if matches(table, change.tables)}
 
 
-class Asked(NamedTuple):
-    """A requested reading of one table: the changes that apply, and the rows that cannot be run."""
+class TableReading(NamedTuple):
+    """The reading of one table: the changes that apply, and the rows that cannot be run."""
 
     changes: list[Change]
     unknown: list[str]  # rows without public code, as names or patterns
@@ -108,13 +108,13 @@ def read(paper: str) -> Reading | None:
     return Reading(content["code"], found, unknown, other)
 
 
-def asked(sweep: str, reading: str) -> Asked:
-    """Return the changes of a reading. sweep: a paper's table, such as fedpg/table1. reading: such as code.
+def table_reading(sweep: str, reading: str) -> TableReading:
+    """Return a reading of one table. sweep: a paper's table, such as fedpg/table1. reading: such as code.
 
     Raises UserError if the paper has no such reading.
     """
     if reading == PAPER:
-        return Asked([], [])
+        return TableReading([], [])
     paper, table = Path(sweep).parent.name, Path(sweep).stem
     known = read(paper)
     if known is None:
@@ -124,9 +124,9 @@ def asked(sweep: str, reading: str) -> Asked:
         )
     changes = known.of(table)
     if reading == CODE:
-        return Asked(list(changes.values()), known.unknown)
+        return TableReading(list(changes.values()), known.unknown)
     if reading in changes:
-        return Asked([changes[reading]], [])
+        return TableReading([changes[reading]], [])
     guess = nearest(reading, [PAPER, CODE, *changes])
     raise UserError(
         f"reading={reading}: {sweep} has no such reading.{guess} It is {PAPER}, {CODE}, or one change of the code's "

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator
 
-from pflsweep.config.reading import PAPER, Change, asked, matches
+from pflsweep.config.reading import PAPER, Change, matches, table_reading
 from pflsweep.sweep import spec
 from pflsweep.sweep.spec import Table, laid_over
 from pflsweep.util.errors import UserError
@@ -14,7 +14,7 @@ def read_table(name: str, scale: str, reading: str) -> Table:
     table = spec.read_table(name, scale)
     if reading == PAPER:
         return table
-    of = asked(name, reading)
+    of = table_reading(name, reading)
     for change in of.changes:
         table = _changed(table, change)
     known = {row: words for row, words in table.methods.items() if of.has_code(row)}

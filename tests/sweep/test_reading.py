@@ -19,7 +19,9 @@ from tests.sweep.test_planner import planned
 PAPERS = readings.names()
 TABLES = [name for name in sweep_names() if name.partition("/")[0] in PAPERS]
 READINGS = [
-    (name, each) for name in TABLES for each in ("code", *(c.name for c in readings.asked(name, readings.CODE).changes))
+    (name, each)
+    for name in TABLES
+    for each in ("code", *(c.name for c in readings.table_reading(name, readings.CODE).changes))
 ]
 
 
@@ -32,7 +34,7 @@ def test_the_paper_is_read_as_its_sweep_says() -> None:
 def test_every_row_that_a_reading_changes_can_be_trained(name: str, each: str) -> None:
     """Each change has an effect on some cell, and every config that it gives passes all checks."""
     before, after = spec.read_table(name), reading.read_table(name, "paper", each)
-    asked = readings.asked(name, each)
+    asked = readings.table_reading(name, each)
     assert set(after.methods) <= set(before.methods)
     changed = before.search != after.search or bool(asked.views or asked.rounds)
     composed = 0
@@ -64,7 +66,8 @@ def test_every_method_goes_with_the_attacks_of_its_table(name: str, each: str, r
 
 
 @pytest.mark.parametrize(
-    ("name", "each"), [(name, each) for name, each in READINGS if "last_turn" in str(readings.asked(name, each))]
+    ("name", "each"),
+    [(name, each) for name, each in READINGS if "last_turn" in str(readings.table_reading(name, each))],
 )
 def test_rows_whose_clients_have_rates_of_their_own_have_methods_that_take_these(name: str, each: str) -> None:
     table = reading.read_table(name, "paper", each)
@@ -130,7 +133,7 @@ def test_a_cell_may_have_overrides_of_its_own(tmp_path: Path, monkeypatch: pytes
         ("a/small", "prox"): ["algorithm=fedprox", "algorithm.mu=0.1", "train.lr=1"],
         ("a/large", "prox"): ["train.lr=1", "algorithm=fedavg", "train.batch=8"],
     }
-    (change,) = readings.asked("mine/table1", "code").changes
+    (change,) = readings.table_reading("mine/table1", "code").changes
     assert "prox in */large: algorithm=fedavg train.batch=8" in change.overrides
     groups = planned("sweep=mine/table1", "reading=code").groups
     found = {(g.setting, g.method): (g.config.choices["algorithm"], g.config.values["train"]["batch"]) for g in groups}

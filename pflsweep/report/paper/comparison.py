@@ -108,7 +108,7 @@ class Comparison:
 
     def __init__(self, of: Layout, store: Store) -> None:
         cells = [cell for ledger in store.of(of.sweeps) for cell in ledger.groups]
-        self.reading = reading.asked(of.sweeps[0], store.reading)
+        self.reading = reading.table_reading(of.sweeps[0], store.reading)
         read = of._replace(views=of.views | self.reading.views, rounds=of.rounds | self.reading.rounds)
         self.layout, self.store = layout.with_own(read, cells), store
         self._asked: dict[tuple[str, str], CellTrials] = {}  # by setting and method: all that were asked for
