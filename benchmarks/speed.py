@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.setting import LR, SHAPE, Build, PlainLoop, federation_of, machine, simulation
 from pflsweep.data.federation import Federation
-from pflsweep.engine.simulation import Result, Simulation
+from pflsweep.engine.simulation import RoundResult, Simulation
 from pflsweep.engine.stack import StackMember, run_stack
 from pflsweep.models import cnn, torchvision
 from pflsweep.report import style
@@ -125,7 +125,7 @@ def compare(setting: Setting, repeat: int, device: str) -> None:
     show(setting, seen, busy, max(floors), list(ours), device)
 
 
-def next_in(sim: Simulation) -> Result:
+def next_in(sim: Simulation) -> RoundResult:
     """A round, in the precision that its task says, as a trial has it."""
     with process.arithmetic(sim.task.precision):
         return next(sim.run())
@@ -196,7 +196,7 @@ def stack(repeat: int, device: str) -> None:
         print(f"| {trials} | {rates[0]:,.0f} | {rates[1]:,.0f} | {ratio:.2f} |", flush=True)
 
 
-def seated(sim: Simulation, member: StackMember) -> Result:
+def seated(sim: Simulation, member: StackMember) -> RoundResult:
     member.join(sim)
     return next_in(sim)
 
@@ -230,7 +230,7 @@ def seconds(run: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def whole(result: Result) -> float:
+def whole(result: RoundResult) -> float:
     return result.seconds + result.eval_seconds
 
 

@@ -81,8 +81,8 @@ def outline(tree: Any, leaf: Callable = lambda leaf: leaf) -> Any:
     return {name: outline(part, leaf) for name, part in tree.items()} if isinstance(tree, dict) else leaf(tree)
 
 
-class Round(NamedTuple):
-    """The result of a round."""
+class CohortResult(NamedTuple):
+    """The result of a round before any evaluation: the server's new state, and what the cohort sent."""
 
     server: Any  # the new state of the server
     traffic: Traffic
@@ -91,7 +91,7 @@ class Round(NamedTuple):
     up: Any  # what the cohort sent
 
 
-class Answer(NamedTuple):
+class ChunkResult(NamedTuple):
     """The result of a chunk: what its clients return to the cohort. The chunk itself writes their states."""
 
     traffic: tuple[int, int, int, int]  # as in Traffic, summed over the clients
@@ -155,20 +155,20 @@ class Cohort:
     def train(self) -> Any:
         """Run start, fit and finish of every client and write their states. Return what they send, as one tree."""
 
-        def one(cut: slice) -> Answer:
+        def one(cut: slice) -> ChunkResult:
             turns = partial(self._turns, cut)
             # The states are compared in the first round alone: a method that draws does so in every round
             first = self.turn.round == 1
-            answer, row, work = without_global_draws(turns, self._who()) if first else turns()
+            result, row, work = without_global_draws(turns, self._who()) if first else turns()
             self.clients.put(self.ids[cut], row)
             if self.optimisers is not None:
                 self.optimisers.keep(self.ids[cut], work)
-            return answer
+            return result
 
-        return self._answers("train", one)
+        return self._gather("train", one)
 
-    def _turns(self, cut: slice) -> tuple[Answer, Any, Any]:
-        """Return the answer, the new states and the trained work of a chunk. Nothing is written, so that it can be
+    def _turns(self, cut: slice) -> tuple[ChunkResult, Any, Any]:
+        """Return the result, the new states and the trained work of a chunk. Nothing is written, so that it can be
         repeated.
         """
         ids, given = self.ids[cut], self._given(cut)
@@ -180,7 +180,7 @@ class Cohort:
         work = self.verbs.fit(given, data, work)
         up, row = _both(self.verbs.finish(given, data, work))
         traffic = _traffic(given.down, rows_of("finish", up, len(ids)))
-        return Answer(traffic, up, data.trained, data.spent), row, work
+        return ChunkResult(traffic, up, data.trained, data.spent), row, work
 
     def _who(self) -> str:
         """Return the names of the classes whose verbs the clients run, for messages."""
@@ -190,13 +190,13 @@ class Cohort:
     def ask(self, question: Any) -> Any:
         """Return every client's reply to a question, as one tree."""
 
-        def one(cut: slice) -> Answer:
+        def one(cut: slice) -> ChunkResult:
             asked, data = select(question, cut), self.data_of(self.ids[cut], self.turn.round)
             reply = self.verbs.answer(self._given(cut), data, asked)
-            return Answer(_traffic(asked, reply), reply, data.trained)
+            return ChunkResult(_traffic(asked, reply), reply, data.trained)
 
         # A method may ask several questions a round, of which each takes its own time
-        return self._answers(f"ask {type(question).__name__}", one)
+        return self._gather(f"ask {type(question).__name__}", one)
 
     def _given(self, cut: slice) -> Given:
         turn = select(self.turn, cut)
@@ -204,38 +204,38 @@ class Cohort:
         rows = self.clients.get(self.ids[cut])
         return Given(down, rows, turn, self.labels[turn.ids])
 
-    def _answers(self, kind: str, one: Callable[[slice], Answer]) -> Any:
+    def _gather(self, kind: str, one: Callable[[slice], ChunkResult]) -> Any:
         """Return what all clients send, as one tree. kind: the name of this work for Workers.map."""
         return self._over_workers(kind, one) if self.workers.count > 1 else self._in_chunks(one)
 
-    def _in_chunks(self, one: Callable[[slice], Answer]) -> Any:
+    def _in_chunks(self, one: Callable[[slice], ChunkResult]) -> Any:
         gathered = Gathered(len(self.ids))
-        for cut, answer in self.chunks.over(len(self.ids), one):
-            self._count(cut, answer)
-            gathered.put(cut, answer.up)
+        for cut, result in self.chunks.over(len(self.ids), one):
+            self._count(cut, result)
+            gathered.put(cut, result.up)
         return gathered.tree
 
-    def _over_workers(self, kind: str, one: Callable[[slice], Answer]) -> Any:
-        """Run the chunks in worker processes, which put their answers into memory that they share with this one."""
+    def _over_workers(self, kind: str, one: Callable[[slice], ChunkResult]) -> Any:
+        """Run the chunks in worker processes, which put what clients send into memory that they share with this one."""
         size = self.chunks.size
         cuts = [slice(k, min(k + size, len(self.ids))) for k in range(0, len(self.ids), size)]
         gathered = Gathered(len(self.ids), self.workers.pool, self.workers.seen.get(kind))
 
-        def job(k: int) -> Answer:
-            answer = one(cuts[k])
-            return answer._replace(up=None) if gathered.place(cuts[k], answer.up) else answer
+        def job(k: int) -> ChunkResult:
+            result = one(cuts[k])
+            return result._replace(up=None) if gathered.place(cuts[k], result.up) else result
 
-        for k, answer in self.workers.map(kind, [float(self.turn.n[cut].sum()) for cut in cuts], job):
-            self._count(cuts[k], answer)
-            gathered.placed() if answer.up is None else gathered.put(cuts[k], answer.up)
+        for k, result in self.workers.map(kind, [float(self.turn.n[cut].sum()) for cut in cuts], job):
+            self._count(cuts[k], result)
+            gathered.placed() if result.up is None else gathered.put(cuts[k], result.up)
         self.workers.seen[kind] = tree_map(lambda v: v.new_empty((0, *v.shape[1:])), gathered.tree)
         return gathered.tree
 
-    def _count(self, cut: slice, answer: Answer) -> None:
-        self._traffic = [total + count for total, count in zip(self._traffic, answer.traffic, strict=True)]
-        self.images += answer.images
-        if answer.spent is not None:
-            self._spent[cut.start] = answer.spent
+    def _count(self, cut: slice, result: ChunkResult) -> None:
+        self._traffic = [total + count for total, count in zip(self._traffic, result.traffic, strict=True)]
+        self.images += result.images
+        if result.spent is not None:
+            self._spent[cut.start] = result.spent
 
 
 def rows_of(verb: str, tree: Any, clients: int, models: bool = False) -> Any:
@@ -266,7 +266,7 @@ def _traffic(down: Any, up: Any) -> tuple[int, int, int, int]:
 def run_round(
     verbs: Verbs, server: Any, clients: Clients, optimisers: OptimiserStates | None, turn: Turn, data_of: DataOf,
     labels: Tensor, chunks: Chunks, workers: Workers,
-) -> Round:  # fmt: skip
+) -> CohortResult:  # fmt: skip
     """Run one round and write the states of the cohort's clients.
 
     optimisers: the states of the clients' optimisers; None: each turn begins with fresh ones. labels: [N, K] class
@@ -275,7 +275,7 @@ def run_round(
     cohort = Cohort(verbs, server, clients, optimisers, turn, data_of, labels, chunks, workers)
     up = cohort.train()
     new = _converse(verbs.aggregate(server, up, turn), cohort.ask)
-    return Round(new, cohort.traffic, cohort.images, cohort.spent, up)
+    return CohortResult(new, cohort.traffic, cohort.images, cohort.spent, up)
 
 
 def _converse(result: Any, ask: Callable) -> Any:

@@ -82,7 +82,7 @@ class Privacy(NamedTuple):
     round: Tensor  # [M] of this round alone, of its cohort
 
 
-class Result(NamedTuple):
+class RoundResult(NamedTuple):
     """The results of one round."""
 
     round: int
@@ -98,7 +98,7 @@ class Result(NamedTuple):
 
 
 class Simulation:
-    """One method in one federation. `run` yields the Result of each round; checkpoints use `state` and `load`."""
+    """One method in one federation. `run` yields the RoundResult of each round; checkpoints use `state` and `load`."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class Simulation:
         """M, the number of clients in a round."""
         return self.schedule.cohort(self.federation.clients)
 
-    def run(self) -> Iterator[Result]:
+    def run(self) -> Iterator[RoundResult]:
         """Run the rounds that are still to do, and yield the result of each."""
         while self.round < self.schedule.rounds:
             yield self._next()
@@ -252,7 +252,7 @@ class Simulation:
             for target, scores in by_target.items()
         }
 
-    def _next(self) -> Result:
+    def _next(self) -> RoundResult:
         """Run the next round and evaluate it if it is due."""
         began = perf_counter()
         self.round += 1
@@ -284,7 +284,7 @@ class Simulation:
         trained = perf_counter()
         due = self.round % self.schedule.eval_every == 0 or self.round == self.schedule.rounds
         scores = self.evaluate() if due else {}
-        return Result(
+        return RoundResult(
             self.round, ids, turn.round_lr, done.images, trained - began, perf_counter() - trained, done.traffic,
             scores, self._shown(), self._spend(ids, done.spent),
         )  # fmt: skip

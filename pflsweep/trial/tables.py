@@ -7,10 +7,10 @@ import pandas as pd
 
 from pflsweep.data.federation import Federation
 from pflsweep.engine.evaluate import Scores
-from pflsweep.engine.simulation import Privacy, Result
+from pflsweep.engine.simulation import Privacy, RoundResult
 
 
-def round_row(result: Result) -> dict[str, Any]:
+def round_row(result: RoundResult) -> dict[str, Any]:
     """Return the round's row in rounds.parquet."""
     row: dict[str, Any] = {
         "round": result.round,
@@ -61,7 +61,7 @@ def summary(scores: Scores) -> dict[str, float]:
     }
 
 
-def client_rows(result: Result) -> pd.DataFrame | None:
+def client_rows(result: RoundResult) -> pd.DataFrame | None:
     """Return the round's rows in clients.parquet; None if it was not evaluated."""
     return score_table(result.scores, result.round) if result.scores else None
 
@@ -87,7 +87,7 @@ def newcomer_table(scores: list[Scores], keys: np.ndarray) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True).drop(columns=["view", "target"]).rename(columns={"round": "epoch"})
 
 
-def matrices(result: Result) -> dict[str, np.ndarray]:
+def matrices(result: RoundResult) -> dict[str, np.ndarray]:
     """Return the method's matrices of a round by name."""
     return {name: value.cpu().numpy() for name, value in result.shown.items() if value.dim() == 2}
 

@@ -16,7 +16,7 @@ from pflsweep.data.federation import Federation
 from pflsweep.data.loader import ClientData
 from pflsweep.engine.clients import Clients
 from pflsweep.engine.evaluate import OWN, Metrics
-from pflsweep.engine.simulation import Result, Schedule, Simulation
+from pflsweep.engine.simulation import RoundResult, Schedule, Simulation
 from pflsweep.methods.optimizer import Sgd
 from pflsweep.methods.protocol import Given, Method, Plugin, Verbs
 from pflsweep.methods.task import Batch, Loss, Task, cross_entropy, mean_over
@@ -117,7 +117,7 @@ class Run(NamedTuple):
 
     method: Any
     simulation: Simulation
-    results: list[Result]
+    results: list[RoundResult]
 
     @property
     def server(self) -> Any:

@@ -34,7 +34,7 @@ from pflsweep.conformance.properties import (
 from pflsweep.engine import workers as engine_workers
 from pflsweep.engine.clients import Clients
 from pflsweep.engine.evaluate import OWN
-from pflsweep.engine.simulation import Result, Simulation
+from pflsweep.engine.simulation import RoundResult, Simulation
 from pflsweep.engine.workers import Workers
 from pflsweep.methods.protocol import Verbs
 from pflsweep.ops import memory
@@ -97,7 +97,7 @@ def by_a_clock_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], 
 
 def followed(sim: Simulation, rounds: int) -> dict[str, torch.Tensor]:
     """Train some rounds more, and return all that can be seen of a simulation."""
-    results: list[Result] = list(islice(sim.run(), rounds))
+    results: list[RoundResult] = list(islice(sim.run(), rounds))
     seen = {**known(sim), **models(sim)}
     for k, result in enumerate(results):
         columns = {f"{view} {name}": column for view, score in result.scores.items() for name, column in
