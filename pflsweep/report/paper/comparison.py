@@ -1,4 +1,4 @@
-"""A table made anew: each printed number beside ours, the order of both, and the claims about it."""
+"""A table made anew: each printed number beside ours, and the order of both."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from pflsweep.config import reading
-from pflsweep.report.paper import claims, layout, metrics, published
+from pflsweep.report.paper import layout, metrics
 from pflsweep.report.paper.agreement import POINTS, in_points, kendall, tolerance
-from pflsweep.report.paper.claims import Ruling, Statistic
+from pflsweep.report.paper.claims import Statistic
 from pflsweep.report.paper.layout import Layout, Metric
 from pflsweep.report.paper.metrics import Value
 from pflsweep.report.paper.published import Column, Printed
@@ -400,54 +400,3 @@ def _wilcoxon(differences: pd.Series) -> float:
 def title(column: Column) -> str:
     """Return a column's header with the one above it."""
     return ", ".join(filter(None, [column.group, column.header]))
-
-
-def rulings(of: Comparison, others: list[Comparison]) -> Iterator[tuple[dict[str, Any], Ruling]]:
-    """Yield the claims about a table, judged on our numbers; some look at `others`, the paper's further tables.
-
-    Cells that no run can fill are left out of a claim. If nothing is left to check, it is "undecidable".
-    """
-    cells = [cell for each in (of, *others) for cell in each.cells()]
-    none = {(each.layout.table, *made.line.key) for each in (of, *others) for made in each.made.values() if made.none}
-    printed = layout.printed_cells(of.layout.paper) + _placeholders(of)
-    possible = [cell for cell in printed if cell.key not in none]
-    for claim in _about_runs(of.layout):
-        needed = claims.needed_cells(claim, printed)
-        ruling = claims.judge(claim, cells, needed - none)._replace(without=_without(needed, none))
-        undecidable = bool(ruling.without) and not claims.judge(claim, possible).checks
-        yield claim, ruling._replace(holds="undecidable") if undecidable else ruling
-
-
-def _about_runs(of: Layout) -> list[dict[str, Any]]:
-    """Return the claims about a table that a run can decide: not one about typography, nor that two published tables
-    say the same. Ours do so by construction, or by chance if they have other seeds.
-    """
-    every = published.claims(of.paper, of.table)
-    return [claim for claim in every if "bold" not in claim["expr"] and claim["basis"] != "consistency"]
-
-
-def _without(needed: set[tuple[str, ...]], none: set[tuple[str, ...]]) -> dict[str, list[str]]:
-    """Return the methods of which some needed cells cannot be filled, with the places of these where others can be."""
-    found: dict[str, list[str]] = {}
-    for method in sorted({key[-1] for key in needed & none}):
-        own = {key for key in needed if key[-1] == method}
-        places = {" ".join([dataset, setting, metric]) for _, dataset, _, setting, metric, _ in own & none}
-        found[method] = sorted(places) if own - none else []
-    return found
-
-
-def _placeholders(of: Comparison) -> list[Statistic]:
-    """Return cells of a table that was never published. Only their keys matter; the numbers differ so that nothing is
-    divided by 0.
-    """
-    if of.layout.in_print:
-        return []
-    return [layout.cell_of(of.layout, made.line, 1.0 + k, None) for k, made in enumerate(of.made.values())]
-
-
-def others_needed(of: Layout) -> list[str]:
-    """Return the paper's other tables that claims about this one look at."""
-    printed = layout.printed_cells(of.paper)
-    seen = {key[0] for claim in _about_runs(of) for key in claims.needed_cells(claim, printed)}
-    same = [name for name in layout.names() if name.partition("/")[0] == of.paper and name != of.name]
-    return [name for name in same if layout.read(name).table in seen]

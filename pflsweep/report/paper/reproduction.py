@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 from pflsweep.config.reading import CODE, PAPER
 from pflsweep.records.ledger import Ledger
-from pflsweep.report.paper import layout
+from pflsweep.report.paper import deviations, layout
 from pflsweep.report.paper.claims import Ruling
-from pflsweep.report.paper.comparison import Cell, Comparison, others_needed, rulings
+from pflsweep.report.paper.comparison import Cell, Comparison
 from pflsweep.report.paper.effects import Effect, Shift, effects
 from pflsweep.report.paper.layout import Layout
+from pflsweep.report.paper.rulings import others_needed, rulings
 from pflsweep.report.paper.store import FinishedTrial, Store
 from pflsweep.util.errors import UserError
 
@@ -94,6 +95,15 @@ class Reproduction:
     @cached_property
     def verdicts(self) -> dict[str, Verdict]:
         return {reading: _verdict(of, self.ruled[reading]) for reading, of in self.readings.items()}
+
+    @cached_property
+    def fewer_rounds(self) -> set[tuple[int, int]]:
+        """The rounds of our trials and those that the paper states, for each setting in which ours are fewer.
+
+        A reading of the code may state fewer rounds than the paper: at the scale `paper` it is no smaller for that.
+        """
+        tables = [of for reading, of in self.readings.items() if self.scale != "paper" or reading == PAPER]
+        return set[tuple[int, int]]().union(*map(deviations.fewer_rounds, tables))
 
     @property
     def explained(self) -> dict[str, set[tuple[str, ...]]]:

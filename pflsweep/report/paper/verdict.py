@@ -7,7 +7,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
-from pflsweep.config.reading import PAPER
 from pflsweep.report.markdown import inline
 from pflsweep.report.paper import deviations
 from pflsweep.report.paper.comparison import Cell, Comparison, title
@@ -46,13 +45,9 @@ def lines(of: Reproduction, why: str = "") -> list[str]:
 
 
 def below_paper(of: Reproduction) -> str:
-    """Return how much less than the paper's training our trials had, as text; "" if they had all of it.
-
-    At the scale `paper` a reading of the code may have fewer rounds than the paper states: that is no smaller scale.
-    """
-    tables = [table for name, table in of.readings.items() if of.scale != "paper" or name == PAPER]
-    if pairs := set[tuple[int, int]]().union(*map(deviations.fewer_rounds, tables)):
-        ours, theirs = (_span(numbers) for numbers in zip(*pairs, strict=True))
+    """Return how much less than the paper's training our trials had, as text; "" if they had all of it."""
+    if of.fewer_rounds:
+        ours, theirs = (_span(numbers) for numbers in zip(*of.fewer_rounds, strict=True))
         return f"{ours} of the paper's {theirs} rounds"
     return "not the paper's own scale" if of.scale != "paper" and of.layout.in_print else ""
 

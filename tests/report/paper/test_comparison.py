@@ -13,12 +13,13 @@ import pytest
 from pflsweep.records.ledger import ledgers
 from pflsweep.report.paper import comparison, layout, metrics, page, published
 from pflsweep.report.paper.claims import Statistic
-from pflsweep.report.paper.comparison import Cell, Comparison, others_needed, rulings
+from pflsweep.report.paper.comparison import Cell, Comparison
 from pflsweep.report.paper.figures import SavedFigures
 from pflsweep.report.paper.links import Links
 from pflsweep.report.paper.metrics import Value
 from pflsweep.report.paper.published import Printed
 from pflsweep.report.paper.reproduction import Stores, reproduction
+from pflsweep.report.paper.rulings import others_needed, rulings
 from pflsweep.report.paper.store import CellTrials, Store
 from tests.report.paper.fixtures import Sweep
 

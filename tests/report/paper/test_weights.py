@@ -10,7 +10,7 @@ import pytest
 from pflsweep.commands.report import main
 from pflsweep.records import ledger
 from pflsweep.records.record import Record
-from pflsweep.report.paper import claims, comparison, figures, layout, store, weights
+from pflsweep.report.paper import claims, comparison, figures, layout, rulings, store, weights
 from tests.report.paper.fixtures import Sweep
 from tests.report.paper.test_pages import _heights
 
@@ -134,8 +134,8 @@ def test_every_figures_claims_can_be_told(tmp_path: Path) -> None:
     for name in layout.names():
         of = layout.read(name)
         made = comparison.Comparison(of, empty)
-        for claim, _ in comparison.rulings(made, []):
-            seen = claims.needed_cells(claim, layout.printed_cells(of.paper) + comparison._placeholders(made))
+        for claim, _ in rulings.rulings(made, []):
+            seen = claims.needed_cells(claim, layout.printed_cells(of.paper) + rulings._placeholders(made))
             assert seen, f"{claim['id']} is about nothing that {name} has"
 
 

@@ -1,0 +1,60 @@
+"""Judge the claims of a paper about a table on our numbers."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pflsweep.report.paper import claims, layout, published
+from pflsweep.report.paper.claims import Ruling, Statistic
+from pflsweep.report.paper.comparison import Comparison
+from pflsweep.report.paper.layout import Layout
+
+
+def rulings(of: Comparison, others: list[Comparison]) -> Iterator[tuple[dict[str, Any], Ruling]]:
+    """Yield the claims about a table, judged on our numbers; some look at `others`, the paper's further tables.
+
+    Cells that no run can fill are left out of a claim. If nothing is left to check, it is "undecidable".
+    """
+    cells = [cell for each in (of, *others) for cell in each.cells()]
+    none = {(each.layout.table, *made.line.key) for each in (of, *others) for made in each.made.values() if made.none}
+    printed = layout.printed_cells(of.layout.paper) + _placeholders(of)
+    possible = [cell for cell in printed if cell.key not in none]
+    for claim in _about_runs(of.layout):
+        needed = claims.needed_cells(claim, printed)
+        ruling = claims.judge(claim, cells, needed - none)._replace(without=_without(needed, none))
+        undecidable = bool(ruling.without) and not claims.judge(claim, possible).checks
+        yield claim, ruling._replace(holds="undecidable") if undecidable else ruling
+
+
+def _about_runs(of: Layout) -> list[dict[str, Any]]:
+    """Return the claims about a table that a run can decide: not one about typography, nor that two published tables
+    say the same. Ours do so by construction, or by chance if they have other seeds.
+    """
+    every = published.claims(of.paper, of.table)
+    return [claim for claim in every if "bold" not in claim["expr"] and claim["basis"] != "consistency"]
+
+
+def _without(needed: set[tuple[str, ...]], none: set[tuple[str, ...]]) -> dict[str, list[str]]:
+    """Return the methods of which some needed cells cannot be filled, with the places of these where others can be."""
+    found: dict[str, list[str]] = {}
+    for method in sorted({key[-1] for key in needed & none}):
+        own = {key for key in needed if key[-1] == method}
+        places = {" ".join([dataset, setting, metric]) for _, dataset, _, setting, metric, _ in own & none}
+        found[method] = sorted(places) if own - none else []
+    return found
+
+
+def _placeholders(of: Comparison) -> list[Statistic]:
+    """Return cells of a table that was never published. Only their keys matter; the numbers differ so that nothing is
+    divided by 0.
+    """
+    if of.layout.in_print:
+        return []
+    return [layout.cell_of(of.layout, made.line, 1.0 + k, None) for k, made in enumerate(of.made.values())]
+
+
+def others_needed(of: Layout) -> list[str]:
+    """Return the paper's other tables that claims about this one look at."""
+    printed = layout.printed_cells(of.paper)
+    seen = {key[0] for claim in _about_runs(of) for key in claims.needed_cells(claim, printed)}
+    same = [name for name in layout.names() if name.partition("/")[0] == of.paper and name != of.name]
+    return [name for name in same if layout.read(name).table in seen]
