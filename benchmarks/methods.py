@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.setting import compare, engine, federation, ratio
 from pflsweep.commands.check import named
-from pflsweep.config.compose import conf_dir
+from pflsweep.config.hydra_loader import conf_dir
 from pflsweep.engine.simulation import Simulation
 from pflsweep.methods.optimizer import Sgd
 from pflsweep.methods.protocol import Verbs

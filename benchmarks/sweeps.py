@@ -95,7 +95,7 @@ def defaults() -> dict:
     """The command's own keys as conf/ has them."""
     import yaml
 
-    from pflsweep.config.compose import COMMAND, conf_dir, read_option
+    from pflsweep.config.hydra_loader import COMMAND, conf_dir, read_option
 
     values = {key: yaml.safe_load((conf_dir() / "config.yaml").read_text()).get(key) for key in COMMAND}
     return {**values, "tune": read_option(conf_dir() / "tune" / "none.yaml")}

@@ -24,7 +24,8 @@ import pytest
 import torch
 
 from pflsweep.commands.check import method_at
-from pflsweep.config.compose import compose, conf_dir, read_option
+from pflsweep.config.compose import compose
+from pflsweep.config.hydra_loader import conf_dir, read_option
 from pflsweep.config.keys import PLUGS
 from pflsweep.config.node import imported
 from pflsweep.conformance.case import advance

@@ -7,7 +7,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pflsweep.config.compose import Config, compose, conf_dir
+from pflsweep.config.compose import Config, compose
+from pflsweep.config.hydra_loader import conf_dir
 from pflsweep.config.schema import check
 
 PRINTED = pd.read_csv(Path(__file__).parents[1] / "reports" / "paper" / "settings.csv", dtype=str)

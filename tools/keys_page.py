@@ -6,10 +6,11 @@ python -m tools.keys_page
 from pathlib import Path
 from typing import Any
 
-from pflsweep.config.compose import compose, sweep_defaults
+from pflsweep.config.compose import compose
 from pflsweep.config.fields import Rule
+from pflsweep.config.hydra_loader import sweep_defaults
 from pflsweep.config.keys import as_override
-from pflsweep.config.options import GROUPS, OF_A_SWEEP, Keys, rules, sweep_rules
+from pflsweep.config.options import GROUPS, SWEEP_GROUPS, Keys, rules, sweep_rules
 from pflsweep.report.markdown import table
 
 PAGE = Path(__file__).parents[1] / "docs" / "keys.md"
@@ -26,7 +27,7 @@ def page() -> str:
     """Return the page as markdown: a table a group."""
     of_a_sweep = "# Keys of a sweep\n\nWith `-m` alone; trials do not know them.\n"
     of_trials = _sections(GROUPS, rules(), compose([]).flat)
-    return "\n".join([INTRO, *of_trials, of_a_sweep, *_sections(OF_A_SWEEP, sweep_rules(), sweep_defaults())])
+    return "\n".join([INTRO, *of_trials, of_a_sweep, *_sections(SWEEP_GROUPS, sweep_rules(), sweep_defaults())])
 
 
 def _sections(groups: dict[str, type[Keys]], rules: dict[str, Rule], defaults: dict[str, Any]) -> list[str]:

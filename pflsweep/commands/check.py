@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import pflsweep
-from pflsweep.config.compose import option_files, read_option, yaml_errors, yaml_of
+from pflsweep.config.hydra_loader import option_files, read_option, yaml_errors, yaml_of
 from pflsweep.config.node import Node, imported
 from pflsweep.config.schema import check_fields
 from pflsweep.conformance import fake_device

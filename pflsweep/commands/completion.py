@@ -7,7 +7,8 @@ from pathlib import Path
 
 from pflsweep.commands.main import COMMANDS, config_dir_of
 from pflsweep.config import options
-from pflsweep.config.compose import GROUPS, known_keys, option_files
+from pflsweep.config.hydra_errors import known_keys
+from pflsweep.config.hydra_loader import GROUPS, option_files
 from pflsweep.config.keys import key_of
 from pflsweep.util import files
 from pflsweep.util.errors import Parser, UserError

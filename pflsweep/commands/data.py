@@ -26,7 +26,8 @@ def main(argv: list[str]) -> int:
 
 def _config(options: argparse.Namespace, word: str) -> "Config":
     """Compose and check the config of a trial. word: the command, for messages. Raises UserError."""
-    from pflsweep.config.compose import OfSweep, compose
+    from pflsweep.config.compose import compose
+    from pflsweep.config.hydra_errors import SweepOnly
     from pflsweep.config.schema import check
 
     stray = next((word for word in options.overrides if "=" not in word), None)
@@ -34,7 +35,7 @@ def _config(options: argparse.Namespace, word: str) -> "Config":
         raise UserError(f"data {word}: '{stray}' is not key=value, as in dataset=digits partition=iid.")
     try:
         config = compose(options.overrides, options.config_dir)
-    except OfSweep as error:
+    except SweepOnly as error:
         mend = "give it once for each value" if error.several else "leave the key out"
         raise UserError(f"data {word}: {error.what}, and this command is for the data of one trial: {mend}.") from error
     check(config)

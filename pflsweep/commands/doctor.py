@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pflsweep import __version__
-from pflsweep.config.compose import Config, OfSweep, compose_both, option_files
+from pflsweep.config.compose import Config, compose_both
+from pflsweep.config.hydra_errors import SweepOnly
+from pflsweep.config.hydra_loader import option_files
 from pflsweep.config.schema import check
 from pflsweep.engine.workers import available
 from pflsweep.sweep.command import checked
@@ -48,7 +50,7 @@ def main(argv: list[str]) -> int:
         return _gpu(asked)
     try:
         config, sweep = compose_both(asked.overrides, asked.config_dir)
-    except OfSweep as error:
+    except SweepOnly as error:
         raise UserError(f"doctor: {error.what}, and doctor checks one config: give one of them.") from error
     check(config)
     checked(sweep)

@@ -13,7 +13,7 @@ from joblib import Parallel, delayed
 
 from pflsweep import __version__
 from pflsweep.commands.check import case_of, named, statement, verdict
-from pflsweep.config.compose import option_files
+from pflsweep.config.hydra_loader import option_files
 from pflsweep.conformance.case import Case
 from pflsweep.conformance.properties import ON_A_DEVICE, Property
 from pflsweep.engine.workers import available

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pflsweep.config.compose import compose, option_files, read_option, sweep_defaults
+from pflsweep.config.compose import compose
+from pflsweep.config.hydra_loader import option_files, read_option, sweep_defaults
 from pflsweep.config.keys import as_override
 from pflsweep.config.options import rules, sweep_rules
 from pflsweep.util.errors import Parser, UserError, nearest

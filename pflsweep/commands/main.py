@@ -92,7 +92,7 @@ def _without_config_dir(argv: list[str]) -> list[str]:
 
     Raises UserError if its folder does not exist.
     """
-    from pflsweep.config.compose import folders
+    from pflsweep.config.hydra_loader import folders
 
     folders(config_dir_of(argv))
     kept = [word for before, word in zip(["", *argv], argv, strict=False) if before not in CONFIG_DIR]
@@ -122,7 +122,7 @@ def _show_log() -> None:
 def _word(word: str, rest: list[str]) -> int:
     """Run one of COMMANDS. Raises UserError if there is none of that name."""
     if word not in COMMANDS:
-        from pflsweep.config.compose import GROUPS, conf_dir
+        from pflsweep.config.hydra_loader import GROUPS, conf_dir
 
         option = next((f"{g}={word}" for g in GROUPS if (conf_dir() / g / f"{word}.yaml").exists()), None)
         if option:
@@ -140,7 +140,8 @@ def _word(word: str, rest: list[str]) -> int:
 def _hydra(argv: list[str]) -> int:
     import hydra
 
-    from pflsweep.config.compose import conf_dir, folders, hydra_errors
+    from pflsweep.config.hydra_errors import hydra_errors
+    from pflsweep.config.hydra_loader import conf_dir, folders
     from pflsweep.config.overrides import check_hydra, quoted
 
     overrides, flags = _divided(argv)
@@ -229,7 +230,8 @@ def _task(outcomes: list[Any]) -> Callable[[Any], Any]:
         from hydra.core.hydra_config import HydraConfig
         from omegaconf import OmegaConf
 
-        from pflsweep.config.compose import check_single, config_of, hydra_errors
+        from pflsweep.config.compose import check_single, config_of
+        from pflsweep.config.hydra_errors import hydra_errors
         from pflsweep.trial.run import run_trial
 
         hydra = HydraConfig.get()

@@ -261,7 +261,7 @@ GROUPS: dict[str, type[Keys]] = {
 }
 
 
-OF_A_SWEEP: dict[str, type[Keys]] = {"": Sweep, "tune": Tune, "workers": Workers}
+SWEEP_GROUPS: dict[str, type[Keys]] = {"": Sweep, "tune": Tune, "workers": Workers}
 
 
 @cache
@@ -273,7 +273,7 @@ def rules() -> dict[str, Rule]:
 @cache
 def sweep_rules() -> dict[str, Rule]:
     """Return the rule of each key of a sweep, by full key."""
-    return _rules(OF_A_SWEEP)
+    return _rules(SWEEP_GROUPS)
 
 
 def _rules(groups: Mapping[str, type[Keys]]) -> dict[str, Rule]:

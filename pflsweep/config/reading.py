@@ -96,7 +96,7 @@ def read(paper: str) -> Reading | None:
     file = next(f for s in own_and_shipped("sweeps") if (f := s / "reading" / f"{paper}.yaml").is_file())
     shown = f"sweeps/reading/{paper}.yaml"
     try:
-        content = files.read_yaml(file)  # not compose.read_option: reports do not import Hydra
+        content = files.read_yaml(file)  # not hydra_loader.read_option: reports do not import Hydra
     except Exception as error:  # the parser raises errors of several kinds
         raise UserError(f"{shown} cannot be read as YAML: {one_line(error)}.") from error
     require_known(content, KEYS, shown)

@@ -7,8 +7,9 @@ from dataclasses import Field, is_dataclass, replace
 from typing import Any, get_args, get_type_hints
 
 from pflsweep.config import options
-from pflsweep.config.compose import Config, unknown_key
+from pflsweep.config.compose import Config
 from pflsweep.config.fields import Rule, hyperparameters, kinds_of, require, rules_of
+from pflsweep.config.hydra_errors import unknown_key
 from pflsweep.config.identity import GONE, NEUTRAL
 from pflsweep.config.keys import PLUGS, flat, put, under
 from pflsweep.config.node import Node

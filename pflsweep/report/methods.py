@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 import pandas as pd
 
-from pflsweep.config.compose import option_files, read_option
 from pflsweep.config.fields import field_rule, hyperparameters
+from pflsweep.config.hydra_loader import option_files, read_option
 from pflsweep.config.keys import as_override
 from pflsweep.config.node import Node
 from pflsweep.report import template

@@ -7,7 +7,8 @@ from pathlib import Path
 from hydra.core.plugins import Plugins
 from hydra.types import HydraContext, RunMode
 
-from pflsweep.config.compose import hydra_errors, loader_of
+from pflsweep.config.hydra_errors import hydra_errors
+from pflsweep.config.hydra_loader import loader_of
 from pflsweep.config.hydra_private import Callbacks
 from pflsweep.config.overrides import check_hydra, quoted
 from pflsweep.sweep.overrides import handed_past

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pflsweep.config.compose import unknown_key
 from pflsweep.config.fields import require
+from pflsweep.config.hydra_errors import unknown_key
 from pflsweep.config.keys import flat
 from pflsweep.config.options import Sweep, Tune, Workers, sweep_rules
 from pflsweep.util.errors import UserError

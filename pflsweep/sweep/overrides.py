@@ -11,7 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, RangeSweep, Transformer
 from hydra.errors import HydraException
 
-from pflsweep.config.compose import GROUPS
+from pflsweep.config.hydra_loader import GROUPS
 from pflsweep.config.overrides import no_interval
 from pflsweep.util.errors import UserError
 

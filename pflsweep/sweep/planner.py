@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from pflsweep.config.compose import Config, hydra_errors, is_of_sweep, unknown_key
+from pflsweep.config.compose import Config, is_of_sweep
 from pflsweep.config.fields import require
+from pflsweep.config.hydra_errors import hydra_errors, unknown_key
 from pflsweep.config.identity import RUNTIME, method_name, raised
 from pflsweep.config.keys import PLUGS, key_of, under
 from pflsweep.config.options import rules

@@ -8,8 +8,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pflsweep.config.compose import GROUPS, is_of_sweep, read_option
+from pflsweep.config.compose import is_of_sweep
 from pflsweep.config.fields import SEEDS
+from pflsweep.config.hydra_loader import GROUPS, read_option
 from pflsweep.config.keys import key_of
 from pflsweep.config.overrides import check_hydra, quoted
 from pflsweep.sweep.search_space import Space, axis

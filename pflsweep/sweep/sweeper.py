@@ -10,7 +10,9 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from pflsweep.config.compose import Config, command_of, config_of, hydra_errors, is_of_sweep
+from pflsweep.config.compose import Config, config_of, is_of_sweep
+from pflsweep.config.hydra_errors import hydra_errors
+from pflsweep.config.hydra_loader import command_of
 from pflsweep.sweep.overrides import shown
 from pflsweep.util import signals
 from pflsweep.util.errors import UserError, without_password

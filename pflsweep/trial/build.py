@@ -6,7 +6,8 @@ import re
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pflsweep.config.compose import Config, option_files, read_option
+from pflsweep.config.compose import Config
+from pflsweep.config.hydra_loader import option_files, read_option
 from pflsweep.config.keys import PLUGS, as_override
 from pflsweep.config.node import Node
 from pflsweep.trial.device import check_precision, device_of

@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from pflsweep.config.compose import Config, compose, folders, unknown_key
+from pflsweep.config.compose import Config, compose
+from pflsweep.config.hydra_errors import unknown_key
+from pflsweep.config.hydra_loader import folders
 from pflsweep.config.identity import portable
 from pflsweep.config.keys import flat, put
 from pflsweep.config.schema import check

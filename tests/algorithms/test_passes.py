@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pflsweep.commands.check import method_at
-from pflsweep.config.compose import conf_dir, option_files, read_option
+from pflsweep.config.hydra_loader import conf_dir, option_files, read_option
 from pflsweep.conformance.case import Case, advance
 from pflsweep.methods.task import Batch, Task
 

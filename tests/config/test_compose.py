@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pflsweep.config.compose import compose, folders
+from pflsweep.config.compose import compose
+from pflsweep.config.hydra_loader import folders
 from pflsweep.sweep.plan import changed
 from pflsweep.util.errors import UserError
 

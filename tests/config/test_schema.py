@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from pflsweep.config.compose import Config, compose, conf_dir, read_option
+from pflsweep.config.compose import Config, compose
 from pflsweep.config.fields import Rule, field_rule, hyperparameters
+from pflsweep.config.hydra_loader import conf_dir, read_option
 from pflsweep.config.keys import PLUGS
 from pflsweep.config.schema import check
 from pflsweep.methods.protocol import hyper

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pflsweep.algorithms.fedavg import FedAvg
 from pflsweep.commands.check import case_of, method_at
-from pflsweep.config.compose import option_files
+from pflsweep.config.hydra_loader import option_files
 from pflsweep.config.schema import check_fields
 from pflsweep.conformance.case import Case, Sizes, advance, assert_same, difference, known, models
 from pflsweep.conformance.fixtures import CLASSES

@@ -5,7 +5,7 @@ import re
 import pandas as pd
 
 from benchmarks.methods import REPORTS, written
-from pflsweep.config.compose import option_files
+from pflsweep.config.hydra_loader import option_files
 from pflsweep.report import methods
 
 OPTIONS = set(option_files("algorithm"))

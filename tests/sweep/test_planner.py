@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from pflsweep.config.compose import _compose, _sources, command_of, compose, is_of_sweep
+from pflsweep.config.compose import compose, is_of_sweep
+from pflsweep.config.hydra_loader import command_of, load, search_path
 from pflsweep.config.keys import as_override, flat
 from pflsweep.config.schema import check
 from pflsweep.sweep import cost, planner
@@ -27,9 +28,9 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 def planned(*words: str, calls: Counter | None = None) -> Plan:
     """Return the plan of `pflsweep -m`. calls: counts what is composed."""
     own = [word for word in words if is_of_sweep(word)]
-    command = checked(command_of(_compose(own, _sources(None))))
+    command = checked(command_of(load(own, search_path(None))))
     if command.sweep and (search := read_table(command.sweep).search):
-        command = checked(command_of(_compose([*search, *own], _sources(None))))
+        command = checked(command_of(load([*search, *own], search_path(None))))
 
     def counted(overrides: list[str]) -> Any:
         if calls is not None:
@@ -462,7 +463,7 @@ def test_scales(table: str, only: str) -> None:
 )
 def test_a_key_of_the_sweep_has_one_value(word: str) -> None:
     with pytest.raises(UserError, match="has several values, but a sweep has one"):
-        planner.build(checked(command_of(_compose([], _sources(None)))), [word], compose, OverridesParser.create(), "")
+        planner.build(checked(command_of(load([], search_path(None)))), [word], compose, OverridesParser.create(), "")
 
 
 def test_a_view_that_is_not_scored_is_refused_before_anything_runs() -> None:

@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from pflsweep.config.compose import Config, compose, option_files
+from pflsweep.config.compose import Config, compose
+from pflsweep.config.hydra_loader import option_files
 from pflsweep.config.keys import PLUGS, flat
 from pflsweep.config.schema import check
 from pflsweep.sweep.plan import changed
