@@ -79,7 +79,8 @@ class TrialSweeper(Sweeper):
         from pflsweep.sweep.queue import Queue
         from pflsweep.sweep.status import summary
         from pflsweep.sweep.status.live import View
-        from pflsweep.tracking.run import destination, open_sweep, stop_sweep, sweep_status
+        from pflsweep.tracking.run import destination
+        from pflsweep.tracking.sweep_run import open_sweep, stop_sweep, sweep_status
 
         assert self.launcher is not None
         options = plan.groups[0].config.tracking
@@ -124,7 +125,8 @@ class TrialSweeper(Sweeper):
         from pflsweep.sweep import ledger
         from pflsweep.sweep.browse import sweep_of
         from pflsweep.sweep.status import summary
-        from pflsweep.tracking.run import part_of, restore_sweep, send, tag_superseded
+        from pflsweep.tracking.run import part_of, send
+        from pflsweep.tracking.sweep_run import restore_sweep, tag_superseded
 
         plan = queue.plan
         options = plan.groups[0].config.tracking

@@ -41,7 +41,7 @@ def find_sweep(client: "MlflowClient", experiment: str, sweep: str) -> "Run | No
     return find(client, experiment, "pflsweep.sweep", sweep)
 
 
-def sweep_run(client: "MlflowClient", experiment: str, sweep: str | None, name: str | None = None) -> str | None:
+def ensure_sweep(client: "MlflowClient", experiment: str, sweep: str | None, name: str | None = None) -> str | None:
     """Return the id of a sweep's run, which is created where it is missing. Return None for a trial without a sweep."""
     if not sweep:
         return None

@@ -1,14 +1,14 @@
-"""Track trials and sweeps as MLflow runs, for browsing. This package is the only one that imports MLflow.
+"""Track trials as MLflow runs, for browsing. This package is the only one that imports MLflow.
 
 All that MLflow holds is read from the record and can be sent again. A trial is one run, which is found by the tag
 `identity`. Rounds are sent in synchronous batches; the store is asked how far a run has been logged, so that no step is
-logged twice. A sweep is a parent run, which is found by the tag `pflsweep.sweep`.
+logged twice. A sweep is a parent run (sweep_run.py).
 """
 
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
@@ -23,26 +23,21 @@ from pflsweep.tracking.logging import (
     describe,
     log_amended,
     log_artifacts,
-    log_comparison,
     log_summary,
-    log_table,
     metrics_of,
     relabel,
     shown,
     stamps,
 )
-from pflsweep.tracking.lookup import find, find_sweep, last_step, named, point_to, sweep_run, unnamed
+from pflsweep.tracking.lookup import ensure_sweep, find, last_step
 from pflsweep.tracking.models import log_models
-from pflsweep.tracking.overview import Cell, Sweep, describe_sweep, log_cells
 from pflsweep.tracking.store import file_number, opened
 from pflsweep.util.errors import UserError, without_password
 from pflsweep.util.retry import StorageUnavailable, retry_until_available
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
     from mlflow import MlflowClient
-    from mlflow.entities import Metric, Run
+    from mlflow.entities import Metric
 
 T = TypeVar("T")
 SWEEP = "PFLSWEEP_SWEEP"  # environment variable: the plan's id of the sweep that trials belong to
@@ -72,7 +67,7 @@ def open_run(options: Tracking, record: Record, labels: Labels | None = None) ->
     """
     if options.backend == "none":
         return Silent()
-    with _tolerated(options, GOES_ON):
+    with tolerate_unavailable(options, GOES_ON):
         return _retrying(options, lambda: _open_run(options, record, labels))
     return DeferredRun(options, labels)
 
@@ -93,7 +88,7 @@ def send(options: Tracking, record: Record, labels: Labels | None = None) -> Non
     how = record.status["status"]
     # The trial does not run now: its process was killed
     how = "interrupted" if how == "running" else how
-    with _tolerated(options, LATER):
+    with tolerate_unavailable(options, LATER):
         if not _retrying(options, lambda: _is_sent(options, record, STATUS[how], labels)):
             with _retrying(options, lambda: _open_run(options, record, labels)) as listener:
                 listener.finish(record, how)
@@ -113,7 +108,7 @@ def _is_sent(options: Tracking, record: Record, status: str, labels: Labels | No
         if last_step(client, known.info.run_id, MARK) < record.done:
             return False
         if labels is not None:
-            relabel(client, known, sweep_run(client, experiment, os.environ.get(SWEEP)), labels)
+            relabel(client, known, ensure_sweep(client, experiment, os.environ.get(SWEEP)), labels)
         # Models may have been saved since, from the checkpoint
         if status == "FINISHED" and _is_final(labels):
             log_models(client, known.info.run_id, record)
@@ -126,7 +121,7 @@ def _is_final(labels: Labels | None) -> bool:
 
 
 @contextmanager
-def _ended(client: "MlflowClient", run_id: str, status: str) -> Iterator[None]:
+def end_run(client: "MlflowClient", run_id: str, status: str) -> Iterator[None]:
     """End a run after files were sent to it within this context, also where one cannot be stored: otherwise a trial
     that is finished would be shown as running for ever. A tag then marks the run, so that the same command sends it
     again. Raises what the context raises.
@@ -156,7 +151,7 @@ def _retrying(options: Tracking, call: Callable[[], T]) -> T:
 
 
 @contextmanager
-def _tolerated(options: Tracking, then: str = "") -> Iterator[None]:
+def tolerate_unavailable(options: Tracking, then: str = "") -> Iterator[None]:
     """Ignore a store that does not answer, where tracking.required is false.
 
     then: what the warning says will happen; "" for no warning. A sweep warns at its start alone.
@@ -184,100 +179,6 @@ def part_of(sweep: str) -> Iterator[None]:
             os.environ[SWEEP] = before
 
 
-def sweep_status(options: Tracking, sweep: str) -> str | None:
-    """Return MLflow's status of a sweep's run; None where the store lacks the run, or a file of it or of a final trial.
-    Return "FINISHED" where nothing is tracked.
-
-    Raises UserError as `open_run` does.
-    """
-    if options.backend == "none":
-        return "FINISHED"
-    with _tolerated(options, GOES_ON), explained(uri_of(options)), opened(options) as (client, experiment):
-        run = find_sweep(client, experiment, sweep)
-        return None if run is None or _lacks_files(client, experiment, run) else str(run.info.status)
-    return None
-
-
-def _lacks_files(client: "MlflowClient", experiment: str, sweep: "Run") -> bool:
-    """Return whether a file of a sweep's run, or of one of its final trials, could not be stored."""
-    finals = f"tags.`mlflow.parentRunId` = '{sweep.info.run_id}' and tags.role = 'final'"
-    some = client.search_runs([experiment], f"{finals} and tags.`{INCOMPLETE}` != ''", max_results=1)
-    return INCOMPLETE in sweep.data.tags or bool(some)
-
-
-def open_sweep(options: Tracking, sweep: str, about: Sweep) -> None:
-    """Create the store and a sweep's run, once, before its trials open them in parallel."""
-    if options.backend != "none":
-        # Without a warning, since `sweep_status` has warned
-        with _tolerated(options), explained(uri_of(options)), opened(options) as (client, experiment):
-            run_id = str(sweep_run(client, experiment, sweep, about.name))
-            client.update_run(run_id, status="RUNNING", name=named(about.name))
-            describe_sweep(client, run_id, about)
-
-
-def restore_sweep(options: Tracking, sweep: str, about: Sweep) -> bool:
-    """Create a sweep's run again where the store has lost it since `open_sweep`, and return whether it had.
-
-    If so it has also lost trials that ended before, and the caller has to send all of them.
-    """
-    if options.backend == "none":
-        return False
-    with forgiven(f"the sweep {sweep}"):
-        with opened(options) as (client, experiment):
-            run = find_sweep(client, experiment, sweep)
-        # A run without the sweep's name was created by a trial, which does not know it
-        if run is None or run.info.run_name == unnamed(sweep):
-            open_sweep(options, sweep, about)
-            return True
-    return False
-
-
-def tag_superseded(options: Tracking, sweep: str, identities: Sequence[str]) -> None:
-    """Tag the runs of final trials whose points do not win the sweep any more, since a retried one has won."""
-    if options.backend == "none" or not identities:
-        return
-    with forgiven(f"the sweep {sweep}"), opened(options) as (client, experiment):
-        for identity in identities:
-            if run := find(client, experiment, "identity", identity):
-                client.set_tag(run.info.run_id, "pflsweep.superseded", f"another point has won the sweep {sweep} since")
-
-
-def finish_sweep(
-    options: Tracking,
-    sweep: str,
-    records: Sequence[Record],
-    failed: Sequence[str],
-    tables: Mapping[str, "pd.DataFrame"],
-    figures: Mapping[str, "Figure"],
-    cells: Sequence[Cell] = (),
-) -> None:
-    """Log a sweep's comparison, tables, pictures and each method's results (`cells`) to its run, and end the run.
-
-    records: of the final trials. failed: a line for each trial that failed; with any, the run ends as FAILED.
-    """
-    if options.backend == "none":
-        return
-    with forgiven(f"the sweep {sweep}"):
-        with opened(options) as (client, experiment):
-            parent = str(sweep_run(client, experiment, sweep))
-        log_cells(client, parent, cells)
-        with _ended(client, parent, "FAILED" if failed else "FINISHED"):
-            log_comparison(client, parent, records, failed)
-            if records:
-                point_to(client, experiment, parent, "comparison/runs.html", "Comparison of its runs")
-            for name, table in tables.items():
-                log_table(client, parent, table, f"{name}.json")
-            for name, figure in figures.items():
-                client.log_figure(parent, figure, f"{name}.png")
-
-
-def stop_sweep(options: Tracking, sweep: str) -> None:
-    """End the run of a sweep that was interrupted as KILLED."""
-    if options.backend != "none":
-        with forgiven(f"the sweep {sweep}"), opened(options) as (client, experiment):
-            client.set_terminated(str(sweep_run(client, experiment, sweep)), "KILLED")
-
-
 class Silent:
     """The listener for tracking=none, which does nothing and imports nothing."""
 
@@ -299,7 +200,7 @@ class DeferredRun(Silent):
         self.options, self.labels = options, labels
 
     def finish(self, record: Record, status: str) -> None:
-        with _tolerated(self.options, LATER), _open_run(self.options, record, self.labels) as run:
+        with tolerate_unavailable(self.options, LATER), _open_run(self.options, record, self.labels) as run:
             run.finish(record, status)
 
 
@@ -324,7 +225,7 @@ class MlflowRun:
         """Find or create the run, and ask how far it has been logged."""
         with opened(self.options) as (client, experiment):
             self.client: MlflowClient = client
-            parent = sweep_run(client, experiment, os.environ.get(SWEEP))
+            parent = ensure_sweep(client, experiment, os.environ.get(SWEEP))
             self.run_id = describe(client, experiment, record, parent, self.labels)
         self.file = file_number(self.uri)
         self._ask()
@@ -416,7 +317,7 @@ class MlflowRun:
         # The summary of a trial that goes on later would be a second point beside that of its end
         if status == "finished":
             log_summary(self.client, self.run_id, record)
-        with _ended(self.client, self.run_id, STATUS[status]):
+        with end_run(self.client, self.run_id, STATUS[status]):
             log_artifacts(self.client, self.run_id, record)
             if status == "finished" and _is_final(self.labels):
                 log_models(self.client, self.run_id, record)

@@ -16,6 +16,7 @@ from pflsweep.commands.main import main
 from pflsweep.config.options import Tracking
 from pflsweep.sweep.browse import said
 from pflsweep.tracking import run as tracking_run
+from pflsweep.tracking import sweep_run
 from pflsweep.tracking.logging import Labels
 from pflsweep.tracking.lookup import NOTE
 from pflsweep.tracking.overview import Cell, Sweep
@@ -99,8 +100,8 @@ def test_a_sweeps_run_shows_each_method_and_says_nothing_twice(store: Store, tmp
     about = Sweep("a table", {"train.rounds": "3"}, {"role": "sweep", "method": "fedavg, local"})
     cells = [cell("local", [0.2]), cell("fedavg", [0.4, 0.6])]
     for _ in range(2):
-        tracking_run.open_sweep(record.tracking, "abc", about)
-        tracking_run.finish_sweep(record.tracking, "abc", [record], [], {}, {}, cells)
+        sweep_run.open_sweep(record.tracking, "abc", about)
+        sweep_run.finish_sweep(record.tracking, "abc", [record], [], {}, {}, cells)
     parent = parent_of(store)
     assert parent.data.params == {"train.rounds": "3"}
     assert (parent.data.tags["role"], parent.data.tags["method"]) == ("sweep", "fedavg, local")
@@ -114,7 +115,7 @@ def test_a_sweeps_run_shows_each_method_and_says_nothing_twice(store: Store, tmp
         "| digits | fedavg | 50.0 (2 seeds) | lr=0.1 | 40.0 |",
         "| digits | local | 20.0 (1 seed) | lr=0.1 | 40.0 |",
     ]
-    tracking_run.finish_sweep(record.tracking, "abc", [record], [], {}, {}, [cell("local", [0.1])])
+    sweep_run.finish_sweep(record.tracking, "abc", [record], [], {}, {}, [cell("local", [0.1])])
     assert parent_of(store).data.metrics["accuracy/local"] == 0.1, "another point has won since"
 
 
@@ -125,7 +126,7 @@ def test_settings_are_told_apart_and_names_are_those_that_mlflow_takes(store: St
         cell("local", [], setting="cifar10/clients25"),
         *(cell(f"m{k}", [0.1], setting="x" * 90) for k in range(100)),
     ]
-    tracking_run.finish_sweep(record.tracking, "abc", [], [], {}, {}, cells)
+    sweep_run.finish_sweep(record.tracking, "abc", [], [], {}, {}, cells)
     parent = parent_of(store)
     assert parent.data.metrics["accuracy/train.lr_0.1 model.hidden__8_/fedavg_ala"] == 0.4
     assert "search/cifar10/clients25/local" in parent.data.metrics
@@ -172,7 +173,7 @@ def test_the_data_of_a_trial_is_mlflows_dataset(store: Store, tmp_path: Path) ->
     record = finished(tmp_path / "runs", "fedavg", [2, 4, 6, 8])
     for _ in range(2):
         tracking_run.send(record.tracking, record)
-        tracking_run.finish_sweep(record.tracking, "abc", [record], [], {}, {})
+        sweep_run.finish_sweep(record.tracking, "abc", [record], [], {}, {})
     for run in store.runs():
         (used,) = run.inputs.dataset_inputs
         assert (used.dataset.name, used.dataset.digest) == ("digits", "abc")
@@ -254,6 +255,6 @@ def test_ui_opens_nothing_without_a_display(monkeypatch) -> None:
 
 def test_an_accuracy_of_zero_is_a_sweeps_summary_too(store: Store, tmp_path: Path) -> None:  # noqa: F811
     record = finished(tmp_path / "runs", "fedavg", [0, 0, 0])
-    tracking_run.open_sweep(record.tracking, "abc", Sweep("a table", {}, {"role": "sweep"}))
-    tracking_run.finish_sweep(record.tracking, "abc", [record], [], {}, {}, [cell("fedavg", [0.0, 0.0])])
+    sweep_run.open_sweep(record.tracking, "abc", Sweep("a table", {}, {"role": "sweep"}))
+    sweep_run.finish_sweep(record.tracking, "abc", [record], [], {}, {}, [cell("fedavg", [0.0, 0.0])])
     assert parent_of(store).data.metrics["summary/accuracy"] == 0

@@ -9,6 +9,7 @@ import pytest
 from pflsweep.commands.main import main
 from pflsweep.tracking import reports as tracking_reports
 from pflsweep.tracking import run as tracking_run
+from pflsweep.tracking import sweep_run
 from pflsweep.tracking.overview import Sweep as About
 from tests.report.paper.fixtures import Sweep
 from tests.tracking.test_run import empty, store  # noqa: F401 (fixtures)
@@ -24,7 +25,7 @@ def tracked(runs: Path, monkeypatch: pytest.MonkeyPatch, **ledger: object) -> Sw
     """Return a sweep with two methods of one seed, whose runs are in the store."""
     sweep = Sweep(runs, seeds=(0,))
     records = [*sweep.add(C25, "local", {0: [4] * 4}), *sweep.add(C25, "pgfed", {0: [7] * 4})]
-    tracking_run.open_sweep(records[0].tracking, ID, About("pgfed/table1", {}, {}))
+    sweep_run.open_sweep(records[0].tracking, ID, About("pgfed/table1", {}, {}))
     monkeypatch.setenv(tracking_run.SWEEP, ID)
     for record in records:
         with tracking_run.open_run(record.tracking, record) as run:

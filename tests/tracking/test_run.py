@@ -20,6 +20,7 @@ from pflsweep.commands.main import main
 from pflsweep.config.options import Tracking
 from pflsweep.sweep.status import summary
 from pflsweep.tracking import run as tracking_run
+from pflsweep.tracking import sweep_run
 from pflsweep.tracking.address import uri_of
 from pflsweep.tracking.overview import Sweep
 from pflsweep.tracking.store import opened
@@ -244,7 +245,7 @@ def test_a_sweep_is_a_parent(store, tmp_path, monkeypatch):
     # A run that was never tracked
     before = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
     cfg = before.tracking
-    tracking_run.open_sweep(cfg, "abc", Sweep("algorithm=local,fedavg,pgfed", {}, {}))
+    sweep_run.open_sweep(cfg, "abc", Sweep("algorithm=local,fedavg,pgfed", {}, {}))
     monkeypatch.setenv(tracking_run.SWEEP, "abc")
     records = [before]
     for method in ("fedavg", "pgfed"):
@@ -253,7 +254,7 @@ def test_a_sweep_is_a_parent(store, tmp_path, monkeypatch):
             run.finish(record, "finished")
         records.append(record)
     tracking_run.send(cfg, before)
-    tracking_run.finish_sweep(cfg, "abc", records, [], {}, {})
+    sweep_run.finish_sweep(cfg, "abc", records, [], {}, {})
     runs = {run.info.run_name: run for run in store.runs()}
     assert len(runs) == 4
     parent = runs.pop("algorithm=local,fedavg,pgfed")
@@ -262,7 +263,7 @@ def test_a_sweep_is_a_parent(store, tmp_path, monkeypatch):
     assert list(store.table(parent, "comparison.json")["accuracy %"]) == ["10.00", "50.00", "50.00"]
     files = {f.path for f in store.client.list_artifacts(parent.info.run_id, "comparison")}
     assert {"comparison/runs.md", "comparison/accuracy.png", "comparison/gains.svg"} <= files
-    tracking_run.open_sweep(cfg, "abc", Sweep("again", {}, {}))
+    sweep_run.open_sweep(cfg, "abc", Sweep("again", {}, {}))
     assert len(store.runs()) == 4
 
 
@@ -310,7 +311,7 @@ def test_all_tables_of_a_sweep_are_named(store, tmp_path):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
     tables = {"status": pd.DataFrame({"a": [1]}), "winners": pd.DataFrame({"b": [2]})}
     for _ in range(2):
-        tracking_run.finish_sweep(record.tracking, "abc", [record], [], tables, {})
+        sweep_run.finish_sweep(record.tracking, "abc", [record], [], tables, {})
     (parent,) = store.runs()
     logged = [table["path"] for table in json.loads(parent.data.tags["mlflow.loggedArtifacts"])]
     assert logged == ["comparison.json", "status.json", "winners.json"]
@@ -319,8 +320,8 @@ def test_all_tables_of_a_sweep_are_named(store, tmp_path):
 def test_a_sweep_with_failures_has_failed_and_names_them(store, tmp_path):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
     for records in ([], [record]):
-        tracking_run.open_sweep(record.tracking, "abc", Sweep("seed=0,1", {}, {}))
-        tracking_run.finish_sweep(record.tracking, "abc", records, ["the trial seed=1 failed: no"], {}, {})
+        sweep_run.open_sweep(record.tracking, "abc", Sweep("seed=0,1", {}, {}))
+        sweep_run.finish_sweep(record.tracking, "abc", records, ["the trial seed=1 failed: no"], {}, {})
         parent = next(run for run in store.runs() if run.info.run_name == "seed=0,1")
         assert parent.info.status == "FAILED"
         assert parent.data.tags["failed"] == "the trial seed=1 failed: no"
@@ -330,16 +331,16 @@ def test_a_sweep_with_failures_has_failed_and_names_them(store, tmp_path):
 
 def test_a_store_that_is_gone_when_the_sweep_ends_costs_a_warning(store, tmp_path, caplog):
     record = finished(tmp_path / "runs", "local", [1, 1, 1, 1])
-    tracking_run.open_sweep(record.tracking, "abc", Sweep("seed=0,1", {}, {}))
+    sweep_run.open_sweep(record.tracking, "abc", Sweep("seed=0,1", {}, {}))
     (tmp_path / "mlflow.db").write_text("this is a diary")
-    tracking_run.finish_sweep(record.tracking, "abc", [record], [], {}, {})
+    sweep_run.finish_sweep(record.tracking, "abc", [record], [], {}, {})
     assert "MLflow did not take the sweep abc" in caplog.text
 
 
 def test_a_stopped_sweep_is_not_running(store, tmp_path):
     cfg = finished(tmp_path / "runs", "local", [1, 1, 1, 1]).tracking
-    tracking_run.open_sweep(cfg, "abc", Sweep("algorithm=local", {}, {}))
-    tracking_run.stop_sweep(cfg, "abc")
+    sweep_run.open_sweep(cfg, "abc", Sweep("algorithm=local", {}, {}))
+    sweep_run.stop_sweep(cfg, "abc")
     assert store.runs()[0].info.status == "KILLED"
 
 

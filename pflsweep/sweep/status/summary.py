@@ -176,7 +176,7 @@ def conclude(queue: Queue, track: bool) -> int:
     """
     from pflsweep.sweep import pictures
     from pflsweep.sweep.browse import cells_of
-    from pflsweep.tracking.run import finish_sweep
+    from pflsweep.tracking.sweep_run import finish_sweep
 
     plan, state = queue.plan, queue.state
     records = records_of(state)
