@@ -229,7 +229,7 @@ def _places() -> dict[str, str]:
 
 def _storage(command: CommandConfig) -> Iterator[Finding]:
     """Yield whether records, the database of sweeps and MLflow's store can be used."""
-    from pflsweep.tracking.failures import refusal
+    from pflsweep.tracking.failures import as_user_error
     from pflsweep.tracking.store import check_server, check_store
 
     runs = Path(command.config.paths.runs).absolute()
@@ -265,7 +265,7 @@ def _storage(command: CommandConfig) -> Iterator[Finding]:
         yield Finding(WRONG, str(error))
     except Exception as error:
         # Such as an address that cannot be parsed
-        yield Finding(WRONG, str(refusal(str(tracking.uri), error)))
+        yield Finding(WRONG, str(as_user_error(str(tracking.uri), error)))
 
 
 def _database(file: Path) -> Iterator[Finding]:

@@ -64,9 +64,9 @@ def _import(options: argparse.Namespace) -> int:
     did = f"imported into {options.runs}"
     if options.no_tracking:
         return _print_outcome(contents, copy_into_folder(contents, options.runs, "--runs"), did)
-    from pflsweep.tracking.failures import OF_IMPORT, advised
+    from pflsweep.tracking.failures import OF_IMPORT, with_advice
 
-    with advised(OF_IMPORT):
+    with with_advice(OF_IMPORT):
         # Before anything is copied
         tracking = _reached([each.record for each in contents.found], options.uri)
         code = _print_outcome(contents, copy_into_folder(contents, options.runs, "--runs"), did)

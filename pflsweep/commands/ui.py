@@ -9,8 +9,8 @@ from typing import NoReturn
 
 from pflsweep.config.options import Tracking
 from pflsweep.tracking.address import DEFAULT, HOST, PORT, sqlite_file
-from pflsweep.tracking.failures import OF_UI, advised, explained
-from pflsweep.tracking.store import check_file, check_server, listing
+from pflsweep.tracking.failures import OF_UI, store_errors, with_advice
+from pflsweep.tracking.store import check_file, check_server, runs_address
 from pflsweep.util.errors import Parser, UserError, without_password
 
 # A program that prints the address when the server answers, and opens it. It runs in a process of its own, since this
@@ -47,15 +47,15 @@ def main(argv: list[str]) -> None:
     uri = options.uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT
     experiment = options.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "pflsweep"
     asked = Tracking.of({"uri": uri, "experiment": experiment})
-    with advised(OF_UI):
+    with with_advice(OF_UI):
         _show(uri, options, asked)
 
 
 def _show(uri: str, options: argparse.Namespace, asked: Tracking) -> None:
     """Print the address of the list of runs, and serve it unless a server does. Raises UserError."""
     if uri.startswith("http"):
-        with explained(uri):
-            address = f"{without_password(uri).rstrip('/')}/{listing(asked)}"
+        with store_errors(uri):
+            address = f"{without_password(uri).rstrip('/')}/{runs_address(asked)}"
         print(f"This server has MLflow's pages itself: {address}", flush=True)
         if _opens(options.no_browser):
             quiet = subprocess.DEVNULL
@@ -72,10 +72,10 @@ def _serve(uri: str, options: argparse.Namespace, asked: Tracking) -> NoReturn:
     file = sqlite_file(uri)
     if file is not None and not file.exists():
         raise UserError(f"There is no store '{file}': no trial was tracked in this folder. Go to the one that has it.")
-    with explained(uri):
+    with store_errors(uri):
         check_file(file) if file is not None else check_server(uri)
         _check_port(options.host, options.port)
-        address = f"http://{options.host}:{options.port}/{listing(asked)}"
+        address = f"http://{options.host}:{options.port}/{runs_address(asked)}"
     print(
         f"MLflow starts on {without_password(uri)} (Ctrl-C ends it; a sweep's trials are behind its plus sign)",
         flush=True,

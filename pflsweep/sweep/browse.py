@@ -11,7 +11,7 @@ from pflsweep.sweep.plan import Group, Job, Plan, relevant
 from pflsweep.sweep.search_space import Point
 from pflsweep.sweep.state import SweepState
 from pflsweep.sweep.status.groups import group_status
-from pflsweep.tracking.logging import Labels, shown
+from pflsweep.tracking.logging import Labels, mlflow_text
 from pflsweep.tracking.overview import Cell, Sweep
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def sweep_of(plan: Plan) -> Sweep:
         "dataset": _joined(group.config.choices["dataset"] for group in plan.groups),
         "setting": _joined(map(setting_of, plan.groups)),
     }
-    return Sweep(plan.name, {key: shown(value) for key, value in params.items()}, tags)
+    return Sweep(plan.name, {key: mlflow_text(value) for key, value in params.items()}, tags)
 
 
 def cells_of(state: SweepState, records: Sequence["Record"]) -> list[Cell]:

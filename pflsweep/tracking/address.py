@@ -19,17 +19,17 @@ def experiment_of(options: Tracking) -> str:
 def destination(options: Tracking) -> str:
     """Return a line that says where runs go, and which environment variables say so."""
     variables = {"MLFLOW_TRACKING_URI": options.uri, "MLFLOW_EXPERIMENT_NAME": options.experiment}
-    return f"Runs go to MLflow at {shown(options)}, experiment {experiment_of(options)}{by_variables(variables)}"
+    return f"Runs go to MLflow at {shown_uri(options)}, experiment {experiment_of(options)}{by_variables(variables)}"
 
 
 def destination_of_records(options: Tracking, experiments: list[str]) -> str:
     """Return a line that says where imported runs go: to the experiments of their records, in the store of options."""
     by, several = by_variables({"MLFLOW_TRACKING_URI": options.uri}), "s" * (len(experiments) > 1)
     names = ", ".join(experiments)
-    return f"Runs go to MLflow at {shown(options)}{by}, experiment{several} {names} as their records say"
+    return f"Runs go to MLflow at {shown_uri(options)}{by}, experiment{several} {names} as their records say"
 
 
-def shown(options: Tracking) -> str:
+def shown_uri(options: Tracking) -> str:
     """Return the address of a store for messages."""
     return without_password(str(options.uri or DEFAULT))
 

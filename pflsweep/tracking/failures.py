@@ -72,7 +72,7 @@ def advice() -> Advice:
 
 
 @contextmanager
-def advised(given: Advice) -> Iterator[None]:
+def with_advice(given: Advice) -> Iterator[None]:
     """Context within which messages give a command's own advice, in place of that for training."""
     before = _advice.set(given)
     try:
@@ -82,18 +82,18 @@ def advised(given: Advice) -> Iterator[None]:
 
 
 @contextmanager
-def explained(uri: str) -> Iterator[None]:
-    """Turn any error that a store raises into a UserError, see `refusal`."""
+def store_errors(uri: str) -> Iterator[None]:
+    """Turn any error that a store raises into a UserError, see `as_user_error`."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
         # sqlite3, SQLAlchemy, MLflow and requests raise errors of their own
-        raise refusal(uri, error) from error
+        raise as_user_error(uri, error) from error
 
 
-def refusal(uri: str, error: Exception) -> UserError:
+def as_user_error(uri: str, error: Exception) -> UserError:
     """Return the error for users where a store cannot be used: StorageUnavailable where it may answer later, DiskFull,
     or a plain UserError.
     """
@@ -162,7 +162,7 @@ def is_gone(error: Exception) -> bool:
 
 
 @contextmanager
-def forgiven(what: str) -> Iterator[None]:
+def errors_as_warnings(what: str) -> Iterator[None]:
     """Turn a store's error into a warning: the record has everything and can be sent again. what: what is sent."""
     try:
         yield

@@ -14,7 +14,7 @@ from pflsweep import __version__
 from pflsweep.config.keys import PLUGS, flat
 from pflsweep.records.record import VIEWS, Record
 from pflsweep.tracking.datasets import dataset_input
-from pflsweep.tracking.lookup import NOTE, SOURCE, adopt, last_step, named, show_picture
+from pflsweep.tracking.lookup import NOTE, SOURCE, add_picture, adopt, cut_name, last_step
 from pflsweep.util.timing import rate
 
 if TYPE_CHECKING:
@@ -48,19 +48,19 @@ def describe(
     run = adopt(client, experiment, "identity", record.meta["identity"])
     if run is None:
         # Created with all its tags in one step, so that the run is found again if the process is killed right after
-        run = client.create_run(experiment, milliseconds(record.meta["created"]), tags, named(given.name))
+        run = client.create_run(experiment, milliseconds(record.meta["created"]), tags, cut_name(given.name))
     elif labels is None:
         tags = {key: value for key, value in tags.items() if key not in given.tags or key not in run.data.tags}
     params: list[Param] = []
     for key, value in flat(record.config).items():
-        text = shown(value)
+        text = mlflow_text(value)
         # An earlier session has found the key changed and made it a tag
         changed = key in run.data.tags and key not in (own | given.tags)
         if key in CHANGING or changed or run.data.params.get(key, text) != text:
             tags[key] = text
         elif key not in run.data.params:
             params.append(Param(key, text))
-    client.update_run(run.info.run_id, status="RUNNING", name=None if labels is None else named(labels.name))
+    client.update_run(run.info.run_id, status="RUNNING", name=None if labels is None else cut_name(labels.name))
     # One call takes 100 params
     for start in range(0, max(len(params), 1), 100):
         some = [RunTag(key, value) for key, value in tags.items()] if start == 0 else []
@@ -85,8 +85,8 @@ def relabel(client: "MlflowClient", run: "Run", parent: str | None, labels: Labe
     tags = labels.tags | ({"mlflow.parentRunId": parent} if parent else {})
     if any(run.data.tags.get(key) != value for key, value in tags.items()):
         client.log_batch(run.info.run_id, tags=[RunTag(key, value) for key, value in tags.items()])
-    if run.info.run_name != named(labels.name):
-        client.update_run(run.info.run_id, name=named(labels.name))
+    if run.info.run_name != cut_name(labels.name):
+        client.update_run(run.info.run_id, name=cut_name(labels.name))
 
 
 _TAGS = ("method", "dataset", "partition", "model", *PLUGS, "seed", "identity")
@@ -98,7 +98,7 @@ def _tags(record: Record) -> dict[str, str]:
     from pflsweep.report.markdown import code, inline
 
     meta = record.meta
-    tags = {key: shown(meta.get(key)) for key in _TAGS}
+    tags = {key: mlflow_text(meta.get(key)) for key in _TAGS}
     folder = record.folder.resolve()
     note = (
         # The folder is not a link, since browsers do not open files from a server's page
@@ -111,7 +111,7 @@ def _tags(record: Record) -> dict[str, str]:
     return {
         **SOURCE,
         **tags,
-        "commit": shown(meta.get("commit")),
+        "commit": mlflow_text(meta.get("commit")),
         "pflsweep": str(meta.get("version") or __version__),
         "record": str(folder),
         NOTE: note,
@@ -235,7 +235,7 @@ def log_comparison(client: "MlflowClient", parent: str, records: Sequence[Record
     from pflsweep.records.select import Chosen
     from pflsweep.report import page, tables
 
-    client.set_tag(parent, "failed", shown("; ".join(failed) or "none"))
+    client.set_tag(parent, "failed", mlflow_text("; ".join(failed) or "none"))
     if not records:
         return
     searches = beside(records)
@@ -245,7 +245,7 @@ def log_comparison(client: "MlflowClient", parent: str, records: Sequence[Record
         page.write(Chosen(list(records), list(failed), searches), Path(folder), None)
         client.log_artifacts(parent, folder, "comparison")
         for picture in sorted(Path(folder).glob("accuracy*.svg"))[:1]:
-            show_picture(client, parent, f"comparison/{picture.name}", "Accuracy by round")
+            add_picture(client, parent, f"comparison/{picture.name}", "Accuracy by round")
 
 
 def log_table(client: "MlflowClient", run_id: str, table: pd.DataFrame, file: str) -> None:
@@ -294,7 +294,7 @@ def _finite(value: float) -> float:
     return float(value) if math.isfinite(value) else math.nan
 
 
-def shown(value: Any) -> str:
+def mlflow_text(value: Any) -> str:
     """Return a config value as text, cut to the length that MLflow keeps."""
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 30]}... (whole in config.yaml)"

@@ -47,16 +47,16 @@ def ensure_sweep(client: "MlflowClient", experiment: str, sweep: str | None, nam
         return None
     run = adopt(client, experiment, "pflsweep.sweep", sweep)
     tags = {**SOURCE, "pflsweep.sweep": sweep, "pflsweep": __version__}
-    run = run or client.create_run(experiment, run_name=named(name or unnamed(sweep)), tags=tags)
+    run = run or client.create_run(experiment, run_name=cut_name(name or default_name(sweep)), tags=tags)
     return run.info.run_id
 
 
-def unnamed(sweep: str) -> str:
+def default_name(sweep: str) -> str:
     """Return the name of a sweep's run that was created by one of its trials, which does not know the sweep's name."""
     return f"sweep-{sweep}"
 
 
-def named(name: str) -> str:
+def cut_name(name: str) -> str:
     """Cut a run's name to the length that PostgreSQL allows."""
     return name if len(name) <= NAME else f"{name[: NAME - 3]}..."
 
@@ -71,12 +71,12 @@ def route(experiment: str, run_id: str, file: str = "") -> str:
     return f"#/experiments/{experiment}/runs/{run_id}" + (f"/artifacts/{file}" if file else "") + TRAINING
 
 
-def point_to(client: "MlflowClient", experiment: str, run_id: str, file: str, words: str) -> None:
+def add_link(client: "MlflowClient", experiment: str, run_id: str, file: str, words: str) -> None:
     """Add a link to one of a run's files to its description, unless it is there. words: the link's text."""
     _add_line(client, run_id, f"[{words}]({route(experiment, run_id, file)})")
 
 
-def show_picture(client: "MlflowClient", run_id: str, file: str, words: str) -> None:
+def add_picture(client: "MlflowClient", run_id: str, file: str, words: str) -> None:
     """Add a picture, one of a run's files, to its description, unless it is there. words: the picture's text."""
     _add_line(client, run_id, f"![{words}](get-artifact?path={quote(file, safe='')}&run_uuid={run_id})")
 

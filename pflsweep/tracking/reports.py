@@ -9,8 +9,8 @@ from pflsweep.records.ledger import Ledger
 from pflsweep.report.paper.links import Links
 from pflsweep.report.paper.store import FinishedTrial
 from pflsweep.tracking.address import HOST, PORT, sqlite_file, uri_of
-from pflsweep.tracking.failures import forgiven
-from pflsweep.tracking.lookup import find, point_to, route
+from pflsweep.tracking.failures import errors_as_warnings
+from pflsweep.tracking.lookup import add_link, find, route
 from pflsweep.tracking.store import opened
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class MlflowStores:
             if store is not None:
                 known = {trial.identity: store.runs.get(trial.identity) for trial in trials}
                 found.runs.update({identity: store.address(run) for identity, run in known.items() if run})
-                with forgiven("this report"):
+                with errors_as_warnings("this report"):
                     if parent := store.parent(ledger):
                         found.sweeps[ledger.sweep] = store.address(parent)
         return found
@@ -44,7 +44,7 @@ class MlflowStores:
         kept = False
         for store in filter(None, self._stores.values()):
             for ledger in ledgers:
-                with forgiven(f"the report {name}"):
+                with errors_as_warnings(f"the report {name}"):
                     if parent := store.parent(ledger):
                         store.keep(parent, name, files)
                         kept = True
@@ -56,7 +56,7 @@ class MlflowStores:
         if key not in self._stores:
             self._stores[key] = None
             if _is_there(options):
-                with forgiven("this report"):
+                with errors_as_warnings("this report"):
                     self._stores[key] = _Store(options)
         return self._stores[key]
 
@@ -110,7 +110,7 @@ class _Store:
             # Some artifact stores cannot delete
             with suppress(NotImplementedError):
                 _artifacts(self.client, self.uri, run).delete_artifacts(path)
-        point_to(self.client, self.experiment, run, f"{folder}/page.html", f"Report {name}")
+        add_link(self.client, self.experiment, run, f"{folder}/page.html", f"Report {name}")
 
 
 def _artifacts(client: "MlflowClient", uri: str, run: str) -> Any:

@@ -16,7 +16,7 @@ from pflsweep.config.options import Tracking
 from pflsweep.records.record import Damaged, Record
 from pflsweep.tracking import address
 from pflsweep.tracking.address import uri_of
-from pflsweep.tracking.failures import Gone, explained, forgiven, is_gone, reason, refusal
+from pflsweep.tracking.failures import Gone, as_user_error, errors_as_warnings, is_gone, reason, store_errors
 from pflsweep.tracking.logging import (
     MARK,
     Labels,
@@ -25,8 +25,8 @@ from pflsweep.tracking.logging import (
     log_artifacts,
     log_summary,
     metrics_of,
+    mlflow_text,
     relabel,
-    shown,
     stamps,
 )
 from pflsweep.tracking.lookup import ensure_sweep, find, last_step
@@ -74,7 +74,7 @@ def open_run(options: Tracking, record: Record, labels: Labels | None = None) ->
 
 def _open_run(options: Tracking, record: Record, labels: Labels | None) -> Listener:
     """Open a trial's run once. Raises UserError."""
-    with explained(uri_of(options)):
+    with store_errors(uri_of(options)):
         return MlflowRun(options, record, labels)
 
 
@@ -101,7 +101,7 @@ def destination(options: Tracking) -> str:
 
 def _is_sent(options: Tracking, record: Record, status: str, labels: Labels | None) -> bool:
     """Return whether the store has all rounds and the status of a record. If so, update labels and models."""
-    with explained(uri_of(options)), opened(options) as (client, experiment):
+    with store_errors(uri_of(options)), opened(options) as (client, experiment):
         known = find(client, experiment, "identity", record.meta["identity"])
         if known is None or known.info.status != status or INCOMPLETE in known.data.tags:
             return False
@@ -131,7 +131,7 @@ def end_run(client: "MlflowClient", run_id: str, status: str) -> Iterator[None]:
     except Exception as error:
         # The store itself may be unavailable, which the first error says
         with suppress(Exception):
-            client.set_tag(run_id, INCOMPLETE, shown(reason(error)))
+            client.set_tag(run_id, INCOMPLETE, mlflow_text(reason(error)))
             client.set_terminated(run_id, status)
         raise
     if INCOMPLETE in client.get_run(run_id).data.tags:
@@ -141,7 +141,7 @@ def end_run(client: "MlflowClient", run_id: str, status: str) -> Iterator[None]:
 
 def reach(options: Tracking) -> None:
     """Open a store, which is created where it is missing. Raises UserError if it cannot be used now."""
-    with explained(uri_of(options)), opened(options):
+    with store_errors(uri_of(options)), opened(options):
         pass
 
 
@@ -237,7 +237,7 @@ class MlflowRun:
         # An exception came before `finish`
         if not self.ended:
             status = "FINISHED" if kind is None else "FAILED" if issubclass(kind, Exception) else "KILLED"
-            with forgiven(f"run {self.run_id}"):
+            with errors_as_warnings(f"run {self.run_id}"):
                 self.client.set_terminated(self.run_id, status)
 
     def rows(self, record: Record) -> None:
@@ -259,7 +259,7 @@ class MlflowRun:
         """
         error = self._tried(record, lambda: self._finish(record, status))
         waits = os.environ.get(SWEEP) and status != "interrupted" and self.options.required
-        if error is not None and waits and isinstance(refusal(self.uri, error), StorageUnavailable):
+        if error is not None and waits and isinstance(as_user_error(self.uri, error), StorageUnavailable):
             try:
                 _retrying(self.options, lambda: reach(self.options))
                 error = self._tried(record, lambda: self._finish(record, status))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pflsweep.config.options import Tracking
 from pflsweep.tracking import moved
 from pflsweep.tracking.address import experiment_of, sqlite_file, uri_of
-from pflsweep.tracking.failures import advice, explained, is_gone, no_store
+from pflsweep.tracking.failures import advice, is_gone, no_store, store_errors
 from pflsweep.tracking.lookup import NOTE, TRAINING
 from pflsweep.util import files
 from pflsweep.util.errors import UserError, without_password
@@ -88,7 +88,7 @@ def _describe(client: "MlflowClient", experiment: "Experiment") -> None:
             client.set_experiment_tag(experiment.experiment_id, key, DESCRIBED[key])
 
 
-def listing(options: Tracking) -> str:
+def runs_address(options: Tracking) -> str:
     """Return the address of the experiment's list of runs in MLflow's pages, without the server.
 
     In a store without such an experiment it is that of the experiment that was changed last.
@@ -259,7 +259,7 @@ def check_store(options: Tracking) -> str:
     """
     uri = uri_of(options)
     file, shown = sqlite_file(uri), without_password(uri)
-    with explained(uri):
+    with store_errors(uri):
         if file is not None:
             if not file.parent.is_dir() or not os.access(file.parent, os.W_OK):
                 raise UserError(f"{file.parent}, the folder of {shown}, is not there, or you may not write to it.")

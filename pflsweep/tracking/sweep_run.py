@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 from pflsweep.config.options import Tracking
 from pflsweep.records.record import Record
 from pflsweep.tracking.address import uri_of
-from pflsweep.tracking.failures import explained, forgiven
+from pflsweep.tracking.failures import errors_as_warnings, store_errors
 from pflsweep.tracking.logging import log_comparison, log_table
-from pflsweep.tracking.lookup import ensure_sweep, find, find_sweep, named, point_to, unnamed
+from pflsweep.tracking.lookup import add_link, cut_name, default_name, ensure_sweep, find, find_sweep
 from pflsweep.tracking.overview import Cell, Sweep, describe_sweep, log_cells
 from pflsweep.tracking.run import GOES_ON, INCOMPLETE, end_run, tolerate_unavailable
 from pflsweep.tracking.store import opened
@@ -28,7 +28,7 @@ def sweep_status(options: Tracking, sweep: str) -> str | None:
     """
     if options.backend == "none":
         return "FINISHED"
-    with tolerate_unavailable(options, GOES_ON), explained(uri_of(options)), opened(options) as (client, experiment):
+    with tolerate_unavailable(options, GOES_ON), store_errors(uri_of(options)), opened(options) as (client, experiment):
         run = find_sweep(client, experiment, sweep)
         return None if run is None or _lacks_files(client, experiment, run) else str(run.info.status)
     return None
@@ -45,9 +45,9 @@ def open_sweep(options: Tracking, sweep: str, about: Sweep) -> None:
     """Create the store and a sweep's run, once, before its trials open them in parallel."""
     if options.backend != "none":
         # Without a warning, since `sweep_status` has warned
-        with tolerate_unavailable(options), explained(uri_of(options)), opened(options) as (client, experiment):
+        with tolerate_unavailable(options), store_errors(uri_of(options)), opened(options) as (client, experiment):
             run_id = str(ensure_sweep(client, experiment, sweep, about.name))
-            client.update_run(run_id, status="RUNNING", name=named(about.name))
+            client.update_run(run_id, status="RUNNING", name=cut_name(about.name))
             describe_sweep(client, run_id, about)
 
 
@@ -58,11 +58,11 @@ def restore_sweep(options: Tracking, sweep: str, about: Sweep) -> bool:
     """
     if options.backend == "none":
         return False
-    with forgiven(f"the sweep {sweep}"):
+    with errors_as_warnings(f"the sweep {sweep}"):
         with opened(options) as (client, experiment):
             run = find_sweep(client, experiment, sweep)
         # A run without the sweep's name was created by a trial, which does not know it
-        if run is None or run.info.run_name == unnamed(sweep):
+        if run is None or run.info.run_name == default_name(sweep):
             open_sweep(options, sweep, about)
             return True
     return False
@@ -72,7 +72,7 @@ def tag_superseded(options: Tracking, sweep: str, identities: Sequence[str]) -> 
     """Tag the runs of final trials whose points do not win the sweep any more, since a retried one has won."""
     if options.backend == "none" or not identities:
         return
-    with forgiven(f"the sweep {sweep}"), opened(options) as (client, experiment):
+    with errors_as_warnings(f"the sweep {sweep}"), opened(options) as (client, experiment):
         for identity in identities:
             if run := find(client, experiment, "identity", identity):
                 client.set_tag(run.info.run_id, "pflsweep.superseded", f"another point has won the sweep {sweep} since")
@@ -93,14 +93,14 @@ def finish_sweep(
     """
     if options.backend == "none":
         return
-    with forgiven(f"the sweep {sweep}"):
+    with errors_as_warnings(f"the sweep {sweep}"):
         with opened(options) as (client, experiment):
             parent = str(ensure_sweep(client, experiment, sweep))
         log_cells(client, parent, cells)
         with end_run(client, parent, "FAILED" if failed else "FINISHED"):
             log_comparison(client, parent, records, failed)
             if records:
-                point_to(client, experiment, parent, "comparison/runs.html", "Comparison of its runs")
+                add_link(client, experiment, parent, "comparison/runs.html", "Comparison of its runs")
             for name, table in tables.items():
                 log_table(client, parent, table, f"{name}.json")
             for name, figure in figures.items():
@@ -110,5 +110,5 @@ def finish_sweep(
 def stop_sweep(options: Tracking, sweep: str) -> None:
     """End the run of a sweep that was interrupted as KILLED."""
     if options.backend != "none":
-        with forgiven(f"the sweep {sweep}"), opened(options) as (client, experiment):
+        with errors_as_warnings(f"the sweep {sweep}"), opened(options) as (client, experiment):
             client.set_terminated(str(ensure_sweep(client, experiment, sweep)), "KILLED")

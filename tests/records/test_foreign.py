@@ -26,7 +26,7 @@ from pflsweep.records.content import CHECKPOINT, COPIED, MODELS, PARTS
 from pflsweep.records.record import Damaged, Record, digest_of_config
 from pflsweep.report import html, markdown
 from pflsweep.sweep import cost
-from pflsweep.tracking.failures import forgiven
+from pflsweep.tracking.failures import errors_as_warnings
 from pflsweep.tracking.logging import _tags
 from pflsweep.trial.result import Result
 from pflsweep.util import files
@@ -451,7 +451,7 @@ def test_no_message_cuts_a_path() -> None:
 
 
 def test_damage_is_not_forgiven_as_a_store_that_is_away_is() -> None:
-    with pytest.raises(Damaged), forgiven("a run"):
+    with pytest.raises(Damaged), errors_as_warnings("a run"):
         raise Damaged("partition.parquet cannot be read")
 
 

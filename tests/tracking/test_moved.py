@@ -11,7 +11,7 @@ from pflsweep.config.options import Tracking
 from pflsweep.records.record import Record
 from pflsweep.tracking import moved
 from pflsweep.tracking import run as tracking_run
-from pflsweep.tracking.store import listing, opened
+from pflsweep.tracking.store import opened, runs_address
 from pflsweep.util.once import warn_once
 from tests.report.records import finished
 from tests.tracking.test_run import Store, empty, store  # noqa: F401 (fixtures)
@@ -77,7 +77,7 @@ def test_the_pages_of_a_moved_store_find_its_artifacts(
     other = project.with_name("other")
     shutil.move(project, other)
     monkeypatch.chdir(other)
-    listing(Tracking.of(store.options))
+    runs_address(Tracking.of(store.options))
     assert all(run.info.artifact_uri.startswith(other.as_uri()) for run in store.runs())
 
 

@@ -20,7 +20,7 @@ from pflsweep.tracking import sweep_run
 from pflsweep.tracking.logging import Labels
 from pflsweep.tracking.lookup import NOTE
 from pflsweep.tracking.overview import Cell, Sweep
-from pflsweep.tracking.store import listing
+from pflsweep.tracking.store import runs_address
 from tests.report.records import finished
 from tests.tracking.test_run import SMALL, Store, empty, store  # noqa: F401 (fixtures)
 
@@ -188,20 +188,20 @@ def test_the_data_of_a_trial_is_mlflows_dataset(store: Store, tmp_path: Path) ->
 
 def test_an_older_store_gets_its_description_and_its_list_of_runs(store: Store) -> None:  # noqa: F811
     made = store.client.create_experiment("pflsweep", tags={NOTE: "mine"})
-    address = listing(Tracking.of(store.options))
+    address = runs_address(Tracking.of(store.options))
     assert address.startswith(f"#/experiments/{made}/runs?workflowType=machine_learning&viewStateShareKey=")
     tags = store.client.get_experiment(made).tags
     assert tags[NOTE] == "mine", "what a person has written stays"
     view = json.loads(tags[f"mlflow.sharedViewState.{address.rpartition('=')[2]}"])
     assert view["selectedColumns"][:3] == ["metrics.`summary/accuracy`", "tags.`method`", "tags.`dataset`"]
-    assert listing(Tracking.of({**store.options, "experiment": "none"})) == address
+    assert runs_address(Tracking.of({**store.options, "experiment": "none"})) == address
     assert store.client.get_experiment_by_name("none") is None
 
 
 def test_a_store_without_runs_is_listed_as_it_is(store: Store) -> None:  # noqa: F811
     unused = store.client.get_experiment_by_name("unused")
     store.client.delete_experiment(unused.experiment_id)
-    assert listing(Tracking.of(store.options)) == "#/experiments?workflowType=machine_learning"
+    assert runs_address(Tracking.of(store.options)) == "#/experiments?workflowType=machine_learning"
 
 
 @pytest.mark.parametrize("refused", [False, True])

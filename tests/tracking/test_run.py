@@ -511,20 +511,20 @@ def test_training_does_not_wait_for_a_server_that_has_gone(store, tmp_path, capl
 
 
 def test_no_password_is_said(store, tmp_path, monkeypatch, capsys, caplog):
-    from pflsweep.tracking.failures import forgiven
+    from pflsweep.tracking.failures import errors_as_warnings
 
     uri = "http://lab:secret@127.0.0.1:9"
     record = create(tmp_path / "runs", tracking__uri=uri)
     with pytest.raises(UserError, match=r"store http://lab@127\.0\.0\.1:9 cannot be used") as caught:
         tracking_run.open_run(Tracking.of({**store.options, "uri": uri}), record)
-    with forgiven("this"):
+    with errors_as_warnings("this"):
         raise OSError(f"{uri}/api is away")
     database = "postgresql://lab:secret@127.0.0.1:9/runs"
     with pytest.raises(UserError, match=r"store postgresql://lab@127\.0\.0\.1:9/runs cannot be used") as refused:
         ui.main(["--uri", database])
     for name in ("_check_port", "check_server", "_become_mlflow", "_announce"):
         monkeypatch.setattr(ui, name, lambda *_: None)
-    monkeypatch.setattr(ui, "listing", lambda _: "#/experiments")
+    monkeypatch.setattr(ui, "runs_address", lambda _: "#/experiments")
     ui.main(["--uri", database])
     said = capsys.readouterr().out
     assert "MLflow starts on postgresql://lab@127.0.0.1:9/runs (" in said
