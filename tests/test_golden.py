@@ -27,7 +27,7 @@ from pflsweep.commands.check import method_at
 from pflsweep.config.compose import compose
 from pflsweep.config.hydra_loader import conf_dir, read_option
 from pflsweep.config.keys import PLUGS
-from pflsweep.config.node import imported
+from pflsweep.config.node import import_object
 from pflsweep.conformance.case import advance
 from pflsweep.methods.task import Batch, Task
 from pflsweep.plugins.ala import Ala
@@ -112,7 +112,7 @@ def present() -> dict[str, str]:
     tried = {cls for name in ROWS for cls in classes(name)}
     files = options("algorithm", *PLUGS, "model", "dataset", "partition")
     paths = {option: path for option, file in files.items() if (path := read_option(file).get("_target_"))}
-    used = {option: path for option, path in paths.items() if imported(path, option) in tried}
+    used = {option: path for option, path in paths.items() if import_object(path, option) in tried}
     used |= {option: paths[option] for option in (*MODELS, *DATASETS, *PARTITIONS)}
     return code_digests({option: [path.rpartition(".")[0]] for option, path in used.items()})
 

@@ -11,7 +11,7 @@ import torch
 
 import pflsweep
 from pflsweep.config.hydra_loader import option_files, read_option, yaml_errors, yaml_of
-from pflsweep.config.node import Node, imported
+from pflsweep.config.node import Node, import_object
 from pflsweep.config.schema import check_fields
 from pflsweep.conformance import fake_device
 from pflsweep.conformance.case import Case, Sizes, advance, sizes
@@ -126,7 +126,7 @@ def _traffic(case: Case) -> str:
 
 def method_at(path: str) -> type[Method]:
     """Import the method that a dotted path names. Raises UserError, which names the module and what is wrong."""
-    found = imported(path, "check")
+    found = import_object(path, "check")
     if not isinstance(found, type) or not issubclass(found, Method):
         raise UserError(f"check: '{path}' is not a method (protocol.Method).")
     return found

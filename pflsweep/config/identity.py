@@ -78,7 +78,7 @@ def config_digest(
     the other.
     """
     runtime = (*RUNTIME, "train.rounds") if resumable else RUNTIME
-    relevant = {key: value for key, value in conditional(config).items() if not under(key, runtime)}
+    relevant = {key: value for key, value in effective(config).items() if not under(key, runtime)}
     return _digest([relevant, dict(versions), raised(numerics), list(code)])
 
 
@@ -151,12 +151,12 @@ def without_neutral(config: Mapping[str, Any], neutral: Mapping[str, Any]) -> di
     return {key: value for key, value in config.items() if key not in neutral or value != neutral[key]}
 
 
-def whole(config: Mapping[str, Any]) -> dict[str, Any]:
+def with_neutral(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a flat config with the trainer's neutral values added, and without keys that have no effect."""
-    return conditional({**NEUTRAL, **config})
+    return effective({**NEUTRAL, **config})
 
 
-def conditional(config: Mapping[str, Any]) -> dict[str, Any]:
+def effective(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a flat config without the keys that have no effect in it."""
     return {key: value for key, value in config.items() if key not in CONDITIONAL_KEYS or CONDITIONAL_KEYS[key](config)}
 

@@ -42,11 +42,11 @@ class Node:
 
     def load(self) -> Any:
         """Import and return the class or function. Raises UserError if there is none."""
-        return imported(self.path, str(self))
+        return import_object(self.path, str(self))
 
-    def loaded(self) -> dict[str, Any]:
+    def load_all(self) -> dict[str, Any]:
         """Import and return what the node and the nodes inside it name, by path. Raises UserError if there is none."""
-        return {path: imported(path, str(self)) for path in self.paths()}
+        return {path: import_object(path, str(self)) for path in self.paths()}
 
     def paths(self) -> list[str]:
         """Return the import paths that the node and the nodes inside it name."""
@@ -93,7 +93,7 @@ class Node:
         from hydra.utils import instantiate
 
         # Loaded first for the sake of its errors: Hydra's name neither option nor remedy
-        self.loaded()
+        self.load_all()
         return instantiate(_as_partial({"_target_": self.path, **self.options}), _convert_="all")
 
 
@@ -118,7 +118,7 @@ def _paths(values: Any) -> list[str]:
     return [*own, *(path for value in values.values() for path in _paths(value))]
 
 
-def imported(path: str, what: str) -> Any:
+def import_object(path: str, what: str) -> Any:
     """Import and return the object of a dotted path. Raises UserError, beginning with `what`, where there is none."""
     module, _, name = path.rpartition(".")
     try:

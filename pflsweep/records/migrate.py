@@ -17,8 +17,8 @@ import yaml
 from pflsweep.config.identity import (
     NEUTRAL,
     RUNTIME,
-    conditional,
     config_digest,
+    effective,
     identity,
     shipped_options,
     without_neutral,
@@ -201,7 +201,7 @@ def _is_resumable(meta: Json, config: Json) -> bool:
 def _identity_0(meta: Json, config: Json, resumable: bool) -> str:
     """Compute a trial's identity by the rules of format 0."""
     runtime = (*RUNTIME, "train.rounds") if resumable else RUNTIME
-    acting = without_neutral(conditional(flat(config)), NEUTRAL_0)
+    acting = without_neutral(effective(flat(config)), NEUTRAL_0)
     relevant = {key: value for key, value in acting.items() if not under(key, runtime)}
     plugins, code = meta.get("plugin_versions"), meta.get("code", [])
     content = [relevant, meta["data_checksum"], meta["method_version"], *([plugins] if plugins else []), *code]
@@ -253,7 +253,7 @@ def _group(group: Json, known: Mapping[str, Json]) -> Json:
     older = {"tried": [], "without_result": [], **group}
     return {
         **older,
-        "config": conditional(without_neutral(values, {**NEUTRAL, **NEUTRAL_0})),
+        "config": effective(without_neutral(values, {**NEUTRAL, **NEUTRAL_0})),
         "trials": {seed: _new(old, known) for seed, old in group["trials"].items()},
         "superseded": [_new(old, known) for old in group.get("superseded", [])],
     }

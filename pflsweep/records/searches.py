@@ -6,7 +6,7 @@ Reports treat the keys as hyperparameters and leave the search's trials out of t
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pflsweep.config.identity import RUNTIME, whole
+from pflsweep.config.identity import RUNTIME, with_neutral
 from pflsweep.config.keys import PLUGS, as_override, under
 from pflsweep.records.edges import ends, said
 from pflsweep.records.ledger import Ledger, ledgers, tried_config
@@ -80,7 +80,7 @@ def _tried(records: Iterable[Record], searched: Iterable[tuple[Ledger, dict[str,
     searches = [_Search(*each) for each in searched]
     found = set()
     for record in records:
-        config, seed = whole(record.values), record.meta["seed"]
+        config, seed = with_neutral(record.values), record.meta["seed"]
         if any(search.has(config, seed) for search in searches):
             found.add(record.meta["identity"])
     return found
@@ -94,7 +94,7 @@ class _Search:
         self._seeds = ledger.seeds[: tune["seeds"]]
         self._on_validation = tune["split"] == "validation"
         held = {"data.validation": tune["validation"]} if self._on_validation else {}
-        asked = {**whole(tried_config(group)), **held}
+        asked = {**with_neutral(tried_config(group)), **held}
         # A study may change what is searched, and runtime keys change none of a trial's numbers
         own = (*self._space, "study", *RUNTIME)
         self._asked = {key: value for key, value in asked.items() if not under(key, own)}

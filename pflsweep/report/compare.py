@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from pflsweep.config.identity import (
     NEUTRAL,
     RUNTIME,
-    conditional,
+    effective,
     has_own_rows,
     method_name,
     raised,
-    whole,
+    with_neutral,
     without_neutral,
 )
 from pflsweep.config.keys import PLUGS, as_override, under
@@ -315,7 +315,7 @@ def check_baseline(found: list[Setting], method: str | None, flag: str = "--base
 
 def setting_of(record: Record, searched: Collection[str] = ()) -> dict[str, Any]:
     """Return the flat config without what rows may differ in; rounds as trained (a run may have been extended)."""
-    kept = {k: v for k, v in whole(record.values).items() if parts_settings(k, searched)}
+    kept = {k: v for k, v in with_neutral(record.values).items() if parts_settings(k, searched)}
     checksum = {"data_checksum": record.meta.get("data_checksum")}
     return {**kept, **checksum, "train.rounds": record.status.get("target", kept.get("train.rounds"))}
 
@@ -397,7 +397,7 @@ def _tuned(record: Record, searched: Collection[str]) -> dict[str, Any]:
 def asked(record: Record) -> dict[str, Any]:
     """Return the keys of metrics.* that ask for a further score."""
     # A key with its neutral value, or without an effect, asks for nothing
-    values = conditional(without_neutral(record.values, NEUTRAL))
+    values = effective(without_neutral(record.values, NEUTRAL))
     idle = SCORED if values.get("metrics.subset") else (*SCORED, "metrics.subset_size")
     return {key: value for key, value in values.items() if under(key, ("metrics",)) and value and key not in idle}
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from pflsweep.config.identity import RUNTIME, whole
+from pflsweep.config.identity import RUNTIME, with_neutral
 from pflsweep.config.keys import PLUGS, under
 from pflsweep.records.record import Record
 from pflsweep.records.searches import beside
@@ -64,7 +64,7 @@ def trials(records: Iterable[Record], searching: Iterable[str] = ()) -> Trials:
     found, lines = set(searching), []
     for record in records:
         meta, got = record.meta, summary(record)
-        config = {key: _cell(value) for key, value in whole(record.values).items() if not under(key, RUNTIME)}
+        config = {key: _cell(value) for key, value in with_neutral(record.values).items() if not under(key, RUNTIME)}
         lines.append({
             **{name: meta[name] for name in NAMES},
             "method": method_of(record),

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from omegaconf import OmegaConf
 
 from pflsweep.config.compose import Config
-from pflsweep.config.identity import RUNTIME, conditional
+from pflsweep.config.identity import RUNTIME, effective
 from pflsweep.config.keys import put, under
 from pflsweep.config.options import Tune, Workers
 from pflsweep.sweep.hyperband import Rung, rung_of
@@ -234,7 +234,7 @@ def following(group: Group, seeds: list[int]) -> dict[str, Any]:
 
 def relevant(config: Config) -> dict[str, Any]:
     """Return by full key all values that a trial's numbers depend on, apart from the seed."""
-    return {k: v for k, v in conditional(canonical(config)).items() if not under(k, RUNTIME) and k != "seed"}
+    return {k: v for k, v in effective(canonical(config)).items() if not under(k, RUNTIME) and k != "seed"}
 
 
 def write(plan: Plan, path: Path) -> None:

@@ -104,7 +104,7 @@ def described(config: Config) -> list[Node]:
 def own_code(config: Config) -> list[str]:
     """Return hashes of the user's own modules in which method, plug-ins, model, dataset or partition are written."""
     nodes = [*described(config), *(config.node(group) for group in BUILT)]
-    return own_modules({path: each for node in nodes for path, each in node.loaded().items()})
+    return own_modules({path: each for node in nodes for path, each in node.load_all().items()})
 
 
 def shipped_code(config: Config) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from pflsweep.config.identity import whole
+from pflsweep.config.identity import with_neutral
 from pflsweep.config.keys import PLUGS, as_override
 from pflsweep.report.compare import parts_settings
 from pflsweep.report.markdown import code, inline
@@ -99,7 +99,7 @@ def _uneven(of: Comparison) -> list[str]:
     for setting in _settings(of):
         rows: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         for method, group in _groups(of, setting).items():
-            for key, value in whole(group["config"]).items():
+            for key, value in with_neutral(group["config"]).items():
                 if parts_settings(key, group["space"]) and key != "train.precision":
                     rows[key][inline(value)].append(method)
         for key, values in rows.items():
@@ -140,7 +140,7 @@ def _rounded(of: Comparison) -> list[str]:
     for setting, configs in begun.items():
         rows: dict[str, list[str]] = defaultdict(list)
         for method, config in configs.items():
-            kind = whole(config)["train.precision"]
+            kind = with_neutral(config)["train.precision"]
             if kind != "fp32":
                 rows[f"gradients in {inline(kind)} (`train.precision`)"].append(method)
         for what, methods in rows.items():

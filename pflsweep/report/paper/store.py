@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from pflsweep.config.identity import RUNTIME, has_own_rows, raised, whole
+from pflsweep.config.identity import RUNTIME, has_own_rows, raised, with_neutral
 from pflsweep.config.keys import under
 from pflsweep.records.archive import places
 from pflsweep.records.edges import ends
@@ -252,12 +252,12 @@ def _read(folder: Folder, rounds: int) -> FinishedTrial | str:
     if rounds not in at:
         return f"{named} has more rounds and is not evaluated after round {rounds}"
     best = at[int(table["personal_accuracy"].dropna().argmax())]
-    return FinishedTrial(record, whole(record.values), rounds, best)
+    return FinishedTrial(record, with_neutral(record.values), rounds, best)
 
 
 def _check_asked(trial: FinishedTrial, group: dict[str, Any], ledger: Ledger) -> None:
     """Raise UserError on a record that is not of the config that its ledger names."""
-    asked = whole({**group["config"], **(group["winner"] or {})})
+    asked = with_neutral({**group["config"], **(group["winner"] or {})})
     for key, value in asked.items():
         if not under(key, BEYOND) and trial.config.get(key, value) != value:
             raise UserError(
