@@ -108,7 +108,7 @@ def load(runs: str | Path = "runs") -> "pd.DataFrame":
     chosen = choose(Path(runs), [])
     found = of_chosen(chosen)
     if found.empty:
-        left = f" ({len(chosen.left)} not finished)" if chosen.left else ""
+        left = f" ({len(chosen.unfinished)} not finished)" if chosen.unfinished else ""
         raise UserError(f"There is no finished run in '{runs}'{left}. Name another folder, or train something first.")
     return found
 

@@ -15,7 +15,7 @@ from pflsweep.records.copy import copy_into_archive, copy_into_folder
 from pflsweep.records.ledger import ledgers
 from pflsweep.records.migrate import migrate
 from pflsweep.records.record import Record
-from pflsweep.records.searches import beside, trials_of
+from pflsweep.records.searches import find_searches, trials_of
 from pflsweep.records.select import Chosen, choose
 from pflsweep.util.errors import Parser, UserError, nearest
 
@@ -86,7 +86,7 @@ def _migrate(options: argparse.Namespace) -> int:
 def _require_any(contents: Contents, what: str, source: Path) -> None:
     """Raise UserError if there is no finished run. what: the command."""
     if not contents.found:
-        why = "".join(f" Left out: {line}" for line in [*contents.left, *contents.damaged])
+        why = "".join(f" Left out: {line}" for line in [*contents.left_out, *contents.damaged])
         raise UserError(f"There is no finished run to {what} in '{source}'.{why}")
 
 
@@ -97,7 +97,7 @@ def _print_outcome(contents: Contents, copied: tuple[int, int], did: str) -> int
     """
     there = f", {len(contents.found) - copied[0]} there already" if copied[0] < len(contents.found) else ""
     print(f"{copied[0]} runs and {copied[1]} ledgers of sweeps {did}{there}")
-    for line in contents.left:
+    for line in contents.left_out:
         print(f"left out: {line}")
     for line in contents.damaged:
         print(f"left out: {line}", file=sys.stderr)
@@ -130,7 +130,7 @@ def _track(records: list[Record], options: Tracking) -> None:
     from pflsweep.tracking.logging import labels_alone
     from pflsweep.tracking.run import send
 
-    searching = beside(records).trials
+    searching = find_searches(records).trials
     for record in tqdm(records, desc="to MLflow", unit="run", disable=None):
         # Without labels a run that is there already keeps those of its sweep
         labels = labels_alone(record, "search") if record.meta["identity"] in searching else None

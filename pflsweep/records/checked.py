@@ -25,7 +25,7 @@ NAME = re.compile(r"[0-9a-f]{16}")  # of a record's folder, and of a ledger with
 NAMED = 10  # files of an archive that belong to no record: so many are listed
 
 
-class Found(NamedTuple):
+class CheckedRecord(NamedTuple):
     """A finished record with the contents of the files to copy, meta.json last."""
 
     record: Record
@@ -36,13 +36,13 @@ class Contents(NamedTuple):
     """Records and ledgers to copy, read and checked, and what is left out.
 
     ledgers: each with its file's content, oldest first.
-    left: files that belong to no record, and runs that are not finished.
+    left_out: files that belong to no record, and runs that are not finished.
     damaged: an error message for each record or ledger that cannot be read.
     """
 
-    found: list[Found]
+    found: list[CheckedRecord]
     ledgers: list[tuple[Ledger, dict[str, Any]]]
-    left: list[str]
+    left_out: list[str]
     damaged: list[str]
 
 
@@ -51,11 +51,11 @@ def read_contents(chosen: Chosen, sweep: str | None, *, own: bool, with_ledgers:
 
     sweep: read the ledgers of this one alone. own: these are the user's own runs, whose folders may be links.
     """
-    left = [f"{record.meta['name']} ({record.status['status']})" for record in chosen.left]
-    damaged, found = list(chosen.damaged), list[Found]()
-    for record in chosen.done:
+    left = [f"{record.meta['name']} ({record.status['status']})" for record in chosen.unfinished]
+    damaged, found = list(chosen.damaged), list[CheckedRecord]()
+    for record in chosen.finished:
         try:
-            found.append(Found(record, _content(record, left, links=own)))
+            found.append(CheckedRecord(record, _content(record, left, links=own)))
         except UserError as error:
             damaged.append(str(error))
     for place in chosen.places:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pflsweep.records import archive
-from pflsweep.records.checked import Contents, Found, read_contents
+from pflsweep.records.checked import CheckedRecord, Contents, read_contents
 from pflsweep.records.content import CHECKPOINT, LOCK, MODELS
 from pflsweep.records.ledger import Ledger, read_ledger
 from pflsweep.records.record import Record
@@ -23,7 +23,7 @@ def copy_into_folder(contents: Contents, out: Path, flag: str) -> tuple[int, int
     """
     new = [each for each in contents.found if not _has(out / each.record.place.name, each.record)]
     new = [each for each in new if _copy(each, out / each.record.place.name, flag)]
-    joined = [ledger for ledger, content in contents.ledgers if _join(ledger, content, out, flag)]
+    joined = [ledger for ledger, content in contents.ledgers if _merge_ledger(ledger, content, out, flag)]
     return len(new), len(joined)
 
 
@@ -35,7 +35,7 @@ def copy_into_archive(contents: Contents, out: Path, flag: str) -> tuple[int, in
     with tempfile.TemporaryDirectory() as folder:
         if out.exists():
             before = read_contents(choose(out, []), None, own=True, with_ledgers=True)
-            if lost := [*before.left, *before.damaged]:
+            if lost := [*before.left_out, *before.damaged]:
                 raise UserError(
                     f"{out} is there and holds what would be lost: {lost[0].removesuffix('.')}. Move it away, or name "
                     f"another file: {flag}."
@@ -48,7 +48,7 @@ def copy_into_archive(contents: Contents, out: Path, flag: str) -> tuple[int, in
     return copied
 
 
-def _join(ledger: Ledger, content: dict[str, Any], out: Path, flag: str) -> bool:
+def _merge_ledger(ledger: Ledger, content: dict[str, Any], out: Path, flag: str) -> bool:
     """Merge a ledger of this content into `out`. Return True if anything changed."""
     own = out / "sweeps" / ledger.path.name
     with util_files.writing(out, flag):
@@ -57,7 +57,7 @@ def _join(ledger: Ledger, content: dict[str, Any], out: Path, flag: str) -> bool
         with util_files.locked(own.parent):
             known = read_ledger(own) if own.exists() else None
             old, new = sorted((known or ledger, ledger), key=lambda each: each.written)
-            groups = {key: _joined(old.groups.get(key, group), group) for key, group in new.groups.items()}
+            groups = {key: _merge_groups(old.groups.get(key, group), group) for key, group in new.groups.items()}
             if known is not None and groups == known.groups:
                 return False
             content = content if new is ledger else util_files.read_json(new.path)
@@ -65,7 +65,7 @@ def _join(ledger: Ledger, content: dict[str, Any], out: Path, flag: str) -> bool
     return True
 
 
-def _joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+def _merge_groups(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Merge two ledger groups of one plan.
 
     Keep the group with more points that have a result, then the one with more final trials, then the newer. Add the
@@ -91,7 +91,7 @@ def _has(folder: Path, record: Record) -> bool:
     return False
 
 
-def _copy(found: Found, folder: Path, flag: str) -> bool:
+def _copy(found: CheckedRecord, folder: Path, flag: str) -> bool:
     """Write a record into a folder that lacks it. Return False if it was trained there meanwhile.
 
     meta.json is written last, so that an interrupted copy is not a record. A checkpoint in the folder stays where the

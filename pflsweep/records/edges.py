@@ -12,7 +12,7 @@ NEAR = 0.02  # of a range, on its own scale: a draw is hardly ever the very end
 USUAL = {"smallest": (0, 1), "largest": (1,)}
 
 
-def ends(group: Mapping[str, Any]) -> dict[str, str]:
+def find_edges(group: Mapping[str, Any]) -> dict[str, str]:
     """Return by key of a winner "largest" or "smallest" where its value is an end of what its search has tried.
 
     group: of a ledger. An axis that has a range in `ranges` (older ledgers have none) counts from NEAR of its end on,
@@ -29,7 +29,7 @@ def ends(group: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def said(key: str, value: str, side: str) -> str:
+def describe_edge(key: str, value: str, side: str) -> str:
     """Return a winner's value at an end as a part of a sentence."""
     return f"{key}={value} is the {side} value tried"
 

@@ -15,7 +15,7 @@ FRAMES = 64
 LARGEST = 32  # rows and columns of a matrix that is kept over the rounds: with FRAMES rounds it takes 256 kB
 
 
-def grown(before: Mapping[str, NDArray], last: Arrays, round: int) -> Arrays:
+def append_round(before: Mapping[str, NDArray], last: Arrays, round: int) -> Arrays:
     """Return the matrices of a round, `last`, with those that are kept of earlier rounds, from `before`."""
     found: Arrays = dict(last)
     for name, matrix in last.items():

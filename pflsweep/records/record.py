@@ -40,7 +40,7 @@ class Damaged(UserError):  # noqa: N818 (a state)
     """A file of a record cannot be read."""
 
 
-def kept(config: dict[str, Any]) -> dict[str, Any]:
+def storable(config: dict[str, Any]) -> dict[str, Any]:
     """Return the config as it is written down: without the password of MLflow's store, since records are shared."""
     uri = config.get("tracking", {}).get("uri")
     return config if uri is None else {**config, "tracking": {**config["tracking"], "uri": without_password(uri)}}
@@ -120,7 +120,7 @@ class Record:
     def new(cls, folder: Path, meta: dict[str, Any], config: dict[str, Any], partition: pd.DataFrame) -> "Record":
         """Create a record in memory. `begin` writes it to the disk."""
         record = object.__new__(cls)
-        record.place, record.meta, record.config = folder, {**meta, "created": _now()}, kept(config)
+        record.place, record.meta, record.config = folder, {**meta, "created": _now()}, storable(config)
         record.status = {"status": "running", "rounds": 0, "target": None, "seconds": 0.0, "error": None, "config": []}
         record._written = []
         record._before, record._rounds, record._ends = pd.DataFrame(), [], []
@@ -132,7 +132,7 @@ class Record:
         """Add a session in memory: another command continues this trial, perhaps on another device or commit."""
         now: dict[str, Any] = {key: meta[key] for key in ("commit", "version", "environment", "digests") if key in meta}
         session = {"from": self.done + 1, **now, "begun": _now()}
-        self.config = kept(config)
+        self.config = storable(config)
         self.meta = {**self.meta, "sessions": [*self.meta.get("sessions", []), session]}
 
     def trained_by(self) -> list[dict[str, str]]:
@@ -301,7 +301,7 @@ class Record:
         self._rounds.append(row)
         if clients is not None:
             self._clients.append(clients)
-        self.matrices = records_matrices.grown(self.matrices, matrices, int(row["round"]))
+        self.matrices = records_matrices.append_round(self.matrices, matrices, int(row["round"]))
 
     def amend(self, scores: dict[str, Any], clients: pd.DataFrame) -> None:
         """Add scores to the last round, which was not evaluated at first."""

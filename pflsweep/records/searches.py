@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pflsweep.config.identity import RUNTIME, with_neutral
 from pflsweep.config.keys import PLUGS, as_override, under
-from pflsweep.records.edges import ends, said
+from pflsweep.records.edges import describe_edge, find_edges
 from pflsweep.records.ledger import Ledger, ledgers, tried_config
 from pflsweep.records.record import Record
 from pflsweep.util.archive import Folder
@@ -33,7 +33,7 @@ class Searches(NamedTuple):
     order: Mapping[str, tuple[str, int]] = {}
 
 
-def beside(records: Iterable[Record], places: Iterable[Folder] = ()) -> Searches:
+def find_searches(records: Iterable[Record], places: Iterable[Folder] = ()) -> Searches:
     """Return what was searched, by the ledgers beside these records and in further places: folders of runs or archives.
 
     Raises UserError if a ledger is damaged.
@@ -67,7 +67,7 @@ def _chosen(ledger: Ledger, group: dict[str, Any]) -> str:
     """Say how the hyperparameters of a group's final trials were chosen."""
     data = {"validation": "validation data", "test": "TEST data"}[ledger.tune["split"]]
     scale = f" at scale {ledger.tune['scale']}" if ledger.tune.get("scale") else ""
-    at = [said(key, as_override(group["winner"][key]), side) for key, side in ends(group).items()]
+    at = [describe_edge(key, as_override(group["winner"][key]), side) for key, side in find_edges(group).items()]
     return "; ".join([f"the best of {group['points']} points{scale} on {data}", *at])
 
 

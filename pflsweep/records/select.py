@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pflsweep.records.archive import exists, places
 from pflsweep.records.record import OtherFormat, Record
-from pflsweep.records.searches import Searches, beside
+from pflsweep.records.searches import Searches, find_searches
 from pflsweep.util.archive import ArchivePath, Folder
 from pflsweep.util.errors import UserError, nearest
 
@@ -33,12 +33,12 @@ class Chosen(NamedTuple):
     unread: tuple[tuple[Folder, UserError], ...] = ()
 
     @property
-    def done(self) -> list[Record]:
+    def finished(self) -> list[Record]:
         """Return the runs that are finished."""
         return [record for record in self.records if finished(record)]
 
     @property
-    def left(self) -> list[Record]:
+    def unfinished(self) -> list[Record]:
         """Return the runs that are not finished."""
         return [record for record in self.records if not finished(record)]
 
@@ -65,7 +65,7 @@ def without_searches(chosen: Chosen, words: list[str]) -> Chosen:
 
     The runs of a sweep are in the sweep's order, whichever began first. Raises UserError if a ledger is damaged.
     """
-    found = beside(chosen.records, chosen.places)
+    found = find_searches(chosen.records, chosen.places)
     shown: list[Record] = []
     hidden: list[Record] = []
     for record in chosen.records:

@@ -9,7 +9,7 @@ import pandas as pd
 from pflsweep.config.identity import RUNTIME, with_neutral
 from pflsweep.config.keys import PLUGS, under
 from pflsweep.records.record import Record
-from pflsweep.records.searches import beside
+from pflsweep.records.searches import find_searches
 from pflsweep.records.select import Chosen
 from pflsweep.report import figures, naming
 from pflsweep.report.compare import Setting, band_of, check_baseline, method_of, settings, summary
@@ -85,7 +85,7 @@ def of_chosen(chosen: Chosen) -> Trials:
     """Return the finished trials among some runs. What cannot be read is a warning."""
     for line in chosen.damaged:
         log.warning("left out: %s", line)
-    return trials(chosen.done, beside(chosen.records, chosen.places).trials)
+    return trials(chosen.finished, find_searches(chosen.records, chosen.places).trials)
 
 
 def plot(table: pd.DataFrame) -> "Figure":
@@ -116,7 +116,7 @@ def _setting(table: pd.DataFrame) -> Setting:
     if not {"record", "rounds"} <= set(table) or table.empty:
         raise UserError("plot: these are no trials: give it what pflsweep.run_sweep or pflsweep.load returns.")
     records = [Record.as_of(place, int(n)) for place, n in zip(table["record"], table["rounds"], strict=True)]
-    searches = beside(records)
+    searches = find_searches(records)
     found = settings(records, searches.keys, searches.partial)
     if len(found) > 1:
         names = "; ".join(setting.name for setting in found)

@@ -13,7 +13,7 @@ from typing import Any
 
 from pflsweep.config.reading import PAPER
 from pflsweep.records.content import FORMAT
-from pflsweep.records.record import kept
+from pflsweep.records.record import storable
 from pflsweep.sweep.plan import Group, Plan, following, relevant
 from pflsweep.sweep.search_space import ranges
 from pflsweep.sweep.slots import SETTLED, SlotState, point_of
@@ -53,7 +53,7 @@ def write(state: SweepState, command: list[str]) -> None:
         "written": round(time.time(), 3),
         "seeds": plan.seeds,
         "tune": asdict(plan.tune),
-        "tracking": kept(plan.groups[0].config.values)["tracking"],
+        "tracking": storable(plan.groups[0].config.values)["tracking"],
         "groups": [_group(state, g) for g in range(len(plan.groups))],
     }
     file = path(plan)

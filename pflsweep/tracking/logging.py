@@ -231,14 +231,14 @@ def log_comparison(client: "MlflowClient", parent: str, records: Sequence[Record
     """
     import tempfile
 
-    from pflsweep.records.searches import beside
+    from pflsweep.records.searches import find_searches
     from pflsweep.records.select import Chosen
     from pflsweep.report import page, tables
 
     client.set_tag(parent, "failed", mlflow_text("; ".join(failed) or "none"))
     if not records:
         return
-    searches = beside(records)
+    searches = find_searches(records)
     client.log_inputs(parent, [dataset_input(record) for record in records])
     log_table(client, parent, tables.brief(records, searches.keys, searches.partial), "comparison.json")
     with tempfile.TemporaryDirectory() as folder:

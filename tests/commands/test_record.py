@@ -287,7 +287,7 @@ def group(winner: float, trials: str, points: int = 3, without_result: int = 0, 
 def test_what_is_joined_of_two_ledgers(
     old: dict[str, Any], new: dict[str, Any], winner: float, trials: str, failed: list[str]
 ) -> None:
-    told = copy._joined(old, new)
+    told = copy._merge_groups(old, new)
     assert told["winner"] == {"train.lr": winner}
     assert ("".join(sorted(told["trials"])), list(told["failed"])) == (trials, failed)
 
@@ -300,14 +300,14 @@ def test_groups_are_joined_by_setting_and_method_in_whatever_order_they_stand(tm
         (folder / "plan.json").write_text(json.dumps(records.ledger(groups, written=written)))
     (two,) = ledgers(tmp_path / "two")
     content = json.loads(two.path.read_text())
-    assert copy._join(two, content, tmp_path / "one", "--out")
+    assert copy._merge_ledger(two, content, tmp_path / "one", "--out")
     (joined,) = ledgers(tmp_path / "one")
     assert {method: sorted(group["trials"]) for (_, method), group in joined.groups.items()} == {
         "local": ["0", "1"],
         "fedavg": ["0"],
     }
     assert joined.written == 2
-    assert not copy._join(two, content, tmp_path / "one", "--out")
+    assert not copy._merge_ledger(two, content, tmp_path / "one", "--out")
 
 
 def unfinished() -> None:

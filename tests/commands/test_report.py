@@ -174,7 +174,7 @@ def test_a_record_of_several_versions_of_the_code_is_marked(here):
 def test_a_trial_counts_once(here):
     """A copy of a trial's folder, and a failed trial of the same seed, do not count beside the finished one."""
     runs = here / "runs"
-    own = next(record for record in choose(runs, []).done if record.meta["method"] == "fedavg")
+    own = next(record for record in choose(runs, []).finished if record.meta["method"] == "fedavg")
     shutil.copytree(own.folder, runs / "backup")
     main(["runs"])
     text = (here / "reports/comparison/runs.md").read_text()

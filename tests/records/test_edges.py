@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pflsweep.records.edges import ends
+from pflsweep.records.edges import find_edges
 
 
 def group(key: str, value: Any, grid: Any, span: list[Any] | None = None) -> dict[str, Any]:
@@ -36,8 +36,8 @@ def group(key: str, value: Any, grid: Any, span: list[Any] | None = None) -> dic
     ],
 )
 def test_a_winner_at_an_end_that_could_be_widened_is_found(found: dict[str, Any], wanted: str | None) -> None:
-    assert next(iter(ends(found).values()), None) == wanted
+    assert next(iter(find_edges(found).values()), None) == wanted
 
 
 def test_a_search_without_a_winner_has_no_end() -> None:
-    assert ends({"winner": None, "space": {"train.lr": [1, 2]}, "config": {}}) == {}
+    assert find_edges({"winner": None, "space": {"train.lr": [1, 2]}, "config": {}}) == {}

@@ -9,7 +9,7 @@ from pflsweep.records import matrices
 def run(rounds: range, arrays: dict[str, np.ndarray] | None = None, size: int = 3) -> dict[str, np.ndarray]:
     arrays = arrays or {}
     for round in rounds:
-        arrays = matrices.grown(arrays, {"P": np.full((size, size), float(round))}, round)
+        arrays = matrices.append_round(arrays, {"P": np.full((size, size), float(round))}, round)
     return arrays
 
 
@@ -41,7 +41,7 @@ def test_large_matrices_and_those_that_change_shape() -> None:
     arrays = run(range(1, 4), size=33)
     assert set(arrays) == {"P"}
     assert len(matrices.over_rounds(arrays, "P")[0]) == 0
-    grown = matrices.grown(run(range(1, 4), size=3), {"P": np.ones((3, 4))}, 4)
+    grown = matrices.append_round(run(range(1, 4), size=3), {"P": np.ones((3, 4))}, 4)
     assert grown["P@round"].tolist() == [4]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from pflsweep.commands.report import main
 from pflsweep.records.record import Record
-from pflsweep.records.searches import beside
+from pflsweep.records.searches import find_searches
 from pflsweep.records.select import Chosen, choose, without_searches
 from pflsweep.report.compare import settings
 from pflsweep.util.errors import UserError
@@ -119,7 +119,7 @@ def test_trials_that_have_no_result_are_of_the_search_too(tmp_path):
         create(tmp_path, "fedavg", data__validation=0.2, seed=1),
     ]
     ledger(tmp_path, won, "validation")
-    assert beside([won, *tried, *others]).trials == {record.meta["identity"] for record in tried}
+    assert find_searches([won, *tried, *others]).trials == {record.meta["identity"] for record in tried}
 
 
 def test_a_rate_that_was_searched_plain_is_no_trial_of_the_search_with_a_plug_in(tmp_path):
@@ -130,7 +130,7 @@ def test_a_rate_that_was_searched_plain_is_no_trial_of_the_search_with_a_plug_in
         for keys in plugged.values()
     ]
     ledger(tmp_path, won, "test")
-    assert beside([won, tried, *others]).trials == {tried.meta["identity"]}
+    assert find_searches([won, tried, *others]).trials == {tried.meta["identity"]}
 
 
 def test_on_test_data_a_rate_of_ones_own_is_no_trial_of_the_search(tmp_path):
@@ -138,7 +138,7 @@ def test_on_test_data_a_rate_of_ones_own_is_no_trial_of_the_search(tmp_path):
         finished(tmp_path, "fedavg", [5, 5, 5, 5], data__validation=0.0, train__lr=lr) for lr in (0.05, 0.1, 0.13, 0.07)
     )
     ledger(tmp_path, won, "test", tried=[{"point": {"train.lr": 0.13}, "value": 0.4}])
-    found = beside([won, tried, drawn, own])
+    found = find_searches([won, tried, drawn, own])
     assert found.trials == {tried.meta["identity"], drawn.meta["identity"]}
     at = "train.lr=0.05 is the smallest value tried"
     assert found.won == {won.meta["identity"]: f"the best of 3 points on TEST data; {at}"}

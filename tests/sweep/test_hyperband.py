@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from pflsweep.commands.main import main
 from pflsweep.engine import simulation
 from pflsweep.records.record import Record
-from pflsweep.records.searches import beside
+from pflsweep.records.searches import find_searches
 from pflsweep.sweep import worker
 from pflsweep.sweep.hyperband import Rung, promoted, rungs
 from tests.sweep.sweeping import MAIN, database, numbers, require_each_once, require_same, run, run_here
@@ -142,7 +142,7 @@ def test_trials_of_lower_rungs_are_of_the_search(searched: tuple[Path, int]) -> 
     folder, _ = searched
     found = [Record(file.parent) for file in (folder / "runs").glob("*/meta.json")]
     points = {record.meta["identity"] for record in found if record.config["data"]["validation"]}
-    assert beside(found).trials == points
+    assert find_searches(found).trials == points
     assert len(points) == 17
 
 

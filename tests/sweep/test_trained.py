@@ -12,7 +12,7 @@ from pflsweep.config.compose import Config
 from pflsweep.config.identity import NUMERICS
 from pflsweep.records.ledger import ledgers
 from pflsweep.records.record import Record
-from pflsweep.records.searches import beside
+from pflsweep.records.searches import find_searches
 from pflsweep.sweep.trained import _is_trained, known_trials
 from pflsweep.trial.metadata import own_code
 
@@ -80,7 +80,7 @@ def test_a_search_at_another_scale_is_reused_as_long_as_it_is_of_the_same_settin
     assert (of["tried"], of["winner"], of["search_config"]) == (before["tried"], before["winner"], before["config"])
     assert (of["config"]["train.rounds"], both.scale, both.tune["scale"]) == (2, "2", "1")
     assert len(list(Path("runs").glob("*/meta.json"))) == 3, "two points, and the final trial of two rounds"
-    found = beside(map(Record, (file.parent for file in Path("runs").glob("*/meta.json"))))
+    found = find_searches(map(Record, (file.parent for file in Path("runs").glob("*/meta.json"))))
     assert (len(found.trials), set(found.won.values())) == (2, {"the best of 2 points at scale 1 on validation data"})
     table(5)
     assert "0 of 1 are trained already, 1 are to be trained (2 trials), 1 of them again, since" in told(capsys, *words)

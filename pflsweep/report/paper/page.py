@@ -378,7 +378,7 @@ def _chosen(trials: CellTrials, key: str, value: Any) -> str:
     tried = {as_override(point[key]): point[key] for point, _ in trials.tried if key in point}
     ordered = sorted(tried, key=lambda text: (str(type(tried[text])), tried[text]))
     notes = [f"of {', '.join(map(inline, ordered))}"] if len(tried) > 1 else []
-    notes += [f"the {trials.ends[key]} of those tried"] if key in trials.ends else []
+    notes += [f"the {trials.edges[key]} of those tried"] if key in trials.edges else []
     of = f" ({'; '.join(notes)})" if notes else ""
     return code(f"{key.rpartition('.')[2]}={as_override(value)}") + of
 

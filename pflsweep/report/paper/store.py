@@ -12,7 +12,7 @@ import pandas as pd
 from pflsweep.config.identity import RUNTIME, has_own_rows, raised, with_neutral
 from pflsweep.config.keys import under
 from pflsweep.records.archive import places
-from pflsweep.records.edges import ends
+from pflsweep.records.edges import find_edges
 from pflsweep.records.ledger import Ledger
 from pflsweep.records.record import Record
 from pflsweep.report.markdown import code, inline
@@ -113,9 +113,9 @@ class CellTrials:
         return self.group.get("winner")
 
     @property
-    def ends(self) -> dict[str, str]:
+    def edges(self) -> dict[str, str]:
         """Return by key "largest" or "smallest" where the winner's value is an end of what was tried."""
-        return ends(self.group)
+        return find_edges(self.group)
 
     @property
     def winner_value(self) -> float | None:

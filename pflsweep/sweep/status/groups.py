@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from pflsweep.config.keys import as_override
-from pflsweep.records.edges import ends, said
+from pflsweep.records.edges import describe_edge, find_edges
 from pflsweep.report.compare import PARTIAL
 from pflsweep.report.stats import mean_std
 from pflsweep.report.tables import NONE
@@ -85,13 +85,13 @@ def at_ends(state: SweepState) -> str:
     methods: dict[str, dict[str, None]] = {}
     for g, group in enumerate(state.plan.groups):
         point = group_status(state, g).point if group.tries and state.electable(g) else {}
-        found = ends({
+        found = find_edges({
             "winner": point,
             "space": {key: axis.grid for key, axis in group.space.items()},
             "ranges": ranges(group.space, state.plan.tune.sampler),
         })  # fmt: skip
         for key, side in found.items():
-            methods.setdefault(said(key, as_override(point[key]), side), {})[group.method] = None
+            methods.setdefault(describe_edge(key, as_override(point[key]), side), {})[group.method] = None
     lines = [f"{what} ({', '.join(names)})" for what, names in methods.items()]
     return f"At an end of the search, where a wider range may be better: {'; '.join(lines)}." if lines else ""
 
