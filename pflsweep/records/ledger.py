@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pflsweep.config.options import TUNE_SPLITS
 from pflsweep.records.content import FORMAT
-from pflsweep.records.record import another_format
+from pflsweep.records.errors import another_format
 from pflsweep.util import files
 from pflsweep.util.archive import Folder
 from pflsweep.util.errors import UserError

@@ -22,6 +22,7 @@ from pflsweep.config.options import Tracking
 from pflsweep.records import matrices as records_matrices
 from pflsweep.records.checkpoint import Checkpoint, read_torch, write_torch
 from pflsweep.records.content import CHECKPOINT, FORMAT, MODELS, PARTS, TABLES
+from pflsweep.records.errors import Damaged, another_format
 from pflsweep.records.readers import read_parquet, require_npz, require_parquet
 from pflsweep.util import files
 from pflsweep.util.archive import ArchivePath, Folder
@@ -30,14 +31,6 @@ from pflsweep.util.files import writing
 from pflsweep.util.source_hash import changed
 
 VIEWS = ("personal_", "global_", "trained_")  # prefixes of the columns that an evaluation fills in
-
-
-class OtherFormat(UserError):  # noqa: N818 (a state)
-    """A record or ledger was written in another format than this version's."""
-
-
-class Damaged(UserError):  # noqa: N818 (a state)
-    """A file of a record cannot be read."""
 
 
 def storable(config: dict[str, Any]) -> dict[str, Any]:
@@ -479,17 +472,6 @@ class Record:
         movable = own and not isinstance(self.place, ArchivePath)
         anew = f", or move the folder {self.place} away to train this trial anew" if movable else ""
         return Damaged(f"{self.path(name)} cannot be read: it is {how}. Put the right file back{anew}.")
-
-
-def another_format(path: Folder, found: Any, runs: Folder) -> OtherFormat:
-    """Return the error to raise where a record or ledger in the folder `runs` has another format than this version."""
-    if found is None or (isinstance(found, int) and found < FORMAT):
-        mend = f"`pflsweep record migrate {runs}` brings all that is in this folder up to date."
-        if isinstance(runs, ArchivePath):
-            mend = f"Unzip {runs} into a folder, `pflsweep record migrate` that folder and export it again."
-        return OtherFormat(f"{path} was written by an older pflsweep (format {found or 0}, not {FORMAT}). {mend}")
-    newer = f"{path} was written by a newer pflsweep (format {found!r}, not {FORMAT})"
-    return OtherFormat(f"{newer}: update pflsweep to read it.")
 
 
 def digest_of_config(config: dict[str, Any]) -> str:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pflsweep.records.archive import exists, places
-from pflsweep.records.record import OtherFormat, Record
+from pflsweep.records.errors import OtherFormat
+from pflsweep.records.record import Record
 from pflsweep.records.searches import Searches, find_searches
 from pflsweep.util.archive import ArchivePath, Folder
 from pflsweep.util.errors import UserError, nearest

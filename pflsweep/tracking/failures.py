@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pflsweep.records.record import Damaged
+from pflsweep.records.errors import Damaged
 from pflsweep.tracking.address import sqlite_file
 from pflsweep.util import files
 from pflsweep.util.errors import UserError, shortened, without_password

@@ -13,7 +13,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from pflsweep.config.options import Tracking
-from pflsweep.records.record import Damaged, Record
+from pflsweep.records.errors import Damaged
+from pflsweep.records.record import Record
 from pflsweep.tracking import address
 from pflsweep.tracking.address import uri_of
 from pflsweep.tracking.failures import Gone, as_user_error, errors_as_warnings, is_gone, reason, store_errors

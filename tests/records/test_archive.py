@@ -23,8 +23,9 @@ import pytest
 from pflsweep.commands.main import main
 from pflsweep.commands.report import main as report
 from pflsweep.records import archive as records_archive
+from pflsweep.records.errors import Damaged
 from pflsweep.records.ledger import ledgers
-from pflsweep.records.record import Damaged, Record
+from pflsweep.records.record import Record
 from pflsweep.records.select import choose
 from pflsweep.util import archive as util_archive
 from pflsweep.util.archive import Archive, ArchivePath

@@ -23,7 +23,8 @@ from pflsweep.commands.report import main as report
 from pflsweep.config.compose import compose
 from pflsweep.records import checked
 from pflsweep.records.content import CHECKPOINT, COPIED, MODELS, PARTS
-from pflsweep.records.record import Damaged, Record, digest_of_config
+from pflsweep.records.errors import Damaged
+from pflsweep.records.record import Record, digest_of_config
 from pflsweep.report import html, markdown
 from pflsweep.sweep import cost
 from pflsweep.tracking.failures import errors_as_warnings

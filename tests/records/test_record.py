@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from pflsweep.records.checkpoint import Checkpoint
-from pflsweep.records.record import Damaged, Record
+from pflsweep.records.errors import Damaged
+from pflsweep.records.record import Record
 from pflsweep.util import files
 from pflsweep.util.errors import UserError, without_password
 from pflsweep.util.files import claimed
